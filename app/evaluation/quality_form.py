@@ -62,6 +62,7 @@ def evaluation_form(rows: pd.DataFrame) -> None:
             tasks, files, uploaded, notes = tasks_section(listed)
             options = prompts_section(model)
         with right:
+            st.subheader("Methods")
             chosen, budgets = method_section(0, BUDGETS, "Evaluate")
             typed = hyper_parameter_section(chosen)
             fit_section(model, chosen)

@@ -50,6 +50,7 @@ def speed_form(rows: pd.DataFrame) -> None:
         private = private_switch("bench_private")
     try:
         with right:
+            st.subheader("Methods")
             chosen, budgets = method_section(0, "20%", "Measure")
             typed = hyper_parameter_section(chosen)
         job = bench_form.make_job(

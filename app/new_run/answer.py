@@ -10,11 +10,12 @@ import streamlit as st
 from pydantic import ValidationError
 
 from app.base.text import plain, shorten
-from app.compare.facts import facts_section
+from app.compare.facts import NEW_RUN, facts_section, marked_in, store
 from app.new_run.prompt_source import PromptChoice
-from app.session.url_state import in_url
+from app.session.url_state import get_param, in_url
 from kvlab.common.errors import UserError
 from kvlab.figures.base.words import plural
+from kvlab.forms.fact_proposals import proposed_facts
 from kvlab.models.mini import phrasing
 from kvlab.requests.compare import OnePrompt
 from kvlab.requests.conversation import Turn
@@ -22,6 +23,8 @@ from kvlab.requests.facts import check_answer, find_facts
 from kvlab.requests.repeats import MOST_REPEATS, VARIED, Planting, plantings
 from kvlab.tasks.plant import WORDINGS, plant
 from kvlab.tasks.shipped_samples import shipped_samples
+
+LONGEST_PROPOSAL, MOST_PROPOSALS = 160, 4  # characters of a sentence, and sentences that are offered
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,6 @@ def planted(text: str, repeats: tuple[Planting, ...], notes: tuple[str, ...] = (
 
 def answer_section(choice: PromptChoice) -> Question:
     """The prompt with its answer and facts, which come with it, are typed here, or are planted as a needle."""
-    st.subheader("Answer")
     one, prompt = choice.prompt, choice.prompt.prompt
     if choice.several:
         return _of_several(choice)
@@ -110,11 +112,37 @@ def answer_section(choice: PromptChoice) -> Question:
         help="A run is right if its text contains these words. The board on Compare uses it.",
     )
     try:
-        facts = facts_section(prompt, opened=bool(answer.strip()))
         expected = check_answer(answer) if answer.strip() else None
-        return Question(prompt, expected, facts, turns=one.turns, notes=one.notes)
+        proposed = _proposed(prompt, expected)
+        facts = facts_section(prompt)
+        return Question(prompt, expected, facts or proposed, turns=one.turns, notes=one.notes)
     except UserError as error:
         return _unusable(prompt, error)
+
+
+def _proposed(prompt: str, answer: str | None) -> tuple[tuple[int, int], ...]:
+    """The only sentence that holds the answer, unless the user declines it; of several each is a click away.
+
+    Nothing once a fact is marked or typed.
+    """
+    if answer is None or marked_in(prompt) or (st.session_state.get(NEW_RUN.typed) or get_param(NEW_RUN.typed)):
+        return ()
+    found = _sentences(prompt, answer)
+    if len(found) == 1:
+        words = plain(shorten(prompt[slice(*found[0])], LONGEST_PROPOSAL))
+        use = st.checkbox(f"The answer depends on “{words}”", True, **in_url("propose_fact"))
+        return tuple(found) if use else ()
+    if found:
+        st.caption(f"{len(found)} sentences hold the answer. Click the one that it depends on:")
+    for span in found[:MOST_PROPOSALS]:
+        words = plain(shorten(prompt[slice(*span)], LONGEST_PROPOSAL))
+        st.button(f"“{words}”", type="tertiary", key=f"fact-{span[0]}", on_click=store, args=(prompt, (span,)))
+    return ()
+
+
+@st.cache_data(max_entries=8, show_spinner=False)
+def _sentences(prompt: str, answer: str) -> list[tuple[int, int]]:
+    return proposed_facts(prompt, [answer])
 
 
 def _of_several(choice: PromptChoice) -> Question:

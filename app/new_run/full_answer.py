@@ -1,7 +1,13 @@
-"""The full cache's answer to the prompt before a comparison, generated through the queue."""
+"""The full cache's answer to the prompt before a comparison, generated through the queue.
+
+It is asked for by itself as soon as the form has an answer, and once only for the same prompt, model and chat format.
+"""
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import streamlit as st
@@ -14,77 +20,175 @@ from app.run_views.require_level import CLEAR_REFERENCE
 from kvlab import jobs
 from kvlab.analysis.comparison.board import judge_any, phase_texts
 from kvlab.common.errors import UserError
-from kvlab.forms import compare_form
-from kvlab.requests.compare import MethodChoice
+from kvlab.forms import compare_form, plan_preview
+from kvlab.jobs.live_file import read_live
+from kvlab.jobs.wait_reasons import busy_words, place_words
+from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.server.users import acting
 
-REQUESTED = "full-cache-request"
+OPENED = "full-cache-opened"  # the question with which the form was opened
+PENDING = "full-cache-job"  # the id of this session's last job
 MAX_TOKENS = 32
 POLL_SECONDS = 1.0
+DECIDES = (
+    "device", "dtype", "placement", "load_in", "chat", "system", "thinking", "generation_config", "prefill_chunk",
+)  # fmt: skip
+"""Options of the form that the text depends on; others are left at their defaults."""
 
 
-def full_answer(question: Question, model: str, options: dict[str, Any]) -> None:
-    """A button that generates the answer, and the answer to this prompt; `options` are those of the run."""
-    request = (question.prompt, question.answer, model)
-    why, label = permission.why_not(), "Test the full cache first"
-    if permission.button(label, why, icon=":material/help:", key="ask-full", width="stretch"):
+@dataclass(frozen=True)
+class FullAnswer:
+    """The full cache's answer to the form's question; `options` are those of the run."""
+
+    question: Question
+    model: str
+    options: dict[str, Any]
+
+    @cached_property
+    def request(self) -> CompareRequest | None:
+        """The request for its text; None if there is no single prompt, or it cannot be run."""
+        if not self.question.prompt.strip() or self.question.error or self.question.several:
+            return None
+        fields = {name: self.options[name] for name in DECIDES if name in self.options}
+        fields |= {"level": "off", "max_new_tokens": MAX_TOKENS, "title": "The full cache's answer"}
+        choices = (MethodChoice(method="full", budget=1.0),)
+        turns = self.question.turns
         try:
-            job_id = _submit(question, model, options)
+            return compare_form.make_request(
+                self.question.prompt, self.model, choices, turns=turns, aside=True, private=True, **fields
+            )
+        except UserError:
+            return None
+
+    @cached_property
+    def key(self) -> str:
+        """Equal for requests of the same user that give the same text."""
+        asked = "" if self.request is None else self.request.model_dump_json()
+        return hashlib.sha256(f"{runs_root()}\n{acting().name}\n{asked}".encode()).hexdigest()
+
+    def show(self) -> None:
+        """The text, or that it is being generated; asks for it where the question is new and nothing else runs."""
+        opened = (self.key, self.question.answer)
+        first = st.session_state.setdefault(OPENED, opened)
+        if self.request is None:
+            return
+        if self.key not in _asked() and first != opened and self.question.answer is not None:
+            self._ask_alone()
+        if not (job_id := _asked().get(self.key)):
+            return
+        try:
+            status = jobs.status(runs_root(), job_id)
+        except UserError:  # the queue's file was removed
+            del _asked()[self.key]
+            return
+        if status.ended:
+            self._result(status)
+        else:
+            st.fragment(_wait, run_every=POLL_SECONDS)(job_id)
+
+    def button(self, why: str) -> None:
+        """The button that asks for the text; `why` is why nothing can be run."""
+        if self.request is None:
+            return
+        known = "The answer is shown above." if _is_known(_asked().get(self.key, "")) else ""
+        if not permission.button("Ask the full cache", why or known, icon=":material/help:", key="ask-full"):
+            return
+        try:
+            self._ask()
         except UserError as error:
             st.error(plain(str(error)))
             return
-        st.session_state[REQUESTED] = (request, job_id)
-    requested, job_id = st.session_state.get(REQUESTED, (None, ""))
-    if requested != request:
+        st.rerun()
+
+    def _ask_alone(self) -> None:
+        """Ask if the user may, the model fits and the queue is idle. A job of this session for an older question ends.
+
+        An error is left to the button.
+        """
+        if permission.why_not() or self.request is None:
+            return
+        withdraw()
+        if left := jobs.list_jobs(runs_root(), open_only=True):
+            if all(job.cancelling for job in left):  # such as the one just withdrawn
+                st.fragment(_until_idle, run_every=POLL_SECONDS)()
+            return
+        try:
+            plan_preview.check_fits(self.request, runs_root())
+            self._ask()
+        except UserError:
+            _asked()[self.key] = ""
+
+    def _ask(self) -> None:
+        assert self.request is not None
+        job_id = jobs.submit(runs_root(), self.request, session_id())
+        _asked()[self.key] = st.session_state[PENDING] = job_id
+        jobs.ensure_worker(runs_root())
+
+    def _result(self, status: jobs.JobStatus) -> None:
+        """The text, and whether it contains the answer."""
+        if status.state == "cancelled":
+            return
+        if status.state != "complete" or not status.run_ids:
+            st.warning(plain(f"The full cache did not answer: {status.message or status.state}"))
+            return
+        try:
+            texts = phase_texts(open_cached(jobs.aside_root(runs_root()) / status.run_ids[0]), "free")
+        except UserError:  # only the newest of these runs are kept
+            _asked().pop(self.key, None)
+            return
+        texts = texts[: int(self.options.get("max_new_tokens", MAX_TOKENS))]
+        wrote = f"The full cache generates “{plain(''.join(texts).strip()[:300]) or 'only white space'}”"
+        if self.question.answer is None:
+            st.info(f"{wrote}.")
+        elif judge_any(texts, (self.question.answer, *self.question.other_answers)).kind == "right":
+            st.success(f"{wrote}, which is right.")
+        else:
+            st.warning(f"{wrote}. {CLEAR_REFERENCE}", icon=":material/warning:")
+
+
+def withdraw() -> None:
+    """Cancel this session's job unless it has ended: it would delay what the user asks for now."""
+    if not (job_id := st.session_state.pop(PENDING, "")):
         return
     try:
-        ended = jobs.status(runs_root(), job_id).ended
-    except UserError as error:
-        st.error(plain(str(error)))
-        return
-    if ended:
-        _show(question, job_id)
-    else:
-        st.fragment(_wait, run_every=POLL_SECONDS)(job_id)
+        if not jobs.status(runs_root(), job_id).ended:
+            jobs.cancel(runs_root(), job_id)
+            _forget(job_id)
+    except UserError:
+        return  # it is gone
 
 
-def _submit(question: Question, model: str, options: dict[str, Any]) -> str:
-    changed = {
-        "level": "off",
-        "max_new_tokens": min(MAX_TOKENS, int(options["max_new_tokens"])),
-        "title": "The full cache's answer",
-        "aside": True,
-        "private": True,
-    }
-    choice = MethodChoice(method="full", budget=1.0)
-    request = compare_form.make_request(question.prompt, model, (choice,), turns=question.turns, **(options | changed))
-    job_id = jobs.submit(runs_root(), request, session_id())
-    jobs.ensure_worker(runs_root())
-    return job_id
+@st.cache_resource(show_spinner=False)
+def _asked() -> dict[str, str]:
+    """Job ids by `FullAnswer.key`, of all sessions of this server; "" for a request that failed at once."""
+    return {}
+
+
+def _forget(job_id: str) -> None:
+    for key in [key for key, other in _asked().items() if other == job_id]:
+        del _asked()[key]
+
+
+def _is_known(job_id: str) -> bool:
+    """Whether the job answers, or will."""
+    try:
+        return bool(job_id) and jobs.status(runs_root(), job_id).state in ("queued", "running", "complete")
+    except UserError:
+        return False
+
+
+def _until_idle() -> None:
+    if not jobs.list_jobs(runs_root(), open_only=True):
+        st.rerun()
+    st.caption("The full cache is asked as soon as the question before this one is withdrawn …")
 
 
 def _wait(job_id: str) -> None:
     status = jobs.status(runs_root(), job_id)
     if status.ended:
         st.rerun()
-    waiting = f"{(status.position or 1) - 1} jobs ahead" if (status.position or 1) > 1 else "a few seconds"
-    st.caption(f"Running the full cache ({waiting}) …")
-
-
-def _show(question: Question, job_id: str) -> None:
-    """The text, and whether it contains the answer."""
-    status = jobs.status(runs_root(), job_id)
-    if status.state != "complete" or not status.run_ids:
-        st.warning(plain(f"The full cache did not answer: {status.message or status.state}"))
-        return
-    try:
-        texts = phase_texts(open_cached(jobs.aside_root(runs_root()) / status.run_ids[0]), "free")
-    except UserError as error:
-        st.error(plain(str(error)))
-        return
-    wrote = f"The full cache generates “{plain(''.join(texts).strip()[:300]) or 'only white space'}”"
-    if question.answer is None:
-        st.info(f"{wrote}.")
-    elif judge_any(texts, (question.answer, *question.other_answers)).kind == "right":
-        st.success(f"{wrote}, which is right.")
-    else:
-        st.warning(f"{wrote}. {CLEAR_REFERENCE}", icon=":material/warning:")
+    words = [place_words(runs_root(), status) or "a few seconds", busy_words()]
+    live = read_live(runs_root(), job_id)
+    text = live.texts[0].text.strip() if live and live.texts else ""
+    so_far = f": “{text} …" if text else " …"
+    st.caption(plain(f"Asking the full cache ({'; '.join(filter(None, words))}){so_far}"))

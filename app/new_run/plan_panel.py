@@ -1,8 +1,6 @@
-"""The memory, disk and time that a comparison will need: one line, and a table of the parts."""
+"""The memory, disk and time that a comparison will need: a sentence, and a table of the parts."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import pandas as pd
 import streamlit as st
@@ -17,24 +15,19 @@ from kvlab.report.views import table_of
 NOT_AT_ONCE = "The parts are not all needed at the same time: each is its maximum over all phases."
 
 
-def show_plan(plan: Plan | None, notes: Sequence[str] = ()) -> None:
-    """Show the verdict with the time, and a table of parts, if there is a plan; `notes` are about the methods."""
-    for note in notes:
-        st.warning(plain(note))
-    if plan is None:
-        return
-    (st.caption if plan.fits else st.warning)(plain(plan.verdict))
-    with st.expander("Memory, disk and time", key="plan"):
-        st.caption(plain(f"Time, without loading: {plan.seconds or 'unknown, as nothing has run here yet'}."))
-        where = {"device": plan.machine.device, "host": "host", "disk": "disk"}
-        table = pd.DataFrame(
-            {"part": part.name, "where": where[part.place], "at most": format_bytes(part.bytes), "purpose": part.why}
-            for part in plan.parts
-        )
-        of = f"{model_title(plan.model.name)} · prompt of {plan.tokens:,} tokens · planned for {plan.machine.name}"
-        offer = Offer(
-            "Memory, disk and time of the comparison", lambda: table_of(table), f"{plan.verdict} {NOT_AT_ONCE}", of
-        )
-        titled(offer, "plan-table")
-        st.dataframe(table, hide_index=True, alt="One row per part: its place and maximum size")
-        st.caption(NOT_AT_ONCE)
+def show_plan(plan: Plan) -> None:
+    """The verdict with the time, and a table of parts."""
+    st.caption(plain(plan.verdict))
+    st.caption(plain(f"Time, without loading: {plan.seconds or 'unknown, as nothing has run here yet'}."))
+    where = {"device": plan.machine.device, "host": "host", "disk": "disk"}
+    table = pd.DataFrame(
+        {"part": part.name, "where": where[part.place], "at most": format_bytes(part.bytes), "purpose": part.why}
+        for part in plan.parts
+    )
+    of = f"{model_title(plan.model.name)} · prompt of {plan.tokens:,} tokens · planned for {plan.machine.name}"
+    offer = Offer(
+        "Memory, disk and time of the comparison", lambda: table_of(table), f"{plan.verdict} {NOT_AT_ONCE}", of
+    )
+    titled(offer, "plan-table")
+    st.dataframe(table, hide_index=True, alt="One row per part: its place and maximum size")
+    st.caption(NOT_AT_ONCE)

@@ -50,7 +50,8 @@ def saved_prompt() -> tuple[OnePrompt, str]:
 
 def save_section(one: OnePrompt) -> None:
     """A form that saves the prompt with its answer and facts."""
-    with st.popover("Save this prompt", **permission.disabled(permission.why_not(), icon=":material/bookmark_add:")):
+    looks = {"type": "tertiary", "icon": ":material/bookmark_add:"}
+    with st.popover("Save this prompt", **permission.disabled(permission.why_not(), **looks)):
         name = st.text_input("Name", key="prompt-save-name", placeholder="for example: needle in my notes")
         replace = st.checkbox("Replace the prompt of this name", key="prompt-save-replace")
         if permission.button("Save", permission.why_not(), key="prompt-save", disabled=not name.strip()):

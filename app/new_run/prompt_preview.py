@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from itertools import pairwise
 
 from kvlab.analysis.comparison.textdiff import Segment
@@ -22,6 +23,7 @@ STYLE = """<style>
 .kv-prompt i:nth-child(odd) { background: rgba(0, 104, 168, 0.20); }
 .kv-prompt i:nth-child(even) { background: rgba(201, 119, 0, 0.20); border-bottom: 1px solid rgba(201, 119, 0, 0.8); }
 .kv-prompt i.around { font-style: italic; font-family: monospace; font-size: 0.82rem; opacity: 0.8; }
+.kv-prompt mark { color: inherit; background: rgba(201, 119, 0, 0.28); border-bottom: 2px solid #c97700; }
 .kv-prompt del { opacity: 0.55; background: rgba(200, 80, 10, 0.18); }
 </style>"""
 
@@ -47,6 +49,15 @@ def tokens_as_text(text: str, spans: list[tuple[int, int]], own: tuple[int, int]
     starts = [0, *(start for start, _ in spans[1:]), len(text)]
     codes = tuple(at % 2 if first <= start < last else 2 for at, (start, _) in enumerate(spans))
     return Text(texts=tuple(text[start:stop] for start, stop in pairwise(starts)), codes=codes or (0,), classes=TOKENS)
+
+
+def facts_as_html(text: str, facts: Sequence[tuple[int, int]]) -> str:
+    """The text with its facts (start, stop) marked."""
+    parts, end = [], 0
+    for start, stop in sorted(facts):
+        parts += [html.escape(text[end:start]), f"<mark>{html.escape(text[max(start, end) : stop])}</mark>"]
+        end = max(end, stop)
+    return f'{STYLE}<div class="kv-prompt">{"".join(parts)}{html.escape(text[end:])}</div>'
 
 
 def cut_as_passages(cut: TruncatedPrompt) -> Passages:

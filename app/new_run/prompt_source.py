@@ -8,14 +8,15 @@ from typing import Any
 
 import pandas as pd
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from app.base import permission
 from app.base.text import plain, shorten
 from app.base.widgets import one_of
-from app.figures.export_menu import Offer, titled
+from app.figures.export_menu import Offer, menu
 from app.new_run.prompt_chat import chat_prompt
 from app.new_run.prompt_library import choose_from_url, saved_prompt
-from app.new_run.prompt_preview import tokens_as_html, tokens_as_text
+from app.new_run.prompt_preview import facts_as_html, tokens_as_html, tokens_as_text
 from app.session.url_state import get_param, in_url, params, set_param
 from kvlab.analysis.comparison.textdiff import Segment
 from kvlab.common.errors import UserError
@@ -27,14 +28,16 @@ from kvlab.model_info.token_count import check_prompt
 from kvlab.report.views import Passages, Text
 from kvlab.requests.compare import OnePrompt
 from kvlab.requests.conversation import Turn
-from kvlab.requests.facts import check_answer
+from kvlab.requests.facts import check_answer, find_facts
 from kvlab.requests.repeats import MOST_REPEATS
 from kvlab.tasks.shipped_samples import shipped_samples
 
 SOURCES = ("Sample", "Paste", "Chat", "Upload", "Saved")
 NOTHING = OnePrompt(prompt="")
 PREVIEW_CHARACTERS = 20_000
+BOX_HEIGHT = 340  # of the prompt, pixels; new-run.css fits it to the window
 TABLE_HEIGHT, ROW_HEIGHT = 260, 35  # of the table of prompts, pixels
+FEW_ROWS = 50
 ALL_ROWS = "upload_many"  # whether all rows of a table are run
 LINKED_CHARACTERS = 2_000  # of a pasted prompt, in the URL
 READ = "The prompt of every method and of the full cache."
@@ -55,7 +58,6 @@ class PromptChoice:
 
 def prompt_section() -> PromptChoice:
     """The prompt from the chosen source, with a preview; empty if it cannot be used."""
-    st.subheader("Prompt")
     choose_from_url()
     source = one_of("Source", SOURCES, "Sample", key="source", label_visibility="collapsed")
     read = {"Paste": pasted_prompt, "Chat": typed_chat, "Upload": uploaded_prompt, "Saved": saved_one}
@@ -69,14 +71,15 @@ def prompt_section() -> PromptChoice:
 def sample_prompt() -> PromptChoice:
     """A prompt shipped with kvlab."""
     by_title = {sample.title: sample for sample in shipped_samples()}
-    chosen = by_title[st.selectbox("Sample", list(by_title), **in_url("sample"))]
-    st.markdown(plain(chosen.description))
-    st.caption(f"Look for: {plain(chosen.look_for)}")
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        budget = f"{100 * chosen.suggested_budget:g}%"
-        st.caption(f"Suggested: a budget of {budget} and {chosen.max_new_tokens} new tokens.", width="content")
-        st.button("Use these", on_click=suggest, args=(budget, chosen.max_new_tokens), type="tertiary", key="suggest")
-    preview(chosen.text)
+        chosen = by_title[st.selectbox("Sample", list(by_title), **in_url("sample"), label_visibility="collapsed")]
+        budget, tokens = f"{100 * chosen.suggested_budget:g}%", chosen.max_new_tokens
+        help_text = f"Suggested for this sample: a budget of {budget} and {tokens} new tokens"
+        st.button(
+            f"Use {budget}, {tokens} new tokens", on_click=suggest, args=(budget, tokens), key="suggest", help=help_text
+        )
+    st.caption(f"{plain(chosen.description)} Look for: {plain(chosen.look_for)}")
+    preview(chosen.text, facts=find_facts(chosen.text, chosen.facts))
     return PromptChoice(OnePrompt(prompt=chosen.text), chosen.title)
 
 
@@ -97,7 +100,7 @@ def saved_one() -> PromptChoice:
     """A saved prompt."""
     one, name = saved_prompt()
     if one.prompt:
-        preview(one.prompt, one.turns)
+        preview(one.prompt, one.turns, one.facts)
     return PromptChoice(one, name, has_answer=True)
 
 
@@ -106,7 +109,12 @@ def pasted_prompt() -> PromptChoice:
     if "pasted" not in st.session_state:
         st.session_state["pasted"] = get_param("text") or ""
     text = st.text_area(
-        "Text", key="pasted", height=640, placeholder="Paste a prompt", persist_state="page", on_change=remember_pasted
+        "Text",
+        key="pasted",
+        height=BOX_HEIGHT,
+        placeholder="Paste a prompt",
+        persist_state="page",
+        on_change=remember_pasted,
     )
     if text.strip():
         check_prompt(text)
@@ -125,13 +133,12 @@ def remember_pasted() -> None:
 
 def uploaded_prompt() -> PromptChoice:
     """The text of uploaded files, or the chosen rows of a table."""
-    label = (
-        "One or several files: text, Markdown, PDF, DOCX or HTML; or prompts and conversations as JSON Lines, JSON, "
-        "CSV or Parquet, one per row"
-    )
+    label = "Text, Markdown, PDF, DOCX or HTML; or rows of JSON Lines, JSON, CSV or Parquet"
     limits = {"type": list(uploads.TYPES), "accept_multiple_files": True, "max_upload_size": LARGEST_BYTES // 2**20}
     files = st.file_uploader(
-        label, **permission.disabled(permission.why_not(), key="upload", on_change=_lighter, **limits)
+        label,
+        help="One or several files. Each row of a table is a prompt or a conversation",
+        **permission.disabled(permission.why_not(), key="upload", on_change=_lighter, **limits),
     )
     found = [_read(file) for file in files or ()]
     if not found:
@@ -149,12 +156,12 @@ def uploaded_prompt() -> PromptChoice:
     chosen = uploads.prompts_of(found, field, rows)
     if len(chosen) == 1:
         return _shown(chosen[0], found[0].name)
-    chosen = _with_answers(chosen)
+    chosen = _chosen_rows(chosen)
     names = [f"{number} of {len(chosen)}: {prompt.name}" for number, prompt in enumerate(chosen, 1)]
     shown = st.selectbox("Preview", names, **in_url("upload_look"))
     at = names.index(shown) if shown in names else 0
     _show_notes(uploads.notes_of(chosen))
-    preview(chosen[at].prompt, chosen[at].turns)
+    preview(chosen[at].prompt, chosen[at].turns, chosen[at].facts)
     longest = max(chosen, key=lambda prompt: len(prompt.prompt))
     title = found[0].name if len(found) == 1 else f"{len(found)} files: {', '.join(one.name for one in found)}"
     return PromptChoice(longest, shorten(title, 90), tuple(chosen))
@@ -171,33 +178,40 @@ def _field(table: uploads.Upload) -> str:
     )
 
 
-def _with_answers(chosen: Sequence[OnePrompt]) -> list[OnePrompt]:
-    """The prompts with their answers, which can be edited in a table.
+def _chosen_rows(found: Sequence[OnePrompt]) -> list[OnePrompt]:
+    """The prompts that are ticked in a table, with their answers as edited there.
 
     Raises:
-        UserError: a typed answer cannot be searched for.
+        UserError: none is ticked, or a typed answer cannot be searched for.
     """
-    answers = [" or ".join(filter(None, (one.answer, *one.other_answers))) for one in chosen]
+    answers = [" or ".join(filter(None, (one.answer, *one.other_answers))) for one in found]
     lines = pd.DataFrame(
         {
-            "name": [one.name for one in chosen],
+            "run": True,
+            "name": [one.name for one in found],
             "answer": answers,
-            "prompt": [shorten(" ".join(one.prompt[:400].split()), 120) for one in chosen],
-            "characters": [len(one.prompt) for one in chosen],
+            "prompt": [shorten(" ".join(one.prompt[:400].split()), 120) for one in found],
+            "characters": [len(one.prompt) for one in found],
         },
-        index=pd.RangeIndex(1, len(chosen) + 1),
+        index=pd.RangeIndex(1, len(found) + 1),
     )
     key = hash(tuple(lines.itertuples()))  # edits apply to these prompts only
     edited = st.data_editor(
         lines,
-        height=min(TABLE_HEIGHT, ROW_HEIGHT * (len(chosen) + 1) + 3),
+        height=min(TABLE_HEIGHT, ROW_HEIGHT * (len(found) + 1) + 3),
         disabled=["name", "prompt", "characters"],
-        column_config={"answer": st.column_config.TextColumn(help="The expected answer; edit it, or leave it empty")},
-        alt="One row per prompt: name, expected answer, beginning, and length",
+        column_config={
+            "run": st.column_config.CheckboxColumn(help="Untick a row to leave it out", width="small"),
+            "answer": st.column_config.TextColumn(help="The expected answer; edit it, or leave it empty"),
+        },
+        alt="One row per prompt: whether it is run, name, expected answer, beginning, and length",
         key=f"upload-answers-{key}",
     )
-    typed = zip(chosen, answers, edited["answer"].fillna(""), strict=True)
-    return [one if text == before else _answered(one, str(text)) for one, before, text in typed]
+    typed = zip(found, answers, edited["answer"].fillna(""), edited["run"], strict=True)
+    chosen = [one if text == before else _answered(one, str(text)) for one, before, text, ticked in typed if ticked]
+    if not chosen:
+        raise UserError("No row is ticked: tick at least one in the column run.")
+    return chosen
 
 
 def _answered(one: OnePrompt, answer: str) -> OnePrompt:
@@ -253,7 +267,11 @@ def _every_row(table: uploads.Upload, beside: Any) -> bool:
 
 
 def _rows(table: uploads.Upload) -> slice:
-    count, left, right = len(table.rows), *st.columns(2)
+    """The rows from one number to another; few are ticked one by one."""
+    count = len(table.rows)
+    if count <= FEW_ROWS and not {"upload_first", "upload_last"} & set(params()):
+        return slice(None)
+    left, right = st.columns(2)
     first = int(left.number_input("From row", 1, count, 1, **in_url("upload_first")))
     last = int(right.number_input("To row", 1, count, min(count, MOST_REPEATS), **in_url("upload_last")))
     if last < first:
@@ -271,7 +289,7 @@ def _one_row(upload: uploads.Upload, field: str) -> PromptChoice:
 def _shown(one: OnePrompt, title: str) -> PromptChoice:
     """The preview of a prompt, and notes on the parts of the file that were left out."""
     _show_notes(one.notes)
-    preview(one.prompt, one.turns)
+    preview(one.prompt, one.turns, one.facts)
     return PromptChoice(one, title, has_answer=one.answer is not None)
 
 
@@ -280,14 +298,21 @@ def _show_notes(notes: Sequence[str]) -> None:
         st.info(plain(" ".join(notes)), icon=":material/content_cut:")
 
 
-def preview(text: str, turns: tuple[Turn, ...] = ()) -> None:
-    """The beginning of the prompt as plain text, or its tokens."""
-    if tokens_wanted():
-        show_tokens(text, turns)
+def preview(text: str, turns: tuple[Turn, ...] = (), facts: Sequence[tuple[int, int]] = ()) -> None:
+    """The beginning of the prompt as plain text with its facts marked, or its tokens."""
+    heading = st.container(horizontal=True, vertical_alignment="center", gap="small")
+    with heading:
+        with_tokens = tokens_wanted()
+    if with_tokens:
+        show_tokens(text, turns, heading)
         return
-    titled(Offer("The prompt", lambda: as_passage(text), READ), "prompt-text")
-    with st.container(height=560, border=True):
-        st.text(text[:PREVIEW_CHARACTERS])
+    with heading:
+        menu(Offer("The prompt", lambda: as_passage(text), READ), "prompt-text")
+    with st.container(height=BOX_HEIGHT, border=True, key="prompt-box"):
+        if facts:
+            st.html(facts_as_html(text[:PREVIEW_CHARACTERS], facts))
+        else:
+            st.text(text[:PREVIEW_CHARACTERS])
     if len(text) > PREVIEW_CHARACTERS:
         st.caption(f"The first {PREVIEW_CHARACTERS:,} of {len(text):,} characters.")
 
@@ -303,8 +328,8 @@ def tokens_wanted() -> bool:
     return st.toggle("Show tokens", **in_url("show_tokens"), help=help_text)
 
 
-def show_tokens(prompt: str, turns: tuple[Turn, ...] = ()) -> None:
-    """The tokens of the model's input, with its chat template if it has one."""
+def show_tokens(prompt: str, turns: tuple[Turn, ...] = (), heading: DeltaGenerator | None = None) -> None:
+    """The tokens of the model's input, with its chat template if it has one; `heading` gets the export menu."""
     how = replace(manner_further_down(), turns=turns)
     try:
         read = render_prompt(prompt, how)
@@ -317,8 +342,10 @@ def show_tokens(prompt: str, turns: tuple[Turn, ...] = ()) -> None:
     def content() -> Passages | Text:
         return as_passage(prompt) if spans is None else tokens_as_text(shown.text, spans, shown.own)
 
-    titled(Offer("The prompt, token by token", content, READ, f"as {model_title(how.model)} reads it"), "prompt-tokens")
-    with st.container(height=560, border=True):
+    with heading or st.container():
+        offer = Offer("The prompt, token by token", content, READ, f"as {model_title(how.model)} reads it")
+        menu(offer, "prompt-tokens")
+    with st.container(height=BOX_HEIGHT, border=True, key="prompt-box"):
         if spans is None:
             st.text(prompt[:PREVIEW_CHARACTERS])
         else:

@@ -1,4 +1,7 @@
-"""The panel of a job: position in the queue, progress, log, actions, and its runs. Polls until the job ends."""
+"""The panel of a job: place in the queue, progress, the texts as they are written, actions, runs and log.
+
+It polls until the job ends, and then shows the outcome.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from app.base.links import go, link
 from app.base.text import plain
 from app.base.widgets import attempt
 from app.navigation.selection import runs_root
+from app.queue.outcome import show_outcome
+from app.queue.race import show_race
 from app.queue.submit import live_status
 from kvlab import jobs
 from kvlab.analysis.comparison.labels import distinct_names
@@ -23,6 +28,8 @@ from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.fitting.request import SETTING, FitJob, fitted_file
 from kvlab.jobs import JobStatus
 from kvlab.jobs.batch import missing_repeats
+from kvlab.jobs.live_file import read_live
+from kvlab.jobs.wait_reasons import busy_words, place_words
 from kvlab.jobs.work import Work
 from kvlab.requests.compare import CompareRequest, RescueRequest
 from kvlab.requests.live_session import LiveJob
@@ -31,6 +38,7 @@ from kvlab.server.users import Role, acting
 from kvlab.trace.catalogue import RunEntry, list_repeats, list_runs
 
 POLL_SECONDS = 1.0
+RACE_SECONDS = 0.5
 LOG_LINES = 400
 LEAST_SHARE = 0.05  # of the work, from which the time left is estimated
 PREVIEW_CHARACTERS = 20_000
@@ -47,14 +55,21 @@ def show_job(job_id: str) -> None:
     """The panel of one job, redrawn every second until it ends; one sentence for an unknown id."""
     try:
         status = jobs.status(runs_root(), job_id, LOG_LINES)
+        request = jobs.request_of(runs_root(), job_id)
     except UserError as error:
         st.error(plain(str(error)))
         return
     if status.ended:
-        _panel(status)
+        _head(status)
+        if isinstance(request, CompareRequest):
+            show_outcome(status, request)
+        _details(status)
     else:
-        st.fragment(_live, run_every=POLL_SECONDS)(job_id)
-    _request(jobs.request_of(runs_root(), job_id))
+        st.fragment(_live_head, run_every=POLL_SECONDS)(job_id)
+        if isinstance(request, CompareRequest):
+            st.fragment(_live_race, run_every=RACE_SECONDS)(job_id)
+        st.fragment(_live_details, run_every=2 * POLL_SECONDS)(job_id)
+    _request(request)
 
 
 def badge(state: str, reason: str = "") -> None:
@@ -103,13 +118,26 @@ def _request(request: Work) -> None:
             st.text(request.prompt[:PREVIEW_CHARACTERS])
 
 
-def _live(job_id: str) -> None:
-    status = live_status(job_id, LOG_LINES)
+def _live_head(job_id: str) -> None:
+    status = live_status(job_id)
     if status is not None:
-        _panel(status)
+        _head(status)
 
 
-def _panel(status: JobStatus) -> None:
+def _live_race(job_id: str) -> None:
+    """Reads one small file and nothing of the queue, as it is redrawn often on a machine that computes."""
+    if (live := read_live(runs_root(), job_id)) is not None:
+        show_race(live)
+
+
+def _live_details(job_id: str) -> None:
+    try:
+        _details(jobs.status(runs_root(), job_id, LOG_LINES))
+    except UserError:
+        return  # the head says it
+
+
+def _head(status: JobStatus) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         badge(status.state)
         st.markdown(f"**{plain(status.title)}**")
@@ -118,6 +146,9 @@ def _panel(status: JobStatus) -> None:
     _progress(status)
     if status.message:
         (st.error if status.state == "failed" else st.info)(plain(status.message))
+
+
+def _details(status: JobStatus) -> None:
     runs, log = st.columns([2, 3], gap="large")
     with runs:
         _runs(status)
@@ -204,10 +235,10 @@ def _repeats(status: JobStatus, request: CompareRequest) -> None:
 
 
 def _progress(status: JobStatus) -> None:
+    busy = "" if status.ended else busy_words()
     if status.state == "queued":
-        ahead = (status.position or 1) - 1
-        line = "next in the queue" if ahead == 0 else f"{ahead} {'job' if ahead == 1 else 'jobs'} before this one"
-        st.progress(0.0, f"Queued: {line}")
+        line = " · ".join(filter(None, [place_words(runs_root(), status), busy]))
+        st.progress(0.0, plain(f"Queued: {line}"))
         return
     done = status.progress
     share = done.done / done.total if done and done.total else 0.0
@@ -220,7 +251,8 @@ def _progress(status: JobStatus) -> None:
         # The stage of batches and evaluations includes the time left.
         has_time = isinstance(request, EvalJob) or (isinstance(request, CompareRequest) and request.is_batch)
         left = [time_left(status.elapsed, share)] if share >= LEAST_SHARE and not has_time else []
-        stage = " · ".join([*run_count(status), stage, *left, format_duration(status.elapsed)])
+        parts = [*run_count(status), stage, *left, format_duration(status.elapsed), busy]
+        stage = " · ".join(filter(None, parts))
     st.progress(min(max(share, 0.0), 1.0), plain(stage))
 
 

@@ -49,6 +49,11 @@ def window_notes(choices: Iterable[MethodChoice], tokens: int) -> list[str]:
     return list(dict.fromkeys(filter(None, notes)))
 
 
+def observation_window(choice: MethodChoice) -> int:
+    """The newest prompt tokens that the configured method always keeps; raises UserError as `footprints_of`."""
+    return _held(choice).window
+
+
 def _held(choice: MethodChoice) -> MethodFootprint:
     held = _known(choice)
     if held is None:

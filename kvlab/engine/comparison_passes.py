@@ -12,6 +12,7 @@ from kvlab.cache import CompressedCache, make_cache
 from kvlab.common.errors import is_out_of_memory
 from kvlab.engine.active_run import ActiveRun, OwnText
 from kvlab.engine.interleaved_timing import TimedRun
+from kvlab.engine.live_texts import LiveComparison
 from kvlab.engine.out_of_memory import machine_of, memory_guard
 from kvlab.engine.prepare import Prepared
 from kvlab.engine.probe import Probe, make_probe
@@ -91,6 +92,9 @@ class ComparisonPasses:
     timed: list[TimedRun] = field(default_factory=list)
     errors: list[Exception] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.live = LiveComparison(self.prepared)
+
     def run(self, group: Group) -> None:
         """Read the prompt and decode for all runs of the group.
 
@@ -116,7 +120,7 @@ class ComparisonPasses:
         with ExitStack() as writers, guard:
             active = [self._start(index, writers) for index in group.indexes]
             leader, probe = (self._leader(active), self._probe(active)) if group.leads else (None, None)
-            shared = SharedPass(prepared, active, leader, self.reference, self.watch, probe)
+            shared = SharedPass(prepared, active, leader, self.reference, self.watch, probe, self.live)
             try:
                 shared.run()
             except Cancelled:

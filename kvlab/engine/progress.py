@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes
 from kvlab.models.downloads import Report
 from kvlab.requests.compare import Progress
+from kvlab.requests.live_texts import LiveTexts
+
+LIVE_SECONDS = 0.25  # between two readings of the texts
+LIVE_SHARE = 0.005  # of the time that they may take
 
 
 class Cancelled(Exception):
@@ -23,13 +30,17 @@ class Watch:
         self.total, self.done = total, 0
         self.run_id: str | None = None
         self._report, self._cancelled = report, cancelled
+        self._pace = Pace()
 
-    def advance(self, stage: str, steps: int = 1) -> None:
-        """Report that `steps` more of `stage` are about to run."""
+    def advance(self, stage: str, steps: int = 1, live: Callable[[], LiveTexts] | None = None) -> None:
+        """Report that `steps` more of `stage` are about to run, now and then with the texts that `live` reads."""
         self.check()
         self.done = min(self.done + steps, self.total)
-        if self._report is not None:
-            self._report(Progress(stage=stage, done=self.done, total=self.total, run_id=self.run_id))
+        self._tell(stage, live if live is not None and self._pace.is_due() else None)
+
+    def show(self, stage: str, live: Callable[[], LiveTexts]) -> None:
+        """Report the texts that `live` reads, however long ago the last were."""
+        self._tell(stage, live)
 
     def check(self) -> None:
         """Raise `Cancelled` if a stop was requested."""
@@ -40,6 +51,34 @@ class Watch:
         """Jump to `done`, as a continuation may end early."""
         self.done = done
         self.advance(stage, 0)
+
+    def _tell(self, stage: str, live: Callable[[], LiveTexts] | None) -> None:
+        if self._report is None:
+            return
+        with self._pace.spending() if live is not None else nullcontext():
+            texts = None if live is None else live()
+            self._report(Progress(stage=stage, done=self.done, total=self.total, run_id=self.run_id, live=texts))
+
+
+class Pace:
+    """When to do something again that is only for show: after `LIVE_SECONDS`, and in `LIVE_SHARE` of the time."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._begun = clock()
+        self._last, self._spent = -math.inf, 0.0
+
+    def is_due(self) -> bool:
+        """Whether it may be done now."""
+        now = self._clock()
+        return now - self._last >= LIVE_SECONDS and self._spent <= LIVE_SHARE * (now - self._begun)
+
+    @contextmanager
+    def spending(self) -> Iterator[None]:
+        """Measure what it takes."""
+        self._last = begun = self._clock()
+        yield
+        self._spent += self._clock() - begun
 
 
 def download_reporter(

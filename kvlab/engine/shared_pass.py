@@ -18,11 +18,13 @@ from kvlab.cache.fan_out.fan_out_cache import FanOutCache
 from kvlab.cache.fan_out.fan_out_layer import Branch
 from kvlab.engine.active_run import ActiveRun
 from kvlab.engine.forward import Choose, chooser, end_ids, prefill
+from kvlab.engine.live_texts import LiveComparison
 from kvlab.engine.prepare import Prepared
 from kvlab.engine.probe import Probe
 from kvlab.engine.progress import Watch
 from kvlab.engine.prompt import Reference
 from kvlab.engine.recording.recorder import ObserverGroup
+from kvlab.requests.live_texts import LiveTexts
 
 
 class SharedPass:
@@ -41,10 +43,12 @@ class SharedPass:
         reference: Reference,
         watch: Watch,
         probe: Probe | None = None,
+        live: LiveComparison | None = None,
     ) -> None:
         request, loaded = prepared.request, prepared.loaded
         self.prepared, self.runs, self.reference, self.watch, self.probe = prepared, list(runs), reference, watch, probe
         self.errors: list[Exception] = []
+        self._live = LiveComparison(prepared) if live is None else live
         own = [run.cache for run in runs]
         unrecorded = [] if leader is None or any(leader is cache for cache in own) else [leader]
         self.fan_out = FanOutCache([*unrecorded, *own], loaded.device, timed=True)
@@ -70,8 +74,10 @@ class SharedPass:
             if not tokens:
                 break
             together = self.fan_out.num_rows
-            self.watch.advance("decoding" if together == 1 else f"decoding {together} rows together")
+            stage = "decoding" if together == 1 else f"decoding {together} rows together"
+            self.watch.advance(stage, live=self._texts)
             rows = self._step(tokens)
+        self.watch.show("writing the recordings", self._texts)
         for run in self.runs:
             run.finish(self.reference)
 
@@ -81,7 +87,7 @@ class SharedPass:
         for run in self.runs:
             run.observers.now = fan_out.now
         begun = fan_out.now()
-        check = partial(self.watch.advance, "prompt")
+        check = partial(self.watch.advance, "prompt", live=self._texts)
         start = prefill(prepared.loaded, fan_out, prepared.ids, prepared.request.prefill_chunk, check)
         common = fan_out.common_seconds(fan_out.now() - begun)
         fan_out.copy_recurrent_states()
@@ -173,6 +179,9 @@ class SharedPass:
                 self.errors.append(error)
                 self.runs.remove(run)
                 self.fan_out.drop([branch for branch in branches if branch.error is None])
+
+    def _texts(self) -> LiveTexts:
+        return self._live.read(self.runs, self.reference.ids)
 
     def _branch(self, run: ActiveRun) -> Branch:
         return self.branch_of[id(run.cache)]

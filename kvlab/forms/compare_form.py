@@ -105,6 +105,19 @@ def _takes_budget(entry: MethodEntry, changed: Mapping[str, Any]) -> bool:
     return entry.needs_budget if preset is None or len(changed) > 1 else preset.needs_budget
 
 
+def build(
+    question: Mapping[str, Any],
+    model: str,
+    chosen: Sequence[MethodEntry],
+    typed: Mapping[str, Mapping[str, Any]],
+    budgets: str,
+    options: Mapping[str, Any],
+) -> CompareRequest:
+    """The request of a whole form; `question` holds the fields of its prompt. Raises as `make_request`."""
+    choices = choices_of_form(chosen, typed, budgets)
+    return make_request(model=model, chosen=choices, **question, **options)
+
+
 def make_request(prompt: str, model: str, chosen: tuple[MethodChoice, ...], **options: Any) -> CompareRequest:
     """A validated request; `options` are further fields of `CompareRequest`, or the form's values for them.
 

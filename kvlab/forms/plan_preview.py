@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kvlab.catalogue.footprint import footprints_of, window_notes
+from kvlab.catalogue.footprint import footprints_of
 from kvlab.catalogue.methods import MethodEntry
 from kvlab.catalogue.tasks import task_list
 from kvlab.common.errors import UserError
@@ -64,16 +64,6 @@ def _plan_of_choices(
         return _plan(request, prompt_tokens, root, timed=True)
     except (UserError, ValidationError):
         return None
-
-
-def notes_of(
-    prompt_tokens: int, chosen: Sequence[MethodEntry], budgets: str, typed: Mapping[str, Mapping[str, Any]]
-) -> list[str]:
-    """Sentences on methods whose own window takes up the budget; empty while the form is incomplete or invalid."""
-    try:
-        return window_notes(compare_form.choices_of_form(chosen, typed, budgets), prompt_tokens)
-    except (UserError, ValidationError):
-        return []
 
 
 def check_fits(request: CompareRequest, root: Path) -> None:

@@ -152,6 +152,7 @@ class _Clock:
             left = time_left(elapsed, share) if elapsed >= LEAST_ELAPSED else ""
             stage = f"{before + ended + 1} of {repeat.of}{', ' + left if left else ''}: {part.stage}"
             done = (before + ended) * part.total + part.done
-            report(Progress(stage=stage, done=done, total=repeat.of * part.total, run_id=part.run_id))
+            total = repeat.of * part.total
+            report(Progress(stage=stage, done=done, total=total, run_id=part.run_id, live=part.live))
 
         return report_all

@@ -34,6 +34,7 @@ from kvlab.jobs.access_check import check_used
 from kvlab.jobs.batch import run_batch
 from kvlab.jobs.device_shares import with_local_device
 from kvlab.jobs.disk_usage import folder_usage
+from kvlab.jobs.live_file import remove_live, write_live
 from kvlab.jobs.size_check import too_big
 from kvlab.jobs.work import Work, read_request
 from kvlab.planning.machine import visible_gpus
@@ -139,6 +140,7 @@ def run_job(
         _log(message or state)
         _make_room(root)
     queue_db.finish(connection, job["job_id"], state, message)
+    remove_live(root, job["job_id"])
 
 
 def _work(request: Work, root: Path, compare: str, job_id: str, again: bool) -> tuple[Callable[..., object], Path]:
@@ -180,7 +182,7 @@ def _sentence(error: Exception) -> str:
 
 
 class JobReporter:
-    """Exchanges progress and cancellation between a running job and the queue, a few times per second at most."""
+    """Passes progress and texts of a running job to pages, and cancellation back, a few times per second at most."""
 
     def __init__(self, connection: sqlite3.Connection, job_id: str, stop: threading.Event, root: Path) -> None:
         self.connection, self.job_id, self.stop, self.root = connection, job_id, stop, root
@@ -191,6 +193,8 @@ class JobReporter:
 
     def report(self, progress: Progress) -> None:
         """Store this progress: a new stage or run always, otherwise a few times per second."""
+        if progress.live is not None:
+            write_live(self.root, self.job_id, progress.live)
         last, self._last = self._last, progress
         is_new = last is None or (last.stage, last.run_id) != (progress.stage, progress.run_id)
         if is_new:
@@ -202,7 +206,7 @@ class JobReporter:
         self._reported = time.monotonic()
         self.connection.execute(
             "UPDATE jobs SET progress = ?, run_ids = ? WHERE job_id = ?",
-            (progress.model_dump_json(), json.dumps(self._run_ids), self.job_id),
+            (progress.model_dump_json(exclude={"live"}), json.dumps(self._run_ids), self.job_id),
         )
 
     def cancelled(self) -> bool:

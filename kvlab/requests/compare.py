@@ -12,6 +12,7 @@ from kvlab.requests.budget import Budget
 from kvlab.requests.conversation import MOST_TURNS, Turn, as_text, check_turns
 from kvlab.requests.facts import Fact, check_answer, find_facts
 from kvlab.requests.generation_settings import GenerationSettings
+from kvlab.requests.live_texts import LiveTexts
 from kvlab.requests.recording import Recording
 from kvlab.requests.repeats import MOST_REPEATS, BatchName, Planting, Repeat
 from kvlab.requests.restore import Restore, token_words
@@ -237,9 +238,10 @@ class RescueRequest(Strict):
 
 
 class Progress(Frozen):
-    """One progress report of a running request."""
+    """One progress report of a running request; a few times per second at most with the texts written so far."""
 
     stage: str
     done: int
     total: int
     run_id: str | None = None
+    live: LiveTexts | None = None

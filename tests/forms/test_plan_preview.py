@@ -17,6 +17,7 @@ from kvlab.cli.options.plan_check import notes_of
 from kvlab.common.errors import UserError
 from kvlab.engine.out_of_memory import footprint_of
 from kvlab.forms import compare_form, plan_preview
+from kvlab.forms.run_notes import run_notes
 from kvlab.methods import make_method
 from kvlab.methods.catalogue import list_methods
 from kvlab.planning import Machine, Plan, find_model, make_plan
@@ -150,7 +151,7 @@ def test_the_form_warns_of_a_window_that_takes_the_budget_as_the_method_itself_d
     settings: dict[str, dict[str, Any]] = {"h2o": {}, "snapkv": {"window": 24}, "less": {"evictor": "snapkv"}}
     for budget in ("16", "32", "200", "5%"):
         [amount] = compare_form.parse_budgets(budget)
-        form = plan_preview.notes_of(300, [entries[name]], budget, {name: settings[name]})
+        form = run_notes(300, "mini", [entries[name]], budget, {name: settings[name]})
         choice = MethodChoice(method=name, budget=amount, hyper_parameters=settings[name])
         own = make_method(name, **settings[name]).notes(Budget(choice.budget).slots(300), 300)
         # The form knows LESS by its window alone, and names it in place of its evictor.

@@ -22,7 +22,11 @@ def compare(
     progress: Callable[[Progress], None],
     cancelled: Callable[[], bool],
 ) -> list[Path]:
-    """Writes a small run for each method; what the prompt says decides what goes wrong."""
+    """Writes a small run for each method; what the prompt says decides what goes wrong, or that the engine runs."""
+    if request.prompt.startswith("The real engine"):
+        from kvlab.engine import compare as real
+
+        return real(request, root, comparison_id=comparison_id, progress=progress, cancelled=cancelled)
     paths = []
     for choice in request.choices:
         path = write_synthetic_run(root, method=choice.method, comparison_id=comparison_id, prompt_tokens=16, steps=2)

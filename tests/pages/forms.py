@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from pathlib import Path
 
 from streamlit.testing.v1 import AppTest
@@ -12,10 +14,23 @@ from kvlab.requests.compare import CompareRequest
 
 def submitted(page: AppTest, root: Path) -> CompareRequest:
     """The comparison that the form on `page` puts into the queue."""
-    page = next(button for button in page.button if button.label == "Run the comparison").click().run()
+    page = page.button(key="run").click().run()
     assert not page.exception
-    (job,) = jobs.list_jobs(root)
+    (job,) = comparisons(root)
     return jobs.request_of(root, job.job_id)
+
+
+def comparisons(root: Path) -> list[jobs.JobStatus]:
+    """All jobs but those that asked the full cache by themselves."""
+    found = [(job, jobs.request_of(root, job.job_id)) for job in jobs.list_jobs(root)]
+    return [job for job, request in found if not getattr(request, "aside", False)]
+
+
+def previews(page: AppTest) -> list[str]:
+    """The texts that the form shows as they will be read, with or without marked facts."""
+    marked = [element.proto.body for element in page.get("html") if 'class="kv-prompt"' in element.proto.body]
+    bare = [re.sub(r"<[^>]*>", "", body.split('class="kv-prompt">')[1]) for body in marked]
+    return [*(element.value for element in page.text), *map(html.unescape, bare)]
 
 
 def refused(page: AppTest, field: str, value: str, sentence: str) -> AppTest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,8 +10,11 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
+from kvlab.common.liveness import host_id
+from kvlab.jobs import queue_db, worker_slots
 from kvlab.jobs.batch import repeat_request
 from kvlab.models.mini.phrasing import NEEDLE_PHRASINGS
+from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.tasks.shipped_samples import shipped_sample
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_runs
@@ -36,6 +40,31 @@ def test_a_typed_answer_and_its_facts_are_queued(form: AppTest, runs_root: Path)
     assert [TEXT[start:stop] for start, stop in request.facts] == ["old lamp", "Rain"]
 
 
+def test_the_only_sentence_that_holds_the_answer_is_its_fact_unless_declined(
+    form: AppTest, runs_root: Path, open_page: Open
+):
+    page = form.text_input(key="answer").input("lamp").run()
+    box = page.checkbox(key="propose_fact")
+    assert box.value and "The old lamp went out" in box.label
+    assert [TEXT[start:stop] for start, stop in submitted(page, runs_root).facts] == ["The old lamp went out."]
+    linked = open_page("new_run", source="Paste", text=TEXT, answer="lamp", propose_fact="false")
+    assert not linked.checkbox(key="propose_fact").value
+    linked.button(key="run").click().run()
+    newest = jobs.request_of(runs_root, jobs.list_jobs(runs_root)[0].job_id)
+    assert isinstance(newest, CompareRequest) and newest.facts == ()
+    chosen = open_page("new_run", source="Paste", text=TEXT, answer="lamp", facts="Rain")
+    assert not [box for box in chosen.checkbox if box.key == "propose_fact"], "the facts of a link stay as they are"
+
+
+def test_of_several_sentences_with_the_answer_one_click_takes_one(form: AppTest, runs_root: Path):
+    page = form.text_area(key="pasted").input(f"{TEXT} The lamp was red.").run()
+    page = page.text_input(key="answer").input("lamp").run()
+    assert any("2 sentences hold the answer" in caption.value for caption in page.caption)
+    page = next(button for button in page.button if "was red" in button.label).click().run()
+    request = submitted(page, runs_root)
+    assert [request.prompt[start:stop] for start, stop in request.facts] == ["The lamp was red."]
+
+
 def test_no_answer_is_asked_for_where_none_was_typed(form: AppTest, runs_root: Path):
     request = submitted(form, runs_root)
     assert (request.prompt, request.answer, request.facts) == (TEXT, None, ())
@@ -43,8 +72,8 @@ def test_no_answer_is_asked_for_where_none_was_typed(form: AppTest, runs_root: P
 
 def test_a_fact_that_the_text_lacks_is_one_sentence_and_nothing_is_queued(form: AppTest, runs_root: Path):
     page = form.text_area(key="facts").input("a cat").run()
-    page = next(button for button in page.button if button.label == "Run the comparison").click().run()
-    assert ["letter by letter" in element.value for element in page.error] == [True]
+    assert page.button(key="run").disabled
+    assert {"letter by letter" in element.value for element in page.error} == {True}
     assert jobs.list_jobs(runs_root) == []
 
 
@@ -106,18 +135,17 @@ def test_a_sample_brings_its_answer(runs_root: Path, open_page: Open):
 
 
 @pytest.mark.parametrize("right", [True, False])
-def test_the_full_cache_is_asked_before_the_comparison_and_its_run_is_in_no_list(
+def test_the_full_cache_is_asked_by_itself_and_its_run_is_in_no_list(
     form: AppTest, runs_root: Path, tmp_path: Path, right: bool
 ):
     # The stand-in's run depends on its sizes only, so the answer can be read from one like it.
     like = write_synthetic_run(tmp_path / "like", method="full", prompt_tokens=16, steps=2)
     wrote = open_run(like).record.free_text
     page = form.text_input(key="answer").input(wrote.split()[0] if right else "no such words").run()
-    page = page.button(key="ask-full").click().run()
     assert not page.exception
     (job,) = jobs.list_jobs(runs_root)
     request = jobs.request_of(runs_root, job.job_id)
-    assert request.aside
+    assert isinstance(request, CompareRequest) and request.aside
     assert [choice.method for choice in request.choices] == ["full"]
     assert (request.prompt, request.level) == (TEXT, "off")
     work_off(runs_root, STAND_IN)
@@ -127,5 +155,46 @@ def test_the_full_cache_is_asked_before_the_comparison_and_its_run_is_in_no_list
     failing = [element.value for element in page.warning if "full cache does not answer either" in element.value]
     assert len(failing) == (0 if right else 1)
     assert list_runs(runs_root) == []
+    another = page.text_input(key="answer").input("another answer").run()
+    assert len(jobs.list_jobs(runs_root)) == 1, "the same text is judged by another answer"
+    assert not another.success and another.button(key="ask-full").disabled
     changed = page.text_area(key="pasted").input(TEXT + " More.").run()
     assert not changed.success, "what was written to another text says nothing of this one"
+
+
+def test_a_link_asks_nothing_by_itself_but_its_button_does(runs_root: Path, open_page: Open):
+    page = open_page("new_run", source="Paste", text=TEXT, answer="out")
+    assert jobs.list_jobs(runs_root) == [], "opening a page starts nothing"
+    page.button(key="ask-full").click().run()
+    assert [job.title for job in jobs.list_jobs(runs_root)] == ["The full cache's answer"]
+
+
+def test_the_full_cache_waits_for_nobody_and_makes_room_for_the_comparison(form: AppTest, runs_root: Path):
+    other = jobs.submit(runs_root, CompareRequest(prompt="x", choices=(MethodChoice(method="h2o"),)))
+    page = form.text_input(key="answer").input("out").run()
+    assert [job.job_id for job in jobs.list_jobs(runs_root)] == [other], "the queue is not idle"
+    jobs.cancel(runs_root, other)
+    page = page.run()
+    asked = next(job for job in jobs.list_jobs(runs_root) if job.job_id != other)
+    assert any("Asking the full cache" in caption.value for caption in page.caption)
+    page = page.button(key="run").click().run()
+    assert jobs.status(runs_root, asked.job_id).state == "cancelled"
+    assert [job.position for job in jobs.list_jobs(runs_root, open_only=True)] == [1]
+
+
+def test_another_question_withdraws_the_one_that_is_asked(form: AppTest, runs_root: Path):
+    page = form.text_input(key="answer").input("out").run()
+    (first,) = jobs.list_jobs(runs_root)
+    with queue_db.database(runs_root) as connection:
+        worker_slots.take_slot(connection, os.getpid())
+        queue_db.claim(connection, os.getpid(), host_id())
+    page = page.text_area(key="pasted").input(f"{TEXT} More.").run()
+    assert jobs.status(runs_root, first.job_id).cancelling
+    assert len(jobs.list_jobs(runs_root)) == 1
+    assert any("as soon as the question before" in caption.value for caption in page.caption)
+    with queue_db.database(runs_root) as connection:
+        queue_db.finish(connection, first.job_id, "cancelled", "Cancelled.")
+    page.run()
+    second = jobs.list_jobs(runs_root)[0]
+    request = jobs.request_of(runs_root, second.job_id)
+    assert isinstance(request, CompareRequest) and request.prompt == f"{TEXT} More." and request.aside

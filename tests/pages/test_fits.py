@@ -82,7 +82,7 @@ def test_a_file_is_offered_to_its_model_and_used(runs_root: Path, open_page: Ope
     assert "use-kvzap-theirs" not in {button.key for button in page.button}
     page.button(key="use-kvzap-mine").click().run()
     assert page.text_input(key="kvzap.heads").value == str(file)
-    next(button for button in page.button if button.label == "Run the comparison").click().run()
+    page.button(key="run").click().run()
     asked = [jobs.request_of(runs_root, job.job_id) for job in jobs.list_jobs(runs_root)]
     assert [one.choices[-1].hyper_parameters for one in asked if isinstance(one, CompareRequest)] == [
         {"heads": str(file)}

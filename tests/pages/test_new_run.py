@@ -27,6 +27,7 @@ from kvlab.trace import catalogue, open_run
 from kvlab.trace.record import write_record
 from tests.catalogue.small_package import small_package
 from tests.families import CHAT_TEMPLATE, tiny_folder
+from tests.pages.forms import previews
 from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]
@@ -60,7 +61,9 @@ def paste(page: AppTest, text: str) -> AppTest:
 
 
 def submit(page: AppTest) -> AppTest:
-    return next(button for button in page.button if button.label == "Run the comparison").click().run()
+    """The page after a click on Run, or as it is where the button is disabled for the reason that the bar states."""
+    button = page.button(key="run")
+    return page if button.disabled else button.click().run()
 
 
 def only_job(root: Path) -> jobs.JobStatus:
@@ -173,8 +176,10 @@ def test_a_value_on_an_open_limit_is_refused(form: AppTest, runs_root: Path):
 
 @pytest.mark.parametrize("text", ["", "  \n\t "])
 def test_an_empty_prompt_and_no_method_are_one_sentence(form: AppTest, runs_root: Path, text: str):
-    page = submit(paste(form, text))
-    assert messages(page) == ["The prompt is empty: paste some text, upload a file or take a sample."]
+    page = paste(form, text)
+    assert page.button(key="run").disabled and messages(page) == [], "an empty form is no error"
+    told = [caption.value.replace("\\", "") for caption in page.caption]
+    assert "The prompt is empty: paste some text, upload a file or take a sample." in told
     page = paste(page, "text").multiselect(key="methods").set_value([]).run()
     assert messages(submit(page)) == ["Choose at least one method."]
     assert jobs.list_jobs(runs_root) == []
@@ -219,7 +224,7 @@ def test_every_sample_can_be_shown(form: AppTest):
     for title in form.selectbox(key="sample").options:
         form = form.selectbox(key="sample").select(title).run()
         assert messages(form) == []
-        assert form.text[0].value
+        assert previews(form)[0]
 
 
 def test_methods_that_cannot_be_read_are_one_sentence(
@@ -257,9 +262,7 @@ def test_what_is_too_big_is_said_before_the_start_and_refused(
 ):
     monkeypatch.setattr(plan_preview, "_machine", lambda *_: Machine("cpu", "a small machine", 10**6, 10**6, 10**12))
     page = paste(open_page("new_run"), "some text")
-    assert "a small machine has 1.0 MB free" in page.warning[0].value.replace("\\", "")
-    page = submit(page)
-    assert "a small machine has 1.0 MB free" in messages(page)[0]
+    assert "a small machine has 1.0 MB free" in messages(page)[0] and page.button(key="run").disabled
     assert jobs.list_jobs(runs_root) == []
 
 
@@ -347,7 +350,7 @@ def test_a_chat_model_is_counted_and_shown_in_its_template(form: AppTest, comman
 
 def counted(page: AppTest) -> int:
     assert messages(page) == []
-    (line,) = [element.value for element in page.markdown if element.value.startswith("The prompt has")]
+    (line,) = [element.value for element in page.caption if element.value.startswith("The prompt has")]
     return int(re.findall(r"\*\*([\d,]+) tokens", line)[0].replace(",", ""))
 
 
@@ -374,7 +377,7 @@ def test_a_missing_real_model_is_one_click_away(
     assert not [button for button in page.button if button.key == "get_small"], "it is here now"
     assert "small" in page.selectbox(key="model_here").options
     page = page.text_input(key="model").input("small").run(timeout=60)
-    assert not page.exception and not page.error
+    assert not page.exception and "the context window of small is 512" in page.error[0].value
 
 
 def test_a_download_that_fails_says_why(

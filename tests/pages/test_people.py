@@ -106,7 +106,7 @@ def test_the_job_of_another_is_not_told(visit: Visit, runs_root: Path) -> None:
 
 
 def press_run(form: AppTest) -> None:
-    next(button for button in form.button if button.label == "Run the comparison").click().run()
+    form.button(key="run").click().run()
 
 
 def queued(root: Path) -> list[tuple[jobs.JobStatus, CompareRequest]]:

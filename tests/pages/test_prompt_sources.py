@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvlab import jobs
 from kvlab.library.prompts import load_prompt, save_prompt, saved_prompts
 from kvlab.requests.compare import CompareRequest, OnePrompt
 from kvlab.requests.conversation import Turn
 from tests.documents import files
+from tests.pages.forms import previews, submitted
 
 Open = Callable[..., AppTest]
 WORD = "application/octet-stream"
@@ -28,10 +28,9 @@ def told(page: AppTest) -> str:
 
 def request_of(page: AppTest, root: Path) -> CompareRequest:
     """What the form asks for."""
-    page = next(button for button in page.button if button.label == "Run the comparison").click().run()
-    assert not page.exception and [error.value for error in page.error] == []
-    (job,) = jobs.list_jobs(root)
-    return jobs.request_of(root, job.job_id)
+    request = submitted(page, root)
+    assert [error.value for error in page.error] == []
+    return request
 
 
 def upload(page: AppTest, *named: tuple[str, bytes]) -> AppTest:
@@ -54,7 +53,8 @@ def test_several_files_and_rows_are_a_batch_of_prompts_with_their_answers(runs_r
     page = upload(open_page("new_run", source="Upload"), ("a.txt", b"Some text."), ("b.jsonl", table))
     assert "**3 prompts**, with one comparison each" in told(page) and "2 of them have an answer" in told(page)
     page = page.selectbox(key="upload_look").select_index(2).run()
-    assert "The number is 48. Which is it?" in [element.value for element in page.text]
+    assert "The number is 48. Which is it?" in previews(page)
+    assert any("<mark>48</mark>" in element.proto.body for element in page.get("html")), "its fact is marked"
     request = request_of(page, runs_root)
     assert [(one.prompt, one.answer) for one in request.prompts] == [
         ("Some text.", None), ("The number is 17. Which is it?", "17"), ("The number is 48. Which is it?", "48"),
@@ -67,10 +67,21 @@ def test_one_row_brings_its_answer_and_several_are_chosen_by_number(runs_root: P
     table = "\n".join(json.dumps({"prompt": f"text {n}", "answer": f"answer {n}"}) for n in range(1, 6)).encode()
     page = upload(open_page("new_run", source="Upload", upload_row="2"), ("b.jsonl", table))
     assert "The right answer is **answer 2**" in told(page)
-    page = page.toggle(key="upload_many").set_value(True).run()
-    page = page.number_input(key="upload_first").set_value(2).run()
-    page = page.number_input(key="upload_last").set_value(4).run()
+    linked = open_page("new_run", source="Upload", upload_many="true", upload_first="2", upload_last="4")
+    page = upload(linked, ("b.jsonl", table))
+    assert page.number_input(key="upload_first").value == 2
     assert [one.prompt for one in request_of(page, runs_root).prompts] == ["text 2", "text 3", "text 4"]
+
+
+def test_of_few_rows_those_that_are_ticked_are_run(runs_root: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch):
+    ticked = [False, True, True]
+    monkeypatch.setattr("streamlit.data_editor", lambda lines, **_: lines.assign(run=ticked))
+    table = "\n".join(json.dumps({"prompt": f"text {n}"}) for n in range(1, 4)).encode()
+    page = upload(open_page("new_run", source="Upload"), ("b.jsonl", table))
+    assert not [field for field in page.number_input if field.key == "upload_first"]
+    assert [one.prompt for one in request_of(page, runs_root).prompts] == ["text 2", "text 3"]
+    ticked[1:] = [False, False]
+    assert "No row is ticked" in told(upload(open_page("new_run", source="Upload"), ("b.jsonl", table)))
 
 
 def test_every_row_of_an_upload_is_run_unless_the_reader_says_otherwise(runs_root: Path, open_page: Open):

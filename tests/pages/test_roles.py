@@ -29,7 +29,7 @@ HARMLESS = re.compile(
     r"|Go to layer .*|Find .*|Compare the .*"
 )
 STARTS = {
-    "new_run": "Run the comparison", "quality": "Evaluate", "speed": "Measure", "start": "Try the sample prompt",
+    "new_run": "Run", "quality": "Evaluate", "speed": "Measure", "start": "Try the sample prompt",
 }  # fmt: skip
 LAB = """
 [people]

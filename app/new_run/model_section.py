@@ -1,0 +1,122 @@
+"""The sections of New run about the model: its name, its chat format, and the number of tokens it reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from app.base.text import plain
+from app.figures.export_menu import Offer, titled
+from app.navigation.selection import runs_root
+from app.new_run.packaged_models import download_buttons
+from app.session.url_state import in_url
+from kvlab.catalogue.models import local_models, model_field_help
+from kvlab.common.errors import UserError
+from kvlab.common.model_title import model_title
+from kvlab.forms import compare_form
+from kvlab.model_info import names, token_count
+from kvlab.model_info.chat_template import ChatFormat, render_prompt
+from kvlab.model_info.names import EMBEDDED
+from kvlab.models.mini.card import cannot_do, taught
+from kvlab.report.views import table_of
+from kvlab.requests.generation_settings import generation_notes
+from kvlab.server.offered_models import offered, short_name
+
+OTHERS = "`mini` is shipped with kvlab. A folder, a GGUF file or a hub name such as `Qwen/Qwen3-0.6B` works too."
+
+
+def model_section() -> str:
+    """The name of the model."""
+    typed, here = st.columns(2)
+    help_text = f"{plain(model_field_help())}  \n{OTHERS}" if offered() is None else None
+    model = typed.text_input("Model", "mini", **in_url("model"), help=help_text)
+    local = local_models(runs_root())
+    if len(local) > 1:
+        here.selectbox(
+            "On this disk",
+            local,
+            index=None,
+            format_func=model_name,
+            key="model_here",
+            on_change=take_model,
+            placeholder="Choose another",
+        )
+    if offered() is not None:
+        st.caption(plain(f"This server has {model_field_help()}."))
+    download_buttons()
+    for note in generation_notes(names.generation_settings(model.strip())):
+        st.caption(plain(note))
+    return model
+
+
+def mini_card() -> None:
+    """The wordings that mini was trained on and its limits, from the model card."""
+    with st.expander("Wordings that mini was trained on, and its limits", key="mini_card"):
+        st.caption("In other wordings mini often fails to answer, even with the full cache.")
+        table = pd.DataFrame(
+            {"kind": item.kind, "statement": one_line(item.statement), "question": one_line(item.question)}
+            for item in taught()
+        )
+        offer = Offer("Wordings that mini was trained on", lambda: table_of(table), cannot_do(), "mini's model card")
+        titled(offer, "mini-taught")
+        st.dataframe(table, hide_index=True, alt="One row per wording")
+        st.caption(plain(cannot_do()))
+
+
+def one_line(text: str) -> str:
+    """The text on one line, with a sign for each line break."""
+    return " ⏎ ".join(line.strip() for line in text.strip().splitlines())
+
+
+def chat_section(model: str) -> dict[str, Any]:
+    """How the prompt is given to an instruct model; for mini also its card."""
+    with st.expander("Chat template, system prompt and thinking", **in_url("chat_more")):
+        chat = st.selectbox(
+            "Chat template", list(compare_form.CHATS), **in_url("chat"), format_func=compare_form.CHATS.__getitem__
+        )
+        system = st.text_area("System prompt", **in_url("system"), help="For models with a chat template")
+        thinking = st.selectbox(
+            "Thinking", list(compare_form.THINKING), **in_url("thinking"), format_func=compare_form.THINKING.__getitem__
+        )
+    if model.strip() == EMBEDDED:
+        mini_card()
+    return {"chat": chat} if chat == "no" else {"chat": chat, "system": system, "thinking": thinking}
+
+
+def count_section(prompt: str, how: ChatFormat, of: int = 0) -> int:
+    """Show and return the number of tokens; 0 without a prompt, or if the chat template rejects it.
+
+    `of` is the number of prompts, of which `prompt` is the longest.
+    """
+    if not prompt.strip():
+        return 0
+    try:
+        count, exact = token_count.count_tokens(prompt, how)
+        templated = exact and render_prompt(prompt, how).templated
+    except UserError as error:
+        st.error(plain(str(error)))
+        return 0
+    window = names.context_length(how.model)
+    limit = f" of at most {window:,} with new ones" if window else ""
+    basis = " (with its chat template)" if templated else ""
+    basis = basis if exact else " (estimated, as its tokenizer is not on this machine)"
+    which = f"The longest of {of} prompts" if of else "The prompt"
+    st.caption(f"{which} has {'' if exact else 'about '}**{count:,} tokens**{limit}{basis}.", width="content")
+    for note in token_count.notes(prompt, how):
+        st.warning(plain(note), icon=":material/info:")
+    return count
+
+
+def model_name(model: str) -> str:
+    """A model in the list of those on this disk: within its folder, or by its title."""
+    short = short_name(model)
+    return short if short != model else model_title(model)
+
+
+def take_model() -> None:
+    """Callback: take over the picked model."""
+    if picked := st.session_state.get("model_here"):
+        st.session_state["model"] = picked
+        st.session_state["model_here"] = None

@@ -1,0 +1,77 @@
+"""The texts of a comparison side by side, one column per run, while they are written and afterwards."""
+
+from __future__ import annotations
+
+import html
+
+import streamlit as st
+
+from app.base.text import plain
+from app.base.theme import theme as page_theme
+from kvlab.browser import read_static
+from kvlab.figures.base.palette import Theme, run_styles
+from kvlab.figures.base.words import percent
+from kvlab.requests.live_texts import LiveText, LiveTexts
+
+READING = (
+    "Each column is one run's own text. The marked token is the first that differs from the full cache's text at the "
+    "same position (■: the text ends there). The bar shows how much of the full cache the run holds."
+)
+LONGEST_TEXT = 3_000  # characters of a column
+STATES = {
+    "waiting": "waits for its turn", "reading": "reading the prompt", "writing": "writing", "ended": "",
+    "cancelled": "cancelled", "failed": "failed",
+}  # fmt: skip
+
+
+def show_race(live: LiveTexts) -> None:
+    """Draw the columns, with the prompt's title and end above them."""
+    named = f"**{plain(live.title)}**: " if live.title else ""
+    if live.prompt_end:
+        st.caption(f"{named}the prompt ends “… {plain(live.prompt_end)}”")
+    st.html(f"<style>{read_static('race.css')}</style>{race_html(live, page_theme())}")
+    st.caption(READING)
+
+
+def race_html(live: LiveTexts, theme: Theme = "light") -> str:
+    """The columns as escaped HTML."""
+    styles = run_styles(((one.label, one.method) for one in live.texts), theme)
+    columns = "".join(_column(one, styles[one.label].colour) for one in live.texts)
+    return f'<div class="kv-race" role="list">{columns}</div>'
+
+
+def _column(one: LiveText, colour: str) -> str:
+    held = "" if one.held is None else f"{percent(min(one.held, 1.0))} of the cache"
+    width = 0 if one.held is None else 100 * min(one.held, 1.0)
+    return (
+        f'<section role="listitem" class="kv-race-{one.state}" style="--hue: {colour}">'
+        f'<h4>{html.escape(one.label)}</h4><div class="kv-held" aria-hidden="true"><i style="width: {width:.1f}%"></i>'
+        f"</div><small>{held}</small><p><span>{_text(one)}</span></p><small>{html.escape(_state(one))}</small></section>"
+    )
+
+
+def _text(one: LiveText) -> str:
+    """The text with the first differing token marked; of a long one the end, after an ellipsis."""
+    start, stop = one.left_at or (len(one.text), len(one.text))
+    first = max(0, len(one.text) - LONGEST_TEXT)
+    before, token, after = one.text[first:start], one.text[max(first, start) : stop], one.text[max(first, stop) :]
+    mark = f'<mark title="The first token that differs from the full cache\'s text">{_visible(token)}</mark>'
+    caret = '<b class="kv-caret"></b>' if one.state == "writing" else ""
+    marked = mark if one.left_at is not None and stop >= first else ""
+    return f"{'… ' if first else ''}{html.escape(before)}{marked}{html.escape(after)}{caret}"
+
+
+def _visible(token: str) -> str:
+    """A token as HTML; one of white space alone, or the end of the text, by a sign."""
+    return html.escape(token) if token.strip() else f"␣{html.escape(token)}" if token else "■"
+
+
+def _state(one: LiveText) -> str:
+    parts = [STATES[one.state]]
+    if one.tokens:
+        parts.append(f"{one.tokens} tokens")
+        if one.left_at is not None:
+            parts.append(f"differs from token {one.left_token}")
+        elif one.method != "full":
+            parts.append("as the full cache so far" if one.state == "writing" else "as the full cache")
+    return ", ".join(filter(None, parts))

@@ -1,0 +1,111 @@
+"""The texts of a comparison's runs while they are written, for whoever watches.
+
+Only new tokens are decoded, and `Watch` asks a few times per second at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+
+from kvlab.engine.active_run import ActiveRun
+from kvlab.engine.forward import end_ids
+from kvlab.engine.prepare import Prepared
+from kvlab.requests.compare import FULL, MethodChoice
+from kvlab.requests.live_texts import LiveText, LiveTexts
+from kvlab.trace.token_text import CONTEXT_TOKENS, UNKNOWN
+
+PROMPT_END = 160  # characters of the prompt that are shown
+
+
+class GrowingText:
+    """The text of token ids that only grow; `decode` sees the new ones with a little context before them."""
+
+    def __init__(self, decode: Callable[[list[int]], str]) -> None:
+        self._decode = decode
+        self._settled, self._count = "", 0  # the text of the first tokens, which spell whole characters
+        self._context = 0  # the first token of the context
+        self.text = ""
+
+    def extend(self, ids: Sequence[int]) -> str:
+        """The text of all `ids`, of which those of earlier calls are the first."""
+        if len(ids) > self._count:
+            known = self._decode(list(ids[self._context : self._count])) if self._count else ""
+            self.text = self._settled + self._decode(list(ids[self._context :]))[len(known) :]
+            if not self.text.endswith(UNKNOWN):
+                self._settled, self._count = self.text, len(ids)
+                self._context = max(0, len(ids) - CONTEXT_TOKENS)
+        return self.text
+
+
+class _Writer:
+    """One run's text, compared with the reference token by token."""
+
+    def __init__(self, run: ActiveRun, shown: LiveText) -> None:
+        tokenizer = run.prepared.loaded.tokenizer
+        self.run, self.shown = run, shown.model_copy(update={"state": "reading"})
+        self._text = GrowingText(lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)))
+        self._ends, self._compared = end_ids(run.prepared.loaded), 0
+
+    def update(self, reference: Sequence[int], measure: bool) -> LiveText:
+        """The text so far; `measure`: read how much the cache holds, which waits for the device."""
+        own = self.run.own
+        if not own.ids:
+            return self.shown
+        if self.shown.left_at is None:
+            new = zip_longest(own.ids[self._compared :], reference[self._compared : len(own.ids)])
+            first = next((at for at, (one, other) in enumerate(new, self._compared) if one != other), None)
+            self._compared = len(own.ids)
+            if first is not None:
+                span = len(self._text.extend(own.ids[:first])), len(self._text.extend(own.ids[: first + 1]))
+                self.shown = self.shown.model_copy(update={"left_at": span, "left_token": first + 1})
+        ids = own.ids[:-1] if own.ended and own.ids[-1] in self._ends else own.ids
+        changed: dict[str, object] = {
+            "state": "ended" if own.ended else "writing",
+            "text": self._text.extend(own.ids),
+            "tokens": len(ids),
+        }
+        if measure or self.shown.held is None:
+            changed["held"] = self._held()
+        self.shown = self.shown.model_copy(update=changed)
+        return self.shown
+
+    def _held(self) -> float:
+        own = self.run.own
+        memory = (self.run.cache if own.branch is None else own.branch.cache).memory()
+        return memory.live_slots / max(memory.logical_tokens, 1)
+
+
+def _unwritten(choice: MethodChoice) -> LiveText:
+    return LiveText(label="full cache" if choice == FULL else choice.label, method=choice.method)
+
+
+class LiveComparison:
+    """The texts of all runs of a comparison, over all of its passes."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self._prepared = prepared
+        self._texts = [_unwritten(run.choice) for run in prepared.runs]
+        self._writers: dict[int, _Writer] = {}
+        self._turn = 0
+
+    def read(self, runs: Sequence[ActiveRun], reference: Sequence[int]) -> LiveTexts:
+        """The texts so far; `runs` are those of the present pass, `reference` the ids of the full cache's text."""
+        self._turn += 1
+        active = {self._index(run): run for run in runs}
+        for index, run in active.items():
+            if index not in self._writers or self._writers[index].run is not run:
+                self._writers[index] = _Writer(run, _unwritten(run.run.choice))
+            measure = self._turn % len(active) == index % len(active)  # one run at a time
+            self._texts[index] = self._writers[index].update(reference, measure)
+        for index, text in enumerate(self._texts):
+            if text.state in ("reading", "writing") and index not in active:
+                self._texts[index] = text.model_copy(update={"state": "failed"})
+        request = self._prepared.request
+        words = request.prompt[-PROMPT_END:].split()
+        end = " ".join(words[1:] if len(request.prompt) > PROMPT_END else words)  # the first may be cut
+        title = request.title if request.repeat is not None else ""
+        return LiveTexts(title=title, prompt_end=end, texts=tuple(self._texts))
+
+    def _index(self, run: ActiveRun) -> int:
+        return next(index for index, one in enumerate(self._prepared.runs) if one is run.run)

@@ -1,0 +1,57 @@
+"""New run as people use it: one screen with its buttons in view, and the texts of a comparison while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from tests.browser.settle import until
+
+TEXT = (
+    "The real engine reads this. It was late, the old lamp went out, and the rain came in. Then the door opened. " * 3
+)
+
+
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (1024, 768), (853, 480)])
+def test_the_buttons_stay_in_view_and_a_plain_comparison_fits_a_laptop(
+    visit: Callable[..., Any], width: int, height: int
+):
+    page = visit("new_run", width, height)
+    page.locator(".st-key-run button:not([disabled])").wait_for()
+    main = "document.querySelector('[data-testid=stMain]')"
+    for down in (0, 400):
+        page.evaluate(f"{main}.scrollTo(0, {down})")
+        for key in ("run", "ask-full"):
+            box = page.locator(f".st-key-{key} button").bounding_box()
+            assert box and box["y"] >= 0 and box["y"] + box["height"] <= height, "the bar is in view"
+    assert "fits" in page.locator(".st-key-run-sentence").inner_text()
+    page.evaluate(f"{main}.scrollTo(0, 0)")
+    left, right = (page.locator(".st-key-new-run [data-testid=stColumn]").nth(place) for place in (0, 1))
+    if width < 1180:
+        assert page.evaluate(f"{main}.scrollWidth - {main}.clientWidth") <= 1
+        assert left.bounding_box()["width"] > 0.8 * (width - 220), "the columns are stacked"
+        return
+    bar = page.get_by_test_id("stBottom").bounding_box()
+    until(page, f"{main}.scrollHeight <= {main}.clientHeight + 1")
+    for words in ("Budgets", "New tokens", "Settings of the methods", "Device and weights", "The right answer is"):
+        box = page.get_by_text(words, exact=False).first.bounding_box()
+        assert box and box["y"] + box["height"] <= bar["y"], f"{words} is seen without scrolling"
+    assert right.bounding_box()["x"] > left.bounding_box()["x"]
+
+
+def test_the_texts_of_two_methods_are_seen_before_the_end_and_the_outcome_after_it(visit: Callable[..., Any]):
+    asked = {"source": "Paste", "text": TEXT, "methods": ["Full cache", "H2O"], "max_new_tokens": 600, "level": "off"}
+    page = visit(f"new_run?{urlencode(asked, doseq=True)}")
+    page.locator(".st-key-run button:not([disabled])").click()
+    until(
+        page,
+        "() => { const texts = [...document.querySelectorAll('.kv-race-writing p')].map(text => text.innerText.trim());"
+        " return texts.length === 2 && texts.every(text => text.length > 3); }",
+    )
+    assert page.get_by_role("button", name="Compare the runs").count() == 0, "it still runs"
+    page.get_by_role("button", name="Compare the runs").wait_for()
+    page.get_by_text("Closest to the full cache").wait_for()
+    until(page, "document.querySelectorAll('.kv-race-ended p').length === 2")

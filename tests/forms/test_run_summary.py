@@ -1,0 +1,51 @@
+"""The sentence in the bar of New run: what would run, whether it fits, and how long it takes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kvlab.forms.run_summary import range_words, run_summary
+from kvlab.planning.seconds import Duration
+from kvlab.requests.compare import CompareRequest, MethodChoice, OnePrompt
+
+H2O, KEEPKV, GVOTE = (
+    MethodChoice(method="h2o", budget=0.2), MethodChoice(method="keepkv", budget=0.2),
+    MethodChoice(method="gvote", budget=1.0),
+)  # fmt: skip
+
+
+def request(*choices: MethodChoice, **further: Any) -> CompareRequest:
+    return CompareRequest(prompt="x", choices=choices, **further)
+
+
+@pytest.mark.parametrize(
+    ("choices", "sentence"),
+    [
+        ([H2O, KEEPKV], "2 methods at 20 % beside the full cache"),
+        ([H2O, MethodChoice(method="h2o", budget=128)], "1 method at 20 % and 128 slots beside the full cache"),
+        ([H2O, GVOTE], "1 method at 20 % and gvote at its own budget beside the full cache"),
+        ([MethodChoice(method="full", budget=1.0)], "the full cache alone"),
+        ([H2O], "1 method at 20 %"),
+    ],
+)
+def test_methods_are_counted_at_the_budgets_that_they_get(choices: list[MethodChoice], sentence: str):
+    assert run_summary(request(*choices)) == sentence
+
+
+def test_fit_and_time_follow_from_the_plan_and_are_of_each_prompt():
+    plan: Any = SimpleNamespace(fits=True, seconds=Duration(20, 40, ""))
+    assert run_summary(request(H2O, KEEPKV), plan) == "2 methods at 20 % beside the full cache, fits, 20 to 40 s"
+    two = (OnePrompt(prompt="x"), OnePrompt(prompt="y"))
+    plan = SimpleNamespace(fits=False, seconds=None)
+    assert run_summary(request(H2O, prompts=two), plan) == "1 method at 20 % over 2 prompts, does not fit"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [(40, 40.2, "about 40 s"), (30, 60, "30 to 60 s"), (50, 120, "50 s to 2 min"), (120, 240, "2 to 4 min")],
+)
+def test_a_range_names_a_common_unit_once(low: float, high: float, words: str):
+    assert range_words(Duration(low, high, "")) == words
