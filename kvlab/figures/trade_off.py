@@ -37,7 +37,7 @@ def quality_against_bytes(points: pd.DataFrame, theme: Theme = "light", budget: 
     drawn = drawn.assign(x=drawn["live_bytes"] / factor)
     for name in ("quality", "low", "high"):
         drawn[name] = drawn[name].clip(lower=FLOOR) if is_kl else drawn[name]
-    across, up = _zoom(drawn["x"], 0.12, 0.3), [-0.06, 1.06]
+    across, up = _zoom(drawn["x"], 0.38, 0.25), [-0.06, 1.06]
     if is_kl:
         ends = pd.concat([drawn[name].dropna() for name in ("quality", "low", "high")])
         up = _zoom(np.log10(ends.astype(float)), 0.15, 0.15, 0.6)
