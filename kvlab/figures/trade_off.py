@@ -37,17 +37,17 @@ def quality_against_bytes(points: pd.DataFrame, theme: Theme = "light", budget: 
     drawn = drawn.assign(x=drawn["live_bytes"] / factor)
     for name in ("quality", "low", "high"):
         drawn[name] = drawn[name].clip(lower=FLOOR) if is_kl else drawn[name]
-    across, up = _zoom(drawn["x"], 0.12, 0.3), [-0.06, 1.06]
+    across, up = _zoom(drawn["x"], 0.38, 0.25), [-0.06, 1.06]
     if is_kl:
         ends = pd.concat([drawn[name].dropna() for name in ("quality", "low", "high")])
         up = _zoom(np.log10(ends.astype(float)), 0.15, 0.15, 0.6)
+    drawn["chosen"] = drawn.index.isin(at_budget(drawn, budget).index)
+    drawn = drawn.sort_values("x", kind="stable")
     figure, styles = go.Figure(), run_styles(drawn[["row", "method"]].itertuples(index=False, name=None), theme)
-    chosen = drawn.index.isin(at_budget(drawn, budget).index)
-    drawn = drawn.assign(chosen=chosen).sort_values(["x"], kind="stable")
     for row, style in styles.items():
         _add_method(figure, drawn[drawn["row"] == row], style, unit, is_kl)
-    alone = drawn["row"].nunique() == len(drawn)
-    best = drawn.loc[best_points(known).index] if alone else drawn.head(0)
+    # Lines of several budgets and a frontier cannot be told apart.
+    best = drawn.loc[best_points(known).index] if drawn["row"].is_unique else drawn.head(0)
     if len(best) > 1:
         line = {"color": QUIET[theme], "width": 1.5, "shape": "hv", "dash": "dot"}
         figure.add_scatter(
@@ -55,15 +55,8 @@ def quality_against_bytes(points: pd.DataFrame, theme: Theme = "light", budget: 
         )
     labelled = drawn[drawn["chosen"]]
     fits = len(labelled) <= MOST_LABELS
-    count = int(drawn["prompts"].max()) if len(drawn) else 1
-    what = f"{ONE_PROMPT}, one dot per run" if count == 1 else f"means over {prompts(count)}"
-    x_title = f"live bytes ({unit}): fewer is better" + (", axis not from 0" if across[0] > 0 else "")
-    y_title = "mean KL (nats per token, log): lower is better" if is_kl else "answers right: higher is better"
-    height = HEIGHT + 60 if fits else HEIGHT + 60 + 8 * len(styles)
-    finish(figure, title=f"Quality against bytes: {what}", x=x_title, y=y_title, theme=theme, height=height,
-           legend=not fits)  # fmt: skip
-    axis = log_axis(drawn["quality"]) if is_kl else {"tickformat": ".0%"}
-    figure.update_yaxes(**axis, range=up).update_xaxes(range=across).update_layout(hovermode="closest")
+    _lay_out(figure, drawn, unit, across[0] > 0, not fits, theme)
+    figure.update_yaxes(range=up).update_xaxes(range=across)
     for row in known[known["method"] == "full"].head(1).itertuples():
         told = "KL 0" if is_kl else f"{percent(row.quality)} right"
         _mark_full(figure, f"full cache: {told}", float(row.live_bytes) / factor, across, unit, theme)
@@ -74,6 +67,18 @@ def quality_against_bytes(points: pd.DataFrame, theme: Theme = "light", budget: 
         steps = frame.strokes(best["x"].repeat(2).iloc[1:], best["quality"].repeat(2).iloc[:-1])
         _label_points(figure, labelled, names, frame, [*frame.bars(labelled), *chain(*lines), *steps], theme)
     return figure
+
+
+def _lay_out(figure: go.Figure, drawn: pd.DataFrame, unit: str, cut: bool, legend: bool, theme: Theme) -> None:
+    """Titles, axes and height; `cut` is whether the axis of bytes begins above 0."""
+    is_kl, count = measures_kl(drawn), int(drawn["prompts"].max()) if len(drawn) else 1
+    what = f"{ONE_PROMPT}, one dot per run" if count == 1 else f"means over {prompts(count)}"
+    x = f"live bytes ({unit}): fewer is better{', axis not from 0' if cut else ''}"
+    y = "mean KL (nats per token, log): lower is better" if is_kl else "answers right: higher is better"
+    height = HEIGHT + 60 + (8 * drawn["row"].nunique() if legend else 0)
+    finish(figure, title=f"Quality against bytes: {what}", x=x, y=y, theme=theme, height=height, legend=legend)
+    axis = log_axis(drawn["quality"]) if is_kl else {"tickformat": ".0%"}
+    figure.update_yaxes(**axis).update_layout(hovermode="closest")
 
 
 def _add_method(figure: go.Figure, cells: pd.DataFrame, style: Style, unit: str, is_kl: bool) -> None:

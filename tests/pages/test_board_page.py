@@ -190,3 +190,14 @@ def test_lighter_levels_have_verdicts_without_strips(runs_root: Path, open_page:
     text = told(add_answer(open_page("compare"), own_words(paths[0]), fact))
     assert "Of 1 run" in text
     assert "was not recorded: record the comparison at level full" in text
+
+
+def test_the_board_shows_the_runs_at_the_budget_of_the_slider(runs: list[Path], open_page: Open):
+    page = add_answer(open_page("compare"), own_words(runs[0]), open_run(runs[0]).record.prompt[30:60].strip())
+    assert "Of 4 runs:" in told(page)
+    page = page.select_slider(key="budget").set_value("50 %").run()
+    text = told(page)
+    assert "Of 1 run:" in text and "h2o keeps most unmerged" in text
+    assert "✗ wrong" in text or "✓ right" in text, "the signs of the dots"
+    options = page.selectbox(key="board-cell").options
+    assert len(options) == 1 and options[0].startswith("h2o ·")
