@@ -37,11 +37,11 @@ def main() -> None:
     sources = current_sources()
     if sources.runs:
         warn_of_reference(sources.runs)
-    st.html(cards.STYLE + summary.STYLE)
     words = st.text_input(
         "Search", placeholder="Words of the title, the claim or the paper, such as votes or GVote", **in_url("search")
     )
     chosen = matching(EXHIBITS, words, cards.shipped_claims)
+    st.html(cards.STYLE + ("" if words.strip() else summary.STYLE))
     if words.strip():
         st.caption(f"{len(chosen)} of {len(EXHIBITS)} figures and tables have {plain(words.strip())}.")
     if not chosen:

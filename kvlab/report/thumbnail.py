@@ -10,7 +10,7 @@ from kvlab.common.errors import UserError
 from kvlab.figures.base.packed_arrays import decode_arrays
 from kvlab.figures.base.palette import SURFACES, Theme
 from kvlab.figures.base.template import GRID, INK, QUIET
-from kvlab.figures.base.thumbnail import EDGE, HEIGHT, WIDTH, blank, thumbnail
+from kvlab.figures.base.thumbnail import EDGE, HEIGHT, OPENING, WIDTH, blank, thumbnail
 from kvlab.report.deck import content
 from kvlab.report.draw import Drawing
 from kvlab.report.views import History, Passages, Shown, Table, Text
@@ -25,7 +25,10 @@ def view_thumbnail(view: View) -> str:
     theme: Theme = view.slide.theme if view.slide else "light"
     try:
         if view.slide is not None and view.slide.kind == "figure":
-            return thumbnail(go.Figure(decode_arrays(json.loads(view.slide.figure)), skip_invalid=True), theme)
+            drawn = thumbnail(go.Figure(decode_arrays(json.loads(view.slide.figure)), skip_invalid=True), theme)
+            # The slide's own ground, because its marks may not be seen on that of the page.
+            ground = f'<rect width="{WIDTH}" height="{HEIGHT}" fill="{SURFACES[theme]}"/>'
+            return f"{OPENING}{ground}{drawn.removeprefix(OPENING)}"
         shown = content(view)
     except (UserError, ValueError, TypeError, KeyError):
         return blank("damaged", theme)
