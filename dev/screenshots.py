@@ -26,8 +26,8 @@ FOLDER = Path(__file__).resolve().parents[1] / "assets" / "screenshots"
 WIDTH, SCALE = 1080, 1.6
 HIDDEN = "[data-testid=stSidebar], [data-testid=stHeader] { display: none !important }"
 METHOD = "keepkv"
-BOARD = ".js-plotly-plot"
-PICTURES = {"timeline": ("canvas", 940), "compare": (BOARD, 1800)}  # what is drawn last, and the window's height
+BOARD = ".st-key-board-chart .js-plotly-plot"
+PICTURES = {"wall": (".kv-wall canvas", 860), "compare": (BOARD, 2400)}  # what is drawn last, and the window's height
 PATIENCE = 180_000  # milliseconds
 
 
