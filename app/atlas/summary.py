@@ -60,7 +60,8 @@ def summary(found: Mapping[str, Lines], frame: pd.DataFrame, query: Mapping[str,
 def incomplete(found: Mapping[str, Lines], frame: pd.DataFrame, known: int, of: int, searched: bool) -> None:
     """The same while `known` of `of` exhibits are judged; without widgets, which can be made only once."""
     st.markdown(f"**{TITLE}**")
-    st.progress(known / of, f"{known} of {of} exhibits judged; the others are being drawn.")
+    rest = "the others are being drawn" if known < of else "other models are being judged"
+    st.progress(known / of, f"{known} of {of} exhibits judged; {rest}.")
     if not searched:
         _counts(found)
     rows = _rows(frame, [model_title(model) for model in found])
