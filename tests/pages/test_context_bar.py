@@ -64,7 +64,7 @@ def test_the_text_of_the_prompt_marks_the_fact_and_names_the_answer(runs_root: P
     (shown,) = [element.proto.body for element in page.get("html") if 'class="kv-prompt"' in element.proto.body]
     assert f"<mark>{html.escape(prompt[4:9])}</mark>" in shown
     said = [str(caption.value).replace("\\", "") for caption in page.caption]
-    assert "The expected answer is **<48>**, which depends on the marked words." in said
+    assert f"The expected answer is **<48>**, which depends on “{prompt[4:9].strip()}”, marked below." in said
 
 
 @pytest.mark.parametrize("name", ["timeline", "similarity", "sag", "lineage", "regret", "autopsy", "difference"])
