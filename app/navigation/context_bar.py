@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -14,15 +14,18 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app.base import permission
-from app.base.text import plain
+from app.base.text import plain, shorten
+from app.new_run.prompt_preview import facts_as_html
 from kvlab.analysis.comparison.textdiff import Segment
 from kvlab.browser import read_static
+from kvlab.common.formatting import listed
 from kvlab.common.model_title import model_title
 from kvlab.report.views import Passages
 
 KEY, CLICKS = "context-bar", "context-clicks"
 STYLES = ("context-bar.css", "small-window.css", "theme-switch-position.css")
 MAX_CHARACTERS = 20_000  # of a prompt that are sent to the browser
+LONGEST_FACT = 120  # characters, in the caption above the prompt
 WIDTHS = {"comparison": 250, "repeat": 104, "layer": 88, "head": 96, "step": 110}
 MEANS = "All numbers on this page are from one prompt: means are over its heads, layers, steps or tokens."
 
@@ -84,8 +87,8 @@ def reserve_prompt() -> None:
     _containers.set(_containers.get({}) | {"prompt": row().container(key="context-prompt-room", width="content")})
 
 
-def prompt_text(prompt: str) -> None:
-    """A button that shows the prompt as plain text."""
+def prompt_text(prompt: str, answer: str = "", facts: Sequence[tuple[int, int]] = ()) -> None:
+    """A button that shows the prompt as plain text, with the expected answer and its facts (start, stop) marked."""
     with row("prompt"), st.popover("Text", icon=":material/notes:", key="context-prompt"):
         if permission.button(
             "Add to story", permission.why_not(), icon=":material/bookmark_add:", key="context-prompt-slide"
@@ -94,8 +97,15 @@ def prompt_text(prompt: str) -> None:
 
             text = Passages(passages=(("", (Segment("same", prompt[:MAX_CHARACTERS]),)),))
             add_slide("The prompt", text, "The prompt of every run shown here.", "")
+        if answer:
+            words = [f"“{plain(shorten(prompt[start:stop], LONGEST_FACT))}”" for start, stop in facts]
+            depends = f", which depends on {listed(words)}, marked below" if words else ""
+            st.caption(f"The expected answer is **{plain(shorten(answer))}**{depends}.")
         with st.container(height=380, border=False, width=560):
-            st.text(prompt[:MAX_CHARACTERS])
+            if facts:
+                st.html(facts_as_html(prompt[:MAX_CHARACTERS], facts))
+            else:
+                st.text(prompt[:MAX_CHARACTERS])
         if len(prompt) > MAX_CHARACTERS:
             st.caption(f"The first {MAX_CHARACTERS:,} of {len(prompt):,} characters.")
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from app.base.text import day_or_time, shorten
 from app.navigation import context_bar as bar
+from kvlab.analysis.comparison.board import expected_answer
 from kvlab.analysis.comparison.compare import headline
 from kvlab.analysis.comparison.labels import parse_label
 from kvlab.common.formatting import ONE_PROMPT, prompts
@@ -14,6 +15,7 @@ from kvlab.figures.base.words import number
 from kvlab.library import side_by_side
 from kvlab.trace.catalogue import ComparisonEntry, RunEntry
 from kvlab.trace.reader import Run
+from kvlab.trace.user_labels import Labels
 
 
 def show_run(run: Run) -> None:
@@ -21,7 +23,7 @@ def show_run(run: Run) -> None:
     label = parse_label(run.record)
     model = run.record.model.name
     bar.caption(_prompt_words(run), model_title(model), label.method, label.budget, label.changed, model=model)
-    bar.prompt_text(run.record.prompt)
+    _prompt_text(run)
 
 
 def show_runs(runs: Sequence[Run]) -> None:
@@ -29,7 +31,13 @@ def show_runs(runs: Sequence[Run]) -> None:
     changed = ", ".join(dict.fromkeys(changes for run in runs if (changes := parse_label(run.record).changed)))
     model = runs[0].record.model.name
     bar.caption(_prompt_words(runs[0]), model_title(model), runs_words(runs), changed, model=model)
-    bar.prompt_text(runs[0].record.prompt)
+    _prompt_text(runs[0])
+
+
+def _prompt_text(run: Run) -> None:
+    """The prompt, with the answer and facts that were recorded with it."""
+    wanted = expected_answer([run], Labels())
+    bar.prompt_text(run.record.prompt, *(() if wanted is None else (wanted.words, wanted.facts)))
 
 
 def runs_words(runs: Sequence[Run]) -> str:

@@ -86,12 +86,13 @@ class FullAnswer:
         else:
             st.fragment(_wait, run_every=POLL_SECONDS)(job_id)
 
-    def button(self, why: str) -> None:
-        """The button that asks for the text; `why` is why nothing can be run."""
+    def button(self) -> None:
+        """The button that asks for the text."""
         if self.request is None:
             return
         known = "The answer is shown above." if _is_known(_asked().get(self.key, "")) else ""
-        if not permission.button("Ask the full cache", why or known, icon=":material/help:", key="ask-full"):
+        why = permission.why_not() or known
+        if not permission.button("Ask the full cache", why, icon=":material/help:", key="ask-full"):
             return
         try:
             self._ask()

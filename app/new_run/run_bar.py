@@ -28,11 +28,11 @@ def run_bar(
     question: Question,
     plan: Plan | None,
     notes: Sequence[str],
-    ask: Callable[[str], None],
+    ask: Callable[[], None],
 ) -> None:
     """Draw the bar. `build` makes the request, and raises UserError where the form cannot be sent.
 
-    `ask` draws the button for the full cache, given why it is disabled; `notes` are warnings about the methods.
+    `ask` draws the button for the full cache; `notes` are warnings about the methods.
     """
     try:
         request, problem = build(), question.error
@@ -45,10 +45,9 @@ def run_bar(
         if plan is not None:
             with st.popover("Plan", icon=":material/memory:", type="tertiary"):
                 show_plan(plan)
-        why = permission.why_not() or plain(problem)
-        ask(why)
+        ask()
         start: dict[str, Any] = {"type": "primary", "icon": ":material/play_arrow:", "key": "run"}
-        if permission.button("Run", why, **start) and request is not None:
+        if permission.button("Run", permission.why_not() or plain(problem), **start) and request is not None:
             _submit(request)
 
 

@@ -68,7 +68,7 @@ def show_job(job_id: str) -> None:
         st.fragment(_live_head, run_every=POLL_SECONDS)(job_id)
         if isinstance(request, CompareRequest):
             st.fragment(_live_race, run_every=RACE_SECONDS)(job_id)
-        st.fragment(_live_details, run_every=2 * POLL_SECONDS)(job_id)
+        st.fragment(_live_details, run_every=3 * POLL_SECONDS)(job_id)
     _request(request)
 
 

@@ -9,8 +9,9 @@ import pandas as pd
 import streamlit as st
 
 from app.base.text import plain
+from app.figures.export_menu import Offer, titled
 from app.navigation.selection import open_cached, runs_root
-from app.queue.race import show_race
+from app.queue.race import READING, as_passages, show_race
 from app.session.open_runs import BY_STAMP
 from kvlab.analysis.comparison.outcome import batch_outcome, outcome
 from kvlab.analysis.comparison.own_texts import own_texts
@@ -19,6 +20,7 @@ from kvlab.common.errors import UserError
 from kvlab.jobs import JobStatus
 from kvlab.requests.compare import CompareRequest
 from kvlab.requests.live_texts import LiveTexts
+from kvlab.results.provenance import of_comparison
 from kvlab.trace.catalogue import RunEntry, list_repeats, list_runs
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import Labels, load_labels
@@ -39,7 +41,9 @@ def _single(comparison_id: str) -> None:
     runs = _opened(list(reversed(list_runs(runs_root(), comparison_id=comparison_id))))
     if runs:
         _sentence(_outcome(runs, load_labels(runs_root(), comparison_id)))
-        show_race(_texts(runs))
+        texts = _texts(runs)
+        titled(Offer("The text of each run", lambda: as_passages(texts), READING, of_comparison(runs)), "race")
+        show_race(texts)
 
 
 def _batch(name: str) -> None:

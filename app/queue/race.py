@@ -8,9 +8,11 @@ import streamlit as st
 
 from app.base.text import plain
 from app.base.theme import theme as page_theme
+from kvlab.analysis.comparison.textdiff import Segment
 from kvlab.browser import read_static
 from kvlab.figures.base.palette import Theme, run_styles
 from kvlab.figures.base.words import percent
+from kvlab.report.views import Passages
 from kvlab.requests.live_texts import LiveText, LiveTexts
 
 READING = (
@@ -38,6 +40,19 @@ def race_html(live: LiveTexts, theme: Theme = "light") -> str:
     styles = run_styles(((one.label, one.method) for one in live.texts), theme)
     columns = "".join(_column(one, styles[one.label].colour) for one in live.texts)
     return f'<div class="kv-race" role="list">{columns}</div>'
+
+
+def as_passages(live: LiveTexts) -> Passages:
+    """The texts for a slide, each with its first differing token marked."""
+    return Passages(passages=tuple((one.label, _segments(one)) for one in live.texts))
+
+
+def _segments(one: LiveText) -> tuple[Segment, ...]:
+    start, stop = one.left_at or (len(one.text), len(one.text))
+    parts = (
+        Segment("same", one.text[:start]), Segment("own", one.text[start:stop]), Segment("same", one.text[stop:]),
+    )  # fmt: skip
+    return tuple(part for part in parts if part.text)
 
 
 def _column(one: LiveText, colour: str) -> str:

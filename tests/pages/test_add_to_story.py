@@ -41,8 +41,11 @@ NO_VIEW = {  # what draws and is nothing to show alone, with the reason
     "app/atlas/exhibit.py figure": "a command to copy; the figure has its menu by `show`",
     "app/atlas/measure_button.py measure_button": "a command to copy",
     "app/queue/job_panel.py _request": "a setting to copy",
-    "app/queue/job_panel.py _panel": "a log that goes on",
-    "app/new_run/prompt_source.py _with_answers": "a form: prompts whose answers are typed",
+    "app/queue/job_panel.py _details": "a log that goes on",
+    "app/queue/race.py show_race": "texts that are being written; above those of ended runs there is a menu",
+    "app/new_run/prompt_source.py _chosen_rows": "a form: prompts that are ticked and whose answers are typed",
+    "app/navigation/context_bar.py prompt_text": "the prompt, with its own button for a slide",
+    "pages/new_run.py form": "styles",
     "pages/start.py introduction": "a schematic",
     "pages/story.py view_row": "a small picture of a slide that is in the story",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 from kvlab.trace import open_run
 from tests.pages.conftest import ROOT, RUN
+from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]
 WITHOUT_RUNS = {"admin", "live", "start", "new_run", "runs", "story", "quality", "speed"}
@@ -53,6 +55,16 @@ def test_the_text_of_the_prompt_is_one_click_away(shared_runs: Path, look: Open)
     page = look("memory")
     words = open_run(shared_runs / RUN).record.prompt.split()
     assert words in [text.value.split() for text in page.text]
+
+
+def test_the_text_of_the_prompt_marks_the_fact_and_names_the_answer(runs_root: Path, open_page: Open):
+    run = write_synthetic_run(runs_root, method="h2o", answer="<48>", facts=((4, 9),))
+    page = open_page("regret", run=run.name)
+    prompt = open_run(run).record.prompt
+    (shown,) = [element.proto.body for element in page.get("html") if 'class="kv-prompt"' in element.proto.body]
+    assert f"<mark>{html.escape(prompt[4:9])}</mark>" in shown
+    said = [str(caption.value).replace("\\", "") for caption in page.caption]
+    assert f"The expected answer is **<48>**, which depends on “{prompt[4:9].strip()}”, marked below." in said
 
 
 @pytest.mark.parametrize("name", ["timeline", "similarity", "sag", "lineage", "regret", "autopsy", "wall"])

@@ -36,7 +36,7 @@ def test_the_traceback_is_said_to_the_log_and_not_to_the_reader(
     def broken(_root: Path) -> None:
         raise RuntimeError("in a folder of the server")
 
-    monkeypatch.setattr("kvlab.catalogue.models.local_models", broken)
+    monkeypatch.setattr("app.new_run.model_section.local_models", broken)
     page = open_page("new_run")
     (box,) = page.exception
     assert "recorded in the logs" in box.message and "folder of the server" not in box.message

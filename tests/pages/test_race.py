@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.queue.race import LONGEST_TEXT, race_html
+from app.queue.race import LONGEST_TEXT, as_passages, race_html
 from kvlab import jobs
 from kvlab.analysis.comparison.own_texts import own_texts
 from kvlab.jobs import queue_db, worker_slots
@@ -55,6 +55,13 @@ def test_of_a_long_text_the_end_is_shown():
     long = H2O.model_copy(update={"text": "a" * 5 + "b" * LONGEST_TEXT, "left_at": (1, 2)})
     (column,) = columns(long)
     assert "… bbb" in column and "<mark" not in column and "aa" not in column.split("<p>")[1]
+
+
+def test_a_slide_has_the_same_texts_with_the_same_token_marked():
+    assert as_passages(LiveTexts(texts=(FULL, H2O))).passages == (
+        ("full cache", (("same", "It is 48213."),)),
+        ("h2o 20 %", (("same", "It "), ("own", "<is>"), ("same", " 4821"))),
+    )
 
 
 def test_a_run_that_has_not_begun_or_failed_says_so():
