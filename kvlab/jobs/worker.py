@@ -121,6 +121,7 @@ def run_job(
 ) -> None:
     """Run one claimed job and record how it ended; its output goes to the job's log."""
     reporter = JobReporter(connection, job["job_id"], stop, root)
+    remove_live(root, job["job_id"])  # of an attempt whose worker was killed
     with _output_to(queue_db.log_path(root, job["job_id"])), acting_for(User(job["owner"], Role.ADMINISTER)):
         try:
             request = with_local_device(read_request(job["request"]), devices)

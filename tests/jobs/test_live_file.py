@@ -75,6 +75,7 @@ def test_a_job_tells_its_texts_until_it_ends(tmp_path: Path, monkeypatch: pytest
     seen: list[LiveTexts | None] = []
 
     def compare(request: CompareRequest, root: Path, *, progress: Any, comparison_id: str, **_: Any) -> list[Path]:
+        seen.append(read_live(tmp_path, comparison_id))
         progress(Progress(stage="decoding", done=1, total=2, live=LIVE))
         seen.append(read_live(tmp_path, comparison_id))
         progress(Progress(stage="decoding", done=1, total=2))  # nothing new: the last texts stay
@@ -83,8 +84,9 @@ def test_a_job_tells_its_texts_until_it_ends(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(worker, "load_function", lambda _: compare)
     job = jobs.submit(tmp_path, CompareRequest(prompt="x", choices=(MethodChoice(method="h2o"),)))
+    write_live(tmp_path, job, LIVE)  # by a worker that was killed
     work_off(tmp_path, "stand_in:compare")
     status = jobs.status(tmp_path, job)
-    assert (status.state, seen) == ("complete", [LIVE, LIVE])
+    assert (status.state, seen) == ("complete", [None, LIVE, LIVE])
     assert status.progress is not None and status.progress.live is None, "the queue's table has no texts"
     assert read_live(tmp_path, job) is None
