@@ -17,6 +17,7 @@ from app.figures.figure import show
 from app.run_views import page, view
 from app.session.open_runs import BY_STAMP
 from app.session.url_state import set_page_param, url_value
+from app.wall.edits import edit_section
 from kvlab.analysis.comparison import compare, difference
 from kvlab.analysis.lineage.tables import lineage_tree, merged_slots
 from kvlab.figures import attention as attention_figures
@@ -162,6 +163,13 @@ def board_pane(place: Place) -> None:
     show(figure, board.frame, reading, "wall-board", "board", of_comparison(place.runs))
 
 
+def edit_pane(place: Place) -> None:
+    """A change of the run's decisions, and a rerun with it."""
+    texts, token = page.token_texts_of(place.run, place.run.record.prompt_tokens), place.token
+    text = "" if token is None or token >= len(texts) else texts[token].strip()
+    edit_section(place.run, place.layer, place.head, token, text)
+
+
 @st.cache_resource(max_entries=4, hash_funcs=BY_STAMP, show_spinner=False)
 def departures(run: Run) -> difference.DepartureSteps:
     """`difference.departure_steps`, kept for some runs."""
@@ -170,7 +178,9 @@ def departures(run: Run) -> difference.DepartureSteps:
 
 PANES: Mapping[str, Callable[[Place], None]] = {
     "text": text_pane, "attention": attention_pane, "lineage": lineage_pane, "kl": kl_pane, "board": board_pane,
+    "edit": edit_pane,
 }  # fmt: skip
 LABELS = {
     "text": "Text", "attention": "Attention", "lineage": "What flowed into a slot", "kl": "KL", "board": "Answers",
+    "edit": "Change and rerun",
 }  # fmt: skip

@@ -10,7 +10,9 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.components.wall import packed_fates, wall_data
+from kvlab import jobs
 from kvlab.analysis.lineage.wall import wall_of
+from kvlab.requests.compare import CompareRequest
 from kvlab.trace.reader import open_run
 from tests.synthetic.runs import write_synthetic_run
 
@@ -67,3 +69,28 @@ def test_fates_and_changes_are_sent_in_the_format_the_browser_reads(tmp_path: Pa
     assert vectors["readBy"].tolist() == [41 + step for step in range(10)]
     assert vectors["changesBy"][-1] == len(wall.change_step) == len(vectors["changeCells"])
     assert packed_fates(np.array([1], np.uint8)).tolist() == [1]
+
+
+def test_a_change_is_queued_as_two_runs_in_the_heads_it_names(runs_root: Path, open_page: Open) -> None:
+    path = write_synthetic_run(runs_root, method="keepkv")
+    page = open_page("wall", run=path.name, layer="1", head="0", panes="edit")
+    assert page.button(key="wall-rerun").disabled, "no token is chosen"
+    page = open_page("wall", run=path.name, layer="1", head="0", panes="edit", token="70")
+    assert page.button(key="wall-rerun").disabled, "it is not a token of the prompt"
+    for change, where, expected in (
+        ("keep the chosen token", "layer 1, head 0", {"kind": "tokens", "tokens": (5,), "heads": ((1, 0),)}),
+        ("do not merge", "all layers and heads", {"kind": "apart", "tokens": (), "heads": None}),
+    ):
+        page = open_page(
+            "wall", run=path.name, layer="1", head="0", panes="edit", change=change, where=where, token="5"
+        )
+        assert not page.exception
+        button = page.button(key="wall-rerun")
+        assert not button.disabled
+        button.click().run()
+        request = jobs.request_of(runs_root, jobs.list_jobs(runs_root)[0].job_id)
+        assert isinstance(request, CompareRequest)
+        as_it_was, changed = (choice.returned for choice in request.choices)
+        assert as_it_was is None
+        assert changed is not None
+        assert changed.model_dump() == expected
