@@ -32,7 +32,7 @@ from app.session.url_state import (
     set_param,
     url_value,
 )
-from kvlab.analysis.comparison.labels import distinct_names
+from kvlab.analysis.comparison.labels import distinct_names, numbered
 from kvlab.analysis.lineage.starting_point import Prefer
 from kvlab.common.errors import UserError
 from kvlab.library import side_by_side
@@ -275,7 +275,9 @@ def _pick_comparison() -> ComparisonEntry | None:
     # A batch is one entry, represented by the repeat shown.
     groups = {(by_id[wanted] if by_id.get(wanted) in group else group[0]).comparison_id: group
               for group in by_batch(comparisons)}  # fmt: skip
-    labels = {name: comparison_label(group) for name, group in groups.items()}
+    # The browser names an option by its label, so two comparisons of one title and minute need different ones.
+    names = numbered([comparison_label(group) for group in groups.values()])
+    labels = dict(zip(groups, names, strict=True))
     if not _bar_picker("comparison", "Prompt", list(groups), wanted, labels.__getitem__):
         return None
     _pick_repeat(wanted, groups[wanted])

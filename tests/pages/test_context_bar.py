@@ -86,3 +86,14 @@ def test_the_toolbar_has_room_above_a_colour_bar(shared_runs: Path, open_page: O
     barred = [chart for chart in charts if any("colorbar" in trace for trace in chart["data"])]
     assert barred or name == "heads", "groups have colours of their own"
     assert all(chart["layout"]["margin"]["t"] >= 34 for chart in barred)
+
+
+def test_two_comparisons_of_one_title_and_minute_are_told_apart(runs_root: Path, open_page: Open):
+    for name in ("one", "two"):
+        write_synthetic_run(runs_root, method="h2o", comparison_id=name, title="the same")
+    page = open_page("memory", comparison="one")
+    picker = page.selectbox(key="pick_comparison")
+    assert len(set(picker.options)) == len(picker.options) == 2
+    page = picker.select_index(1 - picker.index).run()
+    assert not page.exception
+    assert page.query_params["comparison"] in ("two", ["two"])

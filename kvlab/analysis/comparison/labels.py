@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -99,11 +100,11 @@ def differing_parts(runs: Sequence[HasLabel], *, budget: bool = True) -> list[st
 
 def numbered(names: Sequence[str]) -> list[str]:
     """Append a number to names that occur more than once."""
-    seen: dict[str, int] = {}
+    counts, seen = Counter(names), Counter[str]()
     found = []
     for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        found.append(name if names.count(name) == 1 else f"{name} #{seen[name]}")
+        seen[name] += 1
+        found.append(name if counts[name] == 1 else f"{name} #{seen[name]}")
     return found
 
 
