@@ -28,7 +28,7 @@ def test_every_figure_has_a_small_one(figures: list[Drawn], theme: str):
         assert ElementTree.fromstring(svg).attrib["viewBox"] == f"0 0 {WIDTH} {HEIGHT}"
         assert not marks(svg, "text"), name
         assert re.search("<(path|rect|circle|image) ", svg), name
-        assert "nan" not in svg, name
+        assert "nan" not in re.sub(r'href="data:[^"]*"', "", svg), name
 
 
 def test_lines_rise_with_their_values():

@@ -23,6 +23,7 @@ def test_the_ranking_of_runs_says_over_how_many_tokens_of_one_prompt(shared_runs
 def test_exhibits_of_the_atlas_say_it_with_their_claim(shared_runs: Path, open_page: Open):
     page = open_page("keepkv", comparison="newer", exhibit="fig-2a")
     assert not page.exception
-    found = [str(line.value) for line in page.markdown if str(line.value).startswith("**Here:**")]
-    assert found and all("One prompt" in line for line in found)
+    verdicts = [str(line.value).replace("\u00a0", " ") for line in page.markdown]
+    assert any("Not enough to say on synthetic" in line and "n = 1 prompt" in line for line in verdicts)
+    assert any(text.startswith("One prompt") for text in captions(page))
     assert any("one prompt of 64 tokens" in text for text in captions(page))

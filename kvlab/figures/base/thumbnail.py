@@ -78,7 +78,7 @@ def _points(trace: Any, panel: Panel) -> tuple[np.ndarray, np.ndarray]:
         (panel.x if lying else panel.y).numbers([0] if base is None else np.add(base, np.asarray(length, float)))
         if base is not None:
             x, y = (base, y) if lying else (x, base)
-    if trace.type == "histogram":
+    if trace.type in ("histogram", "image"):
         return np.zeros(0), np.zeros(0)
     if x is None and y is not None:
         x = np.arange(len(y))
@@ -89,6 +89,8 @@ def _points(trace: Any, panel: Panel) -> tuple[np.ndarray, np.ndarray]:
 def _marks(trace: Any, panel: Panel, x: np.ndarray, y: np.ndarray, theme: Theme) -> list[str]:
     if trace.type == "heatmap":
         return [_heat(trace, panel, theme)] if trace.z is not None else []
+    if trace.type == "image":
+        return [_image(Image.open(io.BytesIO(base64.b64decode(trace.source.partition(",")[2]))), panel)]
     count = min(len(x), len(y))
     x, y = panel.across(x[:count]), panel.up(y[:count])
     seen = np.isfinite(x) & np.isfinite(y)
@@ -148,7 +150,12 @@ def _heat(trace: Any, panel: Panel, theme: Theme) -> str:
     low = float(finite.min()) if trace.zmin is None else float(trace.zmin)
     high = float(finite.max()) if trace.zmax is None else float(trace.zmax)
     shares = np.clip((values - low) / ((high - low) or 1), 0, 1)
-    picture = Image.fromarray(_coloured(shares, trace.colorscale, theme), "RGBA")
+    return _image(Image.fromarray(_coloured(shares, trace.colorscale, theme), "RGBA"), panel)
+
+
+def _image(picture: Image.Image, panel: Panel) -> str:
+    """A picture that fills the panel, at most as many pixels as the thumbnail."""
+    picture.thumbnail((WIDTH, HEIGHT))
     buffer = io.BytesIO()
     picture.save(buffer, "PNG")
     data = base64.b64encode(buffer.getvalue()).decode()
