@@ -44,7 +44,7 @@ def introduction() -> None:
             if st.button("Use my own prompt", icon=":material/edit_note:"):
                 go("new_run", source="Paste")
     with picture:
-        st.image(drawing(theme()), width=460)
+        st.image(drawing(theme()), width=460, alt="The same tokens in the cache of three methods")
         st.caption(
             "Schematic. Blue tokens keep their own slot, purple ones share a merged slot, dashed ones are evicted."
         )
