@@ -82,7 +82,7 @@ MARKED = (
 STYLE = """<style>
 .kv-text { white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.6; max-height: 340px; overflow-y: auto; }
 .kv-own { background: rgba(200, 80, 10, 0.22); text-decoration: none; border-bottom: 2px solid rgb(200, 80, 10); }
-.kv-missing { opacity: 0.5; }
+.kv-missing { opacity: 0.68; }
 </style>"""
 
 
