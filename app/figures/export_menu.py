@@ -65,7 +65,7 @@ def menu(offer: Offer, key: str) -> None:
         if offer.steps > 1:
             st.caption(f"GIF: {estimate_gif(offer.steps)}.")
         if permission.button(
-            f"Add to story{unseen(f': {offer.title}')}", permission.why_not(), key=f"{key}-slide", **STORY_BUTTON
+            f"Add to story {unseen(f'({offer.title})')}", permission.why_not(), key=f"{key}-slide", **STORY_BUTTON
         ):
             add_slide(offer.title, offer.build(), offer.reading, offer.source)
 

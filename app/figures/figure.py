@@ -153,7 +153,7 @@ def _downloads(
         _button(f"CSV {of}", lambda: export.csv(frame), f"{name}.csv", f"{key}-csv")
         _button(f"HTML {of}", lambda: export.page(draw(), reading, str(source), theme), f"{name}.html", f"{key}-html")
     if permission.button(
-        f"Add to story{unseen(f': {title}')}", permission.why_not(), key=f"{key}-slide", **STORY_BUTTON
+        f"Add to story {unseen(f'({title})')}", permission.why_not(), key=f"{key}-slide", **STORY_BUTTON
     ):
         figure = draw()
         add_slide(str(figure.layout.title.text or "Figure"), figure, reading, source)
