@@ -103,7 +103,7 @@ def comparison_row(repeats: list[ComparisonEntry], job: jobs.JobStatus | None) -
 def recent(polls: bool) -> None:
     """Open jobs and recent comparisons, newest first; redrawn while a job runs."""
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.subheader("Recent comparisons", width="stretch")
+        st.header("Recent comparisons", width="stretch")
         options = {"type": "tertiary", "icon": ":material/refresh:", "help": "Rebuild the index of the folder of runs"}
         is_reindexed = permission.button("Reindex", permission.why_not(), **options)
     for problem in rebuild(runs_root()) if is_reindexed else []:
