@@ -123,6 +123,7 @@ def main() -> None:
     methods.prefetch()
     sections = pages()
     page = st.navigation(sections, expanded=True)
+    st.set_page_config(page_title=f"{page.title} · kvlab")
     drop_unusable_params()
     st.session_state[PAGE] = page.url_path
     caption_bar(page.url_path)

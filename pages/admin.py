@@ -68,7 +68,7 @@ def machine(server: Overview) -> None:
 
 def queue(server: Overview) -> None:
     """Open jobs in the order in which they run, each with a button that cancels it."""
-    st.subheader("Jobs")
+    st.header("Jobs")
     if not server.jobs:
         st.caption("No job is running or queued.")
     for job in server.jobs:
@@ -88,7 +88,7 @@ def queue(server: Overview) -> None:
 
 def workers(server: Overview) -> None:
     """Workers with their devices, jobs and memory, each with a button that replaces it."""
-    st.subheader("Workers")
+    st.header("Workers")
     if not server.workers:
         st.caption("No worker is running; the next job starts one.")
     for worker in server.workers:
@@ -120,7 +120,7 @@ def people(persons: tuple[UserUsage, ...]) -> None:
     ]
     table = pd.DataFrame(rows)
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="heading-admin-people"):
-        st.subheader("Users", width="stretch")
+        st.header("Users", width="stretch")
         reading = "What each user has used, and their limits."
         menu(Offer("Users of this server", lambda: table_of(table), reading, "page Administration"), "admin-people")
     if rows:
@@ -140,7 +140,7 @@ def _memory(memory: MemoryUsage) -> tuple[str, str, str]:
 
 def thinning() -> None:
     """Delete the arrays of recordings older than a number of days, after a confirmation."""
-    st.subheader("Old recordings")
+    st.header("Old recordings")
     try:
         rule = disk_rules().thin_older_than
         days = st.number_input(

@@ -74,7 +74,7 @@ def row_of_cards(paper: Paper, exhibits: list[Exhibit]) -> list[Place]:
     """The cards of one paper under its name; nothing without an exhibit."""
     if not exhibits:
         return []
-    st.subheader(PAPERS[paper], anchor=paper)
+    st.header(PAPERS[paper], anchor=paper)
     with st.container(horizontal=True, gap="small"):
         return [cards.place_card(exhibit) for exhibit in exhibits]
 

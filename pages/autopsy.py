@@ -171,7 +171,7 @@ def forget_span() -> None:
 
 
 def everywhere(run: Run, table: pd.DataFrame, moment: str, focus: Place) -> None:
-    st.subheader("In every head")
+    st.header("In every head")
     survived, theme = autopsy.survival(table), page_theme()
     left, right = page.map_columns(run)
     with left:
@@ -190,7 +190,7 @@ def everywhere(run: Run, table: pd.DataFrame, moment: str, focus: Place) -> None
 
 
 def here(run: Run, table: pd.DataFrame, layer: int, head: int, moment: str) -> None:
-    st.subheader(f"In layer {layer}, head {head}")
+    st.header(f"In layer {layer}, head {head}")
     texts = page.head_history(run, layer, head)[2]
     rows = autopsy.token_rows(table, texts, layer, head)
     st.caption(f"The fate is that {moment}; the other columns are for the whole run.")
@@ -208,7 +208,7 @@ def here(run: Run, table: pd.DataFrame, layer: int, head: int, moment: str) -> N
 
 
 def restore(run: Run, span: tuple[int, int]) -> None:
-    st.subheader("What if they had been kept?")
+    st.header("What if they had been kept?")
     count = span[1] - span[0] + 1
     st.markdown(
         f"This runs **{plain(run.record.label)}** twice on the same prompt: as before, and with the {count} chosen "

@@ -82,7 +82,7 @@ MARKED = (
 STYLE = """<style>
 .kv-text { white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.6; max-height: 340px; overflow-y: auto; }
 .kv-own { background: rgba(200, 80, 10, 0.22); text-decoration: none; border-bottom: 2px solid rgb(200, 80, 10); }
-.kv-missing { opacity: 0.5; }
+.kv-missing { opacity: 0.68; }
 </style>"""
 
 
@@ -149,7 +149,7 @@ def the_rest(runs: Sequence[Run], table: pd.DataFrame, sections: Sequence[Callab
 
 def headline(runs: Sequence[Run], table: pd.DataFrame, beyond: str) -> None:
     ranking, left_out = ranked(table)
-    st.subheader("Ranking")
+    st.header("Ranking")
     warn_of_reference(runs)
     if ranking:
         tokens = max(group["mean_tokens"].max() for _, groups in ranking for group in groups)
@@ -241,7 +241,7 @@ def kl_along_the_text(runs: Sequence[Run], along: pd.DataFrame) -> bool:
             icon=":material/info:",
         )
         return False
-    st.subheader("Along the text")
+    st.header("Along the text")
     figure, reading = figures.kl_along_text(along, page_theme()), figures.read_kl_along_text(along)
     return show(figure, along, reading, "compare-kl", "kl-along-text", of_comparison(runs))
 
@@ -265,7 +265,7 @@ def bytes_of(runs: Sequence[Run]) -> bool:
     if not compare.has_memory(runs):
         st.info("These runs recorded no memory: record them at level light or full.", icon=":material/info:")
         return False
-    st.subheader("Bytes")
+    st.header("Bytes")
     left, right = st.columns(2, gap="large")
     with left:
         memory = compare.memory_over_steps(runs)
@@ -282,7 +282,7 @@ def bytes_of(runs: Sequence[Run]) -> bool:
 
 
 def texts(runs: Sequence[Run], table: pd.DataFrame) -> None:
-    st.subheader("Generated texts")
+    st.header("Generated texts")
     full = next((run.record.forced_text for run in runs if run.record.forced_text), "")
     if not any(run.record.free_text for run in runs):
         st.caption("No run has generated its own continuation yet.")

@@ -67,7 +67,7 @@ def offer(run: Run) -> None:
 
 
 def result(run: Run, rescue: RestoreResult) -> None:
-    st.markdown(f"### {plain(analysis.sentence(rescue, run))}")
+    st.markdown(f"## {plain(analysis.sentence(rescue, run))}")
     kind = "the expected answer" if rescue.expected else "the full cache's own text up to where this run diverges"
     criterion = f"Restored means that the run generates “{rescue.answer.strip()}”, {kind}."
     st.caption(plain(f"{criterion} {rescue.reruns} reruns. {rescue.ending}"))
@@ -130,7 +130,7 @@ def marked(text: str, rescue: RestoreResult) -> str:
 
 
 def everything(run: Run, table: pd.DataFrame) -> None:
-    st.subheader("All searches")
+    st.header("All searches")
     shown = table[list(COLUMNS)].rename(columns=COLUMNS)
     show_table(shown, "One row per search", height=38 + 35 * len(shown))
     csv_button(table, page.file_name(run, "killed"))

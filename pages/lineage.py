@@ -109,7 +109,7 @@ def draw_members(run: Run, layer: int, head: int, slot: int, step: int) -> None:
 
 
 def half_life(run: Run, layer: int, head: int) -> None:
-    st.subheader("Half-life of influence, this head")
+    st.header("Half-life of influence, this head")
     share, merges = influence_of(run, layer, head)
     decay = influence.decay_by_merges(share, merges)
     half = influence.half_life(decay)

@@ -71,7 +71,7 @@ def by_layer(run: Run) -> None:
 
 
 def health_of(runs: Sequence[Run]) -> None:
-    st.subheader("Health of the cache")
+    st.header("Health of the cache")
     st.markdown(
         "A merged vector should not be longer than the longest of its parts: keys that grow attract attention, and "
         "values that overflow are lost. **Guards** are the methods' own safeguards against such steps."
@@ -94,7 +94,7 @@ def health_over_steps(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def recording_cost(runs: Sequence[Run]) -> None:
-    st.subheader("What recording costs")
+    st.header("What recording costs")
     st.markdown(
         "Every run decodes the full cache's text, recorded, and its own, unrecorded. The recorded rate is that of a "
         "decode step that also takes what recording took. Throughput in kvlab is always the unrecorded rate; `kvlab "

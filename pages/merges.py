@@ -95,7 +95,7 @@ def what_left(run: Run, steps: pd.DataFrame, layer: int | None, head: int | None
     counts = table_of(run, layer, head, "counts") if recorded else merges.departures_from_steps(steps)
     if counts.empty:
         return
-    st.subheader("Evicted and merged slots")
+    st.header("Evicted and merged slots")
     merged = recorded and bool(steps["merged"].sum())
     left, right = page.map_columns(run)
     with left:
@@ -109,7 +109,7 @@ def what_left(run: Run, steps: pd.DataFrame, layer: int | None, head: int | None
 
 
 def merged_groups(run: Run, layer: int | None, head: int | None) -> None:
-    st.subheader("Merges and votes")
+    st.header("Merges and votes")
     left, right = st.columns(2, gap="large")
     with left:
         if len(table := table_of(run, layer, head, "alike")):
@@ -160,7 +160,7 @@ def table_of(run: Run, layer: int | None, head: int | None, name: str) -> pd.Dat
 
 
 def what_it_did(run: Run, steps: pd.DataFrame) -> None:
-    st.subheader("Effect on attention")
+    st.header("Effect on attention")
     table, theme = sag.over_steps(steps), page_theme()
     figures = [
         ("mass", sag_figures.mass_over_steps, sag_figures.read_mass_over_steps),
@@ -179,7 +179,7 @@ def what_it_did(run: Run, steps: pd.DataFrame) -> None:
 
 
 def where(run: Run, steps: pd.DataFrame) -> None:
-    st.subheader("Where it happened")
+    st.header("Where it happened")
     table = sag.by_head(steps)
     names = {
         "sag": "sag",

@@ -62,7 +62,7 @@ def missed(run: Run, layer: int, head: int) -> None:
 
 
 def dropped(run: Run, layer: int, head: int, step: int) -> None:
-    st.subheader(f"Dropped tokens that layer {layer}, head {head} misses at step {step}")
+    st.header(f"Dropped tokens that layer {layer}, head {head} misses at step {step}")
     masses = page.masses_at(run, layer, head, step)
     if run.record.level != "full":
         page.explain_level(run, "attention rows, so the tokens are unknown")
@@ -98,7 +98,7 @@ def worst_head(run: Run, step: int, here: tuple[int, int]) -> None:
 
 
 def budgets(run: Run, focus: Place) -> None:
-    st.subheader("Budget and regret")
+    st.header("Budget and regret")
     table, theme = regret.budget_and_regret(run.steps), page_theme()
     left, right = page.map_columns(run)
     with left:

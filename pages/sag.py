@@ -125,7 +125,7 @@ def shared_slots(run: Run) -> str:
 
 @st.fragment
 def linked_text(run: Run, layer: int, head: int) -> None:
-    st.subheader("The text at a step")
+    st.header("The text at a step")
     step = view.run_scrubber(run)
     view.head_text(run, layer, head, step, "sag-text")
 

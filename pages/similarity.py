@@ -173,7 +173,7 @@ def band(run: Run, layer: int, head: int, what: str) -> None:
 
 
 def wall(run: Run, layer: int, head: int, what: str) -> None:
-    st.subheader("All heads")
+    st.header("All heads")
     layers = recorded_layers(run)
     label = f"Compare all heads of {len(layers)} layers (reads all {what})"
     if not page.reads_all(run, layers, MAX_VECTORS, label, "wall"):

@@ -44,7 +44,7 @@ def introduction() -> None:
             if st.button("Use my own prompt", icon=":material/edit_note:"):
                 go("new_run", source="Paste")
     with picture:
-        st.image(drawing(theme()), width=460)
+        st.image(drawing(theme()), width=460, alt="The same tokens in the cache of three methods")
         st.caption(
             "Schematic. Blue tokens keep their own slot, purple ones share a merged slot, dashed ones are evicted."
         )
@@ -103,7 +103,7 @@ def comparison_row(repeats: list[ComparisonEntry], job: jobs.JobStatus | None) -
 def recent(polls: bool) -> None:
     """Open jobs and recent comparisons, newest first; redrawn while a job runs."""
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.subheader("Recent comparisons", width="stretch")
+        st.header("Recent comparisons", width="stretch")
         options = {"type": "tertiary", "icon": ":material/refresh:", "help": "Rebuild the index of the folder of runs"}
         is_reindexed = permission.button("Reindex", permission.why_not(), **options)
     for problem in rebuild(runs_root()) if is_reindexed else []:

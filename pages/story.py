@@ -7,7 +7,7 @@ from functools import partial
 import streamlit as st
 
 from app.base import permission
-from app.base.text import plain
+from app.base.text import plain, unseen
 from app.base.widgets import attempt
 from app.figures.add_slide import present_button, talk_file, talk_html
 from app.figures.figure import slug
@@ -128,7 +128,7 @@ def view_row(story: Story, at: int, why: str) -> None:
     with st.container(border=True, key=f"story-view-{at}"):
         left, texts, buttons = st.columns([2, 5, 2], vertical_alignment="center")
         with left:
-            st.image(picture_of(view), width="stretch")
+            st.image(picture_of(view), width="stretch", alt=f"Picture of view {at + 1}: {view.title}")
             st.markdown(f"**{at + 1}**" if view.slide else f"**{at + 1} · {plain(view.title)}**  \n:small[a page]")
             if not view.slide:
                 st.caption("This view has no slide: open it, and add its figures.")
@@ -148,20 +148,17 @@ def view_row(story: Story, at: int, why: str) -> None:
             if caption != view.caption:
                 change(story.recaptioned(at, caption))
         with buttons, st.container(horizontal=True):
-            if permission.button(
-                "", why, icon=":material/arrow_upward:", key=f"up-{at}", help="Move up", disabled=at == 0
-            ):
-                change(story.moved(at, -1))
             last = at == len(story.views) - 1
-            if permission.button(
-                "", why, icon=":material/arrow_downward:", key=f"down-{at}", help="Move down", disabled=last
+            for name, words, icon, off, changed in (
+                ("up", "Move up", "arrow_upward", at == 0, lambda: story.moved(at, -1)),
+                ("down", "Move down", "arrow_downward", last, lambda: story.moved(at, 1)),
+                ("twice", "Duplicate", "content_copy", False, lambda: story.duplicated(at)),
+                ("delete", "Remove", "delete", False, lambda: story.without(at)),
             ):
-                change(story.moved(at, 1))
-            if permission.button("", why, icon=":material/content_copy:", key=f"twice-{at}", help="Duplicate"):
-                change(story.duplicated(at))
-            if permission.button("", why, icon=":material/delete:", key=f"delete-{at}", help="Remove"):
-                change(story.without(at))
-            if st.button("Open", key=f"open-{at}"):
+                label, looks = unseen(f"{words}: view {at + 1}"), {"icon": f":material/{icon}:", "help": words}
+                if permission.button(label, why, key=f"{name}-{at}", disabled=off, **looks):
+                    change(changed())
+            if st.button(f"Open {unseen(f'view {at + 1}')}", key=f"open-{at}"):
                 tell(story, at)
 
 

@@ -164,7 +164,7 @@ def lineage_of_slot(
 
 def whole_history(run: Run, layer: int, head: int) -> None:
     lineage, _, texts = page.head_history(run, layer, head)
-    st.subheader("The whole run")
+    st.header("The whole run")
     name = f"layer-{layer}-head-{head}"
     picture, counts = mosaic(lineage), state_counts(lineage)
     reading = timeline.read_token_mosaic(picture, counts)

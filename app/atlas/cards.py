@@ -51,7 +51,7 @@ def place_card(exhibit: Exhibit) -> Place:
     key = f"atlas-card-{exhibit.key.replace('/', '-')}"
     with st.container(border=True, width=CARD_WIDTH, gap="small", key=key):
         picture = st.empty()
-        picture.image(blank("drawing …", page_theme()), width="stretch")
+        picture.image(blank("drawing …", page_theme()), width="stretch", alt="")
         label, title = f"**{exhibit.label}**", exhibit.title if exhibit.short else None
         link(exhibit.paper.replace("-", "_"), label, help=title, exhibit=exhibit.slug, **run_in_url())
         return Place(exhibit, picture, st.empty(), st.empty())
@@ -89,7 +89,7 @@ def drawn_card(exhibit: Exhibit, sources: Sources) -> Card:
 
 def show_card(place: Place, card: Card, model: str) -> None:
     """Fill a card of the overview; `model` is the one in view."""
-    place.picture.image(card.picture, width="stretch")
+    place.picture.image(card.picture, width="stretch", alt=f"Thumbnail of {place.exhibit.label}")
     with place.line.container(gap="small"):
         if card.judged:
             judged = card.judged[0]

@@ -14,6 +14,11 @@ def plain(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]<>()#+\-!|~$:.&])", r"\\\1", unbroken)
 
 
+def unseen(words: str) -> str:
+    """Words of a button's label that screen readers read and that are not drawn (access.css)."""
+    return f":small[{plain(words)}]"
+
+
 def shorten(text: str, length: int = 90) -> str:
     """The beginning of a text on one line, cut between words."""
     return textwrap.shorten(text, length, placeholder=" …") if len(text) > length else text

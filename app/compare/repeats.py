@@ -75,7 +75,7 @@ def batch_section(record: RunRecord, repeat: Repeat, batch: analysis.Batch) -> s
         killer_section(batch, record, origin)
         ranking(batch)
         cell_section(batch, record.comparison_id)
-    st.subheader(f"Prompt {repeat.number} of {repeat.of}")
+    st.header(f"Prompt {repeat.number} of {repeat.of}")
     st.caption(plain(f"The needle's {repeat.words}." if repeat.planting else repeat.words))
     return budget
 

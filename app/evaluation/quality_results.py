@@ -199,7 +199,7 @@ def needles(tables: Tables, origin: Provenance) -> None:
 
 def prompts(rows: pd.DataFrame, tables: Tables, budget: str) -> None:
     """The prompts of a cell, the worst first, and a button to record one."""
-    st.subheader("The prompts behind a cell")
+    st.header("The prompts behind a cell")
     left, right = st.columns(2)
     tasks = [task for task in tables.ranks["task"].drop_duplicates() if task != quality_tables.ALL_TASKS]
     drop_stale_option("cell_task", tasks)

@@ -26,7 +26,7 @@ def speed_form(rows: pd.DataFrame) -> None:
     """The form; `rows` are those of earlier benchmarks, for the estimate."""
     left, right = st.columns(2, gap="large")
     with left:
-        st.subheader("Figures")
+        st.header("Figures")
         modes = st.multiselect(
             "Measure", list(bench_form.KINDS), FIRST, bench_form.KINDS.__getitem__, **in_url("modes"), wrap=True
         )
@@ -50,7 +50,7 @@ def speed_form(rows: pd.DataFrame) -> None:
         private = private_switch("bench_private")
     try:
         with right:
-            st.subheader("Methods")
+            st.header("Methods")
             chosen, budgets = method_section(0, "20%", "Measure")
             typed = hyper_parameter_section(chosen)
         job = bench_form.make_job(

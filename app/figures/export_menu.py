@@ -9,7 +9,7 @@ from functools import partial
 import streamlit as st
 
 from app.base import permission
-from app.base.text import plain
+from app.base.text import plain, unseen
 from app.base.theme import theme as page_theme
 from app.figures.add_slide import add_slide, slide_of
 from app.figures.figure import STORY_BUTTON, slug
@@ -49,24 +49,28 @@ def titled(offer: Offer, key: str) -> None:
 def menu(offer: Offer, key: str) -> None:
     """A button that opens the menu."""
     record_item(key, Item(offer.title, offer.build, offer.reading, offer.source, offer.has_picture))
-    with st.popover("", icon=":material/download:", help=HELP, type="tertiary", key=f"menu-{key}"):
-        name, query, theme = slug(offer.title), view_query(), page_theme()
+    with st.popover(
+        unseen(f"Export: {offer.title}"), icon=":material/download:", help=HELP, type="tertiary", key=f"menu-{key}"
+    ):
+        name, query, theme, of = slug(offer.title), view_query(), page_theme(), unseen(f"of {offer.title}")
         with st.container(horizontal=True, gap="small", width="content"):
             if offer.has_picture:
-                _pictures(offer, name, key, query, theme)
+                _pictures(offer, name, key, query, theme, of)
 
             def page() -> bytes:
                 slide = slide_of(offer.title, offer.build(), offer.reading, offer.source, query, theme)
                 return deck(Story(name=offer.title, views=(View(page="", slide=slide),)))
 
-            st.download_button("HTML", page, f"{name}.html", key=f"{key}-html", on_click="ignore")
+            st.download_button(f"HTML {of}", page, f"{name}.html", key=f"{key}-html", on_click="ignore")
         if offer.steps > 1:
             st.caption(f"GIF: {estimate_gif(offer.steps)}.")
-        if permission.button("Add to story", permission.why_not(), key=f"{key}-slide", **STORY_BUTTON):
+        if permission.button(
+            f"Add to story {unseen(f'({offer.title})')}", permission.why_not(), key=f"{key}-slide", **STORY_BUTTON
+        ):
             add_slide(offer.title, offer.build(), offer.reading, offer.source)
 
 
-def _pictures(offer: Offer, name: str, key: str, query: dict[str, str], theme: Theme) -> None:
+def _pictures(offer: Offer, name: str, key: str, query: dict[str, str], theme: Theme, of: str) -> None:
     writer, missing = image_writer(), browser() is None
     if missing:
         st.caption(NO_BROWSER)
@@ -86,5 +90,5 @@ def _pictures(offer: Offer, name: str, key: str, query: dict[str, str], theme: T
         kinds["gif"] = gif
     for kind, build in kinds.items():
         st.download_button(
-            kind.upper(), build, f"{name}.{kind}", key=f"{key}-{kind}", on_click="ignore", disabled=missing
+            f"{kind.upper()} {of}", build, f"{name}.{kind}", key=f"{key}-{kind}", on_click="ignore", disabled=missing
         )

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from app.base import permission
-from app.base.text import plain
+from app.base.text import plain, unseen
 from app.base.theme import theme as page_theme
 from app.figures.add_slide import add_slide
 from app.figures.image_writer import browser, image_writer
@@ -110,13 +110,13 @@ def heading(
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"heading-{key}"):
         st.markdown(f"**{plain(title)}**", width="stretch")
         with st.popover(
-            "",
+            unseen(f"Export: {title}"),
             icon=":material/download:",
             help="Export this figure, or add it to a story",
             type="tertiary",
             key=f"menu-{key}",
         ):
-            _downloads(draw, frame, reading, key, slug(filename), source)
+            _downloads(title, draw, frame, reading, key, slug(filename), source)
 
 
 def note(reading: str) -> None:
@@ -125,7 +125,13 @@ def note(reading: str) -> None:
 
 
 def _downloads(
-    draw: Callable[[], go.Figure], frame: pd.DataFrame, reading: str, key: str, name: str, source: FigureSource
+    title: str,
+    draw: Callable[[], go.Figure],
+    frame: pd.DataFrame,
+    reading: str,
+    key: str,
+    name: str,
+    source: FigureSource,
 ) -> None:
     theme = page_theme()
     missing = browser() is None
@@ -139,13 +145,16 @@ def _downloads(
         figure = draw()
         return writer.image(figure, kind, reading, picture_source(source, query, figure), theme)
 
+    of = unseen(f"of {title}")
     # In one row, so that the menu of a figure at the bottom of the window is not cut.
     with st.container(horizontal=True, gap="small", width="content"):
-        _button("PNG", lambda: image("png"), f"{name}.png", f"{key}-png", disabled=missing)
-        _button("SVG", lambda: image("svg"), f"{name}.svg", f"{key}-svg", disabled=missing)
-        _button("CSV", lambda: export.csv(frame), f"{name}.csv", f"{key}-csv")
-        _button("HTML", lambda: export.page(draw(), reading, str(source), theme), f"{name}.html", f"{key}-html")
-    if permission.button("Add to story", permission.why_not(), key=f"{key}-slide", **STORY_BUTTON):
+        _button(f"PNG {of}", lambda: image("png"), f"{name}.png", f"{key}-png", disabled=missing)
+        _button(f"SVG {of}", lambda: image("svg"), f"{name}.svg", f"{key}-svg", disabled=missing)
+        _button(f"CSV {of}", lambda: export.csv(frame), f"{name}.csv", f"{key}-csv")
+        _button(f"HTML {of}", lambda: export.page(draw(), reading, str(source), theme), f"{name}.html", f"{key}-html")
+    if permission.button(
+        f"Add to story {unseen(f'({title})')}", permission.why_not(), key=f"{key}-slide", **STORY_BUTTON
+    ):
         figure = draw()
         add_slide(str(figure.layout.title.text or "Figure"), figure, reading, source)
 

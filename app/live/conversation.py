@@ -121,7 +121,7 @@ def what_is_left(session: str, transcript: Transcript) -> None:
     known = {number: lane for number, lane in sorted(transcript.lanes.items()) if number and lane.held is not None}
     if not known or not transcript.texts:
         return
-    st.subheader("What is left of the text")
+    st.header("What is left of the text")
     labels = {str(number): lane.label for number, lane in known.items()}
     chosen = known[int(one_of("Lane", labels, key="lane"))]
     held = chosen.held

@@ -18,7 +18,7 @@ HTML = """
 <div class="kv-keys">
   <button class="open" title="Keyboard shortcuts of this page (?)">shortcuts ?</button>
   <dialog aria-label="Keyboard shortcuts of this page">
-    <h4>Keyboard shortcuts</h4><dl></dl><button class="close">close</button>
+    <h2>Keyboard shortcuts</h2><dl></dl><button class="close">close</button>
   </dialog>
 </div>
 """

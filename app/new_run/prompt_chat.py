@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import streamlit as st
 from pydantic import TypeAdapter, ValidationError
 
+from app.base.text import unseen
 from app.session.url_state import get_param, set_param
 from kvlab.common.errors import UserError
 from kvlab.requests.compare import OnePrompt
@@ -73,12 +74,12 @@ def _turn(place: int, number: int, count: int) -> None:
                 ("down", "arrow_downward", place + 1, place == count - 1),
             ):
                 st.button(
-                    "", icon=f":material/{icon}:", key=f"turn-{name}-{number}", help=f"Move {name}", type="tertiary",
-                    disabled=off, on_click=_move, args=(place, to),
+                    unseen(f"Move turn {place + 1} {name}"), icon=f":material/{icon}:", key=f"turn-{name}-{number}",
+                    help=f"Move {name}", type="tertiary", disabled=off, on_click=_move, args=(place, to),
                 )  # fmt: skip
             st.button(
-                "", icon=":material/delete:", key=f"turn-remove-{number}", help="Remove this turn", type="tertiary",
-                disabled=count == 1, on_click=_remove, args=(place,),
+                unseen(f"Remove turn {place + 1}"), icon=":material/delete:", key=f"turn-remove-{number}",
+                help="Remove this turn", type="tertiary", disabled=count == 1, on_click=_remove, args=(place,),
             )  # fmt: skip
         st.text_area(
             f"Turn {place + 1}",

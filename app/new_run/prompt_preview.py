@@ -24,7 +24,7 @@ STYLE = """<style>
 .kv-prompt i:nth-child(even) { background: rgba(201, 119, 0, 0.20); border-bottom: 1px solid rgba(201, 119, 0, 0.8); }
 .kv-prompt i.around { font-style: italic; font-family: monospace; font-size: 0.82rem; opacity: 0.8; }
 .kv-prompt mark { color: inherit; background: rgba(201, 119, 0, 0.28); border-bottom: 2px solid #c97700; }
-.kv-prompt del { opacity: 0.55; background: rgba(200, 80, 10, 0.18); }
+.kv-prompt del { opacity: 0.8; background: rgba(200, 80, 10, 0.18); }
 </style>"""
 
 

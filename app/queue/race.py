@@ -60,7 +60,7 @@ def _column(one: LiveText, colour: str) -> str:
     width = 0 if one.held is None else 100 * min(one.held, 1.0)
     return (
         f'<section role="listitem" class="kv-race-{one.state}" style="--hue: {colour}">'
-        f'<h4>{html.escape(one.label)}</h4><div class="kv-held" aria-hidden="true"><i style="width: {width:.1f}%"></i>'
+        f'<h2>{html.escape(one.label)}</h2><div class="kv-held" aria-hidden="true"><i style="width: {width:.1f}%"></i>'
         f"</div><small>{held}</small><p><span>{_text(one)}</span></p><small>{html.escape(_state(one))}</small></section>"
     )
 

@@ -22,7 +22,7 @@ STRIP = "decision-strip"
 
 def decision_section(run: Run, layer: int, head: int, token: int | None) -> None:
     """Scores of kept and evicted tokens, and the budget that keeping `token`, or else the fact, would have needed."""
-    st.subheader("The prompt's decision")
+    st.header("The prompt's decision")
     try:
         table = decision(run, layer, head)
     except UserError as error:

@@ -31,7 +31,7 @@ section {{ margin-bottom: 30px; overflow-x: auto; break-inside: avoid; }}
 .text {{ white-space: pre-wrap; overflow-wrap: anywhere; border: 1px solid #8884; border-radius: 8px;
   padding: 8px 12px; }}
 ins {{ background: rgba(200, 80, 10, .22); text-decoration: none; border-bottom: 2px solid rgb(200, 80, 10); }}
-del {{ opacity: .5; }}
+del {{ opacity: .68; }}
 details {{ margin: 10px 0; }}
 @page {{ size: {paper_width}px {paper_height}px; margin: {paper_edge}px; }}
 @media print {{

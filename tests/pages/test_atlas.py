@@ -247,7 +247,7 @@ def test_a_search_filters_list_and_cards_and_is_in_the_address(runs_root: Path, 
     ]
     assert set(table["paper"]) == {"KVMerger"}
     assert "3 of 73 figures and tables have Weights gaussian" in texts(page)
-    assert [header.value for header in page.subheader] == ["KVMerger"]
+    assert [header.value for header in page.header] == ["KVMerger"]
     page.text_input[0].set_value("  ").run()
     assert len(set(zip(listed(page)["paper"], listed(page)["number"], strict=True))) == len(EXHIBITS)
     assert not page.exception

@@ -63,7 +63,7 @@ def test_lighter_levels_show_what_they_have(runs_root: Path, open_page: Open, le
         write_synthetic_run(runs_root, method=method, level=level)
     page = open_page("compare")
     assert not page.exception
-    assert "Along the text" in [element.value for element in page.subheader]
+    assert "Along the text" in [element.value for element in page.header]
     if level == "off":
         assert "recorded no memory" in texts(page)
 

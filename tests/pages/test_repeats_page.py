@@ -36,7 +36,7 @@ def write_repeat(root: Path, number: int, answer: str | None = None, methods: tu
 
 def told(page: AppTest) -> str:
     assert not page.exception
-    every = [*page.markdown, *page.caption, *page.info, *page.warning, *page.error, *page.subheader]
+    every = [*page.markdown, *page.caption, *page.info, *page.warning, *page.error, *page.header]
     return "\n".join(str(element.value).replace("\\", "") for element in every).replace("\u00a0", " ")
 
 

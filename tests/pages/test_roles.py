@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
+from streamlit.testing.v1.element_tree import Button
 
 from app.base.permission import LOOKS, OTHERS
 from app.server.current_user import current_person
@@ -78,13 +79,18 @@ def visit(lab_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     set_current_user(current_person)
 
 
+def name(button: Button) -> str:
+    """What is written on a button, or its key if there is only an icon."""
+    return re.sub(r":small\[.*\]", "", button.label).strip() or str(button.key)
+
+
 def alive(page: AppTest) -> set[str]:
     """Buttons that could be pressed and are not known to change nothing."""
-    return {one.label or str(one.key) for one in page.button if not one.disabled and not HARMLESS.fullmatch(one.label)}
+    return {name(one) for one in page.button if not one.disabled and not HARMLESS.fullmatch(name(one))}
 
 
 def dead(page: AppTest) -> dict[str, str]:
-    return {one.label or str(one.key): one.help for one in page.button if one.disabled}
+    return {name(one): one.help for one in page.button if one.disabled}
 
 
 @pytest.mark.parametrize("name", [name for name in PAGES if name != "admin"])

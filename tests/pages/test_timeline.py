@@ -124,7 +124,7 @@ def test_of_many_slots_those_that_matter_are_listed(runs_root: Path, open_page: 
 def test_the_prompts_decision_is_shown_for_the_token_in_the_address_and_played(synthetic_runs, open_page):
     run = next(path for path in synthetic_runs.glob("newer-h2o*"))
     page = open_page("timeline", run=run.name, token="20")
-    text = "\n".join(str(element.value).replace("\\", "") for element in [*page.subheader, *page.caption])
+    text = "\n".join(str(element.value).replace("\\", "") for element in [*page.header, *page.caption])
     assert not page.exception
     assert "The prompt's decision" in text and "kept a slot" in text
     assert "The chosen token" in text and "heads" in text

@@ -109,7 +109,7 @@ def test_without_runs_it_says_so(runs_root: Path, open_page: Open, name: str):
 
 def test_the_health_of_every_run_compared_is_on_the_memory_page(synthetic_runs: Path, open_page: Open):
     page = open_page("memory", run="newer-keepkv-25pc-0")
-    assert "Health of the cache" in [heading.value for heading in page.subheader]
+    assert "Health of the cache" in [heading.value for heading in page.header]
     assert "No slot of 2 runs was non\\-finite" in texts(page)
     drawn = any("length over the longest part" in json.dumps(chart) for chart in charts(page))
     assert drawn or "lines are equal, so they are not drawn" in texts(page)

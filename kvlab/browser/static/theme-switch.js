@@ -1,7 +1,40 @@
 // Built by `make browser`. Do not edit: change the sources in kvlab/browser and build again.
-// Sources: src/components/theme-switch.js src/theme.js
-// SHA-256 of the sources: e3cb3290f260d25eafe8bcd6b276d47ee5701f722114349bef774be3619fd2b3
-// SHA-256 of the code: d49173de643d50b956d83c4ba299143c81df4428ef6a26534755c21f2e9c8934
+// Sources: src/access.js src/components/theme-switch.js src/plotly-charts.js src/theme.js
+// SHA-256 of the sources: a6c7db6cae70b267b749124c49700e5d16fcb03f0b1832d1528f74fdd0f96c9a
+// SHA-256 of the code: a989fe6c544618e1386b06c7546bee7c6ece24e7a469dce6c033f601277d27a8
+// src/plotly-charts.js
+var SETTLE_MS = 100;
+function watchPage(callback) {
+  let timer;
+  const run = () => {
+    timer = void 0;
+    callback();
+  };
+  const observer = new MutationObserver(() => {
+    timer ??= setTimeout(run, SETTLE_MS);
+  });
+  observer.observe(document.body, { childList: true, subtree: true, attributeFilter: ["class"] });
+  callback();
+  return () => {
+    clearTimeout(timer);
+    observer.disconnect();
+  };
+}
+
+// src/access.js
+var ICON = '[data-testid="stIconMaterial"]:not([aria-hidden])';
+var ICONS = `:is(a, button):has([data-testid="stMarkdownContainer"]) ${ICON}, [data-testid="stSidebarNavLink"] ${ICON}`;
+var SCROLLED = '[data-testid="stVerticalBlock"][overflow="auto"]:not([tabindex])';
+var isWatching = false;
+function watchAccess() {
+  if (isWatching) return;
+  isWatching = true;
+  watchPage(() => {
+    document.querySelectorAll(ICONS).forEach((icon) => icon.setAttribute("aria-hidden", "true"));
+    document.querySelectorAll(SCROLLED).forEach((box) => box.setAttribute("tabindex", "0"));
+  });
+}
+
 // src/theme.js
 var STORAGE_VERSION = 2;
 function storageKeys(paths, pathname) {
@@ -32,6 +65,7 @@ function themeName({ name, displayName }) {
 // src/components/theme-switch.js
 var REPORT_DELAY_MS = 60;
 function addThemeSwitch(component) {
+  watchAccess();
   const buttons = [...component.parentElement.querySelectorAll("[data-theme]")].map((node) => (
     /** @type {HTMLElement} */
     node

@@ -1,4 +1,5 @@
 /** @import { Component } from "../types.js" */
+import { watchAccess } from "../access.js";
 import { storageKeys, storedTheme, storeTheme, themeName } from "../theme.js";
 
 const REPORT_DELAY_MS = 60; // until Streamlit's front end knows the theme that it sends to the server
@@ -12,6 +13,7 @@ const REPORT_DELAY_MS = 60; // until Streamlit's front end knows the theme that 
  * @param {Component<{ paths: string[] }>} component
  */
 export default function addThemeSwitch(component) {
+  watchAccess();
   /** @type {HTMLElement[]} */
   const buttons = [...component.parentElement.querySelectorAll("[data-theme]")].map((node) => /** @type {HTMLElement} */ (node));
   const keys = storageKeys(component.data.paths, location.pathname);
