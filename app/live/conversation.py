@@ -14,13 +14,14 @@ from app.components.tokentext import tokentext
 from app.live.answers import answer_html, answer_note
 from app.live.sessions import act, last_failure, running_job, transcript_of
 from app.navigation.selection import runs_root
+from app.queue.submit import queue_and_open
 from app.session.url_state import in_url, set_param
 from kvlab import jobs
 from kvlab.common.formatting import format_bytes
 from kvlab.figures.base.palette import SEQUENTIAL, STATE_COLOURS
 from kvlab.live.transcript import Transcript, Turn
 from kvlab.report.views import Cue, TokenClass
-from kvlab.requests.live_session import LiveRequest
+from kvlab.requests.live_session import LiveRequest, comparison_of
 
 POLL_SECONDS = 0.4
 ANSWER_HEIGHT = 260  # pixels
@@ -98,12 +99,21 @@ def controls(session: str, request: LiveRequest, transcript: Transcript, job: jo
             ask(session, request, "again", last)
         if permission.button("Begin again", why, key="live-restart") and act(session, request, "restart"):
             st.rerun()
+        help_text = "Runs the lanes on context and last question as one recorded prompt, for every other page."
+        if permission.button("Record a comparison", why_no_comparison(last), help=help_text, key="live-compare"):
+            tokens = int(st.session_state.get("new_tokens", NEW_TOKENS))
+            queue_and_open("new_run", lambda: comparison_of(request, last, tokens))
         if st.button("New session", key="live-new"):
             set_param("session", None)
             st.rerun()
         with st.popover("Sampling"):
             st.number_input("Most new tokens", 1, 2048, NEW_TOKENS, **in_url("new_tokens"))
             st.number_input("Temperature", 0.0, 5.0, 0.0, 0.1, **in_url("temperature"))
+
+
+def why_no_comparison(question: str) -> str:
+    """Why the session cannot be recorded; empty if it can."""
+    return permission.why_not() or ("" if question else "Ask a question first.")
 
 
 def ask(session: str, request: LiveRequest, action: str, question: str) -> None:

@@ -16,14 +16,14 @@ from kvlab.catalogue.tasks import task_list
 from kvlab.common.errors import UserError
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.forms import compare_form
-from kvlab.jobs.size_check import BulkJob, bulk_too_big, comparison_of, longest_prompt, requested_device, worst_cases
+from kvlab.jobs.size_check import BulkJob, bulk_too_big, longest_prompt, requested_device, worst_cases
 from kvlab.jobs.work import Work
 from kvlab.model_info.chat_template import ChatFormat
 from kvlab.model_info.token_count import count_tokens
 from kvlab.planning import Machine, Plan, find_model, make_plan, this_machine
 from kvlab.planning.plan import can_plan
 from kvlab.requests.compare import CompareRequest, MethodChoice, RescueRequest
-from kvlab.requests.live_session import LiveJob
+from kvlab.requests.live_session import LiveJob, comparison_of
 
 MACHINE_SECONDS = 10  # after which free memory is measured again
 
@@ -90,7 +90,7 @@ def check_work(work: Work, root: Path) -> None:
     The worker checks again when it starts, as the machine may be fuller then.
     """
     if isinstance(work, LiveJob):
-        work = comparison_of(work)
+        work = comparison_of(work.request, "", work.max_new_tokens)
     if isinstance(work, CompareRequest):
         check_fits(work, root)
     elif not isinstance(work, RescueRequest):

@@ -28,7 +28,7 @@ from kvlab.planning.plan import FootprintOf, Manner, Plan, can_plan, make_plan
 from kvlab.planning.seconds import keep_speed, known_speed
 from kvlab.requests.compare import FULL, LARGEST_PROMPT_BYTES, CompareRequest, MethodChoice, RecordLevel, RescueRequest
 from kvlab.requests.compare import LOADING as LOADING_FIELDS
-from kvlab.requests.live_session import LiveJob
+from kvlab.requests.live_session import LiveJob, comparison_of
 
 ANSWER_TOKENS = 64  # of an answer; the tasks' own are shorter
 READER = MethodChoice(method="kvzip", budget=0.5)  # the method that fits read a window of text with
@@ -99,7 +99,7 @@ def too_big(request: Work, root: Path) -> str:
     if isinstance(request, RescueRequest):
         return ""  # it repeats a run that fitted
     if isinstance(request, LiveJob):
-        request = comparison_of(request)
+        request = comparison_of(request.request, "", request.max_new_tokens)
     try:
         if not isinstance(request, CompareRequest):
             return _too_big(request, root)
@@ -107,15 +107,6 @@ def too_big(request: Work, root: Path) -> str:
     except UserError:
         return ""  # loading the model reports the error, or downloads what is missing
     return plan.verdict if not plan.fits and can_plan(request, plan.machine) else ""
-
-
-def comparison_of(job: LiveJob) -> CompareRequest:
-    """A comparison that takes as much memory as a live session, recording nothing."""
-    part = job.request
-    placed = {name: getattr(part, name) for name in ("model", *LOADING_FIELDS, "chat", "system", "thinking")}
-    return CompareRequest(
-        prompt=part.context, choices=(FULL, *part.choices), max_new_tokens=job.max_new_tokens, level="off", **placed
-    )
 
 
 def _too_big(work: BulkJob, root: Path) -> str:

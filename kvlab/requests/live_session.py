@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from kvlab.common.validation import Strict, Text
-from kvlab.requests.compare import LARGEST_PROMPT_BYTES, MethodChoice, ModelRequest
+from kvlab.requests.compare import LARGEST_PROMPT_BYTES, LOADING, CompareRequest, MethodChoice, ModelRequest
 
 MOST_LANES, MOST_NEW_TOKENS = 5, 2048
 Action = Literal["start", "ask", "again", "lane", "restart"]
@@ -20,6 +20,15 @@ class LiveRequest(ModelRequest):
     context: Text = Field(min_length=1, max_length=LARGEST_PROMPT_BYTES)
     choices: tuple[MethodChoice, ...] = Field(min_length=1, max_length=MOST_LANES)
     seed: int = Field(0, ge=0, lt=2**31)
+
+
+def comparison_of(request: LiveRequest, question: str, max_new_tokens: int) -> CompareRequest:
+    """A recorded comparison of the lanes over context and question as one prompt: the question is in sight."""
+    placed = {name: getattr(request, name) for name in ("model", *LOADING, "chat", "system", "thinking")}
+    prompt = f"{request.context}\n\n{question}" if question else request.context
+    return CompareRequest(
+        prompt=prompt, choices=request.choices, max_new_tokens=max_new_tokens, seed=request.seed, **placed
+    )
 
 
 class LiveJob(Strict):

@@ -13,7 +13,7 @@ from app.live.answers import answer_html, answer_note
 from kvlab import jobs
 from kvlab.live.log import append_event
 from kvlab.live.transcript import Answer, Word
-from kvlab.requests.compare import MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.requests.live_session import LiveJob, LiveRequest
 
 Open = Callable[..., AppTest]
@@ -95,6 +95,16 @@ def test_a_question_becomes_a_job_and_a_second_one_waits_for_it(runs_root: Path,
     assert page.button(key="live-again").disabled
     page = page.button(key="live-stop").click().run()
     assert jobs.status(runs_root, job.job_id).state == "cancelled"
+
+
+def test_a_session_is_recorded_as_a_comparison_of_its_lanes(runs_root: Path, open_page: Open) -> None:
+    page = open_page("live", session=talked(runs_root), new_tokens="9")
+    page.button(key="live-compare").click().run()
+    request = jobs.request_of(runs_root, jobs.list_jobs(runs_root)[0].job_id)
+    assert isinstance(request, CompareRequest)
+    assert request.prompt == "a b c\n\nIs it <i>?"
+    assert request.choices == REQUEST.choices
+    assert request.max_new_tokens == 9
 
 
 def test_a_failed_job_says_why_and_keeps_what_was_said(
