@@ -79,7 +79,7 @@ def test_captions_icons_and_dropped_words_are_readable_in_both_themes(
         assert violations(page, ["color-contrast"]) == []
 
 
-# The colours from a text's own to the page's ground, as (red, green, blue, alpha) of 0 to 1, painted on a canvas to be read.
+# The colours from a text's own to the page's ground: (red, green, blue, alpha) of 0 to 1, read from a painted canvas.
 COLOURS = """text => {
   const canvas = Object.assign(document.createElement("canvas"), { width: 1, height: 1 }).getContext("2d");
   const read = (colour) => {
@@ -100,7 +100,7 @@ COLOURS = """text => {
 
 
 def contrast(colours: list[list[float]]) -> float:
-    """The contrast of WCAG 2 (equations of "relative luminance" and "contrast ratio") of a text with what is behind it."""
+    """The contrast ratio of a text with what is behind it, by the equations of WCAG 2."""
     ground = [1.0, 1.0, 1.0]
     for *colour, alpha in reversed(colours[1:]):
         ground = [alpha * above + (1 - alpha) * below for above, below in zip(colour, ground, strict=True)]
