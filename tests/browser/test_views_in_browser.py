@@ -70,17 +70,17 @@ def test_a_word_marks_the_chart_and_the_chart_lights_the_word(visit: Callable[..
 )
 def test_the_rest_of_a_page_follows_its_first_picture(visit: Callable[..., Any], name: str, last: str):
     page = visit(f"{name}?run={RUN}", height=1400)
-    page.locator("h3", has_text=last).wait_for()
+    page.locator("h2", has_text=last).wait_for()
     page.get_by_text("Drawing the rest").wait_for(state="detached")
 
 
 def test_a_link_to_what_comes_after_the_first_picture_says_what_it_shows(visit: Callable[..., Any]):
     page = visit("compare?comparison=some&bytes=allocated", height=1400)
-    page.get_by_text("Bytes of the cache: allocated").wait_for()
+    page.get_by_text("Bytes of the cache: allocated", exact=True).wait_for()
     settle(page, ".js-plotly-plot")
     assert "bytes=allocated" in page.url
     page.locator(".st-key-bytes").get_by_text("peak", exact=True).click()
-    page.get_by_text("Bytes of the cache: peak").wait_for()
+    page.get_by_text("Bytes of the cache: peak", exact=True).wait_for()
     until(page, "location.search.includes('bytes=peak')")
 
 
@@ -129,7 +129,7 @@ def test_no_key_is_lost_that_is_pressed_while_the_page_is_drawn(visit: Callable[
 def test_the_worst_head_is_one_click_away_and_the_rest_of_the_page_is_not_drawn_again(visit: Callable[..., Any]):
     page = visit("regret?run=some-h2o-25pc-0&layer=0&head=0&step=3", height=1400)
     came = Received(page)
-    page.locator("h3", has_text="Budget and regret").wait_for()
+    page.locator("h2", has_text="Budget and regret").wait_for()
     button = page.locator(".st-key-worst-head button")
     button.wait_for()
     layer, head = re.search(r"layer (\d+), head (\d+)", button.inner_text()).groups()
@@ -140,7 +140,7 @@ def test_the_worst_head_is_one_click_away_and_the_rest_of_the_page_is_not_drawn_
     came.clear()
     button.click()
     page.get_by_text("This head misses the most at step 3").wait_for()
-    page.locator("h3", has_text=f"Dropped tokens that layer {layer}, head {head} misses at step 3").wait_for()
+    page.locator("h2", has_text=f"Dropped tokens that layer {layer}, head {head} misses at step 3").wait_for()
     until(page, f"location.search.includes('layer={layer}') && location.search.includes('head={head}')")
     assert page.locator(".st-key-pick_head input").input_value() == head
     assert came.count(f"Dropped tokens that layer {layer}, head {head} misses at step 3".encode())
@@ -263,7 +263,7 @@ def test_a_click_on_a_cell_of_the_board_opens_its_map_and_pales_nothing(visit: C
     word = page.locator(".kv-text").first.inner_text().split()[0]
     page.get_by_label("Expected answer").fill(word)
     page.get_by_role("button", name="Score the runs").click()
-    page.get_by_text("Is the answer still right?").wait_for()
+    page.get_by_text("Is the answer still right?", exact=True).wait_for()
     board = ".st-key-board-chart .js-plotly-plot"
     settle(page, board)
     chart = page.locator(board)
