@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from kvlab.figures.base.palette import HUES, Theme, pick
+from kvlab.figures.base.words import plural
 from kvlab.live.transcript import Answer
 
 LEVELS = ((1.0, 0.55), (0.1, 0.32), (0.01, 0.14))  # least KL in nats, and the opacity of its shade
@@ -32,6 +33,7 @@ def answer_note(answer: Answer) -> str:
     """How many tokens, how long, and why it ended."""
     leaves = next((place for place, word in enumerate(answer.words, 1) if word.leaves), None)
     left = "" if leaves is None else f"leaves the full cache's text at token {leaves}"
-    count = f"{len(answer.words)} tokens"
+    count = plural(len(answer.words), "token")
     speed = f"{answer.seconds:.1f} s" if answer.reason else ""
-    return " · ".join(part for part in (count, speed, REASONS.get(answer.reason, answer.reason), left) if part)
+    empty = "only white space" if answer.words and not answer.text.strip() else ""
+    return " · ".join(part for part in (count, empty, speed, REASONS.get(answer.reason, answer.reason), left) if part)

@@ -12,7 +12,7 @@ import pytest
 from tests.browser.settle import until
 
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
-MOST_SECONDS = 4  # to wait for a page: the atlas draws its pictures for longer, each into a place that is there at once
+MOST_SECONDS = 2  # to wait for a page: the atlas draws its pictures for longer, each into a place that is there at once
 GRAVE = {"serious", "critical"}
 STREAMLITS_OWN = {
     "list": "the menu of pages has a div around each section's items",

@@ -142,3 +142,4 @@ def test_words_are_shaded_by_their_kl_and_escaped() -> None:
     answer.reason, answer.seconds = "end", 2.0
     assert "▍" not in answer_html(answer, "dark")
     assert answer_note(answer) == "4 tokens · 2.0 s · leaves the full cache's text at token 3"
+    assert answer_note(Answer([Word(" \n", None, False)])) == "1 token · only white space · writing"
