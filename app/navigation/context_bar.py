@@ -23,7 +23,7 @@ from kvlab.common.model_title import model_title
 from kvlab.report.views import Passages
 
 KEY, CLICKS = "context-bar", "context-clicks"
-STYLES = ("access.css", "context-bar.css", "small-window.css", "theme-switch-position.css")
+STYLES = ("access.css", "context-bar.css", "small-window.css", "sidebar.css")
 MAX_CHARACTERS = 20_000  # of a prompt that are sent to the browser
 LONGEST_FACT = 120  # characters, in the caption above the prompt
 WIDTHS = {"comparison": 250, "repeat": 104, "layer": 88, "head": 96, "step": 110}

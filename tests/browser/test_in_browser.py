@@ -68,6 +68,20 @@ def test_the_menu_keeps_what_is_looked_at(visit: Callable[..., Any], address: st
     page.wait_for_url(re.compile(r"/lineage\?.*layer=1.*head=1"))
 
 
+def test_groups_of_the_menu_fold_and_the_buttons_below_it_stay_visible(visit: Callable[..., Any]):
+    page = visit("regret")
+    button = page.get_by_role("button", name="Copy link")
+    button.wait_for()
+    box = button.bounding_box()
+    assert box["y"] + box["height"] <= page.viewport_size["height"], "below the menu, not below the window"
+    links = page.locator("[data-testid=stSidebarNavLink]")
+    shown = links.count()
+    page.locator("[data-testid=stNavSectionHeader]", has_text="Papers").click()
+    until(page, f"document.querySelectorAll('[data-testid=stSidebarNavLink]').length < {shown}")
+    links.last.scroll_into_view_if_needed()
+    assert button.bounding_box() == box, "the menu scrolls by itself"
+
+
 @pytest.mark.parametrize("name", ["regret", "memory", "autopsy", "keepkv"])
 def test_the_bar_stays_in_sight_while_the_page_scrolls_and_a_small_window_has_room(
     visit: Callable[..., Any], name: str
