@@ -14,10 +14,12 @@ from kvlab.trace.reader import Run
 
 CHANGES = {
     "tokens": "keep the chosen token",
+    "drop": "drop the chosen token",
     "heads": "evict nothing",
     "apart": "do not merge",
     "evict": "evict instead of merging",
 }
+OF_A_TOKEN = ("tokens", "drop")
 
 
 def edit_section(run: Run, layer: int, head: int, token: int | None, text: str) -> None:
@@ -31,28 +33,28 @@ def edit_section(run: Run, layer: int, head: int, token: int | None, text: str) 
     with right:
         where = one_of("Where", {"head": f"layer {layer}, head {head}", "all": "all layers and heads"}, key="where")
     why = permission.why_not()
-    if kind == "tokens" and not why:
+    if kind in OF_A_TOKEN and not why:
         why = why_not_token(run, token)
     with act:
         if permission.button("Run it again so", why, icon=":material/replay:", key="wall-rerun"):
             change = change_of(kind, layer, head, token, everywhere=where == "all")
             queue_and_open("new_run", lambda: rerun_with_restored(run.record, change))
     chosen = f" The chosen token is {token} “{text}”." if token is not None else ""
-    words = f"{run.record.label} runs twice: as it was, and with this change on top of its budget.{chosen}"
-    st.caption(plain(words))
+    words = f"{run.record.label} runs twice: as it was, and with this change. Slots kept come on top of its budget."
+    st.caption(plain(words + chosen))
 
 
 def why_not_token(run: Run, token: int | None) -> str:
-    """Why a token cannot be kept; empty if it can."""
+    """Why a token cannot be kept or dropped; empty if it can."""
     if token is None:
         return "Click a token on the wall or in a text first."
     if token >= run.record.prompt_tokens:
-        return "Only tokens of the prompt can be kept: choose an earlier one."
+        return "Only tokens of the prompt can be kept or dropped: choose an earlier one."
     return ""
 
 
 def change_of(kind: str, layer: int, head: int, token: int | None, everywhere: bool) -> Restore:
     """The change as a request."""
     heads = None if everywhere else ((layer, head),)
-    tokens = (token,) if kind == "tokens" and token is not None else ()
+    tokens = (token,) if kind in OF_A_TOKEN and token is not None else ()
     return Restore.model_validate({"kind": kind, "tokens": tokens, "heads": heads})

@@ -1,4 +1,4 @@
-"""Changes to a method's decisions that restore tokens, to see whether its answer comes back. Torch-free."""
+"""Changes to a method's decisions: restored or dropped tokens, to see whether its answer changes. Torch-free."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from kvlab.common.validation import Strict
 
-RestoreKind = Literal["tokens", "heads", "apart", "evict"]
+RestoreKind = Literal["tokens", "drop", "heads", "apart", "evict"]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 
 
@@ -17,6 +17,7 @@ class Restore(Strict):
     """One change to a method's decisions, in the KV heads `heads` ((layer, head); None: all).
 
     - `tokens`: the prompt's tokens at `tokens` keep slots of their own, on top of the budget.
+    - `drop`: the prompt's tokens at `tokens` are evicted by the prompt's decision; other tokens take their slots.
     - `heads`: nothing is evicted from these heads; they hold the full cache.
     - `apart`: slots that the prompt's decision would merge stay separate, on top of the budget.
     - `evict`: slots that would be merged, in the prompt or later, are evicted instead.
@@ -28,8 +29,8 @@ class Restore(Strict):
 
     @model_validator(mode="after")
     def _names_what_it_returns(self) -> Restore:
-        if (self.kind == "tokens") != bool(self.tokens):
-            raise ValueError("tokens are named where tokens are returned, and only there")
+        if (self.kind in ("tokens", "drop")) != bool(self.tokens):
+            raise ValueError("tokens are named where tokens are kept or dropped, and only there")
         return self
 
     def heads_of(self, layer: int, count: int) -> list[bool]:
@@ -42,6 +43,8 @@ class Restore(Strict):
         where = "" if self.heads is None else f" in {head_words(self.heads)}"
         if self.kind == "tokens":
             return f"+ {token_words(self.tokens)}{where}"
+        if self.kind == "drop":
+            return f"without {token_words(self.tokens)}{where}"
         if self.kind == "heads":
             return f"+ full cache{where or ' everywhere'}"
         return f"{'+ merged tokens apart' if self.kind == 'apart' else 'evicting instead of merging'}{where}"

@@ -102,6 +102,39 @@ def test_tokens_given_back_stay_beside_all_that_the_method_keeps(lab, method: st
     assert set(CHOSEN) <= held_positions(back)[0][0], "and never leave while decoding"
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_dropped_tokens_leave_and_others_take_their_slots(lab, method: str):
+    prefix = held(lab, method)
+    own = given(lab, prefix, method, None)
+    kept = held_positions(own)[0][0]
+    chosen = tuple(sorted(kept)[3:6])
+    cache = given(lab, prefix, method, Restore(kind="drop", tokens=chosen, heads=((0, 0), (1, 1))))
+    for one in (own, cache) if method == "d2o" else ():  # decides at the first token after the prompt
+        decode_one(lab, one, torch.tensor(5))
+    before, after = held_positions(own), held_positions(cache)
+    assert not set(chosen) & after[0][0], "its slots are evicted"
+    assert after[0][1] == before[0][1], "another head decides as before"
+    if method not in MERGING:
+        assert len(after[0][0]) == len(before[0][0]), "the budget stays the same"
+    decoded(lab, cache)
+    assert not set(chosen) & held_positions(cache)[0][0]
+
+
+def test_a_token_is_dropped_from_a_cache_that_has_room_for_all(lab):
+    cache = make_cache(lab, "h2o", 200, seed=3)
+    cache.settings.pipeline = giving_back(cache.settings.pipeline, None, (), 0)
+    prefill(lab, defer_decision(cache), text())
+    pipeline = make_cache(lab, "h2o", 200, seed=3).settings.pipeline
+    layers = [layer.layer_idx for layer in cache.compressed_layers()]
+    without = Prefix(cache).cache(
+        giving_back(pipeline, Restore(kind="drop", tokens=(9,), heads=((0, 0),)), layers, ROOM)
+    )
+    assert held_positions(without)[0] == [
+        set(range(64)) - {9},
+        *[set(range(64))] * (len(held_positions(without)[0]) - 1),
+    ]
+
+
 @pytest.mark.parametrize("method", ["keepkv", "zsmerge", "kvmerger", "d2o", "cam"])
 def test_evicting_instead_of_merging_leaves_what_stayed_as_it_was(lab, method: str):
     prefix = held(lab, method)
@@ -137,4 +170,5 @@ def test_names_are_short():
     assert head_words([(3, 2)]) == "layer 3 head 2"
     assert head_words([(1, 0), (2, 0), (4, 1)]) == "3 heads of layers 1-2, 4"
     assert Restore(tokens=(738, 739)).words == "+ tokens 738-739"
+    assert Restore(kind="drop", tokens=(738,), heads=((3, 2),)).words == "without token 738 in layer 3 head 2"
     assert Restore(kind="heads", heads=((3, 2),)).words == "+ full cache in layer 3 head 2"

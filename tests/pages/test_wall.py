@@ -79,6 +79,7 @@ def test_a_change_is_queued_as_two_runs_in_the_heads_it_names(runs_root: Path, o
     assert page.button(key="wall-rerun").disabled, "it is not a token of the prompt"
     for change, where, expected in (
         ("keep the chosen token", "layer 1, head 0", {"kind": "tokens", "tokens": (5,), "heads": ((1, 0),)}),
+        ("drop the chosen token", "layer 1, head 0", {"kind": "drop", "tokens": (5,), "heads": ((1, 0),)}),
         ("do not merge", "all layers and heads", {"kind": "apart", "tokens": (), "heads": None}),
     ):
         page = open_page(

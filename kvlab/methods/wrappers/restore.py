@@ -1,4 +1,4 @@
-"""Restore tokens or heads of any method: what if they had lost nothing?"""
+"""Restore tokens or heads of any method, or drop tokens: what if they had lost nothing, or just these?"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kvlab.methods.core.view import Seen, Slots, View
 from kvlab.requests.restore import Restore
 
 RETURNED = "returned"
-ON_TOP, PINNED, EVICTS = 1, 2, 3
+ON_TOP, PINNED, EVICTS, DROPPED = 1, 2, 3, 4
 
 
 def giving_back(pipeline: Pipeline, returned: Restore | None, layers: Sequence[int], room: int) -> Pipeline:
@@ -59,10 +59,20 @@ class GivingBack(Pipeline):
         prompt = view.phase == "prefill"
         marks = self.marks.of(view) if prompt else view.slots.extra[RETURNED]
         hidden = (marks == ON_TOP) if prompt else (marks == ON_TOP) | (marks == PINNED)
-        plan = super().plan(without(view, hidden & view.slots.valid))
+        seen = without(view, hidden & view.slots.valid)
+        drops = prompt and self.marks.returned.kind == "drop"
+        plan = self._plan_without(seen, (marks == DROPPED) & view.slots.valid) if drops else super().plan(seen)
         evicts = (marks == EVICTS).any(-1)
         plan = replace(plan, keep=plan.keep | (hidden & view.slots.valid), **_unmerged(plan, evicts))
         return replace(plan, extra=(plan.extra or {}) | {RETURNED: marks}) if prompt else plan
+
+    def _plan_without(self, view: View, dropped: Tensor) -> Plan:
+        """The method's plan as if the slots in `dropped` (B, H, S) did not exist; its budget stays."""
+        view = replace(view, slots=replace(view.slots, valid=view.slots.valid & ~dropped))
+        excess = max(int((view.slots.live() - view.budget).max()), 0)
+        plan = super().plan(replace(view, most_excess=excess)) if excess else Plan(view.slots.valid)
+        lost = None if plan.lost is None else plan.lost + (view.slots.votes * dropped).sum(-1)
+        return replace(plan, lost=lost)
 
 
 @dataclass(frozen=True)
@@ -96,7 +106,7 @@ class Marks:
         self._of: dict[int, Tensor] = {}
 
     def of(self, view: View) -> Tensor:
-        """Marks (B, H, S) int16: `ON_TOP`, `PINNED`, `EVICTS` or 0."""
+        """Marks (B, H, S) int16: `ON_TOP`, `PINNED`, `EVICTS`, `DROPPED` or 0."""
         return self._of[view.layer_idx]
 
     def settle(self, view: View, budget: Tensor) -> Tensor:
@@ -107,6 +117,10 @@ class Marks:
             marks = self._marks(view, self._inner_plan(view, budget)) * meant[:, None]
         elif self.returned.kind == "evict":
             marks = (marks + EVICTS) * meant[:, None]
+        elif self.returned.kind == "drop":
+            wanted = self._wanted(view) & meant[:, None]
+            marks = wanted.short() * DROPPED
+            budget = torch.minimum(budget, view.slots.live() - wanted.sum(-1))
         else:
             everything = (view.tokens_seen + self.room)[:, None]
             budget = torch.where(meant, torch.maximum(budget, everything), budget)
@@ -130,10 +144,13 @@ class Marks:
         if self.returned.kind == "apart":
             return merged.short() * ON_TOP
         taking = nothing if edges is None else _at(nothing, edges.target, edges.active)
-        chosen = torch.tensor(self.returned.tokens, dtype=torch.int32, device=slots.position.device)
-        wanted = torch.isin(slots.position, chosen) & slots.valid
         alone = plan.keep & ~taking
-        return torch.where(wanted, torch.where(alone, PINNED, ON_TOP), 0).short()
+        return torch.where(self._wanted(view), torch.where(alone, PINNED, ON_TOP), 0).short()
+
+    def _wanted(self, view: View) -> Tensor:
+        """Mask (B, H, S) of the chosen tokens' slots."""
+        chosen = torch.tensor(self.returned.tokens, dtype=torch.int32, device=view.slots.position.device)
+        return torch.isin(view.slots.position, chosen) & view.slots.valid
 
 
 def without(view: View, hidden: Tensor) -> View:
