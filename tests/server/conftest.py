@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvlab.server.settings import VARIABLE
-from kvlab.server.users import ALONE, Role, User, set_current_user
+from kvlab.server.users import ALONE, Role, User, acting_for, set_current_user
 
 PEOPLE = """
 [people]
@@ -31,6 +31,13 @@ def write_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
         return file
 
     return written
+
+
+@pytest.fixture(autouse=True)
+def nobody_acts() -> Iterator[None]:
+    """Undo, for this test, what a page opened by an earlier test of this process has set: who acts."""
+    with acting_for(ALONE):
+        yield
 
 
 @pytest.fixture
