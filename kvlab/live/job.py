@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from kvlab.common.errors import UserError
 from kvlab.engine.prompt import prompt_pieces
-from kvlab.live.events import Event
+from kvlab.live.events import Event, LaneSettled, TokenWritten
 from kvlab.live.log import append_event
 from kvlab.live.session import LiveSession, Sampling
 from kvlab.models.chat import chat_of
@@ -21,16 +23,21 @@ from kvlab.requests.live_session import LiveJob, LiveRequest
 
 MOST_SESSIONS = 4  # held at a time
 IDLE_SECONDS = 900.0  # after which a session gives its memory back
+HELD_EVERY = 8  # tokens of an answer after which what is left of the context is told again
 LOST = "The worker no longer held this session: the context was read again, and the conversation begins anew."
 
 
 @dataclass
 class HeldSession:
-    """A session in memory, the request it was started with, and when it was last used."""
+    """A session in memory, the request it was started with, when it was last used.
+
+    `told` is by lane the share of heads that hold each token of the context, in thousandths, as last told.
+    """
 
     session: LiveSession
     request: LiveRequest
     used: float = field(default_factory=time.monotonic)
+    told: dict[int, np.ndarray] = field(default_factory=dict)
 
 
 _held: OrderedDict[tuple[Path, str], HeldSession] = OrderedDict()
@@ -56,11 +63,18 @@ def run_live(job: LiveJob, root: Path, progress: Callable[[Progress], None], can
         held = _start(job, root, loaded, tell)
     held.used = time.monotonic()
     _held.move_to_end((root, job.session))
+    written = 0
     for event in _events(job, held.session, tell):
         tell(event.as_json())
         if cancelled():
             held.session.stop()
-    _tell_held(held.session, tell)
+        if isinstance(event, LaneSettled):
+            held.told.pop(event.lane, None)
+        written += isinstance(event, TokenWritten)
+        if written >= HELD_EVERY * len(held.session.lanes):
+            written = 0
+            _tell_held(held, tell)
+    _tell_held(held, tell)
     progress(Progress(stage="done", done=1, total=1))
 
 
@@ -104,9 +118,16 @@ def _events(job: LiveJob, session: LiveSession, tell: Callable[[dict[str, Any]],
         tell({"kind": "restarted", "message": ""})
 
 
-def _tell_held(session: LiveSession, tell: Callable[[dict[str, Any]], None]) -> None:
-    """Tell the share of heads that hold each token of the context, in every lane."""
-    for number, lane in enumerate(session.lanes):
-        if not lane.failure:
-            shares = lane.held_shares(len(session.ids))
-            tell({"kind": "held", "lane": number, "per_mille": (1000 * shares).round().astype(int).tolist()})
+def _tell_held(held: HeldSession, tell: Callable[[dict[str, Any]], None]) -> None:
+    """Tell the share of heads that hold each token of the context, in every lane; after the first time only changes."""
+    for number, lane in enumerate(held.session.lanes):
+        if lane.failure:
+            continue
+        shares = (1000 * lane.held_shares(len(held.session.ids))).round().astype(int)
+        before = held.told.get(number)
+        held.told[number] = shares
+        if before is None:
+            tell({"kind": "held", "lane": number, "per_mille": shares.tolist()})
+        elif (changed := np.flatnonzero(shares != before)).size:
+            changes = {"tokens": changed.tolist(), "per_mille": shares[changed].tolist()}
+            tell({"kind": "held_changes", "lane": number, **changes})

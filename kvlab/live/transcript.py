@@ -93,6 +93,11 @@ class Transcript:
     def _held(self, event: Mapping[str, Any]) -> None:
         self.lanes[event["lane"]].held = np.array(event["per_mille"], np.float32) / 1000
 
+    def _held_changes(self, event: Mapping[str, Any]) -> None:
+        lane = self.lanes[event["lane"]]
+        if lane.held is not None:
+            lane.held[event["tokens"]] = np.array(event["per_mille"], np.float32) / 1000
+
     def _question(self, event: Mapping[str, Any]) -> None:
         del self.turns[event["turn"] :]
         self.turns.append(Turn(event["text"]))

@@ -67,6 +67,24 @@ def test_what_is_held_of_the_context_is_told_for_every_lane(tmp_path: Path) -> N
     assert float(after.mean()) <= float(lane.mean())
 
 
+def test_what_is_held_is_told_while_an_answer_is_written(tmp_path: Path) -> None:
+    action(tmp_path, "start")
+    told = action(tmp_path, "ask", question="Who?", max_new_tokens=24).lanes
+    kinds = [event["kind"] for event in read_events(tmp_path, "one")[0]]
+    first = kinds.index("held_changes")
+    assert first < kinds.index("answer_ended"), "before the answers end"
+    assert kinds[:first].count("token") == jobs.HELD_EVERY * 2
+    (held,) = jobs._held.values()
+    for number, lane in enumerate(held.session.lanes):
+        shares = lane.held_shares(len(held.session.ids))
+        assert np.allclose(told[number].held, shares, atol=6e-4), "changes add up to what is held"
+    action(tmp_path, "lane", lane=1, choice={"method": "snapkv", "budget": 0.5})
+    shares = held.session.lanes[1].held_shares(len(held.session.ids))
+    changed = action(tmp_path, "ask", question="Who?", max_new_tokens=24).lanes[1].held
+    assert changed is not None
+    assert abs(float(changed.mean()) - float(shares.mean())) < 0.05
+
+
 def test_another_method_of_a_lane_begins_the_conversation_again(tmp_path: Path) -> None:
     action(tmp_path, "start")
     action(tmp_path, "ask", question="Who?")
