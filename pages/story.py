@@ -9,7 +9,8 @@ import streamlit as st
 from app.base import permission
 from app.base.text import plain, unseen
 from app.base.widgets import attempt
-from app.figures.add_slide import present_button, talk_file, talk_html
+from app.components.present import present_button
+from app.figures.add_slide import talk_file, talk_html
 from app.figures.figure import slug
 from app.navigation.selection import runs_root
 from app.run_views import page
@@ -93,7 +94,7 @@ def import_section() -> None:
 def actions(story: Story) -> None:
     with st.container(horizontal=True):
         try:
-            present_button(story, talk_html(story, story.model_dump_json()))
+            present_button(talk_html(story, story.model_dump_json()), key="story-present")
         except UserError as error:
             st.error(plain(str(error)))
         if st.button("Walk through the pages", icon=":material/slideshow:", key="story-tell"):

@@ -14,7 +14,6 @@ from app.figures.page_contents import Item
 from app.figures.provenance import slide_words, view_query
 from app.session.open_runs import runs_root
 from app.session.url_state import current_page
-from kvlab.browser import read_static
 from kvlab.common.errors import UserError
 from kvlab.figures.base.palette import Theme
 from kvlab.report.deck import deck
@@ -26,13 +25,6 @@ from kvlab.trace.stories import LARGEST_FIGURE, Kind, Slide, Story, View, list_s
 
 STORY = "story-name"
 MOST_SLIDES = 3  # of a whole view
-
-_present = st.components.v2.component(
-    "kvlab_present",
-    html='<button class="kv-present" type="button">Present</button>',
-    css=read_static("present.css"),
-    js=read_static("present.js"),
-)
 
 
 def slide_of(
@@ -96,11 +88,6 @@ def default_story() -> str:
     """The user's first story, or the name of a new one."""
     user = acting().name
     return next(iter(list_stories(runs_root(), own=True)), f"Story of {user}" if user else "My story")
-
-
-def present_button(story: Story, talk_html: str) -> None:
-    """A button that opens the talk in a new tab."""
-    _present(key="story-present", data={"html": talk_html, "name": story.name})
 
 
 @st.cache_data(max_entries=4, show_spinner="Creating the talk")

@@ -1,5 +1,6 @@
-/* Bundles every file of src/components/ (ES modules that Streamlit imports) and src/talk-views.js (a classic script for
-   exported talks) into static/. `node build.mjs --check` writes nothing and fails if a file of static/ is out of date. */
+/* Bundles every file of src/components/ (ES modules that Streamlit imports), src/talk-views.js and src/live-replay.js
+   (classic scripts for exported talks and replays) into static/. `node build.mjs --check` writes nothing and fails if a
+   file of static/ is out of date. */
 
 import { createHash } from "node:crypto";
 import { readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
@@ -9,7 +10,8 @@ import { build } from "esbuild";
 
 const root = dirname(fileURLToPath(import.meta.url));
 const components = readdirSync(`${root}/src/components`).map((name) => ({ entry: `src/components/${name}`, format: "esm" }));
-const entries = [...components, { entry: "src/talk-views.js", format: "iife" }];
+const scripts = ["talk-views.js", "live-replay.js"].map((name) => ({ entry: `src/${name}`, format: "iife" }));
+const entries = [...components, ...scripts];
 
 const sha256 = (...parts) => parts.reduce((hash, part) => hash.update(part), createHash("sha256")).digest("hex");
 

@@ -58,6 +58,13 @@ def talked(root: Path) -> str:
     )
 
 
+def test_a_session_is_replayed_as_a_page_of_its_own(runs_root: Path, open_page: Open) -> None:
+    page = open_page("live", session=talked(runs_root))
+    page = page.toggle(key="live-replay").set_value(True).run()
+    assert not page.exception
+    assert "plays without a server" in told(page)
+
+
 def test_the_form_opens_a_session_whose_context_is_read_by_a_job(runs_root: Path, open_page: Open) -> None:
     page = open_page("live")
     assert not page.exception
@@ -80,7 +87,7 @@ def test_a_conversation_is_drawn_from_its_events(runs_root: Path, open_page: Ope
     assert "yes &lt;b&gt;" in words
     assert "20 % of the full cache" not in words and "30 % of the full cache" in words
     assert "leaves the full cache's text at token 2" in words
-    assert "33 % of the tokens are in no head any more; a head holds 35 % on average." in words
+    assert "33 % of the tokens have no slot of their own in any head; a head holds 35 % on average." in words
     assert page.button(key="live-stop").disabled
     assert not page.button(key="live-again").disabled
 

@@ -1,0 +1,107 @@
+/* What a live session showed at each step of its replay. */
+
+/**
+ * @typedef {{ kind: string, lane?: number, turn?: number, text?: string, texts?: string[], label?: string,
+ *   kl?: number | null, leaves?: boolean, live_bytes?: number, full_bytes?: number, tokens?: number | number[],
+ *   per_mille?: number[], reason?: string, message?: string }} SessionEvent
+ * @typedef {{ text: string, kl: number | null, leaves: boolean }} Word
+ * @typedef {{ label: string, bytes: number, failure: string, words: Word[], reason: string, held: Float32Array | null }} LaneState
+ * @typedef {{ question: string, turn: number, fullBytes: number, lanes: LaneState[] }} SessionState
+ */
+
+/**
+ * Where each step ends in the list of events: one token of every lane is a step, and so are the compressed context and
+ * each question.
+ * @param {SessionEvent[]} events
+ * @returns {number[]} numbers of events that have happened by the end of each step
+ */
+export function stepEnds(events) {
+  const ends = [];
+  const written = new Set();
+  events.forEach(({ kind, lane }, index) => {
+    const begins = kind === "question" || (kind === "token" && (written.size === 0 || written.has(lane)));
+    if (begins) {
+      if (index > 0) ends.push(index);
+      written.clear();
+    }
+    if (kind === "token") written.add(lane);
+  });
+  ends.push(events.length);
+  return ends;
+}
+
+/**
+ * The session after the first events.
+ * @param {SessionEvent[]} events
+ * @param {number} count
+ * @returns {SessionState}
+ */
+export function stateAfter(events, count) {
+  /** @type {SessionState} */
+  const state = { question: "", turn: -1, fullBytes: 0, lanes: [] };
+  for (const event of events.slice(0, count)) follow(state, event);
+  return state;
+}
+
+/**
+ * @param {SessionState} state
+ * @param {SessionEvent} event
+ */
+function follow(state, event) {
+  const lane = event.lane === undefined ? undefined : (state.lanes[event.lane] ??= newLane());
+  switch (event.kind) {
+    case "question":
+      state.question = event.text ?? "";
+      state.turn = event.turn ?? 0;
+      for (const one of state.lanes) Object.assign(one, { words: [], reason: "" });
+      break;
+    case "restarted":
+      Object.assign(state, { question: "", turn: -1 });
+      for (const one of state.lanes) Object.assign(one, { words: [], reason: "" });
+      break;
+    default:
+      if (lane) followInLane(state, lane, event);
+  }
+}
+
+/**
+ * @param {SessionState} state
+ * @param {LaneState} lane
+ * @param {SessionEvent} event
+ */
+function followInLane(state, lane, event) {
+  switch (event.kind) {
+    case "lane_settled":
+      Object.assign(lane, { label: event.label, bytes: event.live_bytes, failure: "" });
+      state.fullBytes = event.full_bytes ?? 0;
+      break;
+    case "lane_failed":
+      lane.failure = event.message ?? "";
+      break;
+    case "token":
+      lane.words.push({ text: event.text ?? "", kl: event.kl ?? null, leaves: event.leaves ?? false });
+      break;
+    case "answer_ended":
+      Object.assign(lane, { reason: event.reason, bytes: event.live_bytes });
+      if (event.lane === 0) state.fullBytes = event.live_bytes ?? 0;
+      break;
+    case "held":
+      lane.held = Float32Array.from(event.per_mille ?? [], (share) => share / 1000);
+      break;
+    case "held_changes":
+      changeHeld(lane.held, /** @type {number[]} */ (event.tokens), event.per_mille ?? []);
+      break;
+  }
+}
+
+/**
+ * @param {Float32Array | null} held
+ * @param {number[]} tokens
+ * @param {number[]} shares thousandths
+ */
+function changeHeld(held, tokens, shares) {
+  if (held) tokens.forEach((token, index) => (held[token] = shares[index] / 1000));
+}
+
+/** @returns {LaneState} */
+const newLane = () => ({ label: "", bytes: 0, failure: "", words: [], reason: "", held: null });

@@ -1,0 +1,45 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { stateAfter, stepEnds } from "../src/replay/state.js";
+
+const token = (lane, text, more = {}) => ({ kind: "token", turn: 0, lane, text, kl: null, leaves: false, ...more });
+const EVENTS = [
+  { kind: "lane_settled", lane: 0, label: "full 100 %", live_bytes: 1000, full_bytes: 1000 },
+  { kind: "lane_settled", lane: 1, label: "h2o 20 %", live_bytes: 200, full_bytes: 1000 },
+  { kind: "held", lane: 1, per_mille: [1000, 250, 0] },
+  { kind: "question", turn: 0, text: "Who?" },
+  token(0, "The"),
+  token(1, "The", { kl: 0.2 }),
+  token(0, " cat"),
+  token(1, " dog", { kl: 1.5, leaves: true }),
+  { kind: "held_changes", lane: 1, tokens: [1], per_mille: [0] },
+  token(1, "s"),
+  { kind: "answer_ended", lane: 1, turn: 0, reason: "length", live_bytes: 210 },
+  { kind: "question", turn: 1, text: "Why?" },
+  token(0, "So"),
+];
+
+test("a step is one token of every lane, the compressed context, or a question", () => {
+  assert.deepEqual(stepEnds(EVENTS), [3, 4, 6, 9, 11, 12, 13]);
+});
+
+test("the state at a step is what the events up to it tell", () => {
+  const ends = stepEnds(EVENTS);
+  const start = stateAfter(EVENTS, ends[0]);
+  assert.deepEqual([start.question, start.lanes[1].label, start.lanes[1].bytes], ["", "h2o 20 %", 200]);
+  assert.deepEqual([...start.lanes[1].held], [1, 0.25, 0]);
+  const later = stateAfter(EVENTS, ends[3]);
+  assert.equal(later.lanes[1].words.map(({ text }) => text).join(""), "The dog");
+  assert.deepEqual(later.lanes[1].words.map(({ leaves }) => leaves), [false, true]);
+  assert.deepEqual([...later.lanes[1].held], [1, 0, 0]);
+  assert.deepEqual([...start.lanes[1].held], [1, 0.25, 0], "earlier states stay as they were");
+  const ended = stateAfter(EVENTS, ends[4]).lanes[1];
+  assert.deepEqual([ended.reason, ended.bytes], ["length", 210]);
+  const next = stateAfter(EVENTS, ends[6]);
+  assert.deepEqual([next.question, next.lanes[0].words.length, next.lanes[1].words.length], ["Why?", 1, 0]);
+});
+
+test("a conversation that begins again has no question and no words", () => {
+  const state = stateAfter([...EVENTS, { kind: "restarted", message: "" }], EVENTS.length + 1);
+  assert.deepEqual([state.question, state.lanes[0].words.length, state.lanes[1].bytes], ["", 0, 210]);
+});
