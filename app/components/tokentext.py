@@ -63,11 +63,13 @@ def tokentext(
     scroll: int | None = None,
     title: str = "The text, token by token",
     source: FigureSource = "",
+    notes: Sequence[str] = (),
 ) -> Any:
     """Mount the panel under its title and menu: token i is shaded as `classes[codes[i]]`.
 
     With `on_chosen` words can be chosen (click, then shift-click); the result's `chosen` is then [first, last]. The
-    panel keeps its scroll position while `identity` is the same. `scroll` brings a token into view.
+    panel keeps its scroll position while `identity` is the same. `scroll` brings a token into view. `notes` (per token)
+    are shown beside the class of the token under the pointer.
     """
     build = lambda: Text(texts=tuple(texts), codes=tuple(codes.tolist()), classes=tuple(classes), chosen=chosen)  # noqa: E731
     titled(Offer(title, build, READING, source, has_picture=True), key)
@@ -80,6 +82,7 @@ def tokentext(
         "chosen": None if chosen is None else list(chosen),
         "choosing": on_chosen is not None,
         "scroll": scroll,
+        "notes": list(notes),
         "hint": f"{hint} Click a word to choose it, shift-click another to choose all words between."
         if on_chosen
         else hint,

@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-import numpy as np
 import streamlit as st
 
 from app.base import permission
-from app.base.text import plain, shorten
+from app.base.text import plain
 from app.base.theme import theme as page_theme
-from app.base.widgets import attempt, one_of
-from app.components.payload import SentTexts
-from app.components.present import present_button
-from app.components.tokentext import tokentext
+from app.base.widgets import attempt
 from app.live.answers import answer_html, answer_note
+from app.live.context_text import what_is_left
+from app.live.replay import replay_section
 from app.live.sessions import act, last_failure, running_job, transcript_of
 from app.navigation.selection import runs_root
 from app.queue.submit import queue_and_open
 from app.session.url_state import in_url, set_param
 from kvlab import jobs
 from kvlab.common.formatting import format_bytes
-from kvlab.common.model_title import model_title
-from kvlab.figures.base.palette import SEQUENTIAL, STATE_COLOURS
-from kvlab.live.log import read_events
 from kvlab.live.transcript import Transcript, Turn
-from kvlab.report.live_replay import KEYS, replay
-from kvlab.report.views import Cue, TokenClass
 from kvlab.requests.live_session import LiveRequest, comparison_of
 
 POLL_SECONDS = 0.4
 ANSWER_HEIGHT = 260  # pixels
 NEW_TOKENS = 64
-SHARES = (0.0, 0.1, 0.3, 0.6, 0.999)  # upper ends of the classes of held shares; the last class is all heads
-NAMES = ("no slot of its own", "in up to 10 %", "in up to 30 %", "in up to 60 %", "in most heads", "in all heads")
-CUES: tuple[Cue, ...] = ("strike", "faint", "none", "none", "none", "none")
 
 
 def conversation(session: str, request: LiveRequest) -> None:
@@ -111,23 +101,12 @@ def controls(session: str, request: LiveRequest, transcript: Transcript, job: jo
             set_param("session", None)
             st.rerun()
         if job is None:
-            st.toggle("Replay", key="live-replay", help="Play the session step by step, in a tab or as a file.")
+            st.toggle("Replay", help="Play the session step by step, in a tab or as a file.", **in_url("replay"))
         with st.popover("Sampling"):
             st.number_input("Most new tokens", 1, 2048, NEW_TOKENS, **in_url("new_tokens"))
             st.number_input("Temperature", 0.0, 5.0, 0.0, 0.1, **in_url("temperature"))
-    if job is None and st.session_state.get("live-replay"):
+    if job is None and st.session_state.get("replay"):
         replay_section(session, request)
-
-
-def replay_section(session: str, request: LiveRequest) -> None:
-    """The session as a page that plays its steps: in a new tab, or as a file."""
-    events, _ = read_events(runs_root(), session)
-    title = f"{model_title(request.model)}: {shorten(request.context.strip())}"
-    page = replay(events, title, page_theme())
-    with st.container(horizontal=True, gap="small", vertical_alignment="center"):
-        present_button(page, key="live-present")
-        st.download_button("HTML", page, f"live-{session}.html", key="live-html", on_click="ignore")
-        st.caption(plain(f"{format_bytes(len(page.encode()))}; it plays without a server or network. {KEYS}."))
 
 
 def why_no_comparison(question: str) -> str:
@@ -143,33 +122,3 @@ def ask(session: str, request: LiveRequest, action: str, question: str) -> None:
     }
     if act(session, request, action, question=question, **sampling):  # type: ignore[arg-type]
         st.rerun()
-
-
-def what_is_left(session: str, transcript: Transcript) -> None:
-    """The context, each token shaded by the share of all layers and heads that hold it in a slot of its own."""
-    known = {number: lane for number, lane in sorted(transcript.lanes.items()) if number and lane.held is not None}
-    if not known or not transcript.texts:
-        return
-    st.header("What is left of the text")
-    labels = {str(number): lane.label for number, lane in known.items()}
-    chosen = known[int(one_of("Lane", labels, key="lane"))]
-    held = chosen.held
-    assert held is not None
-    codes = np.searchsorted(SHARES, held - 1e-6, side="left").astype(np.uint8)
-    gone = float((held == 0).mean())
-    tokentext(
-        SentTexts(transcript.texts), codes, held_classes(), identity=f"{session}/{chosen.label}", key="live-canvas",
-        title=f"{chosen.label}: share of layers and heads that hold each token",
-    )  # fmt: skip
-    mean = 100 * float(held.mean())
-    words = f"{100 * gone:.0f} % of the tokens have no slot of their own in any head"
-    st.caption(plain(f"{words}; a head holds {mean:.0f} % on average."))
-
-
-def held_classes() -> tuple[TokenClass, ...]:
-    """Looks of the classes of `NAMES`, from dropped everywhere to held everywhere."""
-    light, dark = (SEQUENTIAL[theme] for theme in ("light", "dark"))
-    colours = [STATE_COLOURS["evicted"], *zip(light[1:], dark[1:], strict=True)]
-    return tuple(
-        TokenClass(name=name, colour=colour, cue=cue) for name, colour, cue in zip(NAMES, colours, CUES, strict=True)
-    )

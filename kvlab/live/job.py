@@ -31,7 +31,8 @@ LOST = "The worker no longer held this session: the context was read again, and 
 class HeldSession:
     """A session in memory, the request it was started with, when it was last used.
 
-    `told` is by lane the share of heads that hold each token of the context, in thousandths, as last told.
+    `told` is by lane what heads hold of each token of the context, as last told: (2, tokens) thousandths of all heads,
+    in its own slot and in another's.
     """
 
     session: LiveSession
@@ -119,15 +120,20 @@ def _events(job: LiveJob, session: LiveSession, tell: Callable[[dict[str, Any]],
 
 
 def _tell_held(held: HeldSession, tell: Callable[[dict[str, Any]], None]) -> None:
-    """Tell the share of heads that hold each token of the context, in every lane; after the first time only changes."""
+    """Tell what heads hold of each token of the context, in every lane; after the first time only changes."""
     for number, lane in enumerate(held.session.lanes):
         if lane.failure:
             continue
-        shares = (1000 * lane.held_shares(len(held.session.ids))).round().astype(int)
+        shares = lane.context_shares()
+        now = (1000 * np.stack([shares.own, shares.merged])).round().astype(int)
         before = held.told.get(number)
-        held.told[number] = shares
+        held.told[number] = now
+        own, merged = now
         if before is None:
-            tell({"kind": "held", "lane": number, "per_mille": shares.tolist()})
-        elif (changed := np.flatnonzero(shares != before)).size:
-            changes = {"tokens": changed.tolist(), "per_mille": shares[changed].tolist()}
-            tell({"kind": "held_changes", "lane": number, **changes})
+            tell({"kind": "held", "lane": number, "per_mille": own.tolist()})
+            if merged.any():
+                owners = lane.merges.most_common_owners().tolist()
+                tell({"kind": "merged", "lane": number, "per_mille": merged.tolist(), "into": owners})
+        elif (changed := np.flatnonzero((now != before).any(0))).size:
+            changes = {"per_mille": own[changed].tolist(), "merged": merged[changed].tolist()}
+            tell({"kind": "held_changes", "lane": number, "tokens": changed.tolist(), **changes})

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.cache.cache_copy import copy_cache
+from kvlab.live.merges import ContextMerges, ContextShares, context_shares
 from kvlab.methods import make_method
 from kvlab.methods.wrappers.pin_tokens import keeping
 from kvlab.models.load import LoadedModel
@@ -23,11 +23,13 @@ class Lane:
     """A method with its own cache. `tokens_seen` counts all tokens read; `answer` are ids of the present answer.
 
     `follows` is whether its text equals the full cache's so far. `settled` is a copy of the cache as it was after the
-    context, and `before` one from before the last question, with the tokens seen and `follows` of then.
+    context, `merges` what was merged then, and `before` a copy from before the last question, with the tokens seen and
+    `follows` of then.
     """
 
     choice: MethodChoice
     cache: CompressedCache
+    merges: ContextMerges
     tokens_seen: int = 0
     answer: list[int] = field(default_factory=list)
     text: str = ""
@@ -37,21 +39,26 @@ class Lane:
     before: tuple[CompressedCache, int, bool] | None = None
 
     @classmethod
-    def new(cls, loaded: LoadedModel, choice: MethodChoice, seed: int) -> Lane:
-        """A lane that has read nothing. Raises UserError if the method refuses the model or the budget."""
+    def new(cls, loaded: LoadedModel, choice: MethodChoice, seed: int, tokens: int) -> Lane:
+        """A lane that has read nothing yet of a context of so many tokens.
+
+        Raises UserError if the method refuses the model or the budget.
+        """
         method = make_method(choice.method, **choice.hyper_parameters)
         cache = make_cache(loaded, method, choice.budget, seed=seed)
         cache.settings.pipeline = keeping(cache.settings.pipeline, choice.force_keep)
-        return cls(choice, cache)
+        cache.settings.observer = merges = ContextMerges(tokens)
+        return cls(choice, cache, merges)
 
-    def settle(self, tokens: int) -> None:
-        """Remember the state after a context of so many tokens."""
-        self.tokens_seen, self.settled = tokens, copy_cache(self.cache)
+    def settle(self) -> None:
+        """Remember the state after the context."""
+        self.cache.settings.observer = None  # later decisions run in place, which an observer prevents
+        self.tokens_seen, self.settled = self.merges.tokens, copy_cache(self.cache)
 
-    def restart(self, tokens: int) -> None:
+    def restart(self) -> None:
         """Return to the state after the context."""
         if self.settled is not None:
-            self.cache, self.tokens_seen, self.follows = copy_cache(self.settled), tokens, True
+            self.cache, self.tokens_seen, self.follows = copy_cache(self.settled), self.merges.tokens, True
         self.before, self.answer, self.text = None, [], ""
 
     def fail(self, error: Exception) -> None:
@@ -82,16 +89,9 @@ class Lane:
         added, self.text = whole[len(self.text) :], whole
         return added
 
-    def held_shares(self, tokens: int) -> np.ndarray:
-        """(tokens,) float64: share of all layers and heads that hold each of the first tokens in a slot of its own."""
-        counts, heads = np.zeros(tokens), 0
-        for layer in self.cache.compressed_layers():
-            for table in layer.tables:
-                position = table.visible().position
-                heads += position.shape[0] * position.shape[1]
-                kept = position[(position >= 0) & (position < tokens)].long()
-                counts += torch.bincount(kept, minlength=tokens).cpu().numpy()
-        return counts / max(heads, 1)
+    def context_shares(self) -> ContextShares:
+        """What all layers and heads still hold of the context."""
+        return context_shares(self.cache.compressed_layers(), self.merges.tokens, self.merges)
 
     @property
     def live_bytes(self) -> int:

@@ -58,7 +58,7 @@ class LiveSession:
         self.loaded, self.seed, self.turns = loaded, seed, Turns.of(chat)
         self.ids = self.turns.context_ids(loaded, context)
         self._check_window(len(self.ids), "The context")
-        self.lanes = [Lane.new(loaded, choice, seed) for choice in (FULL, *choices)]
+        self.lanes = [Lane.new(loaded, choice, seed, len(self.ids)) for choice in (FULL, *choices)]
         self.turn = 0
         self._ends = end_ids(loaded)
         self._stop = threading.Event()
@@ -84,7 +84,7 @@ class LiveSession:
         """
         if not 0 < number < len(self.lanes):
             raise UserError(f"Choose a lane from 1 to {len(self.lanes) - 1}: lane 0 is the full cache.")
-        lane = self.lanes[number] = Lane.new(self.loaded, choice, self.seed)
+        lane = self.lanes[number] = Lane.new(self.loaded, choice, self.seed, len(self.ids))
         self._read([lane])
         self.restart()
         yield self._settled(number)
@@ -93,7 +93,7 @@ class LiveSession:
         """Begin the conversation again, from the compressed context."""
         self.turn = 0
         for lane in self.lanes:
-            lane.restart(len(self.ids))
+            lane.restart()
 
     def ask(self, question: str, sampling: Sampling | None = None) -> Iterator[Event]:
         """Answer a question in all lanes, token by token.
@@ -137,7 +137,7 @@ class LiveSession:
         fan_out.copy_recurrent_states()
         for lane in lanes:
             if not lane.failure:
-                lane.settle(len(self.ids))
+                lane.settle()
 
     def _settled(self, number: int) -> Event:
         lane = self.lanes[number]

@@ -34,12 +34,18 @@ class Answer:
 
 @dataclass
 class LaneState:
-    """A lane as last told. `held` (context tokens,) is the share of heads that hold each token in a slot of its own."""
+    """A lane as last told.
+
+    `held` (context tokens,) is the share of heads that hold each token in a slot of its own, `merged` (context tokens,)
+    in another token's, and `into` the token whose slot that is in most heads, -1 for none. None: not told.
+    """
 
     label: str = ""
     live_bytes: int = 0
     failure: str = ""
     held: np.ndarray | None = None
+    merged: np.ndarray | None = None
+    into: list[int] | None = None
 
 
 @dataclass
@@ -93,10 +99,15 @@ class Transcript:
     def _held(self, event: Mapping[str, Any]) -> None:
         self.lanes[event["lane"]].held = np.array(event["per_mille"], np.float32) / 1000
 
+    def _merged(self, event: Mapping[str, Any]) -> None:
+        lane = self.lanes[event["lane"]]
+        lane.merged, lane.into = np.array(event["per_mille"], np.float32) / 1000, event["into"]
+
     def _held_changes(self, event: Mapping[str, Any]) -> None:
         lane = self.lanes[event["lane"]]
-        if lane.held is not None:
-            lane.held[event["tokens"]] = np.array(event["per_mille"], np.float32) / 1000
+        for shares, name in ((lane.held, "per_mille"), (lane.merged, "merged")):
+            if shares is not None:
+                shares[event["tokens"]] = np.array(event[name], np.float32) / 1000
 
     def _question(self, event: Mapping[str, Any]) -> None:
         del self.turns[event["turn"] :]

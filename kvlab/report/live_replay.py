@@ -12,17 +12,17 @@ from kvlab.common.errors import UserError
 from kvlab.figures.base.palette import Theme
 
 KINDS = (
-    "lane_settled", "lane_failed", "held", "held_changes", "question", "token", "answer_ended", "restarted",
+    "lane_settled", "lane_failed", "held", "merged", "held_changes", "question", "token", "answer_ended", "restarted",
 )  # fmt: skip
 KEYS = "Space plays, arrows step, 1 to 6 choose a lane, T the text, F full screen"
-HELD = ("no slot of its own", "to 10 %", "to 30 %", "to 60 %", "most heads", "all heads")
+HELD = ("no slot", "merged only", "to 10 %", "to 30 %", "to 60 %", "most heads", "all heads")
 LEGEND = "".join(f'<span class="word" data-level="{level}">{name}</span>' for level, name in enumerate(HELD))
 KL = "".join(f'<span class="kl" data-kl="{level}">{least}</span>' for level, least in enumerate((".01", ".1", "1")))
 BODY = f"""<main>
 <header><h1></h1><span class="hint">{KEYS}</span></header>
 <div class="question"></div>
 <div class="lanes"></div>
-<div class="legend"><span class="whose"></span><span class="chips">held {LEGEND}</span>
+<div class="legend"><span class="whose"></span><span class="chips">own slot {LEGEND}</span>
 <span class="chips">KL from {KL} nats</span></div>
 <div class="context" tabindex="0" aria-label="Context"></div>
 <footer><button class="play" type="button">Play</button>

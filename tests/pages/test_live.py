@@ -6,13 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.live.answers import answer_html, answer_note
+from app.live.context_text import codes_of, merge_notes
 from kvlab import jobs
 from kvlab.live.log import append_event
-from kvlab.live.transcript import Answer, Word
+from kvlab.live.transcript import Answer, LaneState, Word
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.requests.live_session import LiveJob, LiveRequest
 
@@ -52,15 +54,27 @@ def talked(root: Path) -> str:
         *settled,
         {"kind": "context_texts", "texts": TEXTS},
         {"kind": "held", "lane": 1, "per_mille": [1000, 50, 0]},
+        {"kind": "merged", "lane": 1, "per_mille": [0, 250, 500], "into": [-1, 0, 1]},
         {"kind": "question", "turn": 0, "text": "Is it <i>?"},
         *words,
         {"kind": "answer_ended", "lane": 1, **ended},
     )
 
 
+def test_a_token_says_what_it_was_merged_into() -> None:
+    lane = LaneState(held=np.array([1, 0.05, 0, 0]), merged=np.array([0, 0.25, 0.5, 0]), into=[-1, 0, 1, 0])
+    assert codes_of(lane).tolist() == [6, 2, 1, 0]
+    notes = merge_notes(lane, ["One", " two", " three", " four"])
+    assert notes[1:3] == [
+        "merged in 25 % of heads, mostly into 0 “One”",
+        "merged in 50 % of heads, mostly into 1 “two”",
+    ]
+    assert [notes[0], notes[3]] == ["", ""]
+
+
 def test_a_session_is_replayed_as_a_page_of_its_own(runs_root: Path, open_page: Open) -> None:
     page = open_page("live", session=talked(runs_root))
-    page = page.toggle(key="live-replay").set_value(True).run()
+    page = page.toggle(key="replay").set_value(True).run()
     assert not page.exception
     assert "plays without a server" in told(page)
 
@@ -87,7 +101,8 @@ def test_a_conversation_is_drawn_from_its_events(runs_root: Path, open_page: Ope
     assert "yes &lt;b&gt;" in words
     assert "20 % of the full cache" not in words and "30 % of the full cache" in words
     assert "leaves the full cache's text at token 2" in words
-    assert "33 % of the tokens have no slot of their own in any head; a head holds 35 % on average." in words
+    expected = "0 % of the tokens are in no slot, 33 % are only in slots that they were merged into; a head holds 35 %"
+    assert expected in words
     assert page.button(key="live-stop").disabled
     assert not page.button(key="live-again").disabled
 

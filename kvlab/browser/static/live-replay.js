@@ -1,7 +1,7 @@
 // Built by `make browser`. Do not edit: change the sources in kvlab/browser and build again.
 // Sources: src/dom.js src/live-replay.js src/replay/player.js src/replay/state.js
-// SHA-256 of the sources: 6a4b17ef89bd53423886f691bc81b0fa6316fb6af0cfb1202e39cc68c6609343
-// SHA-256 of the code: 96ab2a54824c9e51536e4853097265413898882ca78ce20ebaea3abbe2674a86
+// SHA-256 of the sources: e2f8c2129924a04fbee2463ebc18ae2b182773547c5a535e7a111beeec8b1326
+// SHA-256 of the code: d59f8c3d4e221bfc4e7a94b4fe4d11a109395b9b7b1d3916c5ee4f0e73c6c19e
 (() => {
   // src/dom.js
   function find(root, selector) {
@@ -20,6 +20,7 @@
   }
 
   // src/replay/state.js
+  var SHARES = [0.1, 0.3, 0.6, 0.999];
   function stepEnds(events) {
     const ends = [];
     const written = /* @__PURE__ */ new Set();
@@ -74,26 +75,39 @@
       case "held":
         lane.held = Float32Array.from(event.per_mille ?? [], (share) => share / 1e3);
         break;
+      case "merged":
+        lane.merged = Float32Array.from(event.per_mille ?? [], (share) => share / 1e3);
+        break;
       case "held_changes":
-        changeHeld(
+        change(
           lane.held,
           /** @type {number[]} */
           event.tokens,
           event.per_mille ?? []
         );
+        change(
+          lane.merged,
+          /** @type {number[]} */
+          event.tokens,
+          event.merged ?? []
+        );
         break;
     }
   }
-  function changeHeld(held, tokens, shares) {
-    if (held) tokens.forEach((token, index) => held[token] = shares[index] / 1e3);
+  function change(known, tokens, shares) {
+    if (known) shares.forEach((share, index) => known[tokens[index]] = share / 1e3);
   }
-  var newLane = () => ({ label: "", bytes: 0, failure: "", words: [], reason: "", held: null });
+  function levelOf({ held, merged }, token) {
+    if (!held) return SHARES.length + 2;
+    if (held[token] > 0) return 2 + SHARES.filter((end) => held[token] > end).length;
+    return merged && merged[token] > 0 ? 1 : 0;
+  }
+  var newLane = () => ({ label: "", bytes: 0, failure: "", words: [], reason: "", held: null, merged: null });
 
   // src/replay/player.js
   var STEP_MS = 90;
   var PAUSE_MS = 900;
   var SHADES = [0.01, 0.1, 1];
-  var CLASSES = [0, 0.1, 0.3, 0.6, 0.999];
   var REASONS = (
     /** @type {Record<string, string>} */
     { length: "cut at the most tokens", stopped: "stopped" }
@@ -222,19 +236,21 @@
     }
     /** @param {LaneState | undefined} lane */
     #shadeContext(lane) {
-      const held = lane?.held;
-      find(this.root, ".whose").textContent = lane ? contextTitle(lane) : "";
+      if (!lane) return;
+      const { held } = lane;
+      find(this.root, ".whose").textContent = contextTitle(lane);
       this.words.forEach((word, token) => {
-        const level = held ? String(CLASSES.filter((end) => held[token] > end).length) : "5";
+        const level = String(levelOf(lane, token));
         if (word.dataset.level !== level) word.dataset.level = level;
         word.title = held ? `a slot of its own in ${(100 * held[token]).toFixed(0)} % of all layers and heads` : "";
       });
     }
   };
-  function contextTitle({ label, held }) {
+  function contextTitle(lane) {
+    const { label, held } = lane;
     if (!held) return label;
-    const gone = held.filter((share) => share === 0).length / Math.max(held.length, 1);
-    return `${label}: ${(100 * gone).toFixed(0)} % of the text's tokens have no slot of their own in any head`;
+    const gone = held.filter((_, token) => levelOf(lane, token) === 0).length / Math.max(held.length, 1);
+    return `${label}: ${(100 * gone).toFixed(0)} % of the text's tokens are in no slot`;
   }
   function wordOf({ text, kl, leaves }) {
     const span = createElement("span", leaves ? "leaves" : "", text);

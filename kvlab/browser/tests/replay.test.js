@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { stateAfter, stepEnds } from "../src/replay/state.js";
+import { levelOf, stateAfter, stepEnds } from "../src/replay/state.js";
 
 const token = (lane, text, more = {}) => ({ kind: "token", turn: 0, lane, text, kl: null, leaves: false, ...more });
 const EVENTS = [
@@ -42,4 +42,18 @@ test("the state at a step is what the events up to it tell", () => {
 test("a conversation that begins again has no question and no words", () => {
   const state = stateAfter([...EVENTS, { kind: "restarted", message: "" }], EVENTS.length + 1);
   assert.deepEqual([state.question, state.lanes[0].words.length, state.lanes[1].bytes], ["", 0, 210]);
+});
+
+test("a merged token differs from a dropped one, until the slot it is in leaves", () => {
+  const events = [
+    ...EVENTS.slice(0, 3),
+    { kind: "merged", lane: 1, per_mille: [0, 0, 500], into: [-1, -1, 0] },
+    { kind: "held_changes", lane: 1, tokens: [1, 2], per_mille: [0, 0], merged: [0, 250] },
+    { kind: "held_changes", lane: 1, tokens: [2], per_mille: [0], merged: [0] },
+  ];
+  const levels = (count) => [0, 1, 2].map((place) => levelOf(stateAfter(events, count).lanes[1], place));
+  assert.deepEqual(levels(3), [6, 3, 0]);
+  assert.deepEqual(levels(4), [6, 3, 1]);
+  assert.deepEqual(levels(5), [6, 0, 1]);
+  assert.deepEqual(levels(6), [6, 0, 0]);
 });

@@ -2,12 +2,11 @@
 
 /** @import { SessionEvent, SessionState, LaneState } from "./state.js" */
 import { createElement, find } from "../dom.js";
-import { stateAfter, stepEnds } from "./state.js";
+import { levelOf, stateAfter, stepEnds } from "./state.js";
 
 const STEP_MS = 90;
 const PAUSE_MS = 900; // at a question
 const SHADES = [0.01, 0.1, 1]; // least KL in nats of each shade
-const CLASSES = [0, 0.1, 0.3, 0.6, 0.999]; // upper ends of shares of heads, as on the page Live
 const REASONS = /** @type {Record<string, string>} */ ({ length: "cut at the most tokens", stopped: "stopped" });
 
 export class Player {
@@ -146,10 +145,11 @@ export class Player {
 
   /** @param {LaneState | undefined} lane */
   #shadeContext(lane) {
-    const held = lane?.held;
-    find(this.root, ".whose").textContent = lane ? contextTitle(lane) : "";
+    if (!lane) return;
+    const { held } = lane;
+    find(this.root, ".whose").textContent = contextTitle(lane);
     this.words.forEach((word, token) => {
-      const level = held ? String(CLASSES.filter((end) => held[token] > end).length) : "5";
+      const level = String(levelOf(lane, token));
       if (word.dataset.level !== level) word.dataset.level = level;
       word.title = held ? `a slot of its own in ${(100 * held[token]).toFixed(0)} % of all layers and heads` : "";
     });
@@ -157,10 +157,11 @@ export class Player {
 }
 
 /** @param {LaneState} lane */
-function contextTitle({ label, held }) {
+function contextTitle(lane) {
+  const { label, held } = lane;
   if (!held) return label;
-  const gone = held.filter((share) => share === 0).length / Math.max(held.length, 1);
-  return `${label}: ${(100 * gone).toFixed(0)} % of the text's tokens have no slot of their own in any head`;
+  const gone = held.filter((_, token) => levelOf(lane, token) === 0).length / Math.max(held.length, 1);
+  return `${label}: ${(100 * gone).toFixed(0)} % of the text's tokens are in no slot`;
 }
 
 /** @param {import("./state.js").Word} word */

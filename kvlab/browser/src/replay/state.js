@@ -1,11 +1,14 @@
 /* What a live session showed at each step of its replay. */
 
+const SHARES = [0.1, 0.3, 0.6, 0.999]; // upper ends of shares of heads, as on the page Live
+
 /**
  * @typedef {{ kind: string, lane?: number, turn?: number, text?: string, texts?: string[], label?: string,
  *   kl?: number | null, leaves?: boolean, live_bytes?: number, full_bytes?: number, tokens?: number | number[],
- *   per_mille?: number[], reason?: string, message?: string }} SessionEvent
+ *   per_mille?: number[], merged?: number[], reason?: string, message?: string }} SessionEvent
  * @typedef {{ text: string, kl: number | null, leaves: boolean }} Word
- * @typedef {{ label: string, bytes: number, failure: string, words: Word[], reason: string, held: Float32Array | null }} LaneState
+ * @typedef {{ label: string, bytes: number, failure: string, words: Word[], reason: string, held: Float32Array | null,
+ *   merged: Float32Array | null }} LaneState
  * @typedef {{ question: string, turn: number, fullBytes: number, lanes: LaneState[] }} SessionState
  */
 
@@ -88,20 +91,35 @@ function followInLane(state, lane, event) {
     case "held":
       lane.held = Float32Array.from(event.per_mille ?? [], (share) => share / 1000);
       break;
+    case "merged":
+      lane.merged = Float32Array.from(event.per_mille ?? [], (share) => share / 1000);
+      break;
     case "held_changes":
-      changeHeld(lane.held, /** @type {number[]} */ (event.tokens), event.per_mille ?? []);
+      change(lane.held, /** @type {number[]} */ (event.tokens), event.per_mille ?? []);
+      change(lane.merged, /** @type {number[]} */ (event.tokens), event.merged ?? []);
       break;
   }
 }
 
 /**
- * @param {Float32Array | null} held
+ * @param {Float32Array | null} known
  * @param {number[]} tokens
  * @param {number[]} shares thousandths
  */
-function changeHeld(held, tokens, shares) {
-  if (held) tokens.forEach((token, index) => (held[token] = shares[index] / 1000));
+function change(known, tokens, shares) {
+  if (known) shares.forEach((share, index) => (known[tokens[index]] = share / 1000));
+}
+
+/**
+ * The class of a token: 0 in no slot, 1 in others' slots only, from 2 on by the share of heads with a slot of its own.
+ * @param {LaneState} lane
+ * @param {number} token
+ */
+export function levelOf({ held, merged }, token) {
+  if (!held) return SHARES.length + 2;
+  if (held[token] > 0) return 2 + SHARES.filter((end) => held[token] > end).length;
+  return merged && merged[token] > 0 ? 1 : 0;
 }
 
 /** @returns {LaneState} */
-const newLane = () => ({ label: "", bytes: 0, failure: "", words: [], reason: "", held: null });
+const newLane = () => ({ label: "", bytes: 0, failure: "", words: [], reason: "", held: null, merged: null });
