@@ -12,8 +12,11 @@ LEVELS = ((1.0, 0.55), (0.1, 0.32), (0.01, 0.14))  # least KL in nats, and the o
 REASONS = {"end": "", "length": "cut at the most tokens", "stopped": "stopped", "": "writing"}
 
 
-def answer_html(answer: Answer, theme: Theme) -> str:
-    """The words, escaped, with their KL as tooltip; the first that leaves the full cache's text is underlined."""
+def answer_html(answer: Answer, theme: Theme, is_written: bool) -> str:
+    """The words, escaped, with their KL as tooltip; the first that leaves the full cache's text is underlined.
+
+    `is_written`: a job is writing the answer, or others of its question.
+    """
     colour = pick(HUES["red"], theme)
     spans = []
     for word in answer.words:
@@ -24,16 +27,17 @@ def answer_html(answer: Answer, theme: Theme) -> str:
             style += f"border-bottom: 3px solid {colour}; font-weight: 700;"
             title = f"Here the text leaves the full cache's. {title}".strip()
         spans.append(f'<span style="{style}" title="{escape(title)}">{escape(word.text)}</span>')
-    caret = "" if answer.reason else "▍"
+    caret = "" if answer.reason or not is_written else "▍"
     style = "white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.55;"
     return f'<div style="{style}">{"".join(spans)}{caret}</div>'
 
 
-def answer_note(answer: Answer) -> str:
+def answer_note(answer: Answer, is_written: bool) -> str:
     """How many tokens, how long, and why it ended."""
     leaves = next((place for place, word in enumerate(answer.words, 1) if word.leaves), None)
     left = "" if leaves is None else f"leaves the full cache's text at token {leaves}"
     count = plural(len(answer.words), "token")
     speed = f"{answer.seconds:.1f} s" if answer.reason else ""
+    reason = REASONS.get(answer.reason, answer.reason) if answer.reason or is_written else "interrupted"
     empty = "only white space" if answer.words and not answer.text.strip() else ""
-    return " · ".join(part for part in (count, empty, speed, REASONS.get(answer.reason, answer.reason), left) if part)
+    return " · ".join(part for part in (count, empty, speed, reason, left) if part)

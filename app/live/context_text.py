@@ -9,9 +9,11 @@ from app.base.text import plain, shorten
 from app.base.widgets import one_of
 from app.components.payload import SentTexts
 from app.components.tokentext import tokentext
+from app.live.word_heads import TEXT, chosen_word, remember_word, word_heads
 from kvlab.figures.base.palette import SEQUENTIAL, STATE_COLOURS
 from kvlab.live.transcript import LaneState, Transcript
 from kvlab.report.views import Cue, TokenClass
+from kvlab.requests.live_session import LiveRequest
 
 SHARES = (0.1, 0.3, 0.6, 0.999)  # upper ends of the classes of held shares; the last class is all heads
 NAMES = (
@@ -22,20 +24,23 @@ CUES: tuple[Cue, ...] = ("strike", "dashed", "faint", "fill", "fill", "fill", "f
 MOST_NOTES = 8192  # tokens of a text whose tokens say what they were merged into
 
 
-def what_is_left(session: str, transcript: Transcript) -> None:
+def what_is_left(session: str, request: LiveRequest, transcript: Transcript, is_busy: bool) -> None:
     """The context, each token shaded by the share of all layers and heads that hold it in a slot of its own."""
     known = {number: lane for number, lane in sorted(transcript.lanes.items()) if number and lane.held is not None}
     if not known or not transcript.texts:
         return
     st.header("What is left of the text")
     labels = {str(number): lane.label for number, lane in known.items()}
-    chosen = known[int(one_of("Lane", labels, key="lane"))]
+    number = int(one_of("Lane", labels, key="lane"))
+    chosen, word = known[number], chosen_word(transcript)
     tokentext(
         SentTexts(transcript.texts), codes_of(chosen), held_classes(), identity=f"{session}/{chosen.label}",
-        key="live-canvas", notes=merge_notes(chosen, transcript.texts),
+        key=TEXT, notes=merge_notes(chosen, transcript.texts),
+        chosen=None if word is None else (word, word), on_chosen=remember_word,
         title=f"{chosen.label}: share of layers and heads that hold each token",
     )  # fmt: skip
     st.caption(plain(what_is_left_sentence(chosen)))
+    word_heads(session, request, transcript, number, is_busy)
 
 
 def codes_of(lane: LaneState) -> np.ndarray:

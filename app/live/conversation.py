@@ -9,6 +9,7 @@ from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import attempt
 from app.live.answers import answer_html, answer_note
+from app.live.changes import NEW_TOKENS, change_lane, change_question, sampling
 from app.live.context_text import what_is_left
 from app.live.replay import replay_section
 from app.live.sessions import act, last_failure, running_job, transcript_of
@@ -18,11 +19,10 @@ from app.session.url_state import in_url, set_param
 from kvlab import jobs
 from kvlab.common.formatting import format_bytes
 from kvlab.live.transcript import Transcript, Turn
-from kvlab.requests.live_session import LiveRequest, comparison_of
+from kvlab.requests.live_session import Action, LiveRequest, comparison_of
 
 POLL_SECONDS = 0.4
 ANSWER_HEIGHT = 260  # pixels
-NEW_TOKENS = 64
 
 
 def conversation(session: str, request: LiveRequest) -> None:
@@ -42,10 +42,13 @@ def _conversation(session: str, request: LiveRequest, was_busy: bool) -> None:
     if not transcript.is_read:
         waiting(job, "The context is read and compressed in every lane …")
         return
-    meters(transcript)
-    what_is_left(session, transcript)
-    for turn in transcript.turns:
-        answers(transcript, turn)
+    meters(session, request, transcript, job is not None)
+    what_is_left(session, request, transcript, job is not None)
+    for number, turn in enumerate(transcript.turns):
+        is_written = job is not None and number == len(transcript.turns) - 1
+        answers(transcript, turn, is_written)
+        if job is None:
+            change_question(session, request, number, turn.question)
     if job is not None and (not transcript.turns or not transcript.turns[-1].answers):
         waiting(job, "The question is read …")
     controls(session, request, transcript, job)
@@ -58,8 +61,8 @@ def waiting(job: jobs.JobStatus | None, words: str) -> None:
     st.caption(words)
 
 
-def meters(transcript: Transcript) -> None:
-    """Bytes of every lane beside the full cache's."""
+def meters(session: str, request: LiveRequest, transcript: Transcript, is_busy: bool) -> None:
+    """Bytes of every lane beside the full cache's, and a menu to change the lane."""
     for column, (number, lane) in zip(st.columns(len(transcript.lanes)), sorted(transcript.lanes.items()), strict=True):
         share = 100 * lane.live_bytes / max(transcript.full_bytes, 1)
         detail = f"{transcript.tokens_seen:,} tokens seen" if number == 0 else f"{share:.0f} % of the full cache"
@@ -67,18 +70,20 @@ def meters(transcript: Transcript) -> None:
             st.markdown(f"**{plain(lane.label)}**  \n{plain(format_bytes(lane.live_bytes))} · {plain(detail)}")
             if lane.failure:
                 st.error(plain(lane.failure))
+            if number:
+                change_lane(session, request, number, is_busy)
 
 
-def answers(transcript: Transcript, turn: Turn) -> None:
-    """A question, and the answers of all lanes side by side."""
+def answers(transcript: Transcript, turn: Turn, is_written: bool) -> None:
+    """A question, and the answers of all lanes side by side; `is_written` while a job writes them."""
     with st.chat_message("user"):
         st.text(turn.question)
     for column, number in zip(st.columns(len(transcript.lanes)), sorted(transcript.lanes), strict=True):
         answer = turn.answers.get(number)
         with column.container(border=True, height=ANSWER_HEIGHT):
             if answer is not None:
-                st.html(answer_html(answer, page_theme()))
-                st.caption(plain(answer_note(answer)))
+                st.html(answer_html(answer, page_theme(), is_written))
+                st.caption(plain(answer_note(answer, is_written)))
 
 
 def controls(session: str, request: LiveRequest, transcript: Transcript, job: jobs.JobStatus | None) -> None:
@@ -95,8 +100,7 @@ def controls(session: str, request: LiveRequest, transcript: Transcript, job: jo
             st.rerun()
         help_text = "Runs the lanes on context and last question as one recorded prompt, for every other page."
         if permission.button("Record a comparison", why_no_comparison(last), help=help_text, key="live-compare"):
-            tokens = int(st.session_state.get("new_tokens", NEW_TOKENS))
-            queue_and_open("new_run", lambda: comparison_of(request, last, tokens))
+            queue_and_open("new_run", lambda: comparison_of(request, last, int(sampling()["max_new_tokens"])))
         if st.button("New session", key="live-new"):
             set_param("session", None)
             st.rerun()
@@ -114,11 +118,7 @@ def why_no_comparison(question: str) -> str:
     return permission.why_not() or ("" if question else "Ask a question first.")
 
 
-def ask(session: str, request: LiveRequest, action: str, question: str) -> None:
+def ask(session: str, request: LiveRequest, action: Action, question: str) -> None:
     """Queue a question and show its answers."""
-    sampling = {
-        "max_new_tokens": int(st.session_state.get("new_tokens", NEW_TOKENS)),
-        "temperature": float(st.session_state.get("temperature", 0.0)),
-    }
-    if act(session, request, action, question=question, **sampling):  # type: ignore[arg-type]
+    if act(session, request, action, question=question, **sampling()):
         st.rerun()

@@ -11,8 +11,9 @@ from app.navigation.selection import runs_root
 from app.queue.submit import queued
 from kvlab import jobs
 from kvlab.common.errors import UserError
-from kvlab.live.log import append_event, read_events
+from kvlab.live.log import append_event, fork_log, read_events
 from kvlab.live.transcript import Transcript
+from kvlab.requests.compare import MethodChoice
 from kvlab.requests.live_session import Action, LiveJob, LiveRequest
 from kvlab.server.users import acting, is_owner
 
@@ -22,10 +23,19 @@ LAST_JOB = "live-job"
 def open_session(request: LiveRequest) -> str | None:
     """The id of a new session whose context is being read; None, with an error, if it cannot be queued."""
     session = secrets.token_hex(8)
-    append_event(
-        runs_root(), session, {"kind": "opened", "owner": acting().name, "request": request.model_dump(mode="json")}
-    )
+    append_event(runs_root(), session, _opened(request))
     return session if act(session, request, "start") else None
+
+
+def fork_session(session: str, request: LiveRequest, turn: int) -> str:
+    """The id of a new session with what was said before question `turn`; nothing is read until its first question."""
+    other = secrets.token_hex(8)
+    fork_log(runs_root(), session, other, turn, _opened(request))
+    return other
+
+
+def _opened(request: LiveRequest) -> dict[str, Any]:
+    return {"kind": "opened", "owner": acting().name, "request": request.model_dump(mode="json")}
 
 
 def act(session: str, request: LiveRequest, action: Action, **fields: Any) -> bool:
@@ -49,7 +59,7 @@ def transcript_of(session: str) -> Transcript:
 
 
 def request_of(session: str) -> LiveRequest:
-    """The request that a session was opened with.
+    """The request of a session, with the lanes as they were last changed.
 
     Raises UserError if there is no such session, or it is another user's.
     """
@@ -57,7 +67,12 @@ def request_of(session: str) -> LiveRequest:
     opened = next((event for event in events if event.get("kind") == "opened"), None)
     if opened is None or not is_owner(str(opened.get("owner", ""))):
         raise UserError("There is no such session here: begin a new one.")
-    return LiveRequest.model_validate(opened["request"])
+    request = LiveRequest.model_validate(opened["request"])
+    choices = list(request.choices)
+    for event in events:
+        if event.get("kind") == "lane_changed":
+            choices[event["lane"] - 1] = MethodChoice.model_validate(event["choice"])
+    return request.model_copy(update={"choices": tuple(choices)})
 
 
 def running_job(session: str) -> jobs.JobStatus | None:

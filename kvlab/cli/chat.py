@@ -115,7 +115,7 @@ class Talk:
             with stopping(self.session):
                 self.show(self.session.ask_again(self.last, self.sampling))
         elif command == "/restart":
-            self.session.restart()
+            self.session.go_back(0)
         elif command == "/budget":
             self.change_budgets(value)
         elif command.startswith("/"):

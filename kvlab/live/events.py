@@ -18,6 +18,14 @@ class Event:
 
 
 @dataclass(frozen=True)
+class Exchange:
+    """A question and the token ids of each lane's answer, by the lane's number."""
+
+    question: str
+    answers: dict[int, list[int]]
+
+
+@dataclass(frozen=True)
 class ContextRead(Event):
     """The context was read, once for all lanes that can share a pass."""
 

@@ -11,36 +11,38 @@ from typing import Any
 
 import numpy as np
 
-from kvlab.common.errors import UserError
 from kvlab.engine.prompt import prompt_pieces
+from kvlab.live.answer_attention import token_heads
 from kvlab.live.events import Event, LaneSettled, TokenWritten
-from kvlab.live.log import append_event
+from kvlab.live.log import append_event, read_events
 from kvlab.live.session import LiveSession, Sampling
+from kvlab.live.token_heads import heads_path, write_token_heads
+from kvlab.live.transcript import Transcript
 from kvlab.models.chat import chat_of
 from kvlab.models.load import LoadedModel, held_model, when_dropped
 from kvlab.requests.compare import Progress
-from kvlab.requests.live_session import LiveJob, LiveRequest
+from kvlab.requests.live_session import LiveJob
 
 MOST_SESSIONS = 4  # held at a time
 IDLE_SECONDS = 900.0  # after which a session gives its memory back
 HELD_EVERY = 8  # tokens of an answer after which what is left of the context is told again
-LOST = "The worker no longer held this session: the context was read again, and the conversation begins anew."
+LOST = "The worker no longer held this session: the context and the conversation were read again."
 
 
 @dataclass
 class HeldSession:
-    """A session in memory, the request it was started with, when it was last used.
+    """A session in memory, and when it was last used.
 
     `told` is by lane what heads hold of each token of the context, as last told: (2, tokens) thousandths of all heads,
     in its own slot and in another's.
     """
 
     session: LiveSession
-    request: LiveRequest
     used: float = field(default_factory=time.monotonic)
     told: dict[int, np.ndarray] = field(default_factory=dict)
 
 
+Tell = Callable[[dict[str, Any]], None]
 _held: OrderedDict[tuple[Path, str], HeldSession] = OrderedDict()
 when_dropped(_held.clear)  # sessions hold their model's weights
 
@@ -59,13 +61,11 @@ def run_live(job: LiveJob, root: Path, progress: Callable[[Progress], None], can
         append_event(root, job.session, event)
 
     if held is None or job.action == "start":
-        if job.action != "start":
-            tell({"kind": "restarted", "message": LOST})
-        held = _start(job, root, loaded, tell)
+        held = _start(job, root, loaded, tell, progress)
     held.used = time.monotonic()
     _held.move_to_end((root, job.session))
     written = 0
-    for event in _events(job, held.session, tell):
+    for event in _events(job, held.session, tell, cancelled):
         tell(event.as_json())
         if cancelled():
             held.session.stop()
@@ -75,6 +75,9 @@ def run_live(job: LiveJob, root: Path, progress: Callable[[Progress], None], can
         if written >= HELD_EVERY * len(held.session.lanes):
             written = 0
             _tell_held(held, tell)
+    if job.action == "heads" and job.lane is not None:
+        write_token_heads(heads_path(root, job.session, job.lane), token_heads(held.session, job.lane))
+        tell({"kind": "heads_read", "lane": job.lane, "turn": held.session.turn})
     _tell_held(held, tell)
     progress(Progress(stage="done", done=1, total=1))
 
@@ -87,39 +90,66 @@ def drop_idle(seconds: float = IDLE_SECONDS) -> int:
     return len(_held)
 
 
-def _start(job: LiveJob, root: Path, loaded: LoadedModel, tell: Callable[[dict[str, Any]], None]) -> HeldSession:
-    request = job.request
-    chat = chat_of(request, loaded.tokenizer)
-    session = LiveSession(loaded, request.context, request.choices, chat, request.seed)
-    for event in session.read_context():
-        tell(event.as_json())
-    text = session.turns.opening + request.context
-    tell({"kind": "context_texts", "texts": prompt_pieces(loaded.tokenizer, text, session.ids)})
+def _start(
+    job: LiveJob, root: Path, loaded: LoadedModel, tell: Tell, progress: Callable[[Progress], None]
+) -> HeldSession:
+    """Read a new session's context; of one that was lost or forked, the conversation too."""
+    request, events = job.request, read_events(root, job.session)[0]
+    source = next((str(event["source"]) for event in events if event.get("kind") == "forked"), "")
+    known = _held.get((root, source))
+    if known is not None and known.session.choices == request.choices:
+        session = known.session.fork()
+    else:
+        session = LiveSession(
+            loaded, request.context, request.choices, chat_of(request, loaded.tokenizer), request.seed
+        )
+        progress(Progress(stage="the context is read", done=0, total=1))
+        for event in session.read_context():
+            tell(event.as_json())
+        text = session.turns.opening + request.context
+        tell({"kind": "context_texts", "texts": prompt_pieces(loaded.tokenizer, text, session.ids)})
+        if job.action != "start" and not source:
+            tell({"kind": "read_again", "message": LOST})
+    if job.action != "start":
+        said = Transcript().follow(events).exchanges()
+        for number, exchange in enumerate(said, 1):
+            progress(
+                Progress(stage=f"question {number} of {len(said)} is read again", done=number - 1, total=len(said))
+            )
+            session.repeat(exchange)
     while len(_held) >= MOST_SESSIONS:
         _held.popitem(last=False)
-    held = _held[root, job.session] = HeldSession(session, request)
+    held = _held[root, job.session] = HeldSession(session)
     return held
 
 
-def _events(job: LiveJob, session: LiveSession, tell: Callable[[dict[str, Any]], None]) -> Iterator[Event]:
+def _events(job: LiveJob, session: LiveSession, tell: Tell, cancelled: Callable[[], bool]) -> Iterator[Event]:
     sampling = Sampling(job.temperature, job.request.seed, job.max_new_tokens)
-    if job.action == "again" and session.turn:
-        tell({"kind": "question", "turn": session.turn - 1, "text": job.question})
-        yield from session.ask_again(job.question, sampling)
-    elif job.action in ("ask", "again"):
-        tell({"kind": "question", "turn": session.turn, "text": job.question})
-        yield from session.ask(job.question, sampling)
+
+    def ask(question: str) -> Iterator[Event]:
+        tell({"kind": "question", "turn": session.turn, "text": question})
+        yield from session.ask(question, sampling)
+
+    if job.action == "ask":
+        yield from ask(job.question)
+    elif job.action == "again":
+        session.go_back(session.turn - 1 if job.turn is None else job.turn)
+        yield from ask(job.question)
     elif job.action == "lane":
-        if job.lane is None or job.choice is None:
-            raise UserError("A lane and its new method are needed.")
-        tell({"kind": "restarted", "message": ""})
+        assert job.lane and job.choice is not None  # checked by the request
+        questions = [exchange.question for exchange in session.history]
         yield from session.change_lane(job.lane, job.choice)
+        tell({"kind": "lane_changed", "lane": job.lane, "choice": job.choice.model_dump(mode="json")})
+        tell({"kind": "went_back", "turn": 0})
+        for question in questions:
+            if not cancelled():
+                yield from ask(question)
     elif job.action == "restart":
-        session.restart()
-        tell({"kind": "restarted", "message": ""})
+        session.go_back(0)
+        tell({"kind": "went_back", "turn": 0})
 
 
-def _tell_held(held: HeldSession, tell: Callable[[dict[str, Any]], None]) -> None:
+def _tell_held(held: HeldSession, tell: Tell) -> None:
     """Tell what heads hold of each token of the context, in every lane; after the first time only changes."""
     for number, lane in enumerate(held.session.lanes):
         if lane.failure:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -18,13 +18,21 @@ from kvlab.requests.compare import MethodChoice
 UNFINISHED = "\ufffd"  # what a tokenizer decodes an incomplete character to
 
 
+@dataclass(frozen=True)
+class Checkpoint:
+    """A lane as it was before a question; the cache is not changed any more."""
+
+    cache: CompressedCache
+    tokens_seen: int
+    follows: bool
+
+
 @dataclass(eq=False)
 class Lane:
     """A method with its own cache. `tokens_seen` counts all tokens read; `answer` are ids of the present answer.
 
-    `follows` is whether its text equals the full cache's so far. `settled` is a copy of the cache as it was after the
-    context, `merges` what was merged then, and `before` a copy from before the last question, with the tokens seen and
-    `follows` of then.
+    `follows` is whether its text equals the full cache's so far. `merges` is what was merged when the context was
+    compressed, `checkpoints` the state before some of the questions, and always before the first.
     """
 
     choice: MethodChoice
@@ -35,8 +43,7 @@ class Lane:
     text: str = ""
     follows: bool = True
     failure: str = ""
-    settled: CompressedCache | None = None
-    before: tuple[CompressedCache, int, bool] | None = None
+    checkpoints: dict[int, Checkpoint] = field(default_factory=dict)
 
     @classmethod
     def new(cls, loaded: LoadedModel, choice: MethodChoice, seed: int, tokens: int) -> Lane:
@@ -53,28 +60,36 @@ class Lane:
     def settle(self) -> None:
         """Remember the state after the context."""
         self.cache.settings.observer = None  # later decisions run in place, which an observer prevents
-        self.tokens_seen, self.settled = self.merges.tokens, copy_cache(self.cache)
+        self.tokens_seen = self.merges.tokens
+        self.checkpoints = {}
+        self._remember(0)
 
-    def restart(self) -> None:
-        """Return to the state after the context."""
-        if self.settled is not None:
-            self.cache, self.tokens_seen, self.follows = copy_cache(self.settled), self.merges.tokens, True
-        self.before, self.answer, self.text = None, [], ""
+    def return_to(self, turn: int) -> None:
+        """Return to the state before question `turn`, which has a checkpoint; a lane that never settled stays."""
+        self.answer, self.text = [], ""
+        if turn in self.checkpoints:
+            known = self.checkpoints[turn]
+            self.cache, self.tokens_seen, self.follows = copy_cache(known.cache), known.tokens_seen, known.follows
+            self.checkpoints = {number: one for number, one in self.checkpoints.items() if number <= turn}
+
+    def fork(self) -> Lane:
+        """A lane as this one was after the context; the context's checkpoint is shared."""
+        other = replace(self, checkpoints={turn: one for turn, one in self.checkpoints.items() if turn == 0})
+        other.return_to(0)
+        return other
+
+    def _remember(self, turn: int) -> None:
+        self.checkpoints[turn] = Checkpoint(copy_cache(self.cache), self.tokens_seen, self.follows)
 
     def fail(self, error: Exception) -> None:
         """Note the error that ends the lane."""
         self.failure = str(error) or type(error).__name__
 
-    def begin_answer(self) -> None:
-        """Remember the state from before a question."""
-        self.before = copy_cache(self.cache), self.tokens_seen, self.follows
+    def begin_answer(self, turn: int) -> None:
+        """Remember the state from before question `turn`."""
+        if turn not in self.checkpoints:
+            self._remember(turn)
         self.answer, self.text = [], ""
-
-    def take_back(self) -> None:
-        """Return to the state from before the last question; nothing if there was none."""
-        if self.before is not None:
-            self.cache, self.tokens_seen, self.follows = self.before
-            self.before, self.answer, self.text = None, [], ""
 
     def position_ids(self, tokens: int, device: torch.device) -> Tensor:
         """Positions (1, q) of the next tokens."""

@@ -10,6 +10,7 @@ from typing import Any
 from kvlab.common.atomic_write import full_disk_sentence
 
 FOLDER = Path(".jobs") / "live"
+LEFT_OUT = ("opened", "lane_changed", "heads_read", "read_again")  # by a fork
 Events = list[dict[str, Any]]
 
 
@@ -26,6 +27,16 @@ def append_event(root: Path, session: str, event: Mapping[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
             file.write(line)
+
+
+def fork_log(root: Path, session: str, other: str, turn: int, opened: Mapping[str, Any]) -> None:
+    """Begin the log of session `other` with `opened` and what was said in `session` before question `turn`."""
+    events, _ = read_events(root, session)
+    asked = [place for place, event in enumerate(events) if event.get("kind") == "question" and event["turn"] == turn]
+    before = events[: asked[-1]] if asked else events
+    kept = [event for event in before if event.get("kind") not in LEFT_OUT]
+    for event in (opened, {"kind": "forked", "source": session}, *kept, {"kind": "went_back", "turn": turn}):
+        append_event(root, other, event)
 
 
 def read_events(root: Path, session: str, start: int = 0) -> tuple[Events, int]:

@@ -75,14 +75,19 @@ def context_shares(layers: list[CompressedLayer], tokens: int, merges: ContextMe
     """
     own, merged, heads = np.zeros(tokens), np.zeros(tokens), 0
     for layer in layers:
-        slots = [table.visible() for table in layer.tables]
-        position = layer.streams.join_padded([torch.where(part.valid, part.position, -1).long() + 1 for part in slots])
-        present = torch.zeros(position.shape[1], tokens + 1, dtype=torch.bool, device=position.device)
-        present.scatter_(1, torch.where(position[0] <= tokens, position[0], 0), True)
-        present = present[:, 1:]
+        present = presence(layer, tokens)
         heads += present.shape[0]
         own += present.sum(0).cpu().numpy()
         owners = merges.owners.get(layer.layer_idx)
         if owners is not None:
             merged += (~present & present.gather(1, owners)).sum(0).cpu().numpy()
     return ContextShares(own / max(heads, 1), merged / max(heads, 1))
+
+
+def presence(layer: CompressedLayer, tokens: int) -> Tensor:
+    """(H, tokens) bool: which of the first `tokens` tokens have a slot of their own in each head."""
+    slots = [table.visible() for table in layer.tables]
+    position = layer.streams.join_padded([torch.where(part.valid, part.position, -1).long() + 1 for part in slots])
+    present = torch.zeros(position.shape[1], tokens + 1, dtype=torch.bool, device=position.device)
+    present.scatter_(1, torch.where(position[0] <= tokens, position[0], 0), True)
+    return present[:, 1:]

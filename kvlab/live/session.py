@@ -6,6 +6,7 @@ every turn, so that questions which were not in sight when the context was compr
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -19,12 +20,14 @@ from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.common.errors import UserError
 from kvlab.engine.forward import end_ids
 from kvlab.engine.prompt import divergence
-from kvlab.live.events import AnswerEnded, ContextRead, Event, LaneFailed, LaneSettled, TokenWritten
+from kvlab.live.events import AnswerEnded, ContextRead, Event, Exchange, LaneFailed, LaneSettled, TokenWritten
 from kvlab.live.lane import Lane
 from kvlab.live.turns import Turns
 from kvlab.models.chat import Chat
 from kvlab.models.load import LoadedModel
 from kvlab.requests.compare import FULL, MethodChoice
+
+MOST_CHECKPOINT_BYTES = 2**30  # of all lanes together; older questions are then answered from the context on
 
 
 @dataclass(frozen=True)
@@ -59,9 +62,19 @@ class LiveSession:
         self.ids = self.turns.context_ids(loaded, context)
         self._check_window(len(self.ids), "The context")
         self.lanes = [Lane.new(loaded, choice, seed, len(self.ids)) for choice in (FULL, *choices)]
-        self.turn = 0
-        self._ends = end_ids(loaded)
+        self.history: list[Exchange] = []
+        self.end_ids = end_ids(loaded)
         self._stop = threading.Event()
+
+    @property
+    def choices(self) -> tuple[MethodChoice, ...]:
+        """The methods beside the full cache."""
+        return tuple(lane.choice for lane in self.lanes[1:])
+
+    @property
+    def turn(self) -> int:
+        """The number of questions that have been answered."""
+        return len(self.history)
 
     def stop(self) -> None:
         """End the answers that are being written, after the present token."""
@@ -86,14 +99,46 @@ class LiveSession:
             raise UserError(f"Choose a lane from 1 to {len(self.lanes) - 1}: lane 0 is the full cache.")
         lane = self.lanes[number] = Lane.new(self.loaded, choice, self.seed, len(self.ids))
         self._read([lane])
-        self.restart()
+        self.go_back(0)
         yield self._settled(number)
 
-    def restart(self) -> None:
-        """Begin the conversation again, from the compressed context."""
-        self.turn = 0
+    def fork(self) -> LiveSession:
+        """Another session over the same compressed context, before its first question."""
+        other = copy.copy(self)
+        other.lanes, other.history = [lane.fork() for lane in self.lanes], []
+        other._stop = threading.Event()
+        return other
+
+    def go_back(self, turn: int) -> None:
+        """Return to the state before question `turn`, counted from 0: as if the later ones had not been asked.
+
+        Where that state is no longer in memory, earlier questions and answers are read again. Raises UserError for a
+        question that was not asked.
+        """
+        if not 0 <= turn <= self.turn:
+            raise UserError(f"Choose a question from 1 to {self.turn}." if self.turn else "Nothing was asked yet.")
+        kept = self.history[:turn]
+        known = max(number for number in range(turn + 1) if self._has_checkpoint(number))
         for lane in self.lanes:
-            lane.restart()
+            lane.return_to(known)
+        self.history = kept[:known]
+        for exchange in kept[known:]:
+            self.repeat(exchange)
+
+    def repeat(self, exchange: Exchange) -> None:
+        """Read a question and the answers that were given to it, token by token, as when they were written."""
+        lanes = [lane for lane in self.lanes if not lane.failure]
+        answers = {lane: exchange.answers.get(self._number(lane), []) for lane in lanes}
+        self._begin(lanes)
+        self.forward(lanes, [self._question_ids(exchange.question)] * len(lanes))
+        for index in range(max(map(len, answers.values()))):
+            here = {lane: answer[index] for lane, answer in answers.items() if index < len(answer)}
+            reading = [lane for lane, token in here.items() if token not in self.end_ids]
+            self.forward(reading, [[here[lane]] for lane in reading])
+        for lane, answer in answers.items():
+            lane.answer = list(answer)
+            lane.follows = lane.follows and answer == answers.get(self.lanes[0])
+        self.history.append(exchange)
 
     def ask(self, question: str, sampling: Sampling | None = None) -> Iterator[Event]:
         """Answer a question in all lanes, token by token.
@@ -103,26 +148,51 @@ class LiveSession:
         sampling = sampling or Sampling()
         if not question.strip():
             raise UserError("The question is empty: type one.")
-        ids = self.turns.question_ids(self.loaded, question, is_first=self.turn == 0)
+        ids = self._question_ids(question)
         lanes = [lane for lane in self.lanes if not lane.failure]
         tokens = max(lane.tokens_seen for lane in lanes) + len(ids) + sampling.max_new_tokens
         self._check_window(tokens, "This question")
         self._stop.clear()
-        for lane in lanes:
-            lane.begin_answer()
-        yield from self._answer(lanes, ids, sampling)
-        self.turn += 1
+        try:
+            self._begin(lanes)
+            yield from self._answer(lanes, ids, sampling)
+        except Exception:
+            self.go_back(self.turn)
+            raise
+        self.history.append(Exchange(question, {self._number(lane): list(lane.answer) for lane in lanes}))
 
     def ask_again(self, question: str, sampling: Sampling | None = None) -> Iterator[Event]:
         """Answer another question, or the same one again, in place of the last; raises as `ask`."""
         if not question.strip():
             raise UserError("The question is empty: type one.")
-        if self.turn == 0:
-            raise UserError("Nothing was asked yet.")
-        for lane in self.lanes:
-            lane.take_back()
-        self.turn -= 1
+        self.go_back(self.turn - 1)
         yield from self.ask(question, sampling)
+
+    def _question_ids(self, question: str) -> list[int]:
+        return self.turns.question_ids(self.loaded, question, is_first=self.turn == 0)
+
+    def _begin(self, lanes: Sequence[Lane]) -> None:
+        """Prepare lanes for a question."""
+        for lane in lanes:
+            lane.begin_answer(self.turn)
+        self._drop_old_checkpoints()
+
+    def _has_checkpoint(self, turn: int) -> bool:
+        return all(turn in lane.checkpoints for lane in self.lanes if not lane.failure)
+
+    def _drop_old_checkpoints(self) -> None:
+        """Drop the oldest checkpoints, but for the context's and the newest, until they take little enough memory."""
+        sizes = {
+            turn: sum(lane.checkpoints[turn].cache.memory().live_bytes for lane in self.lanes if not lane.failure)
+            for turn in range(1, self.turn + 1)
+            if self._has_checkpoint(turn)
+        }
+        for turn in sorted(sizes)[:-1]:
+            if sum(sizes.values()) <= MOST_CHECKPOINT_BYTES:
+                return
+            del sizes[turn]
+            for lane in self.lanes:
+                lane.checkpoints.pop(turn, None)
 
     # passes
 
@@ -147,7 +217,7 @@ class LiveSession:
 
     def _answer(self, lanes: Sequence[Lane], ids: list[int], sampling: Sampling) -> Iterator[Event]:
         begun = time.perf_counter()
-        rows, active = self._forward(lanes, [ids] * len(lanes)), list(lanes)
+        rows, active = self.forward(lanes, [ids] * len(lanes)), list(lanes)
         for index in range(sampling.max_new_tokens):
             yield from (LaneFailed(self._number(lane), lane.failure) for lane in active if lane.failure)
             active = [lane for lane in active if not lane.failure]
@@ -157,7 +227,7 @@ class LiveSession:
             over = {lane: reason for lane in active if (reason := self._end_of(tokens[lane], is_last))}
             # The model's own end token is part of the text before the next question; any other token is read now.
             reading = [lane for lane in active if over.get(lane) != "end"]
-            rows = self._forward(reading, [[tokens[lane]] for lane in reading])
+            rows = self.forward(reading, [[tokens[lane]] for lane in reading])
             for lane, reason in over.items():
                 seconds = time.perf_counter() - begun
                 yield AnswerEnded(self.turn, self._number(lane), reason, lane.tokens_seen, lane.live_bytes, seconds)
@@ -167,7 +237,7 @@ class LiveSession:
 
     def _end_of(self, token: int, is_last: bool) -> str:
         """Why an answer ends with this token; "" if it goes on."""
-        if token in self._ends:
+        if token in self.end_ids:
             return "end"
         return "length" if is_last else "stopped" if self._stop.is_set() else ""
 
@@ -188,7 +258,7 @@ class LiveSession:
         return self.lanes.index(lane)
 
     @torch.inference_mode()
-    def _forward(self, lanes: Sequence[Lane], ids: Sequence[list[int]]) -> dict[Lane, Tensor]:
+    def forward(self, lanes: Sequence[Lane], ids: Sequence[list[int]]) -> dict[Lane, Tensor]:
         """Logits (V,) of each lane after its tokens, equally many in every lane; a lane that fails has none."""
         found: dict[Lane, Tensor] = {}
         device, tokens_of = self.loaded.device, dict(zip(lanes, ids, strict=True))

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from kvlab.live.events import Exchange
+
 
 @dataclass
 class Word:
@@ -16,6 +18,7 @@ class Word:
     text: str
     kl: float | None
     leaves: bool
+    token: int
 
 
 @dataclass
@@ -58,7 +61,10 @@ class Turn:
 
 @dataclass
 class Transcript:
-    """A session. `tokens` and `texts` are those of the context; `seconds` the time to read and compress it."""
+    """A session. `tokens` and `texts` are those of the context; `seconds` the time to read and compress it.
+
+    `heads_read` is by lane the number of questions after which its heads were read (`kvlab.live.token_heads`).
+    """
 
     tokens: int = 0
     texts: list[str] = field(default_factory=list)
@@ -68,6 +74,14 @@ class Transcript:
     lanes: dict[int, LaneState] = field(default_factory=dict)
     turns: list[Turn] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    heads_read: dict[int, int] = field(default_factory=dict)
+
+    def exchanges(self) -> list[Exchange]:
+        """Questions with the token ids of their answers; an answer that was not completed counts as far as it got."""
+        return [
+            Exchange(turn.question, {lane: [word.token for word in one.words] for lane, one in turn.answers.items()})
+            for turn in self.turns
+        ]
 
     @property
     def is_read(self) -> bool:
@@ -115,7 +129,7 @@ class Transcript:
 
     def _token(self, event: Mapping[str, Any]) -> None:
         words = self.turns[-1].answers.setdefault(event["lane"], Answer()).words
-        words.append(Word(event["text"], event["kl"], event["leaves"]))
+        words.append(Word(event["text"], event["kl"], event["leaves"], event["token"]))
 
     def _answer_ended(self, event: Mapping[str, Any]) -> None:
         answer = self.turns[-1].answers.setdefault(event["lane"], Answer())
@@ -124,7 +138,11 @@ class Transcript:
         if event["lane"] == 0:
             self.full_bytes, self.tokens_seen = event["live_bytes"], event["tokens_seen"]
 
-    def _restarted(self, event: Mapping[str, Any]) -> None:
-        self.turns.clear()
-        if event["message"]:
-            self.notes.append(event["message"])
+    def _went_back(self, event: Mapping[str, Any]) -> None:
+        del self.turns[event["turn"] :]
+
+    def _read_again(self, event: Mapping[str, Any]) -> None:
+        self.notes.append(event["message"])
+
+    def _heads_read(self, event: Mapping[str, Any]) -> None:
+        self.heads_read[event["lane"]] = event["turn"]

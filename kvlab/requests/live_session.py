@@ -10,7 +10,7 @@ from kvlab.common.validation import Strict, Text
 from kvlab.requests.compare import LARGEST_PROMPT_BYTES, LOADING, CompareRequest, MethodChoice, ModelRequest
 
 MOST_LANES, MOST_NEW_TOKENS = 5, 2048
-Action = Literal["start", "ask", "again", "lane", "restart"]
+Action = Literal["start", "ask", "again", "lane", "restart", "heads"]
 SessionId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,63}$")]
 
 
@@ -44,7 +44,13 @@ class LiveJob(Strict):
     question: Text = Field("", max_length=LARGEST_PROMPT_BYTES)
     temperature: float = Field(0.0, ge=0, le=10)
     max_new_tokens: int = Field(128, ge=1, le=MOST_NEW_TOKENS)
-    lane: int | None = Field(None, ge=1, le=MOST_LANES, description="action lane: which one gets `choice`")
+    turn: int | None = Field(None, ge=0, description="action again: the question that is replaced; none: the last")
+    lane: int | None = Field(
+        None,
+        ge=0,
+        le=MOST_LANES,
+        description="action lane: which one gets `choice`; action heads: whose heads are read",
+    )
     choice: MethodChoice | None = None
     title: Text = ""
     private: bool = Field(True, description="on a shared server, visible only to its owner and administrators")
@@ -53,6 +59,8 @@ class LiveJob(Strict):
     def _is_complete(self) -> LiveJob:
         if self.action in ("ask", "again") and not self.question.strip():
             raise ValueError("the question is empty: type one")
-        if self.action == "lane" and (self.lane is None or self.choice is None):
-            raise ValueError("a lane and its new method are needed")
+        if self.action == "lane" and (not self.lane or self.choice is None):
+            raise ValueError("a lane beside the full cache and its new method are needed")
+        if self.action == "heads" and self.lane is None:
+            raise ValueError("a lane is needed")
         return self

@@ -14,7 +14,8 @@ from kvlab.common.errors import UserError
 from kvlab.jobs.size_check import too_big
 from kvlab.jobs.work import read_request
 from kvlab.live import job as jobs
-from kvlab.live.log import append_event, log_path, read_events
+from kvlab.live.log import append_event, fork_log, log_path, read_events
+from kvlab.live.token_heads import OWN, heads_path, read_token_heads
 from kvlab.live.transcript import Transcript
 from kvlab.models.load import drop_model
 from kvlab.requests.compare import MethodChoice
@@ -37,7 +38,7 @@ def action(root: Path, kind: str, **fields: object) -> Transcript:
     job = LiveJob.model_validate({"session": "one", "action": kind, **fields})
     assert read_request(job.model_dump_json()) == job
     jobs.run_live(job, root, progress=lambda _: None, cancelled=lambda: False)
-    return Transcript().follow(read_events(root, "one")[0])
+    return Transcript().follow(read_events(root, job.session)[0])
 
 
 def test_a_conversation_is_told_in_events(tmp_path: Path) -> None:
@@ -85,13 +86,56 @@ def test_what_is_held_is_told_while_an_answer_is_written(tmp_path: Path) -> None
     assert abs(float(changed.mean()) - float(shares.mean())) < 0.05
 
 
-def test_another_method_of_a_lane_begins_the_conversation_again(tmp_path: Path) -> None:
+def test_another_method_of_a_lane_answers_the_questions_again(tmp_path: Path) -> None:
     action(tmp_path, "start")
-    action(tmp_path, "ask", question="Who?")
+    for question in ("Who?", "Why?"):
+        before = action(tmp_path, "ask", question=question)
     told = action(tmp_path, "lane", lane=1, choice={"method": "snapkv", "budget": 0.5})
-    assert told.turns == []
     assert told.lanes[1].label == "snapkv 50 %"
-    assert len(action(tmp_path, "ask", question="Who?").turns[0].answers) == 2
+    assert [turn.question for turn in told.turns] == ["Who?", "Why?"]
+    assert [len(turn.answers) for turn in told.turns] == [2, 2]
+    assert [turn.answers[0].text for turn in told.turns] == [turn.answers[0].text for turn in before.turns]
+    changed = [event for event in read_events(tmp_path, "one")[0] if event["kind"] == "lane_changed"]
+    assert [(event["lane"], event["choice"]["method"]) for event in changed] == [(1, "snapkv")]
+
+
+def test_an_earlier_question_is_edited(tmp_path: Path) -> None:
+    action(tmp_path, "start")
+    for question in ("Who?", "Why?", "When?"):
+        action(tmp_path, "ask", question=question)
+    told = action(tmp_path, "again", question="Where?", turn=1)
+    assert [turn.question for turn in told.turns] == ["Who?", "Where?"]
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_fork_goes_on_from_an_earlier_question(tmp_path: Path, is_held: bool) -> None:
+    action(tmp_path, "start")
+    for question in ("Who?", "Why?"):
+        action(tmp_path, "ask", question=question)
+    fork_log(tmp_path, "one", "two", turn=1, opened={"kind": "opened"})
+    if not is_held:
+        drop_model()
+    told = action(tmp_path, "ask", session="two", question="Where?")
+    assert [turn.question for turn in told.turns] == ["Who?", "Where?"]
+    assert told.notes == [], "nothing was lost"
+    again = action(tmp_path, "again", question="Where?")  # of the first session, whose log the fork left alone
+    assert [turn.question for turn in again.turns] == ["Who?", "Where?"]
+    for turn in (0, 1):
+        assert again.turns[turn].answers[1].text == told.turns[turn].answers[1].text
+
+
+def test_the_heads_that_hold_each_token_are_read(tmp_path: Path) -> None:
+    action(tmp_path, "start")
+    told = action(tmp_path, "ask", question="Who?")
+    assert read_token_heads(heads_path(tmp_path, "one", 1)) is None
+    assert action(tmp_path, "heads", lane=1).heads_read == {1: 1}
+    heads = read_token_heads(heads_path(tmp_path, "one", 1))
+    assert heads is not None
+    assert told.lanes[1].held is not None
+    assert np.allclose((heads.states == OWN).mean((0, 1)), told.lanes[1].held, atol=6e-4)
+    assert len(heads.of_token(3)) == heads.states.shape[0] * heads.states.shape[1]
+    heads_path(tmp_path, "one", 1).write_bytes(b"PK")
+    assert read_token_heads(heads_path(tmp_path, "one", 1)) is None
 
 
 def test_a_session_the_worker_no_longer_holds_is_read_again_and_says_so(tmp_path: Path) -> None:
@@ -99,8 +143,11 @@ def test_a_session_the_worker_no_longer_holds_is_read_again_and_says_so(tmp_path
     action(tmp_path, "ask", question="Who?")
     drop_model()  # as when a job with another model ran in between
     told = action(tmp_path, "ask", question="Why?")
-    assert [turn.question for turn in told.turns] == ["Why?"]
+    assert [turn.question for turn in told.turns] == ["Who?", "Why?"], "what was said is kept"
     assert told.notes == [jobs.LOST]
+    drop_model()
+    again = action(tmp_path, "again", question="Why?")
+    assert again.turns[1].answers[1].text == told.turns[1].answers[1].text, "it goes on from the same state"
 
 
 def test_idle_sessions_and_the_oldest_give_their_memory_back(tmp_path: Path) -> None:
@@ -136,7 +183,7 @@ def test_events_are_read_from_any_place_and_a_line_cut_off_is_left(tmp_path: Pat
     ("fields", "sentence"),
     [
         ({"action": "ask"}, "the question is empty"),
-        ({"action": "lane", "lane": 1}, "a lane and its new method"),
+        ({"action": "lane", "lane": 1}, "a lane beside the full cache and its new method"),
         ({"action": "start", "session": "../x"}, "pattern"),
         ({"action": "start", "request": {"context": "", "choices": [{"method": "h2o"}]}}, "at least 1"),
         ({"action": "start", "request": {"context": "a", "choices": []}}, "at least 1"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import kvlab.live.session as sessions
 from kvlab.common.errors import UserError
 from kvlab.live.events import AnswerEnded, ContextRead, Event, LaneFailed, LaneSettled, TokenWritten
 from kvlab.live.session import LiveSession, Sampling
@@ -118,6 +119,64 @@ def test_a_question_asked_again_starts_from_the_state_before_it(lab: LoadedModel
     for lane in range(4):
         assert tokens(first, lane) == tokens(again, lane)
         assert tokens(other, lane) == tokens(expected, lane)
+
+
+QUESTIONS = ("Who lived there?", "And then?", "Where is the hill?")
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_an_earlier_question_is_replaced_as_if_the_later_ones_had_not_been_asked(
+    lab: LoadedModel, monkeypatch: pytest.MonkeyPatch, in_memory: bool
+) -> None:
+    """Also where the state before it is no longer in memory, so that earlier answers are read again."""
+    if not in_memory:
+        monkeypatch.setattr(sessions, "MOST_CHECKPOINT_BYTES", 0)
+    session, fresh = started(lab, *CHOICES), started(lab, *CHOICES)
+    for question in QUESTIONS:
+        list(session.ask(question, SHORT))
+    assert set(session.lanes[0].checkpoints) == ({0, 1, 2} if in_memory else {0, 2})
+    session.go_back(1)
+    assert [exchange.question for exchange in session.history] == [QUESTIONS[0]]
+    list(fresh.ask(QUESTIONS[0], SHORT))
+    for question in ("Why?", "And then?"):
+        events, expected = (list(one.ask(question, SHORT)) for one in (session, fresh))
+        for lane in range(4):
+            assert tokens(events, lane) == tokens(expected, lane)
+    with pytest.raises(UserError, match="Choose a question from 1 to 3"):
+        session.go_back(4)
+
+
+def test_a_fork_and_a_repeated_conversation_go_on_as_the_first(lab: LoadedModel) -> None:
+    session = started(lab, *CHOICES)
+    for question in QUESTIONS[:2]:
+        list(session.ask(question, SHORT))
+    fork, again = session.fork(), started(lab, *CHOICES)
+    for exchange in session.history:
+        fork.repeat(exchange)
+        again.repeat(exchange)
+    before = [lane.follows for lane in session.lanes]
+    expected = list(session.ask(QUESTIONS[2], SHORT))
+    for other in (fork, again):
+        assert [lane.follows for lane in other.lanes] == before
+        events = list(other.ask(QUESTIONS[2], SHORT))
+        for lane in range(4):
+            assert tokens(events, lane) == tokens(expected, lane)
+            assert other.lanes[lane].live_bytes == session.lanes[lane].live_bytes
+
+
+def test_after_an_error_of_the_model_the_conversation_is_as_before(
+    lab: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, fresh = started(lab, *CHOICES), started(lab, *CHOICES)
+    for one in (session, fresh):
+        list(one.ask(QUESTIONS[0], SHORT))
+    with monkeypatch.context() as patch:
+        patch.setattr(lab.model, "forward", lambda *_, **__: (_ for _ in ()).throw(RuntimeError("out of memory")))
+        with pytest.raises(RuntimeError, match="out of memory"):
+            list(session.ask(QUESTIONS[1], SHORT))
+    events, expected = (list(one.ask(QUESTIONS[1], SHORT)) for one in (session, fresh))
+    for lane in range(4):
+        assert tokens(events, lane) == tokens(expected, lane)
 
 
 def test_another_budget_of_a_lane_is_that_of_a_new_session(lab: LoadedModel) -> None:

@@ -37,6 +37,9 @@ NOT_LINKED = {
     '"live-pasted"',
     '"live-question"',
     '"live-upload"',
+    "f'{key}-method'",  # a change of a live session, until it is applied
+    "f'{key}-budget'",
+    "f'{key}-text'",
     '"upload"',
     "f'upload-answers-{key}'",
     '"eval_upload"',

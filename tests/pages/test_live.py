@@ -14,6 +14,7 @@ from app.live.answers import answer_html, answer_note
 from app.live.context_text import codes_of, merge_notes
 from kvlab import jobs
 from kvlab.live.log import append_event
+from kvlab.live.token_heads import MERGED, OWN, TokenHeads, heads_path, write_token_heads
 from kvlab.live.transcript import Answer, LaneState, Word
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.requests.live_session import LiveJob, LiveRequest
@@ -119,6 +120,66 @@ def test_a_question_becomes_a_job_and_a_second_one_waits_for_it(runs_root: Path,
     assert jobs.status(runs_root, job.job_id).state == "cancelled"
 
 
+def the_job(root: Path) -> LiveJob:
+    """The only job of the queue."""
+    (job,) = jobs.list_jobs(root)
+    request = jobs.request_of(root, job.job_id)
+    assert isinstance(request, LiveJob)
+    return request
+
+
+def test_a_question_is_edited(runs_root: Path, open_page: Open) -> None:
+    page = open_page("live", session=talked(runs_root))
+    page = page.text_area(key="live-turn-0-text").input("Is it not?").run()
+    told(page.button(key="live-turn-0-ask").click().run())
+    job = the_job(runs_root)
+    assert (job.action, job.turn, job.question) == ("again", 0, "Is it not?")
+
+
+def test_a_fork_is_a_session_of_its_own(runs_root: Path, open_page: Open) -> None:
+    page = open_page("live", session=talked(runs_root))
+    page = page.button(key="live-turn-0-fork").click().run()
+    words = told(page)
+    assert "Is it <i>?" not in words
+    assert "30 % of the full cache" not in words and "20 % of the full cache" in words
+    session = "".join(page.query_params["session"])
+    assert session != "one"
+    page.chat_input[0].set_value("And why?").run()
+    assert (the_job(runs_root).session, the_job(runs_root).request) == (session, REQUEST)
+
+
+def test_a_lane_gets_another_method_and_later_jobs_know_it(runs_root: Path, open_page: Open) -> None:
+    page = open_page("live", session=talked(runs_root))
+    page = page.selectbox(key="live-lane-1-method").set_value("keepkv").run()
+    page = page.slider(key="live-lane-1-budget").set_value(50).run()
+    told(page.button(key="live-lane-1-apply").click().run())
+    job = the_job(runs_root)
+    changed = MethodChoice(method="keepkv", budget=0.5)
+    assert (job.action, job.lane, job.choice) == ("lane", 1, changed)
+    append_event(runs_root, "one", {"kind": "lane_changed", "lane": 1, "choice": changed.model_dump(mode="json")})
+    jobs.cancel(runs_root, jobs.list_jobs(runs_root)[0].job_id)
+    open_page("live", session="one").chat_input[0].set_value("And why?").run()
+    requests = [jobs.request_of(runs_root, one.job_id) for one in jobs.list_jobs(runs_root)]
+    assert any(isinstance(one, LiveJob) and one.request.choices == (changed,) for one in requests)
+
+
+def test_the_chosen_word_asks_for_its_heads_and_shows_them(runs_root: Path, open_page: Open) -> None:
+    page = open_page("live", session=talked(runs_root), word="1")
+    assert "“b” (token 1): which heads hold it" in told(page)
+    told(page.button(key="live-heads").click().run())
+    assert (the_job(runs_root).action, the_job(runs_root).lane) == ("heads", 1)
+    jobs.cancel(runs_root, jobs.list_jobs(runs_root)[0].job_id)
+    states = np.zeros((2, 2, 3), np.uint8)
+    states[0, 1, 1], states[1, 1, 1] = OWN, MERGED
+    attention = np.zeros((2, 2, 3), np.float32)
+    attention[0, 1, 1] = 0.25
+    write_token_heads(heads_path(runs_root, "one", 1), TokenHeads(1, np.array([0, 3]), states, attention))
+    append_event(runs_root, "one", {"kind": "heads_read", "lane": 1, "turn": 1})
+    words = told(open_page("live", session="one", word="1"))
+    assert "25 % of 4 heads hold it in a slot of its own, 25 % in another token's slot, 50 % not at all." in words
+    assert "Layer 0, head 1 reads it most: 25 % of the attention" in words
+
+
 def test_a_session_is_recorded_as_a_comparison_of_its_lanes(runs_root: Path, open_page: Open) -> None:
     page = open_page("live", session=talked(runs_root), new_tokens="9")
     page.button(key="live-compare").click().run()
@@ -154,14 +215,18 @@ def test_an_unknown_session_and_another_users_get_one_sentence_and_the_form(
 
 
 def test_words_are_shaded_by_their_kl_and_escaped() -> None:
-    answer = Answer([Word("a<", 0.001, False), Word(" b", 0.5, False), Word(" c", 2.0, True), Word(" d", None, False)])
-    html = answer_html(answer, "light")
+    shades = (("a<", 0.001, False), (" b", 0.5, False), (" c", 2.0, True), (" d", None, False))
+    answer = Answer([Word(*one, token=5) for one in shades])
+    html = answer_html(answer, "light", is_written=True)
     assert "a&lt;" in html
     assert html.count("background:") == 2
     assert html.count("border-bottom") == 1
     assert "Here the text leaves the full cache&#x27;s. KL 2 nats" in html
     assert html.endswith("▍</div>")
     answer.reason, answer.seconds = "end", 2.0
-    assert "▍" not in answer_html(answer, "dark")
-    assert answer_note(answer) == "4 tokens · 2.0 s · leaves the full cache's text at token 3"
-    assert answer_note(Answer([Word(" \n", None, False)])) == "1 token · only white space · writing"
+    assert "▍" not in answer_html(answer, "dark", is_written=True)
+    assert answer_note(answer, True) == "4 tokens · 2.0 s · leaves the full cache's text at token 3"
+    blank = Answer([Word(" \n", None, False, token=5)])
+    assert answer_note(blank, is_written=True) == "1 token · only white space · writing"
+    assert answer_note(blank, is_written=False) == "1 token · only white space · interrupted"
+    assert "▍" not in answer_html(blank, "dark", is_written=False)

@@ -1,7 +1,7 @@
 // Built by `make browser`. Do not edit: change the sources in kvlab/browser and build again.
 // Sources: src/dom.js src/live-replay.js src/replay/player.js src/replay/state.js
-// SHA-256 of the sources: e2f8c2129924a04fbee2463ebc18ae2b182773547c5a535e7a111beeec8b1326
-// SHA-256 of the code: d59f8c3d4e221bfc4e7a94b4fe4d11a109395b9b7b1d3916c5ee4f0e73c6c19e
+// SHA-256 of the sources: 6e583459ee9423eff66353f7c9f98cc1a09ef04afb27097640d01e5fbc6a67d6
+// SHA-256 of the code: b5fd6d7c9a9bd85adf50ffa425d763079bd703d3c21c5f4622c609b9d3dfd898
 (() => {
   // src/dom.js
   function find(root, selector) {
@@ -48,7 +48,7 @@
         state.turn = event.turn ?? 0;
         for (const one of state.lanes) Object.assign(one, { words: [], reason: "" });
         break;
-      case "restarted":
+      case "went_back":
         Object.assign(state, { question: "", turn: -1 });
         for (const one of state.lanes) Object.assign(one, { words: [], reason: "" });
         break;

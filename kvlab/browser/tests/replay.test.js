@@ -40,7 +40,7 @@ test("the state at a step is what the events up to it tell", () => {
 });
 
 test("a conversation that begins again has no question and no words", () => {
-  const state = stateAfter([...EVENTS, { kind: "restarted", message: "" }], EVENTS.length + 1);
+  const state = stateAfter([...EVENTS, { kind: "went_back", turn: 0 }], EVENTS.length + 1);
   assert.deepEqual([state.question, state.lanes[0].words.length, state.lanes[1].bytes], ["", 0, 210]);
 });
 

@@ -58,7 +58,7 @@ function follow(state, event) {
       state.turn = event.turn ?? 0;
       for (const one of state.lanes) Object.assign(one, { words: [], reason: "" });
       break;
-    case "restarted":
+    case "went_back":
       Object.assign(state, { question: "", turn: -1 });
       for (const one of state.lanes) Object.assign(one, { words: [], reason: "" });
       break;

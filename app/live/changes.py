@@ -1,0 +1,59 @@
+"""Changes of a live session: another method or budget in a lane, another question, a fork."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app.base import permission
+from app.live.sessions import act, fork_session
+from app.session.url_state import set_param
+from kvlab.catalogue.methods import methods
+from kvlab.requests.compare import FULL, MethodChoice
+from kvlab.requests.live_session import LiveRequest
+
+NEW_TOKENS = 64
+
+
+def sampling() -> dict[str, float]:
+    """How tokens are chosen, as fields of a job."""
+    return {
+        "max_new_tokens": int(st.session_state.get("new_tokens", NEW_TOKENS)),
+        "temperature": float(st.session_state.get("temperature", 0.0)),
+    }
+
+
+def change_lane(session: str, request: LiveRequest, number: int, is_busy: bool) -> None:
+    """A menu with the lane's method and budget; its button compresses the context again in this lane."""
+    choice, key = request.choices[number - 1], f"live-lane-{number}"
+    with st.popover("Change", key=key):
+        names = [entry.name for entry in methods() if entry.name != FULL.method]
+        place = names.index(choice.method) if choice.method in names else 0
+        method = st.selectbox("Method", names, place, key=f"{key}-method")
+        now = choice.budget if isinstance(choice.budget, float) else 0.2
+        percent = st.slider("Budget: share of the context's slots", 2, 100, round(100 * now), 1, key=f"{key}-budget",
+                            format="%d %%")  # fmt: skip
+        st.caption("This lane reads the context again; then all lanes answer the questions again.")
+        why = permission.why_not() or ("An answer is being written." if is_busy else "")
+        if permission.button("Change the lane", why, key=f"{key}-apply"):
+            changed = MethodChoice(method=method, budget=percent / 100)
+            if method == choice.method:
+                changed = choice.model_copy(update={"budget": percent / 100})
+            if act(session, request, "lane", lane=number, choice=changed, **sampling()):
+                st.rerun()
+
+
+def change_question(session: str, request: LiveRequest, turn: int, question: str) -> None:
+    """Under a question: ask another in its place, or go on from before it in a new session."""
+    key = f"live-turn-{turn}"
+    with st.container(horizontal=True, gap="small"):
+        with st.popover("Edit", key=key, help="Another question in place of this one; later ones are dropped"):
+            edited = st.text_area("Question", question, key=f"{key}-text")
+            why = permission.why_not() or ("" if edited.strip() else "Type a question.")
+            if permission.button("Ask this instead", why, key=f"{key}-ask") and act(
+                session, request, "again", question=edited, turn=turn, **sampling()
+            ):
+                st.rerun()
+        help_text = "A new session with what was said before this question; this one stays"
+        if permission.button("Fork", permission.why_not(), help=help_text, key=f"{key}-fork"):
+            set_param("session", fork_session(session, request, turn))
+            st.rerun()

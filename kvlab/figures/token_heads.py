@@ -1,0 +1,56 @@
+"""One token of a live session: which heads hold it, and how much attention the last answer gave it."""
+
+from __future__ import annotations
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from kvlab.figures.base.head_map import head_map
+from kvlab.figures.base.palette import STATE_COLOURS, Theme, pick, stepped_scale
+from kvlab.figures.base.words import percent
+from kvlab.live.token_heads import MERGED, NO_SLOT, OWN, STATES
+
+COLOURS = ("evicted", "absorbed", "kept")  # of the states, as in all texts
+SHORT = ("no slot", "merged", "own slot")
+
+
+def heads_that_hold(table: pd.DataFrame, word: str, theme: Theme = "light") -> go.Figure:
+    """The state of a token in every head; `table` is `kvlab.live.token_heads.TokenHeads.of_token`."""
+    wide = table.pivot(index="layer", columns="head", values="state")
+    colours = stepped_scale([pick(STATE_COLOURS[name], theme) for name in COLOURS])
+    key = {"tickvals": list(range(len(SHORT))), "ticktext": list(SHORT)}
+    names = wide.map(lambda state: STATES[int(state)]).to_numpy(object)
+    return head_map(
+        wide, f"Heads that hold {word}", theme, bar="", hover=": %{customdata}", low=-0.5, high=len(SHORT) - 0.5,
+        colours=colours, bar_options=key, customdata=names,
+    )  # fmt: skip
+
+
+def read_heads_that_hold(table: pd.DataFrame) -> str:
+    """Shares of heads by state."""
+    own, merged, gone = ((table["state"] == state).mean() for state in (OWN, MERGED, NO_SLOT))
+    parts = [f"{percent(own)} of {len(table)} heads hold it in a slot of its own"]
+    if merged > 0:
+        parts.append(f"{percent(merged)} in another token's slot")
+    return f"{', '.join(parts)}, {percent(gone)} not at all."
+
+
+def attention_to_token(table: pd.DataFrame, word: str, theme: Theme = "light") -> go.Figure:
+    """Mean attention of the last answer's tokens to the slot that holds the token, by head."""
+    wide = table.pivot(index="layer", columns="head", values="attention")
+    return head_map(
+        wide, f"Attention of the last answer to {word}", theme, bar="attention", hover=": %{z:.4f}",
+        high=max(float(table["attention"].max()), 1e-9),
+    )  # fmt: skip
+
+
+def read_attention_to_token(table: pd.DataFrame) -> str:
+    """The head that reads the token most, and the mean over heads."""
+    most = table.loc[table["attention"].idxmax()]
+    if most["attention"] <= 0:
+        return "No head gave it attention."
+    return (
+        f"Layer {most['layer']:.0f}, head {most['head']:.0f} reads it most: {percent(float(most['attention']))} of the "
+        f"attention of the answer's tokens; the mean over all heads is {percent(float(table['attention'].mean()))}. "
+        "A merged token has the attention of its slot."
+    )

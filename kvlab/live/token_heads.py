@@ -1,0 +1,69 @@
+"""Which heads of a lane hold each token of the context, and how much the last answer attended to it. Torch-free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from kvlab.common.atomic_write import replace_file
+from kvlab.live.log import log_path
+
+NO_SLOT, MERGED, OWN = 0, 1, 2
+STATES = ("no slot", "merged into another token's slot", "own slot")
+
+
+@dataclass(frozen=True)
+class TokenHeads:
+    """What every head of a lane holds of the context.
+
+    Attributes:
+        turn: the number of questions answered when this was read.
+        layers: (L,) int64: numbers of the compressed layers.
+        states: (L, H, tokens) uint8: NO_SLOT, MERGED or OWN; NO_SLOT also for heads that a layer does not have.
+        attention: (L, H, tokens) float32: mean attention of the last answer's tokens to the slot that holds the token,
+            so a merged token has that of the whole slot; the mean over the query heads of a group.
+    """
+
+    turn: int
+    layers: np.ndarray
+    states: np.ndarray
+    attention: np.ndarray
+
+    def of_token(self, token: int) -> pd.DataFrame:
+        """One row per head: layer, head, state (an index into STATES), attention."""
+        layers, heads = np.indices(self.states.shape[:2])
+        return pd.DataFrame(
+            {
+                "layer": self.layers[layers.ravel()],
+                "head": heads.ravel(),
+                "state": self.states[:, :, token].ravel(),
+                "attention": self.attention[:, :, token].ravel(),
+            }
+        )
+
+
+def heads_path(root: Path, session: str, lane: int) -> Path:
+    """The file of a lane's heads."""
+    return log_path(root, session).with_suffix(f".lane-{lane}.npz")
+
+
+def write_token_heads(path: Path, heads: TokenHeads) -> None:
+    """Write the arrays to a `.npz` file. Raises UserError if the disk is full."""
+
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as file:
+            np.savez(file, turn=heads.turn, layers=heads.layers, states=heads.states, attention=heads.attention)
+
+    replace_file(path, write)
+
+
+def read_token_heads(path: Path) -> TokenHeads | None:
+    """The heads of a lane; None if they were not read yet, or the file is damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return TokenHeads(int(arrays["turn"]), arrays["layers"], arrays["states"], arrays["attention"])
+    except (OSError, ValueError, KeyError, EOFError):
+        return None
