@@ -80,7 +80,7 @@ MAY_IMPORT = {
         "trace",
     },
     "library": {"analysis", "trace"},
-    "live": {"cache", "engine", "methods", "models"},
+    "live": {"analysis", "attention", "cache", "engine", "methods", "models"},
     "lmeval": {"cache", "engine", "evaluate", "methods", "models", "tasks"},
     "methods": {"stores"},
     "model_info": set(),

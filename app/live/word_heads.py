@@ -11,8 +11,9 @@ from app.figures.figure import show
 from app.live.sessions import act
 from app.navigation.selection import runs_root
 from app.session.url_state import set_page_param, url_number
+from kvlab.analysis.attention.token_heads import read_token_heads
 from kvlab.figures import token_heads as figures
-from kvlab.live.token_heads import heads_path, read_token_heads
+from kvlab.live.log import heads_path
 from kvlab.live.transcript import Transcript
 from kvlab.requests.live_session import LiveRequest
 

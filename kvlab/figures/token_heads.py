@@ -5,17 +5,17 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.analysis.attention.token_heads import MERGED, NO_SLOT, OWN, STATES
 from kvlab.figures.base.head_map import head_map
 from kvlab.figures.base.palette import STATE_COLOURS, Theme, pick, stepped_scale
 from kvlab.figures.base.words import percent
-from kvlab.live.token_heads import MERGED, NO_SLOT, OWN, STATES
 
 COLOURS = ("evicted", "absorbed", "kept")  # of the states, as in all texts
 SHORT = ("no slot", "merged", "own slot")
 
 
 def heads_that_hold(table: pd.DataFrame, word: str, theme: Theme = "light") -> go.Figure:
-    """The state of a token in every head; `table` is `kvlab.live.token_heads.TokenHeads.of_token`."""
+    """The state of a token in every head; `table` is `kvlab.analysis.attention.token_heads.TokenHeads.of_token`."""
     wide = table.pivot(index="layer", columns="head", values="state")
     colours = stepped_scale([pick(STATE_COLOURS[name], theme) for name in COLOURS])
     key = {"tickvals": list(range(len(SHORT))), "ticktext": list(SHORT)}

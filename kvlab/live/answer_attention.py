@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kvlab.analysis.attention.token_heads import MERGED, NO_SLOT, OWN, TokenHeads
 from kvlab.attention.pass_view import PassSeen
 from kvlab.cache.cache_copy import copy_cache
 from kvlab.common.errors import UserError
 from kvlab.live.merges import presence
 from kvlab.live.session import LiveSession
-from kvlab.live.token_heads import MERGED, NO_SLOT, OWN, TokenHeads
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import Slots, View
 

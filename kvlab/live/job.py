@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from kvlab.analysis.attention.token_heads import write_token_heads
 from kvlab.engine.prompt import prompt_pieces
 from kvlab.live.answer_attention import token_heads
 from kvlab.live.events import Event, LaneSettled, TokenWritten
-from kvlab.live.log import append_event, read_events
+from kvlab.live.log import append_event, heads_path, read_events
 from kvlab.live.session import LiveSession, Sampling
-from kvlab.live.token_heads import heads_path, write_token_heads
 from kvlab.live.transcript import Transcript
 from kvlab.models.chat import chat_of
 from kvlab.models.load import LoadedModel, held_model, when_dropped

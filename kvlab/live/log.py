@@ -19,6 +19,11 @@ def log_path(root: Path, session: str) -> Path:
     return Path(root) / FOLDER / f"{session}.jsonl"
 
 
+def heads_path(root: Path, session: str, lane: int) -> Path:
+    """The file of what a lane's heads hold (`kvlab.analysis.attention.token_heads`)."""
+    return log_path(root, session).with_suffix(f".lane-{lane}.npz")
+
+
 def append_event(root: Path, session: str, event: Mapping[str, Any]) -> None:
     """Append one event. Raises UserError if the disk is full."""
     path = log_path(root, session)

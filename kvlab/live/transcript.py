@@ -63,7 +63,7 @@ class Turn:
 class Transcript:
     """A session. `tokens` and `texts` are those of the context; `seconds` the time to read and compress it.
 
-    `heads_read` is by lane the number of questions after which its heads were read (`kvlab.live.token_heads`).
+    `heads_read` is by lane the number of questions after which its heads (`TokenHeads`) were read.
     """
 
     tokens: int = 0

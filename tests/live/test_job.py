@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from kvlab.analysis.attention.token_heads import OWN, read_token_heads
 from kvlab.common.errors import UserError
 from kvlab.jobs.size_check import too_big
 from kvlab.jobs.work import read_request
 from kvlab.live import job as jobs
-from kvlab.live.log import append_event, fork_log, log_path, read_events
-from kvlab.live.token_heads import OWN, heads_path, read_token_heads
+from kvlab.live.log import append_event, fork_log, heads_path, log_path, read_events
 from kvlab.live.transcript import Transcript
 from kvlab.models.load import drop_model
 from kvlab.requests.compare import MethodChoice

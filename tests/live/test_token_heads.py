@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from kvlab.analysis.attention.token_heads import MERGED, NO_SLOT, OWN
 from kvlab.common.errors import UserError
 from kvlab.live.answer_attention import token_heads
 from kvlab.live.session import LiveSession, Sampling
-from kvlab.live.token_heads import MERGED, NO_SLOT, OWN
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests.compare import MethodChoice
 

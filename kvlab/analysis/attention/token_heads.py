@@ -1,4 +1,4 @@
-"""Which heads of a lane hold each token of the context, and how much the last answer attended to it. Torch-free."""
+"""Which heads of a cache hold each token of a context, and how much an answer attended to it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from kvlab.common.atomic_write import replace_file
-from kvlab.live.log import log_path
 
 NO_SLOT, MERGED, OWN = 0, 1, 2
 STATES = ("no slot", "merged into another token's slot", "own slot")
@@ -17,7 +16,7 @@ STATES = ("no slot", "merged into another token's slot", "own slot")
 
 @dataclass(frozen=True)
 class TokenHeads:
-    """What every head of a lane holds of the context.
+    """What every head of a live session's lane holds of the context.
 
     Attributes:
         turn: the number of questions answered when this was read.
@@ -43,11 +42,6 @@ class TokenHeads:
                 "attention": self.attention[:, :, token].ravel(),
             }
         )
-
-
-def heads_path(root: Path, session: str, lane: int) -> Path:
-    """The file of a lane's heads."""
-    return log_path(root, session).with_suffix(f".lane-{lane}.npz")
 
 
 def write_token_heads(path: Path, heads: TokenHeads) -> None:
