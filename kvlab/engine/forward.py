@@ -16,6 +16,7 @@ from transformers.utils import logging
 from kvlab.cache import CompressedCache
 from kvlab.cache.chunked_prefill import chunk_sizes
 from kvlab.cache.fan_out.fan_out_cache import FanOutCache
+from kvlab.common.forward_pass import under_way
 from kvlab.common.limits import MOST_PROMPT_LOGITS
 from kvlab.models.load import LoadedModel
 from kvlab.requests.generation_settings import GenerationSettings, processors_set
@@ -66,14 +67,19 @@ def prefill(
 
 @contextmanager
 def before_every_layer(model: PreTrainedModel, check: Callable[[], None] | None) -> Iterator[None]:
-    """Call `check` before every decoder layer; it may raise to stop a pass."""
+    """Call `check` before every decoder layer; it may raise to stop a pass, and finds that one is under way."""
     if check is None:
         yield
         return
     count = model.config.get_text_config(decoder=True).num_hidden_layers
     lists = (module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == count)
     layers: Iterable[nn.Module] = next(lists, nn.ModuleList())
-    hooks = [layer.register_forward_pre_hook(lambda *_: check()) for layer in layers]
+
+    def check_within_pass(*_: object) -> None:
+        with under_way():
+            check()
+
+    hooks = [layer.register_forward_pre_hook(check_within_pass) for layer in layers]
     try:
         yield
     finally:

@@ -236,7 +236,9 @@ def _in_turn(connection: sqlite3.Connection) -> list[sqlite3.Row]:
         )
     }
     waiting: dict[str, deque[sqlite3.Row]] = {}
-    question = f"SELECT number, job_id, device, {turn_column} AS turn FROM jobs WHERE state = 'queued' ORDER BY number"
+    kind = "CASE WHEN json_valid(request) THEN json_extract(request, '$.kind') END AS kind"
+    columns = f"number, job_id, device, {kind}, {turn_column} AS turn"
+    question = f"SELECT {columns} FROM jobs WHERE state = 'queued' ORDER BY number"
     for row in connection.execute(question):
         waiting.setdefault(row["turn"], deque()).append(row)
     order = []
@@ -251,14 +253,21 @@ def _in_turn(connection: sqlite3.Connection) -> list[sqlite3.Row]:
 
 
 def claim(
-    connection: sqlite3.Connection, pid: int, host: str = "", place: int = 1, left_to_others: Sequence[str] = ()
+    connection: sqlite3.Connection,
+    pid: int,
+    host: str = "",
+    place: int = 1,
+    left_to_others: Sequence[str] = (),
+    only: str = "",
 ) -> sqlite3.Row | None:
     """Mark the next job as running under this worker and return it; None if none is waiting.
 
-    Jobs that name one of `left_to_others`, the devices of other workers, are skipped.
+    Jobs that name one of `left_to_others`, the devices of other workers, are skipped, and with `only` those of another
+    kind.
     """
     with transaction(connection):
-        able = [row["job_id"] for row in _in_turn(connection) if row["device"] not in left_to_others]
+        waiting = [row for row in _in_turn(connection) if row["device"] not in left_to_others]
+        able = [row["job_id"] for row in waiting if not only or row["kind"] == only]
         if not able:
             return None
         connection.execute(

@@ -25,6 +25,7 @@ from typing import Any
 from kvlab.bench.request import BenchJob
 from kvlab.common.errors import UserError, rewrite_messages
 from kvlab.common.formatting import format_bytes, hide_paths
+from kvlab.common.forward_pass import is_under_way
 from kvlab.common.liveness import host_id
 from kvlab.common.transactions import transaction
 from kvlab.evaluate.request import EvalJob, SampleJob
@@ -55,6 +56,7 @@ BENCH, FIT = "kvlab.bench.harness:run_bench", "kvlab.fitting.fit:run_fit"
 NAMED = {EvalJob: EVALUATE, BenchJob: BENCH, FitJob: FIT}  # jobs whose results have a name
 IDLE_SECONDS = 0.4
 REPORT_SECONDS = 0.2
+LIVE_KIND = str(LiveJob.model_fields["kind"].default)
 NICE = 10  # of a worker on the CPU, which the dashboard needs too
 AUTOGROUP = Path("/proc/self/autogroup")
 
@@ -108,18 +110,41 @@ def serve(
                 return
         threading.Thread(target=_heartbeat, args=(root, stop, while_kept), daemon=True).start()
         while not stop.is_set():
-            job = queue_db.claim(connection, os.getpid(), host_id(), slot.number, slot.others)
-            if job is None:
+            if not run_next(connection, root, compare, stop, slot):
                 stop.wait(IDLE_SECONDS)
-            else:
-                run_job(connection, root, job, compare, stop, slot.devices)
         worker_slots.leave_slot(connection, os.getpid())
 
 
+def run_next(
+    connection: sqlite3.Connection, root: Path, compare: str, stop: threading.Event, slot: WorkerSlot, only: str = ""
+) -> bool:
+    """Run the next job of the queue, with `only` the next of that kind; False if none is waiting."""
+    job = queue_db.claim(connection, os.getpid(), host_id(), slot.number, slot.others, only)
+    if job is None:
+        return False
+
+    def answer_live() -> None:
+        while run_next(connection, root, compare, stop, slot, LIVE_KIND):
+            pass
+
+    run_job(connection, root, job, compare, stop, slot.devices, answer_live)
+    return True
+
+
 def run_job(
-    connection: sqlite3.Connection, root: Path, job: sqlite3.Row, compare: str, stop: threading.Event, devices: str = ""
+    connection: sqlite3.Connection,
+    root: Path,
+    job: sqlite3.Row,
+    compare: str,
+    stop: threading.Event,
+    devices: str = "",
+    answer_live: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run one claimed job and record how it ended; its output goes to the job's log."""
+    """Run one claimed job and record how it ended; its output goes to the job's log.
+
+    `answer_live` runs the actions of live sessions that wait; it is called between the steps of jobs that measure no
+    time, so that a conversation does not wait for their end.
+    """
     reporter = JobReporter(connection, job["job_id"], stop, root)
     remove_live(root, job["job_id"])  # of an attempt whose worker was killed
     with _output_to(queue_db.log_path(root, job["job_id"])), acting_for(User(job["owner"], Role.ADMINISTER)):
@@ -128,6 +153,8 @@ def run_job(
             check_used(connection, root, job["owner"])
             if compare == COMPARE and (why := too_big(request, root)):
                 raise UserError(why)
+            if not isinstance(request, LiveJob | BenchJob):
+                reporter.between_steps = answer_live
             work, runs = _work(request, root, compare, job["job_id"], job["begun"] > 1)
             work(request, runs, progress=reporter.report, cancelled=reporter.cancelled)
             state, message = ("cancelled", reporter.reason) if reporter.reason else ("complete", "")
@@ -188,6 +215,7 @@ class JobReporter:
     def __init__(self, connection: sqlite3.Connection, job_id: str, stop: threading.Event, root: Path) -> None:
         self.connection, self.job_id, self.stop, self.root = connection, job_id, stop, root
         self.reason = ""
+        self.between_steps: Callable[[], None] = lambda: None
         self._run_ids: list[str] = []
         self._last: Progress | None = None
         self._reported = self._checked = 0.0
@@ -211,9 +239,12 @@ class JobReporter:
         )
 
     def cancelled(self) -> bool:
+        """Whether the job must stop; asked between its steps."""
         if self.stop.is_set():
             self.reason = self.reason or "The worker was stopped; what was saved is kept."
         elif not self.reason and time.monotonic() - self._checked >= REPORT_SECONDS:
+            if not is_under_way():
+                self.between_steps()
             self._checked = time.monotonic()
             row = self.connection.execute("SELECT cancel FROM jobs WHERE job_id = ?", (self.job_id,)).fetchone()
             if row["cancel"]:

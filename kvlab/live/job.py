@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from kvlab.analysis.attention.token_heads import write_token_heads
 from kvlab.engine.prompt import prompt_pieces
@@ -47,8 +48,11 @@ _held: OrderedDict[tuple[Path, str], HeldSession] = OrderedDict()
 when_dropped(_held.clear)  # sessions hold their model's weights
 
 
+@torch.inference_mode(False)
 def run_live(job: LiveJob, root: Path, progress: Callable[[Progress], None], cancelled: Callable[[], bool]) -> None:
     """Carry out one action; its events go to the session's log. Cancelling ends the answers that are being written.
+
+    It may run between the steps of another job, whose inference mode must not mark the tensors of the session.
 
     Raises UserError as `LiveSession` does.
     """
