@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import ValidationError
@@ -20,6 +22,7 @@ from rich.text import Text
 from kvlab.cli.options.model import ModelOptions
 from kvlab.cli.options.prompt import PromptOptions
 from kvlab.cli.options.signature import grouped
+from kvlab.common.atomic_write import replace_file
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes
 from kvlab.common.terminal import standard_error, standard_output, without_controls
@@ -28,6 +31,7 @@ from kvlab.requests.compare import ModelRequest
 
 if TYPE_CHECKING:
     from kvlab.live.events import Event
+    from kvlab.live.reporter import SessionReporter
     from kvlab.live.session import LiveSession, Sampling
 
 COMMANDS = "/again answers once more, /restart begins anew, /budget 0.1 changes all budgets, /quit ends"
@@ -45,6 +49,9 @@ def chat(
     new_tokens: Annotated[int, typer.Option(min=1, help="most tokens of an answer")] = 128,
     temperature: Annotated[float, typer.Option(min=0, help="0: the likeliest token")] = 0.0,
     seed: Annotated[int, typer.Option(help="seed of sampling and of random methods")] = 0,
+    replay: Annotated[
+        Path | None, typer.Option(help="FILE.html or .gif: the conversation, to play without a server")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print every event as a line of JSON")] = False,
 ) -> None:
     """Read a text once, compress it with several methods, and answer questions in all caches side by side.
@@ -52,11 +59,14 @@ def chat(
     Words are shaded by the KL of a lane's prediction from the full cache's, as long as their texts agree; the word at
     which a text leaves the full cache's is underlined.
     """
+    from kvlab.live.reporter import SessionReporter
     from kvlab.live.session import LiveSession, Sampling
     from kvlab.methods.spec import parse_choices
     from kvlab.models.chat import chat_of
     from kvlab.models.load import held_model
 
+    if replay is not None and replay.suffix not in (".html", ".gif"):
+        raise UserError(f"A replay is an HTML or GIF file: end {replay.name!r} with .html or .gif.")
     context = text.read()
     choices = parse_choices(methods, budgets)
     try:
@@ -65,13 +75,29 @@ def chat(
         raise UserError(in_one_sentence(error, as_option)) from None
     loaded = held_model(request)
     session = LiveSession(loaded, context, choices, chat_of(request, loaded.tokenizer), seed)
-    talk = Talk(session, Sampling(temperature, seed, new_tokens), print_json if as_json else Screen(session).show)
-    talk.show(session.read_context())
-    if question:
-        for one in question:
-            talk.ask(one)
-    else:
-        talk.read_questions()
+    told: list[dict[str, Any]] = []
+    reporter = SessionReporter(session, told.append)
+    talk = Talk(reporter, Sampling(temperature, seed, new_tokens), print_json if as_json else Screen(session).show)
+    talk.follow(session.read_context())
+    try:
+        if question:
+            for one in question:
+                talk.ask(one)
+        else:
+            talk.read_questions()
+    finally:
+        if replay is not None:
+            write_replay(replay, told, f"{loaded.name}: {textwrap.shorten(context, 90)}")
+
+
+def write_replay(path: Path, events: list[dict[str, Any]], title: str) -> None:
+    """Write a conversation as a page or GIF that plays it."""
+    from kvlab.report.live_gif import live_gif
+    from kvlab.report.live_replay import replay
+
+    content = live_gif(events, title) if path.suffix == ".gif" else replay(events, title).encode()
+    replace_file(path, lambda temporary: temporary.write_bytes(content))
+    typer.echo(f"{path}: {format_bytes(len(content))}", err=True)
 
 
 def print_json(events: Iterator[Event]) -> None:
@@ -84,16 +110,24 @@ def print_json(events: Iterator[Event]) -> None:
 class Talk:
     """A conversation in the terminal."""
 
-    session: LiveSession
+    reporter: SessionReporter
     sampling: Sampling
     show: Callable[[Iterator[Event]], None]
-    last: str = ""
+
+    @property
+    def session(self) -> LiveSession:
+        """The session that is talked to."""
+        return self.reporter.session
+
+    def follow(self, events: Iterator[Event]) -> None:
+        """Show events; Ctrl-C ends the answers, not the conversation."""
+        with stopping(self.session):
+            self.show(self.reporter.follow(events))
 
     def ask(self, question: str) -> None:
-        """Answer a question in all lanes; Ctrl-C ends the answers, not the conversation."""
-        self.last = question
-        with stopping(self.session):
-            self.show(self.session.ask(question, self.sampling))
+        """Answer a question in all lanes."""
+        self.reporter.question(question)
+        self.follow(self.session.ask(question, self.sampling))
 
     def read_questions(self) -> None:
         """Read questions and commands from standard input until its end or `/quit`."""
@@ -104,18 +138,21 @@ class Talk:
             if not line or line.strip() == "/quit":
                 return
             try:
-                self.follow(line.strip())
+                self.carry_out(line.strip())
             except UserError as error:
                 typer.echo(str(error), err=True)
 
-    def follow(self, line: str) -> None:
+    def carry_out(self, line: str) -> None:
         """Carry out a command, or ask a question."""
         command, _, value = line.partition(" ")
         if command == "/again":
-            with stopping(self.session):
-                self.show(self.session.ask_again(self.last, self.sampling))
+            if not self.session.history:
+                raise UserError("Nothing was asked yet.")
+            question = self.session.history[-1].question
+            self.go_back(self.session.turn - 1)
+            self.ask(question)
         elif command == "/restart":
-            self.session.go_back(0)
+            self.go_back(0)
         elif command == "/budget":
             self.change_budgets(value)
         elif command.startswith("/"):
@@ -123,13 +160,19 @@ class Talk:
         elif line:
             self.ask(line)
 
+    def go_back(self, turn: int) -> None:
+        """Return to the state before a question."""
+        self.session.go_back(turn)
+        self.reporter.tell({"kind": "went_back", "turn": turn})
+
     def change_budgets(self, value: str) -> None:
-        """Compress the context again in every lane but the full cache's."""
+        """Compress the context again in every lane but the full cache's; the conversation begins again."""
         from kvlab.methods.spec import parse_choices
 
+        budget = parse_choices("h2o", value)[0].budget
         for number, lane in enumerate(self.session.lanes[1:], 1):
-            budget = parse_choices("h2o", value)[0].budget
-            self.show(self.session.change_lane(number, lane.choice.model_copy(update={"budget": budget})))
+            self.follow(self.session.change_lane(number, lane.choice.model_copy(update={"budget": budget})))
+        self.reporter.tell({"kind": "went_back", "turn": 0})
 
 
 @contextmanager

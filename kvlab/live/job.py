@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 
 from kvlab.analysis.attention.token_heads import write_token_heads
-from kvlab.engine.prompt import prompt_pieces
 from kvlab.live.answer_attention import token_heads
-from kvlab.live.events import Event, LaneSettled, TokenWritten
+from kvlab.live.events import Event
 from kvlab.live.log import append_event, heads_path, read_events
+from kvlab.live.reporter import SessionReporter
 from kvlab.live.session import LiveSession, Sampling
 from kvlab.live.transcript import Transcript
 from kvlab.models.chat import chat_of
@@ -26,24 +25,18 @@ from kvlab.requests.live_session import LiveJob
 
 MOST_SESSIONS = 4  # held at a time
 IDLE_SECONDS = 900.0  # after which a session gives its memory back
-HELD_EVERY = 8  # tokens of an answer after which what is left of the context is told again
 LOST = "The worker no longer held this session: the context and the conversation were read again."
 
 
 @dataclass
 class HeldSession:
-    """A session in memory, and when it was last used.
-
-    `told` is by lane what heads hold of each token of the context, as last told: (2, tokens) thousandths of all heads,
-    in its own slot and in another's.
-    """
+    """A session in memory, what reports it, and when it was last used."""
 
     session: LiveSession
+    reporter: SessionReporter
     used: float = field(default_factory=time.monotonic)
-    told: dict[int, np.ndarray] = field(default_factory=dict)
 
 
-Tell = Callable[[dict[str, Any]], None]
 _held: OrderedDict[tuple[Path, str], HeldSession] = OrderedDict()
 when_dropped(_held.clear)  # sessions hold their model's weights
 
@@ -60,29 +53,16 @@ def run_live(job: LiveJob, root: Path, progress: Callable[[Progress], None], can
     loaded = held_model(job.request)
     drop_idle()
     held = _held.get((root, job.session))
-
-    def tell(event: dict[str, Any]) -> None:
-        append_event(root, job.session, event)
-
     if held is None or job.action == "start":
-        held = _start(job, root, loaded, tell, progress)
+        held = _start(job, root, loaded, progress)
     held.used = time.monotonic()
     _held.move_to_end((root, job.session))
-    written = 0
-    for event in _events(job, held.session, tell, cancelled):
-        tell(event.as_json())
+    for _ in held.reporter.follow(_events(job, held.reporter, cancelled)):
         if cancelled():
             held.session.stop()
-        if isinstance(event, LaneSettled):
-            held.told.pop(event.lane, None)
-        written += isinstance(event, TokenWritten)
-        if written >= HELD_EVERY * len(held.session.lanes):
-            written = 0
-            _tell_held(held, tell)
     if job.action == "heads" and job.lane is not None:
         write_token_heads(heads_path(root, job.session, job.lane), token_heads(held.session, job.lane))
-        tell({"kind": "heads_read", "lane": job.lane, "turn": held.session.turn})
-    _tell_held(held, tell)
+        held.reporter.tell({"kind": "heads_read", "lane": job.lane, "turn": held.session.turn})
     progress(Progress(stage="done", done=1, total=1))
 
 
@@ -94,44 +74,40 @@ def drop_idle(seconds: float = IDLE_SECONDS) -> int:
     return len(_held)
 
 
-def _start(
-    job: LiveJob, root: Path, loaded: LoadedModel, tell: Tell, progress: Callable[[Progress], None]
-) -> HeldSession:
+def _start(job: LiveJob, root: Path, loaded: LoadedModel, progress: Callable[[Progress], None]) -> HeldSession:
     """Read a new session's context; of one that was lost or forked, the conversation too."""
     request, events = job.request, read_events(root, job.session)[0]
     source = next((str(event["source"]) for event in events if event.get("kind") == "forked"), "")
     known = _held.get((root, source))
-    if known is not None and known.session.choices == request.choices:
+    is_known = known is not None and known.session.choices == request.choices
+    if known is not None and is_known:
         session = known.session.fork()
     else:
-        session = LiveSession(
-            loaded, request.context, request.choices, chat_of(request, loaded.tokenizer), request.seed
-        )
+        chat = chat_of(request, loaded.tokenizer)
+        session = LiveSession(loaded, request.context, request.choices, chat, request.seed)
+    reporter = SessionReporter(session, partial(append_event, root, job.session))
+    if not is_known:
         progress(Progress(stage="the context is read", done=0, total=1))
-        for event in session.read_context():
-            tell(event.as_json())
-        text = session.turns.opening + request.context
-        tell({"kind": "context_texts", "texts": prompt_pieces(loaded.tokenizer, text, session.ids)})
-        if job.action != "start" and not source:
-            tell({"kind": "read_again", "message": LOST})
+        deque(reporter.follow(session.read_context()), maxlen=0)
     if job.action != "start":
+        if not source:
+            reporter.tell({"kind": "read_again", "message": LOST})
         said = Transcript().follow(events).exchanges()
         for number, exchange in enumerate(said, 1):
-            progress(
-                Progress(stage=f"question {number} of {len(said)} is read again", done=number - 1, total=len(said))
-            )
+            stage = f"question {number} of {len(said)} is read again"
+            progress(Progress(stage=stage, done=number - 1, total=len(said)))
             session.repeat(exchange)
     while len(_held) >= MOST_SESSIONS:
         _held.popitem(last=False)
-    held = _held[root, job.session] = HeldSession(session)
+    held = _held[root, job.session] = HeldSession(session, reporter)
     return held
 
 
-def _events(job: LiveJob, session: LiveSession, tell: Tell, cancelled: Callable[[], bool]) -> Iterator[Event]:
-    sampling = Sampling(job.temperature, job.request.seed, job.max_new_tokens)
+def _events(job: LiveJob, reporter: SessionReporter, cancelled: Callable[[], bool]) -> Iterator[Event]:
+    session, sampling = reporter.session, Sampling(job.temperature, job.request.seed, job.max_new_tokens)
 
     def ask(question: str) -> Iterator[Event]:
-        tell({"kind": "question", "turn": session.turn, "text": question})
+        reporter.question(question)
         yield from session.ask(question, sampling)
 
     if job.action == "ask":
@@ -143,31 +119,11 @@ def _events(job: LiveJob, session: LiveSession, tell: Tell, cancelled: Callable[
         assert job.lane and job.choice is not None  # checked by the request
         questions = [exchange.question for exchange in session.history]
         yield from session.change_lane(job.lane, job.choice)
-        tell({"kind": "lane_changed", "lane": job.lane, "choice": job.choice.model_dump(mode="json")})
-        tell({"kind": "went_back", "turn": 0})
+        reporter.tell({"kind": "lane_changed", "lane": job.lane, "choice": job.choice.model_dump(mode="json")})
+        reporter.tell({"kind": "went_back", "turn": 0})
         for question in questions:
             if not cancelled():
                 yield from ask(question)
     elif job.action == "restart":
         session.go_back(0)
-        tell({"kind": "went_back", "turn": 0})
-
-
-def _tell_held(held: HeldSession, tell: Tell) -> None:
-    """Tell what heads hold of each token of the context, in every lane; after the first time only changes."""
-    for number, lane in enumerate(held.session.lanes):
-        if lane.failure:
-            continue
-        shares = lane.context_shares()
-        now = (1000 * np.stack([shares.own, shares.merged])).round().astype(int)
-        before = held.told.get(number)
-        held.told[number] = now
-        own, merged = now
-        if before is None:
-            tell({"kind": "held", "lane": number, "per_mille": own.tolist()})
-            if merged.any():
-                owners = lane.merges.most_common_owners().tolist()
-                tell({"kind": "merged", "lane": number, "per_mille": merged.tolist(), "into": owners})
-        elif (changed := np.flatnonzero((now != before).any(0))).size:
-            changes = {"per_mille": own[changed].tolist(), "merged": merged[changed].tolist()}
-            tell({"kind": "held_changes", "lane": number, "tokens": changed.tolist(), **changes})
+        reporter.tell({"kind": "went_back", "turn": 0})

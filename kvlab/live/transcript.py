@@ -77,10 +77,14 @@ class Transcript:
     heads_read: dict[int, int] = field(default_factory=dict)
 
     def exchanges(self) -> list[Exchange]:
-        """Questions with the token ids of their answers; an answer that was not completed counts as far as it got."""
+        """Questions with the token ids of their answers; an answer that was not completed counts as far as it got.
+
+        A question that was refused has none.
+        """
         return [
             Exchange(turn.question, {lane: [word.token for word in one.words] for lane, one in turn.answers.items()})
             for turn in self.turns
+            if turn.answers
         ]
 
     @property

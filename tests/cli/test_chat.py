@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -50,12 +52,23 @@ def test_commands_are_followed_and_unknown_ones_explained() -> None:
     assert "tokens read and compressed" in shown
 
 
+def test_a_conversation_is_kept_as_a_replay(tmp_path: Path) -> None:
+    shown = run("--question", "Who?", "--replay", str(tmp_path / "talk.html"))
+    page = (tmp_path / "talk.html").read_text()
+    assert "talk.html: " in shown
+    (data,) = re.findall(r'id="session">(.*?)</script>', page, re.DOTALL)
+    kinds = [event["kind"] for event in json.loads(data)["events"]]
+    assert kinds.count("lane_settled") == kinds.count("held") == 3
+    assert kinds.count("token") == 12
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["--methods", "nothing"], "There is no method called"),
         (["--thinking", "yes"], "would have no effect"),
         (["--question", " "], "The question is empty"),
+        (["--replay", "x.mp4"], "end 'x.mp4' with .html or .gif"),
         (["--file", "x.txt"], "Give exactly one prompt"),
     ],
 )

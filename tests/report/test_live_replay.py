@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+from itertools import pairwise
 
 import pytest
+from PIL import Image
 
 from kvlab.common.errors import UserError
+from kvlab.figures.base.export import find_browser
+from kvlab.report.live_gif import HEIGHT, MOST_FRAMES, WIDTH, frames_of, live_gif
 from kvlab.report.live_replay import replay
 
 EVENTS = [
@@ -33,3 +38,30 @@ def test_the_file_holds_the_session_and_no_markup_of_its_texts() -> None:
 def test_a_session_without_a_context_is_refused_in_one_sentence() -> None:
     with pytest.raises(UserError, match="no context has been read"):
         replay(EVENTS[:1], "x")
+
+
+def test_a_gif_draws_every_question_and_as_many_other_steps_as_there_is_room_for() -> None:
+    pauses = [step in (0, 1, 150) for step in range(300)]
+    frames = frames_of(pauses)
+    assert {0, 1, 150, 299} <= set(frames)
+    assert len(frames) <= MOST_FRAMES
+    assert max(after - before for before, after in pairwise(frames)) <= 6
+    assert frames_of([True, False, False]) == [0, 1, 2]
+
+
+@pytest.mark.skipif(find_browser() is None, reason="Chromium is not installed")
+def test_a_session_is_a_gif() -> None:
+    words = [{**EVENTS[4], "text": f" word {number}"} for number in range(3)]
+    seen: list[tuple[int, int]] = []
+    ended = {"kind": "answer_ended", "lane": 0, "reason": "end", "live_bytes": 10}
+    gif = live_gif([*EVENTS[:4], *words, ended], "mini", on_frame=lambda *frame: seen.append(frame))
+    with Image.open(io.BytesIO(gif)) as pictures:
+        assert (pictures.n_frames, pictures.size) == (len(seen), (WIDTH, HEIGHT))  # type: ignore[attr-defined]
+        assert pictures.n_frames == 5  # type: ignore[attr-defined]
+    assert seen[-1] == (5, 5)
+
+
+def test_without_chromium_a_gif_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvlab.report.live_gif.find_browser", lambda: None)
+    with pytest.raises(UserError, match="A GIF needs Chromium"):
+        live_gif(EVENTS, "x")

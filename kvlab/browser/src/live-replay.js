@@ -3,4 +3,5 @@
 import { find } from "./dom.js";
 import { Player } from "./replay/player.js";
 
-new Player(find(document, "main"), JSON.parse(find(document, "#session").textContent ?? ""));
+const player = new Player(find(document, "main"), JSON.parse(find(document, "#session").textContent ?? ""));
+Object.assign(globalThis, { player }); // for kvlab/report/live_gif.py, which takes pictures of the steps

@@ -1,7 +1,7 @@
 // Built by `make browser`. Do not edit: change the sources in kvlab/browser and build again.
 // Sources: src/dom.js src/live-replay.js src/replay/player.js src/replay/state.js
-// SHA-256 of the sources: 6e583459ee9423eff66353f7c9f98cc1a09ef04afb27097640d01e5fbc6a67d6
-// SHA-256 of the code: b5fd6d7c9a9bd85adf50ffa425d763079bd703d3c21c5f4622c609b9d3dfd898
+// SHA-256 of the sources: 63942199020205f4e964a8ca08a6dccd6bcd26e13ecfc8aacb3cf020e4be6c37
+// SHA-256 of the code: d6eeea93ac41929f60cfcf3d71dea72e3280f96c0ef5ac8a676b13bc2e000529
 (() => {
   // src/dom.js
   function find(root, selector) {
@@ -173,9 +173,13 @@
       this.timer = void 0;
       this.#labelButton();
     }
+    /** Whether the replay pauses at each step, as at a question. */
+    pauses() {
+      const last = this.ends.map((end) => this.events[end - 1]?.kind ?? "");
+      return last.map((kind) => kind !== "token" && !kind.startsWith("held_"));
+    }
     #playOn() {
-      const last = this.events[this.ends[this.step] - 1];
-      const wait = last?.kind === "token" || last?.kind.startsWith("held_") ? STEP_MS : PAUSE_MS;
+      const wait = this.pauses()[this.step] ? PAUSE_MS : STEP_MS;
       this.timer = setTimeout(() => {
         this.show(this.step + 1);
         if (this.step < this.ends.length - 1) this.#playOn();
@@ -264,5 +268,6 @@
   }
 
   // src/live-replay.js
-  new Player(find(document, "main"), JSON.parse(find(document, "#session").textContent ?? ""));
+  var player = new Player(find(document, "main"), JSON.parse(find(document, "#session").textContent ?? ""));
+  Object.assign(globalThis, { player });
 })();

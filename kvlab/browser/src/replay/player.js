@@ -76,9 +76,14 @@ export class Player {
     this.#labelButton();
   }
 
+  /** Whether the replay pauses at each step, as at a question. */
+  pauses() {
+    const last = this.ends.map((end) => this.events[end - 1]?.kind ?? "");
+    return last.map((kind) => kind !== "token" && !kind.startsWith("held_"));
+  }
+
   #playOn() {
-    const last = this.events[this.ends[this.step] - 1];
-    const wait = last?.kind === "token" || last?.kind.startsWith("held_") ? STEP_MS : PAUSE_MS;
+    const wait = this.pauses()[this.step] ? PAUSE_MS : STEP_MS;
     this.timer = setTimeout(() => {
       this.show(this.step + 1);
       if (this.step < this.ends.length - 1) this.#playOn();
