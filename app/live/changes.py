@@ -43,17 +43,16 @@ def change_lane(session: str, request: LiveRequest, number: int, is_busy: bool) 
 
 
 def change_question(session: str, request: LiveRequest, turn: int, question: str) -> None:
-    """Under a question: ask another in its place, or go on from before it in a new session."""
+    """Beside a question: ask another in its place, or go on from before it in a new session."""
     key = f"live-turn-{turn}"
-    with st.container(horizontal=True, gap="small"):
-        with st.popover("Edit", key=key, help="Another question in place of this one; later ones are dropped"):
-            edited = st.text_area("Question", question, key=f"{key}-text")
-            why = permission.why_not() or ("" if edited.strip() else "Type a question.")
-            if permission.button("Ask this instead", why, key=f"{key}-ask") and act(
-                session, request, "again", question=edited, turn=turn, **sampling()
-            ):
-                st.rerun()
-        help_text = "A new session with what was said before this question; this one stays"
-        if permission.button("Fork", permission.why_not(), help=help_text, key=f"{key}-fork"):
-            set_param("session", fork_session(session, request, turn))
+    with st.popover("Edit", key=key, help="Another question in place of this one; later ones are dropped"):
+        edited = st.text_area("Question", question, key=f"{key}-text")
+        why = permission.why_not() or ("" if edited.strip() else "Type a question.")
+        if permission.button("Ask this instead", why, key=f"{key}-ask") and act(
+            session, request, "again", question=edited, turn=turn, **sampling()
+        ):
             st.rerun()
+    help_text = "A new session with what was said before this question; this one stays"
+    if permission.button("Fork", permission.why_not(), help=help_text, key=f"{key}-fork"):
+        set_param("session", fork_session(session, request, turn))
+        st.rerun()

@@ -46,9 +46,11 @@ def _conversation(session: str, request: LiveRequest, was_busy: bool) -> None:
     what_is_left(session, request, transcript, job is not None)
     for number, turn in enumerate(transcript.turns):
         is_written = job is not None and number == len(transcript.turns) - 1
+        with st.chat_message("user"), st.container(horizontal=True, gap="small", vertical_alignment="center"):
+            st.text(turn.question, width="stretch")
+            if job is None:
+                change_question(session, request, number, turn.question)
         answers(transcript, turn, is_written)
-        if job is None:
-            change_question(session, request, number, turn.question)
     if job is not None and (not transcript.turns or not transcript.turns[-1].answers):
         waiting(job, "The question is read …")
     controls(session, request, transcript, job)
@@ -75,9 +77,7 @@ def meters(session: str, request: LiveRequest, transcript: Transcript, is_busy: 
 
 
 def answers(transcript: Transcript, turn: Turn, is_written: bool) -> None:
-    """A question, and the answers of all lanes side by side; `is_written` while a job writes them."""
-    with st.chat_message("user"):
-        st.text(turn.question)
+    """The answers of all lanes side by side; `is_written` while a job writes them."""
     for column, number in zip(st.columns(len(transcript.lanes)), sorted(transcript.lanes), strict=True):
         answer = turn.answers.get(number)
         with column.container(border=True, height=ANSWER_HEIGHT):
