@@ -21,7 +21,6 @@ from kvlab.tasks.shipped_samples import shipped_samples
 
 SOURCES = ("Sample", "Paste", "File")
 DEFAULT, MOST = ("snapkv", "keepkv", "exactmerge2"), 3
-QUESTION = "\nQuestion:"  # begins the question of a sample, which is asked in the conversation
 
 
 def start_form() -> None:
@@ -66,12 +65,11 @@ def context_section() -> str:
         return uploaded()
     samples = {sample.title: sample for sample in shipped_samples()}
     sample = samples[st.selectbox("Sample", list(samples), **in_url("sample"))]
-    text = sample.text.rpartition(QUESTION)[0] or sample.text
     with st.container(height=280):
-        st.text(text)
+        st.text(sample.context)
     if sample.answer:
         st.caption(plain(f"{sample.description} Ask for it: the answer is {sample.answer}."))
-    return text
+    return sample.context
 
 
 def uploaded() -> str:

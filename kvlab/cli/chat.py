@@ -25,6 +25,7 @@ from kvlab.cli.options.signature import grouped
 from kvlab.common.atomic_write import replace_file
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes
+from kvlab.common.model_title import model_title
 from kvlab.common.terminal import standard_error, standard_output, without_controls
 from kvlab.common.validation import as_option, in_one_sentence
 from kvlab.requests.compare import ModelRequest
@@ -64,10 +65,13 @@ def chat(
     from kvlab.methods.spec import parse_choices
     from kvlab.models.chat import chat_of
     from kvlab.models.load import held_model
+    from kvlab.tasks.shipped_samples import shipped_sample
 
     if replay is not None and replay.suffix not in (".html", ".gif"):
         raise UserError(f"A replay is an HTML or GIF file: end {replay.name!r} with .html or .gif.")
     context = text.read()
+    if text.sample is not None:  # its question is asked in the conversation
+        context = shipped_sample(Path(text.sample).stem).context
     choices = parse_choices(methods, budgets)
     try:
         request = ModelRequest(**model.fields)
@@ -87,7 +91,7 @@ def chat(
             talk.read_questions()
     finally:
         if replay is not None:
-            write_replay(replay, told, f"{loaded.name}: {textwrap.shorten(context, 90)}")
+            write_replay(replay, told, f"{model_title(loaded.name)}: {textwrap.shorten(context, 60)}")
 
 
 def write_replay(path: Path, events: list[dict[str, Any]], title: str) -> None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from kvlab.common.assets import asset_path
 from kvlab.common.errors import UserError
 
+QUESTION = "\nQuestion:"
+
 
 @dataclass(frozen=True)
 class ShippedSample:
@@ -22,6 +24,11 @@ class ShippedSample:
     max_new_tokens: int
     text: str
     facts: tuple[str, ...] = ()
+
+    @property
+    def context(self) -> str:
+        """The text without the question at its end, as a conversation about it begins."""
+        return self.text.rpartition(QUESTION)[0] or self.text
 
 
 def shipped_samples() -> list[ShippedSample]:
