@@ -83,6 +83,7 @@ def _own(root: Path) -> Path:
     return base / hashlib.sha256(os.path.realpath(root).encode()).hexdigest()[:16]
 
 
+LIVE = "live"  # kind of the actions of live sessions
 ASIDE_RUNS = 8  # kept of `aside` requests
 VERSION = 2  # of the tables; older ones are migrated in place
 TABLES = (
@@ -258,16 +259,16 @@ def claim(
     host: str = "",
     place: int = 1,
     left_to_others: Sequence[str] = (),
-    only: str = "",
+    live: bool = False,
 ) -> sqlite3.Row | None:
     """Mark the next job as running under this worker and return it; None if none is waiting.
 
-    Jobs that name one of `left_to_others`, the devices of other workers, are skipped, and with `only` those of another
-    kind.
+    Jobs that name one of `left_to_others`, the devices of other workers, are skipped. `live`: only actions of live
+    sessions; else only the other jobs.
     """
     with transaction(connection):
         waiting = [row for row in _in_turn(connection) if row["device"] not in left_to_others]
-        able = [row["job_id"] for row in waiting if not only or row["kind"] == only]
+        able = [row["job_id"] for row in waiting if (row["kind"] == LIVE) == live]
         if not able:
             return None
         connection.execute(

@@ -7,17 +7,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import os
 import signal
 import sqlite3
 import threading
-import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +20,6 @@ from typing import Any
 from kvlab.bench.request import BenchJob
 from kvlab.common.errors import UserError, rewrite_messages
 from kvlab.common.formatting import format_bytes, hide_paths
-from kvlab.common.forward_pass import is_under_way
 from kvlab.common.liveness import host_id
 from kvlab.common.transactions import transaction
 from kvlab.evaluate.request import EvalJob, SampleJob
@@ -35,12 +29,14 @@ from kvlab.jobs.access_check import check_used
 from kvlab.jobs.batch import run_batch
 from kvlab.jobs.device_shares import with_local_device
 from kvlab.jobs.disk_usage import folder_usage
-from kvlab.jobs.live_file import remove_live, write_live
+from kvlab.jobs.job_reporter import JobReporter, log_line
+from kvlab.jobs.live_file import remove_live
+from kvlab.jobs.live_turns import answer_waiting
 from kvlab.jobs.size_check import too_big
 from kvlab.jobs.work import Work, read_request
+from kvlab.jobs.worker_slots import WorkerSlot
 from kvlab.planning.machine import visible_gpus
-from kvlab.requests.compare import Progress, RescueRequest
-from kvlab.requests.live_session import LiveJob
+from kvlab.requests.compare import CompareRequest, RescueRequest
 from kvlab.server.offered_models import FITS
 from kvlab.server.quotas import disk_rules
 from kvlab.server.settings import lab
@@ -54,9 +50,8 @@ LIVE = "kvlab.live.job:run_live"
 EVALUATE, SAMPLE = "kvlab.evaluate.job:run_evaluation", "kvlab.evaluate.job:run_sample"
 BENCH, FIT = "kvlab.bench.harness:run_bench", "kvlab.fitting.fit:run_fit"
 NAMED = {EvalJob: EVALUATE, BenchJob: BENCH, FitJob: FIT}  # jobs whose results have a name
-IDLE_SECONDS = 0.4
-REPORT_SECONDS = 0.2
-LIVE_KIND = str(LiveJob.model_fields["kind"].default)
+IDLE_SECONDS = 0.2
+ONLY_SLOT = WorkerSlot()
 NICE = 10  # of a worker on the CPU, which the dashboard needs too
 AUTOGROUP = Path("/proc/self/autogroup")
 
@@ -90,17 +85,8 @@ def _give_way() -> None:
             AUTOGROUP.write_text(str(NICE))
 
 
-@dataclass(frozen=True)
-class WorkerSlot:
-    """This worker's slot number, its own GPUs (empty: all), and those of the other workers."""
-
-    number: int = 1
-    devices: str = ""
-    others: tuple[str, ...] = ()
-
-
 def serve(
-    root: Path, compare: str, stop: threading.Event, while_kept: bool = False, slot: WorkerSlot = WorkerSlot()
+    root: Path, compare: str, stop: threading.Event, while_kept: bool = False, slot: WorkerSlot = ONLY_SLOT
 ) -> None:
     """Run jobs one after another until `stop` is set; returns at once if another worker has this slot."""
     with queue_db.database(root) as connection:
@@ -109,26 +95,19 @@ def serve(
             if not worker_slots.take_slot(connection, os.getpid(), slot.number, slot.devices):
                 return
         threading.Thread(target=_heartbeat, args=(root, stop, while_kept), daemon=True).start()
+
+        def answer_live() -> bool:
+            return answer_waiting(root, stop, slot, lambda *given, **told: load_function(LIVE)(*given, **told))
+
         while not stop.is_set():
-            if not run_next(connection, root, compare, stop, slot):
+            if answer_live():
+                continue
+            job = queue_db.claim(connection, os.getpid(), host_id(), slot.number, slot.others)
+            if job is None:
                 stop.wait(IDLE_SECONDS)
+            else:
+                run_job(connection, root, job, compare, stop, slot.devices, answer_live)
         worker_slots.leave_slot(connection, os.getpid())
-
-
-def run_next(
-    connection: sqlite3.Connection, root: Path, compare: str, stop: threading.Event, slot: WorkerSlot, only: str = ""
-) -> bool:
-    """Run the next job of the queue, with `only` the next of that kind; False if none is waiting."""
-    job = queue_db.claim(connection, os.getpid(), host_id(), slot.number, slot.others, only)
-    if job is None:
-        return False
-
-    def answer_live() -> None:
-        while run_next(connection, root, compare, stop, slot, LIVE_KIND):
-            pass
-
-    run_job(connection, root, job, compare, stop, slot.devices, answer_live)
-    return True
 
 
 def run_job(
@@ -138,7 +117,7 @@ def run_job(
     compare: str,
     stop: threading.Event,
     devices: str = "",
-    answer_live: Callable[[], None] = lambda: None,
+    answer_live: Callable[[], object] = lambda: None,
 ) -> None:
     """Run one claimed job and record how it ended; its output goes to the job's log.
 
@@ -147,25 +126,20 @@ def run_job(
     """
     reporter = JobReporter(connection, job["job_id"], stop, root)
     remove_live(root, job["job_id"])  # of an attempt whose worker was killed
+
+    def work() -> None:
+        request = with_local_device(read_request(job["request"]), devices)
+        check_used(connection, root, job["owner"])
+        if compare == COMPARE and (why := too_big(request, root)):
+            raise UserError(why)
+        if not isinstance(request, BenchJob):
+            reporter.between_steps = answer_live
+        run, runs = _work(request, root, compare, job["job_id"], job["begun"] > 1)
+        run(request, runs, progress=reporter.report, cancelled=reporter.cancelled)
+
     with _output_to(queue_db.log_path(root, job["job_id"])), acting_for(User(job["owner"], Role.ADMINISTER)):
-        try:
-            request = with_local_device(read_request(job["request"]), devices)
-            check_used(connection, root, job["owner"])
-            if compare == COMPARE and (why := too_big(request, root)):
-                raise UserError(why)
-            if not isinstance(request, LiveJob | BenchJob):
-                reporter.between_steps = answer_live
-            work, runs = _work(request, root, compare, job["job_id"], job["begun"] > 1)
-            work(request, runs, progress=reporter.report, cancelled=reporter.cancelled)
-            state, message = ("cancelled", reporter.reason) if reporter.reason else ("complete", "")
-        except KeyboardInterrupt:
-            state, message = "cancelled", "Stopped."
-        except UserError as error:
-            state, message = ("cancelled", f"{reporter.reason} {error}") if reporter.reason else ("failed", str(error))
-        except Exception as error:
-            traceback.print_exc()
-            state, message = "failed", _sentence(error)
-        _log(message or state)
+        state, message = reporter.outcome(work)
+        log_line(message or state)
         _make_room(root)
     queue_db.finish(connection, job["job_id"], state, message)
     remove_live(root, job["job_id"])
@@ -178,18 +152,16 @@ def _work(request: Work, root: Path, compare: str, job_id: str, again: bool) -> 
     themselves.
     """
     if isinstance(request, RescueRequest):
-        _log(f"who killed {request.run_id}, at most {request.most_reruns} reruns")
+        log_line(f"who killed {request.run_id}, at most {request.most_reruns} reruns")
         return load_function(RESCUE), root
     if isinstance(request, EvalJob | BenchJob | FitJob):
-        _log(f"{request.kind} {request.name}")
+        log_line(f"{request.kind} {request.name}")
         return load_function(NAMED[type(request)]), root
-    if isinstance(request, LiveJob):
-        _log(f"live session {request.session}: {request.action}")
-        return load_function(LIVE), root
     if isinstance(request, SampleJob):
-        _log(f"one prompt of an evaluation, model {request.request.model}")
+        log_line(f"one prompt of an evaluation, model {request.request.model}")
         return partial(load_function(SAMPLE), compare=_named(compare, job_id, again)), root
-    _log(f"{len(request.choices)} methods, model {request.model}, {len(request.prompt)} characters")
+    assert isinstance(request, CompareRequest)  # live sessions are answered in turns
+    log_line(f"{len(request.choices)} methods, model {request.model}, {len(request.prompt)} characters")
     runs = client.aside_root(root) if request.aside else root
     if request.aside:
         queue_db.clear_aside(runs)
@@ -201,59 +173,6 @@ def _work(request: Work, root: Path, compare: str, job_id: str, again: bool) -> 
 def _named(compare: str, job_id: str, again: bool) -> Callable[..., Any]:
     named = partial(load_function(compare), comparison_id=job_id)
     return partial(named, resume=True) if again else named
-
-
-def _sentence(error: Exception) -> str:
-    """The first line of an error; some libraries append a page of advice, which is in the log."""
-    first = (str(error).strip().splitlines() or ["no message"])[0]
-    return f"{type(error).__name__}: {first} (see the log)."
-
-
-class JobReporter:
-    """Passes progress and texts of a running job to pages, and cancellation back, a few times per second at most."""
-
-    def __init__(self, connection: sqlite3.Connection, job_id: str, stop: threading.Event, root: Path) -> None:
-        self.connection, self.job_id, self.stop, self.root = connection, job_id, stop, root
-        self.reason = ""
-        self.between_steps: Callable[[], None] = lambda: None
-        self._run_ids: list[str] = []
-        self._last: Progress | None = None
-        self._reported = self._checked = 0.0
-
-    def report(self, progress: Progress) -> None:
-        """Store this progress: a new stage or run always, otherwise a few times per second."""
-        if progress.live is not None:
-            write_live(self.root, self.job_id, progress.live)
-        last, self._last = self._last, progress
-        is_new = last is None or (last.stage, last.run_id) != (progress.stage, progress.run_id)
-        if is_new:
-            _log(progress.stage)
-        if not is_new and progress.done < progress.total and time.monotonic() - self._reported < REPORT_SECONDS:
-            return
-        if progress.run_id and progress.run_id not in self._run_ids:
-            self._run_ids.append(progress.run_id)
-        self._reported = time.monotonic()
-        self.connection.execute(
-            "UPDATE jobs SET progress = ?, run_ids = ? WHERE job_id = ?",
-            (progress.model_dump_json(exclude={"live"}), json.dumps(self._run_ids), self.job_id),
-        )
-
-    def cancelled(self) -> bool:
-        """Whether the job must stop; asked between its steps."""
-        if self.stop.is_set():
-            self.reason = self.reason or "The worker was stopped; what was saved is kept."
-        elif not self.reason and time.monotonic() - self._checked >= REPORT_SECONDS:
-            if not is_under_way():
-                self.between_steps()
-            self._checked = time.monotonic()
-            row = self.connection.execute("SELECT cancel FROM jobs WHERE job_id = ?", (self.job_id,)).fetchone()
-            if row["cancel"]:
-                self.reason = "Cancelled; what was saved is kept."
-            elif full := folder_usage(self.root).full:
-                self.reason = (
-                    f"Stopped: {full}. What was finished is kept, and the job can be resumed once there is room."
-                )
-        return bool(self.reason)
 
 
 def load_function(dotted: str) -> Compare:
@@ -272,9 +191,9 @@ def _make_room(root: Path) -> None:
         if rules.limit is not None:
             recordings = enough(recordings, folder_usage(root).used - rules.warn * rules.limit)
         if freed := thin(root, recordings):
-            _log(f"{len(recordings)} old recordings were thinned, which freed {format_bytes(freed)}")
+            log_line(f"{len(recordings)} old recordings were thinned, which freed {format_bytes(freed)}")
     except UserError as error:
-        _log(str(error))
+        log_line(str(error))
 
 
 def _heartbeat(root: Path, stop: threading.Event, while_kept: bool) -> None:
@@ -287,7 +206,7 @@ def _heartbeat(root: Path, stop: threading.Event, while_kept: bool) -> None:
                 ):
                     stop.set()
         except UserError as error:
-            _log(str(error))  # a full disk for instance: the job itself reports it
+            log_line(str(error))  # a full disk for instance: the job itself reports it
 
 
 @contextmanager
@@ -304,10 +223,6 @@ def _output_to(path: Path) -> Iterator[None]:
             for stream, copy in saved:
                 os.dup2(copy, stream)
                 os.close(copy)
-
-
-def _log(line: str) -> None:
-    print(f"{datetime.now(UTC):%H:%M:%S} {line}", flush=True)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import sqlite3
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from kvlab.common.liveness import host_id, is_alive
@@ -16,6 +17,15 @@ KILLED = (
     "The worker was killed while this job ran (often: not enough memory); the runs it saved are kept, and the job can "
     "be resumed."
 )
+
+
+@dataclass(frozen=True)
+class WorkerSlot:
+    """A worker's slot number, its own GPUs (empty: all), and those of the other workers."""
+
+    number: int = 1
+    devices: str = ""
+    others: tuple[str, ...] = ()
 
 
 def take_slot(connection: sqlite3.Connection, pid: int, place: int = 1, devices: str = "") -> bool:

@@ -11,8 +11,8 @@ from kvlab.bench.request import BenchJob, make_request
 from kvlab.bench.rows import read_rows
 from kvlab.evaluate.request import EvalJob, EvalRequest, SampleJob, TaskChoice
 from kvlab.evaluate.results.store import read_results
+from kvlab.jobs.job_reporter import JobReporter
 from kvlab.jobs.work import read_request
-from kvlab.jobs.worker import JobReporter
 from kvlab.requests.compare import MethodChoice, Progress
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_runs

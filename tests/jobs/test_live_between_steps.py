@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kvlab import jobs
+from kvlab.common.errors import UserError
 from kvlab.common.forward_pass import is_under_way
 from kvlab.engine import compare
 from kvlab.jobs import queue_db, worker, worker_slots
-from kvlab.jobs.worker import WorkerSlot, run_next
+from kvlab.jobs.live_turns import answer_waiting
+from kvlab.jobs.worker_slots import WorkerSlot
 from kvlab.live import job as live
 from kvlab.requests.compare import CompareRequest, MethodChoice, Progress
 from kvlab.requests.live_session import LiveJob, LiveRequest
@@ -22,30 +27,56 @@ CONTEXT = "The old house stood on the hill. Nobody had lived in it for years. " 
 REQUEST = LiveRequest(context=CONTEXT, choices=(MethodChoice(method="keepkv", budget=0.3),))
 
 
-def cancel_others(job: LiveJob, root: Path, **_: object) -> None:
-    """Stand-in for a live session: cancel every other job, and note which ones run."""
-    for other in jobs.list_jobs(root, open_only=True):
-        if other.title != job.title:
-            assert other.state == "running"
-            jobs.cancel(root, other.job_id)
-
-
 def test_a_live_action_does_not_wait_for_the_end_of_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "LIVE", f"{__name__}:cancel_others")
-    monkeypatch.setattr(worker, "load_function", lambda dotted: cancel_others if "cancel" in dotted else slow)
     slow_job = jobs.submit(tmp_path, CompareRequest(prompt="slow", choices=REQUEST.choices, title="slow"), "one")
-    asked = jobs.submit(tmp_path, LiveJob(session="s", action="start", request=REQUEST, title="live"), "two")
-    with queue_db.database(tmp_path) as connection:
-        assert worker_slots.take_slot(connection, os.getpid(), 1, "")
-        assert run_next(connection, tmp_path, "stand-in", threading.Event(), WorkerSlot())
-        assert not run_next(connection, tmp_path, "stand-in", threading.Event(), WorkerSlot())
-    assert (jobs.status(tmp_path, asked).state, jobs.status(tmp_path, asked).message) == ("complete", "")
+    asked: list[str] = []
+    stop = threading.Event()
+
+    def cancel_the_other(job: LiveJob, root: Path, **_: object) -> None:
+        assert jobs.status(root, slow_job).state == "running"
+        jobs.cancel(root, slow_job)
+
+    def ask_while_it_runs(request: CompareRequest, root: Path, **told: Any) -> None:
+        asked.append(jobs.submit(root, LiveJob(session="s", action="start", request=REQUEST), "two"))
+        slow(request, root, **told)
+        stop.set()
+
+    loaded = {worker.LIVE: cancel_the_other, "stand-in": ask_while_it_runs}
+    monkeypatch.setattr(worker, "load_function", loaded.__getitem__)
+    worker.serve(tmp_path, "stand-in", stop)
+    assert (jobs.status(tmp_path, asked[0]).state, jobs.status(tmp_path, asked[0]).message) == ("complete", "")
     assert jobs.status(tmp_path, slow_job).state == "cancelled"
 
 
-def slow(request: CompareRequest, root: Path, *, cancelled: object, **_: object) -> None:
+def test_several_people_are_answered_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvlab.jobs.job_reporter.REPORT_SECONDS", 0)
+    steps: list[str] = []
+
+    def answer(job: LiveJob, root: Path, *, cancelled: Callable[[], bool], **_: object) -> None:
+        if job.question == "fails":
+            raise UserError("No such lane.")
+        for _step in range(5):
+            steps.append(job.session)
+            assert not cancelled()
+
+    submitted = [
+        jobs.submit(tmp_path, LiveJob(session=name, action="ask", question=question, request=REQUEST), name)
+        for name, question in (("one", "a"), ("two", "b"), ("three", "fails"), ("four", "c"))
+    ]
+    with queue_db.database(tmp_path) as connection:
+        assert worker_slots.take_slot(connection, os.getpid(), 1, "")
+    # The first may end before the last is claimed, so steps take a while.
+    slowly = lambda *given, **told: (time.sleep(0.3), answer(*given, **told))  # noqa: E731
+    assert answer_waiting(tmp_path, threading.Event(), WorkerSlot(), slowly)
+    assert sorted(steps[:3]) == ["four", "one", "two"], "each has its turn"
+    assert steps[:3] * 5 == steps
+    states = [(jobs.status(tmp_path, job).state, jobs.status(tmp_path, job).message) for job in submitted]
+    assert states == [("complete", ""), ("complete", ""), ("failed", "No such lane."), ("complete", "")]
+    assert not answer_waiting(tmp_path, threading.Event(), WorkerSlot(), slowly)
+
+
+def slow(request: CompareRequest, root: Path, *, cancelled: Callable[[], bool], **_: object) -> None:
     """Stand-in for a comparison that only ends when it is cancelled."""
-    assert callable(cancelled)
     for _step in range(200):
         if cancelled():
             return
@@ -53,14 +84,13 @@ def slow(request: CompareRequest, root: Path, *, cancelled: object, **_: object)
     raise AssertionError("nobody cancelled it")
 
 
-def test_only_live_jobs_are_claimed_between_steps(tmp_path: Path) -> None:
-    jobs.submit(tmp_path, CompareRequest(prompt="later", choices=REQUEST.choices), "one")
+def test_live_actions_and_other_jobs_are_claimed_apart(tmp_path: Path) -> None:
+    later = jobs.submit(tmp_path, CompareRequest(prompt="later", choices=REQUEST.choices), "one")
     with queue_db.database(tmp_path) as connection:
-        assert queue_db.claim(connection, os.getpid(), only=worker.LIVE_KIND) is None
+        assert queue_db.claim(connection, os.getpid(), live=True) is None
         asked = jobs.submit(tmp_path, LiveJob(session="s", action="start", request=REQUEST), "one")
-        claimed = queue_db.claim(connection, os.getpid(), only=worker.LIVE_KIND)
-        assert claimed is not None
-        assert claimed["job_id"] == asked
+        claimed = [queue_db.claim(connection, os.getpid(), live=live) for live in (True, True, False, False)]
+    assert [None if row is None else row["job_id"] for row in claimed] == [asked, None, later, None]
 
 
 def test_a_conversation_in_between_changes_nothing_of_a_comparison(tmp_path: Path) -> None:

@@ -1,0 +1,95 @@
+"""Progress, cancellation and outcome of a running job, between the worker and the queue's database."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TextIO
+
+from kvlab.common.errors import UserError
+from kvlab.common.forward_pass import is_under_way
+from kvlab.jobs.disk_usage import folder_usage
+from kvlab.jobs.live_file import write_live
+from kvlab.requests.compare import Progress
+
+REPORT_SECONDS = 0.2
+
+
+class JobReporter:
+    """Passes progress and texts of a running job to pages, and cancellation back, a few times per second at most."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, job_id: str, stop: threading.Event, root: Path, log: TextIO | None = None
+    ) -> None:
+        """`log` is where lines go, by default standard output; `between_steps` is called a few times per second."""
+        self.connection, self.job_id, self.stop, self.root, self.log = connection, job_id, stop, root, log
+        self.reason = ""
+        self.between_steps: Callable[[], object] = lambda: None
+        self._run_ids: list[str] = []
+        self._last: Progress | None = None
+        self._reported = self._checked = 0.0
+
+    def report(self, progress: Progress) -> None:
+        """Store this progress: a new stage or run always, otherwise a few times per second."""
+        if progress.live is not None:
+            write_live(self.root, self.job_id, progress.live)
+        last, self._last = self._last, progress
+        is_new = last is None or (last.stage, last.run_id) != (progress.stage, progress.run_id)
+        if is_new:
+            log_line(progress.stage, self.log)
+        if not is_new and progress.done < progress.total and time.monotonic() - self._reported < REPORT_SECONDS:
+            return
+        if progress.run_id and progress.run_id not in self._run_ids:
+            self._run_ids.append(progress.run_id)
+        self._reported = time.monotonic()
+        self.connection.execute(
+            "UPDATE jobs SET progress = ?, run_ids = ? WHERE job_id = ?",
+            (progress.model_dump_json(exclude={"live"}), json.dumps(self._run_ids), self.job_id),
+        )
+
+    def cancelled(self) -> bool:
+        """Whether the job must stop; asked between its steps."""
+        if self.stop.is_set():
+            self.reason = self.reason or "The worker was stopped; what was saved is kept."
+        elif not self.reason and time.monotonic() - self._checked >= REPORT_SECONDS:
+            if not is_under_way():
+                self.between_steps()
+            self._checked = time.monotonic()
+            row = self.connection.execute("SELECT cancel FROM jobs WHERE job_id = ?", (self.job_id,)).fetchone()
+            if row["cancel"]:
+                self.reason = "Cancelled; what was saved is kept."
+            elif full := folder_usage(self.root).full:
+                self.reason = (
+                    f"Stopped: {full}. What was finished is kept, and the job can be resumed once there is room."
+                )
+        return bool(self.reason)
+
+    def outcome(self, work: Callable[[], None]) -> tuple[str, str]:
+        """Carry out `work`; the state in which it ended, and a message."""
+        try:
+            work()
+        except KeyboardInterrupt:
+            return "cancelled", "Stopped."
+        except UserError as error:
+            return ("cancelled", f"{self.reason} {error}") if self.reason else ("failed", str(error))
+        except Exception as error:
+            traceback.print_exc(file=self.log)
+            return "failed", _sentence(error)
+        return ("cancelled", self.reason) if self.reason else ("complete", "")
+
+
+def _sentence(error: Exception) -> str:
+    """The first line of an error; some libraries append a page of advice, which is in the log."""
+    first = (str(error).strip().splitlines() or ["no message"])[0]
+    return f"{type(error).__name__}: {first} (see the log)."
+
+
+def log_line(line: str, file: TextIO | None = None) -> None:
+    """Print a line with the time."""
+    print(f"{datetime.now(UTC):%H:%M:%S} {line}", file=file, flush=True)
