@@ -9,6 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 import streamlit as st
 
+from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.components.payload import packed, texts_for
 from app.figures.export_menu import Offer, titled
@@ -64,15 +65,20 @@ def tokentext(
     title: str = "The text, token by token",
     source: FigureSource = "",
     notes: Sequence[str] = (),
+    has_menu: bool = True,
 ) -> Any:
     """Mount the panel under its title and menu: token i is shaded as `classes[codes[i]]`.
 
     With `on_chosen` words can be chosen (click, then shift-click); the result's `chosen` is then [first, last]. The
     panel keeps its scroll position while `identity` is the same. `scroll` brings a token into view. `notes` (per token)
-    are shown beside the class of the token under the pointer.
+    are shown beside the class of the token under the pointer. `has_menu`: with the export menu, which costs as much as
+    the text each time the page runs.
     """
     build = lambda: Text(texts=tuple(texts), codes=tuple(codes.tolist()), classes=tuple(classes), chosen=chosen)  # noqa: E731
-    titled(Offer(title, build, READING, source, has_picture=True), key)
+    if has_menu:
+        titled(Offer(title, build, READING, source, has_picture=True), key)
+    else:
+        st.markdown(f"**{plain(title)}**")
     hint = "Hover over a word or a chart to highlight the token in both."
     theme = page_theme()
     data = texts_for(key, texts) | {

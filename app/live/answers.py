@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 
 from kvlab.figures.base.palette import HUES, Theme, pick
 from kvlab.figures.base.words import plural
-from kvlab.live.transcript import Answer
+from kvlab.live.transcript import Answer, Turn
 
 LEVELS = ((1.0, 0.55), (0.1, 0.32), (0.01, 0.14))  # least KL in nats, and the opacity of its shade
 REASONS = {"end": "", "length": "cut at the most tokens", "stopped": "stopped", "": "writing"}
+
+HEIGHT = 260  # pixels of an answer
+GRID = "display: grid; grid-auto-flow: column; grid-auto-columns: minmax(0, 1fr); gap: 1rem;"
+CELL = (
+    f"height: {HEIGHT}px; overflow-y: auto; display: flex; flex-direction: column-reverse; "
+    "justify-content: flex-end; border: 1px solid #8886; border-radius: 0.5rem; padding: 0.7rem 1rem;"
+)
+TEXT = "white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.55;"
+NOTE = "font-size: 0.875rem; opacity: 0.75; margin-top: 0.6rem;"
+
+
+def answers_html(turn: Turn, lanes: Sequence[int], theme: Theme, is_written: bool) -> str:
+    """The answers of all lanes to a question, side by side; `is_written` while a job writes them."""
+    cells = []
+    for lane in lanes:
+        answer = turn.answers.get(lane, Answer())
+        note = escape(answer_note(answer, is_written)) if answer.words else ""
+        # In reverse order, so that the end of a long answer is in view.
+        inside = f'<div style="{TEXT}">{answer_html(answer, theme, is_written)}</div>'
+        cells.append(f'<div style="{CELL}"><div style="{NOTE}">{note}</div>{inside}</div>')
+    return f'<div style="{GRID}">{"".join(cells)}</div>'
 
 
 def answer_html(answer: Answer, theme: Theme, is_written: bool) -> str:
@@ -28,8 +50,7 @@ def answer_html(answer: Answer, theme: Theme, is_written: bool) -> str:
             title = f"Here the text leaves the full cache's. {title}".strip()
         spans.append(f'<span style="{style}" title="{escape(title)}">{escape(word.text)}</span>')
     caret = "" if answer.reason or not is_written else "▍"
-    style = "white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.55;"
-    return f'<div style="{style}">{"".join(spans)}{caret}</div>'
+    return f"{''.join(spans)}{caret}"
 
 
 def answer_note(answer: Answer, is_written: bool) -> str:

@@ -37,7 +37,7 @@ def what_is_left(session: str, request: LiveRequest, transcript: Transcript, is_
         SentTexts(transcript.texts), codes_of(chosen), held_classes(), identity=f"{session}/{chosen.label}",
         key=TEXT, notes=merge_notes(chosen, transcript.texts),
         chosen=None if word is None else (word, word), on_chosen=remember_word,
-        title=f"{chosen.label}: share of layers and heads that hold each token",
+        title=f"{chosen.label}: share of layers and heads that hold each token", has_menu=not is_busy,
     )  # fmt: skip
     st.caption(plain(what_is_left_sentence(chosen)))
     word_heads(session, request, transcript, number, is_busy)

@@ -8,7 +8,7 @@ from app.base import permission
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import attempt
-from app.live.answers import answer_html, answer_note
+from app.live.answers import answers_html
 from app.live.changes import NEW_TOKENS, change_lane, change_question, sampling
 from app.live.context_text import what_is_left
 from app.live.replay import replay_section
@@ -18,42 +18,52 @@ from app.queue.submit import queue_and_open
 from app.session.url_state import in_url, set_param
 from kvlab import jobs
 from kvlab.common.formatting import format_bytes
-from kvlab.live.transcript import Transcript, Turn
+from kvlab.live.transcript import Transcript
 from kvlab.requests.live_session import Action, LiveRequest, comparison_of
 
-POLL_SECONDS = 0.4
-ANSWER_HEIGHT = 260  # pixels
+POLL_SECONDS = 0.25
 
 
 def conversation(session: str, request: LiveRequest) -> None:
     """The whole conversation, followed while a job of the session waits or runs."""
-    busy = running_job(session) is not None
-    st.fragment(_conversation, run_every=POLL_SECONDS if busy else None)(session, request, busy)
-
-
-def _conversation(session: str, request: LiveRequest, was_busy: bool) -> None:
     job, transcript = running_job(session), transcript_of(session)
-    if was_busy and job is None:
-        st.rerun()
     if failure := last_failure(session):
         st.error(plain(failure))
     for note in transcript.notes[-1:]:
         st.info(plain(note), icon=":material/info:")
+    if transcript.is_read:
+        meters(session, request, transcript, is_busy=job is not None)
+    if job is None:
+        said(session, request, transcript, None)
+    else:
+        st.fragment(_follow, run_every=POLL_SECONDS)(session, request)
+    if transcript.is_read:
+        controls(session, request, transcript, job)
+
+
+def _follow(session: str, request: LiveRequest) -> None:
+    """Draw what the job has said so far; little is drawn again, as this runs several times per second."""
+    job = running_job(session)
+    if job is None:
+        st.rerun()
+    said(session, request, transcript_of(session), job)
+
+
+def said(session: str, request: LiveRequest, transcript: Transcript, job: jobs.JobStatus | None) -> None:
+    """The context as each lane holds it, and questions with their answers."""
     if not transcript.is_read:
         waiting(job, "The context is read and compressed in every lane …")
         return
-    meters(session, request, transcript, job is not None)
-    what_is_left(session, request, transcript, job is not None)
+    what_is_left(session, request, transcript, is_busy=job is not None)
     for number, turn in enumerate(transcript.turns):
-        is_written = job is not None and number == len(transcript.turns) - 1
         with st.chat_message("user"), st.container(horizontal=True, gap="small", vertical_alignment="center"):
             st.text(turn.question, width="stretch")
             if job is None:
                 change_question(session, request, number, turn.question)
-        answers(transcript, turn, is_written)
+        is_written = job is not None and number == len(transcript.turns) - 1
+        st.html(answers_html(turn, sorted(transcript.lanes), page_theme(), is_written))
     if job is not None and (not transcript.turns or not transcript.turns[-1].answers):
         waiting(job, "The question is read …")
-    controls(session, request, transcript, job)
 
 
 def waiting(job: jobs.JobStatus | None, words: str) -> None:
@@ -76,20 +86,10 @@ def meters(session: str, request: LiveRequest, transcript: Transcript, is_busy: 
                 change_lane(session, request, number, is_busy)
 
 
-def answers(transcript: Transcript, turn: Turn, is_written: bool) -> None:
-    """The answers of all lanes side by side; `is_written` while a job writes them."""
-    for column, number in zip(st.columns(len(transcript.lanes)), sorted(transcript.lanes), strict=True):
-        answer = turn.answers.get(number)
-        with column.container(border=True, height=ANSWER_HEIGHT):
-            if answer is not None:
-                st.html(answer_html(answer, page_theme(), is_written))
-                st.caption(plain(answer_note(answer, is_written)))
-
-
 def controls(session: str, request: LiveRequest, transcript: Transcript, job: jobs.JobStatus | None) -> None:
     """Buttons of the conversation, and how answers are drawn."""
     why = permission.why_not() or ("" if job is None else "An answer is being written.")
-    with st.container(horizontal=True, gap="small"):
+    with st.container(horizontal=True, gap="small", key="live-controls"):
         if permission.button("Stop", "" if job is not None else "Nothing is running.", key="live-stop"):
             assert job is not None
             attempt(lambda: jobs.cancel(runs_root(), job.job_id))

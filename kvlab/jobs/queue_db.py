@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 from kvlab.common.errors import UserError
@@ -65,11 +66,16 @@ def queue_note(root: Path) -> str:
 def shared_disk(path: Path) -> str | None:
     """The file system of a shared disk that the path is on, such as `nfs4`; None for a local disk."""
     try:
-        lines = MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
+        mounts = MOUNTS.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    real, best = Path(os.path.realpath(path)), (-1, "")
-    for line in lines:
+    return _shared_kind(os.path.realpath(path), mounts)
+
+
+@lru_cache(maxsize=64)
+def _shared_kind(real_path: str, mounts: str) -> str | None:
+    real, best = Path(real_path), (-1, "")
+    for line in mounts.splitlines():
         _, point, kind, *_ = [*line.split(), "", "", ""]
         where = Path(point.replace("\\040", " "))
         if real.is_relative_to(where):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ from kvlab.engine.prompt import prompt_pieces
 from kvlab.live.events import ContextRead, Event, LaneSettled, TokenWritten
 from kvlab.live.session import LiveSession
 
-HELD_EVERY = 8  # tokens of an answer after which what is left of the context is reported again
+HELD_SECONDS = 0.1  # after which what is left of the context is reported again while an answer is written
 
 
 class SessionReporter:
@@ -28,17 +29,17 @@ class SessionReporter:
 
     def follow(self, events: Iterator[Event]) -> Iterator[Event]:
         """Report events of the session while they are taken from the result."""
-        written = 0
+        reported, lanes = time.monotonic(), len(self.session.lanes)
         for event in events:
             self.tell(event.as_json())
             if isinstance(event, ContextRead):
                 self._tell_texts()
             if isinstance(event, LaneSettled):
                 self._held.pop(event.lane, None)
-            written += isinstance(event, TokenWritten)
-            if written >= HELD_EVERY * len(self.session.lanes):
-                written = 0
+            is_last = isinstance(event, TokenWritten) and event.lane == lanes - 1
+            if is_last and time.monotonic() - reported >= HELD_SECONDS:
                 self.tell_held()
+                reported = time.monotonic()
             yield event
         self.tell_held()
 

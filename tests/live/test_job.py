@@ -16,7 +16,6 @@ from kvlab.jobs.size_check import too_big
 from kvlab.jobs.work import read_request
 from kvlab.live import job as jobs
 from kvlab.live.log import append_event, fork_log, heads_path, log_path, read_events
-from kvlab.live.reporter import HELD_EVERY
 from kvlab.live.transcript import Transcript
 from kvlab.models.load import drop_model
 from kvlab.requests.compare import MethodChoice
@@ -69,13 +68,14 @@ def test_what_is_held_of_the_context_is_told_for_every_lane(tmp_path: Path) -> N
     assert float(after.mean()) <= float(lane.mean())
 
 
-def test_what_is_held_is_told_while_an_answer_is_written(tmp_path: Path) -> None:
+def test_what_is_held_is_told_while_an_answer_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvlab.live.reporter.HELD_SECONDS", 0)
     action(tmp_path, "start")
     told = action(tmp_path, "ask", question="Who?", max_new_tokens=24).lanes
     kinds = [event["kind"] for event in read_events(tmp_path, "one")[0]]
     first = kinds.index("held_changes")
     assert first < kinds.index("answer_ended"), "before the answers end"
-    assert kinds[:first].count("token") == HELD_EVERY * 2
+    assert kinds[:first].count("token") <= 4, "two lanes, one or two tokens each"
     (held,) = jobs._held.values()
     for number, lane in enumerate(held.session.lanes):
         shares = lane.context_shares().own

@@ -33,6 +33,7 @@ manifest_scanner.scan_component_manifests = functools.cache(manifest_scanner.sca
 app_test.ScriptCache = local_script_runner.ScriptCache = functools.cache(ScriptCache)
 # As in app/.streamlit/config.toml: Streamlit would look at each command's arguments to report their types.
 config.set_option("browser.gatherUsageStats", False)
+config.set_option("runner.postScriptGC", False)  # as `kvlab app` starts the server
 lazy_views.HEAD_START_SECONDS = 0  # no browser waits for what was drawn so far
 
 # It looks every millisecond whether a script has ended, which took a tenth of the time of two files of these tests.

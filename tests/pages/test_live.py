@@ -101,7 +101,7 @@ def test_a_conversation_is_drawn_from_its_events(runs_root: Path, open_page: Ope
     assert "Is it <i>?" in words
     assert "yes &lt;b&gt;" in words
     assert "20 % of the full cache" not in words and "30 % of the full cache" in words
-    assert "leaves the full cache's text at token 2" in words
+    assert "leaves the full cache&#x27;s text at token 2" in words
     expected = "0 % of the tokens are in no slot, 33 % are only in slots that they were merged into; a head holds 35 %"
     assert expected in words
     assert page.button(key="live-stop").disabled
@@ -222,7 +222,7 @@ def test_words_are_shaded_by_their_kl_and_escaped() -> None:
     assert html.count("background:") == 2
     assert html.count("border-bottom") == 1
     assert "Here the text leaves the full cache&#x27;s. KL 2 nats" in html
-    assert html.endswith("▍</div>")
+    assert html.endswith("▍")
     answer.reason, answer.seconds = "end", 2.0
     assert "▍" not in answer_html(answer, "dark", is_written=True)
     assert answer_note(answer, True) == "4 tokens · 2.0 s · leaves the full cache's text at token 3"
