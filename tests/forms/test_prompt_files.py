@@ -5,14 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-import subprocess
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
+from kvlab.catalogue import methods
 from kvlab.common.errors import UserError
 from kvlab.forms import eval_form, prompt_files
 from kvlab.forms.prompt_files import LARGEST_TEXT, LARGEST_UPLOAD, save_prompts
@@ -25,16 +24,9 @@ PROMPT = {"context": "The cat sat on the mat.", "question": "Who sat?", "answer"
 
 
 @pytest.fixture
-def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command in this process, which starts in no time; one test below starts a real one."""
-    from kvlab.cli import commands
-
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        done = CliRunner().invoke(commands, list(words))
-        said = str(done.exception) if isinstance(done.exception, UserError) else ""
-        return subprocess.CompletedProcess(words, done.exit_code, "" if said else done.stdout, said)
-
-    monkeypatch.setattr(prompt_files, "run_command", run)
+def in_process(commands_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command in this process, which starts in no time."""
+    monkeypatch.setattr(prompt_files, "run_command", methods.run_command)
 
 
 def as_parquet(rows: list[dict]) -> bytes:
@@ -117,6 +109,7 @@ def test_a_small_file_that_holds_very_much_is_refused_before_it_is_unpacked(tmp_
         save_prompts(tmp_path, "bomb.parquet", bomb)
 
 
+@pytest.mark.usefixtures("in_process")
 def test_the_command_itself_is_asked_once_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     content = json.dumps(PROMPT).encode()
     choice, checked = save_prompts(tmp_path, "my prompts!.jsonl", content)
