@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kvlab.catalogue import methods
 from kvlab.common.errors import UserError
 from kvlab.forms import eval_form, prompt_files
 from kvlab.forms.prompt_files import LARGEST_TEXT, LARGEST_UPLOAD, save_prompts
@@ -21,12 +20,6 @@ from tests import benchmark_files as files
 
 PROMPT = {"context": "The cat sat on the mat.", "question": "Who sat?", "answer": ["cat"], "answer_prefix": " The",
           "max_new_tokens": 8, "task": "niah_single_1"}  # fmt: skip
-
-
-@pytest.fixture
-def in_process(commands_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command in this process, which starts in no time."""
-    monkeypatch.setattr(prompt_files, "run_command", methods.run_command)
 
 
 def as_parquet(rows: list[dict]) -> bytes:
@@ -43,7 +36,7 @@ def as_csv(rows: list[dict]) -> bytes:
     return text.getvalue().encode()
 
 
-@pytest.mark.usefixtures("in_process")
+@pytest.mark.usefixtures("commands_here")
 def test_the_same_prompts_come_out_of_every_kind_of_file(tmp_path: Path):
     rows = [PROMPT, PROMPT | {"context": 'A "dog", too;\nand more.', "answer": ["dog"]}]
     lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
@@ -64,7 +57,7 @@ def test_the_same_prompts_come_out_of_every_kind_of_file(tmp_path: Path):
         assert eval_form.known_files(tmp_path / name) == {"t.jsonl": choice}
 
 
-@pytest.mark.usefixtures("in_process")
+@pytest.mark.usefixtures("commands_here")
 def test_a_benchmark_s_own_file_is_told_by_its_fields(tmp_path: Path):
     folder = files.write_all(tmp_path / "theirs", 2)
     for name, form in (("qasper.jsonl", "longbench"), ("data.json", "longbench2"), ("table.parquet", "table")):
@@ -78,7 +71,7 @@ def test_a_benchmark_s_own_file_is_told_by_its_fields(tmp_path: Path):
     assert choice.form == "math"
 
 
-@pytest.mark.usefixtures("in_process")
+@pytest.mark.usefixtures("commands_here")
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
@@ -109,7 +102,7 @@ def test_a_small_file_that_holds_very_much_is_refused_before_it_is_unpacked(tmp_
         save_prompts(tmp_path, "bomb.parquet", bomb)
 
 
-@pytest.mark.usefixtures("in_process")
+@pytest.mark.usefixtures("commands_here")
 def test_the_command_itself_is_asked_once_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     content = json.dumps(PROMPT).encode()
     choice, checked = save_prompts(tmp_path, "my prompts!.jsonl", content)

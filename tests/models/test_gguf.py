@@ -18,7 +18,6 @@ from kvlab.engine.environment import model_shape
 from kvlab.model_info import gguf_files
 from kvlab.model_info.chat_template import has_template
 from kvlab.model_info.names import check_model, context_length
-from kvlab.models.describe_gguf import describe
 from kvlab.models.load import load_model
 from kvlab.planning import find_model
 from kvlab.server.offered_models import given
@@ -32,25 +31,12 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     monkeypatch.setenv("KVLAB_CACHE", str(tmp_path_factory.getbasetemp() / "gguf-cache"))
 
 
-@pytest.fixture
-def described_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files are read in this process, which has imported transformers; tests without this one start a second."""
-
-    def read(file: Path, folder: Path, called: str) -> None:
-        try:
-            describe(file, folder)
-        except UserError as error:
-            raise UserError(f"The GGUF file {called!r} cannot be loaded: {error}.") from None
-
-    monkeypatch.setattr(gguf_files, "_describe", read)
-
-
 def logits(model: torch.nn.Module, **options: object) -> torch.Tensor:
     with torch.inference_mode():
         return model(IDS, **options).logits
 
 
-@pytest.mark.usefixtures("described_here")
+@pytest.mark.usefixtures("gguf_here")
 @pytest.mark.parametrize("family", ARCHITECTURES)
 def test_a_gguf_file_is_the_model_it_was_written_from_and_what_transformers_reads(tmp_path: Path, family: str) -> None:
     written = tiny_gguf(tmp_path / "tiny.gguf", family)
@@ -62,7 +48,7 @@ def test_a_gguf_file_is_the_model_it_was_written_from_and_what_transformers_read
         torch.testing.assert_close(ours, logits(written), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.usefixtures("described_here")
+@pytest.mark.usefixtures("gguf_here")
 def test_quantized_weights_are_those_of_the_type_and_the_record_names_it(tmp_path: Path) -> None:
     file = tmp_path / "tiny.Q8_0.gguf"
     written = tiny_gguf(file, kind=gguf.GGMLQuantizationType.Q8_0)
@@ -112,7 +98,7 @@ def unknown_type(file: Path) -> str:
     return "unknown type"
 
 
-@pytest.mark.usefixtures("described_here")
+@pytest.mark.usefixtures("gguf_here")
 @pytest.mark.parametrize("damage", [cut, overwritten, no_gguf, unknown_type])
 def test_a_damaged_file_is_one_sentence(tmp_path: Path, damage) -> None:
     file = tmp_path / "tiny.gguf"
@@ -141,7 +127,7 @@ def test_parts_of_a_split_file_say_how_to_merge_them(tmp_path: Path) -> None:
         load_model(str(tmp_path / "m-00001-of-00003.gguf"))
 
 
-@pytest.mark.usefixtures("described_here")
+@pytest.mark.usefixtures("gguf_here")
 def test_a_model_that_is_no_decoder_is_refused(tmp_path: Path) -> None:
     writer = gguf.GGUFWriter(tmp_path / "bert.gguf", "bert")
     writer.add_tensor("token_embd.weight", np.zeros((4, 32), np.float32))
