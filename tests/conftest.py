@@ -88,6 +88,7 @@ def commands_here(monkeypatch: pytest.MonkeyPatch) -> None:
     from kvlab.catalogue import methods
     from kvlab.cli import commands
     from kvlab.common.errors import UserError
+    from kvlab.forms import prompt_files
 
     def run_command(*words: str, given: str | None = None) -> CompletedProcess[str]:
         done = CliRunner().invoke(commands, list(words), input=given)
@@ -96,6 +97,7 @@ def commands_here(monkeypatch: pytest.MonkeyPatch) -> None:
         return CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
 
     monkeypatch.setattr(methods, "run_command", run_command)
+    monkeypatch.setattr(prompt_files, "run_command", run_command)
 
 
 @pytest.fixture
@@ -116,6 +118,26 @@ def templates_here(monkeypatch: pytest.MonkeyPatch) -> None:
             return None, str(error)
 
     monkeypatch.setattr(chat_template, "_rendered", rendered_here)
+
+
+@pytest.fixture
+def gguf_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read GGUF files in this process, which has imported transformers, not in one for each file.
+
+    That a second process does is asked in tests/models/test_gguf.py.
+    """
+    from kvlab.common.errors import UserError
+    from kvlab.model_info import gguf_files
+
+    def described(file: Path, folder: Path, called: str) -> None:
+        from kvlab.models.describe_gguf import describe
+
+        try:
+            describe(file, folder)
+        except UserError as error:
+            raise UserError(f"The GGUF file {called!r} cannot be loaded: {error}.") from None
+
+    monkeypatch.setattr(gguf_files, "_describe", described)
 
 
 @pytest.fixture(scope="session")

@@ -16,12 +16,10 @@ from typing import Any
 import pytest
 
 from kvlab.common.assets import project_root
-from tests.dashboard_speed.server import FLAGS, chromium_at_home, chromium_path
+from tests.dashboard_speed.server import chromium_at_home, one_process_without_windows
 from tests.synthetic.runs import write_synthetic_run
 
 PATIENCE_SECONDS = 90
-# A process for all tabs keeps the compiled scripts of the tests before: half the processor time of the folder.
-ONE_PROCESS = ("--process-per-site", "--renderer-process-limit=1")
 NASTY = (
     "<script>document.title = 'broken into'</script><img src=x onerror=\"document.title = 'broken into'\"> &amp; end. "
 )
@@ -82,10 +80,7 @@ def wait_for(address: str) -> None:
 def browser() -> Iterator[Any]:
     """A Chromium that keeps files and compiled scripts from page to page, and moves nothing for show."""
     pytest.importorskip("playwright.sync_api")
-    # The shell is the same engine without the windows that nobody sees here: a quarter less processor time.
-    shell = shutil.which("chromium-headless-shell") or chromium_path()
-    given = {"executable_path": shell, "args": [*FLAGS, *ONE_PROCESS], "reduced_motion": "reduce"}
-    with chromium_at_home(1280, 1000, **given) as home:
+    with chromium_at_home(1280, 1000, **one_process_without_windows()) as home:
         yield home
 
 

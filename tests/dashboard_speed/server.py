@@ -103,6 +103,22 @@ def chromium_at_home(width: int, height: int, **given: Any) -> Iterator[Any]:
             context.close()
 
 
+def one_process_without_windows() -> dict[str, Any]:
+    """Options of `chromium_at_home` for tests, which take half the processor time with them.
+
+    The headless shell is the same engine without the windows that nobody sees, and a process for all tabs keeps the
+    compiled scripts of the tabs before. Scripts that Chromium fetches in the background are compiled at each load,
+    which takes a sixth of the processor time; without that they come from its cache.
+    """
+    shell = shutil.which("chromium-headless-shell") or chromium_path()
+    one_process = ("--process-per-site", "--renderer-process-limit=1")
+    return {
+        "executable_path": shell,
+        "args": [*FLAGS, *one_process, "--disable-features=BackgroundResourceFetch"],
+        "reduced_motion": "reduce",
+    }
+
+
 @contextmanager
 def _playwright() -> Iterator[tuple[Any, str]]:
     try:

@@ -14,7 +14,7 @@ from tests.dashboard_speed import changes, pages
 from tests.dashboard_speed.changes import MARKS
 from tests.dashboard_speed.clock import first_picture
 from tests.dashboard_speed.plain import plain_chromium
-from tests.dashboard_speed.server import BROWSERS, Dashboard, chromium_at_home
+from tests.dashboard_speed.server import BROWSERS, Dashboard, chromium_at_home, one_process_without_windows
 from tests.synthetic.large import HEADS, write_large_runs
 
 
@@ -49,7 +49,8 @@ def test_heads_layers_and_zooms_are_found_on_the_pages(tmp_path: Path, monkeypat
     marks = {name: MARKS[name] for name in ("similarity", "sag")}
     monkeypatch.setattr(pages, "MARKS", marks)
     runs = write_large_runs(tmp_path, layers=2, tokens=512, events=2 * HEADS * 60)
-    with Dashboard(tmp_path) as dashboard, chromium_at_home(pages.WIDTH, pages.HEIGHT, bypass_csp=True) as browser:
+    given = {"bypass_csp": True, **one_process_without_windows()}
+    with Dashboard(tmp_path) as dashboard, chromium_at_home(pages.WIDTH, pages.HEIGHT, **given) as browser:
         taken = list(pages._changes(browser, dashboard, runs, layers=2, repeats=1))
     assert {figure for figure, _, _ in taken} == {
         *(f"change of {what}, {page}" for page, mark in marks.items() if mark.place for what in ("head", "layer")),

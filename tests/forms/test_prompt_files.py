@@ -5,13 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
-import subprocess
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
 from kvlab.common.errors import UserError
 from kvlab.forms import eval_form, prompt_files
@@ -22,19 +20,6 @@ from tests import benchmark_files as files
 
 PROMPT = {"context": "The cat sat on the mat.", "question": "Who sat?", "answer": ["cat"], "answer_prefix": " The",
           "max_new_tokens": 8, "task": "niah_single_1"}  # fmt: skip
-
-
-@pytest.fixture
-def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command in this process, which starts in no time; one test below starts a real one."""
-    from kvlab.cli import commands
-
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        done = CliRunner().invoke(commands, list(words))
-        said = str(done.exception) if isinstance(done.exception, UserError) else ""
-        return subprocess.CompletedProcess(words, done.exit_code, "" if said else done.stdout, said)
-
-    monkeypatch.setattr(prompt_files, "run_command", run)
 
 
 def as_parquet(rows: list[dict]) -> bytes:
@@ -51,7 +36,7 @@ def as_csv(rows: list[dict]) -> bytes:
     return text.getvalue().encode()
 
 
-@pytest.mark.usefixtures("in_process")
+@pytest.mark.usefixtures("commands_here")
 def test_the_same_prompts_come_out_of_every_kind_of_file(tmp_path: Path):
     rows = [PROMPT, PROMPT | {"context": 'A "dog", too;\nand more.', "answer": ["dog"]}]
     lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
@@ -72,7 +57,7 @@ def test_the_same_prompts_come_out_of_every_kind_of_file(tmp_path: Path):
         assert eval_form.known_files(tmp_path / name) == {"t.jsonl": choice}
 
 
-@pytest.mark.usefixtures("in_process")
+@pytest.mark.usefixtures("commands_here")
 def test_a_benchmark_s_own_file_is_told_by_its_fields(tmp_path: Path):
     folder = files.write_all(tmp_path / "theirs", 2)
     for name, form in (("qasper.jsonl", "longbench"), ("data.json", "longbench2"), ("table.parquet", "table")):
@@ -86,7 +71,7 @@ def test_a_benchmark_s_own_file_is_told_by_its_fields(tmp_path: Path):
     assert choice.form == "math"
 
 
-@pytest.mark.usefixtures("in_process")
+@pytest.mark.usefixtures("commands_here")
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
@@ -117,6 +102,7 @@ def test_a_small_file_that_holds_very_much_is_refused_before_it_is_unpacked(tmp_
         save_prompts(tmp_path, "bomb.parquet", bomb)
 
 
+@pytest.mark.usefixtures("commands_here")
 def test_the_command_itself_is_asked_once_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     content = json.dumps(PROMPT).encode()
     choice, checked = save_prompts(tmp_path, "my prompts!.jsonl", content)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kvlab.catalogue.methods import MethodEntry, methods
 from kvlab.forms.run_notes import run_notes
+
+pytestmark = pytest.mark.usefixtures("commands_here")
 
 
 def entries(*names: str) -> list[MethodEntry]:

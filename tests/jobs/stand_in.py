@@ -13,6 +13,8 @@ from kvlab.common.errors import UserError
 from kvlab.requests.compare import CompareRequest, Progress
 from tests.synthetic.runs import write_synthetic_run
 
+HOLD = "hold"  # while a file of this name lies in the folder of runs, the engine waits with its first words written
+
 
 def compare(
     request: CompareRequest,
@@ -26,7 +28,13 @@ def compare(
     if request.prompt.startswith("The real engine"):
         from kvlab.engine import compare as real
 
-        return real(request, root, comparison_id=comparison_id, progress=progress, cancelled=cancelled)
+        def progress_and_wait(said: Progress) -> None:
+            progress(said)
+            if said.live is not None and all(len(one.text) > 10 for one in said.live.texts):
+                while (root / HOLD).exists() and not cancelled():
+                    time.sleep(0.05)
+
+        return real(request, root, comparison_id=comparison_id, progress=progress_and_wait, cancelled=cancelled)
     paths = []
     for choice in request.choices:
         path = write_synthetic_run(root, method=choice.method, comparison_id=comparison_id, prompt_tokens=16, steps=2)

@@ -28,16 +28,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_folder(tmp_path_factory.mktemp("chat") / "model", chat_template=CHAT_TEMPLATE)
 
 
-@pytest.mark.parametrize(
-    "asked", [{}, {"system": "Be brief."}, {"thinking": False}, {"system": "No.", "thinking": True}, {"chat": "no"}]
-)
+@pytest.mark.usefixtures("templates_here")
+@pytest.mark.parametrize("asked", [{}, {"system": "Be brief."}, {"thinking": False}, {"chat": "no"}])
 def test_the_count_is_what_a_run_encodes(asked: dict[str, Any], folder: Path) -> None:
+    is_what_a_run_encodes(asked, folder)
+
+
+def test_the_count_of_a_second_process_is_what_a_run_encodes(folder: Path) -> None:
+    is_what_a_run_encodes({"system": "No.", "thinking": True}, folder)
+
+
+def is_what_a_run_encodes(asked: dict[str, Any], folder: Path) -> None:
     loaded = load_model(str(folder), device="cpu")
     request = ModelRequest(model=str(folder), **asked)
     ids = encode_prompt(loaded, PROMPT, 1, chat_of(request, loaded.tokenizer))
     assert token_count.count_tokens(PROMPT, ChatFormat.of(request)) == (ids.shape[1], True)
 
 
+@pytest.mark.usefixtures("templates_here")
 def test_the_prompts_own_place_is_known_and_the_rest_is_marked(folder: Path) -> None:
     read = render_prompt(PROMPT, ChatFormat(str(folder), system="Be brief."))
     start, stop = read.own
@@ -58,10 +66,14 @@ def test_without_a_template_nothing_is_asked_of_a_second_process(monkeypatch: py
     assert render_prompt(PROMPT, ChatFormat("somebody/not-here", system="Be brief.")).text == PROMPT
 
 
-def test_what_is_refused_is_said_before_anything_is_queued(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("templates_here")
+def test_a_switch_without_a_template_is_refused() -> None:
     for how in (ChatFormat("mini", system="Be brief."), ChatFormat("mini", thinking=True)):
         with pytest.raises(UserError, match="The system prompt or thinking switch would have no effect"):
             token_count.count_tokens("a", how)
+
+
+def test_what_a_template_refuses_is_said_before_anything_is_queued(tmp_path: Path) -> None:
     strict = tiny_folder(tmp_path / "strict", chat_template="{{ raise_exception('not today') }}")
     with pytest.raises(UserError, match=r"rejects this prompt \(not today\)"):
         compare_form.make_request("a", str(strict), (MethodChoice(method="full"),))
@@ -75,6 +87,7 @@ def test_a_template_that_never_ends_is_stopped(tmp_path: Path, monkeypatch: pyte
         token_count.count_tokens("a", ChatFormat(str(endless)))
 
 
+@pytest.mark.usefixtures("templates_here")
 def test_a_prompt_is_cut_so_that_it_fits_with_its_template(folder: Path) -> None:
     how, room = ChatFormat(str(folder), system="Be brief."), context_length(str(folder))
     assert room

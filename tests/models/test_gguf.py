@@ -36,6 +36,7 @@ def logits(model: torch.nn.Module, **options: object) -> torch.Tensor:
         return model(IDS, **options).logits
 
 
+@pytest.mark.usefixtures("gguf_here")
 @pytest.mark.parametrize("family", ARCHITECTURES)
 def test_a_gguf_file_is_the_model_it_was_written_from_and_what_transformers_reads(tmp_path: Path, family: str) -> None:
     written = tiny_gguf(tmp_path / "tiny.gguf", family)
@@ -47,6 +48,7 @@ def test_a_gguf_file_is_the_model_it_was_written_from_and_what_transformers_read
         torch.testing.assert_close(ours, logits(written), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.usefixtures("gguf_here")
 def test_quantized_weights_are_those_of_the_type_and_the_record_names_it(tmp_path: Path) -> None:
     file = tmp_path / "tiny.Q8_0.gguf"
     written = tiny_gguf(file, kind=gguf.GGMLQuantizationType.Q8_0)
@@ -96,17 +98,27 @@ def unknown_type(file: Path) -> str:
     return "unknown type"
 
 
+@pytest.mark.usefixtures("gguf_here")
 @pytest.mark.parametrize("damage", [cut, overwritten, no_gguf, unknown_type])
 def test_a_damaged_file_is_one_sentence(tmp_path: Path, damage) -> None:
     file = tmp_path / "tiny.gguf"
     tiny_gguf(file)
     words = damage(file)
     for named in (load_model, check_model, find_model):
-        with pytest.raises(UserError, match=words) as error:
-            named(str(file))
-        assert "\n" not in str(error.value) and str(error.value).endswith(".")
+        is_one_sentence(named, file, words)
+
+
+def is_one_sentence(named, file: Path, words: str) -> None:
+    with pytest.raises(UserError, match=words) as error:
+        named(str(file))
+    assert "\n" not in str(error.value) and str(error.value).endswith(".")
     cache = Path(os.environ["KVLAB_CACHE"]) / "gguf"
     assert not list(cache.glob("*-*")), "nothing half-written stays"
+
+
+def test_the_process_that_reads_files_says_what_is_wrong_in_one_sentence(tmp_path: Path) -> None:
+    tiny_gguf(tmp_path / "tiny.gguf")
+    is_one_sentence(check_model, tmp_path / "tiny.gguf", cut(tmp_path / "tiny.gguf"))
 
 
 def test_parts_of_a_split_file_say_how_to_merge_them(tmp_path: Path) -> None:
@@ -115,6 +127,7 @@ def test_parts_of_a_split_file_say_how_to_merge_them(tmp_path: Path) -> None:
         load_model(str(tmp_path / "m-00001-of-00003.gguf"))
 
 
+@pytest.mark.usefixtures("gguf_here")
 def test_a_model_that_is_no_decoder_is_refused(tmp_path: Path) -> None:
     writer = gguf.GGUFWriter(tmp_path / "bert.gguf", "bert")
     writer.add_tensor("token_embd.weight", np.zeros((4, 32), np.float32))

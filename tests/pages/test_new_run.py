@@ -365,6 +365,7 @@ def test_a_checkpoint_with_penalties_is_noted_and_may_be_honoured(
         assert any("sets repetition_penalty 1.2" in words and "honour" in words for words in said) is noted
 
 
+@pytest.mark.usefixtures("gguf_here")
 def test_a_missing_real_model_is_one_click_away(
     runs_root: Path, open_page: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -150,6 +150,7 @@ def test_a_length_that_cannot_hold_its_task_is_said_before_anything_is_queued(
     assert "The budget of 64" not in told(page)
 
 
+@pytest.mark.usefixtures("commands_here")
 def test_tasks_that_the_model_cannot_do_are_marked_before_they_are_measured(runs_root: Path, open_page: Open):
     rows = results(runs_root)
     lost = rows[rows["method"] == "full"].assign(difficulty='{"pairs":32}', length=512, key="w" + rows["key"])

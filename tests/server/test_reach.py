@@ -163,6 +163,7 @@ def test_a_request_names_nothing_by_its_path(server: Path, tmp_path: Path) -> No
     assert jobs.submit(server, eval_job())
 
 
+@pytest.mark.usefixtures("commands_here")
 def test_files_come_by_upload_alone(server: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret.jsonl"
     secret.write_text("{}")
