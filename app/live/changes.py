@@ -5,13 +5,19 @@ from __future__ import annotations
 import streamlit as st
 
 from app.base import permission
+from app.base.text import plain
 from app.live.sessions import act, fork_session
 from app.session.url_state import set_param
 from kvlab.catalogue.methods import methods
-from kvlab.requests.compare import FULL, MethodChoice
+from kvlab.catalogue.parameters import DEFAULT, PRESET
+from kvlab.common.errors import UserError
+from kvlab.forms import compare_form
+from kvlab.requests.budget import shown
+from kvlab.requests.compare import FULL
 from kvlab.requests.live_session import LiveRequest
 
 NEW_TOKENS = 64
+AS_NOW = "as now"
 
 
 def sampling() -> dict[str, float]:
@@ -19,25 +25,31 @@ def sampling() -> dict[str, float]:
     return {
         "max_new_tokens": int(st.session_state.get("new_tokens", NEW_TOKENS)),
         "temperature": float(st.session_state.get("temperature", 0.0)),
+        "seed": int(st.session_state.get("seed", 0)),
     }
 
 
 def change_lane(session: str, request: LiveRequest, number: int, is_busy: bool) -> None:
-    """A menu with the lane's method and budget; its button compresses the context again in this lane."""
+    """A menu with the lane's method, settings and budget; its button compresses the context again in this lane."""
     choice, key = request.choices[number - 1], f"live-lane-{number}"
     with st.popover("Change", key=key):
-        names = [entry.name for entry in methods() if entry.name != FULL.method]
-        place = names.index(choice.method) if choice.method in names else 0
-        method = st.selectbox("Method", names, place, key=f"{key}-method")
-        now = choice.budget if isinstance(choice.budget, float) else 0.2
-        percent = st.slider("Budget: share of the context's slots", 2, 100, round(100 * now), 1, key=f"{key}-budget",
-                            format="%d %%")  # fmt: skip
+        entries = {entry.name: entry for entry in methods() if entry.name != FULL.method}
+        place = list(entries).index(choice.method) if choice.method in entries else 0
+        entry = entries[st.selectbox("Method", list(entries), place, key=f"{key}-method")]
+        presets = [AS_NOW] if entry.name == choice.method else []
+        preset = st.selectbox("Settings", [*presets, DEFAULT, *entry.presets], key=f"{key}-settings")
+        budget = st.text_input("Budget", shown(choice.budget), key=f"{key}-budget", help="Such as 20%, 128 or 20%B")
         st.caption("This lane reads the context again; then all lanes answer the questions again.")
         why = permission.why_not() or ("An answer is being written." if is_busy else "")
         if permission.button("Change the lane", why, key=f"{key}-apply"):
-            changed = MethodChoice(method=method, budget=percent / 100)
-            if method == choice.method:
-                changed = choice.model_copy(update={"budget": percent / 100})
+            settings = {AS_NOW: choice.hyper_parameters, DEFAULT: {}}.get(preset, {PRESET: preset})
+            try:
+                (changed,) = compare_form.choices(
+                    [entry], compare_form.parse_budgets(budget)[:1], {entry.name: settings}
+                )
+            except UserError as error:
+                st.error(plain(str(error)))
+                return
             if act(session, request, "lane", lane=number, choice=changed, **sampling()):
                 st.rerun()
 

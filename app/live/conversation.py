@@ -109,6 +109,7 @@ def controls(session: str, request: LiveRequest, transcript: Transcript, job: jo
         with st.popover("Sampling"):
             st.number_input("Most new tokens", 1, 2048, NEW_TOKENS, **in_url("new_tokens"))
             st.number_input("Temperature", 0.0, 5.0, 0.0, 0.1, **in_url("temperature"))
+            st.number_input("Seed", 0, 2**31 - 1, 0, **in_url("seed"))
     if job is None and st.session_state.get("replay"):
         replay_section(session, request)
 

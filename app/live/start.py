@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import streamlit as st
 from pydantic import ValidationError
 
@@ -9,17 +11,19 @@ from app.base import permission
 from app.base.text import plain
 from app.base.widgets import one_of
 from app.live.sessions import open_session
+from app.new_run.method_section import hyper_parameter_section, method_section
 from app.new_run.packaged_models import download_buttons
+from app.new_run.prompt_library import saved_prompt
 from app.session.url_state import in_url, set_param
-from kvlab.catalogue.methods import methods
 from kvlab.common.errors import UserError
 from kvlab.common.validation import in_one_sentence
+from kvlab.forms import compare_form
 from kvlab.forms.uploads import TYPES, read_upload
 from kvlab.requests.compare import FULL, MethodChoice
 from kvlab.requests.live_session import LiveRequest
 from kvlab.tasks.shipped_samples import shipped_samples
 
-SOURCES = ("Sample", "Paste", "File")
+SOURCES = ("Sample", "Paste", "File", "Saved")
 DEFAULT, MOST = ("snapkv", "keepkv", "exactmerge2"), 3
 
 
@@ -31,25 +35,24 @@ def start_form() -> None:
     with right:
         model = st.text_input("Model", "mini", **in_url("model"))
         download_buttons()
-        entries = {entry.name: entry.title for entry in methods() if entry.name != FULL.method}
-        names = st.multiselect(
-            "Methods beside the full cache", list(entries), [name for name in DEFAULT if name in entries],
-            format_func=entries.__getitem__, max_selections=MOST, **in_url("methods"),
-        )  # fmt: skip
-        percent = st.slider("Budget: share of the context's slots", 2, 100, 20, 1, format="%d %%", **in_url("budget"))
+        chosen, budgets = method_section(0, label="Methods beside the full cache", usual=DEFAULT)
+        chosen = [entry for entry in chosen if entry.name != FULL.method]
+        typed = hyper_parameter_section(chosen)
     why = permission.why_not() or ("" if context.strip() else "Give a context first.")
-    why = why or ("" if names else "Choose at least one method.")
+    why = why or ("" if chosen else "Choose at least one method.")
     if permission.button("Read the context", why, type="primary", icon=":material/play_arrow:", key="live-start"):
-        choices = tuple(MethodChoice(method=name, budget=percent / 100) for name in names)
-        begin(context, model.strip(), choices)
+        begin(context, model.strip(), lambda: compare_form.choices_of_form(chosen, typed, budgets))
 
 
-def begin(context: str, model: str, choices: tuple[MethodChoice, ...]) -> None:
+def begin(context: str, model: str, choices: Callable[[], tuple[MethodChoice, ...]]) -> None:
     """Open a session and show it, or say why that is impossible."""
     try:
-        request = LiveRequest(model=model, context=context, choices=choices)
-    except ValidationError as error:
-        st.error(plain(in_one_sentence(error)))
+        lanes = choices()
+        if len(lanes) > MOST:
+            raise UserError(f"That would be {len(lanes)} lanes beside the full cache: choose at most {MOST}.")
+        request = LiveRequest(model=model, context=context, choices=lanes)
+    except (UserError, ValidationError) as error:
+        st.error(plain(in_one_sentence(error) if isinstance(error, ValidationError) else str(error)))
         return
     if session := open_session(request):
         set_param("session", session)
@@ -63,6 +66,8 @@ def context_section() -> str:
         return st.text_area("Text", height=320, key="live-pasted", placeholder="Paste a text to talk about")
     if source == "File":
         return uploaded()
+    if source == "Saved":
+        return saved_prompt()[0].prompt
     samples = {sample.title: sample for sample in shipped_samples()}
     sample = samples[st.selectbox("Sample", list(samples), **in_url("sample"))]
     with st.container(height=280):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -21,15 +22,19 @@ SETTINGS = ["default", "paper", "code"]
 
 
 def method_section(
-    prompt_tokens: int, budgets: str = "20%", label: str = "Compare", row: DeltaGenerator | None = None
+    prompt_tokens: int,
+    budgets: str = "20%",
+    label: str = "Compare",
+    row: DeltaGenerator | None = None,
+    usual: Sequence[str] = compare_form.SAMPLE_METHODS,
 ) -> tuple[list[MethodEntry], str]:
-    """The chosen methods and the typed budgets, with notes about them; `budgets` is the default.
+    """The chosen methods and the typed budgets, with notes about them; `usual` and `budgets` are the defaults.
 
     The field of the budgets is in `row`, if there is one. The form that builds the request reports invalid budgets.
     """
     with st.spinner("Reading the list of methods"):
         registered = {entry.name: entry for entry in methods()}
-    default = [name for name in compare_form.SAMPLE_METHODS if name in registered]
+    default = [name for name in usual if name in registered]
     names = st.multiselect(
         label, list(registered), default, lambda name: registered[name].title, **in_url("methods"), wrap=True
     )

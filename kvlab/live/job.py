@@ -104,7 +104,7 @@ def _start(job: LiveJob, root: Path, loaded: LoadedModel, progress: Callable[[Pr
 
 
 def _events(job: LiveJob, reporter: SessionReporter, cancelled: Callable[[], bool]) -> Iterator[Event]:
-    session, sampling = reporter.session, Sampling(job.temperature, job.request.seed, job.max_new_tokens)
+    session, sampling = reporter.session, Sampling(job.temperature, job.seed, job.max_new_tokens)
 
     def ask(question: str) -> Iterator[Event]:
         reporter.question(question)

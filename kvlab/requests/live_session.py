@@ -43,6 +43,7 @@ class LiveJob(Strict):
     request: LiveRequest
     question: Text = Field("", max_length=LARGEST_PROMPT_BYTES)
     temperature: float = Field(0.0, ge=0, le=10)
+    seed: int = Field(0, ge=0, lt=2**31, description="of tokens drawn at a temperature above 0")
     max_new_tokens: int = Field(128, ge=1, le=MOST_NEW_TOKENS)
     turn: int | None = Field(None, ge=0, description="action again: the question that is replaced; none: the last")
     lane: int | None = Field(

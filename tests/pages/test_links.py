@@ -38,6 +38,7 @@ NOT_LINKED = {
     '"live-question"',
     '"live-upload"',
     "f'{key}-method'",  # a change of a live session, until it is applied
+    "f'{key}-settings'",
     "f'{key}-budget'",
     "f'{key}-text'",
     '"upload"',

@@ -14,9 +14,10 @@ from app.live.answers import answer_html, answer_note
 from app.live.context_text import codes_of, merge_notes
 from kvlab import jobs
 from kvlab.analysis.attention.token_heads import MERGED, OWN, TokenHeads, write_token_heads
+from kvlab.library.prompts import save_prompt
 from kvlab.live.log import append_event, heads_path
 from kvlab.live.transcript import Answer, LaneState, Word
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice, OnePrompt
 from kvlab.requests.live_session import LiveJob, LiveRequest
 
 Open = Callable[..., AppTest]
@@ -95,6 +96,21 @@ def test_the_form_opens_a_session_whose_context_is_read_by_a_job(runs_root: Path
     assert "number 1 in the queue" in told(page)
 
 
+def test_the_form_takes_a_saved_prompt_and_refuses_too_many_lanes(runs_root: Path, open_page: Open) -> None:
+    save_prompt(runs_root, "mine", OnePrompt(prompt="A text of my own."))
+    page = open_page("live", source="Saved", budgets="10%,20%,30%,40%")
+    page = page.multiselect(key="methods").set_value(["h2o"]).run()
+    page = page.button(key="live-start").click().run()
+    assert "That would be 4 lanes beside the full cache: choose at most 3." in told(page)
+    page = page.text_input(key="budgets").input("10%").run()
+    told(page.button(key="live-start").click().run())
+    job = the_job(runs_root)
+    assert (job.request.context, job.request.choices) == (
+        "A text of my own.",
+        (MethodChoice(method="h2o", budget=0.1),),
+    )
+
+
 def test_a_conversation_is_drawn_from_its_events(runs_root: Path, open_page: Open) -> None:
     page = open_page("live", session=talked(runs_root))
     words = told(page)
@@ -151,10 +167,11 @@ def test_a_fork_is_a_session_of_its_own(runs_root: Path, open_page: Open) -> Non
 def test_a_lane_gets_another_method_and_later_jobs_know_it(runs_root: Path, open_page: Open) -> None:
     page = open_page("live", session=talked(runs_root))
     page = page.selectbox(key="live-lane-1-method").set_value("keepkv").run()
-    page = page.slider(key="live-lane-1-budget").set_value(50).run()
+    page = page.text_input(key="live-lane-1-budget").input("50%").run()
+    page = page.selectbox(key="live-lane-1-settings").set_value("paper").run()
     told(page.button(key="live-lane-1-apply").click().run())
     job = the_job(runs_root)
-    changed = MethodChoice(method="keepkv", budget=0.5)
+    changed = MethodChoice(method="keepkv", budget=0.5, hyper_parameters={"preset": "paper"})
     assert (job.action, job.lane, job.choice) == ("lane", 1, changed)
     append_event(runs_root, "one", {"kind": "lane_changed", "lane": 1, "choice": changed.model_dump(mode="json")})
     jobs.cancel(runs_root, jobs.list_jobs(runs_root)[0].job_id)
