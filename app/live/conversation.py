@@ -74,11 +74,16 @@ def waiting(job: jobs.JobStatus | None, words: str) -> None:
 
 
 def meters(session: str, request: LiveRequest, transcript: Transcript, is_busy: bool) -> None:
-    """Bytes of every lane beside the full cache's, and a menu to change the lane."""
+    """Bytes of every lane beside the full cache's, and a menu to change the lane.
+
+    A lane is over its budget by what it has added since the context was compressed, such as tokens of answers.
+    """
     for column, (number, lane) in zip(st.columns(len(transcript.lanes)), sorted(transcript.lanes.items()), strict=True):
         share = 100 * lane.live_bytes / max(transcript.full_bytes, 1)
         detail = f"{transcript.tokens_seen:,} tokens seen" if number == 0 else f"{share:.0f} % of the full cache"
         with column:
+            if number and lane.live_bytes > lane.settled_bytes:
+                detail += f" · {format_bytes(lane.live_bytes - lane.settled_bytes)} over its budget"
             st.markdown(f"**{plain(lane.label)}**  \n{plain(format_bytes(lane.live_bytes))} · {plain(detail)}")
             if lane.failure:
                 st.error(plain(lane.failure))

@@ -37,7 +37,7 @@ class Answer:
 
 @dataclass
 class LaneState:
-    """A lane as last told.
+    """A lane as last told; `settled_bytes` are those after the context was compressed.
 
     `held` (context tokens,) is the share of heads that hold each token in a slot of its own, `merged` (context tokens,)
     in another token's, and `into` the token whose slot that is in most heads, -1 for none. None: not told.
@@ -45,6 +45,7 @@ class LaneState:
 
     label: str = ""
     live_bytes: int = 0
+    settled_bytes: int = 0
     failure: str = ""
     held: np.ndarray | None = None
     merged: np.ndarray | None = None
@@ -109,7 +110,7 @@ class Transcript:
 
     def _lane_settled(self, event: Mapping[str, Any]) -> None:
         self.full_bytes = event["full_bytes"]
-        self.lanes[event["lane"]] = LaneState(event["label"], event["live_bytes"])
+        self.lanes[event["lane"]] = LaneState(event["label"], event["live_bytes"], event["live_bytes"])
 
     def _lane_failed(self, event: Mapping[str, Any]) -> None:
         self.lanes.setdefault(event["lane"], LaneState()).failure = event["message"]
