@@ -116,7 +116,7 @@ def test_a_conversation_is_drawn_from_its_events(runs_root: Path, open_page: Ope
     words = told(page)
     assert "Is it <i>?" in words
     assert "yes &lt;b&gt;" in words
-    assert "20 % of the full cache" not in words and "30 % of the full cache · 100 B over its budget" in words
+    assert "20 % of the full cache" not in words and "30 % of the full cache · 100 bytes over its budget" in words
     assert "leaves the full cache&#x27;s text at token 2" in words
     expected = "0 % of the tokens are in no slot, 33 % are only in slots that they were merged into; a head holds 35 %"
     assert expected in words
