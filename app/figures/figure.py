@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from app.base import permission
+from app.base.terms import terms_in
 from app.base.text import plain, unseen
 from app.base.theme import theme as page_theme
 from app.figures.add_slide import add_slide
@@ -66,7 +67,7 @@ def show(
         on_select=on_click or "ignore",
         selection_mode="points",
     )
-    note(reading if noted is None else noted)
+    note(reading if noted is None else noted, title)
     return True
 
 
@@ -119,9 +120,9 @@ def heading(
             _downloads(title, draw, frame, reading, key, slug(filename), source)
 
 
-def note(reading: str) -> None:
-    """The one-line reading of a figure, escaped as it quotes token text."""
-    st.caption(plain(reading))
+def note(reading: str, title: str = "") -> None:
+    """The one-line reading of a figure, escaped as it quotes token text; its terms are explained on hover."""
+    st.caption(plain(reading), help=terms_in(f"{title} {reading}"))
 
 
 def _downloads(
