@@ -76,15 +76,17 @@ def request_of(session: str) -> LiveRequest:
 
 
 def running_job(session: str) -> jobs.JobStatus | None:
-    """The job of this session that waits or runs; None if there is none."""
+    """The job of this session that waits or runs, also one of another tab; None if there is none."""
     known = st.session_state.get(LAST_JOB)
-    if known is None or known[0] != session:  # the page was loaded again
-        found = [job for job in jobs.list_jobs(runs_root(), open_only=True) if _is_of(job.job_id, session)]
-        if not found:
-            return None
-        known = st.session_state[LAST_JOB] = session, found[0].job_id
-    status = jobs.status(runs_root(), known[1])
-    return None if status.ended else status
+    if known is not None and known[0] == session:
+        status = jobs.status(runs_root(), known[1])
+        if not status.ended:
+            return status
+    for job in jobs.list_jobs(runs_root(), open_only=True):
+        if _is_of(job.job_id, session):
+            st.session_state[LAST_JOB] = session, job.job_id
+            return job
+    return None
 
 
 def last_failure(session: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import threading
@@ -58,24 +59,39 @@ class Turns:
 def answer_waiting(root: Path, stop: threading.Event, slot: WorkerSlot, run: RunLive) -> bool:
     """Run all waiting actions of live sessions, and those that come meanwhile; False if there was none.
 
-    Each runs in a thread of its own, and only one at a time: at the end of a step it lets the others go on.
+    Each runs in a thread of its own, and only one at a time: at the end of a step it lets the others go on. Actions of
+    one session follow one another.
     """
-    turns, threads = Turns(), list[threading.Thread]()
+    turns, threads, last_of = Turns(), list[threading.Thread](), dict[str, threading.Thread]()
     with queue_db.database(root) as connection:
         while True:
             mine = os.getpid(), host_id(), slot.number, slot.others
             job = None if stop.is_set() else queue_db.claim(connection, *mine, live=True)
             if job is not None:
-                threads.append(threading.Thread(target=_run, args=(root, job, stop, slot.devices, turns, run)))
-                threads[-1].start()
+                session = str(json.loads(job["request"]).get("session", ""))
+                after = last_of.get(session)
+                thread = threading.Thread(target=_run, args=(root, job, stop, slot.devices, turns, run, after))
+                last_of[session] = thread
+                threads.append(thread)
+                thread.start()
             elif any(thread.is_alive() for thread in threads):
                 time.sleep(LOOK_SECONDS)
             else:
                 return bool(threads)
 
 
-def _run(root: Path, job: sqlite3.Row, stop: threading.Event, devices: str, turns: Turns, run: RunLive) -> None:
-    """Run one claimed action and record how it ended."""
+def _run(
+    root: Path,
+    job: sqlite3.Row,
+    stop: threading.Event,
+    devices: str,
+    turns: Turns,
+    run: RunLive,
+    after: threading.Thread | None,
+) -> None:
+    """Run one claimed action, `after` the one before it in its session, and record how it ended."""
+    if after is not None:
+        after.join()
     log_path = queue_db.log_path(root, job["job_id"])
     with (
         queue_db.database(root) as connection,

@@ -75,6 +75,25 @@ def test_several_people_are_answered_at_the_same_time(tmp_path: Path, monkeypatc
     assert not answer_waiting(tmp_path, threading.Event(), WorkerSlot(), slowly)
 
 
+def test_actions_of_one_session_follow_one_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when two tabs ask: the second question meets the state after the first answer."""
+    monkeypatch.setattr("kvlab.jobs.job_reporter.REPORT_SECONDS", 0)
+    steps: list[str] = []
+
+    def answer(job: LiveJob, root: Path, *, cancelled: Callable[[], bool], **_: object) -> None:
+        for _step in range(4):
+            steps.append(job.question)
+            time.sleep(0.05)
+            assert not cancelled()
+
+    for number, question in enumerate("abc"):
+        jobs.submit(tmp_path, LiveJob(session="one", action="ask", question=question, request=REQUEST), f"tab {number}")
+    with queue_db.database(tmp_path) as connection:
+        assert worker_slots.take_slot(connection, os.getpid(), 1, "")
+    assert answer_waiting(tmp_path, threading.Event(), WorkerSlot(), answer)
+    assert "".join(steps) == "aaaabbbbcccc"
+
+
 def slow(request: CompareRequest, root: Path, *, cancelled: Callable[[], bool], **_: object) -> None:
     """Stand-in for a comparison that only ends when it is cancelled."""
     for _step in range(200):

@@ -197,6 +197,16 @@ def test_the_chosen_word_asks_for_its_heads_and_shows_them(runs_root: Path, open
     assert "Layer 0, head 1 reads it most: 25 % of the attention" in words
 
 
+def test_what_another_tab_asks_is_followed_here(runs_root: Path, open_page: Open) -> None:
+    page = open_page("live", session=talked(runs_root))
+    page = page.chat_input[0].set_value("Mine?").run()
+    jobs.cancel(runs_root, jobs.list_jobs(runs_root)[0].job_id)
+    page = page.run()
+    assert not page.button(key="live-again").disabled
+    jobs.submit(runs_root, LiveJob(session="one", action="ask", question="Theirs?", request=REQUEST))
+    assert page.run().button(key="live-again").disabled
+
+
 def test_a_session_is_recorded_as_a_comparison_of_its_lanes(runs_root: Path, open_page: Open) -> None:
     page = open_page("live", session=talked(runs_root), new_tokens="9")
     page.button(key="live-compare").click().run()
