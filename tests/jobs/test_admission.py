@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from kvlab import jobs
 from kvlab.cli.options.plan_check import check_fits
 from kvlab.common.errors import UserError
-from kvlab.jobs import access_check, disk_usage, queue_db, size_check, worker
+from kvlab.jobs import access_check, disk_usage, job_reporter, queue_db, size_check, worker
 from kvlab.planning import Machine
 from kvlab.requests.compare import MOST_RUNS, CompareRequest, MethodChoice
 from kvlab.server import quotas
@@ -165,7 +165,7 @@ def test_a_job_stops_cleanly_once_the_folder_is_full_and_can_go_on(
 ):
     allow(ann, "[disk]", "limit = 1000")
     monkeypatch.setattr(access_check, "folder_usage", lambda root: room(10))
-    monkeypatch.setattr(worker, "folder_usage", lambda root: room(1000))  # once it runs
+    monkeypatch.setattr(job_reporter, "folder_usage", lambda root: room(1000))  # once it runs
     job = jobs.submit(tmp_path, ask().model_copy(update={"prompt": "slow"}))
     work_off(tmp_path, STAND_IN)
     stopped = jobs.status(tmp_path, job)

@@ -54,6 +54,11 @@ def add_answer(page: AppTest, answer: str, fact: str = "") -> AppTest:
     return next(button for button in page.button if button.label == "Score the runs").click().run()
 
 
+@pytest.fixture(autouse=True)
+def first_chart_is_there() -> None:
+    """Nothing below the board is drawn, as where the browser has not painted its first chart yet."""
+
+
 def test_without_an_answer_it_says_so_and_an_added_one_is_scored_at_once(
     runs: list[Path], runs_root: Path, open_page: Open
 ):
