@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
@@ -63,6 +65,7 @@ def run_live(job: LiveJob, root: Path, progress: Callable[[Progress], None], can
     if job.action == "heads" and job.lane is not None:
         write_token_heads(heads_path(root, job.session, job.lane), token_heads(held.session, job.lane))
         held.reporter.tell({"kind": "heads_read", "lane": job.lane, "turn": held.session.turn})
+    _give_back_free_memory()
     progress(Progress(stage="done", done=1, total=1))
 
 
@@ -127,3 +130,13 @@ def _events(job: LiveJob, reporter: SessionReporter, cancelled: Callable[[], boo
     elif job.action == "restart":
         session.go_back(0)
         reporter.tell({"kind": "went_back", "turn": 0})
+
+
+def _give_back_free_memory() -> None:
+    """Let glibc return freed memory to the system.
+
+    Copies of growing tables leave gaps that it keeps: in 28 minutes of chatting with mini a process grew from 723 MB to
+    1,068 MB without this.
+    """
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)
