@@ -15,10 +15,12 @@ REASONS = {"end": "", "length": "cut at the most tokens", "stopped": "stopped", 
 HEIGHT = 260  # pixels of an answer
 GRID = "display: grid; grid-auto-flow: column; grid-auto-columns: minmax(0, 1fr); gap: 1rem;"
 CELL = (
-    f"height: {HEIGHT}px; overflow-y: auto; display: flex; flex-direction: column-reverse; "
-    "justify-content: flex-end; border: 1px solid #8886; border-radius: 0.5rem; padding: 0.7rem 1rem;"
+    f"height: {HEIGHT}px; display: flex; flex-direction: column; border: 1px solid #8886; border-radius: 0.5rem; "
+    "padding: 0.7rem 1rem;"
 )
-TEXT = "white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.55;"
+SCROLLED = "flex: 1; min-height: 0; overflow-y: auto;"
+AT_THE_END = "display: flex; flex-direction: column-reverse;"  # so that the end of a text that grows is in view
+TEXT = "margin-bottom: auto; white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.55;"
 NOTE = "font-size: 0.875rem; opacity: 0.75; margin-top: 0.6rem;"
 
 
@@ -28,9 +30,9 @@ def answers_html(turn: Turn, lanes: Sequence[int], theme: Theme, is_written: boo
     for lane in lanes:
         answer = turn.answers.get(lane, Answer())
         note = escape(answer_note(answer, is_written)) if answer.words else ""
-        # In reverse order, so that the end of a long answer is in view.
-        inside = f'<div style="{TEXT}">{answer_html(answer, theme, is_written)}</div>'
-        cells.append(f'<div style="{CELL}"><div style="{NOTE}">{note}</div>{inside}</div>')
+        style = SCROLLED + AT_THE_END * is_written
+        text = f'<div style="{style}"><div style="{TEXT}">{answer_html(answer, theme, is_written)}</div></div>'
+        cells.append(f'<div style="{CELL}">{text}<div style="{NOTE}">{note}</div></div>')
     return f'<div style="{GRID}">{"".join(cells)}</div>'
 
 

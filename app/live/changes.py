@@ -38,7 +38,8 @@ def change_lane(session: str, request: LiveRequest, number: int, is_busy: bool) 
         entry = entries[st.selectbox("Method", list(entries), place, key=f"{key}-method")]
         presets = [AS_NOW] if entry.name == choice.method else []
         preset = st.selectbox("Settings", [*presets, DEFAULT, *entry.presets], key=f"{key}-settings")
-        budget = st.text_input("Budget", shown(choice.budget), key=f"{key}-budget", help="Such as 20%, 128 or 20%B")
+        now = f"{100 * choice.budget:g}%" if isinstance(choice.budget, float) else shown(choice.budget)
+        budget = st.text_input("Budget", now, key=f"{key}-budget", help="Such as 20%, 128 or 20%B")
         st.caption("This lane reads the context again; then all lanes answer the questions again.")
         why = permission.why_not() or ("An answer is being written." if is_busy else "")
         if permission.button("Change the lane", why, key=f"{key}-apply"):
