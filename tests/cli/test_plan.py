@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import typer
 from typer.testing import CliRunner
 
@@ -82,7 +83,8 @@ def test_a_plan_is_of_the_prompt_as_the_model_is_given_it(tmp_path: Path, templa
     assert held[0] < held[1]
 
 
-def test_a_plan_for_a_gpu_that_is_not_here() -> None:
+def test_a_plan_for_a_gpu_that_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvlab.planning.machine._host_bytes", lambda: 64 * 10**9)  # weights pass through it
     asked = ["plan", "--model", "shape:llama3-8b", "--tokens", "32768", "--device", "cuda", "--methods", "snapkv"]
     result = CliRunner().invoke(commands, [*asked, "--memory", "25GB"])
     assert result.exit_code == 1
