@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from html import escape
 
 from kvlab.figures.base.palette import HUES, Theme, pick
 from kvlab.figures.base.words import plural
-from kvlab.live.transcript import Answer, Turn
+from kvlab.live.transcript import Answer, LaneState, Turn
 
 LEVELS = ((1.0, 0.55), (0.1, 0.32), (0.01, 0.14))  # least KL in nats, and the opacity of its shade
 REASONS = {"end": "", "length": "cut at the most tokens", "stopped": "stopped", "": "writing"}
@@ -24,14 +24,15 @@ TEXT = "margin-bottom: auto; white-space: pre-wrap; overflow-wrap: anywhere; lin
 NOTE = "font-size: 0.875rem; opacity: 0.75; margin-top: 0.6rem;"
 
 
-def answers_html(turn: Turn, lanes: Sequence[int], theme: Theme, is_written: bool) -> str:
+def answers_html(turn: Turn, lanes: Mapping[int, LaneState], theme: Theme, is_written: bool) -> str:
     """The answers of all lanes to a question, side by side; `is_written` while a job writes them."""
     cells = []
-    for lane in lanes:
+    for lane, state in sorted(lanes.items()):
         answer = turn.answers.get(lane, Answer())
         note = escape(answer_note(answer, is_written)) if answer.words else ""
         style = SCROLLED + AT_THE_END * is_written
-        text = f'<div style="{style}"><div style="{TEXT}">{answer_html(answer, theme, is_written)}</div></div>'
+        label = f'tabindex="0" role="group" aria-label="Answer of {escape(state.label)}"'  # scrolled by keys too
+        text = f'<div style="{style}" {label}><div style="{TEXT}">{answer_html(answer, theme, is_written)}</div></div>'
         cells.append(f'<div style="{CELL}">{text}<div style="{NOTE}">{note}</div></div>')
     return f'<div style="{GRID}">{"".join(cells)}</div>'
 

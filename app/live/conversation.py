@@ -61,7 +61,7 @@ def said(session: str, request: LiveRequest, transcript: Transcript, job: jobs.J
             if job is None:
                 change_question(session, request, number, turn.question)
         is_written = job is not None and number == len(transcript.turns) - 1
-        st.html(answers_html(turn, sorted(transcript.lanes), page_theme(), is_written))
+        st.html(answers_html(turn, transcript.lanes, page_theme(), is_written))
     if job is not None and (not transcript.turns or not transcript.turns[-1].answers):
         waiting(job, "The question is read …")
 
