@@ -23,6 +23,7 @@ from kvlab.jobs.worker_slots import WorkerSlot
 from kvlab.server.users import Role, User, acting_for
 
 LOOK_SECONDS = 0.05  # between two looks for further actions while some run
+UNRECORDED = "The action ended without a result: is the disk full?"
 
 RunLive = Callable[..., object]
 
@@ -62,7 +63,7 @@ def answer_waiting(root: Path, stop: threading.Event, slot: WorkerSlot, run: Run
     Each runs in a thread of its own, and only one at a time: at the end of a step it lets the others go on. Actions of
     one session follow one another.
     """
-    turns, threads, last_of = Turns(), list[threading.Thread](), dict[str, threading.Thread]()
+    turns, threads, last_of = Turns(), dict[str, threading.Thread](), dict[str, threading.Thread]()
     with queue_db.database(root) as connection:
         while True:
             mine = os.getpid(), host_id(), slot.number, slot.others
@@ -71,12 +72,13 @@ def answer_waiting(root: Path, stop: threading.Event, slot: WorkerSlot, run: Run
                 session = str(json.loads(job["request"]).get("session", ""))
                 after = last_of.get(session)
                 thread = threading.Thread(target=_run, args=(root, job, stop, slot.devices, turns, run, after))
-                last_of[session] = thread
-                threads.append(thread)
+                threads[job["job_id"]] = last_of[session] = thread
                 thread.start()
-            elif any(thread.is_alive() for thread in threads):
+            elif any(thread.is_alive() for thread in threads.values()):
                 time.sleep(LOOK_SECONDS)
             else:
+                for job_id in threads:  # a thread may fail before it can record that, for example on a full disk
+                    queue_db.finish(connection, job_id, "failed", UNRECORDED)
                 return bool(threads)
 
 

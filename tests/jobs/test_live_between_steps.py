@@ -16,7 +16,7 @@ from kvlab.common.errors import UserError
 from kvlab.common.forward_pass import is_under_way
 from kvlab.engine import compare
 from kvlab.jobs import queue_db, worker, worker_slots
-from kvlab.jobs.live_turns import answer_waiting
+from kvlab.jobs.live_turns import UNRECORDED, answer_waiting
 from kvlab.jobs.worker_slots import WorkerSlot
 from kvlab.live import job as live
 from kvlab.requests.compare import CompareRequest, MethodChoice, Progress
@@ -65,8 +65,11 @@ def test_several_people_are_answered_at_the_same_time(tmp_path: Path, monkeypatc
     ]
     with queue_db.database(tmp_path) as connection:
         assert worker_slots.take_slot(connection, os.getpid(), 1, "")
-    # The first may end before the last is claimed, so steps take a while.
-    slowly = lambda *given, **told: (time.sleep(0.3), answer(*given, **told))  # noqa: E731
+
+    def slowly(*given: Any, **told: Any) -> None:
+        time.sleep(0.3)  # or the first ends before the last is claimed
+        answer(*given, **told)
+
     assert answer_waiting(tmp_path, threading.Event(), WorkerSlot(), slowly)
     assert sorted(steps[:3]) == ["four", "one", "two"], "each has its turn"
     assert steps[:3] * 5 == steps
@@ -92,6 +95,19 @@ def test_actions_of_one_session_follow_one_another(tmp_path: Path, monkeypatch: 
         assert worker_slots.take_slot(connection, os.getpid(), 1, "")
     assert answer_waiting(tmp_path, threading.Event(), WorkerSlot(), answer)
     assert "".join(steps) == "aaaabbbbcccc"
+
+
+def test_an_action_that_cannot_record_how_it_ended_is_marked_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = jobs.submit(tmp_path, LiveJob(session="one", action="start", request=REQUEST))
+    with queue_db.database(tmp_path) as connection:
+        assert worker_slots.take_slot(connection, os.getpid(), 1, "")
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    monkeypatch.setattr("kvlab.jobs.queue_db.log_path", lambda *_: tmp_path / "missing" / "log")
+    assert answer_waiting(tmp_path, threading.Event(), WorkerSlot(), lambda *_, **__: None)
+    monkeypatch.undo()
+    assert (jobs.status(tmp_path, job).state, jobs.status(tmp_path, job).message) == ("failed", UNRECORDED)
 
 
 def slow(request: CompareRequest, root: Path, *, cancelled: Callable[[], bool], **_: object) -> None:
