@@ -8,7 +8,6 @@ import io
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as TooSlow
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +35,10 @@ def live_gif(
 ) -> bytes:
     """The session told by `events` as a GIF; `on_frame` is called with each frame's number (from 1) and the total.
 
-    Raises UserError if no context has been read yet, nothing was asked, or there is no Chromium that answers.
+    Raises UserError if no context has been read yet, or there is no Chromium that draws within `SECONDS`.
     """
+    from choreographer.errors import BrowserFailedError
+
     page = replay(events, title, theme)
     if find_browser() is None:
         raise UserError(NO_BROWSER)
@@ -45,10 +46,14 @@ def live_gif(
         path = Path(folder) / "replay.html"
         path.write_text(page, encoding="utf-8")
         try:  # a thread of its own: the caller may have a running event loop
-            frames = worker.submit(lambda: asyncio.run(_pictures(path.as_uri(), on_frame))).result(SECONDS)
-        except TooSlow as error:
+            frames = worker.submit(asyncio.run, _limited(path.as_uri(), on_frame)).result()
+        except (TimeoutError, BrowserFailedError) as error:
             raise UserError("Chromium did not draw the replay in time: export HTML instead.") from error
     return _animated(frames)
+
+
+async def _limited(url: str, on_frame: OnFrame | None) -> list[tuple[Image.Image, int]]:
+    return await asyncio.wait_for(_pictures(url, on_frame), SECONDS)
 
 
 def frames_of(pauses: Sequence[bool]) -> list[int]:

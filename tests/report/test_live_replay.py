@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import re
 from itertools import pairwise
 
 import pytest
-from PIL import Image
+from PIL import Image, ImageSequence
 
 from kvlab.common.errors import UserError
 from kvlab.figures.base.export import find_browser
@@ -56,9 +57,17 @@ def test_a_session_is_a_gif() -> None:
     ended = {"kind": "answer_ended", "lane": 0, "reason": "end", "live_bytes": 10}
     gif = live_gif([*EVENTS[:4], *words, ended], "mini", on_frame=lambda *frame: seen.append(frame))
     with Image.open(io.BytesIO(gif)) as pictures:
-        assert (pictures.n_frames, pictures.size) == (len(seen), (WIDTH, HEIGHT))  # type: ignore[attr-defined]
-        assert pictures.n_frames == 5  # type: ignore[attr-defined]
+        sizes = [picture.size for picture in ImageSequence.Iterator(pictures)]
+    assert sizes == [(WIDTH, HEIGHT)] * 5
     assert seen[-1] == (5, 5)
+
+
+@pytest.mark.skipif(find_browser() is None, reason="Chromium is not installed")
+def test_a_chromium_that_takes_too_long_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvlab.report.live_gif.SECONDS", 0.01)
+    monkeypatch.setattr("kvlab.report.live_gif._pictures", lambda *_: asyncio.sleep(60))
+    with pytest.raises(UserError, match="did not draw the replay in time"):
+        live_gif(EVENTS, "x")
 
 
 def test_without_chromium_a_gif_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
