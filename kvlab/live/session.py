@@ -161,13 +161,6 @@ class LiveSession:
             raise
         self.history.append(Exchange(question, {self._number(lane): list(lane.answer) for lane in lanes}))
 
-    def ask_again(self, question: str, sampling: Sampling | None = None) -> Iterator[Event]:
-        """Answer another question, or the same one again, in place of the last; raises as `ask`."""
-        if not question.strip():
-            raise UserError("The question is empty: type one.")
-        self.go_back(self.turn - 1)
-        yield from self.ask(question, sampling)
-
     def _question_ids(self, question: str) -> list[int]:
         return self.turns.question_ids(self.loaded, question, is_first=self.turn == 0)
 
