@@ -1,4 +1,4 @@
-"""What is left of the context: its text, each token shaded by the share of all layers and heads that hold it."""
+"""The text of the context, each token shaded by the share of layers and heads that still hold it."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class Lane:
         return added
 
     def context_shares(self) -> ContextShares:
-        """What all layers and heads still hold of the context."""
+        """Shares of layers and heads that hold each token of the context."""
         return context_shares(self.cache.compressed_layers(), self.merges.tokens, self.merges)
 
     @property

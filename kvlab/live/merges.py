@@ -1,4 +1,4 @@
-"""Where the tokens of a context went when it was compressed: which token's slot each head merged them into."""
+"""Merges made when a context was compressed: for each head and token, the token whose slot holds it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ContextShares:
 
 
 def context_shares(layers: list[CompressedLayer], tokens: int, merges: ContextMerges) -> ContextShares:
-    """What is left of the first `tokens` tokens.
+    """Shares of layers and heads that hold each of the first `tokens` tokens.
 
     A token that was merged when the context was compressed counts as long as the slot it was merged into is there;
     merges of later steps are not followed.

@@ -29,15 +29,14 @@ class SessionReporter:
 
     def follow(self, events: Iterator[Event]) -> Iterator[Event]:
         """Report events of the session while they are taken from the result."""
-        reported, lanes = time.monotonic(), len(self.session.lanes)
+        reported = time.monotonic()
         for event in events:
             self.tell(event.as_json())
             if isinstance(event, ContextRead):
                 self._tell_texts()
             if isinstance(event, LaneSettled):
                 self._held.pop(event.lane, None)
-            is_last = isinstance(event, TokenWritten) and event.lane == lanes - 1
-            if is_last and time.monotonic() - reported >= HELD_SECONDS:
+            if isinstance(event, TokenWritten) and time.monotonic() - reported >= HELD_SECONDS:
                 self.tell_held()
                 reported = time.monotonic()
             yield event

@@ -75,7 +75,7 @@ def test_captions_icons_and_dropped_words_are_readable_in_both_themes(visit: Cal
 
 
 def dropped_words_are_readable(page: Any, words: str) -> None:
-    """What the selector `words` finds first, the first caption and the first icon."""
+    """Check the contrast of the first match of `words`, the first caption and the first icon."""
     page.locator(words).first.wait_for()
     assert "line-through" in page.locator(words).first.evaluate("word => getComputedStyle(word).textDecorationLine")
     for text in (words, "[data-testid=stCaptionContainer] p", "[data-testid=stSidebarNavLink] [translate=no]"):

@@ -1,4 +1,4 @@
-"""Where tokens of a context went: owners against votes, and what is left of them."""
+"""Merges of a context: owners against votes, and shares of heads that hold a token against loops."""
 
 from __future__ import annotations
 

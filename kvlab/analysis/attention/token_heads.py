@@ -16,7 +16,7 @@ STATES = ("no slot", "merged into another token's slot", "own slot")
 
 @dataclass(frozen=True)
 class TokenHeads:
-    """What every head of a live session's lane holds of the context.
+    """Per-head state and attention of every token of the context, for one lane of a live session.
 
     Attributes:
         turn: the number of questions answered when this was read.
