@@ -11,10 +11,12 @@ from itertools import pairwise
 import pytest
 from PIL import Image, ImageSequence
 
+from kvlab.browser import read_static
 from kvlab.common.errors import UserError
 from kvlab.figures.base.export import find_browser
+from kvlab.live.context_classes import NAMES, SHARES
 from kvlab.report.live_gif import HEIGHT, MOST_FRAMES, WIDTH, frames_of, live_gif
-from kvlab.report.live_replay import replay
+from kvlab.report.live_replay import HELD, replay
 
 EVENTS = [
     {"kind": "opened", "owner": "ada", "request": {"context": "secret"}},
@@ -34,6 +36,13 @@ def test_the_file_holds_the_session_and_no_markup_of_its_texts() -> None:
     assert session["texts"] == ["a", "</script><b>"]
     assert session["events"] == EVENTS[2:], "without its owner and request"
     assert not re.search(r"(src|href)=", page), "nothing is fetched"
+
+
+def test_the_replay_shades_tokens_as_the_page_does() -> None:
+    shares = re.search(r"const SHARES = \[(.*?)\]|var SHARES = \[(.*?)\]", read_static("live-replay.js"))
+    assert shares is not None
+    assert tuple(map(float, (shares[1] or shares[2]).split(","))) == SHARES
+    assert len(HELD) == len(NAMES)
 
 
 def test_a_session_without_a_context_is_refused_in_one_sentence() -> None:
