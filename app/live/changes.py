@@ -40,7 +40,7 @@ def change_lane(session: str, request: LiveRequest, number: int, is_busy: bool) 
         preset = st.selectbox("Settings", [*presets, DEFAULT, *entry.presets], key=f"{key}-settings")
         now = f"{100 * choice.budget:g}%" if isinstance(choice.budget, float) else shown(choice.budget)
         budget = st.text_input("Budget", now, key=f"{key}-budget", help="Such as 20%, 128 or 20%B")
-        st.caption("This lane reads the context again; then all lanes answer the questions again.")
+        st.caption("Only this lane is compressed again; then all lanes answer the questions again.")
         why = permission.why_not() or ("An answer is being written." if is_busy else "")
         if permission.button("Change the lane", why, key=f"{key}-apply"):
             settings = {AS_NOW: choice.hyper_parameters, DEFAULT: {}}.get(preset, {PRESET: preset})

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from kvlab.cache.fan_out.fan_out_cache import FanOutCache, shares_passes
+from kvlab.cache.held_prompt import HeldPrompt
 from kvlab.cache.layers.compressed_layer import CompressedLayer
-from kvlab.common.errors import UserError
+from kvlab.common.errors import UserError, is_out_of_memory
 from kvlab.engine.forward import end_ids
 from kvlab.engine.prompt import divergence
 from kvlab.live.events import AnswerEnded, ContextRead, Event, Exchange, LaneFailed, LaneSettled, TokenWritten
@@ -28,6 +29,7 @@ from kvlab.models.load import LoadedModel
 from kvlab.requests.compare import FULL, MethodChoice
 
 MOST_CHECKPOINT_BYTES = 2**30  # of all lanes together; older questions are then answered from the context on
+MOST_HELD_BYTES = 2**29  # of the context's pass; beyond it a lane that is changed reads the context again
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class LiveSession:
         self.ids = self.turns.context_ids(loaded, context)
         self._check_window(len(self.ids), "The context")
         self.lanes = [Lane.new(loaded, choice, seed, len(self.ids)) for choice in (FULL, *choices)]
+        self.held = self.lanes[0].cache.settings.observer = HeldPrompt(MOST_HELD_BYTES)
         self.history: list[Exchange] = []
         self.end_ids = end_ids(loaded)
         self._stop = threading.Event()
@@ -91,14 +94,19 @@ class LiveSession:
             yield self._settled(number)
 
     def change_lane(self, number: int, choice: MethodChoice) -> Iterator[Event]:
-        """Give a lane another method or budget: it alone reads the context; the conversation begins again in all lanes.
+        """Give a lane another method or budget: it alone is settled again; the conversation begins again in all lanes.
+
+        The context's pass is not repeated where it is still held.
 
         Raises UserError for the full cache's lane, or a method that refuses the model.
         """
         if not 0 < number < len(self.lanes):
             raise UserError(f"Choose a lane from 1 to {len(self.lanes) - 1}: lane 0 is the full cache.")
         lane = self.lanes[number] = Lane.new(self.loaded, choice, self.seed, len(self.ids))
-        self._read([lane])
+        if self.held.serves(lane.cache):
+            self._fill(lane)
+        else:
+            self._read([lane])
         self.go_back(0)
         yield self._settled(number)
 
@@ -201,6 +209,18 @@ class LiveSession:
         for lane in lanes:
             if not lane.failure:
                 lane.settle()
+
+    def _fill(self, lane: Lane) -> None:
+        """Compress the context in a lane from the pass that is held."""
+        full, ids = self.lanes[0].checkpoints[0].cache, torch.tensor([self.ids], device=self.loaded.device)
+        try:
+            self.held.fill(lane.cache, full, ids, self.loaded.model)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            lane.fail(error)
+        else:
+            lane.settle()
 
     def _settled(self, number: int) -> Event:
         lane = self.lanes[number]

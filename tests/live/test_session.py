@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ import torch
 import kvlab.live.session as sessions
 from kvlab.common.errors import UserError
 from kvlab.live.events import AnswerEnded, ContextRead, Event, LaneFailed, LaneSettled, TokenWritten
+from kvlab.live.lane import Lane
 from kvlab.live.session import LiveSession, Sampling
 from kvlab.models.chat import Chat
 from kvlab.models.load import LoadedModel, load_model
@@ -23,6 +24,7 @@ TEMPLATE = (
     "{% for message in messages %}<turn>{{ message.role }} {{ message.content }}<end>{% endfor %}"
     "{% if add_generation_prompt %}<turn>assistant {% endif %}"
 )
+PREFILL_SAVING = {"prefill_saving": True}
 CHOICES = tuple(MethodChoice(method=name, budget=0.3) for name in ("h2o", "keepkv", "snapkv"))
 
 
@@ -185,19 +187,57 @@ def test_after_an_error_of_the_model_the_conversation_is_as_before(
         assert tokens(events, lane) == tokens(expected, lane)
 
 
-def test_another_budget_of_a_lane_is_that_of_a_new_session(lab: LoadedModel) -> None:
-    session = started(lab, *CHOICES)
+def test_a_changed_lane_is_that_of_a_new_session_without_another_pass(
+    lab: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = ("keepkv", "kvmerger", "zsmerge", "pyramid-pool", "gvote", "pyramidkv", "d2o", "less", "exactmerge2")
+    session = started(lab, *(MethodChoice(method=name, budget=0.3) for name in ("snapkv", "gvote")))
     list(session.ask("Who lived there?", SHORT))
-    changed = MethodChoice(method="keepkv", budget=0.1)
-    (settled,) = session.change_lane(2, changed)
-    assert isinstance(settled, LaneSettled)
-    assert settled.live_bytes < 0.15 * settled.full_bytes
-    fresh = started(lab, CHOICES[0], changed, CHOICES[2])
-    events, expected = (list(one.ask("Who lived there?", SHORT)) for one in (session, fresh))
-    for lane in range(4):
-        assert tokens(events, lane) == tokens(expected, lane)
+    for method in changes:
+        changed = MethodChoice(method=method, budget=0.15)
+        with monkeypatch.context() as patch:
+            patch.setattr(session, "_read", lambda *_: pytest.fail("the context was read again"))
+            (settled,) = session.change_lane(1, changed)
+        assert isinstance(settled, LaneSettled)
+        fresh = started(lab, changed)
+        for mine, other in zip(
+            session.lanes[1].cache.compressed_layers(), fresh.lanes[1].cache.compressed_layers(), strict=True
+        ):
+            for one, two in zip(mine.tables, other.tables, strict=True):
+                states = ((slots.keys, slots.values, slots.position) for slots in (one.visible(), two.visible()))
+                assert all(torch.equal(*pair) for pair in zip(*states, strict=True)), method
+        shares, expected = (one.lanes[1].context_shares() for one in (session, fresh))
+        assert (shares.merged == expected.merged).all()
+        events, answers = (list(one.ask("Who lived there?", SHORT)) for one in (session, fresh))
+        assert all(tokens(events, lane) == tokens(answers, lane) for lane in (0, 1)), method
     with pytest.raises(UserError, match="lane 0 is the full cache"):
         list(session.change_lane(0, changed))
+
+
+@pytest.mark.parametrize("change", ["pyramidinfer", "gvote", "too large"])
+def test_a_lane_that_cannot_be_settled_from_the_held_pass_reads_the_context_again(
+    lab: LoadedModel, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = load_model("mini")  # no other method has asked this one to record hidden states
+    if change == "too large":
+        monkeypatch.setattr(sessions, "MOST_HELD_BYTES", 1000)
+    method = "keepkv" if change == "too large" else change
+    changed = MethodChoice(
+        method=method, budget=0.3, hyper_parameters=PREFILL_SAVING if change == "pyramidinfer" else {}
+    )
+    session, fresh = started(own, CHOICES[2]), started(lab, changed)
+    reads: list[int] = []
+    read = session._read
+
+    def counted(lanes: Sequence[Lane]) -> None:
+        reads.append(len(lanes))
+        read(lanes)
+
+    monkeypatch.setattr(session, "_read", counted)
+    (settled,) = session.change_lane(1, changed)
+    assert isinstance(settled, LaneSettled), settled
+    assert reads == [1]
+    assert session.lanes[1].live_bytes == fresh.lanes[1].live_bytes
 
 
 def test_equal_predictions_draw_equal_tokens_and_a_seed_repeats_them(lab: LoadedModel) -> None:
