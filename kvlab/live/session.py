@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from kvlab.cache.fan_out.fan_out_cache import FanOutCache, shares_passes
-from kvlab.cache.held_prompt import HeldPrompt
+from kvlab.cache.prompt_pass import PromptPass
 from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.common.errors import UserError, is_out_of_memory
 from kvlab.engine.forward import end_ids
@@ -64,7 +64,7 @@ class LiveSession:
         self.ids = self.turns.context_ids(loaded, context)
         self._check_window(len(self.ids), "The context")
         self.lanes = [Lane.new(loaded, choice, seed, len(self.ids)) for choice in (FULL, *choices)]
-        self.held = self.lanes[0].cache.settings.observer = HeldPrompt(MOST_HELD_BYTES)
+        self.prompt_pass = self.lanes[0].cache.settings.observer = PromptPass(MOST_HELD_BYTES)
         self.history: list[Exchange] = []
         self.end_ids = end_ids(loaded)
         self._stop = threading.Event()
@@ -103,7 +103,7 @@ class LiveSession:
         if not 0 < number < len(self.lanes):
             raise UserError(f"Choose a lane from 1 to {len(self.lanes) - 1}: lane 0 is the full cache.")
         lane = self.lanes[number] = Lane.new(self.loaded, choice, self.seed, len(self.ids))
-        if self.held.serves(lane.cache):
+        if self.prompt_pass.serves(lane.cache):
             self._fill(lane)
         else:
             self._read([lane])
@@ -214,7 +214,7 @@ class LiveSession:
         """Compress the context in a lane from the pass that is held."""
         full, ids = self.lanes[0].checkpoints[0].cache, torch.tensor([self.ids], device=self.loaded.device)
         try:
-            self.held.fill(lane.cache, full, ids, self.loaded.model)
+            self.prompt_pass.fill(lane.cache, full, ids, self.loaded.model)
         except Exception as error:
             if is_out_of_memory(error):
                 raise

@@ -23,7 +23,7 @@ from kvlab.methods.core.view import Slots, View
 
 
 @dataclass
-class HeldPrompt:
+class PromptPass:
     """Observer (`kvlab.cache.settings.Observer`) of a full cache while it reads a prompt of one row in one pass.
 
     Holds queries (1, Hq, q, d), and hidden states where they are recorded, of every layer, at most `most_bytes`
