@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from kvlab.cache.fan_out.fan_out_cache import FanOutCache, shares_passes
-from kvlab.cache.prompt_pass import PromptPass
 from kvlab.cache.layers.compressed_layer import CompressedLayer
+from kvlab.cache.prompt_pass import PromptPass
 from kvlab.common.errors import UserError, is_out_of_memory
 from kvlab.engine.forward import end_ids
 from kvlab.engine.prompt import divergence
