@@ -8,7 +8,7 @@ from app.base.text import plain
 from app.base.widgets import one_of
 from app.components.payload import SentTexts
 from app.components.tokentext import tokentext
-from app.live.word_heads import TEXT, chosen_word, remember_word, word_heads
+from app.live.word_heads import TEXT, chosen_words, remember_words, word_heads
 from kvlab.figures.base.palette import SEQUENTIAL, STATE_COLOURS
 from kvlab.live.context_classes import NAMES, codes_of, merge_notes, what_is_left_sentence
 from kvlab.live.transcript import Transcript
@@ -26,11 +26,11 @@ def what_is_left(session: str, request: LiveRequest, transcript: Transcript, is_
     st.header("What is left of the text")
     labels = {str(number): lane.label for number, lane in known.items()}
     number = int(one_of("Lane", labels, key="lane"))
-    chosen, word = known[number], chosen_word(transcript)
+    chosen, words = known[number], chosen_words(transcript)
     tokentext(
         SentTexts(transcript.texts), codes_of(chosen), held_classes(), identity=f"{session}/{chosen.label}",
         key=TEXT, notes=merge_notes(chosen, transcript.texts),
-        chosen=None if word is None else (word, word), on_chosen=remember_word,
+        chosen=words, on_chosen=remember_words,
         title=f"{chosen.label}: share of layers and heads that hold each token", has_menu=not is_busy,
     )  # fmt: skip
     st.caption(plain(what_is_left_sentence(chosen)))

@@ -31,9 +31,10 @@ from kvlab.common.validation import as_option, in_one_sentence
 from kvlab.requests.compare import ModelRequest
 
 if TYPE_CHECKING:
+    from kvlab.live.answers import Sampling
     from kvlab.live.events import Event
     from kvlab.live.reporter import SessionReporter
-    from kvlab.live.session import LiveSession, Sampling
+    from kvlab.live.session import LiveSession
 
 COMMANDS = "/again answers once more, /restart begins anew, /budget 0.1 changes all budgets, /quit ends"
 SHADES = ((1.0, "red"), (0.1, "dark_orange"), (0.01, "yellow"))  # least KL in nats, and its colour
@@ -60,8 +61,9 @@ def chat(
     Words are shaded by the KL of a lane's prediction from the full cache's, as long as their texts agree; the word at
     which a text leaves the full cache's is underlined.
     """
+    from kvlab.live.answers import Sampling
     from kvlab.live.reporter import SessionReporter
-    from kvlab.live.session import LiveSession, Sampling
+    from kvlab.live.session import LiveSession
     from kvlab.methods.spec import parse_choices
     from kvlab.models.chat import chat_of
     from kvlab.models.load import held_model
@@ -174,6 +176,7 @@ class Talk:
         from kvlab.methods.spec import parse_choices
 
         budget = parse_choices("h2o", value)[0].budget
+        self.session.go_back(0)
         for number, lane in enumerate(self.session.lanes[1:], 1):
             self.follow(self.session.change_lane(number, lane.choice.model_copy(update={"budget": budget})))
         self.reporter.tell({"kind": "went_back", "turn": 0})

@@ -20,8 +20,7 @@ from kvlab.engine.environment import model_shape
 from kvlab.engine.out_of_memory import memory_guard
 from kvlab.engine.prompt import encode_prompt
 from kvlab.methods import Method, make_method
-from kvlab.methods.wrappers.pin_tokens import keeping
-from kvlab.methods.wrappers.restore import giving_back
+from kvlab.methods.wrappers.choice import check_tokens, with_changes
 from kvlab.models.chat import Chat, chat_of
 from kvlab.models.downloads import Report
 from kvlab.models.load import LoadedModel, held_model, pick_device
@@ -84,10 +83,7 @@ def prepare(request: CompareRequest, root: Path, loaded: LoadedModel | None, dow
         runs.append(PreparedRun(choice, method, cache.settings, new_cache, shares_passes(cache)))
     shape = model_shape(loaded)
     for choice in request.runs:
-        restored = choice.returned.tokens if choice.returned else ()
-        last = max((*choice.force_keep, *restored), default=0)
-        if last >= ids.shape[1]:
-            raise UserError(f"Token {last} cannot be kept: the prompt has {ids.shape[1]:,} tokens, counted from 0.")
+        check_tokens(choice, ids.shape[1])
     request.record.check(shape.num_hidden_layers, shape.num_key_value_heads)
     if request.prefill_chunk is not None:
         for run in runs:
@@ -101,8 +97,6 @@ def _new_cache(
     """A fresh cache of the choice, with its pinned and restored tokens."""
     options |= {"compress_every": request.compress_every, "seed": request.seed}
     cache = make_cache(loaded, method, choice.budget, **options)
-    cache.settings.pipeline = keeping(cache.settings.pipeline, choice.force_keep)
-    if choice.returned is not None:
-        layers = [layer.layer_idx for layer in cache.compressed_layers()]
-        cache.settings.pipeline = giving_back(cache.settings.pipeline, choice.returned, layers, request.max_new_tokens)
+    layers = [layer.layer_idx for layer in cache.compressed_layers()]
+    cache.settings.pipeline = with_changes(cache.settings.pipeline, choice, layers, request.max_new_tokens)
     return cache

@@ -13,6 +13,7 @@ from kvlab.attention.pass_view import PassSeen
 from kvlab.cache.cache_copy import copy_cache
 from kvlab.common.errors import UserError
 from kvlab.live.merges import presence
+from kvlab.live.passes import next_logits
 from kvlab.live.session import LiveSession
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import Slots, View
@@ -85,8 +86,9 @@ def _watch(session: LiveSession, number: int, attention: AnswerAttention) -> int
         raise UserError("The state before the last question is no longer in memory: answer it again first.")
     before = lane.checkpoints[turn]
     watched = replace(lane, cache=copy_cache(before.cache, attention), tokens_seen=before.tokens_seen)
-    session.forward([watched], [session.turns.question_ids(session.loaded, exchange.question, is_first=turn == 0)])
+    ids = session.turns.question_ids(session.loaded, exchange.question, is_first=turn == 0)
+    next_logits(session.loaded, [watched], [ids])
     answer = [token for token in exchange.answers.get(number, []) if token not in session.end_ids]
     for token in answer:
-        session.forward([watched], [[token]])
+        next_logits(session.loaded, [watched], [[token]])
     return len(answer)

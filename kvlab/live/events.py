@@ -46,6 +46,16 @@ class LaneSettled(Event):
 
 
 @dataclass(frozen=True)
+class QuestionAgain(Event):
+    """A lane that was changed answers a question again, `text`."""
+
+    kind = "question_again"
+    turn: int
+    lane: int
+    text: str
+
+
+@dataclass(frozen=True)
 class TokenWritten(Event):
     """A lane wrote a token, which adds `text`.
 

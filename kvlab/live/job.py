@@ -8,17 +8,18 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import torch
 
 from kvlab.analysis.attention.token_heads import write_token_heads
 from kvlab.live.answer_attention import token_heads
+from kvlab.live.answers import Sampling
 from kvlab.live.events import Event
 from kvlab.live.log import append_event, heads_path, read_events
 from kvlab.live.reporter import SessionReporter
-from kvlab.live.session import LiveSession, Sampling
+from kvlab.live.session import LiveSession
 from kvlab.live.transcript import Transcript
 from kvlab.models.chat import chat_of
 from kvlab.models.load import LoadedModel, held_model, when_dropped
@@ -120,13 +121,9 @@ def _events(job: LiveJob, reporter: SessionReporter, cancelled: Callable[[], boo
         yield from ask(job.question)
     elif job.action == "lane":
         assert job.lane and job.choice is not None  # checked by the request
-        questions = [exchange.question for exchange in session.history]
         yield from session.change_lane(job.lane, job.choice)
         reporter.tell({"kind": "lane_changed", "lane": job.lane, "choice": job.choice.model_dump(mode="json")})
-        reporter.tell({"kind": "went_back", "turn": 0})
-        for question in questions:
-            if not cancelled():
-                yield from ask(question)
+        yield from session.answer_again(job.lane, sampling)
     elif job.action == "restart":
         session.go_back(0)
         reporter.tell({"kind": "went_back", "turn": 0})
@@ -138,5 +135,10 @@ def _give_back_free_memory() -> None:
     Copies of growing tables leave gaps that it keeps: in 28 minutes of chatting with mini a process grew from 723 MB to
     1,068 MB without this.
     """
-    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
-        libc.malloc_trim(0)
+    if sys.platform == "linux" and hasattr(_c_library(), "malloc_trim"):
+        _c_library().malloc_trim(0)
+
+
+@cache
+def _c_library() -> ctypes.CDLL:
+    return ctypes.CDLL(None)

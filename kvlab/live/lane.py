@@ -11,10 +11,11 @@ from kvlab.cache import CompressedCache, make_cache
 from kvlab.cache.cache_copy import copy_cache
 from kvlab.live.merges import ContextMerges, ContextShares, context_shares
 from kvlab.methods import make_method
-from kvlab.methods.wrappers.pin_tokens import keeping
+from kvlab.methods.wrappers.choice import check_tokens, with_changes
 from kvlab.models.load import LoadedModel
 from kvlab.requests.compare import MethodChoice
 
+MOST_TOKENS = 1 << 20  # after the context, in heads that drop nothing
 UNFINISHED = "\ufffd"  # what a tokenizer decodes an incomplete character to
 
 
@@ -49,11 +50,13 @@ class Lane:
     def new(cls, loaded: LoadedModel, choice: MethodChoice, seed: int, tokens: int) -> Lane:
         """A lane that has read nothing yet of a context of so many tokens.
 
-        Raises UserError if the method refuses the model or the budget.
+        Raises UserError if the method refuses the model or the budget, or for a changed token outside the context.
         """
+        check_tokens(choice, tokens)
         method = make_method(choice.method, **choice.hyper_parameters)
         cache = make_cache(loaded, method, choice.budget, seed=seed)
-        cache.settings.pipeline = keeping(cache.settings.pipeline, choice.force_keep)
+        layers = [layer.layer_idx for layer in cache.compressed_layers()]
+        cache.settings.pipeline = with_changes(cache.settings.pipeline, choice, layers, MOST_TOKENS)
         cache.settings.observer = merges = ContextMerges(tokens)
         return cls(choice, cache, merges)
 

@@ -7,22 +7,25 @@ every turn, so that questions which were not in sight when the context was compr
 from __future__ import annotations
 
 import copy
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
-import torch
-from torch import Tensor
-
-from kvlab.cache.fan_out.fan_out_cache import FanOutCache, shares_passes
-from kvlab.cache.layers.compressed_layer import CompressedLayer
+from kvlab.cache.fan_out.fan_out_cache import shares_passes
 from kvlab.cache.prompt_pass import PromptPass
-from kvlab.common.errors import UserError, is_out_of_memory
+from kvlab.common.errors import UserError
 from kvlab.engine.forward import end_ids
-from kvlab.engine.prompt import divergence
-from kvlab.live.events import AnswerEnded, ContextRead, Event, Exchange, LaneFailed, LaneSettled, TokenWritten
+from kvlab.live.answers import Answers, Reference, Sampling
+from kvlab.live.events import (
+    ContextRead,
+    Event,
+    Exchange,
+    LaneFailed,
+    LaneSettled,
+    QuestionAgain,
+)
 from kvlab.live.lane import Lane
+from kvlab.live.passes import compress_context, next_logits, read_context
 from kvlab.live.turns import Turns
 from kvlab.models.chat import Chat
 from kvlab.models.load import LoadedModel
@@ -30,17 +33,6 @@ from kvlab.requests.compare import FULL, MethodChoice
 
 MOST_CHECKPOINT_BYTES = 2**30  # of all lanes together; older questions are then answered from the context on
 MOST_HELD_BYTES = 2**29  # of the context's pass; beyond it a lane that is changed reads the context again
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How tokens are chosen: the likeliest at temperature 0. Lanes draw with the same noise, so that equal predictions
-    write equal tokens.
-    """
-
-    temperature: float = 0.0
-    seed: int = 0
-    max_new_tokens: int = 128
 
 
 class LiveSession:
@@ -67,7 +59,7 @@ class LiveSession:
         self.prompt_pass = self.lanes[0].cache.settings.observer = PromptPass(MOST_HELD_BYTES)
         self.history: list[Exchange] = []
         self.end_ids = end_ids(loaded)
-        self._stop = threading.Event()
+        self.answers = Answers(loaded, self.end_ids, self._number)
 
     @property
     def choices(self) -> tuple[MethodChoice, ...]:
@@ -81,40 +73,59 @@ class LiveSession:
 
     def stop(self) -> None:
         """End the answers that are being written, after the present token."""
-        self._stop.set()
+        self.answers.stopped.set()
 
     def read_context(self) -> Iterator[Event]:
         """Read and compress the context in every lane, once for all that can share the pass."""
         begun = time.perf_counter()
         together = [lane for lane in self.lanes if shares_passes(lane.cache)]
         for group in [together, *([lane] for lane in self.lanes if lane not in together)]:
-            self._read(group)
+            if group:
+                read_context(self.loaded, group, self.ids)
         yield ContextRead(len(self.ids), time.perf_counter() - begun)
         for number in range(len(self.lanes)):
             yield self._settled(number)
 
     def change_lane(self, number: int, choice: MethodChoice) -> Iterator[Event]:
-        """Give a lane another method or budget: it alone is settled again; the conversation begins again in all lanes.
+        """Give a lane another method, budget or changed tokens: it alone is compressed again.
 
-        The context's pass is not repeated where it is still held.
-
-        Raises UserError for the full cache's lane, or a method that refuses the model.
+        `answer_again` then answers what was asked. The context's pass is not repeated where it is still held. Raises
+        UserError for the full cache's lane, a token that the context does not have, or a method that refuses the model.
         """
         if not 0 < number < len(self.lanes):
             raise UserError(f"Choose a lane from 1 to {len(self.lanes) - 1}: lane 0 is the full cache.")
         lane = self.lanes[number] = Lane.new(self.loaded, choice, self.seed, len(self.ids))
         if self.prompt_pass.serves(lane.cache):
-            self._fill(lane)
+            compress_context(self.loaded, lane, self.prompt_pass, self.lanes[0].checkpoints[0].cache, self.ids)
         else:
-            self._read([lane])
-        self.go_back(0)
+            read_context(self.loaded, [lane], self.ids)
         yield self._settled(number)
+
+    def answer_again(self, number: int, sampling: Sampling) -> Iterator[Event]:
+        """Answer all questions again in a lane that was changed; other lanes stay as they are.
+
+        A copy of the full cache writes its texts again beside the lane, for the KL, as long as both texts agree.
+        """
+        lane, full = self.lanes[number], self.lanes[0].fork()
+        self.answers.stopped.clear()
+        for turn, exchange in enumerate(self.history):
+            if lane.failure:
+                return
+            yield QuestionAgain(turn, number, exchange.question)
+            known = exchange.answers.get(0, [])
+            is_cut = bool(known) and known[-1] not in self.end_ids
+            limited = replace(sampling, max_new_tokens=len(known)) if is_cut else sampling
+            lane.begin_answer(turn)
+            lanes = [full, lane] if lane.follows else [lane]
+            ids = self._question_ids(exchange.question, turn)
+            yield from self.answers.write(turn, lanes, ids, limited, Reference(full, known))
+            exchange.answers[number] = list(lane.answer)
 
     def fork(self) -> LiveSession:
         """Another session over the same compressed context, before its first question."""
         other = copy.copy(self)
         other.lanes, other.history = [lane.fork() for lane in self.lanes], []
-        other._stop = threading.Event()
+        other.answers = Answers(self.loaded, self.end_ids, other._number)
         return other
 
     def go_back(self, turn: int) -> None:
@@ -138,11 +149,11 @@ class LiveSession:
         lanes = [lane for lane in self.lanes if not lane.failure]
         answers = {lane: exchange.answers.get(self._number(lane), []) for lane in lanes}
         self._begin(lanes)
-        self.forward(lanes, [self._question_ids(exchange.question)] * len(lanes))
+        next_logits(self.loaded, lanes, [self._question_ids(exchange.question, self.turn)] * len(lanes))
         for index in range(max(map(len, answers.values()))):
             here = {lane: answer[index] for lane, answer in answers.items() if index < len(answer)}
             reading = [lane for lane, token in here.items() if token not in self.end_ids]
-            self.forward(reading, [[here[lane]] for lane in reading])
+            next_logits(self.loaded, reading, [[here[lane]] for lane in reading])
         for lane, answer in answers.items():
             lane.answer = list(answer)
             lane.follows = lane.follows and answer == answers.get(self.lanes[0])
@@ -156,21 +167,21 @@ class LiveSession:
         sampling = sampling or Sampling()
         if not question.strip():
             raise UserError("The question is empty: type one.")
-        ids = self._question_ids(question)
+        ids = self._question_ids(question, self.turn)
         lanes = [lane for lane in self.lanes if not lane.failure]
         tokens = max(lane.tokens_seen for lane in lanes) + len(ids) + sampling.max_new_tokens
         self._check_window(tokens, "This question")
-        self._stop.clear()
+        self.answers.stopped.clear()
         try:
             self._begin(lanes)
-            yield from self._answer(lanes, ids, sampling)
+            yield from self.answers.write(self.turn, lanes, ids, sampling, Reference(self.lanes[0]))
         except Exception:
             self.go_back(self.turn)
             raise
         self.history.append(Exchange(question, {self._number(lane): list(lane.answer) for lane in lanes}))
 
-    def _question_ids(self, question: str) -> list[int]:
-        return self.turns.question_ids(self.loaded, question, is_first=self.turn == 0)
+    def _question_ids(self, question: str, turn: int) -> list[int]:
+        return self.turns.question_ids(self.loaded, question, is_first=turn == 0)
 
     def _begin(self, lanes: Sequence[Lane]) -> None:
         """Prepare lanes for a question."""
@@ -195,126 +206,14 @@ class LiveSession:
             for lane in self.lanes:
                 lane.checkpoints.pop(turn, None)
 
-    # passes
-
-    @torch.inference_mode()
-    def _read(self, lanes: Sequence[Lane]) -> None:
-        """Read and compress the context in lanes that share the pass."""
-        if not lanes:
-            return
-        fan_out = FanOutCache([lane.cache for lane in lanes], self.loaded.device)
-        fan_out.expect(len(self.ids))
-        self._run(fan_out, lanes, torch.tensor([self.ids], device=self.loaded.device), None)
-        fan_out.copy_recurrent_states()
-        for lane in lanes:
-            if not lane.failure:
-                lane.settle()
-
-    def _fill(self, lane: Lane) -> None:
-        """Compress the context in a lane from the pass that is held."""
-        full, ids = self.lanes[0].checkpoints[0].cache, torch.tensor([self.ids], device=self.loaded.device)
-        try:
-            self.prompt_pass.fill(lane.cache, full, ids, self.loaded.model)
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise
-            lane.fail(error)
-        else:
-            lane.settle()
-
     def _settled(self, number: int) -> Event:
         lane = self.lanes[number]
         if lane.failure:
             return LaneFailed(number, lane.failure)
         return LaneSettled(number, lane.choice.label, lane.live_bytes, self.lanes[0].live_bytes)
 
-    def _answer(self, lanes: Sequence[Lane], ids: list[int], sampling: Sampling) -> Iterator[Event]:
-        begun = time.perf_counter()
-        rows, active = self.forward(lanes, [ids] * len(lanes)), list(lanes)
-        for index in range(sampling.max_new_tokens):
-            yield from (LaneFailed(self._number(lane), lane.failure) for lane in active if lane.failure)
-            active = [lane for lane in active if not lane.failure]
-            tokens = {lane: self._choose(rows[lane], index, sampling) for lane in active}
-            yield from self._written(active, rows, tokens)
-            is_last = index == sampling.max_new_tokens - 1
-            over = {lane: reason for lane in active if (reason := self._end_of(tokens[lane], is_last))}
-            # The model's own end token is part of the text before the next question; any other token is read now.
-            reading = [lane for lane in active if over.get(lane) != "end"]
-            rows = self.forward(reading, [[tokens[lane]] for lane in reading])
-            for lane, reason in over.items():
-                seconds = time.perf_counter() - begun
-                yield AnswerEnded(self.turn, self._number(lane), reason, lane.tokens_seen, lane.live_bytes, seconds)
-            active = [lane for lane in active if lane not in over]
-            if not active:
-                return
-
-    def _end_of(self, token: int, is_last: bool) -> str:
-        """Why an answer ends with this token; "" if it goes on."""
-        if token in self.end_ids:
-            return "end"
-        return "length" if is_last else "stopped" if self._stop.is_set() else ""
-
-    def _written(self, active: Sequence[Lane], rows: dict[Lane, Tensor], tokens: dict[Lane, int]) -> Iterator[Event]:
-        """The events of one token of every lane that writes, compared with the full cache's as long as texts agree."""
-        full = self.lanes[0]
-        reference = torch.log_softmax(rows[full], -1) if full in active else None
-        for lane in active:
-            token, kl, leaves = tokens[lane], None, False
-            if lane is not full and lane.follows:
-                if reference is not None:
-                    kl = divergence(reference, torch.log_softmax(rows[lane], -1))[0]
-                leaves = token != tokens.get(full)
-                lane.follows = not leaves
-            yield TokenWritten(self.turn, self._number(lane), token, lane.write(token, self.loaded), kl, leaves)
-
     def _number(self, lane: Lane) -> int:
         return self.lanes.index(lane)
-
-    @torch.inference_mode()
-    def forward(self, lanes: Sequence[Lane], ids: Sequence[list[int]]) -> dict[Lane, Tensor]:
-        """Logits (V,) of each lane after its tokens, equally many in every lane; a lane that fails has none."""
-        found: dict[Lane, Tensor] = {}
-        device, tokens_of = self.loaded.device, dict(zip(lanes, ids, strict=True))
-        for group in self._groups(lanes):
-            given = torch.tensor([tokens_of[lane] for lane in group], device=device)
-            fan_out = FanOutCache.of_filled([lane.cache for lane in group], device)
-            position_ids = torch.cat([lane.position_ids(given.shape[1], device) for lane in group])
-            logits = self._run(fan_out, group, given, position_ids)
-            for row, lane in enumerate(group):
-                lane.tokens_seen += given.shape[1]
-                if logits is not None and not lane.failure:
-                    found[lane] = logits[row].float()
-        return found
-
-    def _run(
-        self, fan_out: FanOutCache, lanes: Sequence[Lane], ids: Tensor, position_ids: Tensor | None
-    ) -> Tensor | None:
-        """Logits (R, V) after `ids` (R, q), None if every lane has failed; notes the errors of lanes that fail."""
-        options = {"past_key_values": fan_out, "position_ids": position_ids, "use_cache": True, "logits_to_keep": 1}
-        logits: Tensor | None = None
-        try:
-            logits = self.loaded.model(ids, **options).logits[:, -1]
-        except Exception:
-            if any(branch.error is None for branch in fan_out.branches):
-                raise
-        for lane, branch in zip(lanes, fan_out.branches, strict=True):
-            if branch.error is not None:
-                lane.fail(branch.error)
-        return logits
-
-    def _groups(self, lanes: Sequence[Lane]) -> list[list[Lane]]:
-        """Lanes that run in one batch: all, if every layer is compressed, as others hold states of equal length."""
-        if all(isinstance(layer, CompressedLayer) for lane in lanes[:1] for layer in lane.cache.layers):
-            return [list(lanes)] if lanes else []
-        return [[lane] for lane in lanes]
-
-    def _choose(self, logits: Tensor, index: int, sampling: Sampling) -> int:
-        if sampling.temperature <= 0:
-            return int(logits.argmax())
-        generator = torch.Generator().manual_seed((sampling.seed * 1_000_003 + self.turn) * 1_000_003 + index)
-        uniform = torch.rand(logits.shape[-1], generator=generator).clamp_min(1e-20)
-        gumbel = -(-uniform.log()).log()  # the largest sum of logit and this noise is a sample of the softmax
-        return int((logits.cpu() / sampling.temperature + gumbel).argmax())
 
     def _check_window(self, tokens: int, what: str) -> None:
         window = getattr(self.loaded.model.config.get_text_config(decoder=True), "max_position_embeddings", None)

@@ -111,6 +111,7 @@ class Transcript:
     def _lane_settled(self, event: Mapping[str, Any]) -> None:
         self.full_bytes = event["full_bytes"]
         self.lanes[event["lane"]] = LaneState(event["label"], event["live_bytes"], event["live_bytes"])
+        self.heads_read.pop(event["lane"], None)
 
     def _lane_failed(self, event: Mapping[str, Any]) -> None:
         self.lanes.setdefault(event["lane"], LaneState()).failure = event["message"]
@@ -132,12 +133,15 @@ class Transcript:
         del self.turns[event["turn"] :]
         self.turns.append(Turn(event["text"]))
 
+    def _question_again(self, event: Mapping[str, Any]) -> None:
+        self.turns[event["turn"]].answers.pop(event["lane"], None)
+
     def _token(self, event: Mapping[str, Any]) -> None:
-        words = self.turns[-1].answers.setdefault(event["lane"], Answer()).words
+        words = self.turns[event["turn"]].answers.setdefault(event["lane"], Answer()).words
         words.append(Word(event["text"], event["kl"], event["leaves"], event["token"]))
 
     def _answer_ended(self, event: Mapping[str, Any]) -> None:
-        answer = self.turns[-1].answers.setdefault(event["lane"], Answer())
+        answer = self.turns[event["turn"]].answers.setdefault(event["lane"], Answer())
         answer.reason, answer.seconds = event["reason"], event["seconds"]
         self.lanes[event["lane"]].live_bytes = event["live_bytes"]
         if event["lane"] == 0:

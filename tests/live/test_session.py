@@ -10,12 +10,14 @@ import torch
 
 import kvlab.live.session as sessions
 from kvlab.common.errors import UserError
-from kvlab.live.events import AnswerEnded, ContextRead, Event, LaneFailed, LaneSettled, TokenWritten
+from kvlab.live.answers import Sampling
+from kvlab.live.events import AnswerEnded, ContextRead, Event, LaneFailed, LaneSettled, QuestionAgain, TokenWritten
 from kvlab.live.lane import Lane
-from kvlab.live.session import LiveSession, Sampling
+from kvlab.live.session import LiveSession
 from kvlab.models.chat import Chat
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests.compare import MethodChoice
+from kvlab.requests.restore import Restore
 from tests.families import tiny_folder
 
 CONTEXT = "The old house stood on the hill. Nobody had lived in it for years, and its doors were closed. " * 6
@@ -192,11 +194,10 @@ def test_a_changed_lane_is_that_of_a_new_session_without_another_pass(
 ) -> None:
     changes = ("keepkv", "kvmerger", "zsmerge", "pyramid-pool", "gvote", "pyramidkv", "d2o", "less", "exactmerge2")
     session = started(lab, *(MethodChoice(method=name, budget=0.3) for name in ("snapkv", "gvote")))
-    list(session.ask("Who lived there?", SHORT))
     for method in changes:
         changed = MethodChoice(method=method, budget=0.15)
         with monkeypatch.context() as patch:
-            patch.setattr(session, "_read", lambda *_: pytest.fail("the context was read again"))
+            patch.setattr(sessions, "read_context", lambda *_: pytest.fail("the context was read again"))
             (settled,) = session.change_lane(1, changed)
         assert isinstance(settled, LaneSettled)
         fresh = started(lab, changed)
@@ -208,10 +209,47 @@ def test_a_changed_lane_is_that_of_a_new_session_without_another_pass(
                 assert all(torch.equal(*pair) for pair in zip(*states, strict=True)), method
         shares, expected = (one.lanes[1].context_shares() for one in (session, fresh))
         assert (shares.merged == expected.merged).all()
-        events, answers = (list(one.ask("Who lived there?", SHORT)) for one in (session, fresh))
-        assert all(tokens(events, lane) == tokens(answers, lane) for lane in (0, 1)), method
     with pytest.raises(UserError, match="lane 0 is the full cache"):
         list(session.change_lane(0, changed))
+
+
+@pytest.mark.parametrize(("method", "budget"), [("keepkv", 0.1), ("h2o", 1.0)])
+def test_a_changed_lane_alone_answers_all_questions_again(lab: LoadedModel, method: str, budget: float) -> None:
+    changed = MethodChoice(method=method, budget=budget)
+    session, fresh = started(lab, *CHOICES), started(lab, CHOICES[0], changed, CHOICES[2])
+    expected = [event for question in QUESTIONS for event in fresh.ask(question, SHORT)]
+    for question in QUESTIONS:
+        list(session.ask(question, SHORT))
+    others = [list(lane.answer) for lane in (session.lanes[0], session.lanes[1], session.lanes[3])]
+    list(session.change_lane(2, changed))
+    events = list(session.answer_again(2, SHORT))
+    assert {event.lane for event in events} == {2}
+    assert [event.turn for event in events if isinstance(event, QuestionAgain)] == [0, 1, 2]
+
+    def written(events: Iterable[Event]) -> list[tuple[int, int, float | None, bool]]:
+        mine = (event for event in events if isinstance(event, TokenWritten) and event.lane == 2)
+        return [(one.turn, one.token, one.kl and round(one.kl, 4), one.leaves) for one in mine]
+
+    assert written(events) == written(expected)
+    assert [session.lanes[lane].answer for lane in (0, 1, 3)] == others
+    assert [one.answers[2] for one in session.history] == [one.answers[2] for one in fresh.history]
+    third, expected = (list(one.ask("Why?", SHORT)) for one in (session, fresh))
+    assert [tokens(third, lane) for lane in range(4)] == [tokens(expected, lane) for lane in range(4)]
+
+
+def test_a_lane_keeps_and_drops_the_chosen_tokens(lab: LoadedModel) -> None:
+    session = started(lab, CHOICES[2])
+    before = session.lanes[1].context_shares().own
+    kept, dropped = int(before[20:].argmin()) + 20, int(before[:-20].argmax())
+    assert before[kept] < 1 and before[dropped] > 0
+    drop = Restore(kind="drop", tokens=(dropped,))
+    list(session.change_lane(1, CHOICES[2].model_copy(update={"force_keep": (kept,), "returned": drop})))
+    after = session.lanes[1].context_shares().own
+    assert (after[kept], after[dropped]) == (1, 0)
+    assert abs(after.sum() - before.sum()) < 1e-9, "the budget stays"
+    with pytest.raises(UserError, match="Token 9999 cannot be kept"):
+        list(session.change_lane(1, CHOICES[2].model_copy(update={"force_keep": (9999,)})))
+    assert session.lanes[1].context_shares().own[kept] == 1, "the lane stays as it was"
 
 
 @pytest.mark.parametrize("change", ["pyramidinfer", "gvote", "too large"])
@@ -227,13 +265,13 @@ def test_a_lane_that_cannot_be_settled_from_the_held_pass_reads_the_context_agai
     )
     session, fresh = started(own, CHOICES[2]), started(lab, changed)
     reads: list[int] = []
-    read = session._read
+    read = sessions.read_context
 
-    def counted(lanes: Sequence[Lane]) -> None:
+    def counted(loaded: LoadedModel, lanes: Sequence[Lane], ids: Sequence[int]) -> None:
         reads.append(len(lanes))
-        read(lanes)
+        read(loaded, lanes, ids)
 
-    monkeypatch.setattr(session, "_read", counted)
+    monkeypatch.setattr(sessions, "read_context", counted)
     (settled,) = session.change_lane(1, changed)
     assert isinstance(settled, LaneSettled), settled
     assert reads == [1]

@@ -9,7 +9,8 @@ import torch
 from kvlab.analysis.attention.token_heads import MERGED, NO_SLOT, OWN
 from kvlab.common.errors import UserError
 from kvlab.live.answer_attention import token_heads
-from kvlab.live.session import LiveSession, Sampling
+from kvlab.live.answers import Sampling
+from kvlab.live.session import LiveSession
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests.compare import MethodChoice
 

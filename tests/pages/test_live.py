@@ -19,6 +19,8 @@ from kvlab.live.log import append_event, heads_path
 from kvlab.live.transcript import Answer, LaneState, Word
 from kvlab.requests.compare import CompareRequest, MethodChoice, OnePrompt
 from kvlab.requests.live_session import LiveJob, LiveRequest
+from kvlab.requests.restore import Restore
+from kvlab.requests.token_edits import edit_tokens
 
 Open = Callable[..., AppTest]
 REQUEST = LiveRequest(context="a b c", choices=(MethodChoice(method="h2o", budget=0.2),))
@@ -182,7 +184,8 @@ def test_a_lane_gets_another_method_and_later_jobs_know_it(runs_root: Path, open
 
 def test_the_chosen_word_asks_for_its_heads_and_shows_them(runs_root: Path, open_page: Open) -> None:
     page = open_page("live", session=talked(runs_root), word="1")
-    assert "“b” (token 1): which heads hold it" in told(page)
+    assert "“b” (token 1)" in told(page)
+    assert "Shows which heads hold it." in told(page)
     told(page.button(key="live-heads").click().run())
     assert (the_job(runs_root).action, the_job(runs_root).lane) == ("heads", 1)
     jobs.cancel(runs_root, jobs.list_jobs(runs_root)[0].job_id)
@@ -195,6 +198,24 @@ def test_the_chosen_word_asks_for_its_heads_and_shows_them(runs_root: Path, open
     words = told(open_page("live", session="one", word="1"))
     assert "25 % of 4 heads hold it in a slot of its own, 25 % in another token's slot, 50 % not at all." in words
     assert "Layer 0, head 1 reads it most: 25 % of the attention" in words
+
+
+def test_chosen_words_are_kept_and_dropped_in_one_lane(runs_root: Path, open_page: Open) -> None:
+    page = open_page("live", session=talked(runs_root), word="1-2")
+    assert "“b c” (tokens 1-2)" in told(page)
+    assert page.button(key="live-undo").disabled
+    told(page.button(key="live-keep").click().run())
+    kept = REQUEST.choices[0].model_copy(update={"force_keep": (1, 2)})
+    assert (the_job(runs_root).action, the_job(runs_root).choice) == ("lane", kept)
+    append_event(runs_root, "one", {"kind": "lane_changed", "lane": 1, "choice": kept.model_dump(mode="json")})
+    jobs.cancel(runs_root, jobs.list_jobs(runs_root)[0].job_id)
+    page = open_page("live", session="one", word="2")
+    assert "Edited: this lane keeps tokens 1-2." in told(page)
+    told(page.button(key="live-drop").click().run())
+    dropped = edit_tokens(kept, "drop", [2])
+    requested = [getattr(jobs.request_of(runs_root, job.job_id), "choice", None) for job in jobs.list_jobs(runs_root)]
+    assert dropped in requested
+    assert (dropped.force_keep, dropped.returned) == ((1,), Restore(kind="drop", tokens=(2,)))
 
 
 def test_what_another_tab_asks_is_followed_here(runs_root: Path, open_page: Open) -> None:

@@ -1,7 +1,7 @@
 // Built by `make browser`. Do not edit: change the sources in kvlab/browser and build again.
 // Sources: src/dom.js src/live-replay.js src/replay/player.js src/replay/state.js
-// SHA-256 of the sources: 63942199020205f4e964a8ca08a6dccd6bcd26e13ecfc8aacb3cf020e4be6c37
-// SHA-256 of the code: d6eeea93ac41929f60cfcf3d71dea72e3280f96c0ef5ac8a676b13bc2e000529
+// SHA-256 of the sources: 60c3ef576f073ef7c667d249914419904e56af22da9d67cdaddfc9d84d73e459
+// SHA-256 of the code: 8bc875a24a3cd611354b1e32cab97aa48e7b54561b3bfbc2a4b98ab9bd77c3b2
 (() => {
   // src/dom.js
   function find(root, selector) {
@@ -25,7 +25,7 @@
     const ends = [];
     const written = /* @__PURE__ */ new Set();
     events.forEach(({ kind, lane }, index) => {
-      const begins = kind === "question" || kind === "token" && (written.size === 0 || written.has(lane));
+      const begins = kind.startsWith("question") || kind === "token" && (written.size === 0 || written.has(lane));
       if (begins) {
         if (index > 0) ends.push(index);
         written.clear();
@@ -38,6 +38,7 @@
   function stateAfter(events, count) {
     const state = { question: "", turn: -1, fullBytes: 0, lanes: [] };
     for (const event of events.slice(0, count)) follow(state, event);
+    for (const lane of state.lanes) Object.assign(lane, lane.answers[state.turn] ?? newAnswer());
     return state;
   }
   function follow(state, event) {
@@ -46,11 +47,16 @@
       case "question":
         state.question = event.text ?? "";
         state.turn = event.turn ?? 0;
-        for (const one of state.lanes) Object.assign(one, { words: [], reason: "" });
+        for (const one of state.lanes) one.answers.length = Math.min(one.answers.length, state.turn);
+        break;
+      case "question_again":
+        state.question = event.text ?? "";
+        state.turn = event.turn ?? 0;
+        if (lane) lane.answers[state.turn] = newAnswer();
         break;
       case "went_back":
         Object.assign(state, { question: "", turn: -1 });
-        for (const one of state.lanes) Object.assign(one, { words: [], reason: "" });
+        for (const one of state.lanes) one.answers = [];
         break;
       default:
         if (lane) followInLane(state, lane, event);
@@ -66,10 +72,11 @@
         lane.failure = event.message ?? "";
         break;
       case "token":
-        lane.words.push({ text: event.text ?? "", kl: event.kl ?? null, leaves: event.leaves ?? false });
+        answerOf(state, lane).words.push({ text: event.text ?? "", kl: event.kl ?? null, leaves: event.leaves ?? false });
         break;
       case "answer_ended":
-        Object.assign(lane, { reason: event.reason, bytes: event.live_bytes });
+        answerOf(state, lane).reason = event.reason ?? "";
+        lane.bytes = event.live_bytes ?? 0;
         if (event.lane === 0) state.fullBytes = event.live_bytes ?? 0;
         break;
       case "held":
@@ -102,7 +109,9 @@
     if (held[token] > 0) return 2 + SHARES.filter((end) => held[token] > end).length;
     return merged && merged[token] > 0 ? 1 : 0;
   }
-  var newLane = () => ({ label: "", bytes: 0, failure: "", words: [], reason: "", held: null, merged: null });
+  var answerOf = (state, lane) => lane.answers[state.turn] ??= newAnswer();
+  var newAnswer = () => ({ words: [], reason: "" });
+  var newLane = () => ({ label: "", bytes: 0, failure: "", held: null, merged: null, answers: [], ...newAnswer() });
 
   // src/replay/player.js
   var STEP_MS = 90;

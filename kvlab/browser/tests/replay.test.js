@@ -44,6 +44,23 @@ test("a conversation that begins again has no question and no words", () => {
   assert.deepEqual([state.question, state.lanes[0].words.length, state.lanes[1].bytes], ["", 0, 210]);
 });
 
+test("a lane that was changed answers again beside the answers of the others", () => {
+  const again = [
+    { kind: "lane_settled", lane: 1, label: "h2o 10 %", live_bytes: 100, full_bytes: 1000 },
+    { kind: "question_again", lane: 1, turn: 0, text: "Who?" },
+    token(1, "A"),
+    { kind: "question_again", lane: 1, turn: 1, text: "Why?" },
+  ];
+  const words = (count) => {
+    const { question, lanes } = stateAfter([...EVENTS, ...again], EVENTS.length + count);
+    return [question, ...lanes.map((lane) => lane.words.map(({ text }) => text).join(""))];
+  };
+  assert.deepEqual(words(0), ["Why?", "So", ""]);
+  assert.deepEqual(words(3), ["Who?", "The cat", "A"]);
+  assert.deepEqual(words(4), ["Why?", "So", ""]);
+  assert.deepEqual(stepEnds([...EVENTS, ...again]).slice(-4), [EVENTS.length + 1, EVENTS.length + 2, EVENTS.length + 3, EVENTS.length + 4]);
+});
+
 test("a merged token differs from a dropped one, until the slot it is in leaves", () => {
   const events = [
     ...EVENTS.slice(0, 3),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -78,9 +79,17 @@ class FanOutLayer(UnboundedLayer):
 
     def __init__(self, serving: Serving, layer_idx: int) -> None:
         super().__init__()
-        self.serving, self.layer_idx = serving, layer_idx
+        # A cycle would keep the caches of every pass alive until Python collects garbage, which it seldom does.
+        self._serving, self.layer_idx = weakref.ref(serving), layer_idx
         self.is_initialized = True  # branches take dtype and device from their own first tokens
         self._arrived: dict[Branch, Arrived] = {}
+
+    @property
+    def serving(self) -> Serving:
+        """The cache, which lives as long as its passes."""
+        serving = self._serving()
+        assert serving is not None
+        return serving
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Nothing to do: the layer has no states of its own."""

@@ -7,8 +7,9 @@ const SHARES = [0.1, 0.3, 0.6, 0.999]; // upper ends of shares of heads, as on t
  *   kl?: number | null, leaves?: boolean, live_bytes?: number, full_bytes?: number, tokens?: number | number[],
  *   per_mille?: number[], merged?: number[], reason?: string, message?: string }} SessionEvent
  * @typedef {{ text: string, kl: number | null, leaves: boolean }} Word
+ * @typedef {{ words: Word[], reason: string }} Answer
  * @typedef {{ label: string, bytes: number, failure: string, words: Word[], reason: string, held: Float32Array | null,
- *   merged: Float32Array | null }} LaneState
+ *   merged: Float32Array | null, answers: Answer[] }} LaneState `words` and `reason` are those of the question in view
  * @typedef {{ question: string, turn: number, fullBytes: number, lanes: LaneState[] }} SessionState
  */
 
@@ -22,7 +23,7 @@ export function stepEnds(events) {
   const ends = [];
   const written = new Set();
   events.forEach(({ kind, lane }, index) => {
-    const begins = kind === "question" || (kind === "token" && (written.size === 0 || written.has(lane)));
+    const begins = kind.startsWith("question") || (kind === "token" && (written.size === 0 || written.has(lane)));
     if (begins) {
       if (index > 0) ends.push(index);
       written.clear();
@@ -43,6 +44,7 @@ export function stateAfter(events, count) {
   /** @type {SessionState} */
   const state = { question: "", turn: -1, fullBytes: 0, lanes: [] };
   for (const event of events.slice(0, count)) follow(state, event);
+  for (const lane of state.lanes) Object.assign(lane, lane.answers[state.turn] ?? newAnswer());
   return state;
 }
 
@@ -56,11 +58,16 @@ function follow(state, event) {
     case "question":
       state.question = event.text ?? "";
       state.turn = event.turn ?? 0;
-      for (const one of state.lanes) Object.assign(one, { words: [], reason: "" });
+      for (const one of state.lanes) one.answers.length = Math.min(one.answers.length, state.turn);
+      break;
+    case "question_again": // by one lane, which was changed
+      state.question = event.text ?? "";
+      state.turn = event.turn ?? 0;
+      if (lane) lane.answers[state.turn] = newAnswer();
       break;
     case "went_back":
       Object.assign(state, { question: "", turn: -1 });
-      for (const one of state.lanes) Object.assign(one, { words: [], reason: "" });
+      for (const one of state.lanes) one.answers = [];
       break;
     default:
       if (lane) followInLane(state, lane, event);
@@ -82,10 +89,11 @@ function followInLane(state, lane, event) {
       lane.failure = event.message ?? "";
       break;
     case "token":
-      lane.words.push({ text: event.text ?? "", kl: event.kl ?? null, leaves: event.leaves ?? false });
+      answerOf(state, lane).words.push({ text: event.text ?? "", kl: event.kl ?? null, leaves: event.leaves ?? false });
       break;
     case "answer_ended":
-      Object.assign(lane, { reason: event.reason, bytes: event.live_bytes });
+      answerOf(state, lane).reason = event.reason ?? "";
+      lane.bytes = event.live_bytes ?? 0;
       if (event.lane === 0) state.fullBytes = event.live_bytes ?? 0;
       break;
     case "held":
@@ -121,5 +129,15 @@ export function levelOf({ held, merged }, token) {
   return merged && merged[token] > 0 ? 1 : 0;
 }
 
+/**
+ * The lane's answer to the question in view.
+ * @param {SessionState} state
+ * @param {LaneState} lane
+ */
+const answerOf = (state, lane) => (lane.answers[state.turn] ??= newAnswer());
+
+/** @returns {Answer} */
+const newAnswer = () => ({ words: [], reason: "" });
+
 /** @returns {LaneState} */
-const newLane = () => ({ label: "", bytes: 0, failure: "", words: [], reason: "", held: null, merged: null });
+const newLane = () => ({ label: "", bytes: 0, failure: "", held: null, merged: null, answers: [], ...newAnswer() });

@@ -1,0 +1,28 @@
+"""The pipeline of a requested method with the tokens that the request keeps, restores or drops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvlab.common.errors import UserError
+from kvlab.methods.core.pipeline import Pipeline
+from kvlab.methods.wrappers.pin_tokens import keeping
+from kvlab.methods.wrappers.restore import giving_back
+from kvlab.requests.compare import MethodChoice
+
+
+def with_changes(pipeline: Pipeline, choice: MethodChoice, layers: Sequence[int], room: int) -> Pipeline:
+    """The pipeline with the pinned and restored tokens of `choice`; for one cache only.
+
+    `layers`: compressed layers of the model; `room`: tokens that may be generated.
+    """
+    pipeline = keeping(pipeline, choice.force_keep)
+    return pipeline if choice.returned is None else giving_back(pipeline, choice.returned, layers, room)
+
+
+def check_tokens(choice: MethodChoice, tokens: int) -> None:
+    """Raise UserError if `choice` changes a token that a text of so many tokens does not have."""
+    restored = choice.returned.tokens if choice.returned else ()
+    last = max((*choice.force_keep, *restored), default=0)
+    if last >= tokens:
+        raise UserError(f"Token {last} cannot be kept: the prompt has {tokens:,} tokens, counted from 0.")

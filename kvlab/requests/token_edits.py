@@ -1,0 +1,53 @@
+"""Edits of a method's decisions about tokens of a text: keep them or drop them. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Literal
+
+from kvlab.common.errors import UserError
+from kvlab.requests.compare import MethodChoice
+from kvlab.requests.restore import Restore, RestoreKind, token_words
+
+Edit = Literal["keep", "drop"]
+
+
+def edit_tokens(
+    choice: MethodChoice, edit: Edit, tokens: Collection[int], head: tuple[int, int] | None = None
+) -> MethodChoice:
+    """The choice with `tokens` kept or dropped, in every head or in one (layer, head).
+
+    Tokens kept in every head count in the budget; those kept in one head come on top of it. Edits add up; those of one
+    head are of one kind. Raises UserError if an edit of one head would replace another one.
+    """
+    chosen, returned = set(tokens), choice.returned
+    kept = set(choice.force_keep) - chosen
+    if returned is not None and returned.tokens and returned.heads is None:
+        left = set(returned.tokens) - chosen
+        returned = returned.model_copy(update={"tokens": tuple(sorted(left))}) if left else None
+    if edit == "keep" and head is None:
+        kept |= chosen
+    else:
+        returned = _added(returned, "drop" if edit == "drop" else "tokens", chosen, head)
+    return choice.model_copy(update={"force_keep": tuple(sorted(kept)), "returned": returned})
+
+
+def _added(returned: Restore | None, kind: RestoreKind, tokens: set[int], head: tuple[int, int] | None) -> Restore:
+    """The tokens beside those that are changed already."""
+    heads = None if head is None else (head,)
+    if returned is None:
+        return Restore(kind=kind, tokens=tuple(sorted(tokens)), heads=heads)
+    if (returned.kind, returned.heads) != (kind, heads):
+        raise UserError(f"This lane already has the edit “{returned.words}”: undo it first.")
+    return returned.model_copy(update={"tokens": tuple(sorted({*returned.tokens, *tokens}))})
+
+
+def without_edits(choice: MethodChoice) -> MethodChoice:
+    """The method alone."""
+    return choice.model_copy(update={"force_keep": (), "returned": None})
+
+
+def edit_words(choice: MethodChoice) -> str:
+    """What was edited, such as `keeps tokens 738-742; without token 12`; empty without edits."""
+    kept = [f"keeps {token_words(choice.force_keep)}"] if choice.force_keep else []
+    return "; ".join([*kept, *([choice.returned.words] if choice.returned else [])])
