@@ -225,6 +225,7 @@ def sample_job(row: Mapping[str, Any], files: Mapping[str, FileChoice], private:
         return SampleJob(request=evaluation, content=row["content"], title=title, private=private)
     depth = row["depth"]
     style = difficulty.pop("style", "continuation")  # the latter is not written
+    difficulty.pop("forced", None)
     evaluation = EvalRequest(
         tasks=(TaskChoice(task=row["task"], difficulty=difficulty),),
         style=style,
@@ -243,7 +244,7 @@ def _depth(depth: Any) -> float:
 
 def _as_evaluated(file: FileChoice, difficulty: Mapping[str, Any]) -> FileChoice:
     """The file with a row's options; a second file that an option names is looked for in the same folder."""
-    options = {name: value for name, value in difficulty.items() if name not in ("file", "max_prompt", "cut")}
+    options = {name: value for name, value in difficulty.items() if name not in ("file", "max_prompt", "cut", "forced")}
     paths = {
         name: file.options.get(name, str(file.path.with_name(str(value)))) if name.endswith("_from") else value
         for name, value in options.items()
