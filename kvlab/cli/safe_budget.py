@@ -23,6 +23,7 @@ from kvlab.common.errors import UserError
 from kvlab.common.terminal import standard_error
 from kvlab.evaluate.request import EvalJob, EvalRequest
 from kvlab.requests.budget import Budget
+from kvlab.requests.compare import FULL
 from kvlab.requests.method_spec import split_list
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def safe_budget(
             question_aware=question_aware, samples=samples, criterion=criterion, loading=loading,
         )  # fmt: skip
         place = out or runs / "eval" / f"safe-{_name(wanted)}"
-        rows, more = _evaluated(wanted, place, force)
+        rows, more = _evaluated(wanted, place, force, criterion)
         notes, chosen = [*notes, *more], []
     found = find_safe_budgets(rows, criterion, chosen)
     if csv is not None:
@@ -206,7 +207,25 @@ def _name(request: EvalRequest) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", first).strip(".-") or "prompts"
 
 
-def _evaluated(request: EvalRequest, out: Path, force: bool) -> tuple[pd.DataFrame, list[str]]:
+def _check_enough(request: EvalRequest, criterion: Criterion) -> None:
+    """Refuse too few prompts, or prompts without the answers to measure by, before anything is measured."""
+    from kvlab.evaluate.data_check import plan_ahead
+    from kvlab.results.risk.losses import lacking
+    from kvlab.results.risk.safe_budget import check_enough
+    from kvlab.tasks.sample import UNSCORED
+
+    plan = plan_ahead(request)
+    if plan is None:  # the tokenizer comes with the model
+        return
+    own = [prompt for prompt in plan.prompts if prompt.identity.content]
+    without = sum(prompt.make().metric == UNSCORED for prompt in own) if criterion.by in ("answer", "score") else 0
+    if without == len(plan.prompts):
+        raise UserError(lacking(criterion.by))
+    methods = {(choice.method, str(choice.hyper_parameters)) for choice in request.choices}
+    check_enough(criterion, {"": len(plan.prompts) - without}, len(methods - {(FULL.method, "{}")}))
+
+
+def _evaluated(request: EvalRequest, out: Path, force: bool, criterion: Criterion) -> tuple[pd.DataFrame, list[str]]:
     from kvlab.evaluate.data_check import check_tasks
     from kvlab.evaluate.harness import evaluate
     from kvlab.evaluate.progress import shown_progress
@@ -214,6 +233,7 @@ def _evaluated(request: EvalRequest, out: Path, force: bool) -> tuple[pd.DataFra
     if not force:
         check_fits(EvalJob(name="request", request=request), Path())
     check_tasks(request)
+    _check_enough(request, criterion)
     with shown_progress(standard_error()) as listener:
         result = evaluate(request, out, on_progress=listener)
     return result.rows, result.notes

@@ -50,7 +50,7 @@ def losses(rows: pd.DataFrame, by: Measure, kl_above: float = KL_ABOVE) -> pd.Da
     """
     rows = _measured(rows, by)
     if rows.empty:
-        raise UserError(_lacking(by))
+        raise UserError(lacking(by))
     for name in SETUP:
         if name in rows and rows[name].nunique(dropna=False) > 1:
             found = listed([str(value) for value in rows[name].drop_duplicates()][:4])
@@ -78,7 +78,8 @@ def _measured(rows: pd.DataFrame, by: Measure) -> pd.DataFrame:
     return rows[~likelihood & (rows["metric"] != UNSCORED)] if by in ("answer", "score") else rows[~likelihood]
 
 
-def _lacking(by: Measure) -> str:
+def lacking(by: Measure) -> str:
+    """Why there is nothing to measure by, and what to do."""
     if by == "kl":
         return (
             "No row has a KL: measure it on the full cache's continuation with `kvlab safe-budget --by kl`, or with "

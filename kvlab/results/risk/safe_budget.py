@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,26 +113,25 @@ def find_safe_budgets(rows: pd.DataFrame, criterion: Criterion, methods: Sequenc
     groups = paired["group"].drop_duplicates().tolist() if criterion.by_group else [ALL]
     families = len(arms) * len(groups)
     alpha = (1 - criterion.confidence) / families
-    least = bounds.least_prompts(criterion.tolerance, alpha)
+    counts = {group: len(_of_group(paired, group)["prompt"].unique()) for group in groups}
+    least = check_enough(criterion, counts, families)
+    too_few = {group: count for group, count in counts.items() if count < least}
     lines: list[pd.DataFrame] = []
     answers: list[dict[str, object]] = []
-    too_few: dict[str, int] = {}
     for group in groups:
-        own = paired if group == ALL else paired[paired["group"] == group]
-        count = own["prompt"].nunique()
-        if count < least:
-            too_few[str(group)] = count
-            continue
-        for arm in arms:
+        own = _of_group(paired, group)
+        for arm in arms if group not in too_few else ():
             table, answer = _certified(own, arm, criterion, alpha)
             lines.append(table.assign(group=group))
             answers.append({"group": group, **answer})
-    if not lines:
-        raise UserError(_refusal(criterion, too_few, least, families))
     table = pd.concat(lines, ignore_index=True)[TABLE]
     frame = pd.DataFrame(answers)[ANSWERS]
     model = str(rows["model"].iloc[0])
     return SafeBudgets(criterion, table, frame, paired, alpha, families, least, too_few, model)
+
+
+def _of_group(paired: pd.DataFrame, group: str) -> pd.DataFrame:
+    return paired if group == ALL else paired[paired["group"] == group]
 
 
 def _chosen(paired: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
@@ -145,12 +144,19 @@ def _chosen(paired: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
     return paired[paired[ARM].isin(wanted)]
 
 
-def _refusal(criterion: Criterion, too_few: dict[str, int], least: int, families: int) -> str:
-    group, most = max(too_few.items(), key=lambda one: one[1])
-    whose = "" if group == ALL else f" in each group (the largest, {group}, has {most:,})"
+def check_enough(criterion: Criterion, counts: Mapping[str, int], families: int) -> int:
+    """The prompts that any guarantee needs. Raises UserError if no group of prompts (`counts`) has as many.
+
+    `families` are the methods and groups that the level is split over.
+    """
+    least = bounds.least_prompts(criterion.tolerance, (1 - criterion.confidence) / max(1, families))
+    group, most = max(counts.items(), key=lambda one: one[1])
+    if most >= least:
+        return least
+    whose = f" in each group (the largest, {group}, has {most:,})" if len(counts) > 1 else ""
     split = f" for {families} methods and groups" if families > 1 else ""
-    have = f"; there {'is' if most == 1 else 'are'} {most:,}" if group == ALL else ""
-    return (
+    have = "" if len(counts) > 1 else f"; there {'is' if most == 1 else 'are'} {most:,}"
+    raise UserError(
         f"At least {least:,} prompts{whose} are needed to certify {_percent(criterion.tolerance)} with "
         f"{_percent(criterion.confidence)} confidence{split}, even if none changes{have}: give more prompts, or "
         "accept a larger tolerance."
@@ -164,13 +170,15 @@ def _certified(
     budgets = ladder(paired, arm)
     table = loss_table(own, arm, budgets)
     steps = certify_ladder(table, criterion.tolerance, alpha, criterion.p_value)
+    uppers = [bounds.upper_bound(criterion.p_value, step.total, len(table), alpha) for step in steps]
     means = own.groupby(ASKED)[["kept", "bytes", "budget"]].mean().loc[budgets]
     frame = pd.DataFrame(
         {
             ARM: arm, "method": own["method"].iloc[0], ASKED: budgets, "budget": means["budget"].to_numpy(),
             "budget_unit": own["budget_unit"].iloc[0], "prompts": len(table),
             "changed": [step.total for step in steps], "risk": [step.risk for step in steps],
-            "upper": [bounds.upper_bound(criterion.p_value, step.total, len(table), alpha) for step in steps], "p_value": [step.p_value for step in steps],
+            "upper": uppers,
+            "p_value": [step.p_value for step in steps],
             "tested": [step.tested for step in steps], "certified": [step.certified for step in steps],
             "kept": means["kept"].to_numpy(), "bytes": means["bytes"].to_numpy(),
         }
