@@ -44,7 +44,10 @@ def _group_line(found: SafeBudgets, group: str) -> str:
     confidence = share(found.criterion.confidence)
     best, own = found.best(group), found.answers[found.answers["group"] == group]
     if best is None:
-        return f"{where}No budget of this ladder is safe with {confidence} confidence that {promise(found.criterion)}."
+        return (
+            f"{where}No budget of this ladder is certified: it cannot be said with {confidence} confidence that "
+            f"{promise(found.criterion)}."
+        )
     among = f" (the fewest bytes of {len(own)} methods)" if len(own) > 1 else ""
     return (
         f"{where}{best[ARM]} at {best['safe']} is safe{among}: with {confidence} confidence, "
@@ -67,7 +70,7 @@ def method_lines(found: SafeBudgets) -> list[str]:
 def _method_line(found: SafeBudgets, answer: pd.Series) -> str:
     where = "" if answer["group"] == ALL else f"{answer['group']}, "
     safe = answer["safe"]
-    start = f"{where}{answer[ARM]}: {'no safe budget' if pd.isna(safe) else f'safe at {safe}'}."
+    start = f"{where}{answer[ARM]}: {'none certified' if pd.isna(safe) else f'safe at {safe}'}."
     if pd.isna(answer["next"]):
         return f"{start} That is the smallest budget of the ladder: a smaller one may be safe too."
     table = found.table
