@@ -86,9 +86,11 @@ def _method_line(found: SafeBudgets, answer: pd.Series) -> str:
 
 def assumptions(found: SafeBudgets) -> str:
     """What the guarantee rests on."""
+    sampled = found.paired["difficulty"].str.contains('"temperature"').any()
+    decoding = "sampled" if sampled else "greedy"
     return (
         f"Holds for future prompts drawn like these (exchangeable), for {model_title(found.model)} with the weights "
-        "and number format measured here, and for decoding as measured (greedy). Choose tolerance, methods and budgets "
+        f"and number format measured here, and for {decoding} decoding. Choose tolerance, methods and budgets "
         "before looking at results."
     )
 
