@@ -14,6 +14,7 @@ from app.run_views import page
 from app.session.url_state import get_param
 from kvlab.common.errors import UserError
 from kvlab.evaluate.request import EvalJob
+from kvlab.results.risk.sentences import fewest_prompts
 
 PAGE = ResultsPage("safe_budget", "evaluation", EvalJob, results)
 
@@ -31,6 +32,7 @@ def main() -> None:
         else:
             rows = measured_rows("every_evaluation")
             if PAGE.shows_form(by_default=rows.empty and not planned()):
+                st.caption(plain(fewest_prompts()))
                 evaluation_form(measured_rows("evaluations"), SAFE_BUDGET)
             else:
                 results()

@@ -27,7 +27,7 @@ from kvlab.common.formatting import listed as in_words
 from kvlab.common.model_title import model_title
 from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice
 from kvlab.evaluate.results.rows import canonical_json
-from kvlab.forms import eval_form, prompt_files
+from kvlab.forms import compare_form, eval_form, prompt_files
 from kvlab.model_info.chat_template import has_template
 from kvlab.requests.measurement import MINI
 from kvlab.results.informative import task_notes
@@ -50,6 +50,7 @@ class Purpose:
 
     page: str = "quality"
     tasks: tuple[str, ...] = ("needle", "key_value")
+    methods: tuple[str, ...] = tuple(compare_form.SAMPLE_METHODS)
     budgets: str = "10%, 20%, 40%"
     samples: int = 20
     upload: str = (
@@ -64,6 +65,7 @@ QUALITY = Purpose()
 SAFE_BUDGET = Purpose(
     page="safe_budget",
     tasks=("needle",),
+    methods=("snapkv", "keepkv"),
     budgets="90%, 70%, 50%, 40%, 30%, 20%, 15%, 10%, 5%",
     samples=150,
     upload="Your prompts: JSON Lines, JSON, Parquet or CSV with a column prompt (or context), and where you have them "
@@ -87,7 +89,7 @@ def evaluation_form(rows: pd.DataFrame, purpose: Purpose = QUALITY) -> None:
             options = prompts_section(model, purpose)
         with right:
             st.header("Methods")
-            chosen, budgets = method_section(0, purpose.budgets, "Evaluate")
+            chosen, budgets = method_section(0, purpose.budgets, "Evaluate", usual=purpose.methods)
             typed = hyper_parameter_section(chosen)
             fit_section(model, chosen)
             options |= placement_section()

@@ -146,7 +146,7 @@ def _prompt_files(paths: list[Path], new_tokens: int | None) -> list[str]:
     for path in paths:
         if not path.exists():
             raise UserError(f"There is no file or folder {path}: give prompts as rows, or a folder of texts.")
-    return [f"prompts={path}{_option(new_tokens)}" for path in paths]
+    return [f"prompts={path.absolute()}{_option(new_tokens)}" for path in paths]
 
 
 def _option(new_tokens: int | None) -> str:

@@ -14,10 +14,13 @@ import kvlab
 from kvlab.common.errors import UserError
 from kvlab.engine.forward import end_ids
 from kvlab.evaluate.harness import evaluate
+from kvlab.evaluate.plan import make_plan
 from kvlab.evaluate.results.store import ResultStore
 from kvlab.evaluate.scoring.metrics import METRICS, UNSCORED
+from kvlab.forms import eval_form
 from kvlab.methods import make_method
 from kvlab.models.load import LoadedModel
+from kvlab.requests.compare import MethodChoice
 from kvlab.results.sources import Sources
 from kvlab.tasks.loaders import load_file
 from tests.evaluate.test_harness import request
@@ -74,6 +77,18 @@ def test_prompts_without_answers_keep_their_texts_and_have_no_score(tiny: Loaded
     # Pages and exhibits that show scores leave them out.
     sources = Sources(tmp_path / "runs")
     assert len(sources.every_evaluation) == 4 and sources.evaluations.empty
+
+
+def test_a_row_leads_back_to_its_prompt(tiny: LoadedModel, tmp_path: Path) -> None:
+    """From a folder of texts, also where KL was measured in place of answers."""
+    folder = folder_of(tmp_path / "mine", WORDS * 2, WORDS * 3)
+    rows = measured(tiny, folder, tmp_path / "runs" / "eval" / "own", forced=True)
+    row = rows[rows["method"] == "h2o"].iloc[-1]
+    job = eval_form.sample_job(row.to_dict(), eval_form.known_files(tmp_path / "runs"))
+    plan = make_plan(job.request, tiny.tokenizer, 4096)
+    (found,) = [prompt.make() for prompt in plan.prompts if prompt.identity.content == job.content]
+    assert found.context == WORDS * 3
+    assert job.request.choices == (MethodChoice(method="h2o", budget=0.3),)
 
 
 def test_the_full_caches_text_is_forced_and_its_kl_measured(tiny: LoadedModel, tmp_path: Path) -> None:

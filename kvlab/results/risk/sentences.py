@@ -8,6 +8,7 @@ import pandas as pd
 
 from kvlab.common.formatting import listed, prompts
 from kvlab.common.model_title import model_title
+from kvlab.results.risk.bounds import least_prompts
 from kvlab.results.risk.losses import ARM, ASKED
 from kvlab.results.risk.safe_budget import ALL, Criterion, SafeBudgets
 
@@ -60,6 +61,15 @@ def observed(line: Any, criterion: Criterion) -> str:
     if criterion.by == "score":
         return f"it fell by {line['risk']:.3g} on {prompts(int(line['prompts']))}, at most {line['upper']:.3g}"
     return f"{line['changed']:.0f} of {line['prompts']:,} here, upper bound {share(line['upper'])}"
+
+
+def fewest_prompts() -> str:
+    """How many prompts usual tolerances need, for who sets up an evaluation."""
+    needed = [f"{least_prompts(tolerance, 0.05):,} for {share(tolerance)}" for tolerance in (0.1, 0.05, 0.02, 0.01)]
+    return (
+        f"A guarantee with 95 % confidence needs at least {listed(needed)} of changed prompts, if one method is tested "
+        "and none changes; several methods, and changes, need more."
+    )
 
 
 def method_lines(found: SafeBudgets) -> list[str]:
