@@ -153,8 +153,9 @@ class Sources:
         Without those of prompts that have no answer, which have no score.
         """
         rows = self.every_evaluation
-        unscored = rows["metric"] == UNSCORED if len(rows) else pd.Series(dtype=bool)
-        return rows[~unscored].reset_index(drop=True) if unscored.any() else rows
+        if "metric" not in rows or not (unscored := rows["metric"] == UNSCORED).any():
+            return rows
+        return rows[~unscored].reset_index(drop=True)
 
     @cached_property
     def every_evaluation(self) -> pd.DataFrame:

@@ -65,10 +65,11 @@ def observed(line: Any, criterion: Criterion) -> str:
 
 def fewest_prompts() -> str:
     """How many prompts usual tolerances need, for who sets up an evaluation."""
-    needed = [f"{least_prompts(tolerance, 0.05):,} for {share(tolerance)}" for tolerance in (0.1, 0.05, 0.02, 0.01)]
+    first, *others = ((share(one), least_prompts(one, 0.05)) for one in (0.1, 0.05, 0.02, 0.01))
+    more = listed([f"{most} takes {count:,}" for most, count in others])
     return (
-        f"A guarantee with 95 % confidence needs at least {listed(needed)} of changed prompts, if one method is tested "
-        "and none changes; several methods, and changes, need more."
+        f"To certify that at most {first[0]} of prompts change, with 95 % confidence, takes at least {first[1]:,} "
+        f"prompts; {more}. Several methods, and prompts that change, take more."
     )
 
 
