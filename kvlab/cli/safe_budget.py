@@ -7,7 +7,7 @@ import json
 import re
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import pandas as pd
 import typer
@@ -27,6 +27,7 @@ from kvlab.requests.compare import FULL
 from kvlab.requests.method_spec import split_list
 
 if TYPE_CHECKING:
+    from kvlab.results.risk.losses import Measure
     from kvlab.results.risk.safe_budget import Criterion, SafeBudgets
 
 LADDER = "90%,70%,50%,40%,30%,20%,15%,10%,5%"
@@ -83,13 +84,8 @@ def safe_budget(
     from kvlab.results.risk.export import as_json as to_json
     from kvlab.results.risk.safe_budget import Criterion, find_safe_budgets
 
-    criterion = Criterion(
-        by,
-        parse_share(tolerance, "--tolerance"),
-        parse_share(confidence, "--confidence"),
-        kl_above,
-        groups,  # type: ignore[arg-type]
-    )
+    shares = parse_share(tolerance, "--tolerance"), parse_share(confidence, "--confidence")
+    criterion = Criterion(cast("Measure", by), *shares, kl_above, groups)
     if csv is not None and csv.suffix != ".csv":
         raise UserError(f"--csv takes a file that ends in .csv, not {csv}.")
     if from_rows is not None:

@@ -205,7 +205,7 @@ def _file_prompt(request: EvalRequest, file: FileChoice, sample: Sample) -> Plan
     return PlannedPrompt(identity, partial(_as_measured, request, lambda: sample), sample.chat)
 
 
-def _measured_as(request: EvalRequest) -> dict[str, bool]:
+def _measured_as(request: EvalRequest) -> dict[str, JsonValue]:
     """What rows record of it with the difficulty, and only where it is not the default."""
     return {FORCED: True} if request.forced else {}
 
