@@ -46,7 +46,7 @@ def test_the_answer_the_prompts_and_the_flips_are_shown(runs_root: Path, open_pa
     (answer,) = page.success
     assert plain("snapkv at 50 % is safe (the fewest bytes of 2 methods): with 95 % confidence") in answer.value
     text = told(page)
-    assert "h2o: safe at 90 %. Not certified: 50 % (20 of 150 here" in text
+    assert "h2o: safe at 90 %. Not certified at 50 %: 20 of 150 here" in text
     assert "right on 145 of 150 prompts" in text
     tables = [frame.value for frame in page.dataframe]
     risks, shown, flips, pairs = tables

@@ -92,7 +92,7 @@ def _method_line(found: SafeBudgets, answer: pd.Series) -> str:
         more = "no number of prompts would certify it if this rate held"
     else:
         more = f"about {int(needed):,} prompts would certify it if this rate held"
-    return f"{start} Not certified: {answer['next']} ({seen}); {more}."
+    return f"{start} Not certified at {answer['next']}: {seen}; {more}."
 
 
 def assumptions(found: SafeBudgets) -> str:
