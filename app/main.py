@@ -69,6 +69,7 @@ MENU = {
     ],
     "Evaluations": [
         ("quality", "Quality", "grade"),
+        ("safe_budget", "Safe budget", "verified_user"),
         ("speed", "Speed", "speed"),
     ],
     "Papers": [

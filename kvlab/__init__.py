@@ -17,11 +17,14 @@ if TYPE_CHECKING:
     from kvlab.methods.catalogue import list_methods
     from kvlab.methods.composition.composed import compose
     from kvlab.models.load import load_model
+    from kvlab.results.risk.safe_budget import safe_budget
     from kvlab.trace import open_run
 
 __version__ = "0.1.0"
 
-__all__ = ["UserError", "compare", "compose", "list_methods", "load_model", "make_cache", "open_run", "run"]
+__all__ = [
+    "UserError", "compare", "compose", "list_methods", "load_model", "make_cache", "open_run", "run", "safe_budget",
+]  # fmt: skip
 
 _HOME = {
     "UserError": "kvlab.common.errors",
@@ -32,6 +35,7 @@ _HOME = {
     "list_methods": "kvlab.methods.catalogue",
     "open_run": "kvlab.trace",
     "run": "kvlab.engine",
+    "safe_budget": "kvlab.results.risk.safe_budget",
 }
 
 moved_modules.install()

@@ -235,8 +235,10 @@ def prompts(rows: pd.DataFrame, tables: Tables, budget: str) -> None:
 def record(row: pd.Series) -> None:
     """Queue the prompt as a recorded comparison, which then opens in the autopsy."""
 
-    def build() -> SampleJob:
-        private = load_labels(runs_root(), str(row["name"]), "evaluation").private
-        return eval_form.sample_job(row.to_dict(), eval_form.known_files(runs_root()), private)
+    queue_and_open("quality", partial(sample_of, row), "sample")
 
-    queue_and_open("quality", build, "sample")
+
+def sample_of(row: pd.Series) -> SampleJob:
+    """The job that records a row's prompt. Raises UserError as `eval_form.sample_job`."""
+    private = load_labels(runs_root(), str(row["name"]), "evaluation").private
+    return eval_form.sample_job(row.to_dict(), eval_form.known_files(runs_root()), private)

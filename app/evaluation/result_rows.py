@@ -19,8 +19,8 @@ from kvlab.evaluate.request import EvalJob
 from kvlab.results.sources import Sources
 
 
-def measured_rows(kind: Literal["evaluations", "benchmarks"]) -> pd.DataFrame:
-    """All rows of this kind; read again only when there is a new file."""
+def measured_rows(kind: Literal["evaluations", "every_evaluation", "benchmarks"]) -> pd.DataFrame:
+    """All rows of this kind, read again only when there is a new file; `every_evaluation` has unscored prompts too."""
     sources = Sources(runs_root())
     return _rows(sources, kind, sources.stamp_of_results)
 

@@ -55,6 +55,9 @@ def evaluate(
     style: Annotated[
         str, typer.Option(help="how tasks ask: continuation, chat, question; auto: chat if the model has a template")
     ] = "auto",
+    forced: Annotated[
+        bool, typer.Option("--forced", help="measure KL on the text that the full cache writes, not scored answers")
+    ] = False,
     skip_malformed: Annotated[bool, typer.Option("--skip-malformed", help="skip malformed lines of files")] = False,
     batch: Annotated[int | None, typer.Option(help="batch size, of prompts of equal length")] = None,
     prefill_chunk: Annotated[
@@ -94,7 +97,7 @@ def evaluate(
     if preset:
         from kvlab.cli.paper_table import run_paper_table
 
-        _check_defaults(preset, tasks=tasks == DEFAULT_TASKS, budgets=budgets == DEFAULT_BUDGETS)
+        _check_defaults(preset, tasks=tasks == DEFAULT_TASKS, budgets=budgets == DEFAULT_BUDGETS, forced=not forced)
         run_paper_table(
             preset,
             data or [],
@@ -121,6 +124,7 @@ def evaluate(
         lengths=lengths,
         depths=depths,
         question_aware=question_aware,
+        forced=forced,
         **fields,
     )
     errors = standard_error()

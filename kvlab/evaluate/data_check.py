@@ -11,7 +11,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.common.errors import UserError
-from kvlab.evaluate.plan import fit_to_window, make_plan
+from kvlab.evaluate.plan import Plan, fit_to_window, make_plan
 from kvlab.evaluate.request import EvalRequest
 from kvlab.evaluate.scoring.metrics import check_metric
 from kvlab.models.chat import chat_of
@@ -101,7 +101,7 @@ def check_file(
     tasks: dict[str, int] = {}
     for sample in samples:
         tasks[sample.task] = tasks.get(sample.task, 0) + 1
-    answers = [max(count_tokens(tokenizer, answer) for answer in sample.answers) for sample in samples]
+    answers = [max((count_tokens(tokenizer, answer) for answer in sample.answers), default=0) for sample in samples]
     longest_answer = max(sample.max_new_tokens for sample in samples)
     return FileCheck(
         path=path,
@@ -132,14 +132,21 @@ def check_tasks(request: EvalRequest) -> None:
     """
     if not request.tasks:
         return
-    try:
-        tokenizer, window = load_tokenizer(request.model, request.revision, request.cache_dir)
-    except UserError:
-        return
-    chat = chat_of(request, tokenizer)
-    turn = 0 if chat is None else sum(map(len, chat.around()))
     few = request.model_copy(update={"files": (), "samples": min(request.samples, TRIED)})
-    plan = make_plan(few, tokenizer, window - turn, chat is not None)
+    plan = plan_ahead(few)
+    if plan is None:
+        return
     for _, cell in groupby(plan.prompts, lambda prompt: (prompt.identity.task, prompt.identity.length)):
         for prompt in islice(cell, TRIED):
             prompt.make()
+
+
+def plan_ahead(request: EvalRequest) -> Plan | None:
+    """The request's plan before its model is loaded; None if its tokenizer cannot be. Raises as `make_plan`."""
+    try:
+        tokenizer, window = load_tokenizer(request.model, request.revision, request.cache_dir)
+    except UserError:
+        return None
+    chat = chat_of(request, tokenizer)
+    turn = 0 if chat is None else sum(map(len, chat.around()))
+    return make_plan(request, tokenizer, window - turn, chat is not None)

@@ -22,6 +22,7 @@ from kvlab.evaluate.measure import Measurer
 from kvlab.evaluate.plan import Plan, blocks, make_plan
 from kvlab.evaluate.request import EvalRequest
 from kvlab.evaluate.results.outcome import CacheMaker, Loaded
+from kvlab.evaluate.results.prompt_files import remember_files
 from kvlab.evaluate.results.rows import PromptIdentity, canonical_json, row_key
 from kvlab.evaluate.results.store import ResultStore
 from kvlab.evaluate.shared_prompt import nothing
@@ -65,6 +66,7 @@ def evaluate(
     loaded = loaded or held_model(request, download_reporter(on_progress))
     evaluation = prepare_evaluation(request, loaded, make_cache)
     with ResultStore.opened(out) as store:
+        remember_files(out, request.files)
         _measure_missing(evaluation, store, on_progress, cancelled)
         store.flush()
         stored = store.frame().set_index("key", drop=False)

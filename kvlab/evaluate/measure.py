@@ -12,7 +12,7 @@ from kvlab.evaluate.generate import Sampling, Stops, generate_together
 from kvlab.evaluate.plan import PlannedPrompt
 from kvlab.evaluate.results.outcome import CacheMaker, Loaded, Outcome
 from kvlab.evaluate.results.rows import PromptIdentity
-from kvlab.evaluate.scoring.likelihood import compare, forced_together, scored_bytes
+from kvlab.evaluate.scoring.likelihood import Leader, compare, forced_together, scored_bytes
 from kvlab.evaluate.scoring.metrics import LIKELIHOOD_METRICS
 from kvlab.evaluate.scoring.survival import HiddenTokenTracker, Survival
 from kvlab.evaluate.shared_prompt import Check, nothing
@@ -36,6 +36,16 @@ class PreparedPrompt:
     closing: int = 0  # last tokens of the question that end the user's turn in a chat
 
     @property
+    def is_forced(self) -> bool:
+        """Whether a continuation is forced: a given text, or without one the full cache's own."""
+        return self.sample.metric in LIKELIHOOD_METRICS
+
+    @property
+    def is_in_chat(self) -> bool:
+        """Whether it is put into a chat template, if the model has one; a given text never is."""
+        return self.sample.chat and not self.continuation
+
+    @property
     def prompt_tokens(self) -> int:
         """Tokens of the prompt, including BOS and a forced continuation."""
         return len(self.context) + len(self.question) + len(self.continuation)
@@ -51,7 +61,7 @@ class PreparedPrompt:
     def shape(self) -> tuple[object, ...]:
         """Prompts with equal shapes can run in one batch without padding."""
         sample = self.sample
-        alone = self.identity if self.continuation or sample.temperature else None  # sampled answers run alone
+        alone = self.identity if self.is_forced or sample.temperature else None  # sampled answers run alone
         lengths = len(self.context), len(self.question), sample.hold_back, sample.max_new_tokens
         return *lengths, sample.stop, alone, bool(self.hidden)
 
@@ -69,7 +79,7 @@ def prepare(planned: PlannedPrompt, loaded: Loaded, chat: Chat | None = None) ->
 def _prepared(planned: PlannedPrompt, loaded: Loaded, chat: Chat | None) -> PreparedPrompt:
     sample = planned.make()
     context, question = prompt_ids(loaded.tokenizer, sample)
-    forced = sample.metric in LIKELIHOOD_METRICS
+    forced = sample.metric in LIKELIHOOD_METRICS and bool(sample.answers)
     continuation = text_ids(loaded.tokenizer, sample.answers[0]) if forced else []
     hidden = tuple(hidden_positions(loaded.tokenizer, sample))
     opening = text_ids(loaded.tokenizer, sample.answer_start)
@@ -100,7 +110,7 @@ class Measurer:
     ) -> list[list[Outcome] | Exception]:
         """For each choice one outcome per prompt, or the error of its method; all prompts must have one shape."""
         first = prompts[0]
-        if first.continuation:
+        if first.is_forced:
             return self._force(first, choices)
         caches = [self.make_cache(choice) for choice in choices]
         for cache in caches:
@@ -135,19 +145,30 @@ class Measurer:
         ]
 
     def _force(self, prompt: PreparedPrompt, choices: Sequence[MethodChoice]) -> list[list[Outcome] | Exception]:
-        """Score the forced text with every choice, and with the full cache for comparison."""
+        """Score the forced text with every choice, and with the full cache for comparison.
+
+        Without a given text, the full cache chooses it as it goes.
+        """
         full = next((number for number, choice in enumerate(choices) if choice.method == FULL.method), len(choices))
         caches = [self.make_cache(choice) for choice in (*choices, *([FULL] if full == len(choices) else []))]
-        found = forced_together(
-            self.loaded, prompt.context, prompt.continuation, caches, self.prefill_chunk, self.check
-        )
-        reference, text_bytes = found[full], scored_bytes(self.loaded, prompt.continuation)
+        text, leader = list(prompt.continuation), None
+        if not text:
+            stops = Stops((prompt.sample.stop,) if prompt.sample.stop else ())
+            leader = Leader(self.loaded, full, stops, prompt.sample.max_new_tokens)
+            for cache in caches:
+                cache.rehearse_only(len(prompt.context))
+        in_sight = prompt.in_sight(self.question_aware) if leader else len(prompt.context)
+        prefix = prompt.context + prompt.question
+        found = forced_together(self.loaded, prefix, text, caches, in_sight, self.prefill_chunk, self.check, leader)
+        reference, text_bytes = found[full], scored_bytes(self.loaded, text)
         if isinstance(reference, Exception):
             raise reference
-        return [
-            one if isinstance(one, Exception) else [compare(*one, reference[1], prompt.continuation, text_bytes)]
+        compared = [
+            one if isinstance(one, Exception) else compare(*one, reference[1], text, text_bytes)
             for one in found[: len(choices)]
         ]
+        written = leader.text if leader else ""
+        return [one if isinstance(one, Exception) else [replace(one, prediction=written)] for one in compared]
 
 
 def _seed(identity: PromptIdentity) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -15,7 +16,7 @@ from kvlab.common.errors import UserError
 from kvlab.common.validation import shown
 from kvlab.evaluate.request import EvalRequest, FileChoice, TaskChoice
 from kvlab.evaluate.results.rows import ANY_LENGTH, PromptIdentity, canonical_json
-from kvlab.evaluate.scoring.metrics import check_metric
+from kvlab.evaluate.scoring.metrics import LIKELIHOOD_METRICS, check_metric
 from kvlab.tasks.draft import DEFAULT_LENGTHS
 from kvlab.tasks.loaders import load_file
 from kvlab.tasks.loaders.haystack import NEW_TOKENS as HAYSTACK_ANSWER
@@ -23,6 +24,7 @@ from kvlab.tasks.registry import Task, get_task
 from kvlab.tasks.sample import Sample, Style, apply_style, choose_style, with_style
 from kvlab.tasks.tokens import Cut, shorten
 
+FORCED = "forced"  # in a row's difficulty: the full cache's continuation was forced
 BLOCK = 32  # prompts per block: what a dying worker loses, and four default batches of a GPU
 _FREE_SHARE = 8  # default lengths leave an eighth of the window for the answer
 
@@ -111,14 +113,15 @@ def _task_prompts(
 ) -> Iterator[PlannedPrompt]:
     task = get_task(choice.task)
     difficulty = task.resolve(choice.difficulty)
-    recorded = with_style(difficulty, style)
+    recorded = with_style(difficulty, style) | _measured_as(request)
     for length in request.lengths or default_lengths(task, window):
         if length > window:  # before a haystack of that length is built
             raise UserError(f"{task.name}: {shown(length)} tokens do not fit the model's context window of {window}.")
         for depth in (request.depths or (None,)) if task.uses_depth else (None,):
             for index in range(request.samples):
                 identity = PromptIdentity(task.name, canonical_json(recorded), length, depth, index, request.seed)
-                prompt = PlannedPrompt(identity, _maker(task, tokenizer, identity, difficulty, style))
+                make = _maker(task, tokenizer, identity, difficulty, style)
+                prompt = PlannedPrompt(identity, partial(_as_measured, request, make))
                 if index == 0:
                     _check_window(prompt.make(), window)
                 yield prompt
@@ -192,11 +195,24 @@ def _file_prompt(request: EvalRequest, file: FileChoice, sample: Sample) -> Plan
     seed = request.seed if sample.temperature else 0
     identity = PromptIdentity(
         sample.task,
-        canonical_json(file.named | cut),
+        canonical_json(file.named | cut | _measured_as(request)),
         sample.length if placed else ANY_LENGTH,
         sample.depth,
         sample.index,
         seed,
         digest,
     )
-    return PlannedPrompt(identity, lambda: sample, sample.chat)
+    return PlannedPrompt(identity, partial(_as_measured, request, lambda: sample), sample.chat)
+
+
+def _measured_as(request: EvalRequest) -> dict[str, JsonValue]:
+    """What rows record of it with the difficulty, and only where it is not the default."""
+    return {FORCED: True} if request.forced else {}
+
+
+def _as_measured(request: EvalRequest, make: Callable[[], Sample]) -> Sample:
+    """The sample, without its answers if the full cache's continuation is forced; a given text stays."""
+    sample = make()
+    if not request.forced or sample.metric in LIKELIHOOD_METRICS:
+        return sample
+    return sample.model_copy(update={"metric": "kl", "answers": []})

@@ -82,6 +82,10 @@ class EvalRequest(ModelRequest):
         description="of the tasks' questions: continuation (as mini was trained), chat (the model's turn begins with "
         "the answer's first words) or question; auto: chat for a model with a chat template, else continuation",
     )
+    forced: bool = Field(
+        default=False,
+        description="measure KL against the full cache on the continuation that it generates, in place of scores",
+    )
     skip_malformed: bool = False
     max_prompt: int | None = Field(
         default=None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,11 +13,13 @@ from kvlab.evaluate.measure import Measurer, PreparedPrompt, prepare
 from kvlab.evaluate.plan import PlannedPrompt
 from kvlab.evaluate.results.outcome import Loaded, Outcome
 from kvlab.evaluate.results.rows import budget_unit, canonical_json
-from kvlab.evaluate.scoring.metrics import score
+from kvlab.evaluate.scoring.metrics import METRICS, check_metric
 from kvlab.models.chat import Chat
 from kvlab.requests.budget import Budget
 from kvlab.requests.compare import MethodChoice
+from kvlab.tasks.sample import UNSCORED
 
+LONGEST_ERROR = 300  # characters
 _LOOK_AHEAD = 4  # batches of prompts generated at once, to find some of equal length
 
 
@@ -83,6 +86,7 @@ class RowMaker:
 
     def _row(self, unit: PreparedUnit, number: int, outcome: Outcome, batch_rows: int) -> dict[str, object]:
         prompt, choice = unit.prompt, self.choices[number]
+        score, error = _score(prompt, outcome)
         return {
             "key": unit.keys[number],
             **vars(prompt.identity),
@@ -98,9 +102,10 @@ class RowMaker:
             "prefill_chunk": self.measurer.prefill_chunk,
             "model": self.measurer.loaded.name,
             "model_digest": self.model_digest,
-            "chat": self.chat if prompt.sample.chat and not prompt.continuation else None,
+            "chat": self.chat if prompt.is_in_chat else None,
             "metric": prompt.sample.metric,
-            "score": _score(prompt, outcome),
+            "score": score,
+            "error": error,
             "answer": canonical_json(prompt.sample.answers),
             "prediction": outcome.prediction,
             **vars(outcome.memory),
@@ -116,10 +121,20 @@ class RowMaker:
         }
 
 
-def _score(prompt: PreparedPrompt, outcome: Outcome) -> float:
-    """The metric's value; a likelihood metric is named like the outcome's field."""
-    if prompt.continuation:
-        return float(getattr(outcome, prompt.sample.metric))
+def _score(prompt: PreparedPrompt, outcome: Outcome) -> tuple[float, str | None]:
+    """The metric's value, and why there is none: an error on one prompt does not end the evaluation of the others.
+
+    A likelihood metric is named like the outcome's field; prompts without answers have no score.
+    """
+    metric = prompt.sample.metric
+    if prompt.is_forced:
+        return float(getattr(outcome, metric)), None
+    if metric == UNSCORED:
+        return math.nan, None
     classes = prompt.sample.meta.get("classes")
     names = [str(name) for name in classes] if isinstance(classes, list) else []
-    return score(prompt.sample.metric, outcome.prediction, prompt.sample.answers, names)
+    measure = METRICS[check_metric(metric)]
+    try:
+        return float(measure(outcome.prediction, prompt.sample.answers, names)), None
+    except Exception as error:
+        return math.nan, f"{metric}: {type(error).__name__}: {error}"[:LONGEST_ERROR]

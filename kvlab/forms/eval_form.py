@@ -19,6 +19,7 @@ from kvlab.catalogue.tasks import TaskList
 from kvlab.common.errors import UserError
 from kvlab.common.validation import in_one_sentence
 from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice, SampleJob, TaskChoice, split_file
+from kvlab.evaluate.results.prompt_files import known_files as evaluated_files
 from kvlab.forms import compare_form, prompt_files
 from kvlab.forms.plan_preview import plan_at_defaults
 from kvlab.jobs.client import list_jobs, request_of
@@ -147,7 +148,7 @@ def _file(line: str) -> FileChoice:
     if lab() is not None:
         raise UserError("On this server prompts come by upload: upload the file instead of naming it.")
     file = Path(path).expanduser()
-    if not file.is_file():
+    if not file.is_file() and not (form == "prompts" and file.is_dir()):
         raise UserError(f"There is no file {str(file)[:200]!r} on this machine: give its whole path.")
     return FileChoice(form=form, path=file.absolute(), options=options)
 
@@ -185,8 +186,10 @@ def _measured_seconds(measured: pd.DataFrame, choices: Sequence[MethodChoice], l
 
 
 def known_files(root: Path) -> dict[str, FileChoice]:
-    """Prompt files by name, uploaded or named by evaluations in the queue; the newest of each name."""
+    """Prompt files by name: uploaded, or named by evaluations, in the queue or not; the newest of each name."""
     files = prompt_files.known_files(root)
+    for folder in sorted((root / "eval").glob("*"), key=lambda path: path.stat().st_mtime):
+        files |= evaluated_files(folder)
     for status in reversed(list_jobs(root)):
         request = request_of(root, status.job_id)
         if isinstance(request, EvalJob):
@@ -225,6 +228,7 @@ def sample_job(row: Mapping[str, Any], files: Mapping[str, FileChoice], private:
         return SampleJob(request=evaluation, content=row["content"], title=title, private=private)
     depth = row["depth"]
     style = difficulty.pop("style", "continuation")  # the latter is not written
+    difficulty.pop("forced", None)
     evaluation = EvalRequest(
         tasks=(TaskChoice(task=row["task"], difficulty=difficulty),),
         style=style,
@@ -243,7 +247,7 @@ def _depth(depth: Any) -> float:
 
 def _as_evaluated(file: FileChoice, difficulty: Mapping[str, Any]) -> FileChoice:
     """The file with a row's options; a second file that an option names is looked for in the same folder."""
-    options = {name: value for name, value in difficulty.items() if name not in ("file", "max_prompt", "cut")}
+    options = {name: value for name, value in difficulty.items() if name not in ("file", "max_prompt", "cut", "forced")}
     paths = {
         name: file.options.get(name, str(file.path.with_name(str(value)))) if name.endswith("_from") else value
         for name, value in options.items()

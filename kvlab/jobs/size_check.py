@@ -263,9 +263,13 @@ def prompt_lengths(request: EvalRequest, listed: TaskList) -> list[int]:
 
 def _file_lengths(path: Path, samples: int, most: int | None) -> list[int]:
     try:
-        with path.open("rb") as file:
-            head = file.read(LARGEST_PROMPT_BYTES)
+        if path.is_dir():  # a text per prompt
+            sizes = [file.stat().st_size // 4 for file in sorted(path.iterdir()) if file.is_file()]
+        else:
+            with path.open("rb") as file:
+                head = file.read(LARGEST_PROMPT_BYTES)
+            sizes = [len(line) // 4 for line in head.split(b"\n") if line.strip()]
     except OSError:
         return []
-    sizes = [len(line) // 4 for line in head.split(b"\n") if line.strip()][:samples]
+    sizes = sizes[:samples]
     return [min(size, most) if most else size for size in sizes]

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from kvlab.common.errors import UserError
 from kvlab.evaluate.results.rows import newest
+from kvlab.evaluate.scoring.metrics import UNSCORED
 from kvlab.requests.measurement import MINI
 from kvlab.results.shipped_folder import Shipped
 from kvlab.server.users import viewer
@@ -147,7 +148,18 @@ class Sources:
 
     @cached_property
     def evaluations(self) -> pd.DataFrame:
-        """Rows of all evaluations (`kvlab.evaluate.results.rows.ROWS` plus `name`), repeated keys dropped."""
+        """Rows of all evaluations (`kvlab.evaluate.results.rows.ROWS` plus `name`), repeated keys dropped.
+
+        Without those of prompts that have no answer, which have no score.
+        """
+        rows = self.every_evaluation
+        if "metric" not in rows or not (unscored := rows["metric"] == UNSCORED).any():
+            return rows
+        return rows[~unscored].reset_index(drop=True)
+
+    @cached_property
+    def every_evaluation(self) -> pd.DataFrame:
+        """`evaluations`, and the rows of prompts that have no answer."""
         return _evaluations(self.results, _stamps(_files(self.results, EVAL_FOLDER)))
 
     @cached_property

@@ -34,7 +34,7 @@ ANSWERS = ("answer", "answers", "expected_answer", "expected", "target")
 FACTS = ("facts", "fact")
 NAMES = ("name", "title", "id", "_id")
 # Columns with settings or names of a row, which are not missed in the prompt.
-SETTINGS = (*NAMES, *ANSWERS, *FACTS, "max_new_tokens", "task", "metric", "all_classes", "dataset", "language")
+SETTINGS = (*NAMES, *ANSWERS, *FACTS, "max_new_tokens", "task", "group", "metric", "all_classes", "dataset", "language")
 NOT_PROMPTS = {*SETTINGS, "completion", "completions", "response", "output", "outputs", "reference", "label"}
 MOST_NAMED = 8
 
@@ -240,7 +240,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 class TableRecord(BaseModel):
-    """A row for an evaluation: it must have answers; `question` follows the context."""
+    """A row for an evaluation: it must have answers; `question` follows the context, `group` is a name of its kind."""
 
     context: str = Field("", validate_default=True)
     answer: list[str] = Field(default_factory=list, validate_default=True)
@@ -249,6 +249,7 @@ class TableRecord(BaseModel):
     turns: tuple[Turn, ...] = ()
     max_new_tokens: int = Field(NEW_TOKENS, ge=1, le=4096)
     task: str = ""
+    group: str = ""
     metric: str = ""
     all_classes: list[str] = Field(default_factory=list)
 
@@ -282,4 +283,13 @@ class TableRecord(BaseModel):
         return answers
 
 
-COPIED = ("max_new_tokens", "task", "metric", "all_classes")
+COPIED = ("max_new_tokens", "task", "group", "metric", "all_classes")
+
+
+class PromptRecord(TableRecord):
+    """A row that may have no answers."""
+
+    @field_validator("answer")
+    @classmethod
+    def _there_is_an_answer(cls, answers: list[str]) -> list[str]:
+        return [answer for answer in answers if answer]

@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from kvlab.common.errors import UserError
 from kvlab.models.mini.phrasing import TRAINING_SEED_START, split_query
 
+UNSCORED = "unscored"  # the metric of prompts without answers, whose score is null
+
 
 class Sample(BaseModel):
     """A prompt is `context + question`; the model continues it and `metric` scores the continuation.

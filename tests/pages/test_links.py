@@ -81,6 +81,7 @@ VARIANTS: dict[str, tuple[dict[str, str], ...]] = {
         {"methods": "KeepKV", "settings": "true"},
         {"methods": "KeepKV", "keepkv.preset.default": "paper"},
     ),
+    "safe_budget": ({}, {"safe_budget_view": "Results"}),
     "speed": (
         {},
         {"speed_view": "Results"},
@@ -93,7 +94,7 @@ VARIANTS: dict[str, tuple[dict[str, str], ...]] = {
 }
 STEERING = {
     "source", "plant", "plant_repeats", "level", "sets", "scope", "words", "methods", "settings_of_all", "tasks",
-    "quality_view", "speed_view",
+    "quality_view", "safe_budget_view", "speed_view",
 }  # fmt: skip
 
 

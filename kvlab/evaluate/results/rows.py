@@ -55,6 +55,7 @@ ROWS = pa.schema(
         ("versions", pa.string()),  # JSON, of Python and of every package whose change could change a number
         ("chat", pa.string()),  # JSON, settings of the chat template; null: plain text, or older rows
         ("settings", pa.string()),  # JSON, every hyper-parameter's value; null in older rows
+        ("error", pa.string()),  # why the metric gave no score on this prompt; null: it did, or older rows
     ]
 )
 

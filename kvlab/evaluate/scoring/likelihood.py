@@ -1,7 +1,8 @@
 """Score how well compressed caches predict a forced text, against the full cache on the same text.
 
 The prefix is prefilled and compressed; the continuation follows token by token. Its first token is predicted by the
-prefill, which still attends to everything, so scoring starts at the second.
+prefill, which still attends to everything, so scoring starts at the second. The continuation is given, or it is what
+the full cache generates, in the same passes.
 """
 
 from __future__ import annotations
@@ -14,10 +15,38 @@ import torch
 from torch import Tensor
 
 from kvlab.cache import CompressedCache
+from kvlab.engine.forward import end_ids
+from kvlab.evaluate.generate import Stops
 from kvlab.evaluate.results.outcome import Loaded, Outcome, read_memory
 from kvlab.evaluate.shared_prompt import Check, SharedPrompt, failures_in_branches, nothing, sharing_groups
 
 Predicted = tuple[Outcome, Tensor]
+
+
+class Leader:
+    """The cache that chooses the continuation: its likeliest tokens, until they end or are `most`, at least two."""
+
+    def __init__(self, loaded: Loaded, number: int, stops: Stops, most: int) -> None:
+        self.loaded, self.number, self.stops, self.most = loaded, number, stops, max(most, 2)
+        self.ends = end_ids(loaded)
+        self.ids: list[int] = []
+        self.is_complete = False
+
+    def choose(self, continuation: list[int], logits: Tensor) -> None:
+        """Add a token to the continuation, from logits or log-probabilities (1, V)."""
+        self.ids = continuation
+        continuation.append(int(logits.argmax()))
+        ended = continuation[-1] in self.ends or self.stops.are_in(self._decoded)
+        self.is_complete = len(continuation) >= 2 and (ended or len(continuation) >= self.most)
+
+    @property
+    def text(self) -> str:
+        """What it wrote, as a generated answer would be."""
+        return self.stops.cut(self._decoded)
+
+    @property
+    def _decoded(self) -> str:
+        return str(self.loaded.tokenizer.decode(self.ids, skip_special_tokens=True))
 
 
 def forced_together(
@@ -25,25 +54,38 @@ def forced_together(
     prefix: list[int],
     continuation: list[int],
     caches: Sequence[CompressedCache],
+    in_sight: int | None = None,
     prefill_chunk: int | None = None,
     check: Check = nothing,
+    leader: Leader | None = None,
 ) -> list[Predicted | Exception]:
     """For each cache the outcome without measures and log-probabilities (len(continuation) - 1, V) in float32, or the
     error that ended it.
 
-    Row i predicts continuation[i + 1]. The prefix is read at once or in chunks of `prefill_chunk`; raises UserError for
-    a method whose result these would change.
+    Row i predicts continuation[i + 1]. The first `in_sight` tokens of the prefix (default: all) are read at once or in
+    chunks of `prefill_chunk`, then compressed; raises UserError for a method whose result chunks would change. With a
+    `leader`, `continuation` is empty at first and receives the tokens that it chooses.
     """
     results: dict[int, Predicted | Exception] = {}
-    for group in sharing_groups(caches):
-        shared = SharedPrompt(loaded, [caches[number] for number in group], [prefix], len(prefix), prefill_chunk, check)
+    seen = len(prefix) if in_sight is None else in_sight
+    groups = sharing_groups(caches)
+    for group in sorted(groups, key=lambda numbers: leader is not None and leader.number not in numbers):
+        shared = SharedPrompt(loaded, [caches[number] for number in group], [prefix], seen, prefill_chunk, check)
         branches = dict(zip(group, shared.branches, strict=True))
         rows: dict[int, list[Tensor]] = {number: [] for number in group}
         with failures_in_branches(shared.fan_out):
-            shared.read()
-            for token in continuation[:-1]:
+            logits, place = shared.read(), 0
+            leads = leader if leader is not None and leader.number in branches else None
+            while True:
+                if leads is not None and not leads.is_complete:
+                    if branches[leads.number].error is not None:
+                        break
+                    leads.choose(continuation, logits[branches[leads.number].rows])
+                if place >= len(continuation) - (leads is None or leads.is_complete):
+                    break
                 check()
-                logits = torch.log_softmax(shared.step([token] * shared.fan_out.num_rows), -1)
+                logits = torch.log_softmax(shared.step([continuation[place]] * shared.fan_out.num_rows), -1)
+                place += 1
                 for number, branch in branches.items():
                     if branch.error is None:
                         rows[number].append(logits[branch.rows])

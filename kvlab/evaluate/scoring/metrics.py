@@ -23,6 +23,7 @@ from rouge_score import rouge_scorer
 from kvlab.common.answer_match import find_answer
 from kvlab.common.errors import UserError
 from kvlab.plugins.registry import Registry
+from kvlab.tasks.sample import UNSCORED
 
 BOX = "\\boxed"
 SECONDS = 5
@@ -302,7 +303,7 @@ def is_installed(metric: str) -> bool:
 
 def check_metric(metric: str) -> str:
     """The name; raises UserError for an unknown metric or a missing package."""
-    if metric not in METRICS and metric not in LIKELIHOOD_METRICS:
+    if metric not in METRICS and metric not in (*LIKELIHOOD_METRICS, UNSCORED):
         raise METRICS.unknown(metric)
     if not is_installed(metric):
         package, extra = PACKAGES[metric]
@@ -321,8 +322,10 @@ def rescore(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
     Raises UserError for an unknown metric, and for rows without a generated answer.
     """
     check_metric(metric)
-    if metric in LIKELIHOOD_METRICS or rows["metric"].isin(LIKELIHOOD_METRICS).any():
-        raise UserError(f"{metric} cannot be computed from these rows: only generated answers can be scored again.")
+    if metric in LIKELIHOOD_METRICS or rows["metric"].isin([*LIKELIHOOD_METRICS, UNSCORED]).any():
+        raise UserError(
+            f"{metric} cannot be computed from these rows: only generated answers with right ones can be scored again."
+        )
     pairs = zip(rows["prediction"], rows["answer"], strict=True)
     scores = [score(metric, prediction, json.loads(answers)) for prediction, answers in pairs]
     return rows.assign(metric=metric, score=scores)

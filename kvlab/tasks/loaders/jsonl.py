@@ -53,7 +53,7 @@ def read_records(path: Path, kind: type[Record], skip_malformed: bool) -> tuple[
     for row in rows:
         try:
             why = f"not valid JSON ({row.problem})" if row.problem else ""
-            if not (why or isinstance(row.value, Mapping) or kind is TableRecord):
+            if not (why or isinstance(row.value, Mapping) or issubclass(kind, TableRecord)):
                 why = "it should be an object"
             if not why:
                 records.append((row.number, kind.model_validate(_named(row.value, kind))))
@@ -76,7 +76,7 @@ def rows_in(path: Path) -> Iterator[Row]:
 
 def _named(value: Any, kind: type[BaseModel]) -> Any:
     """Map an object's keys to the record's field names, ignoring case; empty cells are dropped."""
-    if kind is TableRecord:
+    if issubclass(kind, TableRecord):
         return value
     names = [one for name in kind.model_fields for one in _spellings(kind, name)]
     known = {name.casefold(): name for name in reversed(names)}

@@ -1,0 +1,253 @@
+"""Safe budgets of an evaluation: the answer, the risk by budget, the prompts that change, and flips."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pandas as pd
+import streamlit as st
+
+from app.base import permission
+from app.base.links import go
+from app.base.text import plain
+from app.base.theme import theme as page_theme
+from app.base.widgets import one_of
+from app.evaluation.quality_results import chosen_rows, record, sample_of
+from app.evaluation.result_rows import measured_rows
+from app.figures.export_menu import Offer, titled
+from app.figures.figure import show
+from app.navigation.selection import runs_root
+from app.session.url_state import drop_stale_option, in_url
+from kvlab import jobs
+from kvlab.atlas.scores import origin_of
+from kvlab.common.errors import UserError
+from kvlab.evaluate.request import EvalJob, SampleJob
+from kvlab.figures import risk as figures
+from kvlab.report.views import table_of
+from kvlab.requests.compare import FULL
+from kvlab.results.provenance import Provenance
+from kvlab.results.quality_tables import labelled
+from kvlab.results.risk import sentences
+from kvlab.results.risk.export import as_json
+from kvlab.results.risk.flips import flips, overlap
+from kvlab.results.risk.losses import KL_ABOVE, Measure, measurable
+from kvlab.results.risk.safe_budget import ALL, Criterion, SafeBudgets, find_safe_budgets
+
+WAYS: dict[Measure, str] = {
+    "answer": "the right answer is lost",
+    "score": "the score falls",
+    "text": "the text differs",
+    "kl": "the KL is above",
+}
+AXES: dict[Measure, str] = {
+    "answer": "prompts that lose their answer", "score": "mean fall of the score", "text": "prompts with another text",
+    "kl": "prompts with a KL above the threshold",
+}  # fmt: skip
+MOST_PROMPTS = 500
+TABLE = {
+    "arm": "method", "asked": "budget", "prompts": "prompts", "changed": "changed", "risk": "risk %",
+    "upper": "upper bound %", "p_value": "p", "certified": "safe", "kept": "tokens kept %", "bytes": "bytes %",
+}  # fmt: skip
+SHARES = ("risk", "upper", "kept", "bytes")
+CHANGED = {
+    "group": "group", "index": "prompt", "arm": "method", "asked": "budget", "loss": "loss", "answer": "answer",
+    "reference_text": "full cache's text", "prediction": "compressed cache's text", "kl": "KL, nats per token",
+    "error": "error of the metric",
+}  # fmt: skip
+FLIPS = {
+    "arm": "method", "asked": "budget", "prompts": "prompts", "worse": "right to wrong", "better": "wrong to right",
+}  # fmt: skip
+PAIRS = {
+    "asked": "budget", "one": "method", "other": "and", "worse_one": "changed by the first",
+    "worse_other": "by the second", "common": "by both", "shared": "in common %",
+}  # fmt: skip
+
+
+@st.cache_resource(max_entries=16, show_spinner="Certifying")
+def _found(_rows: pd.DataFrame, criterion: Criterion, methods: tuple[str, ...], key: tuple) -> SafeBudgets | str:
+    """The result, or why there is none; both are cached."""
+    try:
+        return find_safe_budgets(_rows, criterion, methods)
+    except UserError as error:
+        return str(error)
+
+
+def results(name: str | None = None) -> None:
+    """The pickers and the result of one evaluation; `name` is that of a job."""
+    rows = chosen_rows(measured_rows("every_evaluation"), name)
+    if rows.empty:
+        return
+    if _is_at_work(str(rows["name"].iloc[0])):
+        st.info(
+            "This evaluation is being measured. The guarantee is worked out once, when it is complete: looking at it "
+            "again and again and stopping when it looks good would make it untrue."
+        )
+        return
+    if (rows["method"] == FULL.method).all():
+        st.info("Only the full cache is evaluated so far: nothing can be certified yet.")
+        return
+    criterion, methods = asked(rows)
+    key = (name, len(rows), *rows["key"].iloc[[0, -1]], str(rows["question_aware"].iloc[0]))
+    found = _found(rows, criterion, methods, key)
+    if isinstance(found, str):
+        st.warning(plain(found))
+        return
+    draw(found, origin_of(rows))
+
+
+def _is_at_work(name: str) -> bool:
+    """Whether a job that has not ended writes to this evaluation."""
+    for status in jobs.list_jobs(runs_root()):
+        if not status.ended:
+            request = jobs.request_of(runs_root(), status.job_id)
+            if isinstance(request, EvalJob) and request.name == name:
+                return True
+    return False
+
+
+def asked(rows: pd.DataFrame) -> tuple[Criterion, tuple[str, ...]]:
+    """What counts as a change, tolerance, confidence, methods and groups."""
+    ways = measurable(rows)
+    left, one, two, three = st.columns([3, 1, 1, 1], vertical_alignment="bottom")
+    with left:
+        by = one_of("A prompt has changed if", {way: WAYS[way] for way in ways}, key="changed_by")
+    tolerance = one.number_input("At most, %", 0.1, 99.0, 5.0, step=1.0, **in_url("tolerance"))
+    confidence = two.number_input("Confidence, %", 50.0, 99.9, 95.0, step=1.0, **in_url("confidence"))
+    above = KL_ABOVE
+    if by == "kl":
+        above = float(three.number_input("KL above, nats per token", 0.0, 20.0, KL_ABOVE, **in_url("kl_above")))
+    arms = labelled(rows[rows["method"] != FULL.method])["arm"].drop_duplicates().tolist()
+    left, right = st.columns([3, 1], vertical_alignment="bottom")
+    drop_stale_option("safe_methods", arms)
+    chosen = left.multiselect("Methods", arms, arms, **in_url("safe_methods"), wrap=True)
+    by_group = rows["task"].nunique() > 1 and right.toggle(
+        "Each group on its own", **in_url("safe_groups"), help="A group is a task, or the column group of your prompts"
+    )
+    return Criterion(by, tolerance / 100, confidence / 100, above, by_group), tuple(chosen)
+
+
+def draw(found: SafeBudgets, origin: Provenance) -> None:
+    """The answer and everything behind it."""
+    certain = found.answers["safe"].notna().any()
+    box = st.success if certain else st.warning
+    box("  \n".join(f"**{plain(line)}**" for line in sentences.headline(found)))
+    st.caption(plain(sentences.assumptions(found)))
+    group = ALL
+    if found.criterion.by_group:
+        drop_stale_option("safe_group", found.groups)
+        group = st.selectbox("Group", found.groups, **in_url("safe_group"))
+    table = found.table[found.table["group"] == group]
+    tolerance = found.criterion.tolerance
+    figure = figures.risk_against_budget(
+        table, tolerance, AXES[found.criterion.by], page_theme(), "" if group == ALL else group
+    )
+    reading = figures.read_risk_against_budget(table, tolerance)
+    show(figure, table, reading, "safe-risk", "risk-by-budget", origin)
+    for line in sentences.method_lines(found):
+        st.markdown(f"- {plain(line)}")
+    _table("Risk of every budget", _as_percent(table, SHARES), TABLE, "safe-table", origin)
+    with st.expander("How it was tested and counted", **in_url("safe_how")):
+        for line in sentences.notes(found):
+            st.markdown(f"- {plain(line)}")
+    changed(found, origin)
+    flip_tables(found, origin)
+    st.download_button(
+        "The result as JSON",
+        partial(as_json, found, [], ""),
+        "safe-budget.json",
+        key="safe-json",
+        on_click="ignore",
+        icon=":material/download:",
+        type="tertiary",
+    )
+    st.caption(f":material/folder_open: {plain(str(origin))}")
+
+
+def changed(found: SafeBudgets, origin: Provenance) -> None:
+    """The prompts that change, and a button that opens the autopsy of one."""
+    st.header("The prompts that change")
+    every = found.changed
+    if every.empty:
+        st.caption("No prompt changes at any budget of the ladder.")
+        return
+    left, right = st.columns(2)
+    arms = every["arm"].drop_duplicates().tolist()
+    drop_stale_option("changed_arm", arms)
+    arm = left.selectbox("Method", arms, **in_url("changed_arm"))
+    budgets = every.loc[every["arm"] == arm, "asked"].drop_duplicates().tolist()
+    drop_stale_option("changed_at", budgets)
+    at = right.selectbox("Budget", budgets, **in_url("changed_at"))
+    own = every[(every["arm"] == arm) & (every["asked"] == at)].head(MOST_PROMPTS)
+    shown = own.assign(index=own["index"] + 1)
+    places = _table(f"Prompts that change: {arm} at {at}", shown, CHANGED, "changed-table", origin, picks=True)
+    row = own.iloc[places[0] if places and places[0] < len(own) else 0]
+    which = "the chosen prompt" if places else "the first prompt"
+    try:
+        recorded = _recorded(row)
+    except UserError as error:
+        st.caption(plain(str(error)))
+        return
+    if recorded is not None:
+        if st.button(f"Open the autopsy of {which}", icon=":material/search_insights:", key="open_recorded"):
+            go("quality", sample=recorded)
+    elif permission.button(
+        f"Record {which} and open its autopsy", permission.why_not(), icon=":material/search_insights:",
+        key="record_changed",
+    ):  # fmt: skip
+        record(row)
+
+
+def _recorded(row: pd.Series) -> str | None:
+    """The job that recorded this prompt with this method and budget, if any. Raises UserError as `sample_of`."""
+    wanted = sample_of(row)
+    for status in jobs.list_jobs(runs_root()):
+        if status.state == "complete":
+            request = jobs.request_of(runs_root(), status.job_id)
+            if isinstance(request, SampleJob) and (request.request, request.content) == (
+                wanted.request,
+                wanted.content,
+            ):
+                return status.job_id
+    return None
+
+
+def flip_tables(found: SafeBudgets, origin: Provenance) -> None:
+    """How many prompts flip in each direction, and how much methods have in common."""
+    st.header("Flips")
+    if found.criterion.by in ("answer", "score"):
+        st.caption(
+            "Right to wrong: right with the full cache only. Wrong to right: right with the compressed cache only."
+        )
+        names = FLIPS
+    else:
+        names = {**{name: FLIPS[name] for name in ("arm", "asked", "prompts")}, "worse": "changed"}
+    _table("Prompts that flip", flips(found.paired), names, "flips-table", origin)
+    pairs = overlap(found.paired)
+    if len(pairs):
+        title = "Changed prompts that two methods have in common"
+        st.caption("In common: of the prompts that change under either method, the share that changes under both.")
+        _table(title, _as_percent(pairs, ("shared",)), PAIRS, "overlap-table", origin)
+
+
+def _as_percent(frame: pd.DataFrame, names: tuple[str, ...]) -> pd.DataFrame:
+    return frame.assign(**{name: (100 * frame[name].astype(float)).round(3) for name in names})
+
+
+def _table(
+    title: str, frame: pd.DataFrame, names: dict[str, str], key: str, origin: Provenance, picks: bool = False
+) -> list[int]:
+    """A table with its export menu; returns the selected rows if it `picks`."""
+    shown = frame[list(names)].rename(columns=names).dropna(axis="columns", how="all")
+    titled(Offer(title, partial(table_of, shown), source=origin), key)
+    if not picks:
+        st.dataframe(shown, hide_index=True, height=_height(shown), alt=title)
+        return []
+    picked = st.dataframe(
+        shown, hide_index=True, height=_height(shown), key=f"{key}-rows", on_select="rerun",
+        selection_mode="single-row", alt=title,
+    )  # fmt: skip
+    return list(picked.selection.rows)
+
+
+def _height(shown: pd.DataFrame) -> int:
+    return 38 + 35 * min(max(len(shown), 1), 9)

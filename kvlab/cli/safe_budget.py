@@ -1,0 +1,268 @@
+"""`kvlab safe-budget`: the smallest budget that is safe on one's own prompts, with a statistical guarantee."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import pandas as pd
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from kvlab.cli.options.model import ModelOptions, thinking_of
+from kvlab.cli.options.plan_check import Force, check_fits
+from kvlab.cli.options.signature import grouped
+from kvlab.cli.options.tables import print_wide
+from kvlab.common.atomic_write import replace_text
+from kvlab.common.errors import UserError
+from kvlab.common.terminal import standard_error
+from kvlab.evaluate.request import EvalJob, EvalRequest
+from kvlab.requests.budget import Budget
+from kvlab.requests.compare import FULL
+from kvlab.requests.method_spec import split_list
+
+if TYPE_CHECKING:
+    from kvlab.results.risk.losses import Measure
+    from kvlab.results.risk.safe_budget import Criterion, SafeBudgets
+
+LADDER = "90%,70%,50%,40%,30%,20%,15%,10%,5%"
+DEFAULT_METHODS = "snapkv,keepkv"
+MARGIN = 2  # prompts of a task: this many times the fewest that any guarantee needs
+ALL_SAVED = "all"
+
+
+@grouped
+def safe_budget(
+    prompts: Annotated[
+        list[Path] | None,
+        typer.Option(help="your prompts: a file of rows (JSONL, CSV, Parquet ...) or a folder of texts; repeatable"),
+    ] = None,
+    tasks: Annotated[str, typer.Option(help="kvlab's tasks, such as needle,key_value:pairs=64")] = "",
+    data: Annotated[list[str] | None, typer.Option(help="a benchmark's file, as for kvlab eval")] = None,
+    saved: Annotated[
+        str, typer.Option(help="saved prompts with these words in name or text; 'all' for every one")
+    ] = "",
+    from_rows: Annotated[
+        Path | None, typer.Option("--from", help="certify from the rows of this evaluation; nothing is measured")
+    ] = None,
+    methods: Annotated[str, typer.Option(help="such as h2o,keepkv:preset=paper")] = DEFAULT_METHODS,
+    budgets: Annotated[str, typer.Option(help="the ladder of budgets, in one unit")] = LADDER,
+    by: Annotated[
+        str,
+        typer.Option(help="answer (right answers lost), score (mean fall), text (differs), or kl (above --kl-above)"),
+    ] = "answer",
+    tolerance: Annotated[str, typer.Option(help="at most this share may change, such as 2% or 0.02")] = "2%",
+    confidence: Annotated[str, typer.Option(help="of the whole answer, such as 95%")] = "95%",
+    kl_above: Annotated[float, typer.Option(help="with --by kl: nats per token above which a text has changed")] = 0.1,
+    groups: Annotated[
+        bool, typer.Option("--groups", help="certify each group (column group, or task) on its own")
+    ] = False,
+    samples: Annotated[
+        int | None, typer.Option(help="prompts of each task or file; default: all of files, enough of tasks")
+    ] = None,
+    lengths: Annotated[str | None, typer.Option(help="tokens per prompt of tasks; default: each task's own")] = None,
+    seed: Annotated[int, typer.Option(help="of the tasks' prompts")] = 0,
+    new_tokens: Annotated[int | None, typer.Option(help="tokens per answer for prompts of files")] = None,
+    question_aware: Annotated[str, typer.Option(help="compress with the question visible: yes or no")] = "yes",
+    out: Annotated[
+        Path | None, typer.Option(help="folder of results, which a stopped run resumes; default: runs/eval/safe-NAME")
+    ] = None,
+    runs: Annotated[Path, typer.Option(help="the folder of runs, next to which prompts are saved")] = Path("runs"),
+    *,
+    loading: ModelOptions,
+    force: Force = False,
+    csv: Annotated[Path | None, typer.Option(help="write the table of budgets to FILE.csv")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print the whole result as JSON")] = False,
+) -> None:
+    """Find the smallest KV budget that is safe on your prompts, with a statistical guarantee."""
+    # Imported here so that `kvlab --help` does not wait for pandas' readers and torch.
+    from kvlab.results.risk.export import as_json as to_json
+    from kvlab.results.risk.safe_budget import Criterion, find_safe_budgets
+
+    shares = parse_share(tolerance, "--tolerance"), parse_share(confidence, "--confidence")
+    criterion = Criterion(cast("Measure", by), *shares, kl_above, groups)
+    if csv is not None and csv.suffix != ".csv":
+        raise UserError(f"--csv takes a file that ends in .csv, not {csv}.")
+    if from_rows is not None:
+        if prompts or tasks or data or saved:
+            raise UserError("--from takes an evaluation that exists: leave out --prompts, --tasks, --data and --saved.")
+        rows, notes, place = _existing(from_rows, loading.model, question_aware), list[str](), from_rows
+        chosen = [] if methods == DEFAULT_METHODS else split_list(methods)
+    else:
+        files = [*_prompt_files(prompts or [], new_tokens), *(data or []), *_saved_file(runs, saved, new_tokens)]
+        wanted, notes = _request(
+            tasks=tasks, files=files, methods=methods, budgets=budgets, lengths=lengths, seed=seed,
+            question_aware=question_aware, samples=samples, criterion=criterion, loading=loading,
+        )  # fmt: skip
+        place = out or runs / "eval" / f"safe-{_name(wanted)}"
+        rows, more = _evaluated(wanted, place, force, criterion)
+        notes, chosen = [*notes, *more], []
+    found = find_safe_budgets(rows, criterion, chosen)
+    if csv is not None:
+        replace_text(csv, found.table.to_csv(index=False))
+    if as_json:
+        typer.echo(to_json(found, notes, str(place)))
+        return
+    _print(found, notes, place)
+
+
+def parse_share(text: str, option: str) -> float:
+    """A share from `2%`, `2 %` or `0.02`; raises UserError naming the option."""
+    words = "".join(text.split())
+    try:
+        return float(words[:-1]) / 100 if words.endswith("%") else float(words)
+    except ValueError:
+        raise UserError(f"{option} takes a share such as 2% or 0.02, not {text[:40]!r}.") from None
+
+
+def ordered_ladder(text: str) -> tuple[str, list[str]]:
+    """The budgets from the largest down, each once, and a note if they were given otherwise.
+
+    Raises UserError for budgets in several units, which have no common order.
+    """
+    given = [Budget.parse(part) for part in split_list(text)]
+    units = {budget.unit for budget in given}
+    if len(units) > 1:
+        raise UserError(
+            f"A ladder has budgets in one unit, not in {' and '.join(sorted(units))}: give shares or slots only."
+        )
+    order = sorted(dict.fromkeys(given), key=lambda budget: budget.number, reverse=True)
+    words = ",".join(str(budget.amount) for budget in order)
+    is_new = order != given and order != given[::-1]
+    note = f"The ladder was put in order, without repeats: {', '.join(budget.words for budget in order)}."
+    return words, [note] if is_new else []
+
+
+def _prompt_files(paths: list[Path], new_tokens: int | None) -> list[str]:
+    for path in paths:
+        if not path.exists():
+            raise UserError(f"There is no file or folder {path}: give prompts as rows, or a folder of texts.")
+    return [f"prompts={path.absolute()}{_option(new_tokens)}" for path in paths]
+
+
+def _option(new_tokens: int | None) -> str:
+    return "" if new_tokens is None else f":max_new_tokens={new_tokens}"
+
+
+def _saved_file(runs: Path, words: str, new_tokens: int | None) -> list[str]:
+    """Saved prompts as a file of rows, which an evaluation can find again."""
+    from kvlab.library.prompts import FOLDER, saved_prompts
+
+    if not words:
+        return []
+    found = saved_prompts(runs, "" if words == ALL_SAVED else words)
+    if not found:
+        raise UserError(f"No saved prompt matches {words!r}: `kvlab prompts ls` lists them.")
+    lines = []
+    for one in found:
+        answers = [answer for answer in (one.answer, *one.other_answers) if answer]
+        text = (
+            {"messages": [turn.model_dump(mode="json") for turn in one.turns]} if one.turns else {"prompt": one.prompt}
+        )
+        lines.append(json.dumps(text | {"answer": answers, "name": one.name}, ensure_ascii=False))
+    content = "\n".join(lines) + "\n"
+    file = runs / FOLDER / "sets" / f"saved-{hashlib.sha256(content.encode()).hexdigest()[:8]}.jsonl"
+    replace_text(file, content)
+    return [f"prompts={file}{_option(new_tokens)}"]
+
+
+def _request(
+    *,
+    tasks: str,
+    files: list[str],
+    methods: str,
+    budgets: str,
+    samples: int | None,
+    criterion: Criterion,
+    loading: ModelOptions,
+    **options: Any,
+) -> tuple[EvalRequest, list[str]]:
+    from kvlab.evaluate.request_parser import parse_request
+    from kvlab.results.risk.bounds import least_prompts
+
+    if not tasks and not files:
+        raise UserError("Name your prompts: --prompts FILE or FOLDER, --tasks NAME, --saved all, or --from FOLDER.")
+    ladder, notes = ordered_ladder(budgets)
+    alpha = (1 - criterion.confidence) / max(1, len(split_list(methods)))
+    enough = MARGIN * least_prompts(criterion.tolerance, alpha)
+    wanted = parse_request(
+        tasks=tasks, files=files, methods=methods, budgets=ladder, depths=None,
+        samples=samples or (enough if tasks else 100_000), forced=criterion.by == "kl",
+        **(asdict(loading) | {"thinking": thinking_of(loading.thinking)}), **options,
+    )  # fmt: skip
+    return wanted, notes
+
+
+def _name(request: EvalRequest) -> str:
+    first = request.tasks[0].task if request.tasks else request.files[0].path.stem
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", first).strip(".-") or "prompts"
+
+
+def _check_enough(request: EvalRequest, criterion: Criterion) -> None:
+    """Refuse too few prompts, or prompts without the answers to measure by, before anything is measured."""
+    from kvlab.evaluate.data_check import plan_ahead
+    from kvlab.results.risk.losses import lacking
+    from kvlab.results.risk.safe_budget import check_enough
+    from kvlab.tasks.sample import UNSCORED
+
+    plan = plan_ahead(request)
+    if plan is None:  # the tokenizer comes with the model
+        return
+    own = [prompt for prompt in plan.prompts if prompt.identity.content]
+    without = sum(prompt.make().metric == UNSCORED for prompt in own) if criterion.by in ("answer", "score") else 0
+    if without == len(plan.prompts):
+        raise UserError(lacking(criterion.by))
+    methods = {(choice.method, str(choice.hyper_parameters)) for choice in request.choices}
+    check_enough(criterion, {"": len(plan.prompts) - without}, len(methods - {(FULL.method, "{}")}))
+
+
+def _evaluated(request: EvalRequest, out: Path, force: bool, criterion: Criterion) -> tuple[pd.DataFrame, list[str]]:
+    from kvlab.evaluate.data_check import check_tasks
+    from kvlab.evaluate.harness import evaluate
+    from kvlab.evaluate.progress import shown_progress
+
+    if not force:
+        check_fits(EvalJob(name="request", request=request), Path())
+    check_tasks(request)
+    _check_enough(request, criterion)
+    with shown_progress(standard_error()) as listener:
+        result = evaluate(request, out, on_progress=listener)
+    return result.rows, result.notes
+
+
+def _existing(folder: Path, model: str, question_aware: str) -> pd.DataFrame:
+    """The rows of an evaluation; of several models, or question-aware and not, those that the options name."""
+    from kvlab.evaluate.request_parser import parse_yes_no
+    from kvlab.evaluate.results.store import read_results
+
+    if not folder.is_dir():
+        raise UserError(f"There is no folder {folder}: name one that `kvlab eval --out` wrote.")
+    rows = read_results(folder)
+    aware = parse_yes_no(question_aware, "--question-aware")
+    for column, value in (("model", model), ("question_aware", aware)):
+        if rows[column].nunique() > 1 and (rows[column] == value).any():
+            rows = rows[rows[column] == value]
+    return rows
+
+
+def _print(found: SafeBudgets, notes: list[str], place: Path) -> None:
+    from kvlab.results.risk import sentences
+
+    table = Table("group", "method", "budget", "changed", "risk", "upper bound", "p", "certified", box=SIMPLE_HEAD)
+    confidence = sentences.share(1 - found.alpha)
+    table.caption = f"upper bound: of one budget alone, with {confidence} confidence; p: of a risk above the tolerance"
+    for line in found.table.to_dict("records"):
+        certified = "yes" if line["certified"] else "no" if line["tested"] else "not tested"
+        numbers = f"{line['changed']:.3g} of {line['prompts']}", *map(sentences.share, (line["risk"], line["upper"]))
+        table.add_row(line["group"], line["arm"], line["asked"], *numbers, f"{line['p_value']:.2g}", certified)
+    print_wide(table)
+    for sentence in (*sentences.headline(found), *sentences.method_lines(found), sentences.assumptions(found)):
+        typer.echo(sentence)
+    for note in (*sentences.notes(found), *notes):
+        typer.echo(note)
+    typer.echo(f"Rows: {place}. Again without measuring: kvlab safe-budget --from {place}")

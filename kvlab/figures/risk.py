@@ -1,0 +1,87 @@
+"""Risk of a change against the budget, with upper bounds and the tolerance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from kvlab.figures.base.palette import HUES, Style, Theme, pick, run_styles
+from kvlab.figures.base.template import QUIET, finish
+from kvlab.figures.base.words import percent
+
+MOST_TOLERANCES = 4  # the axis ends here, or above the largest bound that was tested, as risks near it decide
+ABOVE = 1.12
+
+
+def risk_against_budget(
+    table: pd.DataFrame, tolerance: float, what: str, theme: Theme = "light", where: str = ""
+) -> go.Figure:
+    """A line per method through the observed risks, with bars up to the bounds; certified budgets are filled.
+
+    `table` is one group's, as of `SafeBudgets`: columns arm, method, asked, budget, prompts, changed, risk, upper,
+    tested, certified. `what` is the axis title.
+    """
+    figure = go.Figure()
+    order = table.sort_values("budget").drop_duplicates("asked")["asked"].tolist()
+    styles = run_styles(table[["arm", "method"]].itertuples(index=False, name=None), theme)
+    for arm, own in table.groupby("arm", sort=False):
+        _add_method(figure, own.sort_values("budget"), styles[str(arm)])
+    figure.add_hline(y=tolerance, line={"color": pick(HUES["red"], theme), "dash": "dash", "width": 1.5})
+    figure.add_annotation(
+        x=0, xref="paper", xanchor="left", y=tolerance, yanchor="bottom", text=f"tolerance {_share(tolerance)}",
+        showarrow=False, font={"size": 12, "color": QUIET[theme]},
+    )  # fmt: skip
+    title = f"Risk by budget{f': {where}' if where else ''}"
+    finish(figure, title=title, x="budget, smaller to the left", y=what, theme=theme, height=420)
+    figure.update_xaxes(type="category", categoryorder="array", categoryarray=order)
+    top = axis_end(table, tolerance)
+    return figure.update_yaxes(tickformat=".3~p", range=[-0.03 * top, top])
+
+
+def axis_end(table: pd.DataFrame, tolerance: float) -> float:
+    """Where the axis of risks ends: above the bounds that were tested, so that the tolerance can be seen."""
+    tested = table.loc[table["tested"], "upper"].clip(upper=2 * MOST_TOLERANCES * tolerance)
+    return float(min(1.0, max(MOST_TOLERANCES * tolerance, tested.max())) * ABOVE)
+
+
+def _add_method(figure: go.Figure, own: pd.DataFrame, style: Style) -> None:
+    symbols = [style.marker if certified else f"{style.marker}-open" for certified in own["certified"]]
+    told = [
+        [f"{line.changed:.3g} of {line.prompts:,}", _share(line.risk), _share(line.upper), _state(line)]
+        for line in own.itertuples()
+    ]
+    figure.add_scatter(
+        x=own["asked"], y=own["risk"], name=str(own["arm"].iloc[0]), customdata=told, mode="lines+markers",
+        line={"color": style.colour, "dash": style.dash, "width": 1.5},
+        marker={"symbol": symbols, "color": style.colour, "size": 11},
+        error_y={"type": "data", "symmetric": False, "array": own["upper"] - own["risk"], "thickness": 1.5, "width": 6,
+                 "arrayminus": [0.0] * len(own), "color": style.colour},
+        hovertemplate=f"{own['arm'].iloc[0]} at %{{x}}: %{{customdata[0]}} (%{{customdata[1]}}), upper bound "
+        "%{customdata[2]}<br>%{customdata[3]}<extra></extra>",
+    )  # fmt: skip
+
+
+def _state(line: Any) -> str:
+    if line.certified:
+        return "certified"
+    return "not certified" if line.tested else "not tested: a larger budget is not certified"
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.3g} %"
+
+
+def read_risk_against_budget(table: pd.DataFrame, tolerance: float) -> str:
+    """What the marks are, and the smallest certified budget of each method."""
+    safe = [
+        f"{arm} {own.loc[own['certified'], 'asked'].iloc[-1] if own['certified'].any() else 'none'}"
+        for arm, own in table.sort_values("budget", ascending=False).groupby("arm", sort=False)
+    ]
+    cut = " Risks above the frame are in the table." if (table["risk"] > axis_end(table, tolerance)).any() else ""
+    return (
+        f"A budget is safe (filled) while its bar, the upper bound of the risk, ends below the tolerance of "
+        f"{percent(tolerance) if tolerance >= 0.01 else _share(tolerance)}, from the right to the first that does not. "
+        f"Smallest safe budget: {', '.join(safe)}.{cut}"
+    )

@@ -1,0 +1,96 @@
+"""P-values of "the risk exceeds the tolerance", upper bounds of a risk, and the number of prompts these need.
+
+Losses of 0 and 1 use the exact binomial test, other losses in [0, 1] the Hoeffding-Bentkus inequality (Angelopoulos et
+al., Learn then Test, 2021, section 2.2; Bates et al., Distribution-free, risk-controlling prediction sets, 2021).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+
+MOST_PROMPTS = 10_000_000  # above which a rate is said to be too close to the tolerance
+STEPS = 60  # of a bisection: to the last digit of a float
+
+PValue = Callable[[float, int, float], float]  # of (sum of losses, prompts, tolerance)
+
+
+@lru_cache(maxsize=65_536)
+def log_binomial_tail(hits: int, count: int, share: float) -> float:
+    """log P(X <= `hits`) of X ~ Binomial(`count`, `share`), summed in log space."""
+    if hits >= count or share <= 0:
+        return 0.0
+    if hits < 0 or share >= 1:
+        return -math.inf
+    numbers = np.arange(1, hits + 1, dtype=np.float64)
+    ways = np.concatenate([[0.0], np.cumsum(np.log((count - numbers + 1) / numbers))])
+    exponents = np.arange(hits + 1)
+    terms = ways + exponents * math.log(share) + (count - exponents) * math.log1p(-share)
+    largest = float(terms.max())
+    return min(0.0, largest + math.log(float(np.exp(terms - largest).sum())))
+
+
+def binomial_p_value(changes: float, count: int, tolerance: float) -> float:
+    """P(Binomial(`count`, `tolerance`) <= `changes`): valid for "the risk exceeds it" with losses 0 and 1."""
+    return math.exp(log_binomial_tail(round(changes), count, tolerance))
+
+
+def hoeffding_bentkus_p_value(total: float, count: int, tolerance: float) -> float:
+    """The smaller of Hoeffding's and Bentkus' bounds, for `count` losses in [0, 1] with sum `total`.
+
+    min(exp(-n h(min(R, a), a)), e P(Binomial(n, a) <= ceil(n R))), where R is the mean loss, a the tolerance, and
+    h(x, y) = x log(x / y) + (1 - x) log((1 - x) / (1 - y)).
+    """
+    mean = min(total / count, tolerance)
+    hoeffding = -count * _relative_entropy(mean, tolerance)
+    bentkus = 1 + log_binomial_tail(math.ceil(total - 1e-9), count, tolerance)
+    return math.exp(min(hoeffding, bentkus, 0.0))
+
+
+def _relative_entropy(one: float, other: float) -> float:
+    parts = ((one, other), (1 - one, 1 - other))
+    return sum(x * math.log(x / y) for x, y in parts if x > 0)
+
+
+@lru_cache(maxsize=65_536)
+def upper_bound(p_value: PValue, total: float, count: int, alpha: float) -> float:
+    """The smallest tolerance that the test rejects at level `alpha`: a bound above the risk with confidence 1 - alpha.
+
+    For losses of 0 and 1 this is Clopper and Pearson's one-sided bound (1934).
+    """
+    low, high = min(total / count, 1.0), 1.0
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if p_value(total, count, middle) <= alpha else (middle, high)
+    return high
+
+
+def least_prompts(tolerance: float, alpha: float) -> int:
+    """Prompts that any guarantee needs, when not one changes: n >= log(alpha) / log(1 - tolerance)."""
+    return math.ceil(math.log(alpha) / math.log1p(-tolerance) - 1e-9)
+
+
+def prompts_needed(p_value: PValue, rate: float, tolerance: float, alpha: float) -> int | None:
+    """Prompts at which a risk observed as `rate` would be certified; None if it is not below the tolerance.
+
+    Also None above `MOST_PROMPTS`. Losses are rounded up to whole prompts, so the number is not too small.
+    """
+    if rate >= tolerance:
+        return None
+
+    def passes(count: int) -> bool:
+        return p_value(math.ceil(rate * count - 1e-9), count, tolerance) <= alpha
+
+    high = least_prompts(tolerance, alpha)
+    while not passes(high):
+        high *= 2
+        if high > MOST_PROMPTS:
+            return None
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if passes(middle) else (middle, high)
+    return high

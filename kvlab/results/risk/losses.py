@@ -1,0 +1,139 @@
+"""Losses of prompts under compressed caches against the full cache on the same prompt, from evaluation rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from kvlab.common.errors import UserError
+from kvlab.common.formatting import listed, prompts
+from kvlab.evaluate.results.summary import CHUNK, PROMPT, with_measures
+from kvlab.evaluate.scoring.metrics import LIKELIHOOD_METRICS, UNSCORED
+from kvlab.requests.compare import FULL
+from kvlab.results.quality_tables import labelled
+
+Measure = Literal["answer", "score", "text", "kl"]
+MEASURES: dict[Measure, str] = {
+    "answer": "answers that the full cache gets right and the compressed cache does not",
+    "score": "mean fall of the score against the full cache's",
+    "text": "generated texts that differ from the full cache's",
+    "kl": "texts whose mean next-token KL against the full cache is above the threshold",
+}
+KL_ABOVE = 0.1  # nats per token
+SETUP = ("model", "model_digest", "question_aware", CHUNK)  # what one guarantee is about
+ARM, ASKED = "arm", "asked"
+
+
+def measurable(rows: pd.DataFrame) -> list[Measure]:
+    """The measures that have rows; those by answer need right answers, KL a forced continuation."""
+    likelihood = rows["metric"].isin(LIKELIHOOD_METRICS)
+    answered = bool((~likelihood & (rows["metric"] != UNSCORED)).any())
+    kinds: dict[Measure, bool] = {
+        "answer": answered, "score": answered, "text": bool((~likelihood).any()), "kl": bool(rows["kl"].notna().any()),
+    }  # fmt: skip
+    return [name for name, there in kinds.items() if there]
+
+
+def losses(rows: pd.DataFrame, by: Measure, kl_above: float = KL_ABOVE) -> pd.DataFrame:
+    """One row per prompt, method with its options, and budget: evaluation rows paired with the full cache's.
+
+    Added columns: `arm`, `asked` (budget in words), `prompt` (number, equal for equal prompts), `group` (task),
+    `reference` and `reference_text` (score and text of the full cache), `loss` in [0, 1], `gain` (how much the score
+    rose, else 0), `error` (why the metric gave no score), `kept` and `bytes` (shares of the full cache).
+
+    A prompt that the full cache gets wrong cannot change to wrong: its loss is 0, and it counts as a prompt. A prompt
+    whose metric raised an error counts as changed. Raises UserError without rows for `by`, for rows of several models
+    or settings, and where a method lacks prompts that others have.
+    """
+    rows = _measured(rows, by)
+    if rows.empty:
+        raise UserError(lacking(by))
+    for name in SETUP:
+        if name in rows and rows[name].nunique(dropna=False) > 1:
+            found = listed([str(value) for value in rows[name].drop_duplicates()][:4])
+            raise UserError(
+                f"A guarantee is about one {name.replace('_', ' ')}, and the rows have {found}: choose one."
+            )
+    full = rows["method"] == FULL.method
+    if not full.any():
+        raise UserError("These rows have none of the full cache, which the others are compared with: evaluate it too.")
+    if full.all():
+        raise UserError("These rows have the full cache alone: evaluate at least one method.")
+    if "error" not in rows:  # rows from before errors were recorded
+        rows = rows.assign(error=None)
+    paired = _paired(labelled(with_measures(rows)))
+    loss, gain = _loss(paired, by, kl_above)
+    paired = paired.assign(loss=loss, gain=gain, group=paired["task"])
+    _check_complete(paired, int(full.sum()))
+    return paired
+
+
+def _measured(rows: pd.DataFrame, by: Measure) -> pd.DataFrame:
+    likelihood = rows["metric"].isin(LIKELIHOOD_METRICS)
+    if by == "kl":
+        return rows[rows["kl"].notna()]
+    return rows[~likelihood & (rows["metric"] != UNSCORED)] if by in ("answer", "score") else rows[~likelihood]
+
+
+def lacking(by: Measure) -> str:
+    """Why there is nothing to measure by, and what to do."""
+    if by == "kl":
+        return (
+            "No row has a KL: measure it on the full cache's continuation with `kvlab safe-budget --by kl`, or with "
+            "`kvlab eval --forced`."
+        )
+    if by == "text":
+        return "No row has a generated text: these prompts force a given text, so measure them by kl."
+    return f"These prompts have no answers, so none can be lost by {by}: add a column answer, or measure by text or kl."
+
+
+def _paired(rows: pd.DataFrame) -> pd.DataFrame:
+    keys = [name for name in PROMPT if name in rows]
+    rows = rows.assign(prompt=rows.groupby(keys, dropna=False, sort=False).ngroup())
+    full = rows[rows["method"] == FULL.method].drop_duplicates("prompt").set_index("prompt")
+    compressed = rows[(rows["method"] != FULL.method) & rows["prompt"].isin(full.index)]
+    at = compressed["prompt"]
+    named = {"reference": "score", "reference_text": "prediction", "reference_error": "error"}
+    return compressed.assign(**{name: full[column].reindex(at).to_numpy() for name, column in named.items()})
+
+
+def _loss(paired: pd.DataFrame, by: Measure, kl_above: float) -> tuple[np.ndarray, np.ndarray]:
+    if by == "kl":
+        # A KL that is not a number is no closeness to the full cache.
+        return (~(pd.to_numeric(paired["kl"]) <= kl_above)).to_numpy(float), np.zeros(len(paired))
+    if by == "text":
+        differs = paired["prediction"].fillna("") != paired["reference_text"].fillna("")
+        return differs.to_numpy(float), np.zeros(len(paired))
+    fall = (paired["reference"] - paired["score"]).to_numpy(float)
+    unknown = np.isnan(fall) | paired[["error", "reference_error"]].notna().any(axis=1).to_numpy()
+    loss, gain = np.clip(fall, 0.0, 1.0), np.clip(-fall, 0.0, 1.0)
+    if by == "answer":
+        loss = (loss > 0).astype(float)
+    return np.where(unknown, 1.0, loss), np.where(unknown, 0.0, gain)
+
+
+def _check_complete(paired: pd.DataFrame, count: int) -> None:
+    measured = paired.groupby([ARM, ASKED], sort=False)["prompt"].nunique()
+    short = measured[measured < count]
+    if len(short):
+        arm, asked = short.index[0]
+        lacks = prompts(count - int(short.iloc[0]))
+        raise UserError(f"{arm} at {asked} lacks {lacks} of {count}: finish the evaluation, or leave that method out.")
+
+
+def ladder(paired: pd.DataFrame, arm: str) -> list[str]:
+    """The budgets of a method as text, the largest first. Raises UserError if their units cannot be compared."""
+    own = paired.loc[paired[ARM] == arm, ["budget", "budget_unit", ASKED]].drop_duplicates()
+    if own["budget_unit"].nunique() > 1:
+        units = listed(sorted(own["budget_unit"].unique()))
+        raise UserError(f"{arm} has budgets in {units}, which have no common order: give budgets in one unit.")
+    return own.sort_values("budget", ascending=False)[ASKED].tolist()
+
+
+def loss_table(paired: pd.DataFrame, arm: str, budgets: Sequence[str]) -> np.ndarray:
+    """The losses of a method as (prompts, budgets)."""
+    own = paired[paired[ARM] == arm].drop_duplicates(["prompt", ASKED])
+    return own.pivot(index="prompt", columns=ASKED, values="loss")[list(budgets)].to_numpy(float)

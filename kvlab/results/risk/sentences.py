@@ -1,0 +1,161 @@
+"""Safe budgets in sentences: the answer with its guarantee, what it assumes, and how prompts were counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from kvlab.common.formatting import listed, prompts
+from kvlab.common.model_title import model_title
+from kvlab.results.risk.bounds import least_prompts
+from kvlab.results.risk.losses import ARM, ASKED
+from kvlab.results.risk.safe_budget import ALL, Criterion, SafeBudgets
+
+SHOWN_ERRORS = 3
+
+
+def share(value: float) -> str:
+    """A share in percent with three significant digits: `1.49 %`."""
+    return f"{100 * value:.3g} %"
+
+
+def promise(criterion: Criterion) -> str:
+    """What is certified, as the end of a sentence."""
+    most = share(criterion.tolerance)
+    return {
+        "answer": f"at most {most} of prompts like these lose their right answer",
+        "score": f"the score falls by at most {criterion.tolerance:.3g} on average over prompts like these",
+        "text": f"at most {most} of prompts like these get another text than from the full cache",
+        "kl": f"at most {most} of prompts like these get a mean KL to the full cache above {criterion.kl_above:g} nats "
+        "per token",
+    }[criterion.by]
+
+
+def headline(found: SafeBudgets) -> list[str]:
+    """The answer: one sentence, or one per group."""
+    return [_group_line(found, group) for group in found.groups] + [
+        f"{group}: {prompts(count)}, too few: at least {found.least:,} are needed."
+        for group, count in found.too_few.items()
+    ]
+
+
+def _group_line(found: SafeBudgets, group: str) -> str:
+    where = "" if group == ALL else f"{group}: "
+    confidence = share(found.criterion.confidence)
+    best, own = found.best(group), found.answers[found.answers["group"] == group]
+    if best is None:
+        return (
+            f"{where}No budget of this ladder is certified: it cannot be said with {confidence} confidence that "
+            f"{promise(found.criterion)}."
+        )
+    among = f" (the fewest bytes of {len(own)} methods)" if len(own) > 1 else ""
+    return (
+        f"{where}{best[ARM]} at {best['safe']} is safe{among}: with {confidence} confidence, "
+        f"{promise(found.criterion)} ({observed(best, found.criterion)})."
+    )
+
+
+def observed(line: Any, criterion: Criterion) -> str:
+    """`3 of 200, at most 3.8 %`: what was seen at a budget and the upper bound."""
+    if criterion.by == "score":
+        return f"it fell by {line['risk']:.3g} on {prompts(int(line['prompts']))}, at most {line['upper']:.3g}"
+    return f"{line['changed']:.0f} of {line['prompts']:,} here, upper bound {share(line['upper'])}"
+
+
+def fewest_prompts() -> str:
+    """How many prompts usual tolerances need, for who sets up an evaluation."""
+    first, *others = ((share(one), least_prompts(one, 0.05)) for one in (0.1, 0.05, 0.02, 0.01))
+    more = listed([f"{most} takes {count:,}" for most, count in others])
+    return (
+        f"To certify that at most {first[0]} of prompts change, with 95 % confidence, takes at least {first[1]:,} "
+        f"prompts; {more}. Several methods, and prompts that change, take more."
+    )
+
+
+def method_lines(found: SafeBudgets) -> list[str]:
+    """One sentence per group and method: its safe budget, and what the next smaller one would need."""
+    return [_method_line(found, answer) for _, answer in found.answers.iterrows()]
+
+
+def _method_line(found: SafeBudgets, answer: pd.Series) -> str:
+    where = "" if answer["group"] == ALL else f"{answer['group']}, "
+    safe = answer["safe"]
+    start = f"{where}{answer[ARM]}: {'none certified' if pd.isna(safe) else f'safe at {safe}'}."
+    if pd.isna(answer["next"]):
+        return f"{start} That is the smallest budget of the ladder: a smaller one may be safe too."
+    table = found.table
+    at = (table["group"] == answer["group"]) & (table[ARM] == answer[ARM]) & (table[ASKED] == answer["next"])
+    seen = observed(table[at].iloc[0], found.criterion)
+    needed = answer["needed"]
+    if pd.isna(needed):
+        more = "no number of prompts would certify it if this rate held"
+    else:
+        more = f"about {int(needed):,} prompts would certify it if this rate held"
+    return f"{start} Not certified at {answer['next']}: {seen}; {more}."
+
+
+def assumptions(found: SafeBudgets) -> str:
+    """What the guarantee rests on."""
+    sampled = found.paired["difficulty"].str.contains('"temperature"').any()
+    decoding = "sampled" if sampled else "greedy"
+    return (
+        f"Holds for future prompts drawn like these (exchangeable), for {model_title(found.model)} with the weights "
+        f"and number format measured here, and for {decoding} decoding. Choose tolerance, methods and budgets "
+        "before looking at results."
+    )
+
+
+def notes(found: SafeBudgets) -> list[str]:
+    """How the level was split, what was counted, and what the reader should know of the data."""
+    return [*_split(found), *_counted(found), *_not_monotone(found), *_errors(found)]
+
+
+def _split(found: SafeBudgets) -> list[str]:
+    test = "exact binomial tests" if found.criterion.by != "score" else "Hoeffding-Bentkus tests"
+    how = f"Budgets are tested from the largest down ({test}, fixed sequence), until the first that is not certified."
+    least = f"Any guarantee at this tolerance and confidence needs at least {prompts(found.least)}."
+    if found.families == 1:
+        return [how, least]
+    groups = len(found.groups) + len(found.too_few)
+    of = f"{found.families // groups} methods" + (f" and {groups} groups" if groups > 1 else "")
+    return [
+        f"{how} Each of the {found.families} sequences ({of}) has {share(1 - found.alpha)} confidence (Bonferroni), so "
+        f"that all statements hold together with {share(found.criterion.confidence)}.",
+        least,
+    ]
+
+
+def _counted(found: SafeBudgets) -> list[str]:
+    if found.criterion.by not in ("answer", "score"):
+        return []
+    once = found.paired.drop_duplicates("prompt")
+    right, count = int((once["reference"] >= 1).sum()), len(once)
+    return [
+        f"The full cache is right on {right:,} of {prompts(count)}. One that it gets wrong cannot be lost, and counts "
+        f"as a prompt: shares are of all {count:,}."
+    ]
+
+
+def _not_monotone(found: SafeBudgets) -> list[str]:
+    lines = []
+    for _, answer in found.answers.iterrows():
+        if answer["drops"]:
+            where = "" if answer["group"] == ALL else f" on {answer['group']}"
+            lines.append(f"{answer[ARM]}{where} (lower at {listed(answer['drops'])} than at the next larger budget)")
+    if not lines:
+        return ["The observed risk never falls as the budget shrinks."]
+    return [f"The observed risk is not monotone for {listed(lines)}. The guarantee does not need that."]
+
+
+def _errors(found: SafeBudgets) -> list[str]:
+    paired = found.paired
+    broken = paired[paired[["error", "reference_error"]].notna().any(axis=1)].drop_duplicates("prompt")
+    if found.criterion.by not in ("answer", "score") or broken.empty:
+        return []
+    named = [
+        f"{line.task} {int(line.index_in_task) + 1} ({line.error or line.reference_error})"
+        for line in broken.rename(columns={"index": "index_in_task"}).head(SHOWN_ERRORS).itertuples()
+    ]
+    more = f" and {len(broken) - SHOWN_ERRORS} more" if len(broken) > SHOWN_ERRORS else ""
+    return [f"The metric raised an error on {prompts(len(broken))}, counted as changed: {listed(named)}{more}."]

@@ -1,0 +1,125 @@
+"""The page Safe budget: the answer with its guarantee, the prompts that change, and the evaluation that it queues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from app.base.text import plain
+from kvlab import jobs
+from kvlab.evaluate.request import EvalJob, EvalRequest, SampleJob
+from kvlab.evaluate.results.rows import ROWS
+from kvlab.figures import risk
+from kvlab.requests.compare import MethodChoice
+from kvlab.results.risk.safe_budget import safe_budget
+from tests.pages.test_board_page import told
+from tests.results.risk_rows import rows_of
+
+Open = Callable[..., AppTest]
+WRONG = {"h2o": [0, 20, 60], "snapkv": [0, 1, 60]}
+
+
+@pytest.fixture(autouse=True)
+def nothing_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No rows of mini but those a test writes; reading the shipped ones takes seconds."""
+    monkeypatch.setattr("app.evaluation.quality_form.shipped_rows", pd.DataFrame)
+
+
+def written(root: Path, rows: pd.DataFrame, name: str = "mine") -> None:
+    """The rows as an evaluation's folder."""
+    folder = root / "eval" / name
+    folder.mkdir(parents=True)
+    values = [{key: None if pd.isna(value) else value for key, value in row.items()} for row in rows.to_dict("records")]
+    pq.write_table(pa.Table.from_pylist(values, schema=ROWS), folder / "part-000000.parquet")
+
+
+def test_the_answer_the_prompts_and_the_flips_are_shown(runs_root: Path, open_page: Open) -> None:
+    written(runs_root, rows_of(WRONG, 150, full_wrong=5).assign(answer='["7"]'))
+    page = open_page("safe_budget", tolerance="5")
+    assert not page.exception
+    (answer,) = page.success
+    assert plain("snapkv at 50 % is safe (the fewest bytes of 2 methods): with 95 % confidence") in answer.value
+    text = told(page)
+    assert "h2o: safe at 90 %. Not certified at 50 %: 20 of 150 here" in text
+    assert "right on 145 of 150 prompts" in text
+    tables = [frame.value for frame in page.dataframe]
+    risks, shown, flips, pairs = tables
+    assert risks["changed"].tolist() == [0, 20, 60, 0, 1, 60]
+    assert set(shown["method"]) == {"h2o"} or set(shown["method"]) == {"snapkv"}
+    assert flips["right to wrong"].tolist() == [0, 20, 60, 0, 1, 60]
+    assert pairs["in common %"].tolist()[1:] == [5, 100]
+    page = page.selectbox(key="changed_arm").set_value("snapkv").run()
+    page = page.selectbox(key="changed_at").set_value("50 %").run()
+    assert page.dataframe[1].value["prompt"].tolist() == [1]
+    page.button(key="record_changed").click().run()
+    (job,) = jobs.list_jobs(runs_root)
+    request = jobs.request_of(runs_root, job.job_id)
+    assert isinstance(request, SampleJob)
+    assert request.request.choices == (MethodChoice(method="snapkv", budget=0.5),)
+    assert request.request.samples == 1
+
+
+def test_what_cannot_be_certified_is_one_sentence(runs_root: Path, open_page: Open) -> None:
+    written(runs_root, rows_of(WRONG, 150))
+    page = open_page("safe_budget", tolerance="0.5")
+    assert not page.exception and not page.success
+    assert [box.value for box in page.warning] == [
+        plain(
+            "At least 736 prompts are needed to certify 0.5 % with 95 % confidence for 2 methods and groups, even if "
+            "none changes; there are 150: give more prompts, or accept a larger tolerance."
+        )
+    ]
+
+
+def test_prompts_without_answers_are_compared_by_text(runs_root: Path, open_page: Open) -> None:
+    written(runs_root, rows_of(WRONG, 150).assign(metric="unscored", score=None))
+    page = open_page("safe_budget")
+    assert not page.exception
+    (answer,) = page.success
+    assert plain("get another text than from the full cache") in answer.value
+
+
+def test_nothing_is_certified_while_it_is_measured(runs_root: Path, open_page: Open) -> None:
+    written(runs_root, rows_of(WRONG, 150))
+    job = jobs.submit(runs_root, EvalJob(name="mine", request=EvalRequest(model="mini")), "somebody")
+    page = open_page("safe_budget")
+    assert not page.exception and not page.success
+    assert any("is being measured" in box.value for box in page.info)
+    jobs.cancel(runs_root, job)
+    assert open_page("safe_budget").success
+
+
+@pytest.mark.usefixtures("commands_here")
+def test_the_form_queues_a_ladder_and_kl_where_it_is_asked_for(
+    runs_root: Path, open_page: Open, started_workers: list
+) -> None:
+    page = open_page("safe_budget", methods="H2O", safe_budget_view="New evaluation")
+    assert not page.exception
+    page.text_input(key="eval_name").set_value("ladder")
+    page = page.toggle(key="eval_forced").set_value(True).run()
+    page.button(key="evaluate").click().run()
+    (job,) = jobs.list_jobs(runs_root)
+    request = jobs.request_of(runs_root, job.job_id)
+    assert isinstance(request, EvalJob) and request.request.forced
+    budgets = [choice.budget for choice in request.request.choices]
+    assert budgets == sorted(budgets, reverse=True) and (budgets[0], budgets[-1]) == (0.9, 0.05)
+    assert request.request.samples == 150 and started_workers
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_figure_shows_what_is_certified(theme: str) -> None:
+    safe = safe_budget(rows_of(WRONG, 150), tolerance=0.05)
+    figure = risk.risk_against_budget(safe.table, 0.05, "prompts that lose their answer", theme)
+    drawn = {trace.name: trace for trace in figure.data}
+    assert list(figure.layout.xaxis.categoryarray) == ["20 %", "50 %", "90 %"]
+    filled = {name: [not symbol.endswith("-open") for symbol in trace.marker.symbol] for name, trace in drawn.items()}
+    assert filled == {"h2o": [False, False, True], "snapkv": [False, True, True]}
+    top = figure.layout.yaxis.range[1]
+    assert top > 4 * 0.05 and top < 1, "the tolerance can be seen"
+    assert "Smallest safe budget: h2o 90 %, snapkv 50 %." in risk.read_risk_against_budget(safe.table, 0.05)
