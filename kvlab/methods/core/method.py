@@ -27,12 +27,11 @@ from kvlab.common.validation import shown
 from kvlab.methods.core.packed_size import packed_sizes
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.published_settings import DEFAULT, PAPER, Preset
-from kvlab.methods.wrappers.whole_pages import PAGE_HEADS, PAGE_RULES, in_whole_pages
+from kvlab.methods.wrappers.page_selector import PAGE_HEADS, PAGE_RULES, in_whole_pages
 from kvlab.plugins.origin import KVLAB, Origin
 from kvlab.plugins.registry import Registry
 from kvlab.requests.budget import STORE_RULES, Amount, Budget, window_note
 from kvlab.stores import NATIVE, STORES, store_of, store_under
-
 
 PAGES = ("page", "page_rule", "page_heads")
 
@@ -111,9 +110,10 @@ class Method(BaseModel, ABC):
     @model_serializer(mode="wrap")
     def _without_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Settings as saved in runs; as in older ones, without pages of one token and a store that is native anyway."""
-        hidden = {("store", NATIVE)} if type(self).model_fields["store"].default == NATIVE else set()
-        unpaged = PAGES if self.page == 1 else ()
-        return {name: value for name, value in dump(self).items() if name not in unpaged and (name, value) not in hidden}
+        hidden = {*PAGES} if self.page == 1 else set()
+        if self.store == type(self).model_fields["store"].default == NATIVE:
+            hidden.add("store")
+        return {name: value for name, value in dump(self).items() if name not in hidden}
 
     @abstractmethod
     def pipeline(self) -> Pipeline:
