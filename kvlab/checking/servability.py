@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -14,7 +14,8 @@ from torch import Tensor
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.common.assets import asset_path
 from kvlab.methods import Method, make_method
-from kvlab.methods.core.contract import Capabilities, Selector
+from kvlab.methods.core.contract import Capabilities, capabilities_of
+from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import Seen, Slots, View
 from kvlab.models.load import LoadedModel
@@ -23,7 +24,9 @@ from kvlab.stores import NATIVE
 
 # What the attributes of a pass give, as an engine must provide it.
 READS = {
-    **dict.fromkeys(("column_mass", "column_max", "column_rms", "last_mass", "last_logits", "recalled_mass"), ATTENTION),
+    **dict.fromkeys(
+        ("column_mass", "column_max", "column_rms", "last_mass", "last_logits", "recalled_mass"), ATTENTION
+    ),
     **dict.fromkeys(("query", "logits_of", "recalled_logits", "recalled_queries", "project_queries"), QUERIES),
     "hidden_states": HIDDEN,
 }
@@ -44,7 +47,7 @@ def check_servability(
     buffer = {"buffer": BUFFER} if "buffer" in type(method).model_fields else {}
     watch = Watch()
     cache = make_cache(loaded, method.model_copy(update={"store": NATIVE, **buffer}), budget, observer=watch)
-    watched(cache, watch)
+    cache.settings.pipeline = WatchedPipeline.of(cache.settings.pipeline, watch)
     whole = full_states(loaded, tokens)
     with torch.inference_mode():
         loaded.model(ids[:, :tokens], past_key_values=cache)
@@ -141,8 +144,13 @@ class WatchedSeen:
         return getattr(self._seen, name)
 
 
+def watched_view(view: View, watch: Watch) -> View:
+    """The view with a watched pass."""
+    return replace(view, seen=WatchedSeen(view.seen, watch))  # type: ignore[arg-type]
+
+
 class WatchedPart:
-    """A part of a pipeline that gets watched passes; everything else is the part's own."""
+    """A scorer or an allocator that gets watched passes; everything else is the part's own."""
 
     def __init__(self, part: Any, watch: Watch) -> None:
         self._part, self._watch = part, watch
@@ -153,7 +161,7 @@ class WatchedPart:
     @property
     def capabilities(self) -> Capabilities:
         """The part's own, whose functions get watched passes too."""
-        own = self._part.capabilities
+        own = capabilities_of(self._part)
         names = ("accumulate", "recall", "rehearsed", "note")
         return replace(own, **{name: self._with_watch(getattr(own, name)) for name in names})
 
@@ -170,21 +178,25 @@ class WatchedPart:
 
     def head_budgets(self, view: View) -> Tensor | None:
         """An allocator's."""
-        return self._part.head_budgets(self._of(view))  # type: ignore[no-any-return]
-
-    def settle(self, view: View, select: Selector) -> Plan:
-        """A settler's."""
-        return self._part.settle(self._of(view), select)  # type: ignore[no-any-return]
-
-    def _of(self, view: View) -> View:
-        return replace(view, seen=WatchedSeen(view.seen, self._watch))  # type: ignore[arg-type]
+        return self._part.head_budgets(watched_view(view, self._watch))  # type: ignore[no-any-return]
 
 
-def watched(cache: CompressedCache, watch: Watch) -> None:
-    """Let the parts of the cache's pipeline get watched passes."""
-    own = cache.settings.pipeline
-    parts: dict[str, Any] = {part: WatchedPart(getattr(own, part), watch) for part in ("score", "allocate", "settle")}
-    cache.settings.pipeline = replace(own, **parts)
+@dataclass(frozen=True)
+class WatchedPipeline(Pipeline):
+    """A pipeline whose parts get watched passes."""
+
+    watch: Watch = field(default_factory=Watch, compare=False)
+
+    @classmethod
+    def of(cls, own: Pipeline, watch: Watch) -> WatchedPipeline:
+        """The same pipeline, watched."""
+        parts: dict[str, Any] = {one.name: getattr(own, one.name) for one in fields(Pipeline)}
+        parts |= {name: WatchedPart(parts[name], watch) for name in ("score", "allocate")}
+        return cls(**parts, watch=watch)
+
+    def plan(self, view: View) -> Plan:
+        """The decision, from a watched pass."""
+        return super().plan(watched_view(view, self.watch))
 
 
 def text_ids(loaded: LoadedModel, tokens: int) -> Tensor:
@@ -238,7 +250,9 @@ def held_by(cache: CompressedCache, whole: tuple[tuple[Tensor, Tensor], ...]) ->
         merged |= not (stays or moves)
         changed |= not _equal(slots.values[0], of_values, prompt)
         shift = missing.masked_fill(~valid, -1)
-        gaps.append(not (moves and rotary is not None) and bool(((shift != shift.amax(-1, keepdim=True)) & valid).any()))
+        gaps.append(
+            not (moves and rotary is not None) and bool(((shift != shift.amax(-1, keepdim=True)) & valid).any())
+        )
     by_head, by_layer = held_counts(np.stack(counts))
     apart = any(own != heads[0] for heads in rows for own in heads)
     return Held(by_head, by_layer, apart, any(gaps), mass, merged, changed)

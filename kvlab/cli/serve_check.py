@@ -1,0 +1,103 @@
+"""`kvlab serve-check`: what a serving engine would have to hold for a method."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from kvlab.cli.options.model import Device, Model
+from kvlab.cli.options.tables import print_wide
+from kvlab.common.errors import UserError
+from kvlab.requests.budget import Budget
+from kvlab.requests.method_spec import parse_spec, split_list
+from kvlab.serving.levels import PAGES, Servability
+from kvlab.serving.method_table import FURTHER, with_table, write_csv
+
+
+def serve_check(
+    methods: Annotated[str | None, typer.Argument(help="comma-separated, such as h2o,snapkv:page=16")] = None,
+    every: Annotated[bool, typer.Option("--all", help="every method")] = False,
+    budget: Annotated[str, typer.Option(help="a share of the prompt, or slots per KV head")] = "0.2",
+    tokens: Annotated[int, typer.Option(min=32, help="length of the text")] = 384,
+    model: Model = "mini",
+    device: Device = "auto",
+    write: Annotated[
+        Path | None, typer.Option(help="with --all: put the table between the marks of this Markdown file, and ship it")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False,
+) -> None:
+    """Run methods on a text and say what a serving engine would have to hold for each.
+
+    Level 0: an unmodified engine. 1: a logical length besides the physical one. 2: numbers of slots per layer. 3: per
+    head. 4: a bias per slot, or merged keys. Beside it: what a method reads, when it acts, and the share of slots that
+    pages really free, as a page with one kept slot stays. docs/serving.md explains the columns.
+    """
+    specs = _specs(methods, every, write)
+    rows = _checked(specs, budget, tokens, model, device)
+    if write is not None:
+        write_table(rows, write)
+    if as_json:
+        typer.echo(json.dumps([row.as_data() for row in rows], indent=2))
+    elif len(rows) == 1:
+        _show(rows[0])
+    else:
+        _list(rows)
+
+
+def _specs(methods: str | None, every: bool, write: Path | None) -> list[str]:
+    from kvlab.methods import registered
+
+    if every == (methods is not None):
+        raise UserError("Name methods to check, such as `kvlab serve-check h2o,snapkv:page=16`, or give --all.")
+    if write is not None and not every:
+        raise UserError("--write needs --all: the table holds every method.")
+    return [*registered(), *FURTHER] if every else split_list(methods or "")
+
+
+def _checked(specs: list[str], budget: str, tokens: int, model: str, device: str) -> list[Servability]:
+    from kvlab.checking.servability import check_servability
+    from kvlab.methods import make_method
+    from kvlab.models.load import load_model
+
+    amount = Budget.parse(budget).amount
+    made = [(spec, make_method(name, **values)) for spec in specs for name, values in [parse_spec(spec)]]
+    loaded = load_model(model, device)
+    return [check_servability(method, loaded, amount, tokens, name=spec) for spec, method in made]
+
+
+def write_table(rows: list[Servability], file: Path) -> None:
+    """Put the table into a document, and into the file that ships with kvlab."""
+    try:
+        text = file.read_text(encoding="utf-8")
+        file.write_text(with_table(text, rows), encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"{file} cannot be read and written ({error.strerror or error}): name a Markdown file."
+        ) from error
+    write_csv(rows)
+
+
+def _show(row: Servability) -> None:
+    table = Table("property", row.method)
+    for name, value in row.lines():
+        table.add_row(name, value)
+    print_wide(table)
+
+
+def _list(rows: list[Servability]) -> None:
+    freed = [f"freed, page {page}" for page in PAGES]
+    table = Table("method", "level", "why", "reads", "decoding", "second pass", *freed, "one page table")
+    for row in rows:
+        shares = [*(row.freed[page].layer for page in PAGES), row.freed[PAGES[0]].model]
+        acts = ["yes" if holds else "" for holds in (row.decodes, row.second_pass)]
+        table.add_row(
+            row.method, str(row.level), row.held.why, row.needs, *acts, *(f"{100 * share:.0f} %" for share in shares)
+        )
+    table.caption = (
+        f"freed: slots in pages of which a layer keeps nothing; one page table for all layers: page {PAGES[0]}"
+    )
+    print_wide(table)
