@@ -91,7 +91,8 @@ MAY_IMPORT = {
     "report": {"analysis", "browser", "figures", "library", "trace"},
     "restore": {"analysis", "attention", "cache", "engine", "methods", "models", "trace"},
     "results": {"analysis", "evaluate", "trace"},
-    "serving": {"analysis", "trace"},
+    # Sizes and speeds of a plan, and what runs have recorded; free of torch.
+    "serving": {"analysis", "model_info", "planning", "trace"},
     "stores": set(),
     "sweep": {"engine", "evaluate", "models"},
     "tasks": {"models"},

@@ -19,8 +19,8 @@ from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import Seen, Slots, View
 from kvlab.models.load import LoadedModel
+from kvlab.requests.budget import NATIVE
 from kvlab.serving.levels import ATTENTION, HIDDEN, PAGES, QUERIES, Freed, Held, Servability, held_counts
-from kvlab.stores import NATIVE
 
 # What the attributes of a pass give, as an engine must provide it.
 READS = {
