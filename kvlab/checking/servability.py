@@ -43,7 +43,8 @@ def check_servability(
     Methods that decide after several generated tokens do so after 8, so that a short run shows it. Slots are held
     natively, as rounding is the store's matter. `name` replaces the method's name.
     """
-    ids = text_ids(loaded, tokens + STEPS)
+    steps = STEPS + method.page - 1  # as whole pages may leave so much room
+    ids = text_ids(loaded, tokens + steps)
     buffer = {"buffer": BUFFER} if "buffer" in type(method).model_fields else {}
     watch = Watch()
     cache = make_cache(loaded, method.model_copy(update={"store": NATIVE, **buffer}), budget, observer=watch)
@@ -52,13 +53,11 @@ def check_servability(
     with torch.inference_mode():
         loaded.model(ids[:, :tokens], past_key_values=cache)
         kept, held = kept_tokens(cache, tokens), held_by(cache, whole)
-        watch.decoding, lost, before = True, False, kept_tokens(cache, tokens + STEPS)
-        for step in range(STEPS):
+        watch.decoding = True
+        for step in range(steps):
             loaded.model(ids[:, tokens + step : tokens + step + 1], past_key_values=cache)
-            now = kept_tokens(cache, tokens + STEPS)
-            lost |= bool((before & ~now).any())
-            before = now
-    later = held_by(cache, whole)
+    later, last = held_by(cache, whole), kept_tokens(cache, tokens + steps)
+    lost = bool((kept & ~last[..., :tokens]).any()) or not last[..., tokens:].all()
     held = replace(
         held,
         log_mass=held.log_mass or later.log_mass,

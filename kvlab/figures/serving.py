@@ -22,7 +22,7 @@ LINES = (
     Line("layer", "pages, a table per layer", "blue", "solid"),
     Line("slots", "slots the method keeps", "grey", "dot"),
 )
-CELL, MOST_CELLS = 15, 900
+CELL, LEAST_CELL, MOST_ROWS, MOST_CELLS = 26, 6, 40, 225
 
 
 def freed_by_run(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
@@ -50,8 +50,9 @@ def read_freed_by_run(frame: pd.DataFrame) -> str:
         return "No run drops anything, so no page becomes free."
     best, worst = (compressed.loc[place] for place in (compressed["layer"].idxmax(), compressed["layer"].idxmin()))
     told = (
-        f"{best['label']} drops {percent(best['dropped'])} of the prompt's slots, and pages of {int(best['page'])} free "
-        f"{percent(best['layer'])} where a layer has a page table ({percent(best['model'])} where all layers share one)"
+        f"{best['label']} drops {percent(best['dropped'])} of the prompt's slots, and pages of {int(best['page'])} "
+        f"free {percent(best['layer'])} where a layer has a page table ({percent(best['model'])} where all layers "
+        "share one)"
     )
     if len(compressed) == 1:
         return f"{told}."
@@ -73,9 +74,9 @@ def read_pages_over_steps(frame: pd.DataFrame) -> str:
     own = frame[frame["sharing"] == "layer"]
     first, last = own.iloc[0], own.iloc[-1]
     return (
-        f"After the prompt {percent(first['fragmentation'])} of the slots in the pages that stay hold nothing, at step "
-        f"{int(last['step'])} {percent(last['fragmentation'])} (a page table per layer): {last['paged']:,.0f} slots of a "
-        f"head are held for {last['slots']:,.0f} that are used."
+        f"After the prompt {percent(first['fragmentation'])} of the slots in the pages that stay hold nothing, at "
+        f"step {int(last['step'])} {percent(last['fragmentation'])} (a page table per layer): {last['paged']:,.0f} "
+        f"slots of a head are held for {last['slots']:,.0f} that are used."
     )
 
 
@@ -91,15 +92,16 @@ def pages_map(frame: pd.DataFrame, page: int, theme: Theme = "light") -> go.Figu
     used = table.to_numpy(np.float32)
     layers, pages = [str(layer) for layer in table.index], table.columns.to_numpy()
     heat = go.Heatmap(
-        z=np.where(used > 0, used, np.nan), x=pages, y=layers, xgap=1 if len(pages) < MOST_CELLS // 4 else 0, ygap=1,
+        z=np.where(used > 0, used, np.nan), x=pages, y=layers, xgap=1 if len(pages) < MOST_CELLS else 0, ygap=1,
         zmin=0, zmax=100, colorscale=SEQUENTIAL[theme], hoverongaps=False,
         colorbar=colour_bar_below("used slots of a page (%)", theme),
         hovertemplate="layer %{y}, page %{x}: %{z:.0f} % of its slots are used<extra></extra>",
     )  # fmt: skip
-    figure, height = go.Figure(heat), 150 + CELL * max(len(layers), 6)
+    cell = CELL if len(layers) <= MOST_ROWS // 2 else max(LEAST_CELL, CELL * MOST_ROWS // (2 * len(layers)))
+    figure, height = go.Figure(heat), 190 + cell * len(layers)
     finish(figure, title=f"Pages of {page} that stay", x="page", y="layer", theme=theme, height=height, legend=False)
     figure.update_layout(margin_b=110)
-    every = round_distance(14 / CELL)
+    every = round_distance(14 / cell)
     return figure.update_yaxes(autorange="reversed", type="category", tickvals=layers[::every], showgrid=False)
 
 
@@ -109,8 +111,8 @@ def read_pages_map(frame: pd.DataFrame) -> str:
     free, used = 1 - len(stays) / len(frame), stays["kept"].sum() / stays["slots"].sum()
     nowhere = frame.groupby("page")["kept"].sum().eq(0).mean()
     return (
-        f"{percent(free)} of {plural(len(frame), 'page')} (each holds all heads of a layer) are free, and blank; of the "
-        f"slots in the others {percent(used)} are used. {percent(nowhere)} of the pages are free in every layer."
+        f"{percent(free)} of {plural(len(frame), 'page')} (each holds all heads of a layer) are free, and blank; of "
+        f"the slots in the others {percent(used)} are used. {percent(nowhere)} of the pages are free in every layer."
     )
 
 
@@ -139,6 +141,6 @@ def read_users_by_budget(frame: pd.DataFrame) -> str:
     what = "requests per second within the limits"
     return (
         f"At {percent(small['budget'])} of the slots the same memory serves {number(small['rate_ratio'])} times the "
-        f"{what}: {number(small['rate'])} instead of {number(full['rate'])}, with {number(small['together'])} instead of "
-        f"{number(full['together'])} requests in memory together."
+        f"{what}: {number(small['rate'])} instead of {number(full['rate'])}, with {number(small['together'])} instead "
+        f"of {number(full['together'])} requests in memory together."
     )

@@ -18,7 +18,6 @@ LEVELS = (
     "a number of slots per head",
     "a bias per slot, merged keys, or a state besides the slots",
 )
-SHORT_LEVELS = ("unmodified", "logical length", "per layer", "per head", "bias or merged keys")
 ATTENTION, QUERIES, HIDDEN = "attention weights", "queries", "hidden states"
 
 

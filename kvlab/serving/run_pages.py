@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.lineage.wall import Fate, Wall, wall_of
-from kvlab.serving.levels import PAGES, SHORT_LEVELS, Freed, Held, Servability, held_counts, touched
+from kvlab.analysis.lineage.wall import Fate, Wall
+from kvlab.serving.levels import PAGES, Freed, Held, Servability, held_counts, touched
 from kvlab.serving.method_table import measured
 from kvlab.trace.reader import Run
 
@@ -22,13 +22,13 @@ def kept_at(wall: Wall, step: int) -> np.ndarray:
     return kept.reshape(len(wall.layers), wall.heads, -1)
 
 
-def run_servability(run: Run) -> Servability:
-    """Level and freed pages of a run of level full, after its prompt.
+def run_servability(run: Run, wall: Wall) -> Servability:
+    """Level and freed pages of a run of level full, after its prompt; `wall` is the run's.
 
     Counts and positions come from the run's events. What events do not say (log mass, state, and what decisions read)
     is the method's as measured (`kvlab.serving.method_table`); unknown for methods from plug-ins.
     """
-    record, wall = run.record, wall_of(run)
+    record = run.record
     tokens = record.prompt_tokens
     kept = kept_at(wall, 0)[..., :tokens]
     last = kept_at(wall, int(wall.steps[-1]))
@@ -65,14 +65,13 @@ def _has_gaps(kept: np.ndarray) -> bool:
     return bool((from_first & ~kept).any())
 
 
-def pages_over_steps(run: Run, page: int) -> pd.DataFrame:
+def pages_over_steps(wall: Wall, page: int) -> pd.DataFrame:
     """One row per step (at most `MOST_STEPS`) and sharing: pages of `page` tokens that stay allocated.
 
     Columns: step, sharing (head, layer or model), slots (mean kept slots per head), paged (mean slots of the touched
     pages per head), read (tokens read), freed (share of the read tokens' pages that are free), fragmentation (share of
     the touched pages' slots that hold nothing).
     """
-    wall = wall_of(run)
     chosen = np.unique(np.linspace(0, len(wall.steps) - 1, min(len(wall.steps), MOST_STEPS)).round().astype(int))
     rows = []
     for step in wall.steps[chosen]:
@@ -88,31 +87,28 @@ def pages_over_steps(run: Run, page: int) -> pd.DataFrame:
 
 
 def servability_table(rows: Sequence[Servability]) -> pd.DataFrame:
-    """One row per method or run, for tables: level, reason, needs, and freed shares."""
+    """One row per method, for tables: level, reason, shares of slots freed in %, and needs."""
     return pd.DataFrame(
         {
             "method": row.method,
-            "title": row.title,
             "level": row.level,
-            "needs": SHORT_LEVELS[row.level],
             "why": row.held.why,
+            **{f"freed at page {page} (%)": round(100 * row.freed[page].layer, 1) for page in row.freed},
+            **{f"one page table, {page} (%)": round(100 * row.freed[page].model, 1) for page in row.freed},
+            "kept (%)": round(100 * row.kept, 1),
             "per head": row.held.by_head,
             "per layer": row.held.by_layer,
             "reads": row.needs,
             "acts while decoding": row.decodes,
             "second pass": row.second_pass,
             "store": row.store,
-            "kept": row.kept,
-            **{f"freed {page}": row.freed[page].layer for page in row.freed},
-            **{f"freed {page}, one page table": row.freed[page].model for page in row.freed},
         }
         for row in rows
     )
 
 
-def pages_map(run: Run, page: int, step: int) -> pd.DataFrame:
+def pages_map(wall: Wall, page: int, step: int) -> pd.DataFrame:
     """One row per layer and page: kept slots in it over all heads, and slots that an engine holds for it."""
-    wall = wall_of(run)
     kept = kept_at(wall, step)
     layers, heads, read = kept.shape
     missing = -read % page
@@ -128,9 +124,15 @@ def pages_map(run: Run, page: int, step: int) -> pd.DataFrame:
 
 def freed_by_run(rows: Sequence[Servability], page: int) -> pd.DataFrame:
     """One row per run: shares of the prompt's slots that the method drops, and that pages of `page` tokens free."""
-    freed = ((row, row.freed[page]) for row in rows)
     return pd.DataFrame(
-        {"label": row.title, "method": row.method, "level": row.level, "page": page, "dropped": 1 - row.kept,
-         "layer": own.layer, "model": own.model}
-        for row, own in freed
-    )  # fmt: skip
+        {
+            "label": f"{row.title} · level {row.level}",
+            "method": row.method,
+            "level": row.level,
+            "page": page,
+            "dropped": 1 - row.kept,
+            "layer": row.freed[page].layer,
+            "model": row.freed[page].model,
+        }
+        for row in rows
+    )
