@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from kvlab.figures.base.lines import Line, add_lines
 from kvlab.figures.base.palette import HUES, SEQUENTIAL, Theme, pick
-from kvlab.figures.base.template import colour_bar_below, finish, round_distance
+from kvlab.figures.base.template import axis_height, colour_bar_below, finish, layer_axis
 from kvlab.figures.base.words import number, percent, plural
 
 BARS = (
@@ -22,7 +22,6 @@ LINES = (
     Line("layer", "pages, a table per layer", "blue", "solid"),
     Line("slots", "slots the method keeps", "grey", "dot"),
 )
-CELL, LEAST_CELL, MOST_ROWS, MOST_CELLS = 26, 6, 40, 225
 
 
 def freed_by_run(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
@@ -89,20 +88,19 @@ def _by_sharing(frame: pd.DataFrame) -> pd.DataFrame:
 def pages_map(frame: pd.DataFrame, page: int, theme: Theme = "light") -> go.Figure:
     """Used share of every page, layers down and pages across; free pages are blank. From `run_pages.pages_map`."""
     table = 100 * frame.pivot(index="layer", columns="page", values="share")
-    used = table.to_numpy(np.float32)
-    layers, pages = [str(layer) for layer in table.index], table.columns.to_numpy()
+    used, layers = table.to_numpy(np.float32), table.index.tolist()
+    pixels = axis_height(layers)
     heat = go.Heatmap(
-        z=np.where(used > 0, used, np.nan), x=pages, y=layers, xgap=1 if len(pages) < MOST_CELLS else 0, ygap=1,
+        z=np.where(used > 0, used, np.nan), x=page * table.columns.to_numpy(), y=layers, ygap=1,
         zmin=0, zmax=100, colorscale=SEQUENTIAL[theme], hoverongaps=False,
         colorbar=colour_bar_below("used slots of a page (%)", theme),
-        hovertemplate="layer %{y}, page %{x}: %{z:.0f} % of its slots are used<extra></extra>",
+        hovertemplate="layer %{y}, page from token %{x}: %{z:.0f} % of its slots are used<extra></extra>",
     )  # fmt: skip
-    cell = CELL if len(layers) <= MOST_ROWS // 2 else max(LEAST_CELL, CELL * MOST_ROWS // (2 * len(layers)))
-    figure, height = go.Figure(heat), 190 + cell * len(layers)
-    finish(figure, title=f"Pages of {page} that stay", x="page", y="layer", theme=theme, height=height, legend=False)
-    figure.update_layout(margin_b=110)
-    every = round_distance(14 / cell)
-    return figure.update_yaxes(autorange="reversed", type="category", tickvals=layers[::every], showgrid=False)
+    figure, title = go.Figure(heat), f"Pages of {page} that stay"
+    x, height = "position in the text", pixels + 190
+    finish(figure, title=title, x=x, y="layer", theme=theme, height=height, legend=False)
+    figure.update_layout(margin_b=120)
+    return figure.update_yaxes(showgrid=False, **layer_axis(layers, pixels)).update_xaxes(showgrid=False)
 
 
 def read_pages_map(frame: pd.DataFrame) -> str:
