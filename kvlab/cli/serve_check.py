@@ -52,6 +52,9 @@ def serve_check(
     write: Annotated[
         Path | None, typer.Option(help="with --all: put the table between the marks of this Markdown file, and ship it")
     ] = None,
+    export: Annotated[
+        str | None, typer.Option(help="print a policy skeleton for vllm, trtllm or sglang; one method")
+    ] = None,
     *,
     simulated: CapacityOptions,
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False,
@@ -69,10 +72,14 @@ def serve_check(
         _capacity(simulated, model, methods, as_json)
         return
     specs = _specs(methods, every, write)
+    if export is not None and len(specs) != 1:
+        raise UserError("--export writes the skeleton of one method: name one.")
     rows = _checked(specs, budget, tokens, model, device)
     if write is not None:
         write_table(rows, write)
-    if as_json:
+    if export is not None:
+        typer.echo(_skeleton(rows[0], export), nl=False)
+    elif as_json:
         typer.echo(json.dumps([row.as_data() for row in rows], indent=2))
     elif len(rows) == 1:
         _show(rows[0])
@@ -99,6 +106,17 @@ def _checked(specs: list[str], budget: str, tokens: int, model: str, device: str
     made = [(spec, make_method(name, **values)) for spec in specs for name, values in [parse_spec(spec)]]
     loaded = load_model(model, device)
     return [check_servability(method, loaded, amount, tokens, name=spec) for spec, method in made]
+
+
+def _skeleton(row: Servability, engine: str) -> str:
+    from kvlab.methods import make_method
+    from kvlab.serving.policy_skeleton import skeleton
+
+    name, values = parse_spec(row.method)
+    method = make_method(name, **values)
+    pipeline = method.paged_pipeline()
+    parts = {part: type(getattr(pipeline, part)).__name__ for part in ("score", "allocate", "select", "settle")}
+    return skeleton(row, engine, parts, method.model_dump(mode="json"))
 
 
 def write_table(rows: list[Servability], file: Path) -> None:
