@@ -97,12 +97,12 @@ def touched(kept: np.ndarray, page: int) -> np.ndarray:
     """Pages (..., pages) bool with a kept slot, of `kept` (..., tokens) bool."""
     missing = -kept.shape[-1] % page
     padded = np.pad(kept, [(0, 0)] * (kept.ndim - 1) + [(0, missing)])
-    return padded.reshape(*kept.shape[:-1], -1, page).any(-1)
+    return np.asarray(padded.reshape(*kept.shape[:-1], -1, page).any(-1))
 
 
 def freed_share(kept: np.ndarray, page: int, axes: tuple[int, ...] = (1,)) -> float:
     """Share of slots in pages without a kept slot, where the heads along `axes` share a page table."""
-    together = kept.any(axes, keepdims=True) if axes else kept
+    together = np.asarray(kept.any(axes, keepdims=True)) if axes else kept
     pages = touched(together, page)
     size = np.full(pages.shape[-1], page)
     size[-1] -= -kept.shape[-1] % page

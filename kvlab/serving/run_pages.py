@@ -80,7 +80,7 @@ def pages_over_steps(wall: Wall, page: int) -> pd.DataFrame:
         size = np.full(-(-read // page), page)
         size[-1] -= -read % page
         for sharing, axes in (("head", ()), ("layer", (1,)), ("model", (0, 1))):
-            pages = touched(kept.any(axes, keepdims=True) if axes else kept, page)
+            pages = touched(np.asarray(kept.any(axes, keepdims=True)) if axes else kept, page)
             paged = float((pages * size).sum(-1).mean())
             rows.append((int(step), sharing, slots, paged, read, 1 - paged / read, 1 - slots / paged if paged else 0.0))
     return pd.DataFrame(rows, columns=["step", "sharing", "slots", "paged", "read", "freed", "fragmentation"])
