@@ -7,12 +7,15 @@ from itertools import product
 import pytest
 import torch
 
+from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.checking.case import STEPS, Case, walk
 from kvlab.common.errors import UserError
 from kvlab.methods import make_method, registered
 from kvlab.methods.core.view import Slots, View
 from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.methods.wrappers.page_selector import PAGE_HEADS, PAGE_RULES, WholePages
+from kvlab.methods.wrappers.pin_tokens import keeping
+from kvlab.stores import STORES
 from tests.conformance.variants import SHORT
 
 TOKENS, HEADS, SINKS, RECENT = 43, 2, 3, 5
@@ -90,15 +93,42 @@ def test_every_method_keeps_whole_pages_within_its_budget(heads: str) -> None:
         cache, generated = case.cache(method), 0 if method.pipeline().decode else STEPS - 1
         walk(case.model(), cache, *case.prompt())
         for layer in cache.compressed_layers():
-            slots = layer.slots
-            assert slots is not None and layer.budget is not None
-            rows = [{*slots.position[0, h][slots.valid[0, h]].tolist()} for h in range(slots.valid.shape[1])]
+            assert layer.budget is not None
+            rows = tokens_of(layer)
             assert heads == "each" or all(row == rows[0] for row in rows), name
             for row, budget in zip(rows, layer.budget[0].tolist(), strict=True):
                 assert len(row) <= budget + generated, name
                 whole = {page: {*range(page * length, min(page * length + length, 65))} for page in range(17)}
                 broken = {page for page, tokens in whole.items() if row & tokens and not tokens <= row}
                 assert not broken or budget < length or (name == "keepkv" and broken == {0}), (name, broken)
+
+
+@pytest.mark.parametrize("heads", PAGE_HEADS)
+def test_pinned_tokens_stay_and_a_store_and_padding_change_no_page(heads: str) -> None:
+    case, chosen = Case(tokens=60, budget=0.5), (9, 22, 23)
+    method = make_method("snapkv", **{**SHORT["snapkv"], "page": 4, "page_heads": heads})
+    pinned, plain, packed, padded = (case.cache(method) for _ in range(4))
+    pinned.settings.pipeline = keeping(pinned.settings.pipeline, chosen)
+    packed.settings.store = STORES["int8"]
+    ids, mask = case.prompt()
+    for cache in (pinned, plain, packed):
+        walk(case.model(), cache, ids, mask, steps=1)
+    rows = torch.cat([ids[:, :7], ids], 1), torch.cat([0 * mask[:, :7], mask], 1)
+    walk(case.model(), padded, *rows, steps=1)
+    for cache in (pinned, plain, packed, padded):
+        for layer in cache.compressed_layers():
+            assert layer.slots is not None and (layer.slots.live() <= 30).all()
+    for own, other, third, fourth in zip(
+        *(c.compressed_layers() for c in (pinned, plain, packed, padded)), strict=True
+    ):
+        assert all(set(chosen) <= tokens for tokens in tokens_of(own))
+        assert tokens_of(other) == tokens_of(third) == tokens_of(fourth)
+
+
+def tokens_of(layer: CompressedLayer) -> list[set[int]]:
+    slots = layer.slots
+    assert slots is not None
+    return [{*position[valid].tolist()} for position, valid in zip(slots.position[0], slots.valid[0], strict=True)]
 
 
 def test_what_cannot_be_paged_says_so() -> None:
