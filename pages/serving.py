@@ -59,7 +59,7 @@ def of_runs(run: Run, runs: Sequence[Run]) -> None:
     size = int(one_of("Page", PAGE_SIZES, key="page_size"))
     rows = servability(runs)
     own = next(row for row, one in zip(rows, runs, strict=True) if one is run)
-    st.markdown(plain(f"{own.title}: level {own.level}, it needs {LEVELS[own.level]}") + f" ({plain(own.held.why)}).")
+    st.markdown(plain(f"{own.title} is level {own.level} ({own.held.why}): an engine must hold {LEVELS[own.level]}."))
     table = run_pages.freed_by_run(rows, size)
     figure, reading = figures.freed_by_run(table, page_theme()), figures.read_freed_by_run(table)
     source = joined(of_comparison(runs), page.source(runs[-1]))

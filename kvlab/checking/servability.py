@@ -19,8 +19,8 @@ from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import Seen, Slots, View
 from kvlab.models.load import LoadedModel
-from kvlab.requests.budget import NATIVE
-from kvlab.serving.levels import ATTENTION, HIDDEN, PAGES, QUERIES, Freed, Held, Servability, held_counts
+from kvlab.requests.budget import NATIVE, Amount
+from kvlab.serving.levels import ATTENTION, HIDDEN, PAGES, QUERIES, Freed, Held, Servability, fragmentation, held_counts
 
 # What the attributes of a pass give, as an engine must provide it.
 READS = {
@@ -36,7 +36,7 @@ HAYSTACK = "alice_in_wonderland.txt"
 
 
 def check_servability(
-    method: Method, loaded: LoadedModel, budget: float | int = 0.2, tokens: int = PROMPT_TOKENS, name: str = ""
+    method: Method, loaded: LoadedModel, budget: Amount = 0.2, tokens: int = PROMPT_TOKENS, name: str = ""
 ) -> Servability:
     """What the method leaves of a text of `tokens` tokens at this budget, and after further decode steps.
 
@@ -77,6 +77,7 @@ def check_servability(
         store=method.store,
         kept=float(kept.mean()),
         freed={page: Freed.of(kept, page) for page in PAGES},
+        fragmentation={page: (fragmentation(kept, page), fragmentation(last, page)) for page in PAGES},
     )
 
 

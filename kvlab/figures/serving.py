@@ -34,10 +34,8 @@ def freed_by_run(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
             hovertemplate=f"%{{y}}: %{{x:.1f}} % {name}<extra></extra>",
         )  # fmt: skip
     title = f"Memory that pages of {int(frame['page'].iloc[0])} tokens free"
-    height = 180 + 62 * len(frame)
-    finish(
-        figure, title=title, x="share of the prompt's slots (%), more is better", y="run", theme=theme, height=height
-    )
+    x, height = "share of the prompt's slots, once it was read (%), more is better", 180 + 62 * len(frame)
+    finish(figure, title=title, x=x, y="run", theme=theme, height=height)
     figure.update_xaxes(range=[0, 100])
     return figure.update_layout(barmode="group").update_yaxes(autorange="reversed", type="category", showgrid=False)
 

@@ -121,7 +121,8 @@ def time_from_rows(rows: pd.DataFrame, prompt: float) -> StepTime:
         )
     rows_of = steps["batch"].to_numpy(float)
     design = np.stack([np.ones(len(steps)), rows_of, rows_of * steps["context"].to_numpy(float)], 1)
-    return StepTime(*_not_negative(design, steps["median"].to_numpy(float) / 1e3), prompt=prompt)
+    base, row, slot = _not_negative(design, steps["median"].to_numpy(float) / 1e3)
+    return StepTime(base, row, slot, prompt)
 
 
 def _not_negative(design: np.ndarray, seconds: np.ndarray) -> list[float]:

@@ -10,9 +10,9 @@ import numpy as np
 
 from kvlab.common.formatting import listed
 
-# What an engine needs that holds a cache of this level.
+# What an engine must hold for a cache of this level.
 LEVELS = (
-    "an unmodified engine: a dense prefix, whose length is also its logical length",
+    "nothing new: a dense prefix, whose length is also its logical length",
     "a logical length besides the physical one",
     "a number of slots per layer",
     "a number of slots per head",
@@ -109,6 +109,12 @@ def freed_share(kept: np.ndarray, page: int, axes: tuple[int, ...] = (1,)) -> fl
     return float((~pages * size).sum(-1).mean() / kept.shape[-1])
 
 
+def fragmentation(kept: np.ndarray, page: int) -> float:
+    """Share of the slots in a layer's touched pages that hold nothing; `kept` (layers, heads, tokens) bool."""
+    freed = freed_share(kept, page)
+    return 0.0 if freed == 1 else 1 - float(kept.mean()) / (1 - freed)
+
+
 PAGES = (16, 32)
 
 
@@ -118,6 +124,7 @@ class Servability:
 
     `reads_prompt`, `reads_decode`: of `ATTENTION`, `QUERIES` and `HIDDEN`, what decisions used of the prompt's pass and
     of decode steps. `freed`: by page size, after the prompt. `kept`: mean share of the prompt's slots kept.
+    `fragmentation`: by page size, after the prompt and after the decode steps; empty if it was not measured.
     """
 
     method: str
@@ -130,6 +137,7 @@ class Servability:
     store: str = "native"
     kept: float = 1.0
     freed: dict[int, Freed] = field(default_factory=dict)
+    fragmentation: dict[int, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def level(self) -> int:
@@ -159,6 +167,10 @@ class Servability:
             f"layers share one, {100 * own.head:.0f} % where each head has its own"
             for page, own in self.freed.items()
         ]
+        empty = [
+            f"page {page}: {100 * first:.0f} % of the slots hold nothing, after decoding {100 * last:.0f} %"
+            for page, (first, last) in self.fragmentation.items()
+        ]
         return [
             ("level", f"{self.level}: {LEVELS[self.level]}"),
             ("why", held.why),
@@ -170,6 +182,7 @@ class Servability:
             ("store", self.store),
             ("slots kept", f"{100 * self.kept:.0f} % of the prompt's"),
             *(("slots really freed", words) for words in freed),
+            *(("of the pages that stay", words) for words in empty),
         ]
 
 
