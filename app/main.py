@@ -64,6 +64,7 @@ MENU = {
         ("killed", "Restore the answer", "mystery"),
         ("autopsy", "Needle autopsy", "search_insights"),
         ("memory", "Memory and cost", "memory"),
+        ("serving", "Serving", "dns"),
         ("heads", "Head fingerprints", "fingerprint"),
         ("story", "Story", "bookmarks"),
     ],

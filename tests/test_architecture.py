@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 SHOWING = [
     "server", "trace", "analysis", "figures", "atlas", "results", "jobs", "forms", "catalogue", "model_info",
-    "planning", "library", "report", "documents",
+    "planning", "library", "report", "documents", "serving",
 ]  # fmt: skip
 # What each room may import of the project, beside itself and the shared rooms.
 MAY_IMPORT = {
@@ -45,7 +45,7 @@ MAY_IMPORT = {
     },
     "cache": {"attention", "fitted", "methods", "stores"},
     "catalogue": {"model_info", "planning", "trace"},
-    "checking": {"cache", "methods", "models"},
+    "checking": {"cache", "methods", "models", "serving"},
     "documents": set(),
     "engine": {"attention", "cache", "methods", "models", "planning", "trace"},
     "evaluate": {"attention", "cache", "engine", "fitted", "methods", "models", "tasks"},
@@ -91,6 +91,8 @@ MAY_IMPORT = {
     "report": {"analysis", "browser", "figures", "library", "trace"},
     "restore": {"analysis", "attention", "cache", "engine", "methods", "models", "trace"},
     "results": {"analysis", "evaluate", "trace"},
+    # Sizes and speeds of a plan, and what runs have recorded; free of torch.
+    "serving": {"analysis", "model_info", "planning", "trace"},
     "stores": set(),
     "sweep": {"engine", "evaluate", "models"},
     "tasks": {"models"},

@@ -13,6 +13,7 @@ from app.session.url_state import in_url
 from kvlab.catalogue.methods import MethodEntry
 from kvlab.catalogue.parameters import DEFAULT, PRESET, Parameter, parameters
 
+OF_PAGES = ("page_rule", "page_heads")
 LEFT_TO_METHOD = "chosen by the method"
 
 
@@ -32,8 +33,10 @@ def method_form(entry: MethodEntry, usual: str = DEFAULT) -> dict[str, Any]:
             st.caption("This method has no settings.")
         columns = st.columns(2)
         values: dict[str, Any] = {PRESET: preset}
-        for number, parameter in enumerate(fields):
-            with columns[number % 2]:
+        for parameter in fields:
+            if parameter.name in OF_PAGES and values.get("page", 1) == 1:
+                continue  # one token is no page
+            with columns[(len(values) - 1) % 2]:
                 values[parameter.name] = _widget(entry.name, parameter, preset, entry.reasons.get(parameter.name, ""))
         return values
 

@@ -63,7 +63,7 @@ def make_cache(
     whole_number(compress_every, "compress_every", 1, MOST_NEW_TOKENS)
     whole_number(seed, "The seed", 0, 2**63 - 1)
     amount = Budget.parse(budget) if isinstance(budget, str) else Budget(budget)
-    pipeline = method.pipeline()
+    pipeline = method.paged_pipeline()
     with explain_adapter_mismatch(language_model):
         for with_fitted in (with_feature_maps, with_profile, with_score_heads):
             pipeline = with_fitted(pipeline, language_model, getattr(model, "name", ""))

@@ -27,6 +27,7 @@ from kvlab.cli.report import report
 from kvlab.cli.restore import killed
 from kvlab.cli.runs import export, runs_commands, take_in
 from kvlab.cli.safe_budget import safe_budget
+from kvlab.cli.serve_check import serve_check
 from kvlab.cli.sweep import sweep_commands
 from kvlab.cli.tasks import tasks
 from kvlab.cli.train_mini import train_mini
@@ -46,6 +47,7 @@ commands.command("compare")(with_plugins(compare))
 commands.command("chat")(with_plugins(chat))
 commands.command("killed")(with_plugins(killed))
 commands.command("plan")(with_plugins(plan))
+commands.command("serve-check")(with_plugins(serve_check))
 commands.command("eval")(with_plugins(evaluate))
 commands.command("safe-budget")(with_plugins(safe_budget))
 commands.command("lm-eval")(with_plugins(lm_eval))

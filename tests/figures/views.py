@@ -24,8 +24,10 @@ from kvlab.figures import lineage as rivers
 from kvlab.figures import memory as costs
 from kvlab.figures import regret as regrets
 from kvlab.figures import restore as killeds
+from kvlab.figures import serving as servings
 from kvlab.figures import wall as walls
 from kvlab.requests.restore import Restore
+from kvlab.serving import run_pages
 from kvlab.trace import Run
 from kvlab.trace.restore_results import RestoreResult, SearchResult
 
@@ -45,6 +47,7 @@ def drawn_views(runs: list[Run]) -> Iterator[Drawn]:
     yield from _of_cost(merging)
     yield from _of_decision(merging)
     yield from _of_killed(runs[1])
+    yield from _of_serving(runs[1:3])
     table = health.over_steps(runs)
     yield "health", lambda theme: healths.growth_over_steps(table, theme), healths.read_growth_over_steps(table), table
 
@@ -163,6 +166,21 @@ def _of_killed(run: Run) -> Iterator[Drawn]:
     yield "killed kl", lambda theme: killeds.kl_before_after(kl, theme), killeds.read_kl_before_after(kl), kl
     reading = killeds.read_attention_before_after(looks)
     yield "killed looks", lambda theme: killeds.attention_before_after(looks, (0, 1), theme), reading, looks
+
+
+def _of_serving(runs: list[Run]) -> Iterator[Drawn]:
+    walls = [wall.wall_of(run) for run in runs]
+    rows = [run_pages.run_servability(run, own) for run, own in zip(runs, walls, strict=True)]
+    freed, over = run_pages.freed_by_run(rows, 16), run_pages.pages_over_steps(walls[0], 16)
+    stays = run_pages.pages_map(walls[0], 16, 20)
+    shares = [1.0, 0.5, 0.2]
+    users = pd.DataFrame({"budget": shares, "rate": [1.0, 1.5, 3.1], "together": [10.0, 20.0, 50.0]})
+    users = users.assign(rate_ratio=users["rate"], together_ratio=users["together"] / 10)
+    yield "freed", lambda theme: servings.freed_by_run(freed, theme), servings.read_freed_by_run(freed), freed
+    reading = servings.read_pages_over_steps(over)
+    yield "pages over steps", lambda theme: servings.pages_over_steps(over, 16, theme), reading, over
+    yield "pages map", lambda theme: servings.pages_map(stays, 16, theme), servings.read_pages_map(stays), stays
+    yield "users", lambda theme: servings.users_by_budget(users, theme), servings.read_users_by_budget(users), users
 
 
 def _of_heads(run: Run) -> Iterator[Drawn]:

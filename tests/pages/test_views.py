@@ -24,7 +24,7 @@ from kvlab.trace.stories import Story, View, load_story, save_story
 from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]
-PAGES = ("sag", "lineage", "regret", "wall", "autopsy", "memory", "heads")
+PAGES = ("sag", "lineage", "regret", "wall", "autopsy", "memory", "serving", "heads")
 
 
 def texts(page: AppTest) -> str:

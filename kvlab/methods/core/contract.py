@@ -58,9 +58,11 @@ class Capabilities:
         sinks: number of first tokens it keeps, if fixed; None without sinks.
         bounds: (recent (B, H), sinks (B, H, 1)) tokens protected under a budget (B, H), if it evicts the lowest scores
             outside them; None for any other rule.
+        leaves_room: it may choose more victims than asked for, so that heads end below their budgets.
 
     Attributes of a settler:
         fills_budget: a decision leaves every head that exceeded its budget with exactly its budget.
+        by_selector: exactly the selector's victims leave, however many it chooses, and no slot is made.
         merges: slots need votes and a log mass.
         mass_of_votes: log mass is this times log(votes); None if slots store their own log mass.
         counts_votes: a slot may represent several tokens; False if it only has a log mass.
@@ -97,8 +99,10 @@ class Capabilities:
     protected: Callable[[View], Tensor] | None = None
     sinks: float | int | None = None
     bounds: Callable[[View, Tensor], tuple[Tensor, Tensor]] | None = None
+    leaves_room: bool = False
 
     fills_budget: bool = False
+    by_selector: bool = False
     merges: bool = False
     mass_of_votes: float | None = 0.0
     counts_votes: bool = True
@@ -262,7 +266,7 @@ def capabilities_of(part: Any) -> Capabilities:
 # Attribute names used before `Capabilities`, if they differ.
 _OLD_NAMES = {"counted_state": "counts", "counts_votes": "counts", "reads_logits": "averages"}
 _OF_SCORERS = ("accumulate", "recall", "rehearsed", "note", "rate", "counted_state")
-_NEW = ("in_place", "with_tokenizer", "bounds", "decay")  # never attributes of parts
+_NEW = ("in_place", "with_tokenizer", "bounds", "decay", "leaves_room", "by_selector")  # never attributes of parts
 
 
 def _from_attributes(part: Any) -> Capabilities:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Self
 
 from pydantic import (
     BaseModel,
@@ -15,8 +15,10 @@ from pydantic import (
     JsonValue,
     SerializerFunctionWrapHandler,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_serializer,
+    model_validator,
 )
 from pydantic_core import CoreSchema
 
@@ -25,15 +27,22 @@ from kvlab.common.validation import shown
 from kvlab.methods.core.packed_size import packed_sizes
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.published_settings import DEFAULT, PAPER, Preset
+from kvlab.methods.wrappers.page_selector import PAGE_HEADS, PAGE_RULES, in_whole_pages
 from kvlab.plugins.origin import KVLAB, Origin
 from kvlab.plugins.registry import Registry
 from kvlab.requests.budget import STORE_RULES, Amount, Budget, window_note
 from kvlab.stores import NATIVE, STORES, store_of, store_under
 
+PAGES = ("page", "page_rule", "page_heads")
+
 
 def add_stores(schema: dict[str, Any]) -> None:
     """Add the stores to a field's JSON schema for forms."""
     schema.update(enum=[*STORES])
+
+
+def _one_of(*names: str) -> Callable[[dict[str, Any]], None]:
+    return lambda schema: schema.update(enum=[*names])
 
 
 class Method(BaseModel, ABC):
@@ -47,6 +56,17 @@ class Method(BaseModel, ABC):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     store: str = Field(NATIVE, description="storage format of settled slots", json_schema_extra=add_stores)
+    page: int = Field(1, ge=1, le=1024, description="keep or evict whole pages of this many tokens, as an engine does")
+    page_rule: str = Field(
+        "any",
+        description="order of pages: the best place of a token (any), or mean or maximum of the scores",
+        json_schema_extra=_one_of(*PAGE_RULES),
+    )
+    page_heads: str = Field(
+        "union",
+        description="a page holds all heads of a layer (union), or each head has pages of its own",
+        json_schema_extra=_one_of(*PAGE_HEADS),
+    )
 
     name: ClassVar[str]
     family: ClassVar[str]  # reference | eviction | merging | pooling | budget-free
@@ -71,15 +91,37 @@ class Method(BaseModel, ABC):
         store_of(name)
         return name
 
+    @field_validator("page_rule", "page_heads")
+    @classmethod
+    def _check_pages(cls, name: str, field: ValidationInfo) -> str:
+        known = PAGE_RULES if field.field_name == "page_rule" else PAGE_HEADS
+        if name not in known:
+            raise ValueError(f"use {' or '.join(known)}")
+        return name
+
+    @model_validator(mode="after")
+    def _check_evicts_by_selector(self) -> Self:
+        if self.page > 1 and self.family in ("reference", "quantising"):
+            raise UserError(f"{self.name} evicts nothing: leave page at 1.")
+        if self.page > 1:
+            self.paged_pipeline()
+        return self
+
     @model_serializer(mode="wrap")
-    def _without_native(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Settings as saved in runs; a native store is omitted if it is the default, as in older runs."""
-        usual = type(self).model_fields["store"].default == NATIVE
-        return {name: value for name, value in dump(self).items() if not usual or (name, value) != ("store", NATIVE)}
+    def _without_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Settings as saved in runs; as in older ones, without pages of one token and a store that is native anyway."""
+        hidden = {*PAGES} if self.page == 1 else set()
+        if self.store == type(self).model_fields["store"].default == NATIVE:
+            hidden.add("store")
+        return {name: value for name, value in dump(self).items() if name not in hidden}
 
     @abstractmethod
     def pipeline(self) -> Pipeline:
         """The method as score, allocate, select and settle."""
+
+    def paged_pipeline(self) -> Pipeline:
+        """The pipeline that caches run: in whole pages if `page` is above 1."""
+        return in_whole_pages(self.pipeline(), self.page, self.page_rule, self.page_heads)  # type: ignore[arg-type]
 
     def notes(self, budget_slots: int, prompt_tokens: int) -> list[str]:
         """Notes about a run with this average budget per head that the settings alone do not show; often none.

@@ -52,7 +52,7 @@ class Pipeline:
     @property
     def fills_budget(self) -> bool:
         """Whether a decision leaves every head that exceeded its budget with exactly its budget."""
-        return self.can.settle.fills_budget
+        return self.can.settle.fills_budget and not self.can.select.leaves_room
 
     @property
     def heads_apart(self) -> bool:

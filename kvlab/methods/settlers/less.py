@@ -41,7 +41,7 @@ class Absorb:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(fills_budget=True, in_place=self.in_place, head_bytes=self.head_bytes)
+        return Capabilities(fills_budget=True, by_selector=True, in_place=self.in_place, head_bytes=self.head_bytes)
 
     def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
         """Needs a score that is a running sum of attention, a selector of the lowest scores, and existing sums."""

@@ -19,7 +19,7 @@ class Evict:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(fills_budget=True, in_place=self.in_place)
+        return Capabilities(fills_budget=True, by_selector=True, in_place=self.in_place)
 
     def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
         """Needs a score that is a running sum of attention and a selector of the lowest scores."""

@@ -47,6 +47,7 @@ class CosineMerge:
         return Capabilities(
             across_heads=self.rule == "code",
             fills_budget=True,
+            by_selector=True,
             merges=True,
             mass_of_votes=self.mass.of_votes,
             seeks=True,

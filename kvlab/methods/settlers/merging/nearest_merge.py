@@ -84,6 +84,7 @@ class NearestMerge:
         return Capabilities(
             prompt_rows=self.prompt_rows,
             fills_budget=True,
+            by_selector=True,
             merges=True,
             mass_of_votes=self.mass_of_votes,
             seeks=True,

@@ -34,7 +34,7 @@ class PairCalibration:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(merges=True, mass_of_votes=None, seeks=True)
+        return Capabilities(by_selector=True, merges=True, mass_of_votes=None, seeks=True)
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Merge victims with a similar enough key, evict the others."""

@@ -35,7 +35,7 @@ class GlobalRidge:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(prompt_rows=self.prompt_rows, recalls=self.rows, fills_budget=True)
+        return Capabilities(prompt_rows=self.prompt_rows, recalls=self.rows, fills_budget=True, by_selector=True)
 
     def prompt_rows(self, tokens: int) -> int:
         """Number of queries whose outputs are restored."""

@@ -63,6 +63,7 @@ class MatchAttention:
             rehearsal=self.rehearsal,
             references=self.references,
             fills_budget=True,
+            by_selector=True,
             merges=self.bias,
             mass_of_votes=None,
             counts_votes=False,

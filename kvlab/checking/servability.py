@@ -1,0 +1,269 @@
+"""Servability of a method, observed: run it on a prompt and some decode steps, and look at the slots that it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kvlab.cache import CompressedCache, make_cache
+from kvlab.common.assets import asset_path
+from kvlab.methods import Method, make_method
+from kvlab.methods.core.contract import Capabilities, capabilities_of
+from kvlab.methods.core.pipeline import Pipeline
+from kvlab.methods.core.plan import Plan
+from kvlab.methods.core.view import Seen, Slots, View
+from kvlab.models.load import LoadedModel
+from kvlab.requests.budget import NATIVE, Amount
+from kvlab.serving.levels import ATTENTION, HIDDEN, PAGES, QUERIES, Freed, Held, Servability, fragmentation, held_counts
+
+# What the attributes of a pass give, as an engine must provide it.
+READS = {
+    **dict.fromkeys(
+        ("column_mass", "column_max", "column_rms", "last_mass", "last_logits", "recalled_mass"), ATTENTION
+    ),
+    **dict.fromkeys(("query", "logits_of", "recalled_logits", "recalled_queries", "project_queries"), QUERIES),
+    "hidden_states": HIDDEN,
+}
+PROMPT_TOKENS, STEPS, BUFFER = 384, 12, 8
+SAME = 1e-3  # relative: rotating by 0 and back rounds
+HAYSTACK = "alice_in_wonderland.txt"
+
+
+def check_servability(
+    method: Method, loaded: LoadedModel, budget: Amount = 0.2, tokens: int = PROMPT_TOKENS, name: str = ""
+) -> Servability:
+    """What the method leaves of a text of `tokens` tokens at this budget, and after further decode steps.
+
+    Methods that decide after several generated tokens do so after 8, so that a short run shows it. Slots are held
+    natively, as rounding is the store's matter. `name` replaces the method's name.
+    """
+    steps = STEPS + method.page - 1  # as whole pages may leave so much room
+    ids = text_ids(loaded, tokens + steps)
+    buffer = {"buffer": BUFFER} if "buffer" in type(method).model_fields else {}
+    watch = Watch()
+    cache = make_cache(loaded, method.model_copy(update={"store": NATIVE, **buffer}), budget, observer=watch)
+    cache.settings.pipeline = WatchedPipeline.of(cache.settings.pipeline, watch)
+    whole = full_states(loaded, tokens)
+    with torch.inference_mode():
+        loaded.model(ids[:, :tokens], past_key_values=cache)
+        kept, held = kept_tokens(cache, tokens), held_by(cache, whole)
+        watch.decoding = True
+        for step in range(steps):
+            loaded.model(ids[:, tokens + step : tokens + step + 1], past_key_values=cache)
+    later, last = held_by(cache, whole), kept_tokens(cache, tokens + steps)
+    lost = bool((kept & ~last[..., :tokens]).any()) or not last[..., tokens:].all()
+    held = replace(
+        held,
+        log_mass=held.log_mass or later.log_mass,
+        merged_keys=held.merged_keys or watch.merges,
+        new_values=held.new_values or watch.merges_values,
+        state=watch.state,
+    )
+    again = cache.settings.second_pass
+    return Servability(
+        method=name or method.name,
+        title=method.title,
+        held=held,
+        reads_prompt=tuple(sorted(watch.prompt)),
+        reads_decode=tuple(sorted(watch.decode)),
+        decodes=lost,
+        second_pass=again is not None and again.done,
+        store=method.store,
+        kept=float(kept.mean()),
+        freed={page: Freed.of(kept, page) for page in PAGES},
+        fragmentation={page: (fragmentation(kept, page), fragmentation(last, page)) for page in PAGES},
+    )
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What the parts of a method declare about the same properties."""
+
+    log_mass: bool
+    decodes: bool
+    second_pass: bool
+    hidden: bool
+    reads_decode: bool
+
+    @classmethod
+    def of(cls, method: Method) -> Declared:
+        """From the pipeline and its capabilities."""
+        pipeline = method.paged_pipeline()
+        settle = pipeline.can.settle
+        return cls(
+            log_mass=settle.merges and settle.mass_of_votes != 0,
+            decodes=pipeline.decode,
+            second_pass=pipeline.rehearsal is not None,
+            hidden=pipeline.score.needs_hidden_states,
+            reads_decode=pipeline.decode and (pipeline.score.every_step or pipeline.recalled > 0),
+        )
+
+
+@dataclass
+class Watch:
+    """An observer that notes what decisions read of a pass, and whether they changed keys or values."""
+
+    prompt: set[str] = field(default_factory=set)
+    decode: set[str] = field(default_factory=set)
+    decoding: bool = False
+    merges: bool = False
+    merges_values: bool = False
+    state: bool = False
+
+    def note(self, name: str) -> None:
+        """Note that an attribute of a pass was read."""
+        if name in READS:
+            (self.decode if self.decoding else self.prompt).add(READS[name])
+
+    def attended(self, layer_idx: int, slots: Slots, seen: Any, output: Tensor) -> None:
+        """Note a state besides the slots."""
+        self.state |= seen.has_state
+
+    def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
+        """Note merges."""
+        edges = plan.edges
+        if edges is not None and bool(edges.active.any()):
+            self.merges |= edges.key_weight is not None and bool((edges.key_weight * edges.active != 0).any())
+            self.merges_values = True
+
+
+class WatchedSeen:
+    """A pass that notes what is read of it."""
+
+    def __init__(self, seen: Seen, watch: Watch) -> None:
+        self._seen, self._watch = seen, watch
+
+    def __getattr__(self, name: str) -> Any:
+        self._watch.note(name)
+        return getattr(self._seen, name)
+
+
+def watched_view(view: View, watch: Watch) -> View:
+    """The view with a watched pass."""
+    return replace(view, seen=WatchedSeen(view.seen, watch))  # type: ignore[arg-type]
+
+
+class WatchedPart:
+    """A scorer or an allocator that gets watched passes; everything else is the part's own."""
+
+    def __init__(self, part: Any, watch: Watch) -> None:
+        self._part, self._watch = part, watch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._part, name)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The part's own, whose functions get watched passes too."""
+        own = capabilities_of(self._part)
+        names = ("accumulate", "recall", "rehearsed", "note")
+        return replace(own, **{name: self._with_watch(getattr(own, name)) for name in names})
+
+    def _with_watch(self, function: Any) -> Any:
+        return None if function is None else lambda slots, seen: function(slots, WatchedSeen(seen, self._watch))
+
+    def update(self, slots: Slots, seen: Seen, first: bool) -> Mapping[str, Tensor]:
+        """A scorer's."""
+        return self._part.update(slots, WatchedSeen(seen, self._watch), first)  # type: ignore[no-any-return]
+
+    def statistic(self, slots: Slots, seen: Seen) -> Tensor | None:
+        """An allocator's."""
+        return self._part.statistic(slots, WatchedSeen(seen, self._watch))  # type: ignore[no-any-return]
+
+    def head_budgets(self, view: View) -> Tensor | None:
+        """An allocator's."""
+        return self._part.head_budgets(watched_view(view, self._watch))  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class WatchedPipeline(Pipeline):
+    """A pipeline whose parts get watched passes."""
+
+    watch: Watch = field(default_factory=Watch, compare=False)
+
+    @classmethod
+    def of(cls, own: Pipeline, watch: Watch) -> WatchedPipeline:
+        """The same pipeline, watched."""
+        parts: dict[str, Any] = {one.name: getattr(own, one.name) for one in fields(Pipeline)}
+        parts |= {name: WatchedPart(parts[name], watch) for name in ("score", "allocate")}
+        return cls(**parts, watch=watch)
+
+    def plan(self, view: View) -> Plan:
+        """The decision, from a watched pass."""
+        return super().plan(watched_view(view, self.watch))
+
+
+def text_ids(loaded: LoadedModel, tokens: int) -> Tensor:
+    """The first tokens (1, `tokens`) of a story that ships with kvlab."""
+    text = (asset_path("prompts/haystack") / HAYSTACK).read_text(encoding="utf-8")[: 12 * tokens]
+    ids = loaded.tokenizer(text, return_tensors="pt").input_ids[:, :tokens]
+    return ids.to(loaded.model.device)  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=2)
+def full_states(loaded: LoadedModel, tokens: int) -> tuple[tuple[Tensor, Tensor], ...]:
+    """Keys and values (H, T, d) of every compressed layer, as the model computed them."""
+    cache = make_cache(loaded, make_method("full"), 1.0)
+    with torch.inference_mode():
+        loaded.model(text_ids(loaded, tokens), past_key_values=cache)
+    slots = [layer.slots for layer in cache.compressed_layers()]
+    return tuple((own.keys[0, :, :tokens], own.values[0, :, :tokens]) for own in slots if own is not None)
+
+
+def kept_tokens(cache: CompressedCache, tokens: int) -> np.ndarray:
+    """Mask (layers, heads, `tokens`) bool of the tokens that name a slot."""
+    masks = []
+    for layer in cache.compressed_layers():
+        slots = layer.slots
+        assert slots is not None
+        place = slots.position[0].long().clamp(0, tokens - 1)
+        mask = torch.zeros(place.shape[0], tokens, dtype=torch.int32, device=place.device)
+        masks.append(mask.scatter_add(1, place, slots.valid[0].int()).cpu().numpy() > 0)
+    return np.stack(masks)
+
+
+def held_by(cache: CompressedCache, whole: tuple[tuple[Tensor, Tensor], ...]) -> Held:
+    """What the cache holds; of states only those of the prompt are compared, as later ones depend on the cache."""
+    counts, rows, gaps = [], [], []
+    mass = merged = changed = False
+    for layer, (keys, values) in zip(cache.compressed_layers(), whole, strict=True):
+        slots, tokens = layer.slots, keys.shape[1]
+        assert slots is not None
+        valid, position = slots.valid[0], slots.position[0].long()
+        counts.append(slots.live()[0].cpu().numpy())
+        rows.append([frozenset(own[there].tolist()) for own, there in zip(position, valid, strict=True)])
+        mass |= bool((slots.log_mass_of_heads()[0].masked_fill(~valid[:, None], 0) != 0).any())
+        prompt = valid & (position < tokens)
+        place = position.clamp(0, tokens - 1)[..., None]
+        of_keys, of_values = (own.gather(1, place.expand(*place.shape[:2], own.shape[-1])) for own in (keys, values))
+        missing = _missing(position, valid, int(layer.tokens_seen[0]))
+        rotary, turned = cache.settings.rotary, of_keys
+        if rotary is not None:
+            turned = rotary.turn(of_keys, missing).to(of_keys.dtype)
+        stays, moves = (_equal(slots.keys[0], own, prompt) for own in (of_keys, turned))
+        merged |= not (stays or moves)
+        changed |= not _equal(slots.values[0], of_values, prompt)
+        shift = missing.masked_fill(~valid, -1)
+        gaps.append(
+            not (moves and rotary is not None) and bool(((shift != shift.amax(-1, keepdim=True)) & valid).any())
+        )
+    by_head, by_layer = held_counts(np.stack(counts))
+    apart = any(own != heads[0] for heads in rows for own in heads)
+    return Held(by_head, by_layer, apart, any(gaps), mass, merged, changed)
+
+
+def _missing(position: Tensor, valid: Tensor, seen: int) -> Tensor:
+    """Tokens (H, S) that left between each slot and the next token."""
+    order = position.masked_fill(~valid, torch.iinfo(position.dtype).max).argsort(-1).argsort(-1)
+    return torch.where(valid, seen - position - (valid.sum(-1, keepdim=True) - order), 0)
+
+
+def _equal(own: Tensor, other: Tensor, where: Tensor) -> bool:
+    apart = (own - other).float().norm(dim=-1)
+    return bool((apart <= SAME * other.float().norm(dim=-1))[where].all())

@@ -1,0 +1,189 @@
+"""`kvlab serve-check`: what a serving engine would have to hold for a method."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from kvlab.cli.options.model import Device, Model
+from kvlab.cli.options.signature import grouped
+from kvlab.cli.options.tables import print_wide
+from kvlab.cli.plan import parse_memory
+from kvlab.common.errors import UserError
+from kvlab.figures.serving import read_users_by_budget
+from kvlab.requests.budget import Budget
+from kvlab.requests.method_spec import parse_spec, split_list
+from kvlab.serving.levels import PAGES, Servability
+from kvlab.serving.method_table import FURTHER, with_table, write_csv
+
+
+@dataclass(frozen=True)
+class CapacityOptions:
+    """The traffic, the limits, and the device of a simulation."""
+
+    capacity: Annotated[
+        bool, typer.Option("--capacity", help="simulate an engine: requests per second of the same memory by budget")
+    ] = False
+    on: Annotated[str, typer.Option(help="h100, h200, a100, l4, or here (this CPU, measured)")] = "h100"
+    memory: Annotated[str | None, typer.Option(help="of the device, such as 24GB")] = None
+    prompt: Annotated[int, typer.Option(min=1, help="mean tokens of a prompt")] = 4096
+    answer: Annotated[int, typer.Option(min=2, help="mean tokens of an answer")] = 256
+    per_token: Annotated[float, typer.Option(min=0.001, help="seconds per token, for 95 % of the requests")] = 0.05
+    to_first: Annotated[float, typer.Option(min=0.001, help="seconds to the first token, for 95 %")] = 10.0
+    page: Annotated[int, typer.Option(min=1, help="tokens of a page")] = 16
+    bench: Annotated[
+        Path | None, typer.Option(help="times of steps from this file of `kvlab bench decode`, not from figures")
+    ] = None
+
+
+@grouped
+def serve_check(
+    methods: Annotated[str | None, typer.Argument(help="comma-separated, such as h2o,snapkv:page=16")] = None,
+    every: Annotated[bool, typer.Option("--all", help="every method")] = False,
+    budget: Annotated[str, typer.Option(help="a share of the prompt, or slots per KV head")] = "0.2",
+    tokens: Annotated[int, typer.Option(min=32, help="length of the text")] = 384,
+    model: Model = "mini",
+    device: Device = "auto",
+    write: Annotated[
+        Path | None, typer.Option(help="with --all: put the table between the marks of this Markdown file, and ship it")
+    ] = None,
+    export: Annotated[
+        str | None, typer.Option(help="print a policy skeleton for vllm, trtllm or sglang; one method")
+    ] = None,
+    *,
+    simulated: CapacityOptions,
+    as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False,
+) -> None:
+    """Run methods on a text and say what a serving engine would have to hold for each.
+
+    Level 0: an unmodified engine. 1: a logical length besides the physical one. 2: numbers of slots per layer. 3: per
+    head. 4: a bias per slot, or merged keys. Beside it: what a method reads, when it acts, and the share of slots that
+    pages really free, as a page with one kept slot stays. docs/serving.md explains the columns.
+
+    With --capacity: how many requests per second the same memory serves at which share of the slots. The model may be a
+    shape such as shape:llama3-8b.
+    """
+    if simulated.capacity:
+        _capacity(simulated, model, methods, as_json)
+        return
+    specs = _specs(methods, every, write)
+    if export is not None and len(specs) != 1:
+        raise UserError("--export writes the skeleton of one method: name one.")
+    rows = _checked(specs, budget, tokens, model, device)
+    if write is not None:
+        write_table(rows, write)
+    if export is not None:
+        typer.echo(_skeleton(rows[0], export), nl=False)
+    elif as_json:
+        typer.echo(json.dumps([row.as_data() for row in rows], indent=2))
+    elif len(rows) == 1:
+        _show(rows[0])
+    else:
+        _list(rows)
+
+
+def _specs(methods: str | None, every: bool, write: Path | None) -> list[str]:
+    from kvlab.methods import registered
+
+    if every == (methods is not None):
+        raise UserError("Name methods to check, such as `kvlab serve-check h2o,snapkv:page=16`, or give --all.")
+    if write is not None and not every:
+        raise UserError("--write needs --all: the table holds every method.")
+    return [*registered(), *FURTHER] if every else split_list(methods or "")
+
+
+def _checked(specs: list[str], budget: str, tokens: int, model: str, device: str) -> list[Servability]:
+    from kvlab.checking.servability import check_servability
+    from kvlab.methods import make_method
+    from kvlab.models.load import load_model
+
+    amount = Budget.parse(budget).amount
+    made = [(spec, make_method(name, **values)) for spec in specs for name, values in [parse_spec(spec)]]
+    loaded = load_model(model, device)
+    return [check_servability(method, loaded, amount, tokens, name=spec) for spec, method in made]
+
+
+def _skeleton(row: Servability, engine: str) -> str:
+    from kvlab.methods import make_method
+    from kvlab.serving.policy_skeleton import skeleton
+
+    name, values = parse_spec(row.method)
+    method = make_method(name, **values)
+    pipeline = method.paged_pipeline()
+    parts = {part: type(getattr(pipeline, part)).__name__ for part in ("score", "allocate", "select", "settle")}
+    return skeleton(row, engine, parts, method.model_dump(mode="json"))
+
+
+def write_table(rows: list[Servability], file: Path) -> None:
+    """Put the table into a document, and into the file that ships with kvlab."""
+    try:
+        text = file.read_text(encoding="utf-8")
+        file.write_text(with_table(text, rows), encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"{file} cannot be read and written ({error.strerror or error}): name a Markdown file."
+        ) from error
+    write_csv(rows)
+
+
+def _show(row: Servability) -> None:
+    table = Table("property", row.method)
+    for name, value in row.lines():
+        table.add_row(name, value)
+    print_wide(table)
+
+
+def _list(rows: list[Servability]) -> None:
+    freed = [f"freed, page {page}" for page in PAGES]
+    table = Table("method", "level", "why", "reads", "decoding", "second pass", *freed, "one page table")
+    for row in rows:
+        shares = [*(row.freed[page].layer for page in PAGES), row.freed[PAGES[0]].model]
+        acts = ["yes" if holds else "" for holds in (row.decodes, row.second_pass)]
+        table.add_row(
+            row.method, str(row.level), row.held.why, row.needs, *acts, *(f"{100 * share:.0f} %" for share in shares)
+        )
+    table.caption = (
+        f"freed: slots in pages of which a layer keeps nothing; one page table for all layers: page {PAGES[0]}"
+    )
+    print_wide(table)
+
+
+def _capacity(options: CapacityOptions, model: str, methods: str | None, as_json: bool) -> None:
+    from kvlab.serving.capacity import Limits, Users, by_budget, by_method
+    from kvlab.serving.devices import assumptions, engine_of
+    from kvlab.serving.method_table import of_methods
+    from kvlab.serving.simulation import Lengths
+
+    memory = None if options.memory is None else parse_memory(options.memory)
+    engine, device = engine_of(model, options.on, options.page, memory, options.bench)
+    limits = Limits(options.per_token, options.to_first)
+    users = Users(Lengths(options.prompt), Lengths(options.answer), limits)
+    frame = by_budget(engine, users)
+    in_place = by_method(engine, users, of_methods(split_list(methods))) if methods else None
+    if as_json:
+        data = {"by_budget": frame.to_dict("records"), "assumptions": assumptions(engine, device, model)}
+        data |= {} if in_place is None else {"in_place": in_place.to_dict("records")}
+        typer.echo(json.dumps(data, indent=2))
+        return
+    table = Table("slots held", "requests per second", "times full", "requests in memory", "times full")
+    for row in frame.to_dict("records"):
+        table.add_row(f"{100 * row['budget']:.0f} %", *_capacity_cells(row))
+    print_wide(table)
+    if in_place is not None:
+        rates = ("requests/s", "times full", "in memory", "times full")
+        table = Table("method at 20 %, pages freed in place", "slots held", *rates)
+        for row in in_place.to_dict("records"):
+            table.add_row(row["method"], f"{100 * row['budget']:.0f} %", *_capacity_cells(row))
+        print_wide(table)
+    typer.echo(read_users_by_budget(frame))
+    typer.echo(assumptions(engine, device, model))
+
+
+def _capacity_cells(row: dict[str, float]) -> list[str]:
+    names = ("rate", "rate_ratio", "together", "together_ratio")
+    return [f"{row[name]:.3g}" for name in names]

@@ -1,0 +1,142 @@
+"""Serving: what pages really free of what methods drop, which pages stay, and how many requests a memory serves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from kvlab.figures.base.lines import Line, add_lines
+from kvlab.figures.base.palette import HUES, SEQUENTIAL, Theme, pick
+from kvlab.figures.base.template import axis_height, colour_bar_below, finish, layer_axis
+from kvlab.figures.base.words import number, percent, plural
+
+BARS = (
+    ("dropped", "dropped by the method", "grey", ""),
+    ("layer", "freed, a page table per layer", "blue", ""),
+    ("model", "freed, one page table for all layers", "orange", "/"),
+)
+LINES = (
+    Line("read", "full cache", "ink", "solid"),
+    Line("model", "pages, one table for all layers", "orange", "dash"),
+    Line("layer", "pages, a table per layer", "blue", "solid"),
+    Line("slots", "slots the method keeps", "grey", "dot"),
+)
+
+
+def freed_by_run(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Shares of the prompt's slots dropped and really freed, three bars a run; from `run_pages.freed_by_run`."""
+    figure = go.Figure()
+    for column, name, hue, pattern in BARS:
+        figure.add_bar(
+            y=frame["label"], x=100 * frame[column], orientation="h", name=name,
+            marker={"color": pick(HUES[hue], theme), "pattern": {"shape": pattern, "solidity": 0.25}},
+            hovertemplate=f"%{{y}}: %{{x:.1f}} % {name}<extra></extra>",
+        )  # fmt: skip
+    title = f"Memory that pages of {int(frame['page'].iloc[0])} tokens free"
+    x, height = "share of the prompt's slots, once it was read (%), more is better", 180 + 62 * len(frame)
+    finish(figure, title=title, x=x, y="run", theme=theme, height=height)
+    figure.update_xaxes(range=[0, 100])
+    return figure.update_layout(barmode="group").update_yaxes(autorange="reversed", type="category", showgrid=False)
+
+
+def read_freed_by_run(frame: pd.DataFrame) -> str:
+    """What the best and the worst run free of what they drop."""
+    compressed = frame[frame["dropped"] > 0]
+    if compressed.empty:
+        return "No run drops anything, so no page becomes free."
+    best, worst = (compressed.loc[place] for place in (compressed["layer"].idxmax(), compressed["layer"].idxmin()))
+    told = (
+        f"{best['label']} drops {percent(best['dropped'])} of the prompt's slots, and pages of {int(best['page'])} "
+        f"free {percent(best['layer'])} where a layer has a page table ({percent(best['model'])} where all layers "
+        "share one)"
+    )
+    if len(compressed) == 1:
+        return f"{told}."
+    return f"{told}; {worst['label']} drops {percent(worst['dropped'])} and frees {percent(worst['layer'])}."
+
+
+def pages_over_steps(frame: pd.DataFrame, page: int, theme: Theme = "light") -> go.Figure:
+    """Slots of a head that an engine holds over the steps, mean over heads; from `run_pages.pages_over_steps`."""
+    wide = _by_sharing(frame)
+    figure = go.Figure()
+    mode = "lines" if len(wide) > 1 else "markers"
+    add_lines(figure, wide["step"], wide, LINES, theme, "step %{x}: %{y:.1f} slots, {name}", mode=mode)
+    finish(figure, title=f"Slots held in pages of {page}", x="step", y="slots of a head (mean)", theme=theme)
+    return figure.update_yaxes(rangemode="tozero")
+
+
+def read_pages_over_steps(frame: pd.DataFrame) -> str:
+    """Fragmentation after the prompt and at the end."""
+    own = frame[frame["sharing"] == "layer"]
+    first, last = own.iloc[0], own.iloc[-1]
+    return (
+        f"After the prompt {percent(first['fragmentation'])} of the slots in the pages that stay hold nothing, at "
+        f"step {int(last['step'])} {percent(last['fragmentation'])} (a page table per layer): {last['paged']:,.0f} "
+        f"slots of a head are held for {last['slots']:,.0f} that are used."
+    )
+
+
+def _by_sharing(frame: pd.DataFrame) -> pd.DataFrame:
+    wide = frame.pivot(index="step", columns="sharing", values="paged").reset_index()
+    once = frame.drop_duplicates("step").set_index("step")
+    return wide.assign(slots=wide["step"].map(once["slots"]), read=wide["step"].map(once["read"]))
+
+
+def pages_map(frame: pd.DataFrame, page: int, theme: Theme = "light") -> go.Figure:
+    """Used share of every page, layers down and pages across; free pages are blank. From `run_pages.pages_map`."""
+    table = 100 * frame.pivot(index="layer", columns="page", values="share")
+    used, layers = table.to_numpy(np.float32), table.index.tolist()
+    pixels = axis_height(layers)
+    heat = go.Heatmap(
+        z=np.where(used > 0, used, np.nan), x=page * table.columns.to_numpy(), y=layers, ygap=1,
+        zmin=0, zmax=100, colorscale=SEQUENTIAL[theme], hoverongaps=False,
+        colorbar=colour_bar_below("used slots of a page (%)", theme),
+        hovertemplate="layer %{y}, page from token %{x}: %{z:.0f} % of its slots are used<extra></extra>",
+    )  # fmt: skip
+    figure, title = go.Figure(heat), f"Pages of {page} that stay"
+    x, height = "position in the text", pixels + 190
+    finish(figure, title=title, x=x, y="layer", theme=theme, height=height, legend=False)
+    figure.update_layout(margin_b=120)
+    return figure.update_yaxes(showgrid=False, **layer_axis(layers, pixels)).update_xaxes(showgrid=False)
+
+
+def read_pages_map(frame: pd.DataFrame) -> str:
+    """How many pages stay, and how much of them is used."""
+    stays = frame[frame["kept"] > 0]
+    free, used = 1 - len(stays) / len(frame), stays["kept"].sum() / stays["slots"].sum()
+    nowhere = frame.groupby("page")["kept"].sum().eq(0).mean()
+    return (
+        f"{percent(free)} of {plural(len(frame), 'page')} (each holds all heads of a layer) are free, and blank; of "
+        f"the slots in the others {percent(used)} are used. {percent(nowhere)} of the pages are free in every layer."
+    )
+
+
+def users_by_budget(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Requests per second within the limits, and requests in memory together, relative to the full cache, by budget.
+
+    From `capacity.by_budget`.
+    """
+    figure = go.Figure()
+    lines = (
+        Line("rate_ratio", "requests per second within the limits", "blue", "solid", "circle"),
+        Line("together_ratio", "requests in memory together", "orange", "dash", "square"),
+    )
+    hover = "budget %{x:.0f} %: %{y:.2f} times the full cache's {name}"
+    add_lines(figure, 100 * frame["budget"], frame, lines, theme, hover)
+    figure.add_hline(1, line={"color": pick(HUES["ink"], theme), "width": 1, "dash": "dot"})
+    finish(figure, title="Users that the same memory serves", x="slots held of a prompt (%)",
+           y="times the full cache (more is better)", theme=theme)  # fmt: skip
+    return figure.update_yaxes(rangemode="tozero")
+
+
+def read_users_by_budget(frame: pd.DataFrame) -> str:
+    """The ratio at the smallest budget and at 20 %."""
+    full = frame.loc[frame["budget"].idxmax()]
+    small = frame.loc[(frame["budget"] - 0.2).abs().idxmin()]
+    what = "requests per second within the limits"
+    return (
+        f"At {percent(small['budget'])} of the slots the same memory serves {number(small['rate_ratio'])} times the "
+        f"{what}: {number(small['rate'])} instead of {number(full['rate'])}, with {number(small['together'])} instead "
+        f"of {number(full['together'])} requests in memory together."
+    )

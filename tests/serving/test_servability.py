@@ -1,0 +1,56 @@
+"""What methods do on a tiny model is what they declare, and pages that heads share lower the level."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kvlab.checking.servability import Declared, check_servability
+from kvlab.methods import make_method, registered
+from kvlab.models.load import LoadedModel
+from tests.cli.running import kvlab
+from tests.conformance.variants import SHORT
+
+# Random keys are alike too rarely to be merged, or too often.
+LOOSE = {"d2o": {}, "keepkv": {"threshold": -1.0}, "simcalkv": {"threshold": -1.0}, "kvmerger": {"loosest": -1.0}}
+
+
+def test_every_method_does_what_it_declares(tiny: LoadedModel) -> None:
+    for name in registered():
+        method = make_method(name, **{**SHORT.get(name, {}), **LOOSE.get(name, {})})
+        found, declared = check_servability(method, tiny, 0.3, tokens=48), Declared.of(method)
+        seen = (found.held.log_mass, found.decodes, found.second_pass, "hidden states" in found.reads_prompt)
+        assert seen == (declared.log_mass, declared.decodes, declared.second_pass, declared.hidden), name
+        assert bool(found.reads_decode) == declared.reads_decode, name
+        assert found.held.merged_keys or not method.describe()["merges"] or name not in ("kvmerger", "zsmerge"), name
+
+
+@pytest.mark.parametrize(
+    ("spec", "level"),
+    [
+        ({"name": "full"}, 0),
+        ({"name": "streaming-llm", "positions": "cache"}, 0),
+        ({"name": "streaming-llm"}, 1),
+        ({"name": "adakv", **SHORT["adakv"]}, 3),
+        ({"name": "adakv", **SHORT["adakv"], "page": 4}, 1),
+        ({"name": "kvzip", "page": 2}, 2),
+        ({"name": "kvzip", "page": 4, "page_heads": "each"}, 3),
+    ],
+    ids=str,
+)
+def test_levels(tiny: LoadedModel, spec: dict, level: int) -> None:
+    found = check_servability(make_method(**spec), tiny, 0.3, tokens=48)
+    assert found.level == level
+    assert spec.get("page_heads") == "each" or found.held.apart is False or "page" not in spec
+
+
+def test_the_command_prints_and_refuses(tiny_folder) -> None:
+    asked = ("serve-check", "h2o", "--model", str(tiny_folder), "--tokens", "48", "--json")
+    (row,) = json.loads(kvlab(*asked))
+    assert row["level"] == 1 and row["decodes"] and row["reads_decode"] == ["attention weights"]
+    simulated = ("serve-check", "snapkv", "--capacity", "--model", "shape:llama3-8b", "--json")
+    answer = json.loads(kvlab(*simulated))
+    ratios = [row["rate_ratio"] for row in answer["by_budget"]]
+    assert ratios[0] == 1 and ratios == sorted(ratios) and "Assumed" in answer["assumptions"]
+    assert answer["in_place"][0]["method"] == "snapkv"
