@@ -22,7 +22,7 @@ from kvlab.engine.forward import end_ids
 from kvlab.engine.prompt import divergence
 from kvlab.live.events import AnswerEnded, ContextRead, Event, Exchange, LaneFailed, LaneSettled, TokenWritten
 from kvlab.live.lane import Lane
-from kvlab.live.turns import Turns
+from kvlab.models.turns import Turns
 from kvlab.models.chat import Chat
 from kvlab.models.load import LoadedModel
 from kvlab.requests.compare import FULL, MethodChoice
