@@ -63,6 +63,7 @@ class Lane:
         self.tokens_seen = self.merges.tokens
         self.checkpoints = {}
         self._remember(0)
+        self.cache = copy_cache(self.cache)  # lanes that read together share their layers without slots
 
     def return_to(self, turn: int) -> None:
         """Return to the state before question `turn`, which has a checkpoint; a lane that never settled stays."""

@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from kvlab.cache.fan_out.fan_out_cache import FanOutCache, shares_passes
-from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.common.errors import UserError
 from kvlab.engine.forward import end_ids
 from kvlab.engine.prompt import divergence
+from kvlab.engine.read_on import read_on
 from kvlab.live.events import AnswerEnded, ContextRead, Event, Exchange, LaneFailed, LaneSettled, TokenWritten
 from kvlab.live.lane import Lane
-from kvlab.models.turns import Turns
 from kvlab.models.chat import Chat
 from kvlab.models.load import LoadedModel
+from kvlab.models.turns import Turns
 from kvlab.requests.compare import FULL, MethodChoice
 
 MOST_CHECKPOINT_BYTES = 2**30  # of all lanes together; older questions are then answered from the context on
@@ -195,8 +195,17 @@ class LiveSession:
         if not lanes:
             return
         fan_out = FanOutCache([lane.cache for lane in lanes], self.loaded.device)
+        branches = list(fan_out.branches)
         fan_out.expect(len(self.ids))
-        self._run(fan_out, lanes, torch.tensor([self.ids], device=self.loaded.device), None)
+        try:
+            ids = torch.tensor([self.ids], device=self.loaded.device)
+            self.loaded.model(ids, past_key_values=fan_out, use_cache=True, logits_to_keep=1)
+        except Exception:
+            if any(branch.error is None for branch in branches):
+                raise
+        for lane, branch in zip(lanes, branches, strict=True):
+            if branch.error is not None:
+                lane.fail(branch.error)
         fan_out.copy_recurrent_states()
         for lane in lanes:
             if not lane.failure:
@@ -250,43 +259,18 @@ class LiveSession:
     def _number(self, lane: Lane) -> int:
         return self.lanes.index(lane)
 
-    @torch.inference_mode()
     def forward(self, lanes: Sequence[Lane], ids: Sequence[list[int]]) -> dict[Lane, Tensor]:
         """Logits (V,) of each lane after its tokens, equally many in every lane; a lane that fails has none."""
+        caches, seen = [lane.cache for lane in lanes], [lane.tokens_seen for lane in lanes]
         found: dict[Lane, Tensor] = {}
-        device, tokens_of = self.loaded.device, dict(zip(lanes, ids, strict=True))
-        for group in self._groups(lanes):
-            given = torch.tensor([tokens_of[lane] for lane in group], device=device)
-            fan_out = FanOutCache.of_filled([lane.cache for lane in group], device)
-            position_ids = torch.cat([lane.position_ids(given.shape[1], device) for lane in group])
-            logits = self._run(fan_out, group, given, position_ids)
-            for row, lane in enumerate(group):
-                lane.tokens_seen += given.shape[1]
-                if logits is not None and not lane.failure:
-                    found[lane] = logits[row].float()
+        results = read_on(self.loaded.model, self.loaded.device, caches, seen, ids)
+        for lane, given, logits in zip(lanes, ids, results, strict=True):
+            lane.tokens_seen += len(given)
+            if isinstance(logits, Exception):
+                lane.fail(logits)
+            else:
+                found[lane] = logits
         return found
-
-    def _run(
-        self, fan_out: FanOutCache, lanes: Sequence[Lane], ids: Tensor, position_ids: Tensor | None
-    ) -> Tensor | None:
-        """Logits (R, V) after `ids` (R, q), None if every lane has failed; notes the errors of lanes that fail."""
-        options = {"past_key_values": fan_out, "position_ids": position_ids, "use_cache": True, "logits_to_keep": 1}
-        logits: Tensor | None = None
-        try:
-            logits = self.loaded.model(ids, **options).logits[:, -1]
-        except Exception:
-            if any(branch.error is None for branch in fan_out.branches):
-                raise
-        for lane, branch in zip(lanes, fan_out.branches, strict=True):
-            if branch.error is not None:
-                lane.fail(branch.error)
-        return logits
-
-    def _groups(self, lanes: Sequence[Lane]) -> list[list[Lane]]:
-        """Lanes that run in one batch: all, if every layer is compressed, as others hold states of equal length."""
-        if all(isinstance(layer, CompressedLayer) for lane in lanes[:1] for layer in lane.cache.layers):
-            return [list(lanes)] if lanes else []
-        return [[lane] for lane in lanes]
 
     def _choose(self, logits: Tensor, index: int, sampling: Sampling) -> int:
         if sampling.temperature <= 0:

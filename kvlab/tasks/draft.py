@@ -36,6 +36,7 @@ class Task:
     generate: Callable[..., Sample]
     uses_depth: bool = False
     ruler: str | None = None
+    context_alone: bool = False  # several questions, each of a copy of the compressed context
     lengths: tuple[int, ...] = DEFAULT_LENGTHS
 
     @property
@@ -146,7 +147,9 @@ class Draft:
         )  # fmt: skip
 
 
-def drafted(name: str, summary: str, ruler: str | None = None) -> Callable[[Callable[..., Sample]], Task]:
+def drafted(
+    name: str, summary: str, ruler: str | None = None, context_alone: bool = False
+) -> Callable[[Callable[..., Sample]], Task]:
     """Function decorator: a task from a function of a draft and keyword-only difficulty parameters.
 
     With a parameter `depth` the task `uses_depth`. The function raises UserError for a length that is too short.
@@ -159,7 +162,8 @@ def drafted(name: str, summary: str, ruler: str | None = None) -> Callable[[Call
         ) -> Sample:
             return of_draft(Draft(tokenizer, name, length, seed, index), **difficulty)
 
-        return Task(name, summary, generate, "depth" in inspect.signature(of_draft).parameters, ruler)
+        uses_depth = "depth" in inspect.signature(of_draft).parameters
+        return Task(name, summary, generate, uses_depth, ruler, context_alone)
 
     return as_task
 

@@ -125,7 +125,8 @@ def _ends_with(text: str, wanted: str) -> bool:
 
 def _is_cased(text: str, wanted: str) -> bool:
     letters = [letter for letter in text if letter.isalpha()]
-    return bool(letters) and all(letter == (letter.upper() if wanted == "capital" else letter.lower()) for letter in letters)
+    cased = str.upper if wanted == "capital" else str.lower
+    return bool(letters) and all(letter == cased(letter) for letter in letters)
 
 
 def _is_list(text: str, wanted: str) -> bool:
