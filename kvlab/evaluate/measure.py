@@ -92,14 +92,12 @@ class Measurer:
             if isinstance(answers, Exception):
                 found.append(answers)
                 continue
-            lines = tuple(" ".join(text.split()) for text in answers.texts)
             outcome = Outcome(
-                "\n".join(lines),
+                "\n".join(" ".join(text.split()) for text in answers.texts),
                 answers.memory,
                 answers.seconds,
                 answers.prompt_seconds,
                 survival=tracker.survival(answers.cache)[0] if tracker is not None else None,
-                predictions=lines,
                 answer_tokens=sum(map(len, answers.ids)),
                 loop_tokens=max(map(loop_tokens, answers.ids)),
             )

@@ -64,18 +64,22 @@ def spread(random: Random, count: int) -> list[float]:
 
 @dataclass(frozen=True)
 class Draft:
-    """A sample to be built: its task, length, seed and index, and its random numbers."""
+    """A sample to be built: its task, length, seed and index, and its random numbers.
+
+    `stream` names another task whose random numbers it uses, so that both tasks have the same prompts.
+    """
 
     tokenizer: PreTrainedTokenizerBase
     task: str
     length: int
     seed: int
     index: int
+    stream: str = ""
 
     @cached_property
     def random(self) -> Random:
         """The sample's random stream, determined by task, length, seed and index."""
-        return sample_random(self.task, self.length, self.seed, self.index)
+        return sample_random(self.stream or self.task, self.length, self.seed, self.index)
 
     def place(self, depth: Depth) -> float:
         """`depth`, or a random place; a number is drawn either way, so that depth only moves the information."""

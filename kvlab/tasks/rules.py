@@ -13,7 +13,7 @@ from random import Random
 
 from kvlab.common.answer_match import find_answer
 from kvlab.common.errors import UserError
-from kvlab.models.mini.words import ADJECTIVES, NAMES
+from kvlab.models.mini.words import NAMES
 
 _MARKS = " \t\n\"'“”‘’*_.,!?:;-–()"  # around a phrase; they do not count at an answer's start or end
 _SENTENCE = re.compile(r"[^.!?\n]*[A-Za-z0-9][^.!?\n]*")
@@ -37,7 +37,12 @@ class Rule:
     @property
     def text(self) -> str:
         """The sentence that states the rule."""
-        return f"The {self.label} is: {self.value}."
+        return f"{self.title}: {self.value}."
+
+    @property
+    def title(self) -> str:
+        """The label with a capital letter."""
+        return self.label[0].upper() + self.label[1:]
 
     @property
     def spec(self) -> str:
@@ -45,9 +50,9 @@ class Rule:
         return f"{self.check}={self.wanted}"
 
 
-def _phrase(kind: str, label: str, check: str, template: str) -> Callable[[Random], Rule]:
+def _phrase(kind: str, label: str, check: str, template: str, words: Sequence[str] = NAMES) -> Callable[[Random], Rule]:
     def draw(random: Random) -> Rule:
-        value = template.format(random.choice(ADJECTIVES), random.choice(NAMES))
+        value = template.format(random.choice(words).capitalize())
         return Rule(kind, label, value, check, value, opening=True)
 
     return draw
@@ -68,26 +73,31 @@ def _draw_forbidden(random: Random) -> Rule:
 
 def _draw_case(random: Random) -> Rule:
     case = random.choice(("capital", "small"))
-    return Rule("letter case", "size of all letters", f"{case} letters", "letters", case)
+    return Rule("letter case", "letters", f"{case} letters", "letters", case)
 
 
 def _draw_format(random: Random) -> Rule:
     return Rule("list", "format", 'a list with "- " before every line', "list", "")
 
 
-# One kind a line: its name, and how one is drawn. The first four are phrases that the answer repeats.
+_COLOURS = ("purple", "green", "yellow", "orange", "silver", "golden", "brown", "pink")
+_CITIES = ("Bergen", "Oslo", "Turin", "Porto", "Lyon", "Geneva", "Dublin", "Prague", "Vienna", "Cairo")
+
+# One kind a line: its name, and how one is drawn. The first five are phrases that the answer repeats.
 KINDS: Mapping[str, Callable[[Random], Rule]] = {
-    "first words": _phrase("first words", "greeting at the start", "starts_with", "Hello {0} {1}"),
-    "required word": _phrase("required word", "subject", "contains", "the {0} {1}"),
-    "signature": _phrase("signature", "signature", "contains", "Doctor {1}"),
-    "last words": _phrase("last words", "closing line at the end", "ends_with", "Mind the {0} {1}"),
+    "first words": _phrase("first words", "greeting", "starts_with", "Ahoy {0}"),
+    "required word": _phrase("required word", "colour", "contains", "{0}", _COLOURS),
+    "place": _phrase("place", "city", "contains", "{0}", _CITIES),
+    "signature": _phrase("signature", "signature", "contains", "Captain {0}"),
+    "last words": _phrase("last words", "closing words", "ends_with", "Mind the {0}"),
     "most words": _numbered("most words", "greatest length", 30, 60, "words", step=10),
     "sentences": _numbered("sentences", "number of sentences", 1, 3, "sentences"),
     "forbidden word": _draw_forbidden,
     "letter case": _draw_case,
     "list": _draw_format,
 }
-MOST_RULES = len(KINDS) - 1
+PHRASES = 5
+MOST_RULES = len(KINDS) - 2
 
 
 def draw_rules(random: Random, count: int) -> list[Rule]:
@@ -95,7 +105,7 @@ def draw_rules(random: Random, count: int) -> list[Rule]:
 
     A list of sentences is a contradiction to a small model, so the two kinds are not drawn together.
     """
-    phrases, forms = list(KINDS)[:4], list(KINDS)[4:]
+    phrases, forms = list(KINDS)[:PHRASES], list(KINDS)[PHRASES:]
     forms.remove(random.choice(("sentences", "list")))
     few = min(count // 2, len(forms))
     chosen = [*random.sample(forms, max(few, count - len(phrases)))]

@@ -55,7 +55,6 @@ class Outcome:
     kl: float | None = None
     top1_agreement: float | None = None
     survival: Survival | None = None
-    predictions: tuple[str, ...] = ()  # of each question, if several were asked
     answer_tokens: int | None = None  # generated, the one that ends an answer included
     loop_tokens: int | None = None  # of these, at the end, one piece again and again
 

@@ -22,6 +22,7 @@ from rouge_score import rouge_scorer
 
 from kvlab.common.answer_match import find_answer
 from kvlab.common.errors import UserError
+from kvlab.evaluate.scoring.ordered import each_line, line_results, walk
 from kvlab.plugins.registry import Registry
 from kvlab.tasks.rules import share_obeyed
 
@@ -100,13 +101,6 @@ def whole_match_all(prediction: str, answers: Sequence[str], classes: Sequence[s
     Unlike RULER's own string_match_all it does not find "ring" in "spring", nor 123 in 51234.
     """
     return sum(find_answer(prediction, answer) is not None for answer in answers) / len(answers)
-
-
-def each_line(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-    """The share of the answers that the prediction's line of the same number contains; a line answers a question."""
-    lines = prediction.split("\n")
-    pairs = zip(lines, answers, strict=False)
-    return sum(find_answer(line, answer) is not None for line, answer in pairs) / len(answers)
 
 
 def normalize(text: str) -> str:
@@ -259,6 +253,8 @@ METRICS: Registry[Metric] = Registry(
         "string_match_part": string_match_part,
         "whole_match_all": whole_match_all,
         "each_line": each_line,
+        "line_results": line_results,
+        "walk": walk,
         "rules": share_obeyed,
         "exact_match": exact_match,
         "word_prefix": word_prefix,

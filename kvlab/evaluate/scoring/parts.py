@@ -7,6 +7,7 @@ import json
 from kvlab.evaluate.prepare import PreparedPrompt
 from kvlab.evaluate.results.outcome import Outcome
 from kvlab.evaluate.scoring.metrics import score
+from kvlab.evaluate.scoring.ordered import of_each
 from kvlab.evaluate.scoring.survival import Survival
 
 
@@ -20,19 +21,18 @@ def parts_json(prompt: PreparedPrompt, outcome: Outcome) -> str | None:
     sample = prompt.sample
     if not sample.parts:
         return None
+    scores = of_each(lambda answers: score(sample.metric, outcome.prediction, answers), sample.answers)
     lines = []
     for index, part in enumerate(sample.parts):
-        place = prompt.parts[index] if prompt.parts else ()
-        said = outcome.predictions[index] if outcome.predictions else outcome.prediction
-        answer = sample.answers[index]
+        place = prompt.parts[index]
         lines.append(
             {
                 "kind": part.kind,
                 "order": index + 1,
                 "position": place[0] if place else None,
                 "tokens": len(place),
-                "answer": answer,
-                "score": score(sample.metric, said, [answer]),
+                "answer": sample.answers[index],
+                "score": scores[index],
                 **_left(outcome.survival.parts[index] if outcome.survival and place else None),
             }
         )
