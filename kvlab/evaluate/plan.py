@@ -149,7 +149,7 @@ def _maker(
 
 
 def _check_window(sample: Sample, window: int) -> None:
-    new = sample.max_new_tokens * (1 + len(sample.further) * sample.keeps_answers)
+    new = sample.new_tokens
     if sample.length + new > window:
         most = window - new
         raise UserError(

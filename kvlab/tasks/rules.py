@@ -158,11 +158,13 @@ CHECKS: Mapping[str, Callable[[str, str], bool]] = {
 
 
 def obeys(text: str, spec: str) -> bool:
-    """Whether a text obeys a rule given as `check=wanted`; an empty text obeys none.
+    """Whether a text obeys a rule given as `check=wanted`, or a text that it must contain; an empty text obeys none.
 
     Raises UserError for a check that does not exist.
     """
-    check, _, wanted = spec.partition("=")
+    check, found, wanted = spec.partition("=")
+    if not found:
+        check, wanted = "contains", spec
     if check not in CHECKS:
         raise UserError(f"There is no rule '{check}': write one of {', '.join(CHECKS)}, as in contains=word.")
     return bool(text.strip()) and CHECKS[check](text, wanted)

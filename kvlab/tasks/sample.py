@@ -66,6 +66,11 @@ class Sample(BaseModel):
     meta: dict[str, JsonValue] = Field(default_factory=dict)
 
     @property
+    def new_tokens(self) -> int:
+        """The most tokens that are written after the prompt and kept, in all turns."""
+        return self.max_new_tokens * (1 + len(self.further) * self.keeps_answers)
+
+    @property
     def compresses_context_alone(self) -> bool:
         """Whether no question may be in sight at compression: several are asked, each of a copy of the cache."""
         return bool(self.further) and not self.keeps_answers

@@ -17,7 +17,7 @@ from kvlab.tasks.tokens import text_ids
 _MOST_STEPS = 60
 _MOST_WORDS = 20
 _STEP_TOKENS = 24  # "Step 12: 45 - 8 = 37", with a token a digit
-_NUMBER_TOKENS = 5  # "37, "
+_NUMBER_TOKENS = 4  # "37, "
 
 
 @drafted("state_tracing", "a walk along arrows that the answer follows step by step: the share of steps right")
