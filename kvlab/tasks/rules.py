@@ -37,7 +37,7 @@ class Rule:
     @property
     def text(self) -> str:
         """The sentence that states the rule."""
-        return f"{self.title}: {self.value}."
+        return f"The {self.label} {'are' if self.label.endswith('s') else 'is'}: {self.value}."
 
     @property
     def title(self) -> str:
@@ -91,7 +91,7 @@ KINDS: Mapping[str, Callable[[Random], Rule]] = {
     "signature": _phrase("signature", "signature", "contains", "Captain {0}"),
     "last words": _phrase("last words", "closing words", "ends_with", "Mind the {0}"),
     "most words": _numbered("most words", "greatest length", 30, 60, "words", step=10),
-    "sentences": _numbered("sentences", "number of sentences", 1, 3, "sentences"),
+    "sentences": _numbered("sentences", "sentence count", 1, 3, "sentences"),
     "forbidden word": _draw_forbidden,
     "letter case": _draw_case,
     "list": _draw_format,

@@ -34,7 +34,8 @@ def test_rules_stand_once_each_in_order_before_the_text(small_tokenizer, seed, r
     places = [sample.context.index(part.text) for part in sample.parts]
     assert places == sorted(places) and sample.meta["statements"] == [part.text for part in sample.parts]
     for line, spec in zip(lines[1:], sample.answers, strict=True):
-        assert line.split(": ")[0].removeprefix("- ").lower() in sample.question.lower(), "the request names each label"
+        label = re.match(r"- The (.*?) (?:is|are): ", line).group(1)
+        assert label in sample.question, "the request names each label"
         check, _, wanted = spec.partition("=")
         assert wanted.lower() in line.lower() or check == "letters"
     assert made(small_tokenizer, "instructions", seed, rules=rules, turn=2).system == ""
@@ -132,7 +133,10 @@ def test_the_walk_follows_from_the_arrows(small_tokenizer, seed, steps, others):
     assert walked == sample.answers
     ways = {f"{before} -> {after}" for before, after in arrows.items() if after in walked}
     assert {part.text for part in sample.parts} == ways and len(sample.parts) == steps
-    assert score("walk", " -> ".join(walked), sample.answers) == 1
+    assert sample.question.endswith(f"Answer: 1. {sample.question.split(' from ')[1].split('.')[0]}\n2.")
+    numbered = "\n".join(f"{number}. {place}" for number, place in enumerate(walked, 2)).removeprefix("2. ")
+    assert score("walk", " -> ".join(walked), sample.answers) == 1 == score("walk", numbered, sample.answers)
+    assert len(small_tokenizer(numbered)["input_ids"]) <= sample.max_new_tokens
 
 
 @FEW

@@ -12,6 +12,7 @@ from itertools import pairwise
 from kvlab.common.answer_match import find_answer
 
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+_NUMBERING = re.compile(r"^\s*\d+[.)]")
 _PLACES = re.compile(r"->|→|\n|,")
 
 
@@ -33,8 +34,11 @@ def line_results(prediction: str, answers: Sequence[str], classes: Sequence[str]
 
 
 def walk(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-    """The share of the answers that are at their place of a prediction with arrows, commas or lines between places."""
-    places = [place.strip(" .").lower() for place in _PLACES.split(prediction)]
+    """The share of the answers that are at their place of the prediction, a list in lines or with arrows or commas.
+
+    Numbers of a numbered list do not count.
+    """
+    places = [_NUMBERING.sub("", place).strip(" .").lower() for place in _PLACES.split(prediction)]
     pairs = zip(places, answers, strict=False)
     return sum(place == answer.lower() for place, answer in pairs) / len(answers)
 
