@@ -36,13 +36,13 @@ def state_tracing(draft: Draft, *, depth: Depth = None, steps: int = 6, others: 
     arrows = [f" {start} -> {end}" for start, end in pairwise(walk)]
     lines = [*arrows, *(f" {start} -> {end}" for start, end in zip(rest[::2], rest[1::2], strict=True))]
     random.shuffle(lines)
-    query = phrasing.ask(f"Walk along the arrows from {walk[0]}. List all places.", f"1. {walk[0]}\n2.", ())
+    query = phrasing.ask(f"Follow the arrows from {walk[0]} to the end.", f"{walk[0]} ->", ())
     block = "Arrows:\n" + "".join(f"{line}\n" for line in lines)
     sample = draft.around(query, block, place, "walk", answers=walk[1:], depth=place)
-    most = len(text_ids(draft.tokenizer, "\n".join(f"{step}. {name}" for step, name in enumerate(walk)))) + 8
+    most = len(text_ids(draft.tokenizer, " -> ".join(walk))) + 8
     meta = {**sample.meta, "statements": [line.strip() for line in arrows]}
     parts = tuple(Part(kind="step", text=line.strip()) for line in arrows)
-    return sample.model_copy(update={"max_new_tokens": most, "stop": None, "parts": parts, "meta": meta})
+    return sample.model_copy(update={"max_new_tokens": most, "parts": parts, "meta": meta})
 
 
 @drafted("arithmetic_chain", "a number that changes step by step: the share of steps written right")
