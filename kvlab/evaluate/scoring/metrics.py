@@ -22,7 +22,7 @@ from rouge_score import rouge_scorer
 
 from kvlab.common.answer_match import find_answer
 from kvlab.common.errors import UserError
-from kvlab.evaluate.scoring.ordered import each_line, line_results, walk
+from kvlab.evaluate.scoring.order import each_line, line_results, walk
 from kvlab.plugins.registry import Registry
 from kvlab.tasks.rules import share_obeyed
 

@@ -7,7 +7,7 @@ import json
 from kvlab.evaluate.prepare import PreparedPrompt
 from kvlab.evaluate.results.outcome import Outcome
 from kvlab.evaluate.scoring.metrics import score
-from kvlab.evaluate.scoring.ordered import of_each
+from kvlab.evaluate.scoring.order import of_each
 from kvlab.evaluate.scoring.survival import Survival
 
 
