@@ -173,3 +173,8 @@ def obeys(text: str, spec: str) -> bool:
 def share_obeyed(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
     """The share of the rules, given as `check=wanted`, that the prediction obeys."""
     return sum(obeys(prediction, spec) for spec in answers) / len(answers)
+
+
+def all_obeyed(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """1 if the prediction obeys every rule, given as `check=wanted`."""
+    return float(all(obeys(prediction, spec) for spec in answers))

@@ -60,6 +60,8 @@ KNOWN = [
         3 / 4,
     ),
     ("rules", "", ["without=is"], [], 0),
+    ("all_rules", "Ahoy sea!", ["starts_with=Ahoy sea", "most words=2"], [], 1),
+    ("all_rules", "Ahoy sea, hey!", ["starts_with=Ahoy sea", "most words=2"], [], 0),
 ]
 
 

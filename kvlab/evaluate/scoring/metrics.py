@@ -24,7 +24,7 @@ from kvlab.common.answer_match import find_answer
 from kvlab.common.errors import UserError
 from kvlab.evaluate.scoring.order import each_line, line_results, walk
 from kvlab.plugins.registry import Registry
-from kvlab.tasks.rules import share_obeyed
+from kvlab.tasks.rules import all_obeyed, share_obeyed
 
 BOX = "\\boxed"
 SECONDS = 5
@@ -256,6 +256,7 @@ METRICS: Registry[Metric] = Registry(
         "line_results": line_results,
         "walk": walk,
         "rules": share_obeyed,
+        "all_rules": all_obeyed,
         "exact_match": exact_match,
         "word_prefix": word_prefix,
         "f1": f1,

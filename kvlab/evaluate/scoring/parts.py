@@ -10,6 +10,8 @@ from kvlab.evaluate.scoring.metrics import score
 from kvlab.evaluate.scoring.order import of_each
 from kvlab.evaluate.scoring.survival import Survival
 
+OF_PARTS = {"all_rules": "rules"}  # the metric of parts, for a metric that is no mean over them
+
 
 def parts_json(prompt: PreparedPrompt, outcome: Outcome) -> str | None:
     """One object per part of the sample, as JSON; None if it has none.
@@ -21,7 +23,8 @@ def parts_json(prompt: PreparedPrompt, outcome: Outcome) -> str | None:
     sample = prompt.sample
     if not sample.parts:
         return None
-    scores = of_each(lambda answers: score(sample.metric, outcome.prediction, answers), sample.answers)
+    metric = OF_PARTS.get(sample.metric, sample.metric)
+    scores = of_each(lambda answers: score(metric, outcome.prediction, answers), sample.answers)
     lines = []
     for index, part in enumerate(sample.parts):
         place = prompt.parts[index]
