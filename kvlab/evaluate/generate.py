@@ -13,6 +13,7 @@ from kvlab.cache.fan_out.fan_out_cache import FanOutCache
 from kvlab.cache.fan_out.fan_out_layer import Branch
 from kvlab.engine.forward import end_ids
 from kvlab.evaluate.results.outcome import Loaded, Memory, Outcome, read_memory
+from kvlab.evaluate.scoring.loops import loop_tokens
 from kvlab.evaluate.shared_prompt import Check, SharedPrompt, failures_in_branches, nothing, sharing_groups
 
 # Given the number of a cache, the prompts of the rows that leave (by row), and the rows that stay.
@@ -139,7 +140,14 @@ class _Answering:
         written = [answers.ids[prompt] for prompt in range(self.prompts)]
         texts = self.loaded.tokenizer.batch_decode(written, skip_special_tokens=True)
         return [
-            Outcome(self.stops.cut(text), answers.memory[prompt], seconds, prompt_seconds)
+            Outcome(
+                self.stops.cut(text),
+                answers.memory[prompt],
+                seconds,
+                prompt_seconds,
+                answer_tokens=len(written[prompt]),
+                loop_tokens=loop_tokens(written[prompt]),
+            )
             for prompt, text in enumerate(texts)
         ]
 

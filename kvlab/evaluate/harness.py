@@ -107,12 +107,16 @@ def prepare_evaluation(request: EvalRequest, loaded: Loaded, make_cache: CacheMa
     plan = make_plan(request, loaded.tokenizer, window_of(loaded.model.config) - turn, chat is not None)
     check_passes(request, plan)
     digest, settings = model_digest(loaded.model), [settings_of(choice) for choice in request.all_choices]
-    shared = request.question_aware, loaded.name, digest, request.prefill_chunk
+    shared = loaded.name, digest, request.prefill_chunk
     units = []
     for prompt in plan.prompts:
         chat_settings = chat.settings if chat is not None and prompt.chat else None
+        aware = request.question_aware and not prompt.context_alone
         pairs = enumerate(zip(request.all_choices, settings, strict=True))
-        keys = {index: row_key(prompt.identity, choice, own, *shared, chat_settings) for index, (choice, own) in pairs}
+        keys = {
+            index: row_key(prompt.identity, choice, own, aware, *shared, chat_settings)
+            for index, (choice, own) in pairs
+        }
         units.append(Unit(prompt, keys))
     config = loaded.model.generation_config
     notes = [*plan.notes, *(generation_notes(config.to_dict(), can_honour=False) if config is not None else ())]

@@ -46,7 +46,7 @@ def _length(request: EvalRequest, tokenizer: PreTrainedTokenizerBase, window: in
     """None if the default lengths hold the request's only task, else the longest; raises UserError if none does."""
 
     def answer_tokens(asked: EvalRequest, room: int) -> int:
-        return max(prompt.make().max_new_tokens for prompt in make_plan(asked, tokenizer, room, has_chat).prompts)
+        return max(prompt.make().new_tokens for prompt in make_plan(asked, tokenizer, room, has_chat).prompts)
 
     try:
         answer_tokens(request, window)

@@ -4,93 +4,20 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kvlab.cache import CompressedCache
-from kvlab.common.validation import check_ids
 from kvlab.evaluate.generate import Sampling, Stops, generate_together
-from kvlab.evaluate.plan import PlannedPrompt
+from kvlab.evaluate.prepare import PreparedPrompt
 from kvlab.evaluate.results.outcome import CacheMaker, Loaded, Outcome
 from kvlab.evaluate.results.rows import PromptIdentity
 from kvlab.evaluate.scoring.likelihood import Leader, compare, forced_together, scored_bytes
-from kvlab.evaluate.scoring.metrics import LIKELIHOOD_METRICS
+from kvlab.evaluate.scoring.loops import loop_tokens
 from kvlab.evaluate.scoring.survival import HiddenTokenTracker, Survival
+from kvlab.evaluate.several_questions import Questions, ask_each
 from kvlab.evaluate.shared_prompt import Check, nothing
-from kvlab.models.chat import Chat
 from kvlab.models.placement import input_device
 from kvlab.requests.compare import FULL, MethodChoice
-from kvlab.tasks.sample import Sample
-from kvlab.tasks.tokens import hidden_positions, prompt_ids, start_ids, text_ids
-
-
-@dataclass(frozen=True)
-class PreparedPrompt:
-    """A generated and tokenized prompt."""
-
-    identity: PromptIdentity
-    sample: Sample
-    context: list[int]
-    question: list[int]
-    continuation: list[int]
-    hidden: tuple[int, ...] = ()  # positions of the tokens of hidden statements
-    closing: int = 0  # last tokens of the question that end the user's turn in a chat
-
-    @property
-    def is_forced(self) -> bool:
-        """Whether a continuation is forced: a given text, or without one the full cache's own."""
-        return self.sample.metric in LIKELIHOOD_METRICS
-
-    @property
-    def is_in_chat(self) -> bool:
-        """Whether it is put into a chat template, if the model has one; a given text never is."""
-        return self.sample.chat and not self.continuation
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Tokens of the prompt, including BOS and a forced continuation."""
-        return len(self.context) + len(self.question) + len(self.continuation)
-
-    def in_sight(self, question_aware: bool) -> int:
-        """How many tokens are prefilled and compressed before the rest follows."""
-        if question_aware and self.question:
-            held_back = self.sample.hold_back and self.sample.hold_back + self.closing
-            return len(self.context) + len(self.question) - held_back
-        return len(self.context)
-
-    @property
-    def shape(self) -> tuple[object, ...]:
-        """Prompts with equal shapes can run in one batch without padding."""
-        sample = self.sample
-        alone = self.identity if self.is_forced or sample.temperature else None  # sampled answers run alone
-        lengths = len(self.context), len(self.question), sample.hold_back, sample.max_new_tokens
-        return *lengths, sample.stop, alone, bool(self.hidden)
-
-
-def prepare(planned: PlannedPrompt, loaded: Loaded, chat: Chat | None = None) -> PreparedPrompt:
-    """Generate and tokenize the prompt, in `chat` if given; a forced text is never put into a turn.
-
-    Raises UserError for a token without an embedding in the model.
-    """
-    prepared = _prepared(planned, loaded, chat)
-    check_ids([*prepared.context, *prepared.question, *prepared.continuation], loaded.model, loaded.tokenizer)
-    return prepared
-
-
-def _prepared(planned: PlannedPrompt, loaded: Loaded, chat: Chat | None) -> PreparedPrompt:
-    sample = planned.make()
-    context, question = prompt_ids(loaded.tokenizer, sample)
-    forced = sample.metric in LIKELIHOOD_METRICS and bool(sample.answers)
-    continuation = text_ids(loaded.tokenizer, sample.answers[0]) if forced else []
-    hidden = tuple(hidden_positions(loaded.tokenizer, sample))
-    opening = text_ids(loaded.tokenizer, sample.answer_start)
-    if chat is None or forced or not sample.chat:
-        return PreparedPrompt(planned.identity, sample, context, question + opening, continuation, hidden)
-    before, after = chat.around()
-    start = len(start_ids(loaded.tokenizer))  # the template has its own
-    moved = tuple(place + len(before) - start for place in hidden)
-    closing = 0 if opening else len(after)  # what is held back then ends with the opening
-    asked = question + after + opening
-    return PreparedPrompt(planned.identity, sample, before + context[start:], asked, [], moved, closing)
 
 
 class Measurer:
@@ -116,6 +43,8 @@ class Measurer:
         for cache in caches:
             cache.rehearse_only(len(first.context))
         trackers = [_track(prompts, cache, self.loaded) for cache in caches]
+        if first.further:
+            return self._ask_each(first, caches, trackers)
         survived: dict[tuple[int, int], Survival] = {}
 
         def leave(number: int, gone: dict[int, int], stay: list[int]) -> None:
@@ -143,6 +72,37 @@ class Measurer:
             else [replace(outcome, survival=survived.get((number, row))) for row, outcome in enumerate(outcomes)]
             for number, outcomes in enumerate(results)
         ]
+
+    def _ask_each(
+        self, prompt: PreparedPrompt, caches: Sequence[CompressedCache], trackers: Sequence[HiddenTokenTracker | None]
+    ) -> list[list[Outcome] | Exception]:
+        """Ask all questions of the prompt; its survival is that after the last answer."""
+        sample = prompt.sample
+        asked = Questions(
+            prompt.context,
+            [prompt.question, *prompt.further],
+            sample.max_new_tokens,
+            Stops((sample.stop,) if sample.stop else ()),
+            sample.keeps_answers,
+            first_in_sight=prompt.in_sight(self.question_aware) > len(prompt.context),
+        )
+        found: list[list[Outcome] | Exception] = []
+        results = ask_each(self.loaded, asked, caches, self.prefill_chunk, self.check)
+        for answers, tracker in zip(results, trackers, strict=True):
+            if isinstance(answers, Exception):
+                found.append(answers)
+                continue
+            outcome = Outcome(
+                "\n".join(" ".join(text.split()) for text in answers.texts),
+                answers.memory,
+                answers.seconds,
+                answers.prompt_seconds,
+                survival=tracker.survival(answers.cache)[0] if tracker is not None else None,
+                answer_tokens=sum(map(len, answers.ids)),
+                loop_tokens=max(map(loop_tokens, answers.ids)),
+            )
+            found.append([outcome])
+        return found
 
     def _force(self, prompt: PreparedPrompt, choices: Sequence[MethodChoice]) -> list[list[Outcome] | Exception]:
         """Score the forced text with every choice, and with the full cache for comparison.
@@ -180,6 +140,7 @@ def _track(prompts: Sequence[PreparedPrompt], cache: CompressedCache, loaded: Lo
     """Attach an observer of the prompts' hidden tokens to the cache; None if nothing is hidden."""
     if not prompts[0].hidden:
         return None
-    tracker = HiddenTokenTracker([prompt.hidden for prompt in prompts], input_device(loaded.model))
+    device = input_device(loaded.model)
+    tracker = HiddenTokenTracker([prompt.hidden for prompt in prompts], device, [prompt.parts for prompt in prompts])
     cache.settings.observer = tracker
     return tracker

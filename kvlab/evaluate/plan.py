@@ -36,6 +36,7 @@ class PlannedPrompt:
     identity: PromptIdentity
     make: Callable[[], Sample]
     chat: bool = True  # may be put into a chat template
+    context_alone: bool = False  # no question is in sight at compression, whatever the request says
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def _task_prompts(
             for index in range(request.samples):
                 identity = PromptIdentity(task.name, canonical_json(recorded), length, depth, index, request.seed)
                 make = _maker(task, tokenizer, identity, difficulty, style)
-                prompt = PlannedPrompt(identity, partial(_as_measured, request, make))
+                prompt = PlannedPrompt(identity, partial(_as_measured, request, make), context_alone=task.context_alone)
                 if index == 0:
                     _check_window(prompt.make(), window)
                 yield prompt
@@ -149,10 +150,11 @@ def _maker(
 
 
 def _check_window(sample: Sample, window: int) -> None:
-    if sample.length + sample.max_new_tokens > window:
-        most = window - sample.max_new_tokens
+    new = sample.new_tokens
+    if sample.length + new > window:
+        most = window - new
         raise UserError(
-            f"{sample.task}: {sample.length} tokens and {sample.max_new_tokens} for the answer do not fit the model's "
+            f"{sample.task}: {sample.length} tokens and {new} for the answer do not fit the model's "
             f"context window of {window}: use lengths of at most {most}."
         )
 

@@ -9,11 +9,13 @@ from functools import cached_property
 from itertools import islice
 
 from kvlab.evaluate.backoff import Backoff
-from kvlab.evaluate.measure import Measurer, PreparedPrompt, prepare
+from kvlab.evaluate.measure import Measurer
 from kvlab.evaluate.plan import PlannedPrompt
+from kvlab.evaluate.prepare import PreparedPrompt, prepare
 from kvlab.evaluate.results.outcome import Loaded, Outcome
 from kvlab.evaluate.results.rows import budget_unit, canonical_json
 from kvlab.evaluate.scoring.metrics import METRICS, check_metric
+from kvlab.evaluate.scoring.parts import parts_json
 from kvlab.models.chat import Chat
 from kvlab.requests.budget import Budget
 from kvlab.requests.compare import MethodChoice
@@ -98,7 +100,7 @@ class RowMaker:
             "settings": canonical_json(self.settings[number]),
             "budget": Budget(choice.budget).number,
             "budget_unit": budget_unit(choice),
-            "question_aware": self.measurer.question_aware,
+            "question_aware": self.measurer.question_aware and not prompt.sample.compresses_context_alone,
             "prefill_chunk": self.measurer.prefill_chunk,
             "model": self.measurer.loaded.name,
             "model_digest": self.model_digest,
@@ -117,6 +119,11 @@ class RowMaker:
             "top1_agreement": outcome.top1_agreement,
             "hidden_own": outcome.survival.own if outcome.survival else None,
             "hidden_merged": outcome.survival.merged if outcome.survival else None,
+            "unreachable": outcome.survival.unreachable if outcome.survival else None,
+            "consensus": outcome.survival.consensus if outcome.survival else None,
+            "answer_tokens": outcome.answer_tokens,
+            "loop_tokens": outcome.loop_tokens,
+            "parts": parts_json(prompt, outcome),
             **self.environment,
         }
 

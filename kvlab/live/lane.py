@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-import torch
-from torch import Tensor
-
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.cache.cache_copy import copy_cache
 from kvlab.live.merges import ContextMerges, ContextShares, context_shares
@@ -66,6 +63,7 @@ class Lane:
         self.tokens_seen = self.merges.tokens
         self.checkpoints = {}
         self._remember(0)
+        self.cache = copy_cache(self.cache)  # lanes that read together share their layers without slots
 
     def return_to(self, turn: int) -> None:
         """Return to the state before question `turn`, which has a checkpoint; a lane that never settled stays."""
@@ -93,10 +91,6 @@ class Lane:
         if turn not in self.checkpoints:
             self._remember(turn)
         self.answer, self.text = [], ""
-
-    def position_ids(self, tokens: int, device: torch.device) -> Tensor:
-        """Positions (1, q) of the next tokens."""
-        return torch.arange(self.tokens_seen, self.tokens_seen + tokens, device=device)[None]
 
     def write(self, token: int, loaded: LoadedModel) -> str:
         """Append a token to the answer; returns the text it adds, once the characters are complete."""

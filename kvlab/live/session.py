@@ -26,9 +26,9 @@ from kvlab.live.events import (
 )
 from kvlab.live.lane import Lane
 from kvlab.live.passes import compress_context, next_logits, read_context
-from kvlab.live.turns import Turns
 from kvlab.models.chat import Chat
 from kvlab.models.load import LoadedModel
+from kvlab.models.turns import Turns
 from kvlab.requests.compare import FULL, MethodChoice
 
 MOST_CHECKPOINT_BYTES = 2**30  # of all lanes together; older questions are then answered from the context on

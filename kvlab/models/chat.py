@@ -49,11 +49,16 @@ class Chat:
             raise UserError(f"The model's chat template rejects this prompt ({message}): use --chat no.") from None
         return str(text)
 
-    def around(self) -> tuple[list[int], list[int]]:
-        """Token ids before and after the prompt, for prompts given as tokens."""
+    def sides(self) -> tuple[str, str]:
+        """Text before and after the prompt. Raises UserError if the template leaves the prompt out."""
         before, found, after = self.rendered(PLACE).partition(PLACE)
         if not found:
             raise UserError("The model's chat template leaves the prompt out: use --chat no.")
+        return before, after
+
+    def around(self) -> tuple[list[int], list[int]]:
+        """Token ids before and after the prompt, for prompts given as tokens."""
+        before, after = self.sides()
         return self.ids(before), self.ids(after)
 
     def ids(self, text: str) -> list[int]:

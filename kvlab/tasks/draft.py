@@ -36,6 +36,7 @@ class Task:
     generate: Callable[..., Sample]
     uses_depth: bool = False
     ruler: str | None = None
+    context_alone: bool = False  # several questions, each of a copy of the compressed context
     lengths: tuple[int, ...] = DEFAULT_LENGTHS
 
     @property
@@ -63,18 +64,22 @@ def spread(random: Random, count: int) -> list[float]:
 
 @dataclass(frozen=True)
 class Draft:
-    """A sample to be built: its task, length, seed and index, and its random numbers."""
+    """A sample to be built: its task, length, seed and index, and its random numbers.
+
+    `stream` names another task whose random numbers it uses, so that both tasks have the same prompts.
+    """
 
     tokenizer: PreTrainedTokenizerBase
     task: str
     length: int
     seed: int
     index: int
+    stream: str = ""
 
     @cached_property
     def random(self) -> Random:
         """The sample's random stream, determined by task, length, seed and index."""
-        return sample_random(self.task, self.length, self.seed, self.index)
+        return sample_random(self.stream or self.task, self.length, self.seed, self.index)
 
     def place(self, depth: Depth) -> float:
         """`depth`, or a random place; a number is drawn either way, so that depth only moves the information."""
@@ -146,7 +151,9 @@ class Draft:
         )  # fmt: skip
 
 
-def drafted(name: str, summary: str, ruler: str | None = None) -> Callable[[Callable[..., Sample]], Task]:
+def drafted(
+    name: str, summary: str, ruler: str | None = None, context_alone: bool = False
+) -> Callable[[Callable[..., Sample]], Task]:
     """Function decorator: a task from a function of a draft and keyword-only difficulty parameters.
 
     With a parameter `depth` the task `uses_depth`. The function raises UserError for a length that is too short.
@@ -159,7 +166,8 @@ def drafted(name: str, summary: str, ruler: str | None = None) -> Callable[[Call
         ) -> Sample:
             return of_draft(Draft(tokenizer, name, length, seed, index), **difficulty)
 
-        return Task(name, summary, generate, "depth" in inspect.signature(of_draft).parameters, ruler)
+        uses_depth = "depth" in inspect.signature(of_draft).parameters
+        return Task(name, summary, generate, uses_depth, ruler, context_alone)
 
     return as_task
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvlab.plugins.registry import Registry
-from kvlab.tasks import blocks, forced_texts, hidden_facts
+from kvlab.tasks import blocks, forced_texts, hidden_facts, instructions, paraphrases, several_questions, traces
 from kvlab.tasks.draft import Task
 
 _SHIPPED = (
@@ -11,6 +11,10 @@ _SHIPPED = (
     *(hidden_facts.needle_multiquery, hidden_facts.variable_tracking),
     *(blocks.common_words, blocks.frequent_words, blocks.key_value, blocks.copy, blocks.few_shot),
     *(hidden_facts.arithmetic, forced_texts.perplexity, forced_texts.next_token_kl),
+    *(instructions.instructions, instructions.rules_recited, instructions.leakage, instructions.secret),
+    *(several_questions.questions, several_questions.turns),
+    *(paraphrases.needle_paraphrased, paraphrases.needle_mixed, traces.state_tracing),
+    *(traces.arithmetic_chain, traces.list_recall),
 )
 
 TASKS: Registry[Task] = Registry("task", {task.name: task for task in _SHIPPED})

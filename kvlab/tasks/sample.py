@@ -14,6 +14,27 @@ from kvlab.models.mini.phrasing import TRAINING_SEED_START, split_query
 UNSCORED = "unscored"  # the metric of prompts without answers, whose score is null
 
 
+class Part(BaseModel):
+    """A part of a prompt with a score of its own, such as one of several rules: part i is scored by answer i.
+
+    `text` is the statement in the context that the score depends on; empty if there is none.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: str
+    text: str = ""
+
+
+class Further(BaseModel):
+    """A question asked after the sample's own, of the same cache; it is answered by the sample's next answer."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    question: str
+    answer_start: str = ""
+
+
 class Sample(BaseModel):
     """A prompt is `context + question`; the model continues it and `metric` scores the continuation.
 
@@ -40,7 +61,21 @@ class Sample(BaseModel):
     temperature: float = Field(default=0.0, description="0: greedy; above: the answer is sampled")
     chat: bool = Field(default=True, description="may be put into a chat template; not if the text is to be continued")
     hold_back: int = Field(default=0, description="last tokens of the prompt that always follow after compression")
+    system: str = Field(default="", description="the context's beginning that is a chat's system prompt")
+    parts: tuple[Part, ...] = Field(default=(), description="in the order of `answers`")
+    further: tuple[Further, ...] = Field(default=(), description="more questions about the same compressed context")
+    keeps_answers: bool = Field(default=False, description="further questions follow the answers given so far")
     meta: dict[str, JsonValue] = Field(default_factory=dict)
+
+    @property
+    def new_tokens(self) -> int:
+        """The most tokens that are written after the prompt and kept, in all turns."""
+        return self.max_new_tokens * (1 + len(self.further) * self.keeps_answers)
+
+    @property
+    def compresses_context_alone(self) -> bool:
+        """Whether no question may be in sight at compression: several are asked, each of a copy of the cache."""
+        return bool(self.further) and not self.keeps_answers
 
 
 def check_seed(seed: int) -> int:
@@ -74,17 +109,25 @@ def with_style(difficulty: Mapping[str, object], style: Style) -> dict[str, obje
 
 
 def apply_style(sample: Sample, style: Style) -> Sample:
-    """The sample with its question in this style; samples without a generated question stay as they are.
+    """The sample with its questions in this style; samples without a generated question stay as they are.
 
     Tasks are worded as `mini` was trained: the prompt ends with the first words of the answer. A chat model answers
     better if the question is in the user's turn and these words begin its own, as RULER's answer prefix is used.
     """
-    parts = split_query(sample.question)
-    if style == "continuation" or parts is None:
+    if style == "continuation" or split_query(sample.question) is None:
         return sample
-    question, lead = parts
+    question, lead = _styled(sample.question, sample.chat, style)
+    later = [_styled(one.question, sample.chat, style) for one in sample.further]
+    more: dict[str, object] = {"further": tuple(Further(question=text, answer_start=start) for text, start in later)}
+    if style == "question":
+        more |= {"max_new_tokens": sample.max_new_tokens + SENTENCE_TOKENS, "stop": None}
+    return sample.model_copy(update={"question": question, "answer_start": lead, **more})
+
+
+def _styled(prompt: str, chat: bool, style: Style) -> tuple[str, str]:
+    """(question, first words of the answer) of a query's prompt in a style other than `continuation`."""
+    question, lead = split_query(prompt) or (prompt, "")
     text = f"\n\nQuestion: {question}"
     if style == "chat":
-        return sample.model_copy(update={"question": text, "answer_start": lead})
-    more = {"max_new_tokens": sample.max_new_tokens + SENTENCE_TOKENS, "stop": None}
-    return sample.model_copy(update={"question": f"{text}\nAnswer:" if not sample.chat else text, **more})
+        return text, lead
+    return text if chat else f"{text}\nAnswer:", ""

@@ -83,13 +83,20 @@ def hidden_positions(tokenizer: PreTrainedTokenizerBase, sample: Sample) -> list
     Empty if nothing is hidden, or if the tokenizer is a slow one without character offsets.
     """
     statements = sample.meta.get("statements")
-    if not isinstance(statements, list) or not tokenizer.is_fast:
-        return []
-    found = tokenizer(sample.context, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-    spans = [(start, start + len(text)) for text in map(str, statements) if (start := sample.context.find(text)) >= 0]
+    texts = map(str, statements if isinstance(statements, list) else ())
+    every = {place for text in texts for place in text_positions(tokenizer, sample.context, text)}
     first = len(start_ids(tokenizer))
-    return [
-        first + place
-        for place, (start, stop) in enumerate(found["offset_mapping"])
-        if any(start < end and begin < stop for begin, end in spans)
-    ]
+    return [first + place for place in sorted(every)]
+
+
+def text_positions(tokenizer: PreTrainedTokenizerBase, whole: str, text: str) -> list[int]:
+    """Return the indices of the tokens of `whole` that overlap the first occurrence of `text`; none if it is empty.
+
+    Special tokens are not counted. Empty too for a slow tokenizer, which has no character offsets.
+    """
+    start = whole.find(text)
+    if not text or start < 0 or not tokenizer.is_fast:
+        return []
+    stop = start + len(text)
+    found = tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    return [place for place, (begin, end) in enumerate(found["offset_mapping"]) if start < end and begin < stop]

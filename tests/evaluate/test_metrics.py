@@ -45,6 +45,23 @@ KNOWN = [
     ("final_number", "#### 7 and 8", ["#### 7"], [], 1),
     ("final_number", "no number", ["#### 7"], [], 0),
     ("final_number", "-3", ["#### 3"], [], 0),
+    ("each_line", "12345.\nno\n777", ["12345", "67890", "777"], [], 2 / 3),
+    ("each_line", "777\n12345", ["12345", "777"], [], 0),  # right, but to the other question
+    ("each_line", "12345", ["12345", "777"], [], 1 / 2),
+    ("line_results", "5 + 3 = 8\n\nStep 2: 8 - 2 = 6\nStep 3: 6 + 4 = 11", ["8", "6", "10"], [], 2 / 3),
+    ("line_results", "8 - 2 = 6 because", ["8"], [], 0),
+    ("walk", "garden -> Sea -> hill", ["garden", "sea", "hill", "king"], [], 3 / 4),
+    ("walk", "sea -> garden", ["garden", "sea"], [], 0),
+    (
+        "rules",
+        "Ahoy sea! All is well.",
+        ["starts_with=Ahoy sea", "contains=well", "without=is", "most words=5"],
+        [],
+        3 / 4,
+    ),
+    ("rules", "", ["without=is"], [], 0),
+    ("all_rules", "Ahoy sea!", ["starts_with=Ahoy sea", "most words=2"], [], 1),
+    ("all_rules", "Ahoy sea, hey!", ["starts_with=Ahoy sea", "most words=2"], [], 0),
 ]
 
 
@@ -59,7 +76,16 @@ def test_scores_lie_between_0_and_1(metric, prediction, answers):
 
 
 # A number, a box, a sentence is wanted of some; a text of one word has no ROUGE-2.
-OF_A_FORM = {"count", "retrieval", "final_number", "boxed", "letter_choice", "rouge_2", "rouge_2_longbench"}
+OF_A_FORM = {
+    "count",
+    "line_results",
+    "retrieval",
+    "final_number",
+    "boxed",
+    "letter_choice",
+    "rouge_2",
+    "rouge_2_longbench",
+}
 
 
 @given(st.sampled_from(sorted(filter(is_installed, set(METRICS) - OF_A_FORM))), WORDS)

@@ -13,8 +13,8 @@ from kvlab.common.assets import asset_path
 from kvlab.common.errors import UserError
 from kvlab.engine.compare import compare
 from kvlab.engine.prompt import encode_prompt
-from kvlab.evaluate.measure import prepare
 from kvlab.evaluate.plan import PlannedPrompt
+from kvlab.evaluate.prepare import prepare
 from kvlab.evaluate.results.rows import PromptIdentity
 from kvlab.lmeval.generation import padding_id
 from kvlab.models.load import LoadedModel, load_model

@@ -9,7 +9,7 @@ import pytest
 
 from kvlab.common.errors import UserError
 from kvlab.evaluate.harness import evaluate, prepare_evaluation
-from kvlab.evaluate.measure import prepare
+from kvlab.evaluate.prepare import prepare
 from kvlab.evaluate.request import EvalRequest, TaskChoice
 from kvlab.evaluate.request_parser import parse_style
 from kvlab.models.chat import Chat

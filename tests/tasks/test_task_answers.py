@@ -149,7 +149,9 @@ def test_the_continuation_is_the_end_of_the_text(small_tokenizer, name, seed, co
 def test_the_answer_fits_into_the_tokens_allowed(small_tokenizer, name):
     sample = made(small_tokenizer, name, 3)
     if sample.question:
-        answer = ", ".join(sample.answers)
+        # Of several questions each has its own answer; a refusal or a rule is no text that is repeated.
+        answers = [*sample.answers[:1]] if sample.further or sample.metric.endswith("rules") else sample.answers
+        answer = ", ".join(answers)
         assert len(small_tokenizer(answer, add_special_tokens=False)["input_ids"]) < sample.max_new_tokens
         assert sample.question.startswith("\nQuestion: ")
         assert not sample.question.endswith(" ")

@@ -10,6 +10,7 @@ import pandas as pd
 import typer
 from rich.table import Table
 
+from kvlab.cli.options.part_tables import as_table, check_kind, frame_of, write_csv
 from kvlab.common.formatting import ONE_PROMPT, in_range
 from kvlab.common.terminal import standard_output
 
@@ -98,22 +99,41 @@ def print_summary(
         typer.echo(summary_json(summary, notes, str(out)))
     else:
         print_wide(summary_table(summary, rows["device"].dropna()), SUMMARY_WIDTH)
+        if rows["parts"].notna().any():
+            print_wide(as_table(frame_of(rows, "parts"), "parts"), SUMMARY_WIDTH)
 
 
 def table(
     folders: Annotated[list[Path], typer.Argument(help="folders of results, such as runs/eval/first")],
-    out: Annotated[Path | None, typer.Option(help="FILE.md or FILE.tex; default: Markdown on the screen")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="FILE.md or FILE.tex, with --of FILE.csv; default: on the screen")
+    ] = None,
     preset: Annotated[str, typer.Option(help="show a paper's table next to ours, such as keepkv-table2")] = "",
+    of: Annotated[
+        str,
+        typer.Option(
+            help="scores; rules and questions of prompts as parts (by kind), order, places (kind and third of the "
+            "prompt) or deaths (budget at which each dies); reach (evidence that no head holds)"
+        ),
+    ] = "scores",
 ) -> None:
     """Write a table of scores, methods and budgets by task, each mean with its 95 % interval."""
     from kvlab.atlas import paper_table_text, paper_tables
     from kvlab.evaluate.results.rows import newest
     from kvlab.evaluate.results.store import read_results
 
-    path = None if out is None else paper_table_text.check_file(out)
+    kind = check_kind(of)
+    path = out if out is None or kind != "scores" else paper_table_text.check_file(out)
     known = paper_tables.paper_table(preset) if preset else None
     rows = pd.concat([read_results(folder) for folder in folders], ignore_index=True).drop_duplicates("key")
     rows = newest(rows).reset_index(drop=True)
+    if kind != "scores":
+        frame = frame_of(rows, kind)
+        if path is None:
+            print_wide(as_table(frame, kind), SUMMARY_WIDTH)
+        else:
+            write_csv(path, frame)
+        return
     if known is None:
         tables = paper_table_text.score_tables(rows)
     else:

@@ -55,6 +55,8 @@ class Outcome:
     kl: float | None = None
     top1_agreement: float | None = None
     survival: Survival | None = None
+    answer_tokens: int | None = None  # generated, the one that ends an answer included
+    loop_tokens: int | None = None  # of these, at the end, one piece again and again
 
 
 def read_memory(cache: Any, rows: int) -> Memory:

@@ -20,8 +20,9 @@ PROMPT = ["task", "difficulty", "content", "length", "depth", "index", "seed", *
 METHOD = ["method", "hyper_parameters", "budget", "budget_unit", "question_aware", "model", CHUNK]
 MEASURES = (
     "score", "difference", "slots", "kept", "live_bytes", "bytes", "seconds", "prompt_seconds", "bits_per_byte", "kl",
-    "top1_agreement",
+    "top1_agreement", "hidden_own", "hidden_merged", "unreachable", "consensus", "answer_tokens", "loops",
 )  # fmt: skip
+LATER = ("prompt_seconds", "hidden_own", "hidden_merged", "unreachable", "consensus", "answer_tokens", "loop_tokens")
 SCORES: dict[str, Kind] = {"score": "score", "difference": "difference"}
 
 
@@ -32,7 +33,9 @@ def summarize(rows: pd.DataFrame, by: Sequence[str] = ("task", "difficulty", "le
     metric, samples (prompts), pairs (prompts with a full-cache result), and with `_low` and `_high` score, difference
     to the full cache on the same prompts (null without pairs), slots (mean per KV head), kept (slots
     over tokens seen), live_bytes, bytes (these over the full cache's on the same prompt), seconds, prompt_seconds, and
-    for text tasks bits_per_byte, kl, top1_agreement.
+    for text tasks bits_per_byte, kl, top1_agreement, for tracked statements hidden_own, hidden_merged, unreachable and
+    consensus (`kvlab.evaluate.scoring.survival`), for generated answers answer_tokens and loops (share of answers that
+    end in a loop).
     """
     groups = _as_numbers(with_measures(rows), MEASURES).groupby([*by, *METHOD], dropna=False, sort=False)
     lines = [_line(dict(zip([*by, *METHOD], names, strict=True)), group) for names, group in groups]
@@ -65,17 +68,18 @@ def mean_over_tasks(rows: pd.DataFrame, column: str, kind: Kind = "any") -> Inte
 
 
 def with_measures(rows: pd.DataFrame) -> pd.DataFrame:
-    """Add the columns difference (to the full cache's score), kept and bytes to the rows."""
+    """Add the columns difference (to the full cache's score), kept, bytes and loops to the rows."""
     if CHUNK not in rows:  # rows from before chunked prefill
         rows = rows.assign(**{CHUNK: np.nan})
-    if "prompt_seconds" not in rows:  # rows from before it was measured
-        rows = rows.assign(prompt_seconds=np.nan)
+    rows = rows.assign(**{name: np.nan for name in LATER if name not in rows})  # rows from before they were measured
     named = {"score": "base", "live_bytes": "base_bytes"}
     base = rows.loc[rows["method"] == FULL.method, [*PROMPT, *named]].rename(columns=named)
     paired = rows.merge(base.drop_duplicates(PROMPT), on=PROMPT, how="left")
     size = pd.to_numeric(paired["live_bytes"]) / pd.to_numeric(paired["base_bytes"])
     kept = paired["slots"] / paired["logical_tokens"]
-    return paired.assign(difference=paired["score"] - paired["base"], kept=kept, bytes=size)
+    looped = pd.to_numeric(paired["loop_tokens"])
+    loops = (looped > 0).astype(float).where(looped.notna())
+    return paired.assign(difference=paired["score"] - paired["base"], kept=kept, bytes=size, loops=loops)
 
 
 def _as_numbers(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:

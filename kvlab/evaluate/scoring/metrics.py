@@ -22,7 +22,9 @@ from rouge_score import rouge_scorer
 
 from kvlab.common.answer_match import find_answer
 from kvlab.common.errors import UserError
+from kvlab.evaluate.scoring.order import each_line, line_results, walk
 from kvlab.plugins.registry import Registry
+from kvlab.tasks.rules import all_obeyed, share_obeyed
 from kvlab.tasks.sample import UNSCORED
 
 BOX = "\\boxed"
@@ -251,6 +253,11 @@ METRICS: Registry[Metric] = Registry(
         "string_match_all": string_match_all,
         "string_match_part": string_match_part,
         "whole_match_all": whole_match_all,
+        "each_line": each_line,
+        "line_results": line_results,
+        "walk": walk,
+        "rules": share_obeyed,
+        "all_rules": all_obeyed,
         "exact_match": exact_match,
         "word_prefix": word_prefix,
         "f1": f1,

@@ -1,9 +1,9 @@
-"""Track whether the tokens of a prompt's hidden statements still have slots after the answer."""
+"""Track whether the tokens of a prompt's hidden statements still have slots after the answer, and can be reached."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,19 +18,35 @@ GONE, PADDING = -1, -2
 
 @dataclass(frozen=True)
 class Survival:
-    """Shares of the hidden tokens, means over layers and KV heads; the rest was dropped."""
+    """What is left of some tokens of a prompt.
+
+    `own` and `merged` are means over layers and KV heads; the rest was dropped. `unreachable` is the global eviction
+    ratio of arXiv 2603.01426: the share of tokens with no slot in any layer and head. `consensus` is the share of
+    layers and heads that hold a token, mean over the reachable ones: 1 if all heads hold the same tokens (None: no
+    token is reachable). The paper's consensus compares heads within a layer; here it is that of all heads.
+    """
 
     own: float  # in a slot of their own
     merged: float  # in a slot that stands for several tokens
+    unreachable: float = 0.0
+    consensus: float | None = None
+    parts: tuple[Survival, ...] = ()  # of each part of the prompt that is tracked by itself, in order
 
 
 class HiddenTokenTracker:
     """Observer (`kvlab.cache.settings.Observer`) that tracks which slot owns each chosen token of every row.
 
     A slot is identified by a position. A slot merged into several is tracked to the one with the largest value weight.
+    `parts` are sets of positions for each row, among the chosen ones, whose survival is measured by itself too.
     """
 
-    def __init__(self, positions: Sequence[Sequence[int]], device: torch.device) -> None:
+    def __init__(
+        self,
+        positions: Sequence[Sequence[int]],
+        device: torch.device,
+        parts: Sequence[Sequence[Sequence[int]]] = (),
+    ) -> None:
+        self.parts = [list(map(set, row)) for row in parts] or [[] for _ in positions]
         widest = max(len(row) for row in positions)
         padded = [[*row, *[PADDING] * (widest - len(row))] for row in positions]
         self.start = torch.tensor(padded, dtype=torch.int64, device=device)[:, None]  # (B, 1, N)
@@ -57,26 +73,47 @@ class HiddenTokenTracker:
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         """Keep only some rows of the batch."""
-        self.start = self.start[list(rows)]
+        self.start, self.parts = self.start[list(rows)], [self.parts[row] for row in rows]
         self._owner = {layer: owner[list(rows)] for layer, owner in self._owner.items()}
 
     def survival(self, cache: Any) -> list[Survival]:
         """One entry per row, for the cache's current state."""
-        own, merged, layers = torch.zeros(()), torch.zeros(()), 0
+        own, merged, heads = torch.zeros(()), torch.zeros(()), 0
         for layer in cache.compressed_layers():
             owner = self._owner_of(layer.layer_idx, layer.slots.position.shape[1])
             place, exists = _find(layer.slots, owner)
             alone = layer.slots.votes.gather(2, place) <= 1
-            own = own + (exists & alone).float().sum((1, 2)).cpu() / owner.shape[1]
-            merged = merged + (exists & ~alone).float().sum((1, 2)).cpu() / owner.shape[1]
-            layers += 1
-        count = (self.start[:, 0] != PADDING).sum(1).cpu() * max(layers, 1)
-        return [Survival(float(a / n), float(b / n)) for a, b, n in zip(own, merged, count, strict=True)]
+            own = own + (exists & alone).float().sum(1).cpu()
+            merged = merged + (exists & ~alone).float().sum(1).cpu()
+            heads += owner.shape[1]
+        rows = zip(self.start[:, 0].tolist(), (own / heads).tolist(), (merged / heads).tolist(), strict=True)
+        shares = [{token: pair for token, *pair in zip(*row, strict=True) if token != PADDING} for row in rows]
+        return [_of_row(found, parts) for found, parts in zip(shares, self.parts, strict=True)]
 
     def _owner_of(self, layer_idx: int, heads: int) -> Tensor:
         if layer_idx not in self._owner:
             self._owner[layer_idx] = self.start.expand(-1, heads, -1).clone()
         return self._owner[layer_idx]
+
+
+Shares = Sequence[float]  # of layers and heads that hold a token: in a slot of its own, in a shared one
+
+
+def _of_row(shares: dict[int, Shares], parts: Sequence[set[int]]) -> Survival:
+    every = [_mean([shares[position] for position in sorted(part)]) for part in parts]
+    return replace(_mean(list(shares.values())), parts=tuple(every))
+
+
+def _mean(shares: Sequence[Shares]) -> Survival:
+    held = [own + merged for own, merged in shares]
+    reachable = [share for share in held if share > 0]
+    count = max(len(shares), 1)
+    return Survival(
+        own=sum(own for own, _ in shares) / count,
+        merged=sum(merged for _, merged in shares) / count,
+        unreachable=1 - len(reachable) / count if shares else 0.0,
+        consensus=sum(reachable) / len(reachable) if reachable else None,
+    )
 
 
 def _find(slots: Slots, owner: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,110 @@
+"""Print tables of a prompt's parts (rules, questions, steps) and of reachability, or write them as CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import pandas as pd
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from kvlab.common.atomic_write import replace_text
+from kvlab.common.errors import UserError
+from kvlab.common.formatting import in_range
+from kvlab.requests.compare import FULL
+
+Kind = Literal["scores", "parts", "order", "places", "deaths", "reach"]
+BY: dict[str, tuple[str, ...]] = {"parts": ("kind",), "order": ("order",), "places": ("kind", "third")}
+
+
+def check_kind(name: str) -> Kind:
+    """The name of a table; raises UserError for another one."""
+    if name not in get_args(Kind):
+        raise UserError(f"--of takes {', '.join(get_args(Kind))}, not '{name}'.")
+    return name  # type: ignore[return-value]
+
+
+def frame_of(rows: pd.DataFrame, kind: Kind) -> pd.DataFrame:
+    """The table as a frame; raises UserError if the rows have nothing for it."""
+    from kvlab.results.part_tables import deaths, part_table
+    from kvlab.results.reachability import reachability
+
+    if kind == "reach":
+        frame = reachability(rows)
+    else:
+        table = part_table(rows, BY.get(kind, ("kind",)))
+        frame = deaths(table) if kind == "deaths" else table
+    if frame.empty:
+        what = "prompt has tracked evidence" if kind == "reach" else "prompt has rules, questions or steps"
+        raise UserError(f"No {what} in these results: evaluate a task such as instructions, or take another --of.")
+    return frame
+
+
+def write_csv(path: Path, frame: pd.DataFrame) -> None:
+    """Write a frame to FILE.csv; raises UserError for another ending."""
+    if path.suffix != ".csv":
+        raise UserError(f"{path} cannot be written: name a FILE.csv.")
+    replace_text(path, frame.to_csv(index=False))
+
+
+def as_table(frame: pd.DataFrame, kind: Kind) -> Table:
+    """A frame of `frame_of` for a terminal."""
+    if kind == "deaths":
+        return _deaths(frame)
+    return _reach(frame) if kind == "reach" else _parts(frame, BY[kind])
+
+
+def _parts(frame: pd.DataFrame, by: tuple[str, ...]) -> Table:
+    table = Table("task", *by, "method", "budget", "n", "score (95 %)", "held", "unreachable", "", box=SIMPLE_HEAD)
+    for _, group in frame.groupby(["task", "difficulty", "length", *by], sort=False, dropna=False):
+        for line in group.to_dict("records"):
+            note = "" if line["informative"] else "not informative"
+            if line["method"] == FULL.method and pd.notna(line["unasked"]):
+                note = "; ".join(filter(None, [note, f"unasked {line['unasked']:.2f}"]))
+            shown = [_mean(line, "score"), _share(line["held"]), _share(line["unreachable"])]
+            names = [str(line[name]) for name in ("task", *by, "arm", "asked", "parts")]
+            table.add_row(*names, *shown, note)
+        table.add_section()
+    table.caption = (
+        "score: share of parts obeyed or right; held: share of layers and KV heads with a slot of a token, mean; "
+        "unreachable: tokens with no slot in any; unasked: obeyed by answers that had no such rule"
+    )
+    return table
+
+
+def _deaths(frame: pd.DataFrame) -> Table:
+    table = Table("task", "part", "method", "full cache", "dies at", "score there", box=SIMPLE_HEAD)
+    for line in frame.to_dict("records"):
+        there = "" if pd.isna(line["score"]) else f"{line['score']:.2f}"
+        table.add_row(line["task"], line["kind"], line["arm"], f"{line['full']:.2f}", line["dies_at"] or "lives", there)
+    table.caption = "dies at: the largest budget from which on the score is below half of the full cache's"
+    return table
+
+
+def _reach(frame: pd.DataFrame) -> Table:
+    columns = ("task", "method", "budget", "n", "score (95 %)", "unreachable", "consensus", "loss", "")
+    table = Table(*columns, box=SIMPLE_HEAD)
+    for _, group in frame.groupby(["task", "difficulty", "length", "arm"], sort=False, dropna=False):
+        for line in group.to_dict("records"):
+            loss = "" if pd.isna(line["loss"]) else f"{line['loss']:+.3f}"
+            names = [str(line[name]) for name in ("task", "arm", "asked", "samples")]
+            shown = [_mean(line, "score"), _share(line["unreachable"]), _share(line["consensus"]), loss]
+            table.add_row(*names, *shown, "cliff" if line["cliff"] else "")
+        table.add_section()
+    table.caption = (
+        "unreachable: share of evidence tokens with no slot in any layer and KV head; consensus: share of these that "
+        "hold a reachable token; cliff: the budget step with the largest loss"
+    )
+    return table
+
+
+def _mean(line: dict[Any, Any], name: str) -> str:
+    show: Callable[[float], str] = "{:.2f}".format
+    mean, low, high = in_range(line[name], line[f"{name}_low"], line[f"{name}_high"], show)
+    return f"{mean} [{low}, {high}]"
+
+
+def _share(value: object) -> str:
+    return "–" if pd.isna(value) else f"{value:.2f}"  # type: ignore[call-overload]

@@ -1,0 +1,49 @@
+"""Metrics of answers in an order: answer i is looked for at place i of the prediction, and the share found is returned.
+
+The score of answer i alone is the gain that it brings (`of_each`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from kvlab.common.answer_match import find_answer
+
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+_NUMBERING = re.compile(r"^\s*\d+[.)]")
+_PLACES = re.compile(r"->|→|\n|,")
+
+
+def each_line(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """The share of the answers that the prediction's line of the same number contains; a line answers a question."""
+    lines = prediction.split("\n")
+    pairs = zip(lines, answers, strict=False)
+    return sum(find_answer(line, answer) is not None for line, answer in pairs) / len(answers)
+
+
+def line_results(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """The share of the answers that are the last number of the prediction's line of the same number.
+
+    A line is a step of a calculation; blank lines do not count.
+    """
+    lines = [line for line in prediction.split("\n") if line.strip()]
+    pairs = zip(lines, answers, strict=False)
+    return sum(_NUMBER.findall(line)[-1:] == [answer] for line, answer in pairs) / len(answers)
+
+
+def walk(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """The share of the answers that are at their place of the prediction, a list in lines or with arrows or commas.
+
+    Numbers of a numbered list do not count.
+    """
+    places = [_NUMBERING.sub("", place).strip(" .").lower() for place in _PLACES.split(prediction)]
+    pairs = zip(places, answers, strict=False)
+    return sum(place == answer.lower() for place, answer in pairs) / len(answers)
+
+
+def of_each(metric: Callable[[Sequence[str]], float], answers: Sequence[str]) -> list[float]:
+    """The score of every answer alone, from a metric of answers that is a mean over them."""
+    sums = [0.0, *(metric(answers[:count]) * count for count in range(1, len(answers) + 1))]
+    return [round(after - before, 9) for before, after in pairwise(sums)]

@@ -1,0 +1,180 @@
+"""Rules for an answer that a program can check: how each is drawn, worded and checked. Torch-free.
+
+Kinds of rules are those of IFEval (arXiv 2311.07911) that need no other model to judge them; wording and checks are
+kvlab's own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from kvlab.common.answer_match import find_answer
+from kvlab.common.errors import UserError
+from kvlab.models.mini.words import NAMES
+
+_MARKS = " \t\n\"'“”‘’*_.,!?:;-–()"  # around a phrase; they do not count at an answer's start or end
+_SENTENCE = re.compile(r"[^.!?\n]*[A-Za-z0-9][^.!?\n]*")
+_LIST_LINE = re.compile(r"\s*(?:[-*•]|\d+[.)])\s+\S")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule as drawn. `kind` is its name in tables, `label` and `value` word it; `check` is a name in `CHECKS`.
+
+    `opening`: an answer may begin with this label, as in a form.
+    """
+
+    kind: str
+    label: str
+    value: str
+    check: str
+    wanted: str  # what the check takes
+    opening: bool = False
+
+    @property
+    def text(self) -> str:
+        """The sentence that states the rule."""
+        return f"The {self.label} {'are' if self.label.endswith('s') else 'is'}: {self.value}."
+
+    @property
+    def title(self) -> str:
+        """The label with a capital letter."""
+        return self.label[0].upper() + self.label[1:]
+
+    @property
+    def spec(self) -> str:
+        """`check=wanted`, as `obeys` reads it."""
+        return f"{self.check}={self.wanted}"
+
+
+def _phrase(kind: str, label: str, check: str, template: str, words: Sequence[str] = NAMES) -> Callable[[Random], Rule]:
+    def draw(random: Random) -> Rule:
+        value = template.format(random.choice(words).capitalize())
+        return Rule(kind, label, value, check, value, opening=True)
+
+    return draw
+
+
+def _numbered(kind: str, label: str, least: int, most: int, unit: str, step: int = 1) -> Callable[[Random], Rule]:
+    def draw(random: Random) -> Rule:
+        number = random.randrange(least, most + 1, step)
+        return Rule(kind, label, f"{number} {unit}", kind, str(number))
+
+    return draw
+
+
+def _draw_forbidden(random: Random) -> Rule:
+    word = random.choice(("the", "is", "and", "of", "in"))
+    return Rule("forbidden word", "forbidden word", word, "without", word)
+
+
+def _draw_case(random: Random) -> Rule:
+    case = random.choice(("capital", "small"))
+    return Rule("letter case", "letters", f"{case} letters", "letters", case)
+
+
+def _draw_format(random: Random) -> Rule:
+    return Rule("list", "format", 'a list with "- " before every line', "list", "")
+
+
+_COLOURS = ("purple", "green", "yellow", "orange", "silver", "golden", "brown", "pink")
+_CITIES = ("Bergen", "Oslo", "Turin", "Porto", "Lyon", "Geneva", "Dublin", "Prague", "Vienna", "Cairo")
+
+# One kind a line: its name, and how one is drawn. The first five are phrases that the answer repeats.
+KINDS: Mapping[str, Callable[[Random], Rule]] = {
+    "first words": _phrase("first words", "greeting", "starts_with", "Ahoy {0}"),
+    "required word": _phrase("required word", "colour", "contains", "{0}", _COLOURS),
+    "place": _phrase("place", "city", "contains", "{0}", _CITIES),
+    "signature": _phrase("signature", "signature", "contains", "Captain {0}"),
+    "last words": _phrase("last words", "closing words", "ends_with", "Mind the {0}"),
+    "most words": _numbered("most words", "greatest length", 30, 60, "words", step=10),
+    "sentences": _numbered("sentences", "sentence count", 1, 3, "sentences"),
+    "forbidden word": _draw_forbidden,
+    "letter case": _draw_case,
+    "list": _draw_format,
+}
+PHRASES = 5
+MOST_RULES = len(KINDS) - 2
+
+
+def draw_rules(random: Random, count: int) -> list[Rule]:
+    """`count` rules of different kinds in random order, at least half of them phrases.
+
+    A list of sentences is a contradiction to a small model, so the two kinds are not drawn together.
+    """
+    phrases, forms = list(KINDS)[:PHRASES], list(KINDS)[PHRASES:]
+    forms.remove(random.choice(("sentences", "list")))
+    few = min(count // 2, len(forms))
+    chosen = [*random.sample(forms, max(few, count - len(phrases)))]
+    chosen += random.sample(phrases, count - len(chosen))
+    random.shuffle(chosen)
+    return [KINDS[kind](random) for kind in chosen]
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text: runs of letters and digits, apostrophes and hyphens inside included."""
+    return re.findall(r"\w+(?:['’-]\w+)*", text)
+
+
+def sentences_of(text: str) -> list[str]:
+    """The sentences of a text, ended by a full stop, mark or line break; pieces without a letter or digit are none."""
+    return [found.strip() for found in _SENTENCE.findall(text)]
+
+
+def _starts_with(text: str, wanted: str) -> bool:
+    return text.lstrip(_MARKS).lower().startswith(wanted.lower()) and find_answer(text, wanted) is not None
+
+
+def _ends_with(text: str, wanted: str) -> bool:
+    bare = text.rstrip(_MARKS).lower()
+    return bare.endswith(wanted.lower()) and find_answer(bare[-len(wanted) - 1 :], wanted) is not None
+
+
+def _is_cased(text: str, wanted: str) -> bool:
+    letters = [letter for letter in text if letter.isalpha()]
+    cased = str.upper if wanted == "capital" else str.lower
+    return bool(letters) and all(letter == cased(letter) for letter in letters)
+
+
+def _is_list(text: str, wanted: str) -> bool:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return bool(lines) and all(_LIST_LINE.match(line) for line in lines)
+
+
+# By name: whether a text obeys; an empty text obeys nothing (`obeys`).
+CHECKS: Mapping[str, Callable[[str, str], bool]] = {
+    "starts_with": _starts_with,
+    "ends_with": _ends_with,
+    "contains": lambda text, wanted: find_answer(text, wanted) is not None,
+    "without": lambda text, wanted: find_answer(text, wanted) is None,
+    "most words": lambda text, wanted: len(words_of(text)) <= int(wanted),
+    "sentences": lambda text, wanted: len(sentences_of(text)) == int(wanted),
+    "letters": _is_cased,
+    "list": _is_list,
+}
+
+
+def obeys(text: str, spec: str) -> bool:
+    """Whether a text obeys a rule given as `check=wanted`, or a text that it must contain; an empty text obeys none.
+
+    Raises UserError for a check that does not exist.
+    """
+    check, found, wanted = spec.partition("=")
+    if not found:
+        check, wanted = "contains", spec
+    if check not in CHECKS:
+        raise UserError(f"There is no rule '{check}': write one of {', '.join(CHECKS)}, as in contains=word.")
+    return bool(text.strip()) and CHECKS[check](text, wanted)
+
+
+def share_obeyed(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """The share of the rules, given as `check=wanted`, that the prediction obeys."""
+    return sum(obeys(prediction, spec) for spec in answers) / len(answers)
+
+
+def all_obeyed(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """1 if the prediction obeys every rule, given as `check=wanted`."""
+    return float(all(obeys(prediction, spec) for spec in answers))
