@@ -54,7 +54,8 @@ DERIVED: dict[type, dict[str, Derive]] = {
     },
 }
 OF_CACHE = ("settings", "_rotary", "_changing")  # attributes that a new cache has already
-OF_SETTINGS = ("prompt_tokens", "text_tokens", "statistics", "prefill_compress_seconds", "second_pass_seconds")
+# Allocators' statistics are not among them: they are as large as the prompt, and used once, when it is compressed.
+OF_SETTINGS = ("prompt_tokens", "text_tokens", "prefill_compress_seconds", "second_pass_seconds")
 OTHER_LAYOUT = (
     "This cache was kept by a version of kvlab that laid caches out in another way, or for a model with other layers: "
     "read the text again."
@@ -63,7 +64,7 @@ OTHER_LAYOUT = (
 
 @dataclass(frozen=True)
 class CacheState:
-    """`values` is JSON; `tensors` are contiguous and named by their place, such as `layers.0.buckets.0.table._slots.keys`."""
+    """`values` is JSON; `tensors` are contiguous and named by their place, such as `layers.0.tokens_seen`."""
 
     values: dict[str, JsonValue]
     tensors: dict[str, Tensor]
@@ -72,6 +73,9 @@ class CacheState:
 def state_of(cache: CompressedCache) -> CacheState:
     """The state of a cache between two passes; tensors are the cache's own wherever they are contiguous.
 
+    What kernels remember of their last decision is dropped from the cache, because it changes how the next step rounds:
+    so this cache and the restored one go on bit for bit alike.
+
     Raises:
         UserError: the prompt's decision is still to come.
         TypeError: the cache holds an object that the walk does not know.
@@ -79,6 +83,9 @@ def state_of(cache: CompressedCache) -> CacheState:
     settings, walk = cache.settings, _Walk()
     if settings.pending is not None or settings.unattended is not None:
         raise UserError("The decision about this cache's prompt is still to come: finish the pass before you keep it.")
+    for layer in cache.compressed_layers():
+        for bucket in layer.buckets:
+            bucket.last_work = ((), None)
     values: dict[str, JsonValue] = {
         "settings": {name: walk.of(getattr(settings, name), f"settings.{name}") for name in OF_SETTINGS},
         "read_again": settings.second_pass is not None and settings.second_pass.done,
