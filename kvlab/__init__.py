@@ -17,13 +17,15 @@ if TYPE_CHECKING:
     from kvlab.methods.catalogue import list_methods
     from kvlab.methods.composition.composed import compose
     from kvlab.models.load import load_model
+    from kvlab.prefix import Prefix
     from kvlab.trace import open_run
 
 __version__ = "0.1.0"
 
-__all__ = ["UserError", "compare", "compose", "list_methods", "load_model", "make_cache", "open_run", "run"]
+__all__ = ["Prefix", "UserError", "compare", "compose", "list_methods", "load_model", "make_cache", "open_run", "run"]
 
 _HOME = {
+    "Prefix": "kvlab.prefix",
     "UserError": "kvlab.common.errors",
     "compare": "kvlab.engine",
     "compose": "kvlab.methods.composition.composed",

@@ -42,9 +42,9 @@ from kvlab.methods.core.method import METHODS
 from kvlab.models.chat import chat_of
 from kvlab.models.load import LoadedModel
 from kvlab.models.tokenizer import window_of
+from kvlab.plugins.origin import KVLAB
 from kvlab.prefix.provenance import check_model, method_of, model_of
 from kvlab.prefix.tensor_file import mapped_tensors, write_tensors
-from kvlab.plugins.origin import KVLAB
 from kvlab.requests.budget import Budget, resolve_store
 from kvlab.requests.compare import LARGEST_PROMPT_BYTES, MOST_NEW_TOKENS, MethodChoice, ModelRequest
 
@@ -158,12 +158,13 @@ class Prefix:
         header = file.header
         check_model(header, model)
         method = method_of(header)
-        cache = make_cache(
-            model, method, header.choice.budget, seed=header.seed, compress_every=header.compress_every
-        )
+        cache = make_cache(model, method, header.choice.budget, seed=header.seed, compress_every=header.compress_every)
         restore_state(cache, CacheState(json.loads(file.state), mapped_tensors(file)), model.device)
         request = ModelRequest(
-            model=model.name, chat=header.chat, system=header.system, thinking=header.thinking  # type: ignore[arg-type]
+            model=model.name,
+            chat=header.chat,
+            system=header.system,
+            thinking=header.thinking,  # type: ignore[arg-type]
         )
         turns = Turns.of(chat_of(request, model.tokenizer))
         executor = ThreadPoolExecutor(1, "kvlab-checksums")
@@ -271,7 +272,9 @@ class Prefix:
     def _described(self) -> Prefix:
         """Note the cache's tokens and memory in the header."""
         memory = self.cache.memory()
-        layers = tuple(LayerTable(**{name: getattr(one, name) for name in LayerTable.model_fields}) for one in memory.layers)
+        layers = tuple(
+            LayerTable(**{name: getattr(one, name) for name in LayerTable.model_fields}) for one in memory.layers
+        )
         update = {"tokens": memory.logical_tokens, "layers": layers, "other_bytes": memory.sliding_bytes}
         self.header = self.header.model_copy(update=update)
         return self

@@ -17,6 +17,7 @@ from kvlab.methods import Method, make_method, registered
 from kvlab.models.load import LoadedModel
 
 ROPE = "rope_parameters"
+TOKENS = '"added_tokens"'  # a field of a tokenizer written as JSON
 
 
 def model_of(loaded: LoadedModel, loading: dict[str, JsonValue]) -> PrefixModel:
@@ -37,13 +38,12 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
     """Hash vocabulary, rules and chat template to 12 hex digits."""
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
-        rules: Any = sorted(tokenizer.get_vocab().items())
-    else:
-        rules = json.loads(backend.to_str())
-        for changing in ("truncation", "padding"):  # left over from the last call
-            rules.pop(changing, None)
-    content = json.dumps([rules, tokenizer.chat_template], default=str)
-    return hashlib.sha256(content.encode()).hexdigest()[:12]
+        rules = json.dumps(sorted(tokenizer.get_vocab().items()))
+    else:  # before its tokens stand truncation and padding, which the last call may have changed
+        written = backend.to_str()
+        rules = written[max(written.find(TOKENS), 0) :]
+    template = json.dumps(tokenizer.chat_template, sort_keys=True)
+    return hashlib.sha256((rules + template).encode()).hexdigest()[:12]
 
 
 def check_model(header: PrefixHeader, loaded: LoadedModel) -> None:
