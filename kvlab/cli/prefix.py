@@ -259,10 +259,12 @@ def _as_data(file: PrefixFile) -> dict[str, Any]:
 def _show(file: PrefixFile) -> None:
     head, model = file.header, file.header.model
     settings = ", ".join(f"{name}={value}" for name, value in head.settings.items()) or "none"
+    later = head.tokens > head.context_tokens
+    packages = ", ".join(f"{name} {head.versions.get(name)}" for name in ("kvlab", "torch", "transformers"))
     chat = "no" if head.chat == "no" else f"{head.chat}{f', system prompt {head.system[:60]!r}' if head.system else ''}"
     rows = {
         "title": head.title,
-        "tokens": f"{head.tokens:,}, {head.context_tokens:,} of them the first text",
+        "tokens": f"{head.tokens:,}" + (f", {head.context_tokens:,} of them the first text" if later else ""),
         "SHA-256 of that text": head.text_sha256,
         "questions kept": str(head.questions),
         "method": f"{head.choice.label}{f', from {head.origin}' if head.origin else ''}",
@@ -273,7 +275,7 @@ def _show(file: PrefixFile) -> None:
         "tokenizer and template": model.tokenizer,
         "chat template": chat,
         "read in": f"{head.seconds:.1f} s",
-        "made": f"{head.created} by kvlab {head.kvlab}",
+        "made": f"{head.created} by {packages}",
         "file": f"{file.path}, {format_bytes(file.bytes)}",
     }
     for name, value in rows.items():

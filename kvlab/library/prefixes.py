@@ -62,13 +62,14 @@ class LayerTable(Frozen):
 class PrefixHeader(Frozen):
     """What a prefix is, without its slots.
 
-    `choice` is the method as it was asked for, `settings` all its hyper-parameters, `origin` the plug-in it is from.
+    `choice` is the method as it was asked for, `settings` all its hyper-parameters, `origin` the plug-in it is from,
+    `versions` those of kvlab, plug-ins and the packages it computes with.
     `tokens` have been read, `context_tokens` of them before the first question; `text_sha256` is of the first text.
     """
 
     title: str
     created: str
-    kvlab: str
+    versions: dict[str, str]
     model: PrefixModel
     chat: str
     system: str = ""

@@ -15,13 +15,13 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-import kvlab
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.cache.cache_copy import copy_cache
 from kvlab.cache.state import CacheState, restore_state, state_of
 from kvlab.common.atomic_write import replace_file
 from kvlab.common.errors import UserError
 from kvlab.common.validation import check_text, decode_text, path_of, read_file, whole_number
+from kvlab.engine.environment import versions
 from kvlab.engine.forward import end_ids, prefill
 from kvlab.library.prefixes import (
     FORMAT,
@@ -125,7 +125,7 @@ class Prefix:
         header = PrefixHeader(
             title=(title or " ".join(context.split())[:WIDEST_TITLE]).strip(),
             created="",
-            kvlab=kvlab.__version__,
+            versions=versions(),
             model=model_of(model, loading or {}),
             chat=chat,
             system=system,
@@ -182,7 +182,7 @@ class Prefix:
         texts = json.dumps([text.model_dump() for text in self.texts]).encode()
         tensors = {**state.tensors, TEXTS: torch.frombuffer(bytearray(texts), dtype=torch.uint8)}
         self.header = self.header.model_copy(
-            update={"created": datetime.now(UTC).isoformat(timespec="seconds"), "kvlab": kvlab.__version__}
+            update={"created": datetime.now(UTC).isoformat(timespec="seconds"), "versions": versions()}
         )
         about = {
             MARK: str(FORMAT),
