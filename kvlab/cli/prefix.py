@@ -221,14 +221,15 @@ def _opened(root: Path, name: str, model: str, device: str, cache_dir: str | Non
     from kvlab.prefix import Prefix
 
     file = find_prefix(root, name)
-    loaded = _model(file.header, model, device, cache_dir)
+    loaded = model_of(file.header, model, device, cache_dir)
     begun = time.perf_counter()
     made = Prefix.load(file.path, loaded)
     typer.echo(f"{made.header.tokens:,} tokens opened in {1000 * (time.perf_counter() - begun):.0f} ms", err=True)
     return file.path, made
 
 
-def _model(header: PrefixHeader, model: str, device: str, cache_dir: str | None) -> LoadedModel:
+def model_of(header: PrefixHeader, model: str, device: str, cache_dir: str | None) -> LoadedModel:
+    """The model that read a prefix, loaded as it was then; `model` is where it is now, if elsewhere."""
     from kvlab.models.load import held_model
 
     kept = header.model
@@ -285,5 +286,8 @@ def _show(file: PrefixFile) -> None:
         packed = [format_bytes(size) if size is not None else "–" for size in (one.codes_bytes, one.scales_bytes)]
         sizes = format_bytes(one.live_bytes), format_bytes(one.allocated_bytes), *packed
         table.add_row(str(one.layer), f"{one.live_slots:,.1f}", *sizes)
-    table.caption = f"{format_bytes(head.live_bytes)} in valid slots, {format_bytes(head.allocated_bytes)} allocated"
+    table.caption = (
+        f"{format_bytes(head.live_bytes)} in valid slots, {format_bytes(head.allocated_bytes)} allocated; "
+        f"a full cache: {format_bytes(head.full_bytes)}"
+    )
     print_wide(table)

@@ -64,7 +64,8 @@ class PrefixHeader(Frozen):
 
     `choice` is the method as it was asked for, `settings` all its hyper-parameters, `origin` the plug-in it is from,
     `versions` those of kvlab, plug-ins and the packages it computes with.
-    `tokens` have been read, `context_tokens` of them before the first question; `text_sha256` is of the first text.
+    `tokens` have been read, `context_tokens` of them in the first text, whose hash is `text_sha256`. `other_bytes` are
+    those of layers with a window or a recurrent state, `full_bytes` those of a full cache.
     """
 
     title: str
@@ -87,6 +88,7 @@ class PrefixHeader(Frozen):
     seconds: float
     layers: tuple[LayerTable, ...]
     other_bytes: int = 0
+    full_bytes: int = 0
 
     @property
     def live_bytes(self) -> int:
@@ -219,8 +221,11 @@ def _whole_file(path: Path, size: int, start: int, told: dict[str, Any], about: 
             for name, one in told.items()
         }
         header, sums = PrefixHeader.model_validate_json(about[HEADER]), json.loads(about[SUMS])
-    except (KeyError, TypeError, ValueError, ValidationError) as error:
-        raise damaged(path, "its header") from error
+    except (KeyError, TypeError, ValueError, ValidationError) as error:  # it is sealed, so it was written like this
+        raise UserError(
+            f"{path} has a header that this version of kvlab does not know: use the version that wrote it, or make the "
+            "prefix again."
+        ) from error
     whole = max((end for *_, end in tensors.values()), default=start)
     if size != whole:
         raise UserError(

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.cache.cache_copy import copy_cache
+from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.cache.state import CacheState, restore_state, state_of
 from kvlab.common.atomic_write import replace_file
 from kvlab.common.errors import UserError
@@ -39,6 +40,7 @@ from kvlab.library.prefixes import (
 from kvlab.live.turns import GAP, Turns
 from kvlab.methods import Method, make_method
 from kvlab.methods.core.method import METHODS
+from kvlab.methods.core.slot_columns import integer_dtype
 from kvlab.models.chat import chat_of
 from kvlab.models.load import LoadedModel
 from kvlab.models.tokenizer import window_of
@@ -275,9 +277,21 @@ class Prefix:
         layers = tuple(
             LayerTable(**{name: getattr(one, name) for name in LayerTable.model_fields}) for one in memory.layers
         )
-        update = {"tokens": memory.logical_tokens, "layers": layers, "other_bytes": memory.sliding_bytes}
+        update: dict[str, Any] = {
+            "tokens": memory.logical_tokens,
+            "layers": layers,
+            "other_bytes": memory.sliding_bytes,
+        }
+        update["full_bytes"] = memory.sliding_bytes + sum(map(_full_bytes, self.cache.compressed_layers()))
         self.header = self.header.model_copy(update=update)
         return self
+
+
+def _full_bytes(layer: CompressedLayer) -> int:
+    """Bytes of a full cache of this layer: keys, values and positions of all tokens that it has seen."""
+    token = sum(part.shape[-1] * part.element_size() for part in layer.tables[0].native_states())
+    token += integer_dtype(layer.cumulative_length).itemsize
+    return token * layer.streams.batch * layer.streams.heads * layer.cumulative_length
 
 
 def _read_text(text: str | Path) -> str:
