@@ -171,7 +171,8 @@ class _Walk:
         if tensor.dim() and tensor.numel() and is_constant(tensor):
             return {"constant": tensor.flatten()[0].item(), "shape": list(tensor.shape), "dtype": _name(tensor.dtype)}
         self.known[id(tensor)] = place
-        order = sorted(range(tensor.dim()), key=lambda dim: -tensor.stride(dim))  # as laid out in memory
+        strides = tensor.stride()
+        order = sorted(range(tensor.dim()), key=lambda dim: -strides[dim])  # as laid out in memory
         self.tensors[place] = tensor.permute(order).contiguous()
         return {"tensor": place} if order == sorted(order) else {"tensor": place, "order": [*order]}
 
@@ -213,7 +214,8 @@ class _Build:
 
     def _object(self, value: dict[str, Any]) -> Any:
         kind = CLASSES[value["object"]]
-        made = self.known[value["place"]] = object.__new__(kind)
+        made: Any = object.__new__(kind)
+        self.known[value["place"]] = made
         vars(made).update({name: self.of(one) for name, one in value["attributes"].items()})
         vars(made).update({name: derive(self.settings, self.device) for name, derive in DERIVED.get(kind, {}).items()})
         return made
@@ -252,7 +254,8 @@ class _Build:
         return made
 
     def _streams(self, value: dict[str, Any]) -> Streams:
-        return Streams(*value["streams"], self.device)
+        rows, heads, width, members = value["streams"]
+        return Streams(rows, heads, width, members, self.device)
 
 
 def _name(dtype: torch.dtype) -> str:

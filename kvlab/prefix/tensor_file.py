@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -27,14 +27,18 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
     """Write contiguous tensors with metadata `about`, their SHA-256 and a seal; each is read twice, none is copied."""
-    layout, end = {}, 0
+    layout: dict[str, dict[str, Any]] = {}
+    end = 0
     for name, tensor in tensors.items():
         if gap := -end % ALIGNMENT:
             layout[f"{PADDING}{len(layout)}"] = {"dtype": "U8", "shape": [gap], "data_offsets": [end, end + gap]}
             end += gap
         place = {"dtype": NAMES[tensor.dtype], "shape": [*tensor.shape], "data_offsets": [end, end + tensor.nbytes]}
         layout[name], end = place, end + tensor.nbytes
-    told = {**about, SUMS: json.dumps({name: hashlib.sha256(_bytes(one)).hexdigest() for name, one in tensors.items()})}
+    told = {
+        **about,
+        SUMS: json.dumps({name: hashlib.sha256(_bytes(one).data).hexdigest() for name, one in tensors.items()}),
+    }
     header = json.dumps({**layout, "__metadata__": {**told, SEAL: seal(layout, told)}}).encode()
     header += b" " * (-(LENGTH + len(header)) % ALIGNMENT)
     with path.open("wb") as file:
@@ -48,13 +52,13 @@ def mapped_tensors(file: PrefixFile) -> dict[str, Tensor]:
 
     Raises UserError if the file's header does not describe tensors.
     """
-    storage = torch.UntypedStorage.from_file(str(file.path), shared=False, nbytes=file.bytes)
+    whole = torch.from_file(str(file.path), shared=False, size=file.bytes, dtype=torch.uint8)
     found = {}
     for name, (kind, shape, start, end) in file.tensors.items():
-        dtype = DTYPES.get(kind)
-        if dtype is None or np.prod(shape, dtype=np.int64) * dtype.itemsize != end - start or start % dtype.itemsize:
-            raise damaged(file.path, name)
-        found[name] = torch.empty(0, dtype=dtype).set_(storage, start // dtype.itemsize, shape)
+        try:
+            found[name] = whole[start:end].view(DTYPES[kind]).reshape(shape)
+        except (KeyError, RuntimeError) as error:
+            raise damaged(file.path, name) from error
     return found
 
 

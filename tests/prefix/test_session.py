@@ -40,7 +40,7 @@ def test_kept_prefixes_are_lanes_that_read_nothing(tiny: LoadedModel, tmp_path: 
     assert isinstance(read, ContextRead) and read.tokens == prefixes[0].header.tokens
     assert [event.label for event in settled if isinstance(event, LaneSettled)] == ["full 100 %", "h2o 30 %"]
     shares = [event.live_bytes / event.full_bytes for event in settled if isinstance(event, LaneSettled)]
-    assert shares == pytest.approx([1, 0.3], rel=0.06)
+    assert shares[0] == 1 and 0.3 < shares[1] < 0.33, "each is compared with a full cache"
     reading = LiveSession(tiny, TEXT, [MethodChoice(method="h2o", budget=0.3)])
     list(reading.read_context())
     found = tokens_of(session)
