@@ -89,7 +89,8 @@ def chat(
         session = LiveSession(loaded, context, choices, chat_of(request, loaded.tokenizer), seed)
     told: list[dict[str, Any]] = []
     reporter = SessionReporter(session, told.append)
-    talk = Talk(reporter, Sampling(temperature, seed, new_tokens), print_json if as_json else Screen(session).show)
+    screen = Screen(session, began="opened and verified" if prefix else "read and compressed")
+    talk = Talk(reporter, Sampling(temperature, seed, new_tokens), print_json if as_json else screen.show)
     talk.follow(session.read_context())
     try:
         if question:
@@ -220,6 +221,7 @@ class Screen:
 
     session: LiveSession
     console: Console = field(default_factory=lambda: standard_output(PIPED_WIDTH))
+    began: str = "read and compressed"
     heads: dict[int, str] = field(default_factory=dict)
     answers: dict[int, Text] = field(default_factory=dict)
     notes: dict[int, str] = field(default_factory=dict)
@@ -244,7 +246,7 @@ class Screen:
 
         match event:
             case ContextRead():
-                line = f"{event.tokens:,} tokens read and compressed in {event.seconds:.1f} s"
+                line = f"{event.tokens:,} tokens {self.began} in {event.seconds:.1f} s"
                 standard_error().print(line)
             case LaneSettled():
                 share = 100 * event.live_bytes / event.full_bytes

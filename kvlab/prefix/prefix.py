@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import JsonValue
+from pydantic import JsonValue, ValidationError
 from torch import Tensor
 
 from kvlab.cache import CompressedCache, make_cache
@@ -21,7 +21,7 @@ from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.cache.state import CacheState, restore_state, state_of
 from kvlab.common.atomic_write import replace_file
 from kvlab.common.errors import UserError
-from kvlab.common.validation import check_text, decode_text, path_of, read_file, whole_number
+from kvlab.common.validation import check_text, decode_text, in_one_sentence, path_of, read_file, whole_number
 from kvlab.engine.environment import versions
 from kvlab.engine.forward import end_ids, prefill
 from kvlab.library.prefixes import (
@@ -48,7 +48,7 @@ from kvlab.plugins.origin import KVLAB
 from kvlab.prefix.provenance import check_model, method_of, model_of
 from kvlab.prefix.tensor_file import mapped_tensors, write_tensors
 from kvlab.requests.budget import Budget, resolve_store
-from kvlab.requests.compare import LARGEST_PROMPT_BYTES, MOST_NEW_TOKENS, MethodChoice, ModelRequest
+from kvlab.requests.compare import FULL, LARGEST_PROMPT_BYTES, MOST_NEW_TOKENS, MethodChoice, ModelRequest
 
 CONTEXT, EXTENSION, QUESTION, ANSWER = "context", "extension", "question", "answer"
 WIDEST_TITLE = 60
@@ -116,12 +116,13 @@ class Prefix:
         """
         if not isinstance(model, LoadedModel):
             raise UserError("A prefix needs a model with its tokenizer: pass what kvlab.load_model(name) returns.")
-        context, made = _read_text(text), make_method(method, **hyper_parameters)
+        context, choice = _read_text(text), _choice(method, budget, hyper_parameters)
+        made = make_method(choice.method, **choice.hyper_parameters)
         request = ModelRequest(model=model.name, chat=chat, system=system, thinking=thinking)
         turns = Turns.of(chat_of(request, model.tokenizer))
         ids = turns.context_ids(model, context)
         _check_window(model, len(ids), "The text")
-        cache = make_cache(model, made, budget, seed=seed, compress_every=compress_every)
+        cache = make_cache(model, made, choice.budget, seed=seed, compress_every=compress_every)
         begun = time.perf_counter()
         prefill(model, cache, torch.tensor([ids], device=model.device), prefill_chunk)
         header = PrefixHeader(
@@ -132,10 +133,10 @@ class Prefix:
             chat=chat,
             system=system,
             thinking=thinking,
-            choice=MethodChoice(method=made.name, budget=budget, hyper_parameters=hyper_parameters),
+            choice=choice,
             settings=made.model_dump(mode="json"),
             origin=_origin(made),
-            store=resolve_store(made.store, Budget(budget)),
+            store=resolve_store(made.store, Budget(choice.budget)),
             compress_every=compress_every,
             seed=seed,
             text_sha256=hashlib.sha256(context.encode()).hexdigest(),
@@ -285,6 +286,16 @@ class Prefix:
         update["full_bytes"] = memory.sliding_bytes + sum(map(_full_bytes, self.cache.compressed_layers()))
         self.header = self.header.model_copy(update=update)
         return self
+
+
+def _choice(method: str, budget: float | int | str, hyper_parameters: dict[str, JsonValue]) -> MethodChoice:
+    """The method as it is asked for; one without a budget keeps all. Raises UserError for an invalid budget."""
+    try:
+        choice = MethodChoice(method=method, budget=budget, hyper_parameters=hyper_parameters)
+    except ValidationError as error:
+        raise UserError(in_one_sentence(error, lambda field: f"The {field.partition('.')[0]}")) from None
+    needs_budget = make_method(choice.method, **choice.hyper_parameters).needs_budget
+    return choice if needs_budget else choice.model_copy(update={"budget": FULL.budget})
 
 
 def _full_bytes(layer: CompressedLayer) -> int:

@@ -263,6 +263,7 @@ def test_bad_requests_are_one_sentence(tiny: LoadedModel, tmp_path: Path) -> Non
         (lambda: made(tiny, text=" "), "The text is empty"),
         (lambda: made(tiny, text=TEXT * 4), "the context window of"),
         (lambda: made(tiny, "nothing"), "There is no method called"),
+        (lambda: made(tiny, budget=-1.0), "The budget cannot be -1.0"),
         (lambda: made(tiny).ask(" "), "The question is empty"),
         (lambda: made(tiny).ask("Who?", 4096), "the context window of"),
         (lambda: made(tiny).extend(TEXT * 4), "the context window of"),
