@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +23,7 @@ from kvlab.common.validation import as_option, in_one_sentence
 from kvlab.requests.compare import ModelRequest
 
 if TYPE_CHECKING:
-    from kvlab.library.prefixes import PrefixFile, PrefixHeader
+    from kvlab.library.prefixes import LayerTable, PrefixFile, PrefixHeader
     from kvlab.models.load import LoadedModel
     from kvlab.prefix import Prefix
 
@@ -110,7 +111,7 @@ def show(
     verify: Annotated[bool, typer.Option("--verify", help="read the whole file and verify every checksum")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show a prefix: how it was made, and the memory of every layer. Its header is always verified."""
+    """Show a prefix: how it was made, and the memory of its layers. The header is always verified."""
     from kvlab.library.prefixes import check_tensors, find_prefix, read_texts
 
     file = find_prefix(root, name)
@@ -281,13 +282,18 @@ def _show(file: PrefixFile) -> None:
     }
     for name, value in rows.items():
         typer.echo(f"{name:<23}{value}")
-    table = Table("layer", "slots per head", "valid slots", "allocated", "codes", "scales")
-    for one in head.layers:
-        packed = [format_bytes(size) if size is not None else "–" for size in (one.codes_bytes, one.scales_bytes)]
-        sizes = format_bytes(one.live_bytes), format_bytes(one.allocated_bytes), *packed
-        table.add_row(str(one.layer), f"{one.live_slots:,.1f}", *sizes)
+    table = Table("layers", "slots per head", "valid slots", "allocated", "codes", "scales")
+    for cells, alike in groupby(head.layers, _cells):
+        numbers = [one.layer for one in alike]
+        table.add_row("–".join(map(str, dict.fromkeys((numbers[0], numbers[-1])))), *cells)
     table.caption = (
         f"{format_bytes(head.live_bytes)} in valid slots, {format_bytes(head.allocated_bytes)} allocated; "
         f"a full cache: {format_bytes(head.full_bytes)}"
     )
     print_wide(table)
+
+
+def _cells(layer: LayerTable) -> list[str]:
+    """The memory of one layer as shown."""
+    packed = [format_bytes(size) if size is not None else "–" for size in (layer.codes_bytes, layer.scales_bytes)]
+    return [f"{layer.live_slots:,.1f}", format_bytes(layer.live_bytes), format_bytes(layer.allocated_bytes), *packed]

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, Literal
 
 import torch
@@ -126,7 +127,7 @@ class Prefix:
         begun = time.perf_counter()
         prefill(model, cache, torch.tensor([ids], device=model.device), prefill_chunk)
         header = PrefixHeader(
-            title=(title or " ".join(context.split())[:WIDEST_TITLE]).strip(),
+            title=title.strip() or shorten(context, WIDEST_TITLE, placeholder=" ..."),
             created="",
             versions=versions(),
             model=model_of(model, loading or {}),
