@@ -207,10 +207,7 @@ class _Build:
             return [self.of(one) for one in value]
         if not isinstance(value, dict):
             return value
-        if "object" in value:
-            return self._object(value)
-        kind = next(iter(value))
-        return getattr(self, f"_{kind}")(value)
+        return READERS[next(iter(value))](self, value)
 
     def _object(self, value: dict[str, Any]) -> Any:
         kind = CLASSES[value["object"]]
@@ -256,6 +253,13 @@ class _Build:
     def _streams(self, value: dict[str, Any]) -> Streams:
         rows, heads, width, members = value["streams"]
         return Streams(rows, heads, width, members, self.device)
+
+
+READERS: dict[str, Callable[[_Build, dict[str, Any]], Any]] = {
+    "object": _Build._object, "same": _Build._same, "tensor": _Build._tensor, "constant": _Build._constant,
+    "tuple": _Build._tuple, "dict": _Build._dict, "dtype": _Build._dtype, "device": _Build._device,
+    "generator": _Build._generator, "streams": _Build._streams,
+}  # fmt: skip
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -33,9 +33,20 @@ METHODS = (
     "streaming-llm", "less", "d2o", "attention-matching",
 )  # fmt: skip
 STORES = ("kivi4", "kivi2", "turbo4", "int8", "fp8", "lean4")
-CASES = [*((name, "native") for name in METHODS), *(("snapkv", store) for store in STORES), ("keepkv", "kivi4")]
+COMPOSED = {"score": "snapkv", "allocate": "adakv", "settle": "zsmerge"}
+CASES = [
+    ("composed", "native"),
+    *((name, "native") for name in METHODS),
+    *(("snapkv", store) for store in STORES),
+    ("keepkv", "kivi4"),
+]
 # Fitted to other models than these.
-SETTINGS = {**ON_ANY_MODEL, "exactmerge2": {"heads": "untrained"}, "attention-matching": {"profile": "even"}}
+SETTINGS = {
+    **ON_ANY_MODEL,
+    "composed": COMPOSED,
+    "exactmerge2": {"heads": "untrained"},
+    "attention-matching": {"profile": "even"},
+}
 
 
 def made(model: LoadedModel, method: str = "snapkv", budget: float = 0.3, text: str = TEXT, **options) -> Prefix:
@@ -128,6 +139,13 @@ def test_a_question_leaves_the_prefix_and_a_kept_one_continues_it(tmp_path: Path
     loaded = Prefix.load(tmp_path / "a.safetensors", model)
     assert loaded.ask("And whose?", 3) == prefix.ask("And whose?", 3)
     assert loaded.turns == prefix.turns and "<turn>" in loaded.turns.between
+    tokens = loaded.header.tokens
+    loaded.extend("The March Hare has none.")
+    asked = loaded.model.encode(loaded.turns.between + "The March Hare has none.", special=False)
+    assert loaded.header.tokens == tokens + asked.shape[1], "a text after an answer begins a turn of its own"
+    assert (
+        loaded.turns.question_ids(model, "Who?", is_first=True)[:1] == model.encode(GAP, special=False)[0, :1].tolist()
+    )
 
 
 @pytest.fixture
