@@ -17,16 +17,19 @@ if TYPE_CHECKING:
     from kvlab.methods.catalogue import list_methods
     from kvlab.methods.composition.composed import compose
     from kvlab.models.load import load_model
+    from kvlab.prefix import Prefix
     from kvlab.results.risk.safe_budget import safe_budget
     from kvlab.trace import open_run
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "UserError", "compare", "compose", "list_methods", "load_model", "make_cache", "open_run", "run", "safe_budget",
+    "Prefix", "UserError", "compare", "compose", "list_methods", "load_model", "make_cache", "open_run", "run",
+    "safe_budget",
 ]  # fmt: skip
 
 _HOME = {
+    "Prefix": "kvlab.prefix",
     "UserError": "kvlab.common.errors",
     "compare": "kvlab.engine",
     "compose": "kvlab.methods.composition.composed",

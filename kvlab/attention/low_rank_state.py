@@ -37,6 +37,7 @@ class LowRankState:
         logit = log(phi(q) z), value = phi(q) H / phi(q) z; the logit is -inf for a head that absorbed nothing.
         """
         head, normalizer = self.noted[HEAD], self.noted[NORMALIZER]
+        self.absorb.place(self.layer, head.shape[1], query)
         features = self.absorb.maps(self.layer, head).of_queries(query.unflatten(1, (head.shape[1], -1)))
         group = features.shape[2:4]
         beside = features.flatten(2, 3)  # the queries of a group read the same state without copying it

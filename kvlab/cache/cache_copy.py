@@ -115,8 +115,8 @@ def defer_decision(cache: CompressedCache) -> CompressedCache:
 
 
 @dataclass(frozen=True)
-class Prefix:
-    """A cache that has read its prompt; continuing from a prefix does not change it."""
+class PromptCache:
+    """A cache that has read its prompt; continuing from it does not change it."""
 
     prompt_cache: CompressedCache
 

@@ -22,6 +22,7 @@ from kvlab.cli.options.signature import with_plugins
 from kvlab.cli.options.tables import table
 from kvlab.cli.plan import plan
 from kvlab.cli.plugin import plugin_commands
+from kvlab.cli.prefix import prefix_commands
 from kvlab.cli.prompts import prompts_commands
 from kvlab.cli.report import report
 from kvlab.cli.restore import killed
@@ -66,6 +67,7 @@ commands.command("import")(take_in)
 commands.add_typer(models_commands, name="models")
 commands.add_typer(runs_commands, name="runs")
 commands.add_typer(prompts_commands, name="prompts")
+commands.add_typer(prefix_commands, name="prefix")
 commands.add_typer(plugin_commands, name="plugin")
 commands.add_typer(sweep_commands, name="sweep")
 commands.add_typer(atlas_commands, name="atlas")

@@ -54,6 +54,11 @@ def chat(
     replay: Annotated[
         Path | None, typer.Option(help="FILE.html or .gif: the conversation, to play without a server")
     ] = None,
+    prefix: Annotated[
+        list[str] | None,
+        typer.Option(help="open a kept prefix (`kvlab prefix ls`) instead of reading a text; repeatable: a lane each"),
+    ] = None,
+    root: Annotated[Path, typer.Option("--runs", help="the folder of runs, next to which prefixes are")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="print every event as a line of JSON")] = False,
 ) -> None:
     """Read a text once, compress it with several methods, and answer questions in all caches side by side.
@@ -71,19 +76,23 @@ def chat(
 
     if replay is not None and replay.suffix not in (".html", ".gif"):
         raise UserError(f"A replay is an HTML or GIF file: end {replay.name!r} with .html or .gif.")
-    context = text.read()
-    if text.sample is not None:  # its question is asked in the conversation
-        context = shipped_sample(Path(text.sample).stem).context
-    choices = parse_choices(methods, budgets)
-    try:
-        request = ModelRequest(**model.fields)
-    except ValidationError as error:
-        raise UserError(in_one_sentence(error, as_option)) from None
-    loaded = held_model(request)
-    session = LiveSession(loaded, context, choices, chat_of(request, loaded.tokenizer), seed)
+    if prefix:
+        session: LiveSession = _of_prefixes(prefix, root, text, model, seed)
+    else:
+        context = text.read()
+        if text.sample is not None:  # its question is asked in the conversation
+            context = shipped_sample(Path(text.sample).stem).context
+        choices = parse_choices(methods, budgets)
+        try:
+            request = ModelRequest(**model.fields)
+        except ValidationError as error:
+            raise UserError(in_one_sentence(error, as_option)) from None
+        loaded = held_model(request)
+        session = LiveSession(loaded, context, choices, chat_of(request, loaded.tokenizer), seed)
     told: list[dict[str, Any]] = []
     reporter = SessionReporter(session, told.append)
-    talk = Talk(reporter, Sampling(temperature, seed, new_tokens), print_json if as_json else Screen(session).show)
+    screen = Screen(session, began="opened and verified" if prefix else "read and compressed")
+    talk = Talk(reporter, Sampling(temperature, seed, new_tokens), print_json if as_json else screen.show)
     talk.follow(session.read_context())
     try:
         if question:
@@ -93,7 +102,24 @@ def chat(
             talk.read_questions()
     finally:
         if replay is not None:
-            write_replay(replay, told, f"{model_title(loaded.name)}: {textwrap.shorten(context, 60)}")
+            write_replay(replay, told, f"{model_title(session.loaded.name)}: {textwrap.shorten(session.context, 60)}")
+
+
+def _of_prefixes(names: list[str], root: Path, text: PromptOptions, model: ModelOptions, seed: int) -> LiveSession:
+    """A session over kept prefixes. Raises UserError for a text beside them, or prefixes of several models."""
+    from kvlab.cli.prefix import model_of
+    from kvlab.library.prefixes import find_prefix
+    from kvlab.prefix import Prefix
+    from kvlab.prefix.session import PrefixSession
+
+    if text.given:
+        raise UserError("A prefix has its text: leave the prompt out, or leave out --prefix.")
+    files = [find_prefix(root, name) for name in names]
+    if len({(file.header.model.name, file.header.model.dtype) for file in files}) > 1:
+        raise UserError("These prefixes were read by different models: open them one by one.")
+    elsewhere = "" if model.model == ModelOptions.model else model.model
+    loaded = model_of(files[0].header, elsewhere, model.device, model.cache_dir)
+    return PrefixSession([Prefix.load(file.path, loaded) for file in files], seed)
 
 
 def write_replay(path: Path, events: list[dict[str, Any]], title: str) -> None:
@@ -198,6 +224,7 @@ class Screen:
 
     session: LiveSession
     console: Console = field(default_factory=lambda: standard_output(PIPED_WIDTH))
+    began: str = "read and compressed"
     heads: dict[int, str] = field(default_factory=dict)
     answers: dict[int, Text] = field(default_factory=dict)
     notes: dict[int, str] = field(default_factory=dict)
@@ -222,7 +249,7 @@ class Screen:
 
         match event:
             case ContextRead():
-                line = f"{event.tokens:,} tokens read and compressed in {event.seconds:.1f} s"
+                line = f"{event.tokens:,} tokens {self.began} in {event.seconds:.1f} s"
                 standard_error().print(line)
             case LaneSettled():
                 share = 100 * event.live_bytes / event.full_bytes

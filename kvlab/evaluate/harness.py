@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import pandas as pd
-import torch
-from transformers import PreTrainedModel
 
 import kvlab
 from kvlab.cache import CompressedCache
@@ -27,7 +24,7 @@ from kvlab.evaluate.results.rows import PromptIdentity, canonical_json, row_key
 from kvlab.evaluate.results.store import ResultStore
 from kvlab.evaluate.shared_prompt import nothing
 from kvlab.evaluate.work import RowMaker, Unit, batches
-from kvlab.fitted.files import named_weights
+from kvlab.fitted.files import model_digest
 from kvlab.methods import make_method
 from kvlab.models.chat import Chat, chat_of
 from kvlab.models.load import held_model
@@ -198,17 +195,3 @@ def cache_maker(loaded: Loaded) -> CacheMaker:
         return kvlab.make_cache(loaded, make_method(choice.method, **choice.hyper_parameters), choice.budget)
 
     return make
-
-
-_SAMPLED = 256  # values read per tensor: distinguishes checkpoints at little cost
-
-
-def model_digest(model: PreTrainedModel) -> str:
-    """Hash the shapes, types and a sample of the values of every parameter to 12 hex digits."""
-    digest = hashlib.sha256()
-    for name, parameter in named_weights(model):
-        flat = parameter.reshape(-1)
-        sample = flat[:: max(1, flat.numel() // _SAMPLED)][:_SAMPLED].to("cpu", torch.float32)
-        digest.update(f"{name}{tuple(parameter.shape)}{parameter.dtype}".encode())
-        digest.update(sample.numpy().tobytes())
-    return digest.hexdigest()[:12]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from kvlab.server.offered_models import FIT, FITS
 from kvlab.server.settings import lab
 
 SAMPLED = 4  # numbers per parameter
+HASHED = 256  # values read per tensor for a digest: distinguishes checkpoints at little cost
 MOST_DIFFERENCE = 0.01  # relative; rounding to bfloat16 causes 0.002, any training far more
 
 
@@ -36,6 +38,17 @@ def same_weights(fitted_to: Tensor, model: nn.Module) -> bool:
     """Whether `model` has the weights of that signature, up to rounding."""
     now = signature(model)
     return fitted_to.shape == now.shape and bool((fitted_to - now).norm() <= MOST_DIFFERENCE * fitted_to.norm())
+
+
+def model_digest(model: nn.Module) -> str:
+    """Hash the shapes, types and a sample of the values of every parameter to 12 hex digits."""
+    digest = hashlib.sha256()
+    for name, parameter in named_weights(model):
+        flat = parameter.reshape(-1)
+        sample = flat[:: max(1, flat.numel() // HASHED)][:HASHED].to("cpu", torch.float32)
+        digest.update(f"{name}{tuple(parameter.shape)}{parameter.dtype}".encode())
+        digest.update(sample.numpy().tobytes())
+    return digest.hexdigest()[:12]
 
 
 def named_weights(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

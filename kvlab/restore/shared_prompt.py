@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kvlab.cache import CompressedCache, make_cache
-from kvlab.cache.cache_copy import Prefix, defer_decision
+from kvlab.cache.cache_copy import PromptCache, defer_decision
 from kvlab.cache.fan_out.fan_out_cache import FanOutCache, shares_passes
 from kvlab.cache.fan_out.fan_out_layer import Branch
 from kvlab.cache.settings import Observer
@@ -38,7 +38,7 @@ class Prompt:
     loaded: LoadedModel
     tokens: int
     most: int
-    prefix: Prefix
+    prefix: PromptCache
     first: Tensor
     pipeline: Pipeline
     choosing: Callable[[], Choose]
@@ -116,4 +116,6 @@ def read_prompt(loaded: LoadedModel, request: CompareRequest) -> Prompt:
     cache.settings.pipeline = giving_back(pipeline, None, (), 0)
     start = prefill(loaded, defer_decision(cache), ids)
     choosing = partial(chooser, loaded, ids, request.max_new_tokens, request.generation_config)
-    return Prompt(loaded, ids.shape[1], request.max_new_tokens, Prefix(cache), start.next_logits, pipeline, choosing)
+    return Prompt(
+        loaded, ids.shape[1], request.max_new_tokens, PromptCache(cache), start.next_logits, pipeline, choosing
+    )

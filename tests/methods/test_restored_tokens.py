@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kvlab.cache import make_cache
-from kvlab.cache.cache_copy import Prefix, defer_decision
+from kvlab.cache.cache_copy import PromptCache, defer_decision
 from kvlab.common.errors import UserError
 from kvlab.engine.forward import decode_one, prefill
 from kvlab.methods.wrappers.restore import giving_back
@@ -40,14 +40,14 @@ def made(lab, method: str, **options):
     return make_cache(lab, method, BUDGET, seed=3, **OPTIONS.get(method, {}) | options)
 
 
-def held(lab, method: str, **options) -> Prefix:
+def held(lab, method: str, **options) -> PromptCache:
     cache = made(lab, method, **options)
     cache.settings.pipeline = giving_back(cache.settings.pipeline, None, (), 0)
     prefill(lab, defer_decision(cache), text())
-    return Prefix(cache)
+    return PromptCache(cache)
 
 
-def given(lab, prefix: Prefix, method: str, returned: Restore | None):
+def given(lab, prefix: PromptCache, method: str, returned: Restore | None):
     pipeline = made(lab, method).settings.pipeline
     layers = [layer.layer_idx for layer in prefix.prompt_cache.compressed_layers()]
     return prefix.cache(giving_back(pipeline, returned, layers, ROOM))
@@ -126,7 +126,7 @@ def test_a_token_is_dropped_from_a_cache_that_has_room_for_all(lab):
     prefill(lab, defer_decision(cache), text())
     pipeline = make_cache(lab, "h2o", 200, seed=3).settings.pipeline
     layers = [layer.layer_idx for layer in cache.compressed_layers()]
-    without = Prefix(cache).cache(
+    without = PromptCache(cache).cache(
         giving_back(pipeline, Restore(kind="drop", tokens=(9,), heads=((0, 0),)), layers, ROOM)
     )
     assert held_positions(without)[0] == [

@@ -171,7 +171,10 @@ class Allocator(Protocol):
         ...
 
     def statistic(self, slots: Slots, seen: Seen) -> Tensor | None:
-        """Statistic of this layer at prefill for `View.statistics`, such as (B,) variances; None for none."""
+        """Statistic of this layer at prefill for `View.statistics`, such as (B,) variances; None for none.
+
+        `head_budgets` reads it, nothing later: a cache that is kept in a file does not hold it.
+        """
         ...
 
 

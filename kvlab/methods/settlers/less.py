@@ -61,8 +61,7 @@ class Absorb:
         slots, noted = view.slots, view.head_state
         victims = select.victims(view, view.excess(), view.most_excess)
         head = noted[HEAD] if HEAD in noted else _every_head(slots.keys)
-        if view.layer_idx not in self._placed:
-            self._placed[view.layer_idx] = self._whole_layer(view)
+        self.place(view.layer_idx, slots.keys.shape[1], view.seen.query)
         features = self.maps(view.layer_idx, head).of_keys(at(slots.keys, victims.index))
         features = features if victims.certain else features * victims.active[..., None]
         numerator = features.transpose(-1, -2) @ at(slots.values, victims.index).float()
@@ -84,21 +83,24 @@ class Absorb:
         return 4 * rank * (values.shape[-1] + 1) + 8
 
     def maps(self, layer: int, head: Tensor) -> FeatureMaps:
-        """Feature maps of a layer for its KV heads `head` (B, W); the layer must have absorbed before."""
+        """Feature maps of a layer for its KV heads `head` (B, W); they must have been placed before."""
         whole = self._placed[layer]
         return whole if head.shape[1] == whole.heads else whole.of_heads(head)
 
-    def _whole_layer(self, view: View) -> FeatureMaps:
-        """Maps of all heads on the device; a layer's first decision covers all heads."""
-        keys, query = view.slots.keys, view.seen.query
-        shape = keys.shape[1], query.shape[1] // keys.shape[1], keys.shape[-1]
+    def place(self, layer: int, heads: int, query: Tensor) -> None:
+        """Move the maps of all `heads` of a layer to the device of its queries (B, Hq, q, d), once.
+
+        A layer's first decision covers all heads; a cache that was kept and restored reads its state before one.
+        """
+        if layer in self._placed:
+            return
         if self.fitted is not None:
-            maps = self.fitted[view.layer_idx]
+            maps = self.fitted[layer]
         elif self.weights == UNTRAINED:
-            maps = untrained_maps(view.layer_idx, *shape, self.rank)
+            maps = untrained_maps(layer, heads, query.shape[1] // heads, query.shape[-1], self.rank)
         else:
             raise UserError("LESS needs feature maps fitted to a model: create its cache with make_cache.")
-        return maps.map(lambda tensor: tensor.to(keys.device))
+        self._placed[layer] = maps.map(lambda tensor: tensor.to(query.device))
 
 
 def _every_head(keys: Tensor) -> Tensor:

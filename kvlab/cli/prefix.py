@@ -1,0 +1,299 @@
+"""`kvlab prefix`: read a text once, keep it compressed in a file, and ask it many questions."""
+
+from __future__ import annotations
+
+import json
+import time
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from pydantic import ValidationError
+from rich.table import Table
+
+from kvlab.cli.options.model import CacheDir, Device, ModelOptions
+from kvlab.cli.options.prompt import PromptOptions
+from kvlab.cli.options.signature import grouped, with_plugins
+from kvlab.cli.options.tables import print_wide
+from kvlab.common.errors import UserError
+from kvlab.common.formatting import format_bytes
+from kvlab.common.model_title import model_title
+from kvlab.common.validation import as_option, in_one_sentence
+from kvlab.requests.compare import ModelRequest
+
+if TYPE_CHECKING:
+    from kvlab.library.prefixes import LayerTable, PrefixFile, PrefixHeader
+    from kvlab.models.load import LoadedModel
+    from kvlab.prefix import Prefix
+
+prefix_commands = typer.Typer(
+    help="Read a text once, keep it compressed in a file, and ask it many questions.", no_args_is_help=True
+)
+Root = Annotated[Path, typer.Option("--runs", help="the folder of runs, next to which prefixes are stored")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="a name from `kvlab prefix ls`")]
+Json = Annotated[bool, typer.Option("--json", help="print as JSON")]
+ModelHere = Annotated[
+    str, typer.Option("--model", help="where the model is now, if not where it was when the prefix was made")
+]
+RUNS = Path("runs")
+
+
+@grouped
+def make(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="letters, digits, dots, dashes and underscores")],
+    *,
+    text: PromptOptions,
+    model: ModelOptions,
+    method: Annotated[str, typer.Option(help="such as snapkv, or keepkv:preset=paper")] = "snapkv",
+    budget: Annotated[str, typer.Option(help="a fraction of the text, slots per KV head, or bytes")] = "0.2",
+    title: Annotated[str, typer.Option(help="a name in lists; default: the text's first words")] = "",
+    seed: Annotated[int, typer.Option(help="seed of random methods")] = 0,
+    compress_every: Annotated[int, typer.Option(min=1, help="decode steps between decisions")] = 1,
+    prefill_chunk: Annotated[int | None, typer.Option(min=1, help="tokens read at once, for less memory")] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="overwrite a prefix of this name")] = False,
+    root: Root = RUNS,
+) -> None:
+    """Read a text, compress it, and keep the result under a name."""
+    from kvlab.library.prefixes import free_path, prefix_path
+    from kvlab.methods.spec import parse_choices
+    from kvlab.models.load import held_model
+    from kvlab.prefix import Prefix
+    from kvlab.requests.budget import Budget
+    from kvlab.requests.method_spec import parse_spec
+    from kvlab.tasks.shipped_samples import shipped_sample
+
+    path = prefix_path(root, name) if replace else free_path(root, name)
+    context = text.read()
+    if text.sample is not None:  # its question is asked later
+        context = shipped_sample(Path(text.sample).stem).context
+    parse_choices(method, budget)  # an unknown method or a wrong budget ends here, before the model is loaded
+    chosen, values = parse_spec(method)
+    request = _request(**model.fields)
+    loading = {one: value for one, value in request.loading.items() if one not in ("device", "dtype")}
+    made = Prefix.make(
+        held_model(request), context, chosen, Budget.parse(budget).amount, title=title, seed=seed,
+        chat=request.chat, system=request.system, thinking=request.thinking, compress_every=compress_every,
+        prefill_chunk=prefill_chunk, loading=loading, **values,
+    )  # fmt: skip
+    made.save(path)
+    _report(made, path, f"read and compressed in {made.header.seconds:.1f} s")
+
+
+def list_prefixes(root: Root = RUNS, as_json: Json = False) -> None:
+    """List prefixes, newest first."""
+    from kvlab.library import prefixes
+
+    found, problems = prefixes.list_prefixes(root)
+    if as_json:
+        typer.echo(json.dumps([_as_data(one) for one in found], indent=2))
+    else:
+        table = Table("name", "model", "method", "tokens", "in memory", "on disk", "made", "title")
+        for one in found:
+            head = one.header
+            sizes = format_bytes(head.allocated_bytes), format_bytes(one.bytes)
+            row = one.name, model_title(head.model.name), head.choice.label, f"{head.tokens:,}", *sizes
+            table.add_row(*row, head.created[:16].replace("T", " "), head.title)
+        print_wide(table)
+        typer.echo(
+            "Ask one: kvlab prefix ask NAME QUESTION" if found else "Nothing is kept yet: kvlab prefix make NAME"
+        )
+    for problem in problems:
+        typer.echo(f"Not listed: {problem}", err=True)
+
+
+def show(
+    name: Name,
+    root: Root = RUNS,
+    text: Annotated[
+        bool, typer.Option("--text", help="print what was read instead, questions and answers too")
+    ] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="read the whole file and verify every checksum")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show a prefix: how it was made, and the memory of its layers. The header is always verified."""
+    from kvlab.library.prefixes import check_tensors, find_prefix, read_texts
+
+    file = find_prefix(root, name)
+    if verify:
+        check_tensors(file)
+    if text:
+        for one in read_texts(file):
+            typer.echo(f"[{one.kind}]\n{one.text}\n")
+    elif as_json:
+        typer.echo(json.dumps(_as_data(file) | {"layers": [one.model_dump() for one in file.header.layers]}, indent=2))
+    else:
+        _show(file)
+    if verify:
+        typer.echo(f"All {len(file.sums)} checksums are right.", err=True)
+
+
+def ask(
+    name: Name,
+    questions: Annotated[list[str], typer.Argument(metavar="QUESTION...", help="several are asked one by one")],
+    new_tokens: Annotated[int, typer.Option(min=1, help="most tokens of an answer")] = 128,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="keep questions and answers in the prefix: the next one continues them")
+    ] = False,
+    model: ModelHere = "",
+    device: Device = "auto",
+    cache_dir: CacheDir = None,
+    root: Root = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Ask questions about a prefix; each meets the text alone and leaves the prefix as it was, unless kept."""
+    path, made = _opened(root, name, model, device, cache_dir)
+    for question in questions:
+        begun = time.perf_counter()
+        answer = made.ask(question, new_tokens, keep=keep)
+        seconds = time.perf_counter() - begun
+        if as_json:
+            told = {"question": question, "answer": answer.text, "ended": answer.ended, "seconds": round(seconds, 3)}
+            typer.echo(json.dumps(told, ensure_ascii=False))
+        else:
+            typer.echo(answer.text)
+            typer.echo(f"{len(answer.token_ids)} tokens in {seconds:.1f} s, {answer.ended}", err=True)
+        if keep:
+            made.save(path)
+
+
+@grouped
+def extend(
+    name: Name,
+    *,
+    text: PromptOptions,
+    to: Annotated[str, typer.Option(help="keep the result under this name, and this prefix as it is")] = "",
+    model: ModelHere = "",
+    device: Device = "auto",
+    cache_dir: CacheDir = None,
+    root: Root = RUNS,
+) -> None:
+    """Read more text on top of a prefix, as a further turn of a conversation is read."""
+    from kvlab.library.prefixes import free_path
+
+    target = free_path(root, to) if to else None
+    more = text.read()
+    path, made = _opened(root, name, model, device, cache_dir)
+    before, begun = made.header.tokens, time.perf_counter()
+    made.extend(more)
+    seconds = time.perf_counter() - begun
+    made.save(target or path)
+    _report(made, target or path, f"{made.header.tokens - before:,} more read in {seconds:.1f} s")
+
+
+def fork(name: Name, to: Annotated[str, typer.Argument(metavar="NEW_NAME")], root: Root = RUNS) -> None:
+    """Copy a prefix under a new name; both go on apart."""
+    from kvlab.library.prefixes import fork_prefix
+
+    made = fork_prefix(root, name, to)
+    typer.echo(f"{made.name} is a copy of {name}, {format_bytes(made.bytes)}.")
+
+
+def remove(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...")],
+    root: Root = RUNS,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+) -> None:
+    """Remove prefixes for good."""
+    from kvlab.library.prefixes import find_prefix, prefix_path, remove_prefixes
+
+    missing = [name for name in names if not prefix_path(root, name).is_file()]
+    if missing:
+        find_prefix(root, missing[0])  # raises
+    sizes = [prefix_path(root, name).stat().st_size for name in names]
+    if not yes and not typer.confirm(f"Remove {', '.join(names)} ({format_bytes(sum(sizes))}) for good?"):
+        raise UserError("Nothing was removed.")
+    remove_prefixes(root, names)
+    typer.echo(f"{format_bytes(sum(sizes))} freed.")
+
+
+prefix_commands.command("make")(with_plugins(make))
+prefix_commands.command("ls")(list_prefixes)
+prefix_commands.command("show")(show)
+prefix_commands.command("ask")(with_plugins(ask))
+prefix_commands.command("extend")(with_plugins(extend))
+prefix_commands.command("fork")(fork)
+prefix_commands.command("rm")(remove)
+
+
+def _opened(root: Path, name: str, model: str, device: str, cache_dir: str | None) -> tuple[Path, Prefix]:
+    """The path of a prefix, and the prefix with its model loaded as it was."""
+    from kvlab.library.prefixes import find_prefix
+    from kvlab.prefix import Prefix
+
+    file = find_prefix(root, name)
+    loaded = model_of(file.header, model, device, cache_dir)
+    begun = time.perf_counter()
+    made = Prefix.load(file.path, loaded)
+    typer.echo(f"{made.header.tokens:,} tokens opened in {1000 * (time.perf_counter() - begun):.0f} ms", err=True)
+    return file.path, made
+
+
+def model_of(header: PrefixHeader, model: str, device: str, cache_dir: str | None) -> LoadedModel:
+    """The model that read a prefix, loaded as it was then; `model` is where it is now, if elsewhere."""
+    from kvlab.models.load import held_model
+
+    kept = header.model
+    known: dict[str, Any] = kept.loading if not model else {}
+    place = "cpu" if device == "auto" and kept.device == "cpu" else device
+    given = {"model": model or kept.name, "device": place, "dtype": kept.dtype}
+    return held_model(_request(**{**known, **given, **({"cache_dir": cache_dir} if cache_dir else {})}))
+
+
+def _request(**fields: Any) -> ModelRequest:
+    try:
+        return ModelRequest(**fields)
+    except ValidationError as error:
+        raise UserError(in_one_sentence(error, as_option)) from None
+
+
+def _report(made: Prefix, path: Path, how: str) -> None:
+    head, size = made.header, path.stat().st_size
+    typer.echo(f"{head.tokens:,} tokens, {how}; {format_bytes(size)} in {path}")
+    typer.echo(f"Ask it: kvlab prefix ask {path.stem} QUESTION", err=True)
+
+
+def _as_data(file: PrefixFile) -> dict[str, Any]:
+    sizes = {"live_bytes": file.header.live_bytes, "allocated_bytes": file.header.allocated_bytes}
+    return {"name": file.name, **file.header.model_dump(mode="json", exclude={"layers"}), **sizes, "bytes": file.bytes}
+
+
+def _show(file: PrefixFile) -> None:
+    head, model = file.header, file.header.model
+    settings = ", ".join(f"{name}={value}" for name, value in head.settings.items()) or "none"
+    later = head.tokens > head.context_tokens
+    packages = ", ".join(f"{name} {head.versions.get(name)}" for name in ("kvlab", "torch", "transformers"))
+    chat = "no" if head.chat == "no" else f"{head.chat}{f', system prompt {head.system[:60]!r}' if head.system else ''}"
+    rows = {
+        "title": head.title,
+        "tokens": f"{head.tokens:,}" + (f", {head.context_tokens:,} of them the first text" if later else ""),
+        "SHA-256 of that text": head.text_sha256,
+        "questions kept": str(head.questions),
+        "method": f"{head.choice.label}{f', from {head.origin}' if head.origin else ''}",
+        "settings": f"{settings}; a decision every {head.compress_every} steps, seed {head.seed}",
+        "store": head.store,
+        "model": f"{model_title(model.name)}, weights {model.digest}, {model.dtype} on {model.device}",
+        "rope": json.dumps(model.shape.get("rope_parameters")),
+        "tokenizer and template": model.tokenizer,
+        "chat template": chat,
+        "read in": f"{head.seconds:.1f} s",
+        "made": f"{head.created} by {packages}",
+        "file": f"{file.path}, {format_bytes(file.bytes)}",
+    }
+    for name, value in rows.items():
+        typer.echo(f"{name:<23}{value}")
+    table = Table("layers", "slots per head", "valid slots", "allocated", "codes", "scales")
+    for cells, alike in groupby(head.layers, _cells):
+        numbers = [one.layer for one in alike]
+        table.add_row("–".join(map(str, dict.fromkeys((numbers[0], numbers[-1])))), *cells)
+    table.caption = (
+        f"{format_bytes(head.live_bytes)} in valid slots, {format_bytes(head.allocated_bytes)} allocated; "
+        f"a full cache: {format_bytes(head.full_bytes)}"
+    )
+    print_wide(table)
+
+
+def _cells(layer: LayerTable) -> list[str]:
+    """The memory of one layer as shown."""
+    packed = [format_bytes(size) if size is not None else "–" for size in (layer.codes_bytes, layer.scales_bytes)]
+    return [f"{layer.live_slots:,.1f}", format_bytes(layer.live_bytes), format_bytes(layer.allocated_bytes), *packed]

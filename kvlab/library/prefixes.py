@@ -1,0 +1,273 @@
+"""Kept prefixes: caches that have read a text and compressed it, one safetensors file each, next to the runs.
+
+A file is read here as far as lists and pages need it: header, texts and checksums. `kvlab.prefix` makes caches of it.
+The header has a checksum of its own and the exact size of the file, both verified whenever it is read; tensors have one
+SHA-256 each, verified by `check_tensors`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import JsonValue, ValidationError
+
+from kvlab.common.atomic_write import full_disk_sentence, replace_file
+from kvlab.common.errors import UserError
+from kvlab.common.validation import Frozen, check_text, read_json, shown
+from kvlab.requests.compare import MethodChoice
+
+FOLDER, SUFFIX = ".prefixes", ".safetensors"
+FORMAT = 1  # rises when older versions of kvlab could no longer read a file, or read something else
+MARK, HEADER, STATE, SUMS, SEAL = "kvlab_prefix", "header", "state", "sha256", "seal"  # metadata of the file
+TEXTS, PADDING = "texts", "padding."  # tensors beside the state: JSON in UTF-8, and bytes that align the next tensor
+LENGTH, MOST_HEADER = 8, 100_000_000  # bytes of the header's length in a safetensors file, and of the header
+BLOCK = 2**22  # bytes hashed at a time
+NAME = re.compile(r"\w[\w.-]{0,39}")
+
+
+class PrefixModel(Frozen):
+    """The model that read the text. `digest` is of its weights, `tokenizer` of tokenizer and chat template.
+
+    `shape` has what must be equal besides the weights, such as the rope settings; `loading` are arguments of
+    `kvlab.load_model`.
+    """
+
+    name: str
+    digest: str
+    dtype: str
+    device: str
+    shape: dict[str, JsonValue]
+    tokenizer: str
+    loading: dict[str, JsonValue]
+
+
+class LayerTable(Frozen):
+    """Memory of one compressed layer, as `kvlab.cache.LayerMemory`."""
+
+    layer: int
+    live_slots: float
+    live_bytes: int
+    allocated_bytes: int
+    codes_bytes: int | None = None
+    scales_bytes: int | None = None
+
+
+class PrefixHeader(Frozen):
+    """What a prefix is, without its slots.
+
+    `choice` is the method as it was asked for, `settings` all its hyper-parameters, `origin` the plug-in it is from,
+    `versions` those of kvlab, plug-ins and the packages it computes with.
+    `tokens` have been read, `context_tokens` of them in the first text, whose hash is `text_sha256`. `other_bytes` are
+    those of layers with a window or a recurrent state, `full_bytes` those of a full cache.
+    """
+
+    title: str
+    created: str
+    versions: dict[str, str]
+    model: PrefixModel
+    chat: str
+    system: str = ""
+    thinking: bool | None = None
+    choice: MethodChoice
+    settings: dict[str, JsonValue]
+    origin: str = ""
+    store: str
+    compress_every: int = 1
+    seed: int = 0
+    text_sha256: str
+    context_tokens: int
+    tokens: int
+    questions: int = 0
+    seconds: float
+    layers: tuple[LayerTable, ...]
+    other_bytes: int = 0
+    full_bytes: int = 0
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of valid slots, and of layers with a window or a recurrent state."""
+        return sum(layer.live_bytes for layer in self.layers) + self.other_bytes
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes of all tables, and of layers with a window or a recurrent state."""
+        return sum(layer.allocated_bytes for layer in self.layers) + self.other_bytes
+
+
+class PrefixText(Frozen):
+    """A text that was read, in order: the context, what extended it, questions and kept answers."""
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class PrefixFile:
+    """A file whose header is whole: its header, the state of its cache as JSON, and where its tensors are.
+
+    `tensors` are (dtype, shape, first byte, byte after the last) by name, `sums` their SHA-256.
+    """
+
+    path: Path
+    header: PrefixHeader
+    state: str
+    tensors: Mapping[str, tuple[str, tuple[int, ...], int, int]]
+    sums: Mapping[str, str]
+    bytes: int
+
+    @property
+    def name(self) -> str:
+        """The name in lists and commands."""
+        return self.path.stem
+
+
+def prefix_path(root: Path, name: str) -> Path:
+    """The file of the prefix of this name. Raises UserError for a name that no file can have."""
+    if not NAME.fullmatch(check_text(name, "The name")):
+        raise UserError(
+            f"A prefix cannot be called {shown(name)}: use up to 40 letters, digits, dots, dashes and underscores."
+        )
+    return Path(root) / FOLDER / f"{name}{SUFFIX}"
+
+
+def find_prefix(root: Path, name: str) -> PrefixFile:
+    """The prefix of this name. Raises UserError if there is none, or it cannot be read."""
+    path = prefix_path(root, name)
+    if not path.is_file():
+        raise UserError(f"There is no prefix {shown(name)} in {root}: `kvlab prefix ls` lists all.")
+    return read_prefix(path)
+
+
+def list_prefixes(root: Path) -> tuple[list[PrefixFile], list[str]]:
+    """The readable prefixes, newest first, and a sentence about each of the others."""
+    found, problems = [], []
+    for path in sorted((Path(root) / FOLDER).glob(f"*{SUFFIX}")):
+        try:
+            found.append(read_prefix(path))
+        except UserError as error:
+            problems.append(str(error))
+    return sorted(found, key=lambda one: one.header.created, reverse=True), problems
+
+
+def fork_prefix(root: Path, name: str, to: str) -> PrefixFile:
+    """Copy a prefix under a new name; both go on apart. Raises UserError if it is damaged or the name is taken."""
+    file, path = find_prefix(root, name), free_path(root, to)
+    check_tensors(file)
+    replace_file(path, lambda temporary: shutil.copyfile(file.path, temporary))
+    return read_prefix(path)
+
+
+def free_path(root: Path, name: str) -> Path:
+    """The path for a new prefix. Raises UserError if the name is taken."""
+    path = prefix_path(root, name)
+    if path.exists():
+        raise UserError(f"There is already a prefix {shown(name)}: choose another name, or remove it first.")
+    return path
+
+
+def remove_prefixes(root: Path, names: Sequence[str]) -> None:
+    """Remove prefixes for good. Raises UserError if one does not exist, before any is removed."""
+    paths = [prefix_path(root, name) for name in names]
+    for name, path in zip(names, paths, strict=True):
+        if not path.is_file():
+            raise UserError(f"There is no prefix {shown(name)} in {root}: `kvlab prefix ls` lists all.")
+    with full_disk_sentence(Path(root)):
+        for path in paths:
+            path.unlink(missing_ok=True)
+
+
+def read_prefix(path: Path) -> PrefixFile:
+    """Read a file's header; its size and the header's own checksum are verified, its tensors are not.
+
+    Raises UserError for a file that is missing, foreign, damaged, cut off, or of a newer format.
+    """
+    foreign = UserError(f"{path} is not a kvlab prefix: make one with `kvlab prefix make`.")
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(LENGTH), "little")
+            if not 0 < length <= min(MOST_HEADER, size - LENGTH):
+                raise foreign
+            told = read_json(file.read(length))
+    except OSError as error:
+        raise UserError(f"The prefix {path} cannot be read: {(error.strerror or str(error)).lower()}.") from error
+    except ValueError as error:
+        raise foreign from error
+    about = told.pop("__metadata__", None) if isinstance(told, dict) else None
+    if not isinstance(about, dict) or MARK not in about:
+        raise foreign
+    if about[MARK] != str(FORMAT):
+        raise UserError(
+            f"{path} has format {about[MARK]}, and this version of kvlab reads format {FORMAT}: use the version that "
+            "wrote it, or make the prefix again."
+        )
+    if about.pop(SEAL, "") != seal(told, about):
+        raise damaged(path, "its header")
+    return _whole_file(path, size, LENGTH + length, told, about)
+
+
+def _whole_file(path: Path, size: int, start: int, told: dict[str, Any], about: dict[str, str]) -> PrefixFile:
+    """The file with this sealed header, whose data begins at byte `start`."""
+    try:
+        tensors = {
+            name: (one["dtype"], tuple(one["shape"]), start + one["data_offsets"][0], start + one["data_offsets"][1])
+            for name, one in told.items()
+        }
+        header, sums = PrefixHeader.model_validate_json(about[HEADER]), json.loads(about[SUMS])
+    except (KeyError, TypeError, ValueError, ValidationError) as error:  # it is sealed, so it was written like this
+        raise UserError(
+            f"{path} has a header that this version of kvlab does not know: use the version that wrote it, or make the "
+            "prefix again."
+        ) from error
+    whole = max((end for *_, end in tensors.values()), default=start)
+    if size != whole:
+        raise UserError(
+            f"{path} is cut off or was added to: it has {size:,} bytes instead of {whole:,}. Copy it again, or make "
+            "the prefix again."
+        )
+    return PrefixFile(path, header, about[STATE], tensors, sums, size)
+
+
+def read_texts(file: PrefixFile) -> list[PrefixText]:
+    """The texts that were read, verified. Raises UserError if they are damaged."""
+    _, _, start, end = file.tensors[TEXTS]
+    with file.path.open("rb") as opened:
+        opened.seek(start)
+        content = opened.read(end - start)
+    if hashlib.sha256(content).hexdigest() != file.sums[TEXTS]:
+        raise damaged(file.path, "its text")
+    return [PrefixText(**one) for one in json.loads(content)]
+
+
+def check_tensors(file: PrefixFile) -> None:
+    """Verify every tensor's SHA-256, which reads the whole file. Raises UserError for the first that is damaged."""
+    try:
+        with file.path.open("rb") as opened:
+            for name, expected in file.sums.items():
+                _, _, start, end = file.tensors[name]
+                opened.seek(start)
+                found, left = hashlib.sha256(), end - start
+                while left and (block := opened.read(min(left, BLOCK))):
+                    found.update(block)
+                    left -= len(block)
+                if left or found.hexdigest() != expected:
+                    raise damaged(file.path, name)
+    except OSError as error:
+        raise UserError(f"The prefix {file.path} cannot be read: {(error.strerror or str(error)).lower()}.") from error
+
+
+def damaged(path: Path, what: str) -> UserError:
+    """The error for a part of a file that is not what was written."""
+    return UserError(f"{path} is damaged ({what}): copy it again, or make the prefix again.")
+
+
+def seal(tensors: Mapping[str, Any], about: Mapping[str, str]) -> str:
+    """SHA-256 of a header without its seal."""
+    return hashlib.sha256(json.dumps([tensors, about], sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,5 @@
+"""Prefixes: a text that a model has read and a method has compressed, kept in a file and asked many times."""
+
+from kvlab.prefix.prefix import Answer, Prefix
+
+__all__ = ["Answer", "Prefix"]

@@ -1,0 +1,330 @@
+"""A compressed prefix: read a text once, keep what a method leaves of it in a file, and ask it many questions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from textwrap import shorten
+from typing import Any, Literal
+
+import torch
+from pydantic import JsonValue, ValidationError
+from torch import Tensor
+
+from kvlab.cache import CompressedCache, make_cache
+from kvlab.cache.cache_copy import copy_cache
+from kvlab.cache.layers.compressed_layer import CompressedLayer
+from kvlab.cache.state import CacheState, restore_state, state_of
+from kvlab.common.atomic_write import replace_file
+from kvlab.common.errors import UserError
+from kvlab.common.validation import check_text, decode_text, in_one_sentence, path_of, read_file, whole_number
+from kvlab.engine.environment import versions
+from kvlab.engine.forward import end_ids, prefill
+from kvlab.library.prefixes import (
+    FORMAT,
+    HEADER,
+    MARK,
+    STATE,
+    TEXTS,
+    LayerTable,
+    PrefixHeader,
+    PrefixText,
+    check_tensors,
+    read_prefix,
+    read_texts,
+)
+from kvlab.methods import Method, make_method
+from kvlab.methods.core.method import METHODS
+from kvlab.methods.core.slot_columns import integer_dtype
+from kvlab.models.chat import chat_of
+from kvlab.models.load import LoadedModel
+from kvlab.models.tokenizer import window_of
+from kvlab.models.turns import GAP, Turns
+from kvlab.plugins.origin import KVLAB
+from kvlab.prefix.provenance import check_model, method_of, model_of
+from kvlab.prefix.tensor_file import mapped_tensors, write_tensors
+from kvlab.requests.budget import Budget, resolve_store
+from kvlab.requests.compare import FULL, LARGEST_PROMPT_BYTES, MOST_NEW_TOKENS, MethodChoice, ModelRequest
+
+CONTEXT, EXTENSION, QUESTION, ANSWER = "context", "extension", "question", "answer"
+WIDEST_TITLE = 60
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer: its text, its token ids with the end token if the model wrote one, and why it ended."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    ended: Literal["end", "length"]
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(eq=False)
+class Prefix:
+    """A text that a model has read and a method has compressed: `make` it, `save` it, `load` it, `ask` it, `extend` it.
+
+    Questions go to a copy of the cache, so that each meets the text alone and none changes the prefix, unless it is
+    asked with `keep`. `texts` are what was read, in order. Use it from one thread.
+    """
+
+    model: LoadedModel
+    header: PrefixHeader
+    cache: CompressedCache = field(repr=False)
+    texts: tuple[PrefixText, ...] = field(repr=False)
+    turns: Turns = field(repr=False)
+    _check: Future[None] | None = field(default=None, repr=False)
+
+    @classmethod
+    def make(
+        cls,
+        model: LoadedModel,
+        text: str | Path,
+        method: str = "snapkv",
+        budget: float | int | str = 0.2,
+        *,
+        title: str = "",
+        chat: Literal["auto", "no"] = "auto",
+        system: str = "",
+        thinking: bool | None = None,
+        seed: int = 0,
+        compress_every: int = 1,
+        prefill_chunk: int | None = None,
+        loading: dict[str, JsonValue] | None = None,
+        **hyper_parameters: JsonValue,
+    ) -> Prefix:
+        """Read a text and compress it.
+
+        Args:
+            model: from `kvlab.load_model`.
+            text: the text, or the path of a text file.
+            method: a name of `kvlab.list_methods()`, with `hyper_parameters`.
+            budget: as for `kvlab.make_cache`: a share of the text, slots per KV head, or bytes.
+            title: a name in lists; default: the text's first words.
+            chat: `auto` puts the text into the user's turn of the model's chat template, if it has one.
+            system, thinking: settings of the chat template.
+            prefill_chunk: tokens read at once, for less memory.
+            loading: arguments of `kvlab.load_model`, recorded so that commands load the model in the same way.
+
+        Raises UserError for an empty text, one that exceeds the model's window, or a method that refuses the model.
+        """
+        if not isinstance(model, LoadedModel):
+            raise UserError("A prefix needs a model with its tokenizer: pass what kvlab.load_model(name) returns.")
+        context, choice = _read_text(text), _choice(method, budget, hyper_parameters)
+        made = make_method(choice.method, **choice.hyper_parameters)
+        request = ModelRequest(model=model.name, chat=chat, system=system, thinking=thinking)
+        turns = Turns.of(chat_of(request, model.tokenizer))
+        ids = turns.context_ids(model, context)
+        _check_window(model, len(ids), "The text")
+        cache = make_cache(model, made, choice.budget, seed=seed, compress_every=compress_every)
+        begun = time.perf_counter()
+        prefill(model, cache, torch.tensor([ids], device=model.device), prefill_chunk)
+        header = PrefixHeader(
+            title=title.strip() or shorten(context, WIDEST_TITLE, placeholder=" ..."),
+            created="",
+            versions=versions(),
+            model=model_of(model, loading or {}),
+            chat=chat,
+            system=system,
+            thinking=thinking,
+            choice=choice,
+            settings=made.model_dump(mode="json"),
+            origin=_origin(made),
+            store=resolve_store(made.store, Budget(choice.budget)),
+            compress_every=compress_every,
+            seed=seed,
+            text_sha256=hashlib.sha256(context.encode()).hexdigest(),
+            context_tokens=len(ids),
+            tokens=len(ids),
+            seconds=time.perf_counter() - begun,
+            layers=(),
+        )
+        return cls(model, header, cache, (PrefixText(kind=CONTEXT, text=context),), turns)._described()
+
+    @classmethod
+    def load(cls, path: str | Path, model: LoadedModel) -> Prefix:
+        """Open a saved prefix; `model` is the one that read it.
+
+        The file is mapped: slots are read when they are first used. Its header and size are verified here, its slots
+        while the first question is answered, and no answer is returned from damaged ones.
+
+        Raises UserError for a file that is missing, foreign, damaged, cut off or of a newer format, for another model,
+        rope setting, dtype, kind of device or tokenizer, and for a method that does not exist here.
+        """
+        file = read_prefix(path_of(path, "The prefix"))
+        header = file.header
+        check_model(header, model)
+        method = method_of(header)
+        cache = make_cache(model, method, header.choice.budget, seed=header.seed, compress_every=header.compress_every)
+        restore_state(cache, CacheState(json.loads(file.state), mapped_tensors(file)), model.device)
+        request = ModelRequest(
+            model=model.name,
+            chat=header.chat,
+            system=header.system,
+            thinking=header.thinking,  # type: ignore[arg-type]
+        )
+        turns = Turns.of(chat_of(request, model.tokenizer))
+        executor = ThreadPoolExecutor(1, "kvlab-checksums")
+        check = executor.submit(check_tensors, file)
+        executor.shutdown(wait=False)
+        return cls(model, header, cache, tuple(read_texts(file)), turns, check)
+
+    def save(self, path: str | Path) -> None:
+        """Write the prefix to a safetensors file, in one step: a file of this name is replaced or stays as it is.
+
+        Raises UserError if the disk is full or this prefix was loaded from a damaged file.
+        """
+        self.verify()
+        state = state_of(self.cache)
+        texts = json.dumps([text.model_dump() for text in self.texts]).encode()
+        tensors = {**state.tensors, TEXTS: torch.frombuffer(bytearray(texts), dtype=torch.uint8)}
+        self.header = self.header.model_copy(
+            update={"created": datetime.now(UTC).isoformat(timespec="seconds"), "versions": versions()}
+        )
+        about = {
+            MARK: str(FORMAT),
+            HEADER: self.header.model_dump_json(),
+            STATE: json.dumps(state.values),
+        }
+        replace_file(path_of(path, "The prefix"), lambda temporary: write_tensors(temporary, tensors, about))
+
+    def verify(self) -> None:
+        """Wait until the slots of a loaded prefix are verified. Raises UserError if they are damaged."""
+        if self._check is not None:
+            self._check.result()
+
+    def ask(self, question: str, max_new_tokens: int = 128, *, keep: bool = False) -> Answer:
+        """Answer a question about the text with the likeliest tokens.
+
+        With `keep` question and answer stay in the cache, and the next question continues the conversation. Raises
+        UserError for an empty question, or one that exceeds the model's window.
+        """
+        if not check_text(question, "The question").strip():
+            raise UserError("The question is empty: type one.")
+        whole_number(max_new_tokens, "max_new_tokens", 1, MOST_NEW_TOKENS)
+        ids = self.turns.question_ids(self.model, question, is_first=self._is_open)
+        _check_window(self.model, self.header.tokens + len(ids) + max_new_tokens, "This question")
+        cache = copy_cache(self.cache)
+        answer = self._verified(lambda: self._write(cache, ids, max_new_tokens))
+        if keep:
+            said = PrefixText(kind=QUESTION, text=question), PrefixText(kind=ANSWER, text=answer.text)
+            self._take_over(cache, said, questions=self.header.questions + 1)
+        return answer
+
+    def extend(self, text: str | Path) -> None:
+        """Read more text on top of the compressed prefix, as a further turn of a conversation is read.
+
+        The budget stays the one that the first text was given. Raises UserError for an empty text, or one that exceeds
+        the model's window; the prefix is then as it was.
+        """
+        more = _read_text(text)
+        before = GAP if self._is_open else self.turns.between
+        ids = self.model.encode(before + more, special=False)[0].tolist()
+        _check_window(self.model, self.header.tokens + len(ids), "The text")
+        cache = copy_cache(self.cache)
+        self._verified(lambda: self._read(cache, ids))
+        self._take_over(cache, (PrefixText(kind=EXTENSION, text=more),))
+
+    def fork(self) -> Prefix:
+        """A prefix of its own in the same state."""
+        return replace(self, cache=copy_cache(self.cache))
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether what was read last is a text, which a question follows in the same turn."""
+        return self.texts[-1].kind in (CONTEXT, EXTENSION)
+
+    @torch.inference_mode()
+    def _read(self, cache: CompressedCache, ids: list[int]) -> Tensor:
+        """Logits (V,) after more tokens."""
+        given = torch.tensor([ids], device=self.model.device)
+        return self.model.model(given, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[0, -1].float()
+
+    def _write(self, cache: CompressedCache, ids: list[int], most: int) -> Answer:
+        """Read a question and write an answer; the model's own end token is part of the text before a next question."""
+        ends, written, logits = end_ids(self.model), list[int](), self._read(cache, ids)
+        while True:
+            token = int(logits.argmax())
+            written.append(token)
+            if token in ends:
+                break
+            logits = self._read(cache, [token])
+            if len(written) == most:
+                break
+        text = str(self.model.tokenizer.decode(written, skip_special_tokens=True))
+        return Answer(text.strip(), tuple(written), "end" if token in ends else "length")
+
+    def _verified(self, act: Any) -> Any:
+        """What `act` returns once the slots it used are verified; an error of damaged slots is told as damage."""
+        try:
+            return act()
+        finally:
+            self.verify()
+
+    def _take_over(self, cache: CompressedCache, texts: tuple[PrefixText, ...], **changed: Any) -> None:
+        self.cache, self.texts = cache, (*self.texts, *texts)
+        self.header = self.header.model_copy(update=changed)
+        self._described()
+
+    def _described(self) -> Prefix:
+        """Note the cache's tokens and memory in the header."""
+        memory = self.cache.memory()
+        layers = tuple(
+            LayerTable(**{name: getattr(one, name) for name in LayerTable.model_fields}) for one in memory.layers
+        )
+        update: dict[str, Any] = {
+            "tokens": memory.logical_tokens,
+            "layers": layers,
+            "other_bytes": memory.sliding_bytes,
+        }
+        update["full_bytes"] = memory.sliding_bytes + sum(map(_full_bytes, self.cache.compressed_layers()))
+        self.header = self.header.model_copy(update=update)
+        return self
+
+
+def _choice(method: str, budget: float | int | str, hyper_parameters: dict[str, JsonValue]) -> MethodChoice:
+    """The method as it is asked for; one without a budget keeps all. Raises UserError for an invalid budget."""
+    try:
+        choice = MethodChoice(method=method, budget=budget, hyper_parameters=hyper_parameters)
+    except ValidationError as error:
+        raise UserError(in_one_sentence(error, lambda field: f"The {field.partition('.')[0]}")) from None
+    needs_budget = make_method(choice.method, **choice.hyper_parameters).needs_budget
+    return choice if needs_budget else choice.model_copy(update={"budget": FULL.budget})
+
+
+def _full_bytes(layer: CompressedLayer) -> int:
+    """Bytes of a full cache of this layer: keys, values and positions of all tokens that it has seen."""
+    token = sum(part.shape[-1] * part.element_size() for part in layer.tables[0].native_states())
+    token += integer_dtype(layer.cumulative_length).itemsize
+    return token * layer.streams.batch * layer.streams.heads * layer.cumulative_length
+
+
+def _read_text(text: str | Path) -> str:
+    """The text, or what the text file of a path holds. Raises UserError if it is empty or no text."""
+    if isinstance(text, Path):
+        text = decode_text(read_file(text, "The text file", LARGEST_PROMPT_BYTES), "The text file")
+    if not check_text(text, "The text").strip():
+        raise UserError("The text is empty: paste some text or choose a file.")
+    return text
+
+
+def _check_window(loaded: LoadedModel, tokens: int, what: str) -> None:
+    window = window_of(loaded.model.config)
+    if tokens > window:
+        raise UserError(
+            f"{what} needs {tokens:,} tokens with all that was read before, but the context window of {loaded.name} is "
+            f"{window:,}: shorten it."
+        )
+
+
+def _origin(method: Method) -> str:
+    """The plug-in that a method is from, with its version and hash; empty for kvlab's own."""
+    origin = METHODS.origin(method.name)
+    return "" if origin == KVLAB else f"{origin.name} {origin.stamp}"

@@ -1,0 +1,102 @@
+"""What a prefix was made by, and whether a model, a tokenizer and a method are the same now."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from pydantic import JsonValue
+from transformers import PreTrainedTokenizerBase
+
+from kvlab.cache.settings import shape_of
+from kvlab.common.errors import UserError
+from kvlab.fitted.files import model_digest
+from kvlab.library.prefixes import PrefixHeader, PrefixModel
+from kvlab.methods import Method, make_method, registered
+from kvlab.models.load import LoadedModel
+
+ROPE = "rope_parameters"
+TOKENS = '"added_tokens"'  # a field of a tokenizer written as JSON
+
+
+def model_of(loaded: LoadedModel, loading: dict[str, JsonValue]) -> PrefixModel:
+    """The model as a prefix records it; `loading` are the arguments of `kvlab.load_model` that loaded it."""
+    model: Any = loaded.model
+    return PrefixModel(
+        name=loaded.name,
+        digest=model_digest(model),
+        dtype=str(model.dtype).removeprefix("torch."),
+        device=loaded.device.type,
+        shape=json.loads(json.dumps(shape_of(model.config), default=str)),
+        tokenizer=tokenizer_digest(loaded.tokenizer),
+        loading=loading,
+    )
+
+
+def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Hash vocabulary, rules and chat template to 12 hex digits."""
+    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        rules = json.dumps(sorted(tokenizer.get_vocab().items()))
+    else:  # before its tokens stand truncation and padding, which the last call may have changed
+        written = backend.to_str()
+        rules = written[max(written.find(TOKENS), 0) :]
+    template = json.dumps(tokenizer.chat_template, sort_keys=True)
+    return hashlib.sha256((rules + template).encode()).hexdigest()[:12]
+
+
+def check_model(header: PrefixHeader, loaded: LoadedModel) -> None:
+    """Raise UserError unless the model would continue the prefix as the one that read it: same weights, rope settings,
+    dtype, kind of device and tokenizer.
+    """
+    kept, now = header.model, model_of(loaded, {})
+    if kept.device != now.device:
+        raise UserError(
+            f"This prefix was made on {kept.device} and the model is on {now.device}, which rounds differently: load "
+            f"the model with --device {kept.device}, or make the prefix again."
+        )
+    if kept.dtype != now.dtype:
+        raise UserError(
+            f"This prefix holds keys and values in {kept.dtype}, and the model computes in {now.dtype}: load it with "
+            f"--dtype {kept.dtype}."
+        )
+    if kept.shape.get(ROPE) != now.shape.get(ROPE):
+        raise UserError(
+            f"The keys of this prefix were rotated with other rope settings ({_words(kept)}) than the model has now "
+            f"({_words(now)}): load the model as it was, or make the prefix again."
+        )
+    if (kept.digest, kept.shape) != (now.digest, now.shape):
+        raise UserError(
+            f"This prefix was read by {kept.name} with weights {kept.digest}, and {now.name} has weights {now.digest}: "
+            "load that model, or make the prefix again."
+        )
+    if kept.tokenizer != now.tokenizer:
+        raise UserError(
+            f"The tokenizer or chat template of {now.name} has changed since this prefix was made: make the prefix "
+            "again."
+        )
+
+
+def _words(model: PrefixModel) -> str:
+    found = model.shape.get(ROPE)
+    return ", ".join(f"{name} {value}" for name, value in found.items()) if isinstance(found, dict) else str(found)
+
+
+def method_of(header: PrefixHeader) -> Method:
+    """The method with the settings that the prefix was compressed by.
+
+    Raises UserError if it no longer exists, such as without its plug-in, or no longer takes these settings.
+    """
+    name, origin = header.choice.method, header.origin
+    if name not in registered():
+        whose = f", a method of the plug-in {origin}: name its file with --plugin" if origin else ""
+        raise UserError(
+            f"This prefix was compressed by {name!r}{whose}, which this kvlab {'needs' if whose else 'does not have'}."
+            + ("" if whose else " Use the version that made it, or make the prefix again.")
+        )
+    try:
+        method = make_method(name, **header.settings)
+    except UserError as error:
+        raise UserError(f"{str(error).rstrip('.')}; the prefix has settings of another version of {name!r}.") from error
+    return method
