@@ -31,6 +31,8 @@ ON_RANDOM_WEIGHTS: dict[str, dict[str, Any]] = {
     "duoattention": {"profile": "even"},
     "kvzap": {"heads": "untrained"},
     "kvzap-threshold": {"heads": "untrained"},
+    "triattention": {"queries": "untrained"},
+    "qfilter": {"queries": "untrained"},
 }
 
 
