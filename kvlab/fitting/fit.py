@@ -50,9 +50,7 @@ def fit(
         with suppress(_Stopped):
             make_profile(_specific_request(ProfileRequest, request), out, say=report)
     elif request.method in ("triattention", "qfilter"):
-        fit_query_statistics(
-            request, held_model(request), out, progress=progress, cancelled=cancelled, say=say
-        )
+        fit_query_statistics(request, held_model(request), out, progress=progress, cancelled=cancelled, say=say)
     else:
         loaded = held_model(request)
         with TemporaryDirectory() as scratch:

@@ -108,7 +108,11 @@ def test_order_of_heads_and_rows_changes_nothing_and_a_seed_decides(variant: Var
     assert places(elsewhere) == expected
 
 
-RANDOM = [v for v in every_variant() if str(v) in ("cam", "gvote", "random", "compactor", "kvmerger:pivot=random", "exactmerge:futures=4")]
+RANDOM = [
+    v
+    for v in every_variant()
+    if str(v) in ("cam", "gvote", "random", "compactor", "kvmerger:pivot=random", "exactmerge:futures=4")
+]
 
 
 @pytest.mark.parametrize("variant", RANDOM, ids=str)

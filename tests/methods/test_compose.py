@@ -44,7 +44,7 @@ def test_hyper_parameters_find_their_part(method: str) -> None:
         assert compose(method, method, method, method, **{name: other}).pipeline() == expected
 
 
-IN_A_MODEL = ("gvote", "expected-attention", "kvzap")  # scores that ask for hidden states
+IN_A_MODEL = ("gvote", "expected-attention", "kvzap", "cap")  # scores that ask for hidden states
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,7 @@ IN_A_MODEL = ("gvote", "expected-attention", "kvzap")  # scores that ask for hid
 def test_any_score_with_any_settling(score: str, settle: str) -> None:
     """Budgets hold, votes add up, numbers stay finite; the prompt, decoding, and two tokens at once."""
     needed = {f"settle_{name}": value for name, value in ON_ANY_MODEL.get(settle, {}).items()}
+    needed |= {f"score_{name}": value for name, value in ON_ANY_MODEL.get(score, {}).items()}
     method = compose(score=score, settle=settle, **needed)
     layer = Layer(method, BUDGET, ROTARY)
     layer.feed(*prompt(0, TOKENS, 2, 2))

@@ -51,7 +51,9 @@ def frequencies() -> list[float]:
     return [10000.0 ** (-2 * f / DIM) for f in range(DIM // 2)]
 
 
-def centre_scores(known: QueryStatistics, keys: Tensor, head: int, tokens: dict[int, int], now: int) -> dict[int, float]:
+def centre_scores(
+    known: QueryStatistics, keys: Tensor, head: int, tokens: dict[int, int], now: int
+) -> dict[int, float]:
     """{position: score} of one KV head's `tokens` {position: index of its key in `keys`}, from the paper's series."""
     offsets = [2**i for i in range(FURTHEST.bit_length()) if 2**i <= FURTHEST]
     best = dict.fromkeys(tokens, -math.inf)

@@ -49,6 +49,17 @@ REFERENCES = {
     "duoattention": "test_profile.py::test_a_file_gives_every_score_its_budgets",
     "attention-matching": "test_attention_matching.py::test_values_and_mass_are_the_least_squares_solutions",
     "exactmerge2": "test_exactmerge2.py::test_what_is_packed_is_fitted_to_its_rounded_keys",
+    "random": "test_plain_scores.py::test_random_keeps_a_uniform_sample_of_the_text",
+    "triattention": "test_query_statistics.py::test_triattention_keeps_what_the_trigonometric_series_says",
+    "qfilter": "test_query_statistics.py::test_qfilter_keeps_what_lies_along_the_direction",
+    "raas": "test_time_stamps.py::test_raas_evicts_what_has_been_longest_without_attention",
+    "lazyeviction": "test_time_stamps.py::test_lazyeviction_evicts_what_is_silent_for_longer_than_it_used_to_be",
+    "morphkv": "test_decode_buffer.py::test_morphkv_slot_by_slot",
+    "cap": "test_leverage.py::test_capkv_keeps_what_adds_most_to_the_determinant",
+    "cur": "test_leverage.py::test_curdkv_compares_squared_lengths_within_parts",
+    "compactor": "test_leverage.py::test_compactor_blends_leverage_and_attention_both_ways",
+    "simlayerkv": "test_simlayerkv.py::test_lazy_layers_stream_and_the_others_keep_all",
+    "entropy-gated-chunkkv": "test_chunkkv.py::test_important_chunks_with_few_high_scores_keep_only_those",
     "exactmerge": "test_references.py::test_exactmerge_keeps_the_best_and_merges_the_rest_into_the_next_best",
 }
 

@@ -11,7 +11,6 @@ from kvlab.methods.core.contract import Capabilities, Victims
 from kvlab.methods.core.view import Slots, View
 from kvlab.methods.selectors.top_k import LowestScore
 
-
 TINY = 1e-8
 
 

@@ -30,9 +30,7 @@ class FusedWindow:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(
-            prompt_rows=self.prompt_rows, recalls=self.window, recall=self.recall, reads_logits=True
-        )
+        return Capabilities(prompt_rows=self.prompt_rows, recalls=self.window, recall=self.recall, reads_logits=True)
 
     def prompt_rows(self, tokens: int) -> int:
         return self.window

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from kvlab.methods.core.contract import NONE, Capabilities
 from kvlab.methods.core.token_draws import uniform_draws
 from kvlab.methods.core.view import Seen, Slots
 
@@ -22,6 +23,11 @@ class Draws:
     every_step: bool = False
     needs_hidden_states: bool = False
     state: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """A token's number can be drawn at any time."""
+        return NONE
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32, in [0, 1)."""
