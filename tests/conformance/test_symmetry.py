@@ -108,11 +108,8 @@ def test_order_of_heads_and_rows_changes_nothing_and_a_seed_decides(variant: Var
     assert places(elsewhere) == expected
 
 
-RANDOM = [
-    v
-    for v in every_variant()
-    if str(v) in ("cam", "gvote", "random", "compactor", "kvmerger:pivot=random", "exactmerge:futures=4")
-]
+DRAWS = ("cam", "gvote", "random", "compactor", "kvmerger:pivot=random", "exactmerge:futures=4")
+RANDOM = [variant for variant in every_variant() if str(variant) in DRAWS]
 
 
 @pytest.mark.parametrize("variant", RANDOM, ids=str)

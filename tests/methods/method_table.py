@@ -20,20 +20,21 @@ PATH = ROOT / "docs" / "methods.md"
 LONG = 2**16  # tokens of a prompt of which a method may need all queries
 HEADER = """# Methods
 
-Written by `python -m tests.methods.method_table`; a test compares it with the registered methods. Settings, presets and their
-sources: `kvlab methods NAME`.
+Written by `python -m tests.methods.method_table`; a test compares it with the registered methods. Settings, presets and
+their sources: `kvlab methods NAME`.
 
 - **needs**: which queries' attention is read (*none*: keys, values and positions are enough), *hidden states* of the
   attention module, a *second pass* over the prompt, or a *file* that `kvlab fit` makes for a model.
-- **acts at**: when tokens leave the cache; *prompt (decode by option)*: after the prompt, and with `decode=budget` also while
-  generating; *every N*: generated tokens gather before each decision.
+- **acts at**: when tokens leave the cache; *prompt (decode by option)*: after the prompt, and with `decode=budget` also
+  while generating; *every N*: generated tokens gather before each decision.
 - **tested against**: the test that compares what is kept with the paper's formula, written token by token.
 
 | method | family | year | needs | acts at | paper | file | tested against |
 |---|---|---|---|---|---|---|---|
 """
 FOOTER = """
-`compose` combines parts of the others: `kvlab compare --sample dialogue --score snapkv --allocate adakv --settle zsmerge`.
+`compose` combines parts of the others:
+`kvlab compare --sample dialogue --score snapkv --allocate adakv --settle zsmerge`.
 `exactmerge` and `exactmerge2` are kvlab's own ([measurements](../kvlab/methods/merging/exactmerge2.md)).
 """
 
@@ -50,7 +51,8 @@ def row(method: type[Method]) -> str:
     title = "" if method.title == method.name else f" {method.title}"
     file = Path(inspect.getfile(method)).relative_to(ROOT).as_posix()
     cells = [
-        f"`{method.name}`{title}", method.family, _year(method.paper), _needs(method, pipeline), _acts(method, pipeline),
+        f"`{method.name}`{title}", method.family, _year(method.paper),
+        _needs(method, pipeline), _acts(method, pipeline),
         _paper(method.paper), f"[{file.removeprefix('kvlab/methods/')}](../{file})", _test(method.name),
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |\n"
