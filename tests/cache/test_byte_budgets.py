@@ -29,6 +29,9 @@ OWN = {
     "rkv": {"buffer": 8},
     "less": {"weights": "untrained"},
     "kvzap": {"heads": "untrained"},
+    "triattention": {"queries": "untrained", "buffer": 8},
+    "qfilter": {"queries": "untrained"},
+    "lazyeviction": {"buffer": 8},
 }  # what waits on top must itself fit
 SEVERAL = ("h2o", "snapkv", "keepkv", "adakv", "kvzip", "rkv")
 STORED = ["native", *(name for name, store in STORES.items() if store.packs and "-" not in name)]

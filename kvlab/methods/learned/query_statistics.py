@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class QueryStatistics:
     """Statistics of one layer's queries over some text.
 
@@ -22,9 +23,16 @@ class QueryStatistics:
     direction: Tensor
 
     def to(self, device: torch.device) -> QueryStatistics:
-        return QueryStatistics(*(tensor.to(device) for tensor in vars(self).values()))
+        """The statistics on a device, copied there once, so that a decode step waits for no copy."""
+        return _copied(self, device)
 
 
+@lru_cache(maxsize=512)
+def _copied(known: QueryStatistics, device: torch.device) -> QueryStatistics:
+    return QueryStatistics(*(tensor.to(device) for tensor in vars(known).values()))
+
+
+@lru_cache(maxsize=512)
 def untrained(query_heads: int, heads: int, width: int, pairs: int, layer: int) -> QueryStatistics:
     """Random statistics determined by the layer, for tests and timing."""
     source = torch.Generator().manual_seed(layer)

@@ -113,8 +113,10 @@ class Compactor:
         order = (~among[:, :1]).to(torch.uint8).argsort(stable=True, dim=-1)  # (B, 1, S)
         real = among[:, :1].gather(2, order)
         blank = -order.shape[-1] % self.chunk
+        # benchmarks of the decision alone bring only the prompt's last queries
+        query = torch.nn.functional.pad(seen.query, (0, 0, slots.keys.shape[2] - seen.num_new, 0))
         parts = []
-        for states, count in ((seen.query, seen.query.shape[1]), (slots.keys, heads)):
+        for states, count in ((query, query.shape[1]), (slots.keys, heads)):
             index = order[..., None].expand(-1, count, -1, states.shape[-1])
             ordered = torch.nn.functional.pad(states.gather(2, index).float(), (0, 0, 0, blank))
             parts.append(ordered.unflatten(2, (-1, self.chunk)))
