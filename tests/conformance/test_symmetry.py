@@ -14,6 +14,7 @@ from kvlab.methods import make_method
 from kvlab.methods.scorers.key_value.draws import Draws
 from kvlab.methods.scorers.lookahead.kvzap import PredictedScore
 from kvlab.methods.scorers.lookahead.query_statistics import QueryCentres, QueryFilter
+from kvlab.methods.selectors.sampled_rest import SampledRest
 from kvlab.methods.settlers.less import Absorb
 from kvlab.methods.settlers.merging.value_merge import ValueMerge
 from kvlab.models.load import prepare
@@ -84,7 +85,9 @@ def heads_differ(variant: Variant) -> bool:
     pipeline = make_method(variant.method, **variant.settings).pipeline()
     settings = pipeline.settle
     fitted_or_drawn = PredictedScore | QueryCentres | QueryFilter | Draws
-    if isinstance(getattr(pipeline.score, "scorer", pipeline.score), fitted_or_drawn):
+    if isinstance(getattr(pipeline.score, "scorer", pipeline.score), fitted_or_drawn) or isinstance(
+        pipeline.select, SampledRest
+    ):
         return True
     drawn = isinstance(settings, ValueMerge) and settings.draw == "bernoulli"
     return isinstance(settings, Absorb) or drawn or getattr(settings, "pivot", None) == "random"
@@ -108,7 +111,7 @@ def test_order_of_heads_and_rows_changes_nothing_and_a_seed_decides(variant: Var
     assert places(elsewhere) == expected
 
 
-DRAWS = ("cam", "gvote", "random", "compactor", "kvmerger:pivot=random", "exactmerge:futures=4")
+DRAWS = ("cam", "gvote", "random", "compactor", "nacl", "kvmerger:pivot=random", "exactmerge:futures=4")
 RANDOM = [variant for variant in every_variant() if str(variant) in DRAWS]
 
 

@@ -54,6 +54,8 @@ SHORT: dict[str, dict[str, Any]] = {
     "simlayerkv": {"threshold": 0.5, "sinks": 1, "recent": 3},
     "entropy-gated-chunkkv": {"window": 3, "length": 4, "few": 2, "buffer": 2},
     "morphkv": {"window": 3},
+    "headkv": {"profile": "even", "window": 3, "kernel": 3, "buffer": 2},
+    "nacl": {"window": 3, "drawn": 0.4},
     "raas": {"threshold": 0.05, "window": 4},
     "lazyeviction": {"threshold": 0.05, "window": 4, "buffer": 2, "recent": 2},
 }

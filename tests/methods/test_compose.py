@@ -73,7 +73,7 @@ def test_any_allocation_with_any_settling_in_a_model(allocate: str, settle: str)
     lab = prepare(tiny_model("llama"))
     ids = torch.randint(3, 97, (1, 48), generator=torch.Generator().manual_seed(3))
     score = "gvote" if allocate == "gvote" else "accumulated"
-    needed = {"profile": "even"} if allocate == "profile" else {}
+    needed = {"profile": "even"} if allocate in ("profile", "headkv") else {}
     method = compose(score=score, allocate=allocate, settle=settle, **needed)
     cache = make_cache(lab, method, 0.25)
     with torch.inference_mode():

@@ -54,6 +54,8 @@ REFERENCES = {
     "qfilter": "test_query_statistics.py::test_qfilter_keeps_what_lies_along_the_direction",
     "raas": "test_time_stamps.py::test_raas_evicts_what_has_been_longest_without_attention",
     "lazyeviction": "test_time_stamps.py::test_lazyeviction_evicts_what_is_silent_for_longer_than_it_used_to_be",
+    "headkv": "test_profile.py::test_headkv_splits_by_profile_and_evenly_and_keeps_snapkvs_best",
+    "nacl": "test_nacl.py::test_most_by_score_and_the_rest_by_chance",
     "morphkv": "test_decode_buffer.py::test_morphkv_slot_by_slot",
     "cap": "test_leverage.py::test_capkv_keeps_what_adds_most_to_the_determinant",
     "cur": "test_leverage.py::test_curdkv_compares_squared_lengths_within_parts",
