@@ -54,6 +54,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "simlayerkv": {"threshold": 0.5, "sinks": 1, "recent": 3},
     "entropy-gated-chunkkv": {"window": 3, "length": 4, "few": 2, "buffer": 2},
     "morphkv": {"window": 3},
+    "kvcompose": {"sinks": 1, "piece": 16},
     "headkv": {"profile": "even", "window": 3, "kernel": 3, "buffer": 2},
     "nacl": {"window": 3, "drawn": 0.4},
     "raas": {"threshold": 0.05, "window": 4},
