@@ -1,9 +1,8 @@
-"""Conventions of the code base: module names, docstrings, sizes of folders, the README's table and links."""
+"""Conventions of the code base: module names, docstrings, sizes of folders, the table of methods and links."""
 
 from __future__ import annotations
 
 import ast
-import inspect
 import re
 from collections import Counter
 from pathlib import Path
@@ -11,8 +10,7 @@ from urllib.parse import urlparse
 
 import pytest
 
-import kvlab
-from kvlab.methods import registered
+from tests.methods.method_table import PATH, text
 
 ROOT = Path(__file__).resolve().parents[1]
 CODE = [
@@ -81,13 +79,8 @@ def test_no_folder_is_too_full() -> None:
     assert not full, "put what belongs together into a folder of its own"
 
 
-def test_the_readme_lists_every_method_with_its_family_and_file() -> None:
-    rows = re.findall(
-        r"^\| `([a-z0-9-]+)`.*?\| ([a-z-]+) \|.*\]\((kvlab/[\w/]+\.py)\) \|$", (ROOT / "README.md").read_text(), re.M
-    )
-    here = {name: Path(inspect.getfile(method)).relative_to(ROOT).as_posix() for name, method in registered().items()}
-    shown = [(method.name, method.family, here[method.name]) for method in kvlab.list_methods() if not method.origin]
-    assert rows == shown
+def test_the_table_of_methods_is_up_to_date() -> None:
+    assert PATH.read_text(encoding="utf-8") == text(), "run `python -m tests.methods.method_table`"
 
 
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]

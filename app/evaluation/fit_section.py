@@ -26,6 +26,8 @@ WHAT = {
     "kvzap": "networks that predict the scores of a second reading",
     "less": "feature maps that approximate dropped tokens",
     "duoattention": "which heads attend to distant tokens",
+    "triattention": "the mean of each head's queries",
+    "qfilter": "the main direction of each head's queries",
 }
 
 

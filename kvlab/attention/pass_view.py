@@ -265,7 +265,16 @@ class PassSeen:
         members, total = self.members()
         group = self.query.shape[1] // members.shape[1]
         of_groups = output_weight(self.module, total * group).unflatten(0, (total, group))
-        return of_groups[members].flatten(1, 2)
+        return self.of_heads(of_groups).flatten(1, 2)
+
+    @property
+    def layer_heads(self) -> int:
+        """Number of KV heads of the layer, those in other tables included."""
+        return self.key.shape[1] if self.members is None else self.members()[1]
+
+    def of_heads(self, numbers: Tensor) -> Tensor:
+        """Rows (B or 1, H, ...) of `numbers` (KV heads of the layer, ...) for the heads of this pass."""
+        return numbers[None] if self.members is None else numbers[self.members()[0]]
 
     def logits_of(self, query: Tensor) -> Tensor:
         """Logits (B, H, G, n, S) of arbitrary queries (B, Hq, n, d), without log mass, -inf at invalid slots.

@@ -29,8 +29,11 @@ class Preset:
 ON_RANDOM_WEIGHTS: dict[str, dict[str, Any]] = {
     "less": {"weights": "untrained"},
     "duoattention": {"profile": "even"},
+    "headkv": {"profile": "even"},
     "kvzap": {"heads": "untrained"},
     "kvzap-threshold": {"heads": "untrained"},
+    "triattention": {"queries": "untrained"},
+    "qfilter": {"queries": "untrained"},
 }
 
 

@@ -21,6 +21,7 @@ from kvlab.common.errors import UserError
 from kvlab.common.validation import shown, whole_number
 from kvlab.fitted.feature_maps import with_feature_maps
 from kvlab.fitted.profiles import with_profile
+from kvlab.fitted.query_statistics import with_query_statistics
 from kvlab.fitted.score_heads import with_score_heads
 from kvlab.methods import Method, make_method
 from kvlab.requests.budget import UNLIMITED, Budget
@@ -65,7 +66,7 @@ def make_cache(
     amount = Budget.parse(budget) if isinstance(budget, str) else Budget(budget)
     pipeline = method.paged_pipeline()
     with explain_adapter_mismatch(language_model):
-        for with_fitted in (with_feature_maps, with_profile, with_score_heads):
+        for with_fitted in (with_feature_maps, with_profile, with_score_heads, with_query_statistics):
             pipeline = with_fitted(pipeline, language_model, getattr(model, "name", ""))
     tokenizer, configure = getattr(model, "tokenizer", None), pipeline.can.settle.with_tokenizer
     if configure is not None and tokenizer is not None:  # a settler that needs chunk delimiters

@@ -24,12 +24,12 @@ Books = Annotated[
 
 @grouped
 def fit(
-    method: Annotated[str, typer.Option(help="kvzap, less or duoattention")] = "kvzap",
+    method: Annotated[str, typer.Option(help="kvzap, less, duoattention, triattention or qfilter")] = "kvzap",
     corpus: Books = None,
     out: Annotated[Path, typer.Option(help="The file, for kvzap:heads=FILE and the like.")] = Path(
         "fitted.safetensors"
     ),
-    windows: Annotated[int | None, typer.Option(help="Windows of text to read (kvzap, duoattention).")] = None,
+    windows: Annotated[int | None, typer.Option(help="Windows of text to read (all but less).")] = None,
     length: Annotated[int | None, typer.Option(help="Tokens per window.")] = None,
     form: Annotated[str | None, typer.Option(help="kvzap: mlp, or linear.")] = None,
     target: Annotated[str | None, typer.Option(help="kvzap: kvzip+ (as its authors), or kvzip.")] = None,

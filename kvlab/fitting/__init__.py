@@ -1,1 +1,1 @@
-"""Fit the learned parts of methods to a model: LESS's feature maps, KVzap's networks, head profiles."""
+"""Fit the learned parts of methods to a model: feature maps, score networks, head profiles, query statistics."""

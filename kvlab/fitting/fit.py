@@ -17,6 +17,7 @@ from kvlab.common.validation import read_json
 from kvlab.fitting.kvzap import fit_kvzap
 from kvlab.fitting.less import LessRequest, fit_less
 from kvlab.fitting.profile import ProfileRequest, make_profile
+from kvlab.fitting.query_statistics import fit_query_statistics
 from kvlab.fitting.request import SETTING, FitJob, FitRequest, fitted_file
 from kvlab.models.load import held_model
 from kvlab.requests.compare import Progress
@@ -48,6 +49,8 @@ def fit(
         report = _following(say, progress, cancelled, request.windows, lambda: next(read))
         with suppress(_Stopped):
             make_profile(_specific_request(ProfileRequest, request), out, say=report)
+    elif request.method in ("triattention", "qfilter"):
+        fit_query_statistics(request, held_model(request), out, progress=progress, cancelled=cancelled, say=say)
     else:
         loaded = held_model(request)
         with TemporaryDirectory() as scratch:

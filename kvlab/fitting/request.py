@@ -10,8 +10,11 @@ from pydantic import Field
 from kvlab.common.validation import Strict, Text
 from kvlab.requests.compare import ModelRequest
 
-Fittable = Literal["kvzap", "less", "duoattention"]
-SETTING = {"kvzap": "heads", "less": "weights", "duoattention": "profile"}  # hyper-parameter that takes the file
+Fittable = Literal["kvzap", "less", "duoattention", "triattention", "qfilter"]
+# Hyper-parameter that takes the file; the last two read the same one.
+SETTING = {
+    "kvzap": "heads", "less": "weights", "duoattention": "profile", "triattention": "queries", "qfilter": "queries",
+}  # fmt: skip
 
 
 class FitRequest(ModelRequest):
@@ -19,7 +22,7 @@ class FitRequest(ModelRequest):
 
     method: Fittable = "kvzap"
     corpus: Path | None = Field(None, description="folder with plain-text books; none: the shipped excerpts")
-    windows: int = Field(64, ge=2, le=4096, description="windows of text to read (kvzap, duoattention)")
+    windows: int = Field(64, ge=2, le=4096, description="windows of text to read (all but less)")
     length: int = Field(1024, ge=256, le=2**20, description="tokens per window")
     tokens: int = Field(256, ge=1, description="kvzap: training tokens per window")
     form: Literal["mlp", "linear"] = Field("mlp", description="kvzap: two layers with a GELU between, or one")

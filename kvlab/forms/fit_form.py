@@ -24,6 +24,7 @@ from kvlab.trace.user_labels import may_view
 
 LEARNS: Mapping[str, Fittable] = {
     "kvzap": "kvzap", "kvzap-threshold": "kvzap", "less": "less", "duoattention": "duoattention",
+    "triattention": "triattention", "qfilter": "qfilter", "headkv": "duoattention",
 }  # fmt: skip
 READS = "kvzip"  # the method that reads a window of text
 MOST_JOBS = 200  # searched for an earlier fit

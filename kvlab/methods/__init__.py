@@ -17,10 +17,12 @@ from kvlab.methods.core.method import Method, make_method, registered
 __all__ = ["Method", "make_method", "registered"]
 
 SHOWN = (
-    "full", "packed", "window", "streaming_llm", "h2o", "snapkv", "pyramidkv", "adakv", "pyramidinfer", "gvote", "tova",
-    "keydiff", "key_norm", "lagkv", "kvzip", "kvzap", "duoattention", "attention_matching", "expected_attention",
-    "criticalkv", "rkv", "chunkkv", "zsmerge", "kvmerger", "pyramid_pool", "cam", "d2o", "less", "keepkv",
-    "simcalkv", "grkv", "asymkv", "kvslimmer", "semanticache", "exactmerge", "exactmerge2",
+    "full", "packed", "window", "random", "streaming_llm", "h2o", "snapkv", "pyramidkv", "adakv", "pyramidinfer",
+    "gvote", "tova", "keydiff", "key_norm", "lagkv", "kvzip", "kvcompose", "kvzap", "duoattention",
+    "attention_matching", "expected_attention", "criticalkv", "cap", "cur", "compactor", "qfilter", "simlayerkv",
+    "rkv", "triattention", "morphkv", "raas", "lazyeviction", "chunkkv", "entropy_gated_chunkkv", "headkv", "nacl",
+    "zsmerge", "kvmerger", "pyramid_pool", "cam", "d2o", "less", "keepkv", "simcalkv", "grkv", "asymkv", "kvslimmer",
+    "semanticache", "exactmerge", "exactmerge2",
 )  # fmt: skip
 FOLDERS = ("eviction", "merging", "whole")
 

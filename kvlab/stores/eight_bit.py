@@ -1,4 +1,4 @@
-"""Eight bits per number and one scale per slot: e4m3 floats or integers."""
+"""Eight bits per number and one scale per slot: e4m3 floats or integers; or floats without a scale."""
 
 from __future__ import annotations
 
@@ -12,6 +12,23 @@ from kvlab.stores.code import Coded, Decoding, half
 E4M3 = torch.float8_e4m3fn
 LARGEST = {"fp8": torch.finfo(E4M3).max, "int8": 127.0}
 LEAST_SCALE = 2.0**-24  # smallest positive float16
+
+
+@dataclass(frozen=True)
+class PlainFloat8(Decoding):
+    """Float8 e4m3 as it is, larger numbers clamped to 448: the keys of vLLM's turboquant_k8v4."""
+
+    group: int = 1
+    shared: tuple[str, ...] = ()
+    scales: tuple[str, ...] = ()
+
+    def encode(self, states: Tensor, valid: Tensor) -> dict[str, Tensor]:
+        """One byte per number."""
+        states = states.float().masked_fill(~valid[..., None], 0.0)
+        return {"codes": states.clamp(-LARGEST["fp8"], LARGEST["fp8"]).to(E4M3).view(torch.uint8)}
+
+    def decode(self, coded: Coded, width: int) -> Tensor:
+        return coded["codes"].view(E4M3).float()
 
 
 @dataclass(frozen=True)

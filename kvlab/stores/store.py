@@ -13,7 +13,7 @@ from kvlab.common.errors import UserError
 from kvlab.plugins.registry import Registry
 from kvlab.requests.budget import ADAPTIVE, AUTO, NATIVE, Budget, resolve_store
 from kvlab.stores.code import Code, half
-from kvlab.stores.eight_bit import Eight
+from kvlab.stores.eight_bit import Eight, PlainFloat8
 from kvlab.stores.kivi import GROUP, PerChannel, PerToken
 from kvlab.stores.turbo import Rotated
 
@@ -66,6 +66,16 @@ class Store:
 
 
 KIVI, TURBO = "https://arxiv.org/abs/2402.02750", "https://arxiv.org/abs/2504.19874"
+WHOLE = 2**20  # channels: a slot's value has one step and one minimum
+
+
+def _of_vllm(bits: int | None, value_bits: int) -> Store:
+    """vLLM's store of keys at `bits` (None: float8) and values at `value_bits`: all slots but the newest."""
+    keys: Code = PlainFloat8() if bits is None else Rotated(bits, keeps="length")
+    title = f"vLLM's: {'float8' if bits is None else f'{bits}-bit'} keys, {value_bits}-bit values"
+    return Store(title, keys, PerToken(value_bits, WHOLE), 0, 1, TURBO, gathered=16)
+
+
 STORES: Registry[Store] = Registry(
     "store",
     {
@@ -95,6 +105,10 @@ STORES: Registry[Store] = Registry(
             )
             for bits in (3, 4, 5, 6)
         },
+        "turboquant_k8v4": _of_vllm(None, 4),
+        "turboquant_4bit_nc": _of_vllm(4, 4),
+        "turboquant_k3v4_nc": _of_vllm(3, 4),
+        "turboquant_3bit_nc": _of_vllm(3, 3),
         ADAPTIVE: Store("for a budget in bytes centred3 to centred6, int8 from a third of the cache on, else native"),
         AUTO: Store("for a budget in bytes lean4, int8 from a third of the cache on, else native"),
     },

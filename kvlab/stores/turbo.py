@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -30,10 +31,14 @@ ROUNDS = 2000  # Lloyd iterations, far more than convergence needs
 
 @dataclass(frozen=True)
 class Rotated:
-    """`bits` per coordinate and a 16-bit norm per slot, scaled so that x . decoded(x) = x . x."""
+    """`bits` per coordinate and a 16-bit norm per slot, scaled so that x . decoded(x) = x . x.
+
+    With `keeps` "length" it is scaled so that |decoded(x)| = |x|, vLLM's norm correction.
+    """
 
     bits: int
     seed: int = SEED
+    keeps: Literal["products", "length"] = "products"
     group: int = 1
     shared: tuple[str, ...] = ()
     scales: tuple[str, ...] = ("norm",)
@@ -46,7 +51,10 @@ class Rotated:
         turned = unit @ rotation(width, self.seed, states.device).T * math.sqrt(width)
         codes = torch.bucketize(turned, self._edges(states.device))
         levels = normal_levels(self.bits).to(states.device)[codes]
-        norm = norm * width / (levels * turned).sum(-1, keepdim=True).clamp_min(TINY)
+        if self.keeps == "length":
+            norm = norm * math.sqrt(width) / levels.norm(dim=-1, keepdim=True)
+        else:
+            norm = norm * width / (levels * turned).sum(-1, keepdim=True).clamp_min(TINY)
         return {"codes": packed(codes, self.bits), "norm": half(norm)}
 
     def decode(self, coded: Coded, width: int) -> Tensor:

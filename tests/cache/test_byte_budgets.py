@@ -19,16 +19,19 @@ from tests.families import tiny_model
 
 LAYERS, PROMPT, STEPS, PADS = 2, 200, 45, 40
 ENOUGH = 10  # steps where nothing waits to be packed; more than any method's buffer here
-NO_PROFILE = "duoattention"  # tiny models have none
+NO_PROFILE = ("duoattention", "headkv")  # tiny models have none
 BUDGETED = [
     name
     for name, method in registered().items()
-    if method().needs_budget and method.family != "reference" and name != NO_PROFILE
+    if method().needs_budget and method.family != "reference" and name not in NO_PROFILE
 ]
 OWN = {
     "rkv": {"buffer": 8},
     "less": {"weights": "untrained"},
     "kvzap": {"heads": "untrained"},
+    "triattention": {"queries": "untrained", "buffer": 8},
+    "qfilter": {"queries": "untrained"},
+    "lazyeviction": {"buffer": 8},
 }  # what waits on top must itself fit
 SEVERAL = ("h2o", "snapkv", "keepkv", "adakv", "kvzip", "rkv")
 STORED = ["native", *(name for name, store in STORES.items() if store.packs and "-" not in name)]

@@ -18,8 +18,9 @@ from kvlab.models.load import LoadedModel, prepare
 from tests.families import cache_for, tiny_model
 
 TOKENS, CHUNK = 150, 40
-IN_A_MODEL = ("gvote", "expected-attention", "kvzap", "kvzap-threshold")
+IN_A_MODEL = ("gvote", "expected-attention", "kvzap", "kvzap-threshold", "cap")
 REFUSED = dict.fromkeys(IN_A_MODEL, "hidden states of the whole prompt")
+REFUSED["compactor"] = "needs the last .* queries"
 
 
 @cache

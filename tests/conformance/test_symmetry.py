@@ -11,7 +11,10 @@ from transformers import PreTrainedModel
 
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.methods import make_method
+from kvlab.methods.scorers.key_value.draws import Draws
 from kvlab.methods.scorers.lookahead.kvzap import PredictedScore
+from kvlab.methods.scorers.lookahead.query_statistics import QueryCentres, QueryFilter
+from kvlab.methods.selectors.sampled_rest import SampledRest
 from kvlab.methods.settlers.less import Absorb
 from kvlab.methods.settlers.merging.value_merge import ValueMerge
 from kvlab.models.load import prepare
@@ -78,10 +81,13 @@ def places(compressed: CompressedCache) -> list[list[list[list[int]]]]:
 
 
 def heads_differ(variant: Variant) -> bool:
-    """Whether heads are told apart: by what was fitted to each (LESS, KVzap), or by draws of their own (CaM)."""
+    """Whether heads are told apart: by what was fitted to each (LESS, KVzap, TriAttention), or by draws (CaM)."""
     pipeline = make_method(variant.method, **variant.settings).pipeline()
     settings = pipeline.settle
-    if isinstance(getattr(pipeline.score, "scorer", pipeline.score), PredictedScore):
+    fitted_or_drawn = PredictedScore | QueryCentres | QueryFilter | Draws
+    if isinstance(getattr(pipeline.score, "scorer", pipeline.score), fitted_or_drawn) or isinstance(
+        pipeline.select, SampledRest
+    ):
         return True
     drawn = isinstance(settings, ValueMerge) and settings.draw == "bernoulli"
     return isinstance(settings, Absorb) or drawn or getattr(settings, "pivot", None) == "random"
@@ -105,7 +111,8 @@ def test_order_of_heads_and_rows_changes_nothing_and_a_seed_decides(variant: Var
     assert places(elsewhere) == expected
 
 
-RANDOM = [v for v in every_variant() if str(v) in ("cam", "gvote", "kvmerger:pivot=random", "exactmerge:futures=4")]
+DRAWS = ("cam", "gvote", "random", "compactor", "nacl", "kvmerger:pivot=random", "exactmerge:futures=4")
+RANDOM = [variant for variant in every_variant() if str(variant) in DRAWS]
 
 
 @pytest.mark.parametrize("variant", RANDOM, ids=str)

@@ -46,6 +46,19 @@ SHORT: dict[str, dict[str, Any]] = {
     "attention-matching": {"profile": "even", "window": 4, "sinks": 1, "recent": 2},
     "exactmerge2": {"heads": "untrained", "window": 4, "newest": 1, "sinks": 1, "recent": 2, "buffer": 2},
     "rkv": {"window": 2, "kernel": 3, "buffer": 2},
+    "cap": {"sinks": 1, "n_future": 8},
+    "cur": {"sinks": 1, "part": 4},
+    "compactor": {"sinks": 1, "recent": 2, "chunk": 8, "sketch": 4},
+    "qfilter": {"queries": "untrained"},
+    "triattention": {"queries": "untrained", "furthest": 16, "buffer": 2},
+    "simlayerkv": {"threshold": 0.5, "sinks": 1, "recent": 3},
+    "entropy-gated-chunkkv": {"window": 3, "length": 4, "few": 2, "buffer": 2},
+    "morphkv": {"window": 3},
+    "kvcompose": {"sinks": 1, "piece": 16},
+    "headkv": {"profile": "even", "window": 3, "kernel": 3, "buffer": 2},
+    "nacl": {"window": 3, "drawn": 0.4},
+    "raas": {"threshold": 0.05, "window": 4},
+    "lazyeviction": {"threshold": 0.05, "window": 4, "buffer": 2, "recent": 2},
 }
 # What a choice is only allowed, or only felt, together with.
 TOGETHER: dict[tuple[str, str, Any], dict[str, Any]] = {

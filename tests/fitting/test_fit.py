@@ -17,9 +17,10 @@ from kvlab.common.errors import UserError
 from kvlab.fitted.score_heads import read_score_heads
 from kvlab.fitting import kvzap
 from kvlab.fitting.kvzap import fit_head, judge, watch
+from kvlab.fitting.query_statistics import fit_query_statistics
 from kvlab.fitting.request import FitJob, FitRequest, fitted_file
 from kvlab.jobs.work import read_request
-from kvlab.models.load import LoadedModel, prepare
+from kvlab.models.load import LoadedModel, load_model, prepare
 from tests.cache.layers import draw
 from tests.cache.test_second_pass import ASK, Watch, lab, text
 from tests.families import tiny_model
@@ -130,3 +131,23 @@ def test_the_command_says_how_to_use_what_it_wrote(tmp_path: Path, books: Path, 
     model = LoadedModel(prepare(tiny_model("llama")), None, "other")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="not fitted to these weights"):
         make_cache(model, "kvzap", 0.3, heads=str(out))
+
+
+def test_query_statistics_are_measured_by_command_and_stop_when_asked(
+    tmp_path: Path, books: Path, tiny_model_folder: Path
+) -> None:
+    out, shared = tmp_path / "queries.safetensors", {"corpus": books, "windows": 2, "length": 256}
+    told = CliRunner().invoke(
+        commands,
+        ["fit", "--method", "qfilter", "--model", str(tiny_model_folder), "--device", "cpu", "--corpus", str(books),
+         "--windows", "2", "--length", "256", "--out", str(out)],
+    )  # fmt: skip
+    assert told.exit_code == 0, told.output
+    assert f"use it with qfilter:queries={out}" in told.output
+    model = load_model(str(tiny_model_folder), device="cpu")
+    for method in ("triattention", "qfilter"):  # one file is both methods'
+        make_cache(model, method, 0.3, queries=str(out))
+    request = FitRequest(method="triattention", model=str(tiny_model_folder), **shared)  # type: ignore[arg-type]
+    stopped = tmp_path / "stopped.safetensors"
+    assert fit_query_statistics(request, model, stopped, cancelled=lambda: True) == {}
+    assert not stopped.exists()

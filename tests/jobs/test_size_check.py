@@ -107,7 +107,7 @@ def test_what_looks_for_the_limit_itself_is_let_through() -> None:
     assert said(bench(mode="batch"), cpu(1)) == ""
 
 
-@pytest.mark.parametrize("method", ["kvzap", "less", "duoattention"])
+@pytest.mark.parametrize("method", ["kvzap", "less", "duoattention", "triattention"])
 def test_a_fit_takes_its_window(method: str) -> None:
     work = FitJob(name="it", request=FitRequest(method=method, model="shape:llama3-8b", length=8192))  # type: ignore[arg-type]
     weights, cache = plain_bytes(8192)

@@ -44,7 +44,7 @@ def test_hyper_parameters_find_their_part(method: str) -> None:
         assert compose(method, method, method, method, **{name: other}).pipeline() == expected
 
 
-IN_A_MODEL = ("gvote", "expected-attention", "kvzap")  # scores that ask for hidden states
+IN_A_MODEL = ("gvote", "expected-attention", "kvzap", "cap")  # scores that ask for hidden states
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,7 @@ IN_A_MODEL = ("gvote", "expected-attention", "kvzap")  # scores that ask for hid
 def test_any_score_with_any_settling(score: str, settle: str) -> None:
     """Budgets hold, votes add up, numbers stay finite; the prompt, decoding, and two tokens at once."""
     needed = {f"settle_{name}": value for name, value in ON_ANY_MODEL.get(settle, {}).items()}
+    needed |= {f"score_{name}": value for name, value in ON_ANY_MODEL.get(score, {}).items()}
     method = compose(score=score, settle=settle, **needed)
     layer = Layer(method, BUDGET, ROTARY)
     layer.feed(*prompt(0, TOKENS, 2, 2))
@@ -72,7 +73,7 @@ def test_any_allocation_with_any_settling_in_a_model(allocate: str, settle: str)
     lab = prepare(tiny_model("llama"))
     ids = torch.randint(3, 97, (1, 48), generator=torch.Generator().manual_seed(3))
     score = "gvote" if allocate == "gvote" else "accumulated"
-    needed = {"profile": "even"} if allocate == "profile" else {}
+    needed = {"profile": "even"} if allocate in ("profile", "headkv") else {}
     method = compose(score=score, allocate=allocate, settle=settle, **needed)
     cache = make_cache(lab, method, 0.25)
     with torch.inference_mode():

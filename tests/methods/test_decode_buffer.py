@@ -76,6 +76,29 @@ def test_snapkv_while_decoding_slot_by_slot(pooling: str) -> None:
     walk("snapkv", 3 * BUFFER, score_of, WINDOW, window=WINDOW, kernel=3, pooling=pooling, decode="budget")
 
 
+@pytest.mark.parametrize("over", ["sum", "max"])
+def test_morphkv_slot_by_slot(over: str) -> None:
+    """The group's summed logits, a softmax over older slots for each recent query, and their sum or maximum."""
+
+    def score_of(query: Tensor, keys: dict[int, Tensor], seen: int) -> dict[int, float]:
+        older = [t for t in keys if t < seen - WINDOW]
+        shares: dict[int, list[float]] = {t: [] for t in older}
+        for row in range(1, WINDOW + 1):
+            logit = {t: sum(float(head[-row] @ keys[t]) for head in query) / math.sqrt(DIM) for t in older}
+            total = sum(math.exp(each) for each in logit.values())
+            for token, each in logit.items():
+                shares[token].append(math.exp(each) / total)
+        return {t: sum(each) if over == "sum" else max(each) for t, each in shares.items()}
+
+    walk("morphkv", 3 * BUFFER, score_of, WINDOW, window=WINDOW, over=over)
+    layer, (query, key, value) = Layer(make_method("morphkv", window=WINDOW, over=over), BUDGET, ROTARY), prompt()
+    layer.feed(query, key, value)
+    for head in range(2):
+        score = score_of(query[0, 2 * head : 2 * head + 2], {t: key[0, head, t] for t in range(TOKENS)}, TOKENS)
+        best = sorted(score, key=lambda t: -score[t])[: BUDGET - WINDOW]
+        assert sorted(layer.table(head)) == sorted([*best, *range(TOKENS - WINDOW, TOKENS)])
+
+
 def redundancy(keys: dict[int, Tensor], threshold: float, excused: int) -> dict[int, float]:
     """Row by row: cosines with all others, the last similar ones set to 0; column means; softmax over all slots."""
     tokens = sorted(keys)

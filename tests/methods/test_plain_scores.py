@@ -167,3 +167,34 @@ def test_lagkv_of_a_padded_row_is_its_own() -> None:
     alone.feed(query[1:, :, 11:], key[1:, :, 11:], value[1:, :, 11:])
     slots = both.layer.slots
     assert [sorted(p[v].tolist()) for p, v in zip(slots.position[1], slots.valid[1], strict=True)] == kept(alone)
+
+
+def test_random_keeps_a_uniform_sample_of_the_text() -> None:
+    """Each token has its own number for good, so what stays after each step is the best of all tokens so far."""
+    hand = HandLayer("random", BUDGET)
+    hand.feed(*prompt())
+    number = [dict(drawn(hand, head)) for head in range(2)]
+    for step in range(12):
+        hand.feed(*new_token(step))
+        newest = TOKENS + step
+        for head in range(2):
+            number[head] |= drawn(hand, head)
+            rest = sorted((t for t in number[head] if t != newest), key=lambda t: -number[head][t])
+            assert kept(hand)[head] == sorted([*rest[: BUDGET - 1], newest])
+    assert number[0] != number[1]
+    # Over many heads every token is kept equally often, as far as chance allows: four standard deviations.
+    many = HandLayer("random", 10)
+    many.feed(*(draw(seed, 1, 2000, 20, 1) for seed in range(3)))
+    assert many.layer.slots is not None
+    position = many.layer.slots.position[many.layer.slots.valid].long()
+    times = torch.bincount(position, minlength=20)[:-1]
+    expected = 2000 * 9 / 19
+    assert (times - expected).abs().max() < 4 * math.sqrt(expected * (1 - 9 / 19))
+
+
+def drawn(hand: HandLayer, head: int) -> list[tuple[int, float]]:
+    """(position, number) of the tokens that are there."""
+    slots = hand.layer.slots
+    assert slots is not None
+    valid = slots.valid[0, head]
+    return list(zip(slots.position[0, head][valid].tolist(), slots.score[0, head][valid].tolist(), strict=True))

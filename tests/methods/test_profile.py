@@ -119,3 +119,33 @@ def test_the_shipped_profile_is_minis() -> None:
     known, _, about = read_profile(asset_path("profiles/mini.safetensors"))
     by_layer = known.at(0.2).sum(-1)
     assert by_layer.argmax() == 3 and float(by_layer[3]) > 0.5 and about["model"] == "mini"
+
+
+def test_headkv_splits_by_profile_and_evenly_and_keeps_snapkvs_best(tmp_path: Path) -> None:
+    """A head's slots are pool * share + least, as in its authors' runs, and its tokens are SnapKV's for that many."""
+    wanted = torch.tensor([[3.0, 1.0], [8.0, 4.0], [2.0, 6.0]])
+    path = written(tmp_path / "tiny.safetensors", wanted.expand(2, -1, -1))
+    model, average, even = lab(), 20, 0.4
+    ids = torch.randint(3, 97, (1, 60), generator=torch.Generator().manual_seed(1))
+    options = {"window": 3, "kernel": 3}
+    caches = [make_cache(model, "headkv", average, profile=str(path), even=even, **options)]
+    counts = []
+    for layer in range(3):
+        for head in range(HEADS):
+            pool, least = average * (1 - even) * 3 * HEADS, average * even
+            counts.append(pool * float(wanted[layer, head] / wanted.sum()) + least)
+    caches += [make_cache(model, "snapkv", round(count), **options) for count in counts]
+    with torch.inference_mode():
+        for cache in caches:
+            model.model(ids, past_key_values=cache)
+    kept = [[layer.slots for layer in cache.compressed_layers()] for cache in caches]
+    for place, count in enumerate(counts):
+        layer, head = divmod(place, HEADS)
+        mine, alone = (
+            set(slots.position[0, head][slots.valid[0, head]].tolist())
+            for slots in (kept[0][layer], kept[1 + place][layer])
+        )
+        assert abs(len(mine) - count) < 1
+        smaller, larger = sorted((mine, alone), key=len)
+        assert smaller <= larger and len(larger) - len(smaller) <= 1
+    assert sum(int(slots.valid.sum()) for slots in kept[0]) == average * 3 * HEADS

@@ -8,7 +8,17 @@ import sys
 from pathlib import Path
 
 import torch
-from kvpress import AdaKVPress, ObservedAttentionPress, PyramidKVPress, SnapKVPress, StreamingLLMPress
+from kvpress import (
+    AdaKVPress,
+    CapPress,
+    CompactorPress,
+    CURPress,
+    EntropyGatedChunkKVPress,
+    ObservedAttentionPress,
+    PyramidKVPress,
+    SnapKVPress,
+    StreamingLLMPress,
+)
 from transformers import AutoModelForCausalLM, DynamicCache
 
 
@@ -22,6 +32,13 @@ def main() -> None:
         "pyramidkv": (PyramidKVPress(ratio, beta=4, **options), "sdpa"),
         "adakv": (AdaKVPress(SnapKVPress(ratio, **options), alpha_safeguard=0.2), "sdpa"),
         "observed-attention": (ObservedAttentionPress(ratio), "eager"),
+        "cap": (CapPress(ratio), "sdpa"),
+        "cur": (CURPress(ratio), "sdpa"),
+        "compactor": (CompactorPress(ratio, blending=0.35), "sdpa"),
+        "entropy-gated-chunkkv": (
+            EntropyGatedChunkKVPress(SnapKVPress(ratio, window_size=int(window), kernel_size=1)),
+            "sdpa",
+        ),
     }
     json.dump({name: kept(folder, ids, *chosen) for name, chosen in presses.items()}, sys.stdout)
 

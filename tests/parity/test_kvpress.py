@@ -129,3 +129,25 @@ def test_observed_attention(prompt: torch.Tensor, theirs: dict) -> None:
     note = f"from kvlab's streamed column sums, divided by the queries that could look; H2O itself: {same_as_h2o:.0%}"
     report("observed-attention", agreement, note)
     assert agreement > 0.995
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "least", "note"),
+    [
+        ("cap", {}, 0.98, "kvlab always keeps the newest token"),
+        ("cur", {}, 0.98, "kvlab always keeps the newest token"),
+        ("compactor", {}, 0.7, "kvpress does not divide logits by sqrt(d), and draws its own sketch for each head"),
+        (
+            "entropy-gated-chunkkv",
+            {"window": WINDOW},
+            0.9,
+            "kvpress gives the window's tokens the highest score in chunks",
+        ),
+    ],
+)
+def test_scores_of_keys_and_values(
+    prompt: torch.Tensor, theirs: dict, method: str, options: dict, least: float, note: str
+) -> None:
+    agreement = overlap(ours(prompt, method, int(TOKENS * KEEP), **options), theirs[method])
+    report(method, agreement, note)
+    assert agreement > least

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from kvlab.stores import STORES
+from kvlab.stores import STORES, store_bytes
 from kvlab.stores.bit_packing import packed, unpacked
 from kvlab.stores.eight_bit import Eight
 from kvlab.stores.kivi import PerChannel, PerToken
@@ -117,3 +117,26 @@ def test_slots_that_are_not_valid_change_no_other(name: str) -> None:
 
 
 # packing
+
+
+@pytest.mark.parametrize(
+    ("name", "bytes_at_128"),
+    [("turboquant_k8v4", 196), ("turboquant_4bit_nc", 134), ("turboquant_k3v4_nc", 118), ("turboquant_3bit_nc", 102)],
+)
+def test_vllms_stores_take_its_bytes_and_keep_lengths(name: str, bytes_at_128: int) -> None:
+    """Keys: float8, or a code for each rotated coordinate that is as long as the key; values: a step for each slot."""
+    store, states = STORES[name], draw(1, 2, 24, 128) * torch.logspace(-1, 1, 24)[:, None]
+    assert store.keys is not None and store.values is not None and not store.keys.shared and not store.values.shared
+    assert store_bytes(store, 128, 128) == (bytes_at_128, 0)
+    real = torch.ones(1, 2, 24, dtype=torch.bool)
+    key, value = (code.decode(code.encode(states, real), 128) for code in (store.keys, store.values))
+    if name == "turboquant_k8v4":  # three bits of mantissa, or the smallest float8
+        assert ((key - states).abs() <= states.abs() * 2**-4 + 2**-10).all()
+    else:
+        torch.testing.assert_close(key.norm(dim=-1), states.norm(dim=-1), rtol=2e-3, atol=1e-4)
+        cosine = torch.cosine_similarity(key, states, dim=-1)
+        assert (cosine > (0.99 if "4bit" in name else 0.97)).all()
+    for slot in range(24):
+        own = states[0, :, slot]
+        step = (own.amax(-1) - own.amin(-1)) / (2 ** (3 if "3bit" in name else 4) - 1)
+        assert ((value[0, :, slot] - own).abs().amax(-1) <= step * 0.52 + 1e-3 * own.abs().amax(-1)).all()

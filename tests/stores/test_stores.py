@@ -75,7 +75,8 @@ def conversation(
     mask = torch.ones_like(ids)
     mask[1, :PADS] = 0
     model, end, found = lab_model(), 0, []
-    own = {name: value for name, value in SHORT.get(method, {}).items() if name in ("weights", "heads")}
+    fitted = ("weights", "heads", "queries", "profile")
+    own = {name: value for name, value in SHORT.get(method, {}).items() if name in fitted}
     cache = make_cache(model, make_method(method, store=store, **own, **settings), budget)
     with torch.inference_mode():
         for count in (PROMPT, *[1] * (steps // 2), SECOND, *[1] * (steps // 2)):

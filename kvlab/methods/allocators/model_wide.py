@@ -22,11 +22,13 @@ class ModelWide:
     Slots that `select` protects in every head under equal budgets are kept; the rest of the budget goes to the highest
     other scores of the model. Ties prefer lower layers, then lower heads, then older slots; which of its own equal
     slots a head keeps is up to the selection. `level` "head" replaces all scores of a head by its maximum, so that
-    whole heads win. Budgets sum to the model's per batch row, and no head gets less than its protected slots. If
-    everything fits, heads stay equal.
+    whole heads win. With "rank" the best slots of a layer's heads compete together, then their second best, and so on,
+    each with the mean of their scores, so that the heads of a layer keep equally many (KVCompose); the first layer
+    competes with the highest of all layers' means, as in kvpress. Budgets sum to the model's per batch row, and no head
+    gets less than its protected slots. If everything fits, heads stay equal.
     """
 
-    level: Literal["slot", "head"] = "slot"
+    level: Literal["slot", "head", "rank"] = "slot"
     select: Selector = field(default_factory=LowestScore)
 
     @property
@@ -58,14 +60,20 @@ class ModelWide:
         if self.level == "head":
             order = order.masked_fill(~valid[:, None], -torch.inf).amax(-1, keepdim=True).expand_as(order)
         competing = (valid & ~protected)[:, None].expand_as(order)
-        order = order.masked_fill(~competing, -torch.inf).flatten(1)
+        order, together = order.masked_fill(~competing, -torch.inf), 1
+        if self.level == "rank":
+            # protected slots are the same ones in all heads, so ranks end alike
+            order, together = order.sort(-1, descending=True).values.mean(2, keepdim=True), order.shape[2]
+            order[:, 0] = order.amax(1)
+            competing = order > -torch.inf
+        shape, order = order.shape, order.flatten(1)
         safe = protected.sum(-1)[:, None].expand(-1, len(layers), -1)  # (B, L, H)
         left = view.budget.sum(-1) * len(layers) - safe.sum((1, 2))  # (B,)
         rank = torch.empty_like(order, dtype=torch.int64)
         place = torch.arange(order.shape[1], device=device).expand_as(rank)
         rank.scatter_(1, order.argsort(stable=True, dim=-1, descending=True), place)
-        won = (rank < left[:, None]) & competing.flatten(1)
-        counts = safe + won.view_as(scores).sum(-1)
+        won = (rank < left[:, None] // together) & competing.flatten(1)
+        counts = safe + won.view(shape).sum(-1)
         fits = view.budget[:, :1] >= valid.sum(-1).amax(-1, keepdim=True)  # (B, 1)
         return torch.where(fits[:, None], view.budget[:, None], counts)
 

@@ -47,13 +47,15 @@ class HeadProfile(Uniform):
     `levels` shares: proportional to the profile at this budget. `two`: heads in order of their shares keep everything
     while the budget lasts; the others keep what `select` protects, and one is in between. No head gets less than its
     protected slots under equal budgets, or more than the prompt's tokens; the sum is the model's budget. If everything
-    fits, heads stay equal. `profile` names a file of `kvlab profile`, read by `make_cache`.
+    fits, heads stay equal. `even` is the part of the budget that is split evenly first (HeadKV). `profile` names a file
+    of `kvlab profile`, read by `make_cache`.
     """
 
     profile: str = "mini"
     levels: Levels = "shares"
     select: Selector = field(default_factory=LowestScore)
     known: HeadShares | None = None
+    even: float = 0.0
 
     def head_budgets(self, view: View) -> Tensor | None:
         """This layer's budgets (B, H); reads lengths on the host."""
@@ -68,6 +70,7 @@ class HeadProfile(Uniform):
         """Slots (L, H) of one row with `average` per head, `least` of them protected."""
         assert self.known is not None
         shares = self.known.at(min(average / tokens, 1.0))
+        shares = shares * (1 - self.even) + self.even / shares.numel()
         if average >= tokens:
             return torch.full_like(shares, average, dtype=torch.int64)
         total = average * shares.numel()

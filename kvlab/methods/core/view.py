@@ -160,6 +160,15 @@ class Seen(Protocol):
         """Output projection (B or 1, Hq, d, hidden) per query head; raises UserError outside a model."""
         ...
 
+    @property
+    def layer_heads(self) -> int:
+        """Number of KV heads of the layer, those in other tables included."""
+        ...
+
+    def of_heads(self, numbers: Tensor) -> Tensor:
+        """Rows (B or 1, H, ...) of `numbers` (KV heads of the layer, ...) for the heads of this pass."""
+        ...
+
     def logits_of(self, query: Tensor) -> Tensor:
         """Logits (B, H, G, n, S) float32 of any queries (B, Hq, n, d), without log mass, -inf at invalid slots."""
         ...

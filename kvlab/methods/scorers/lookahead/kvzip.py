@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -14,6 +14,7 @@ from kvlab.methods.core.second_pass import Rehearsal
 from kvlab.methods.core.view import Seen, Slots
 
 Over = Literal["max", "rms", "mean"]
+LOOKED = "looked"  # a head's own score
 
 
 @dataclass(frozen=True)
@@ -77,3 +78,23 @@ def most_looked_at(slots: Slots, seen: Seen, rows: int) -> dict[str, Tensor]:
     """`score` (B, H, S) float32 raised to the most attention a slot gets from the newest `rows` queries."""
     mass = seen.recalled_mass(slots.position, rows)  # (B, H, G, r, S)
     return {"score": torch.maximum(slots.score, mass.amax((2, 3)))}
+
+
+@dataclass(frozen=True)
+class LayerAttention(RehearsedAttention):
+    """A slot's score plus the mean of the scores of its token over the layer's heads (KVCompose)."""
+
+    state: Mapping[str, float] = field(default_factory=lambda: {LOOKED: 0.0})
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The sum is derived from the head's own score."""
+        return replace(super().capabilities, rate=self.rate, recall=None)
+
+    def rehearsed(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+        """The head's own score (B, H, S) float32 after another pass of the rehearsal."""
+        own = slots.with_columns(score=slots.extra[LOOKED])
+        return {LOOKED: super().rehearsed(own, seen)["score"]}
+
+    def rate(self, slots: Slots) -> Tensor:
+        return slots.extra[LOOKED] + slots.extra[LOOKED].mean(1, keepdim=True)

@@ -1,0 +1,52 @@
+"""Attention of the newest queries to older slots, fused over queries (MorphKV)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from kvlab.methods.core.contract import Capabilities
+from kvlab.methods.core.view import Seen, Slots
+
+
+@dataclass(frozen=True)
+class FusedWindow:
+    """Score = sum or maximum over the last `window` queries of their attention to slots older than the window.
+
+    A query's logits are summed over the group before the softmax, which is over the older slots alone (the authors'
+    code). It keeps the logits of each query as they were; here kept queries look at the current slots again, which
+    gives the same for slots that stayed.
+    """
+
+    window: int = 32
+    over: Literal["sum", "max"] = "sum"
+    every_step: bool = False
+    needs_hidden_states: bool = False
+    state: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(prompt_rows=self.prompt_rows, recalls=self.window, recall=self.recall, reads_logits=True)
+
+    def prompt_rows(self, tokens: int) -> int:
+        return self.window
+
+    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32 on the first prefill; decisions while decoding use `recall`."""
+        return self._scored(slots, seen.last_logits(min(self.window, seen.num_new))) if first else {}
+
+    def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32 of the current slots, from the newest queries."""
+        return self._scored(slots, seen.recalled_logits(slots.position, self.window))
+
+    def _scored(self, slots: Slots, logits: Tensor) -> dict[str, Tensor]:
+        """Scores from `logits` (B, H, G, r, S), -inf at hidden slots."""
+        newest = slots.position.masked_fill(~slots.valid, -1).amax(-1, keepdim=True).int()
+        older = slots.valid & (slots.position <= newest - self.window)
+        # nan_to_num: rows before the text see nothing, nor do any where there are no older slots
+        share = torch.softmax(logits.sum(2).masked_fill(~older[:, :, None], -torch.inf), -1).nan_to_num(0.0)
+        return {"score": share.sum(2) if self.over == "sum" else share.amax(2)}

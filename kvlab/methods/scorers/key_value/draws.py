@@ -1,0 +1,35 @@
+"""Random scores: the control of every comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from kvlab.methods.core.contract import NONE, Capabilities
+from kvlab.methods.core.token_draws import uniform_draws
+from kvlab.methods.core.view import Seen, Slots
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Score = a number that is drawn once for each token and head from the layer's seed.
+
+    A token keeps its number, so what stays is at all times a uniform sample of the text so far (reservoir sampling).
+    Draws depend on seed, layer, head and position only, never on the batch.
+    """
+
+    every_step: bool = False
+    needs_hidden_states: bool = False
+    state: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """A token's number can be drawn at any time."""
+        return NONE
+
+    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32, in [0, 1)."""
+        seed = 0 if seen.generator is None else seen.generator.initial_seed()
+        return {"score": uniform_draws(seed, slots.position)}

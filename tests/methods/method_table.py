@@ -1,0 +1,112 @@
+"""The table of `docs/methods.md`, from the registry; `python -m tests.methods.method_table` writes it again."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+from kvlab.bench.presets import ON_RANDOM_WEIGHTS
+from kvlab.forms.fit_form import LEARNS
+from kvlab.methods import Method, registered
+from kvlab.methods.core.contract import last_row
+from kvlab.methods.core.pipeline import Pipeline
+from kvlab.methods.scorers.attention.last_query import LastQuery
+from kvlab.plugins.origin import KVLAB
+from tests.methods.test_references import REFERENCES
+
+ROOT = Path(__file__).parents[2]
+PATH = ROOT / "docs" / "methods.md"
+LONG = 2**16  # tokens of a prompt of which a method may need all queries
+HEADER = """# Methods
+
+Written by `python -m tests.methods.method_table`; a test compares it with the registered methods. Settings, presets and
+their sources: `kvlab methods NAME`.
+
+- **needs**: which queries' attention is read (*none*: keys, values and positions are enough), *hidden states* of the
+  attention module, a *second pass* over the prompt, or a *file* that `kvlab fit` makes for a model.
+- **acts at**: when tokens leave the cache; *prompt (decode by option)*: after the prompt, and with `decode=budget` also
+  while generating; *every N*: generated tokens gather before each decision.
+- **tested against**: the test that compares what is kept with the paper's formula, written token by token.
+
+| method | family | year | needs | acts at | paper | file | tested against |
+|---|---|---|---|---|---|---|---|
+"""
+FOOTER = """
+`compose` combines parts of the others:
+`kvlab compare --sample dialogue --score snapkv --allocate adakv --settle zsmerge`.
+`exactmerge` and `exactmerge2` are kvlab's own ([measurements](../kvlab/methods/merging/exactmerge2.md)).
+"""
+
+
+def text() -> str:
+    """The whole document."""
+    own = [method for method in registered().values() if method._origin() == KVLAB]
+    return HEADER + "".join(row(method) for method in own) + FOOTER
+
+
+def row(method: type[Method]) -> str:
+    """One line of the table."""
+    pipeline = method().pipeline()
+    title = "" if method.title == method.name else f" {method.title}"
+    file = Path(inspect.getfile(method)).relative_to(ROOT).as_posix()
+    cells = [
+        f"`{method.name}`{title}", method.family, _year(method.paper),
+        _needs(method, pipeline), _acts(method, pipeline),
+        _paper(method.paper), f"[{file.removeprefix('kvlab/methods/')}](../{file})", _test(method.name),
+    ]  # fmt: skip
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _year(paper: str) -> str:
+    found = re.search(r"arxiv\.org/abs/(\d\d)\d\d\.", paper)
+    return f"20{found[1]}" if found else ""
+
+
+def _paper(paper: str) -> str:
+    if not paper:
+        return ""
+    known = {"arxiv.org": paper.rpartition("/")[2], "openreview.net": "OpenReview", "github.com": "code"}
+    return f"[{next((name for site, name in known.items() if site in paper), 'paper')}]({paper})"
+
+
+def _needs(method: type[Method], pipeline: Pipeline) -> str:
+    if method.name == "compose":
+        return ""
+    score = pipeline.can.score
+    needs = []
+    rows = max(pipeline.prompt_rows(LONG), pipeline.recalled)
+    if score.accumulate is not None or rows == LONG:
+        needs.append("all queries")
+    elif rows > 1:
+        needs.append("last queries")
+    elif (
+        pipeline.score.every_step or type(pipeline.score) is LastQuery or pipeline.can.allocate.prompt_rows != last_row
+    ):
+        needs.append("newest query")
+    if pipeline.score.needs_hidden_states:
+        needs.append("hidden states")
+    if pipeline.rehearsal is not None:
+        needs.append("second pass")
+    if method.name in LEARNS or method.name in ON_RANDOM_WEIGHTS:
+        needs.append("file")
+    return ", ".join(needs) or "none"
+
+
+def _acts(method: type[Method], pipeline: Pipeline) -> str:
+    if method.family == "reference" or method.name in ("packed", "compose"):
+        return ""
+    if not pipeline.decode:
+        return "prompt (decode by option)" if "decode" in method.model_fields else "prompt"
+    return f"prompt, decode every {pipeline.buffer}" if pipeline.buffer > 1 else "prompt, decode"
+
+
+def _test(name: str) -> str:
+    place = REFERENCES.get(name, "")
+    file, _, test = place.partition("::")
+    path = (Path("tests/methods") / file).as_posix().replace("methods/../", "")
+    return f"[{test.removeprefix('test_')}](../{path})" if place else ""
+
+
+if __name__ == "__main__":
+    PATH.write_text(text(), encoding="utf-8")
