@@ -12,15 +12,16 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
+from kvlab.methods import readings  # noqa: F401  a method's settings name one
 from kvlab.methods.core.method import Method, make_method, registered
 
 __all__ = ["Method", "make_method", "registered"]
 
 SHOWN = (
-    "full", "packed", "window", "streaming_llm", "h2o", "snapkv", "pyramidkv", "adakv", "pyramidinfer", "gvote", "tova",
-    "keydiff", "key_norm", "lagkv", "kvzip", "kvzap", "duoattention", "attention_matching", "expected_attention",
-    "criticalkv", "rkv", "chunkkv", "zsmerge", "kvmerger", "pyramid_pool", "cam", "d2o", "less", "keepkv",
-    "simcalkv", "grkv", "asymkv", "kvslimmer", "semanticache", "exactmerge", "exactmerge2",
+    "full", "packed", "sparse", "window", "streaming_llm", "h2o", "snapkv", "pyramidkv", "adakv", "pyramidinfer",
+    "gvote", "tova", "keydiff", "key_norm", "lagkv", "kvzip", "kvzap", "duoattention", "attention_matching",
+    "expected_attention", "criticalkv", "rkv", "chunkkv", "zsmerge", "kvmerger", "pyramid_pool", "cam", "d2o", "less",
+    "keepkv", "simcalkv", "grkv", "asymkv", "kvslimmer", "semanticache", "exactmerge", "exactmerge2",
 )  # fmt: skip
 FOLDERS = ("eviction", "merging", "whole")
 

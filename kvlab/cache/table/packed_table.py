@@ -60,6 +60,11 @@ class PackedTable(SlotTable):
 
     # reading
 
+    @property
+    def arrangement(self) -> tuple[int, ...]:
+        """Packing moves slots from the native part into the encoded one."""
+        return self.room, self.used, self.width - self.occupied
+
     def states(self) -> tuple[PackedStates, PackedStates]:
         """(keys, values) of the first `width` slots."""
         return self._packed_states("keys", self.width), self._packed_states("values", self.width)

@@ -59,6 +59,11 @@ class SlotTable:
         """Allocated slots per head."""
         return self.slots.keys.shape[2]
 
+    @property
+    def arrangement(self) -> tuple[int, ...]:
+        """Changes when slots move within the table, outside decisions."""
+        return ()
+
     def states(self) -> tuple[States, States]:
         """(keys, values) of the first `width` slots."""
         return self.native_states()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from pydantic import (
     BaseModel,
@@ -17,14 +17,17 @@ from pydantic import (
     ValidationError,
     field_validator,
     model_serializer,
+    model_validator,
 )
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from kvlab.common.errors import UserError
 from kvlab.common.validation import shown
+from kvlab.methods.core.checked_numbers import MOST, MOST_WHOLE, check_number
 from kvlab.methods.core.packed_size import packed_sizes
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.published_settings import DEFAULT, PAPER, Preset
+from kvlab.methods.core.reading import EVERYTHING, READINGS, Reading, reading_of
 from kvlab.plugins.origin import KVLAB, Origin
 from kvlab.plugins.registry import Registry
 from kvlab.requests.budget import STORE_RULES, Amount, Budget, window_note
@@ -34,6 +37,14 @@ from kvlab.stores import NATIVE, STORES, store_of, store_under
 def add_stores(schema: dict[str, Any]) -> None:
     """Add the stores to a field's JSON schema for forms."""
     schema.update(enum=[*STORES])
+
+
+def add_readings(schema: dict[str, Any]) -> None:
+    """Add the readings to a field's JSON schema for forms."""
+    schema.update(enum=[EVERYTHING, *READINGS])
+
+
+LATER = ("store", "read", "read_share")  # fields that every method has, and that older runs lack
 
 
 class Method(BaseModel, ABC):
@@ -47,6 +58,9 @@ class Method(BaseModel, ABC):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     store: str = Field(NATIVE, description="storage format of settled slots", json_schema_extra=add_stores)
+
+    read: str = Field(EVERYTHING, description="slots that a decode step reads", json_schema_extra=add_readings)
+    read_share: float | None = Field(None, gt=0, le=1, description="share of them; none: the reading's own")
 
     name: ClassVar[str]
     family: ClassVar[str]  # reference | eviction | merging | pooling | budget-free
@@ -65,6 +79,31 @@ class Method(BaseModel, ABC):
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return add_bounds(handler.resolve_ref_schema(handler(core)))
 
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_reading(cls, values: Any) -> Any:
+        """Settings of the reading that were given by themselves, as in `read=quest:page=8`, become part of `read`."""
+        if not isinstance(values, dict) or not isinstance(values.get("read"), str):
+            return values
+        own = READINGS.get(values["read"].partition("/")[0])
+        moved = [] if own is None else [name for name in values if name in own.model_fields.keys() - cls.model_fields]
+        parts = (f"/{name}={json.dumps(values[name])}" for name in moved)
+        rest = {name: value for name, value in values.items() if name not in moved}
+        return rest | {"read": values["read"] + "".join(parts)}
+
+    @model_validator(mode="after")
+    def _check_reading(self) -> Self:
+        try:
+            reading_of(self.read, self.read_share)
+        except UserError as error:
+            raise PydanticCustomError("reading", "{reason}", {"reason": str(error), "error": error}) from error
+        return self
+
+    @property
+    def reading(self) -> Reading | None:
+        """Which slots a decode step reads; None: all of them."""
+        return reading_of(self.read, self.read_share)
+
     @field_validator("store")
     @classmethod
     def _check_store(cls, name: str) -> str:
@@ -73,9 +112,10 @@ class Method(BaseModel, ABC):
 
     @model_serializer(mode="wrap")
     def _without_native(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Settings as saved in runs; a native store is omitted if it is the default, as in older runs."""
+        """Settings as saved in runs; without what older runs lack, a native store and the reading of everything."""
         usual = type(self).model_fields["store"].default == NATIVE
-        return {name: value for name, value in dump(self).items() if not usual or (name, value) != ("store", NATIVE)}
+        left = {("read", EVERYTHING), ("read_share", None), *([("store", NATIVE)] if usual else [])}
+        return {name: value for name, value in dump(self).items() if name not in LATER or (name, value) not in left}
 
     @abstractmethod
     def pipeline(self) -> Pipeline:
@@ -230,22 +270,6 @@ def _one_sentence(method: type[Method], error: ValidationError) -> str:
         return f"{name} has no hyper-parameter {field!r}; it has: {known}."
     reason = first["msg"].removeprefix("Value error, ").lower().rstrip(".")
     return f"The hyper-parameter {field!r} of {name} cannot be {shown(first['input'])}: {reason}."
-
-
-MOST_WHOLE = 2**20  # tokens, slots, queries: beyond any prompt
-MOST, LEAST = 1e6, 1e-9  # weights, ridges, exponents: beyond these, float32 has no precision left
-
-
-def check_number(value: Any) -> Any:
-    """Return the value; raises ValueError for NaN, infinity and numbers out of range."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return value
-    if isinstance(value, int):
-        if abs(value) > MOST_WHOLE:
-            raise ValueError(f"the largest allowed integer is {MOST_WHOLE:,}")
-    elif not math.isfinite(value) or abs(value) > MOST or 0 < abs(value) < LEAST:
-        raise ValueError(f"allowed numbers are 0 and {LEAST:g} to {MOST:,.0f}")
-    return value
 
 
 def add_bounds(schema: dict[str, Any]) -> dict[str, Any]:
