@@ -120,3 +120,40 @@ def test_merging_methods_go_on_with_the_attention_of_what_was_read(name: str) ->
 def test_a_low_rank_state_cannot_be_left_out() -> None:
     with pytest.raises(UserError, match=r"less cannot be combined with read=quest: .* low-rank state"):
         make_cache(lab_model("llama", torch.float32), make_method("less", weights="untrained", read="quest"), 0.5)
+
+
+class Watching:
+    """An observer that reads slots, so that decisions are plans and no kernel makes them."""
+
+    full = True
+
+    def attended(self, *_: object) -> None: ...
+
+    def compressed(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recorded_run_reads_what_an_unrecorded_one_reads(name: str) -> None:
+    """Slots are then evicted by plans; unrecorded, in place, and the next token fills the free slot."""
+    (ids, mask), lab = batch(1), lab_model("llama", torch.float32)
+    for method in ("h2o", "keepkv"):
+        alone, watched = (cache_of("llama", SHORT.get(name, name), method, 0.5, observer=o) for o in (None, Watching()))
+        assert near(decode(lab, watched, ids, mask, steps=6), decode(lab, alone, ids, mask, steps=6), 2e-4), method
+
+
+def test_bytes_read_are_those_of_the_chosen_slots_and_of_the_index() -> None:
+    """Two layers (of four heads' rows): the first reads everything; bytes held count the index too."""
+    (ids, mask), lab = batch(1), lab_model("llama", torch.float32)
+    plain, own = cache_of("llama", "all"), cache_of("llama", "quest/slots=8/page=4/least=1/dense_layers=1")
+    decode(lab, plain, ids, mask)
+    assert plain.memory().bytes_read == plain.memory().live_bytes
+    decode(lab, own, ids, mask)
+    first, *others = own.memory().layers
+    slot = first.live_bytes // (2 * 26)  # two heads, 24 tokens and two steps
+    assert first.bytes_read == 2 * slot * (25 + 26) // 2, "everything, mean of both steps"
+    page = 2 * 16 * 4  # a minimum and a maximum of 16 float32 channels
+    for layer in others:
+        chosen = 2 * slot * (4 + (1 + 2) / 2)  # a whole page, and that of the newest token, which has begun
+        assert layer.bytes_read == chosen + 2 * 7 * page, "two of seven pages"
+        assert layer.live_bytes == first.live_bytes + 2 * 7 * page
+    assert own.memory().bytes_read < plain.memory().bytes_read

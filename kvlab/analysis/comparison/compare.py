@@ -85,19 +85,26 @@ def _row(
 
 
 def _bytes(run: RunLike, there: pd.DataFrame | None) -> Mapping[str, float | None]:
-    """Bytes after the last step and their shares of the full cache's bytes (`there`, per step, or computed)."""
+    """Bytes after the last step and their shares of the full cache's bytes (`there`, per step, or computed).
+
+    `bytes_read` is the mean over the decode steps.
+    """
     names = ("live_bytes", "allocated_bytes")
     if run.memory.empty:
-        return dict.fromkeys((*names, "live_ratio", "allocated_ratio"))
-    last = over_steps(run.memory[run.memory["step"] == run.memory["step"].max()], run.record).iloc[-1]
+        return dict.fromkeys((*names, "bytes_read", "live_ratio", "allocated_ratio"))
+    steps = over_steps(run.memory, run.record)
+    last, decoded = steps.iloc[-1], steps[steps["step"] > 0]
+    read = float(decoded["bytes_read"].mean()) if len(decoded) else float(last["bytes_read"])
     whole = {name: float(last["full_bytes"]) for name in names}
     if there is not None:
         at_step = there[there["step"] <= last["step"]]
         whole = {name: float(at_step[name].iloc[-1]) for name in names} if len(at_step) else whole
     sizes = {name: float(last[name]) for name in names}
-    return sizes | {
-        name.replace("bytes", "ratio"): sizes[name] / whole[name] if whole[name] else None for name in names
-    }
+    return (
+        sizes
+        | {"bytes_read": read}
+        | {name.replace("bytes", "ratio"): sizes[name] / whole[name] if whole[name] else None for name in names}
+    )
 
 
 def over_budget(run: RunLike) -> float | None:

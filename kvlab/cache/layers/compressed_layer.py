@@ -17,7 +17,7 @@ from kvlab.cache.buckets.joined_layer import join_passes
 from kvlab.cache.layers.blockwise import BlockwiseAttention
 from kvlab.cache.layers.decisions import decide
 from kvlab.cache.layers.layer_state import LayerState, UnboundedLayer
-from kvlab.cache.layers.reading import attend_read, note_everything_read, reading_of_step
+from kvlab.cache.layers.reading import attend_read, note_bytes_read, note_everything_read, reading_of_step
 from kvlab.cache.layers.second_pass_queries import check_second_pass, note_second_pass
 from kvlab.cache.table.head_index import NewToken, Streams
 from kvlab.cache.table.slot_table import SlotTable
@@ -156,7 +156,9 @@ class CompressedLayer(LayerState, UnboundedLayer):
         else:
             output = self.streams.join([bucket.attend(part, every_step) for _, (bucket, part) in pairs])
             if self.settings.reading is not None:
-                note_everything_read(self, rows)
+                note_everything_read(self, 1 if rows == 1 and not (completes_prompt or incomplete) else 2)
+        if self.settings.reading is not None:
+            note_bytes_read(self)
         if self.settings.in_second_pass:
             note_second_pass(self, seen[0])
         elif incomplete:

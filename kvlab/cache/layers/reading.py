@@ -41,9 +41,18 @@ def attend_read(layer: LayerState, reading: Reading, number: int, bucket: Bucket
 def note_everything_read(layer: LayerState, rows: int) -> None:
     """Account for a pass that read every slot; after several tokens at once an index is built anew."""
     for bucket in layer.buckets:
-        bucket.last_read = bucket.table.live() * bytes_a_slot(bucket.table)
+        bucket.last_read = bucket.table.live() * bytes_a_slot(bucket.table) if rows == 1 else None
         if rows > 1:
             bucket.index = None
+
+
+def note_bytes_read(layer: LayerState) -> None:
+    """Add what a decode step read, mean over the rows, to the sum of all steps; without waiting for the device."""
+    step = layer.last_read()
+    if step is not None:
+        mean = step.sum(dtype=torch.float64) / len(step)
+        layer.bytes_read = mean if layer.bytes_read is None else layer.bytes_read + mean
+        layer.steps_read += 1
 
 
 def bytes_a_slot(table: SlotTable) -> Tensor | int:
@@ -54,7 +63,7 @@ def bytes_a_slot(table: SlotTable) -> Tensor | int:
 
 def _held(layer: LayerState, number: int, table: SlotTable, seen: PassSeen) -> Held:
     position = table.slots.position[:, :, : table.width]
-    if table.is_dense:
+    if table.ends_with_newest:
         newest = torch.full((*position.shape[:2], 1), table.width - 1, device=position.device)
     else:
         newest = position.argmax(-1, keepdim=True)

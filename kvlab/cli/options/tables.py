@@ -20,6 +20,7 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "label": ("run", str),
     "verdict": ("answer", str),
     "live_bytes": ("live kB", lambda value: f"{value / 1000:,.0f}"),
+    "bytes_read": ("read kB a step", lambda value: f"{value / 1000:,.0f}"),
     "live_ratio": ("of full", lambda value: f"{100 * value:.0f} %"),
     "allocated_bytes": ("allocated kB", lambda value: f"{value / 1000:,.0f}"),
     "speed": ("tokens/s", str),

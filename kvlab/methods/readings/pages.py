@@ -14,6 +14,8 @@ from kvlab.methods.core.view import NEVER
 from kvlab.methods.readings.selection import counts_of, most_of, room, weights
 from kvlab.stores.quantized_states import states_at, whole
 
+SLACK = 4  # pages that an index has room for beyond the table
+
 
 def all_bounds(held: Held, page: int) -> Tensor:
     """Maxima and minima (B, H, pages, 2 d) of each channel of the valid keys of each page; 0 in an empty page."""
@@ -24,7 +26,7 @@ def all_bounds(held: Held, page: int) -> Tensor:
 
 def newest_bounds(bounds: Tensor, held: Held, page: int) -> Tensor:
     """`bounds` after a token was written: those of its page are taken again from its keys, so that they stay tight."""
-    bounds, own = room(bounds, -(-held.count // page)), held.newest // page
+    bounds, own = room(bounds, -(-held.count // page), SLACK), held.newest // page
     slots = own * page + torch.arange(page, device=own.device)
     inside = slots.clamp_max(held.count - 1)
     valid = is_valid(held.position.gather(2, inside)) & (slots < held.count)

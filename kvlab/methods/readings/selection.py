@@ -79,12 +79,12 @@ def of_sets(read: Tensor, log_weight: Tensor | None = None, index_bytes: float |
     return Chosen(slots, weight.gather(3, slots), index_bytes)
 
 
-def room(tensor: Tensor, count: int) -> Tensor:
-    """`tensor` (B, H, S, ...) with at least `count` slots, and some more where it has to grow; new ones are zero."""
+def room(tensor: Tensor, count: int, slack: int = SLACK) -> Tensor:
+    """`tensor` (B, H, S, ...) with at least `count` slots, and `slack` more where it has to grow; new ones are zero."""
     missing = count - tensor.shape[2]
     if missing <= 0:
         return tensor
-    return pad(tensor, (*(0, 0) * (tensor.dim() - 3), 0, missing + SLACK))
+    return pad(tensor, (*(0, 0) * (tensor.dim() - 3), 0, missing + slack))
 
 
 def written(index: Tensor, held: Held, new: Tensor) -> Tensor:
