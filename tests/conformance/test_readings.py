@@ -17,8 +17,22 @@ from tests.conformance.test_matrix import COMPRESSIBLE, batch, decode, lab_model
 
 NAMES = list(READINGS)
 # What makes a reading leave out most of two dozen tokens.
-SHORT = {"quest": "quest/page=4/least=1/dense_layers=0"}
-PAIRS = [(name, family) for place, name in enumerate(NAMES) for family in COMPRESSIBLE[place % 3 :: 3]]
+SHORT = {
+    "quest": "quest/page=4/least=1/dense_layers=0",
+    "magicpig": "magicpig/bits=3/tables=8/sinks=1/recent=3",
+    "vattention": "vattention/sinks=1/recent=3",
+    "pqcache": "pqcache/bits=3/sinks=1/recent=3",
+    "retroinfer": "retroinfer/cluster=3/sinks=1/recent=3",
+}
+PAIRS = [
+    (name, family)
+    for place, name in enumerate(NAMES)
+    for family in COMPRESSIBLE[place % 3 :: 3]
+    if (name, "alibi" in family) != ("retroinfer", True)  # it says so: a test below
+]
+
+
+STORES = ("short-kivi4", "short-turbo3", "short-fp8")
 
 
 def everything(name: str) -> str:
@@ -99,8 +113,7 @@ def test_a_shared_pass_and_a_copy_read_what_a_cache_reads_alone(name: str) -> No
         assert torch.equal(first, lab(token, position_ids=position, past_key_values=shared.branches[0].cache).logits)
 
 
-@pytest.mark.parametrize("store", ["short-kivi4", "short-turbo3", "short-fp8"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "store"), [(name, STORES[place % 3]) for place, name in enumerate(NAMES)])
 def test_packed_slots_are_read_as_they_are_held(name: str, store: str) -> None:
     import tests.conformance.variants  # noqa: F401  registers the stores
 
@@ -115,6 +128,12 @@ def test_merging_methods_go_on_with_the_attention_of_what_was_read(name: str) ->
     for method in ("keepkv", "zsmerge", "d2o"):
         cache = cache_of("llama", SHORT.get(name, name), method, 0.5)
         assert torch.isfinite(decode(lab, cache, ids, mask, steps=5)).all(), method
+
+
+def test_centroids_have_no_place_for_alibi() -> None:
+    (ids, mask), lab = batch(), lab_model("falcon-alibi", torch.float32)
+    with pytest.raises(UserError, match=r"read=retroinfer estimates .* ALiBi"):
+        decode(lab, cache_of("falcon-alibi", "retroinfer"), ids, mask)
 
 
 def test_a_low_rank_state_cannot_be_left_out() -> None:

@@ -47,6 +47,7 @@ class Bucket:
         )  # votes lost to eviction
         self.guard_activations = torch.zeros_like(self.evicted_votes)
         self.index: Index | None = None  # of the reading, over the table's slots; None: to be built
+        self.index_counts = False  # the index has sums over slots, which change when one leaves
         self.indexed: object = None  # the table's arrangement when the index was current
         self.last_read: Tensor | None = None  # (N, W) bytes that the last decode step read, with a reading
         # (key, kernel input) of the last in-place decision
@@ -78,7 +79,7 @@ class Bucket:
         after = table.after(slots, plan, view.seen.rotary)
         table.weighted = table.weighted or plan.edges is not None or plan.log_mass is not None
         table.store_head_state(plan.head_state or {})
-        if plan.edges is not None or plan.new_keys is not None:
+        if plan.edges is not None or plan.new_keys is not None or self.index_counts:
             self.index = None  # of keys that have changed; evicted slots are hidden by the bias
         return Decision(view, plan, before, after)
 
@@ -97,7 +98,7 @@ class Bucket:
         assert self.quota is not None
         self.table.occupied = min(self.table.occupied, self.quota.largest)
         self.table.is_dense, self.table.weighted = False, self.table.weighted or work.kind not in LEAVE_NO_TRACE
-        if work.kind != EVICT:
+        if work.kind != EVICT or self.index_counts:
             self.index = None
         if work.left is not None:
             self.table.note_freed(work.left, work.full)

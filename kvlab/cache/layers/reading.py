@@ -29,7 +29,7 @@ def attend_read(layer: LayerState, reading: Reading, number: int, bucket: Bucket
         bucket.index = reading.index(held)
     else:
         bucket.index = reading.note(bucket.index, held)
-    bucket.indexed = table.arrangement
+    bucket.indexed, bucket.index_counts = table.arrangement, reading.capabilities.estimates
     query = seen.query[:, :, 0].unflatten(1, (held.position.shape[1], -1))
     chosen = reading.choose(query, held, bucket.index)
     output = seen.attend_read(held, chosen)
@@ -69,6 +69,6 @@ def _held(layer: LayerState, number: int, table: SlotTable, seen: PassSeen) -> H
         newest = position.argmax(-1, keepdim=True)
     return Held(
         *table.states(), position, with_alibi(seen.bias, seen.alibi, seen.scaling), newest,
-        layer.streams.by_row(layer.tokens_seen)[number], seen.scaling, seen.softcap, table.is_dense,
+        layer.streams.by_row(layer.tokens_seen)[number], seen.scaling, seen.softcap, seen.moves_logits, table.is_dense,
         layer.layer_idx, layer.settings.seed, None if layer.streams.whole else layer.streams.heads_in(number)[0],
     )  # fmt: skip

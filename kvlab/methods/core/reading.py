@@ -35,6 +35,7 @@ class Held:
     tokens_seen: Tensor  # (B,)
     scaling: float
     softcap: float | None = None
+    places_count: bool = False  # the bias depends on a slot's position (ALiBi)
     dense: bool = False  # the host knows that every slot is valid
     layer: int = 0
     seed: int = 0
@@ -117,10 +118,8 @@ class Reading(BaseModel, ABC):
     title: ClassVar[str]
     paper: ClassVar[str] = ""
     acts_on: ClassVar[str] = "slots"
-    exact_at: ClassVar[Mapping[str, Any]] = {"share": 1.0}
+    exact_at: ClassVar[Mapping[str, Any]]
 
-    share: float = Field(0.1, gt=0, le=1, description="share of a head's slots that a step reads")
-    slots: int = Field(0, ge=0, description="slots of a head that a step reads, in place of the share; 0: the share")
     dense_layers: int = Field(0, ge=0, description="first layers that read everything")
     dense_steps: int = Field(0, ge=0, description="first generated tokens for which every layer reads everything")
 
@@ -149,6 +148,15 @@ class Reading(BaseModel, ABC):
     @abstractmethod
     def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
         """The slots that the queries (B, H, G, d) of one step read. Always among them: the step's own token."""
+
+
+class PartReading(Reading):
+    """A reading of a given share of the slots. The default, a tenth, is the same for all, so that they compare."""
+
+    exact_at: ClassVar[Mapping[str, Any]] = {"share": 1.0}
+
+    share: float = Field(0.1, gt=0, le=1, description="share of a head's slots that a step reads")
+    slots: int = Field(0, ge=0, description="slots of a head that a step reads, in place of the share; 0: the share")
 
 
 READINGS: Registry[type[Reading]] = Registry("reading")

@@ -6,6 +6,8 @@ from kvlab.methods.core.reading import EVERYTHING, READINGS, Reading, reading_of
 
 __all__ = ["EVERYTHING", "READINGS", "Reading", "reading_of"]
 
-SHOWN = ("oracle", "random_slots", "quest")
+SHOWN = (
+    "oracle", "random_slots", "quest", "double_sparsity", "magicpig", "vattention", "rocketkv", "pqcache", "retroinfer",
+)  # fmt: skip
 for _name in SHOWN:
     import_module(f"{__name__}.{_name}")

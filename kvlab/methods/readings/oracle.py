@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.methods.core.reading import Chosen, Held, Index, Reading, ReadingCapabilities, register_reading
+from kvlab.methods.core.reading import Chosen, Held, Index, PartReading, Reading, ReadingCapabilities, register_reading
 from kvlab.methods.core.view import NEVER
 from kvlab.methods.readings.selection import always, best, of_group, of_sets
 
@@ -19,7 +19,7 @@ ORACLE = ReadingCapabilities(indexes=False, oracle=True)
 
 
 @register_reading
-class OracleTopK(Reading):
+class OracleTopK(PartReading):
     """The k slots with the highest mean attention of the group's query heads."""
 
     name: ClassVar[str] = "oracle-topk"

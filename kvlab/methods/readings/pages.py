@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from kvlab.methods.core.reading import Chosen, Held, Reading
+from kvlab.methods.core.reading import Chosen, Held, PartReading
 from kvlab.methods.core.slot_columns import is_valid
 from kvlab.methods.core.view import NEVER
-from kvlab.methods.readings.selection import counts_of, most_of, room, weights
+from kvlab.methods.readings.selection import room, weights
 from kvlab.stores.quantized_states import states_at, whole
 
 SLACK = 4  # pages that an index has room for beyond the table
@@ -39,6 +39,11 @@ def upper_bounds(query: Tensor, bounds: Tensor, held: Held) -> Tensor:
     query = query.float()
     both = torch.cat([query.clamp_min(0.0), query.clamp_max(0.0)], -1)
     logits = both @ bounds.float().transpose(-1, -2) * held.scaling
+    return capped(logits, held)
+
+
+def capped(logits: Tensor, held: Held) -> Tensor:
+    """Logits after soft-capping."""
     return logits if held.softcap is None else held.softcap * torch.tanh(logits / held.softcap)
 
 
@@ -50,22 +55,28 @@ def page_bias(held: Held, page: int) -> Tensor | None:
 
 
 def best_pages(
-    reading: Reading, held: Held, score: Tensor, page: int, least: int, index_bytes: float | Tensor
+    reading: PartReading, held: Held, score: Tensor, page: int, least: int, index_bytes: float | Tensor
 ) -> Chosen:
     """The slots of the pages with the highest `score` (B, H, 1, pages), that of the newest token first."""
     pages = score.shape[-1]
     score = score.scatter(3, held.newest[:, :, None] // page, math.inf)
-    most = min(max(-(-most_of(reading, held.count) // page), least), pages)
+    most = min(max(_pages_of(reading, pages, page), least), pages)
     top = score.topk(most, dim=-1)
     slots = top.indices[..., None] * page + torch.arange(page, device=score.device)
     read = slots < held.count
     if not held.dense:
         rank = torch.arange(most, device=score.device)
-        asked = (-(-counts_of(reading, held.live()) // page)).clamp_min(least)[:, :, None, None]
-        read = read & ((rank < asked) & (top.values > NEVER))[..., None]
+        filled = (score > NEVER).sum(-1, keepdim=True)  # holes leave more pages than the slots would fill
+        asked = (reading.share * filled.double() - 1e-9).ceil() if not reading.slots else torch.full_like(filled, most)
+        read = read & ((rank < asked.clamp_min(least)) & (top.values > NEVER))[..., None]
     elif held.count % page == 0:
         return Chosen(slots.flatten(3), None, index_bytes)
     return Chosen(slots.clamp_max(held.count - 1).flatten(3), weights(read).flatten(3), index_bytes)
+
+
+def _pages_of(reading: PartReading, pages: int, page: int) -> int:
+    """Pages that `reading` reads of `pages`."""
+    return -(-reading.slots // page) if reading.slots else math.ceil(reading.share * pages - 1e-9)
 
 
 def _bounds(keys: Tensor, valid: Tensor) -> Tensor:

@@ -7,13 +7,13 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.methods.core.reading import Chosen, Held, Index, Reading, register_reading
+from kvlab.methods.core.reading import Chosen, Held, Index, PartReading, register_reading
 from kvlab.methods.readings.pages import all_bounds, best_pages, newest_bounds, page_bias, upper_bounds
 from kvlab.methods.readings.selection import of_group
 
 
 @register_reading
-class Quest(Reading):
+class Quest(PartReading):
     """Reads the pages whose keys could match the query best.
 
     A page keeps the minimum and the maximum of each channel of its keys. sum_c max(q_c min_c, q_c max_c) bounds the

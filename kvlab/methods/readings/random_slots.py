@@ -6,14 +6,14 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from kvlab.methods.core.reading import Chosen, Held, Index, Reading, ReadingCapabilities, register_reading
+from kvlab.methods.core.reading import Chosen, Held, Index, PartReading, ReadingCapabilities, register_reading
 from kvlab.methods.core.view import NEVER
 from kvlab.methods.readings.draws import step_draws
 from kvlab.methods.readings.selection import best
 
 
 @register_reading
-class RandomSlots(Reading):
+class RandomSlots(PartReading):
     """Uniformly drawn slots, new ones at each step, and the step's own token; weights are not corrected."""
 
     name: ClassVar[str] = "random"

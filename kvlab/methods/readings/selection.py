@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from kvlab.methods.core.reading import Chosen, Held, Index, Reading
+from kvlab.methods.core.reading import Chosen, Held, PartReading
 from kvlab.methods.core.view import NEVER
 
 SLACK = 64  # slots that an index has room for beyond the table, so that it rarely grows
 
 
-def most_of(reading: Reading, slots: int) -> int:
+def most_of(reading: PartReading, slots: int) -> int:
     """Slots that `reading` reads of `slots`, at least 1; a number above `slots` reads all of them."""
     return min(reading.slots or math.ceil(reading.share * slots - 1e-9), slots)
 
 
-def counts_of(reading: Reading, live: Tensor) -> Tensor:
+def counts_of(reading: PartReading, live: Tensor) -> Tensor:
     """As `most_of`, for heads with `live` (B, H) valid slots each."""
     asked = (reading.share * live.double() - 1e-9).ceil() if not reading.slots else live.clamp_max(reading.slots)
     return asked.long().clamp_min(1)
@@ -48,7 +48,9 @@ def always(held: Held, sinks: int = 0, recent: int = 0) -> Tensor:
     return own
 
 
-def best(reading: Reading, held: Held, score: Tensor, kept: Tensor | None = None, index_bytes: float = 0.0) -> Chosen:
+def best(
+    reading: PartReading, held: Held, score: Tensor, kept: Tensor | None = None, index_bytes: float | Tensor = 0.0
+) -> Chosen:
     """The slots with the highest `score` (B, H, 1, S), -inf in free slots; those `kept` (B, H, S) come first."""
     if kept is None:
         score = score.scatter(3, held.newest[:, :, None], math.inf)
@@ -91,8 +93,3 @@ def written(index: Tensor, held: Held, new: Tensor) -> Tensor:
     """`index` (B, H, S, n) with `new` (B, H, 1, n) in the slots of the newest token, in place if there is room."""
     index = room(index, held.count)
     return index.scatter_(2, held.newest[..., None].expand_as(new), new)
-
-
-def index_bytes(index: Index) -> int:
-    """Bytes of an index."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in index.values())
