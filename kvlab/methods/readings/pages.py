@@ -26,12 +26,18 @@ def all_bounds(held: Held, page: int) -> Tensor:
 
 def newest_bounds(bounds: Tensor, held: Held, page: int) -> Tensor:
     """`bounds` after a token was written: those of its page are taken again from its keys, so that they stay tight."""
-    bounds, own = room(bounds, -(-held.count // page), SLACK), held.newest // page
+    bounds = room(bounds, -(-held.count // page), SLACK)
+    own, new = page_of_newest(held, page)
+    return bounds.scatter_(2, own[..., None].expand_as(new), new)
+
+
+def page_of_newest(held: Held, page: int) -> tuple[Tensor, Tensor]:
+    """(page (B, H, 1) of the newest token, its bounds (B, H, 1, 2 d))."""
+    own = held.newest // page
     slots = own * page + torch.arange(page, device=own.device)
     inside = slots.clamp_max(held.count - 1)
     valid = is_valid(held.position.gather(2, inside)) & (slots < held.count)
-    new = _bounds(states_at(held.keys, inside)[:, :, None], valid[:, :, None])
-    return bounds.scatter_(2, own[..., None].expand_as(new), new)
+    return own, _bounds(states_at(held.keys, inside)[:, :, None], valid[:, :, None])
 
 
 def upper_bounds(query: Tensor, bounds: Tensor, held: Held) -> Tensor:

@@ -7,10 +7,12 @@ from typing import ClassVar
 
 from pydantic import Field
 from torch import Tensor
+from torch.nn.functional import pad
 
 from kvlab.methods.core.reading import Chosen, Held, Index, PartReading, register_reading
-from kvlab.methods.readings.pages import all_bounds, best_pages, capped, newest_bounds, page_bias
+from kvlab.methods.readings.pages import SLACK, all_bounds, best_pages, capped, page_bias, page_of_newest
 from kvlab.methods.readings.selection import of_group
+from kvlab.stores.quantized_states import states_at
 
 
 @register_reading
@@ -32,21 +34,25 @@ class RocketKV(PartReading):
     channel_share: float = Field(0.6, gt=0, le=1, description="share of the channels that are compared")
 
     def index(self, held: Held) -> Index:
-        """`bounds` (B, H, pages, 2 d): maxima, then minima, in the keys' dtype."""
-        return {"bounds": all_bounds(held, self.page)}
+        """`channels` (B, H, 2 d, pages): maxima, then minima, in the keys' dtype; a channel lies in one piece."""
+        return {"channels": all_bounds(held, self.page).transpose(2, 3).contiguous()}
 
     def note(self, index: Index, held: Held) -> Index:
-        return {"bounds": newest_bounds(index["bounds"], held, self.page)}
+        channels, (own, new) = index["channels"], page_of_newest(held, self.page)
+        missing = -(-held.count // self.page) - channels.shape[3]
+        channels = pad(channels, (0, missing + SLACK)) if missing > 0 else channels
+        new = new.transpose(2, 3)
+        return {"channels": channels.scatter_(3, own[:, :, None].expand_as(new), new)}
 
     def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
         pages, width = -(-held.count // self.page), query.shape[-1]
-        query, bounds = query.float(), index["bounds"][:, :, :pages]
+        query = query.float()
         channels = query.abs().sum(2).topk(math.ceil(self.channel_share * width), dim=-1).indices
         positive = query.sum(2).gather(2, channels) > 0
         column = channels + (~positive) * width
-        read = bounds.gather(3, column[:, :, None].expand(-1, -1, pages, -1))
+        read = states_at(index["channels"], column)[..., :pages]
         own = query.gather(3, channels[:, :, None].expand(-1, -1, query.shape[2], -1))
-        logits = capped(own @ read.float().transpose(-1, -2) * held.scaling, held)
+        logits = capped(own @ read.float() * held.scaling, held)
         free = page_bias(held, self.page)
         score = of_group(logits if free is None else logits + free)
         return best_pages(self, held, score, self.page, 1, read[0, 0].nbytes)
