@@ -60,7 +60,7 @@ class Method(BaseModel, ABC):
     store: str = Field(NATIVE, description="storage format of settled slots", json_schema_extra=add_stores)
 
     read: str = Field(EVERYTHING, description="slots that a decode step reads", json_schema_extra=add_readings)
-    read_share: float | None = Field(None, gt=0, le=1, description="share of them; none: the reading's own")
+    read_share: float | None = Field(None, ge=0.001, le=1, description="share of them; none: the reading's own")
 
     name: ClassVar[str]
     family: ClassVar[str]  # reference | eviction | merging | pooling | budget-free
