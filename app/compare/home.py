@@ -38,7 +38,7 @@ def budget_slider(points: pd.DataFrame) -> str:
 
 def bytes_axis() -> str:
     """Which bytes the figure compares; in the URL."""
-    return one_of("Compare by", {HELD: "bytes held", READ: "bytes read a step"}, key="bytes")
+    return one_of("Compare by", {HELD: "bytes held", READ: "bytes read"}, key="by")
 
 
 def home_view(points: pd.DataFrame, budget: str, source: FigureSource) -> bool:
