@@ -101,7 +101,7 @@ class RetroInfer(PartReading):
         near = (rank >= most) & (rank < most + (self.estimate * number - 1e-9).ceil().long()) & filled
         member = index["member"][:, :, : held.count, 0].long()
         read = retrieved.gather(2, member.clamp_min(0)) & (member != STEADY) | (member == STEADY) & held.valid()
-        of_near = torch.where(near, mass, NEVER)[:, :, None]
+        of_near = mass.masked_fill(~near, NEVER)[:, :, None]
         chosen = of_sets(read[:, :, None], index_bytes=keys.shape[2] * (2 * keys.shape[3] + 1) * 4)
         estimate = Estimate(logits + of_near, index["values"].float())
         return Chosen(chosen.slots, chosen.log_weight, chosen.index_bytes, estimate)

@@ -51,7 +51,7 @@ class VAttention(PartReading):
         exact = (near | heavy) & held.valid()[:, :, None]
         others = held.valid()[:, :, None] & ~exact
         sample, size = self._sample(logits, exact, others, held)
-        weight = torch.where(exact, 0.0, (others.sum(-1) / size).log()[..., None])
+        weight = (others.sum(-1) / size).log()[..., None].expand(exact.shape).masked_fill(exact, 0.0)
         key_bytes = held.keys.shape[-1] * held.keys.dtype.itemsize
         return of_sets(exact | sample, weight, self._base_size(others).sum(2) * key_bytes)
 
