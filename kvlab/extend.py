@@ -44,6 +44,15 @@ if TYPE_CHECKING:
     from kvlab.methods.core.pipeline import Pipeline
     from kvlab.methods.core.plan import Edges, NewKeys, Plan, ValueShift
     from kvlab.methods.core.published_settings import Preset
+    from kvlab.methods.core.reading import (
+        Chosen,
+        Estimate,
+        Held,
+        PartReading,
+        Reading,
+        ReadingCapabilities,
+        register_reading,
+    )
     from kvlab.methods.core.second_pass import Rehearsal
     from kvlab.methods.core.view import Seen, Slots, View
     from kvlab.methods.scorers.attention.accumulated_attention import AccumulatedAttention
@@ -110,6 +119,7 @@ _HOME = {
         "kvlab.methods.core.pipeline": "Pipeline",
         "kvlab.methods.core.plan": "Edges NewKeys Plan ValueShift",
         "kvlab.methods.core.published_settings": "Preset",
+        "kvlab.methods.core.reading": "Chosen Estimate Held PartReading Reading ReadingCapabilities register_reading",
         "kvlab.methods.core.second_pass": "Rehearsal",
         "kvlab.methods.core.view": "Seen Slots View",
         # Scorers.

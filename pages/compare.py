@@ -55,6 +55,11 @@ COLUMNS = {
     "of full": NUMBER(
         format="%.0f %%", help="Live bytes relative to the full cache's run (computed if there is none)."
     ),
+    "read KiB": NUMBER(format="localized", help="Bytes that a decode step reads, index included; mean over the steps."),
+    "not read": NUMBER(
+        format="%.1f %%",
+        help="Attention that the full cache gives to slots held but not read; mean over steps, layers and heads.",
+    ),
     "allocated": NUMBER(format="%.0f %%", help="Bytes of the tensors, relative to the full cache's run."),
     "tokens/s": st.column_config.TextColumn(
         help="Without recording: median and range of the readings; a dash, with the reason, for a single reading or "
@@ -215,6 +220,8 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         "own text": None if "verdict" in table else [difference(row) for row in table.itertuples()],
         "live KiB": (table["live_bytes"].astype(float) / 1024).round(),
         "of full": 100 * table["live_ratio"].astype(float),
+        "read KiB": (table["bytes_read"].astype(float) / 1024).round() if table["reading"].ne("").any() else None,
+        "not read": 100 * unread if (unread := table["unread_mass"].astype(float)).notna().any() else None,
         "over budget": over_budget_words(table),
         "tokens/s": table["speed"],
         AGAINST: [ratio_text(row.speed_ratio, row.speed_ratio_doubt) for row in table.itertuples()],

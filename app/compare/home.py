@@ -7,9 +7,10 @@ import streamlit as st
 
 from app.base.text import code
 from app.base.theme import theme as page_theme
+from app.base.widgets import one_of
 from app.figures.figure import show
 from app.session.url_state import drop_stale_option, get_param, in_url
-from kvlab.analysis.comparison.trade_off import at_budget, compared_budgets
+from kvlab.analysis.comparison.trade_off import HELD, READ, at_budget, compared_budgets, reads_less
 from kvlab.figures import trade_off as figures
 from kvlab.results.provenance import FigureSource
 
@@ -35,11 +36,17 @@ def budget_slider(points: pd.DataFrame) -> str:
     return "" if chosen == ALL else chosen
 
 
+def bytes_axis() -> str:
+    """Which bytes the figure compares; in the URL."""
+    return one_of("Compare by", {HELD: "bytes held", READ: "bytes read"}, key="by")
+
+
 def home_view(points: pd.DataFrame, budget: str, source: FigureSource) -> bool:
     """Draw quality against bytes; returns whether it was drawn."""
     known = points[(points["method"] != "full") & points["quality"].notna() & points["live_bytes"].notna()]
     if known.empty or not len(at_budget(known, budget)):
         return False
-    figure = figures.quality_against_bytes(points, page_theme(), budget)
-    reading = figures.read_quality_against_bytes(points, budget)
+    axis = bytes_axis() if reads_less(points) else HELD
+    figure = figures.quality_against_bytes(points, page_theme(), budget, axis)
+    reading = figures.read_quality_against_bytes(points, budget, axis)
     return show(figure, points, reading, "compare-trade", "quality-against-bytes", source)

@@ -12,6 +12,7 @@ from app.base import permission
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
+from app.compare.home import bytes_axis
 from app.evaluation.result_rows import measured_rows
 from app.figures.export_menu import Offer, titled
 from app.figures.figure import show, slug
@@ -19,6 +20,7 @@ from app.navigation.selection import runs_root
 from app.queue.submit import queue_and_open
 from app.queue.sweeps import planned, sweep_progress
 from app.session.url_state import drop_stale_option, in_url
+from kvlab.analysis.comparison.trade_off import HELD
 from kvlab.atlas import paper_table_text
 from kvlab.atlas.scores import origin_of
 from kvlab.common.model_title import model_title
@@ -57,7 +59,7 @@ class Tables:
 
 
 @st.cache_resource(max_entries=16, show_spinner="Comparing")
-def _tables(_rows: pd.DataFrame, budget: str, key: tuple) -> Tables:
+def _tables(_rows: pd.DataFrame, budget: str, axis: str, key: tuple) -> Tables:
     table = quality_tables.scores(_rows)
     cells, means = quality_tables.needles(_rows, budget)
     telling, left_out = informative(_rows)
@@ -65,7 +67,7 @@ def _tables(_rows: pd.DataFrame, budget: str, key: tuple) -> Tables:
         table,
         quality_tables.means(telling, table, ["arm"]),
         quality_tables.ranks(telling, budget),
-        quality_tables.by_bytes(telling),
+        quality_tables.by_bytes(telling, axis),
         cells,
         means,
         left_out,
@@ -82,8 +84,10 @@ def results(name: str | None = None) -> None:
         st.info("Only the full cache is evaluated so far: figures appear with the first compressed prompt.")
         return
     budget = one_of("Budget", quality_tables.budgets(rows), key="ranked_at")  # at which methods are ranked
+    reads = rows["hyper_parameters"].str.contains('"read"', regex=False).any()
+    axis = bytes_axis() if reads else HELD
     tables = _tables(
-        rows, budget, (name, budget, len(rows), *rows["key"].iloc[[0, -1]], str(rows["question_aware"].iloc[0]))
+        rows, budget, axis, (name, budget, len(rows), *rows["key"].iloc[[0, -1]], str(rows["question_aware"].iloc[0]))
     )
     origin = origin_of(rows)
     if tables.left_out:
@@ -93,7 +97,7 @@ def results(name: str | None = None) -> None:
     with left:
         by_budget(tables, origin)
     with right:
-        by_bytes(tables, origin)
+        by_bytes(tables, axis, origin)
     needles(tables, origin)
     prompts(rows, tables, budget)
     st.caption(f":material/folder_open: {plain(str(origin))}")
@@ -177,13 +181,13 @@ def by_budget(tables: Tables, origin: Provenance) -> None:
     show(figure, tables.scores, reading, "quality-budget", "score-by-budget", origin)
 
 
-def by_bytes(tables: Tables, origin: Provenance) -> None:
+def by_bytes(tables: Tables, axis: str, origin: Provenance) -> None:
     """Scores by the bytes of a prompt, with the frontier; not for losses."""
     if tables.bytes.empty:
         st.caption("None of these tasks has a score for which more is better, so there is no frontier.")
         return
-    figure = figures.score_against_bytes(tables.bytes, page_theme())
-    reading = figures.read_score_against_bytes(tables.bytes)
+    figure = figures.score_against_bytes(tables.bytes, page_theme(), axis=axis)
+    reading = figures.read_score_against_bytes(tables.bytes, axis)
     show(figure, tables.bytes, reading, "quality-bytes", "score-by-bytes", origin)
 
 

@@ -103,3 +103,8 @@ class MassBesideState:
 def low_rank_state(pipeline: Pipeline, layer: int, noted: Mapping[str, Tensor]) -> LowRankState | None:
     """Low-rank state of a method at a layer (index among the compressed ones); None for most methods."""
     return LowRankState(pipeline.settle, layer, noted) if isinstance(pipeline.settle, Absorb) else None
+
+
+def keeps_state(pipeline: Pipeline) -> bool:
+    """Whether a method's queries also attend to a low-rank state."""
+    return isinstance(pipeline.settle, Absorb)

@@ -14,9 +14,11 @@ from kvlab.attention.kernels import OneQuery, one_query_kernel
 from kvlab.attention.low_rank_state import LowRankState, MassBesideState, StateShare
 from kvlab.attention.pass_results import PassResults
 from kvlab.attention.queries import output_weight, position_factor, project_queries
+from kvlab.attention.read_attention import SlotsRead, attend_chosen
 from kvlab.attention.slot_attention import ROW_BLOCK, probabilities, slot_attention, slot_logits
 from kvlab.attention.tiles import Tiles
 from kvlab.common.errors import UserError
+from kvlab.methods.core.reading import Chosen, Held
 from kvlab.methods.core.rotary import Rotary
 from kvlab.methods.core.view import Slots
 from kvlab.stores.quantized_states import PackedStates, States, mixed
@@ -52,6 +54,8 @@ class PassSeen:
     products: Tensor | None = field(default=None, init=False, repr=False)  # (B, H, S): `along` times keys, scaled
     _last_logits: Tensor | None = field(default=None, repr=False)  # (B, H, G, 1, S), without log mass
     _last_mass: Tensor | None = field(default=None, repr=False)
+    # what a single query read, if a reading chose; None: everything
+    read: SlotsRead | None = field(default=None, init=False, repr=False)
     _normalizers: Tensor | None = field(default=None, init=False, repr=False)  # (B, H, G, q), without learned sinks
     # shared with other caches that see the same pass over the same slots; a changed copy of the pass has none
     results: PassResults | None = field(default=None, init=False, repr=False)
@@ -91,6 +95,12 @@ class PassSeen:
         self._last_mass = mass.mean(2)
         output = mixed(mass.to(value.dtype), value)
         return output.flatten(1, 2)[:, :, None].to(self.query.dtype)
+
+    def attend_read(self, held: Held, chosen: Chosen) -> Tensor:
+        """Output (B, Hq, 1, d) of a single query over the slots that a reading chose; `last_mass` is theirs."""
+        grouped = self.query[:, :, 0].unflatten(1, (held.position.shape[1], -1))
+        output, self.read = attend_chosen(grouped, held, chosen, self.sinks)
+        return output
 
     def _logits_along(self, along: Tensor) -> Tensor:
         """Logits of a single query, followed by the products with `along`: keys are read once."""
@@ -322,8 +332,12 @@ class PassSeen:
         """
         if self.num_new > 1 or self.has_state:
             return None
-        kept = self._last_mass
+        kept = self._last_mass if self.read is None else self.last_mass()
         return kept if kept is not None and kept.shape[-1] == slots else None
+
+    def share_read(self) -> Tensor | None:
+        """Share (B, H, S) of the group's query heads that read each slot; None if all slots were read."""
+        return None if self.read is None else self.read.share_read(self.key.shape[2])
 
     def place_bias(self, index: Tensor, rows: int = 1) -> Tensor | None:
         """ALiBi bias (B, H, G * rows, E) of the last queries at slots `index` (B, H, E); None without ALiBi."""
@@ -364,7 +378,9 @@ class PassSeen:
         )
 
     def last_mass(self) -> Tensor:
-        """Attention (B, H, S) of the last query, mean over the group."""
+        """Attention (B, H, S) of the last query, mean over the group; 0 at slots that a reading left out."""
+        if self._last_mass is None and self.read is not None:
+            self._last_mass = self.read.mass_of(self.key.shape[2])
         if self._last_mass is None:
             newest = self.num_new - 1
             self._last_mass = self._once("last_mass", lambda: self._mass(newest, self.num_new)[:, :, :, 0].mean(2))

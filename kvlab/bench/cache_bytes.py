@@ -38,10 +38,13 @@ def check_allocated_bytes(cache: CompressedCache) -> None:
 
 
 def live_bytes(cache: Cache, context: int) -> int:
-    """Bytes that a decode step reads: valid slots with metadata, or all tokens of a plain cache."""
+    """Bytes that a decode step reads: of valid slots with metadata, or all tokens of a plain cache.
+
+    Under a reading of those it chose, and of its index.
+    """
     if isinstance(cache, CompressedCache):
         memory = cache.memory()
-        return memory.live_bytes + memory.sliding_bytes
+        return memory.bytes_read + memory.sliding_bytes
     return sum(_live(layer, context) for layer in cache.layers)
 
 

@@ -31,6 +31,7 @@ class LayerMemory:
     peak_bytes: int
     codes_bytes: int | None = None  # part of allocated: codes of quantized slots; None if slots are not quantized
     scales_bytes: int | None = None  # their scales, minima and norms
+    bytes_read: int = 0  # by a decode step, index included, mean over the steps so far; else what is live
 
 
 @dataclass(frozen=True)
@@ -42,13 +43,18 @@ class CacheMemory:
 
     @property
     def live_bytes(self) -> int:
-        """Bytes of valid slots including metadata."""
+        """Bytes of valid slots including metadata, and of a reading's index."""
         return sum(layer.live_bytes for layer in self.layers)
 
     @property
     def allocated_bytes(self) -> int:
         """Bytes allocated by the compressed layers."""
         return sum(layer.allocated_bytes for layer in self.layers)
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes that a decode step reads from the compressed layers, mean over the steps; all live ones by default."""
+        return sum(layer.bytes_read for layer in self.layers)
 
     @property
     def live_slots(self) -> float:
@@ -184,9 +190,10 @@ def _other_layers_bytes(layer: Any) -> int:
 def _layer_memory(layer: CompressedLayer) -> LayerMemory:
     live = [int(table.live().sum()) for table in layer.tables]
     heads, (codes, scales) = layer.streams.batch * layer.streams.heads, layer.packed_bytes()
+    held, read = sum(table.live_bytes() for table in layer.tables) + layer.index_bytes(), layer.mean_bytes_read()
     return LayerMemory(
         layer=layer.layer_idx, logical_tokens=layer.cumulative_length, live_slots=sum(live) / heads,
         physical_slots=max(table.capacity for table in layer.tables),
-        live_bytes=sum(table.live_bytes() for table in layer.tables), allocated_bytes=layer.table_bytes(),
+        live_bytes=held, bytes_read=held if read is None else read, allocated_bytes=layer.table_bytes(),
         peak_bytes=layer.peak_bytes, codes_bytes=codes, scales_bytes=scales,
     )  # fmt: skip

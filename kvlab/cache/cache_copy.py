@@ -55,6 +55,7 @@ def _copy_bucket(bucket: Bucket) -> Bucket:
     own.quota, own.table, own.last_work = copy.copy(bucket.quota), copy.copy(bucket.table), ((), None)
     own.table.map_rows(torch.Tensor.clone)
     own.table.shares_states = False
+    own.index = None if bucket.index is None else {name: part.clone() for name, part in bucket.index.items()}
     own.evicted_votes, own.guard_activations = bucket.evicted_votes.clone(), bucket.guard_activations.clone()
     return own
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from kvlab.attention import ATTENTION_NAME
 from kvlab.attention.layer_handoff import watch_hidden_states
+from kvlab.attention.low_rank_state import keeps_state
 from kvlab.attention.queries import num_key_value_heads
 from kvlab.cache.cache import CompressedCache
 from kvlab.cache.kernels.cpu import precompile
@@ -24,6 +25,8 @@ from kvlab.fitted.profiles import with_profile
 from kvlab.fitted.query_statistics import with_query_statistics
 from kvlab.fitted.score_heads import with_score_heads
 from kvlab.methods import Method, make_method
+from kvlab.methods.core.pipeline import Pipeline
+from kvlab.methods.core.reading import Reading
 from kvlab.requests.budget import UNLIMITED, Budget
 from kvlab.requests.compare import MOST_NEW_TOKENS
 from kvlab.stores import store_under
@@ -77,6 +80,7 @@ def make_cache(
         install_token_pruning(language_model)
     settings = LayerSettings(
         pipeline=pipeline, compress_every=compress_every, seed=seed, observer=observer, timed=timed,
+        reading=composed_reading(method, pipeline),
         budget=amount if method.needs_budget else Budget(UNLIMITED), store=store_under(method.store, amount),
         compresses=method.family != "reference" and not (method.needs_budget and amount.keeps_all),
         num_layers=config.num_hidden_layers, group=config.num_attention_heads // num_key_value_heads(config),
@@ -93,6 +97,17 @@ def make_cache(
         record_token_ids(language_model)
     announce_prompts(language_model)
     return CompressedCache(config, settings)
+
+
+def composed_reading(method: Method, pipeline: Pipeline) -> Reading | None:
+    """The method's reading; raises UserError if its attention has a part that no reading can leave out."""
+    reading = method.reading
+    if reading is not None and keeps_state(pipeline):
+        raise UserError(
+            f"{method.name} cannot be combined with read={reading.name}: its queries also attend to a low-rank state "
+            "of what was evicted, which is no slot to choose. Leave out read, or use another method."
+        )
+    return reading
 
 
 def unwrap_adapter(model: Any) -> Any:

@@ -18,6 +18,7 @@ from kvlab.cache.token_pruning import TokenPruning
 from kvlab.common.errors import UserError
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.plan import Plan
+from kvlab.methods.core.reading import Reading
 from kvlab.methods.core.rotary import Rotary
 from kvlab.methods.core.second_pass import Rehearsal
 from kvlab.methods.core.view import Slots, View
@@ -104,6 +105,7 @@ class LayerSettings:
     text_tokens: int = 0  # text length that budgets refer to; 0: length of the first prompt
     statistics: dict[int, Tensor] = field(default_factory=dict, repr=False)  # allocator statistics by layer
     store: Store = field(default_factory=lambda: store_of(NATIVE))  # storage format of settled slots
+    reading: Reading | None = None  # which slots a decode step reads; None: all of them
     # prompts that still wait for their decision, by layer
     pending: dict[int, PendingLayer] | None = field(default=None, repr=False)
     stays_pending: bool = False  # defer the prompt's decision for good: other caches continue from it (`shared_prefix`)

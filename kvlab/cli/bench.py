@@ -65,6 +65,8 @@ def bench(
     ] = "decode",
     methods: Own = None,
     budgets: Annotated[str | None, typer.Option(help="fractions of the prompt, or slots per KV head")] = None,
+    read: Annotated[str | None, typer.Option(help="readings of the full cache, such as quest,oracle-topk")] = None,
+    read_shares: Annotated[str | None, typer.Option(help="shares of the slots that they read")] = None,
     contexts: Annotated[str | None, typer.Option(help="tokens in the cache, such as 4096,16384")] = None,
     batches: Annotated[str | None, typer.Option(help="batch sizes; mode batch: doubled until memory is full")] = None,
     *,
@@ -84,6 +86,7 @@ def bench(
     """
     changes = {name: value for name, value in asdict(measured).items() if value is not None}
     lists = {"contexts": contexts, "batches": batches}
+    methods = _with_readings(methods, read, read_shares)
     requests = (
         _from_preset(preset, changes, lists, methods, budgets)
         if preset is not None
@@ -94,6 +97,28 @@ def bench(
 
         check_fits(BenchJob(name="request", requests=requests), out)
     _measure_and_show(requests, preset or "", out, as_json)
+
+
+def _with_readings(methods: str | None, read: str | None, shares: str | None) -> str | None:
+    """The methods, and the full cache under each reading at each share; readings that have no share once.
+
+    Raises UserError for an unknown reading, or for shares without one.
+    """
+    from kvlab.methods.readings import READINGS
+    from kvlab.requests.method_spec import split_list
+
+    if read is None:
+        if shares is not None:
+            raise UserError("--read-shares needs --read, such as --read quest.")
+        return methods
+    added = []
+    for name in split_list(read):
+        kind = READINGS.get(name.partition("/")[0])
+        if kind is None:
+            raise READINGS.unknown(name)
+        own = split_list(shares or "") if "share" in kind.model_fields else []
+        added += [f"full:read={name}:read_share={share}" for share in own] or [f"full:read={name}"]
+    return ",".join([*split_list(methods or ""), *added])
 
 
 def _from_options(

@@ -220,7 +220,7 @@ def _show(paths: list[Path], as_json: bool) -> None:
 
 @dataclass(frozen=True)
 class PartsOptions:
-    """The parts of a composed method, and the store."""
+    """The parts of a composed method, the store and the reading."""
 
     score: Annotated[str | None, typer.Option(help="compose a method: its score, such as snapkv")] = None
     allocate: Annotated[str | None, typer.Option(help="compose a method: its budget allocation, such as adakv")] = None
@@ -230,8 +230,12 @@ class PartsOptions:
         str | None, typer.Option(help="how slots are stored, for all methods except full, such as kivi4")
     ] = None
 
+    read: Annotated[
+        str | None, typer.Option(help="which slots a step reads, for all methods except full, such as quest")
+    ] = None
+
     def added_to(self, methods: str) -> str:
-        """The requested methods plus one composed of the given parts, all with the given store.
+        """The requested methods plus one composed of the given parts, all with the given store and reading.
 
         Raises UserError if there is neither a method nor a part.
         """
@@ -242,8 +246,10 @@ class PartsOptions:
                 "Name a method, such as keepkv, or compose one with --score, --allocate, --select, --settle."
             )
         named = [*split_list(methods), *(["compose" + "".join(chosen)] if chosen else [])]
-        store = "" if self.store is None else f":store={self.store}"
-        return ",".join(name if name == "full" or ":store=" in name else name + store for name in named)
+        for choice, value in (("store", self.store), ("read", self.read)):
+            own = "" if value is None else f":{choice}={value}"
+            named = [name if name == "full" or f":{choice}=" in name else name + own for name in named]
+        return ",".join(named)
 
 
 LevelOfMany = Annotated[

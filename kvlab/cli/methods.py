@@ -74,6 +74,19 @@ def _list(described: list[MethodDescription]) -> None:
         bits = f"{bits_of(store, 128):.2f}" if store.packs else "" if name in STORE_RULES else "the model's"
         stores.add_row(name, store.title, bits)
     print_wide(stores)
+    _list_readings()
+
+
+def _list_readings() -> None:
+    from kvlab.methods.readings import EVERYTHING, READINGS
+
+    typer.echo("Every method but less works with every reading, such as snapkv:read=quest:read_share=0.1:")
+    table = Table("reading", "which slots a decode step reads", "acts on", "settings")
+    table.add_row(EVERYTHING, "all of them", "slots", "")
+    for name, kind in READINGS.items():
+        settings = ", ".join(f"{setting}={_shown(field.default)}" for setting, field in kind.model_fields.items())
+        table.add_row(name, kind.title, kind.acts_on, settings)
+    print_wide(table)
 
 
 def _show(method: MethodDescription) -> None:

@@ -6,11 +6,12 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.analysis.comparison.trade_off import HELD
 from kvlab.figures.base.cells import cell_text
 from kvlab.figures.base.lines import interval_bars
 from kvlab.figures.base.palette import HUES, SEQUENTIAL, Theme, pick, run_styles
 from kvlab.figures.base.template import colour_bar, finish
-from kvlab.figures.base.words import byte_size, byte_unit, number, plural, spaced
+from kvlab.figures.base.words import AXES, byte_size, byte_unit, number, plural, spaced
 from kvlab.figures.scores import arm_text, line_text, sample_note
 from kvlab.requests.compare import FULL
 
@@ -80,11 +81,14 @@ def read_rank_table(frame: pd.DataFrame) -> str:
     return f"{sentence} ({'; '.join(parts)})."
 
 
-def score_against_bytes(frame: pd.DataFrame, theme: Theme = "light", title: str = "Score by bytes") -> go.Figure:
-    """Mean score with 95 % interval against live bytes per prompt, one line per arm, with the Pareto frontier.
+def score_against_bytes(
+    frame: pd.DataFrame, theme: Theme = "light", title: str = "Score by bytes", axis: str = HELD
+) -> go.Figure:
+    """Mean score with 95 % interval against bytes per prompt, one line per arm, with the Pareto frontier.
 
-    From `kvlab.results.quality_tables.by_bytes`.
+    From `kvlab.results.quality_tables.by_bytes` with the same `axis`: bytes held, or read by a decode step.
     """
+    frame = frame.assign(live_bytes=frame[axis])
     factor, unit = byte_unit(float(frame["live_bytes"].max()))
     pairs = frame[["arm", "method"]].drop_duplicates().itertuples(index=False)
     styles = run_styles(((str(arm), str(method)) for arm, method in pairs), theme)
@@ -113,12 +117,13 @@ def score_against_bytes(frame: pd.DataFrame, theme: Theme = "light", title: str 
             hovertemplate=f"{name}, %{{customdata}}<extra></extra>",
         )  # fmt: skip
     y = f"mean score ({sample_note(frame)})"
-    finish(figure, title=title, x=f"live bytes per prompt ({unit})", y=y, theme=theme, height=430)
+    finish(figure, title=title, x=f"{AXES[axis]} per prompt ({unit})", y=y, theme=theme, height=430)
     return figure.update_xaxes(rangemode="tozero").update_yaxes(rangemode="tozero")
 
 
-def read_score_against_bytes(frame: pd.DataFrame) -> str:
+def read_score_against_bytes(frame: pd.DataFrame, axis: str = HELD) -> str:
     """The points of the frontier, smallest first."""
+    frame = frame.assign(live_bytes=frame[axis])
     best = frame[frame["frontier"]].sort_values("live_bytes")
     points = []
     for _, line in best.iterrows():

@@ -10,13 +10,21 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.comparison.board import OWN_BUDGET
-from kvlab.analysis.comparison.trade_off import UNEQUAL, at_budget, best_points, measures_kl, unequal_bytes
+from kvlab.analysis.comparison.trade_off import (
+    HELD,
+    UNEQUAL,
+    at_budget,
+    best_points,
+    measures_kl,
+    unequal_bytes,
+    with_axis,
+)
 from kvlab.analysis.comparison.verdict import KINDS
 from kvlab.common.formatting import ONE_PROMPT, listed, mean_words, prompts
 from kvlab.figures.base.palette import SURFACES, Style, Theme, run_styles
 from kvlab.figures.base.point_labels import POINT, place_labels
 from kvlab.figures.base.template import CLEAR, HEIGHT, INK, QUIET, finish, log_axis
-from kvlab.figures.base.words import byte_size, byte_unit, number, percent, visible
+from kvlab.figures.base.words import AXES, byte_size, byte_unit, number, percent, visible
 from kvlab.figures.board import VERDICTS
 from kvlab.figures.compare import FLOOR
 
@@ -25,12 +33,16 @@ MOST_LABELS = 16
 SIGNS = {kind: VERDICTS[kind][0] for kind in KINDS[:3]}
 
 
-def quality_against_bytes(points: pd.DataFrame, theme: Theme = "light", budget: str = "") -> go.Figure:
-    """Quality against live bytes, one labelled point per run or cell, from `trade_off.run_points` or `batch_points`.
+def quality_against_bytes(
+    points: pd.DataFrame, theme: Theme = "light", budget: str = "", axis: str = HELD
+) -> go.Figure:
+    """Quality against bytes, one labelled point per run or cell, from `trade_off.run_points` or `batch_points`.
 
-    Budgets of one method are joined by a line. With a `budget`, its points are filled and labelled, the others are
-    small. The axes show the compressed runs; the full cache is a line, at the right edge if it has far more bytes.
+    `axis`: bytes held at the end, or read by a decode step. Budgets of one method are joined by a line. With a
+    `budget`, its points are filled and labelled, the others are small. The axes show the compressed runs; the full
+    cache is a line, at the right edge if it has far more bytes.
     """
+    points = with_axis(points, axis)
     known = points[points["quality"].notna() & points["live_bytes"].notna()]
     drawn, is_kl = known[known["method"] != "full"], measures_kl(points)
     factor, unit = byte_unit(float(drawn["live_bytes"].max()) if len(drawn) else 1)
@@ -55,7 +67,7 @@ def quality_against_bytes(points: pd.DataFrame, theme: Theme = "light", budget: 
         )
     labelled = drawn[drawn["chosen"]]
     fits = len(labelled) <= MOST_LABELS
-    _lay_out(figure, drawn, unit, across[0] > 0, not fits, theme)
+    _lay_out(figure, drawn, f"{AXES[axis]} ({unit})", across[0] > 0, not fits, theme)
     figure.update_yaxes(range=up).update_xaxes(range=across)
     for row in known[known["method"] == "full"].head(1).itertuples():
         told = "KL 0" if is_kl else f"{percent(row.quality)} right"
@@ -69,11 +81,11 @@ def quality_against_bytes(points: pd.DataFrame, theme: Theme = "light", budget: 
     return figure
 
 
-def _lay_out(figure: go.Figure, drawn: pd.DataFrame, unit: str, cut: bool, legend: bool, theme: Theme) -> None:
+def _lay_out(figure: go.Figure, drawn: pd.DataFrame, across: str, cut: bool, legend: bool, theme: Theme) -> None:
     """Titles, axes and height; `cut` is whether the axis of bytes begins above 0."""
     is_kl, count = measures_kl(drawn), int(drawn["prompts"].max()) if len(drawn) else 1
     what = f"{ONE_PROMPT}, one dot per run" if count == 1 else f"means over {prompts(count)}"
-    x = f"live bytes ({unit}): fewer is better{', axis not from 0' if cut else ''}"
+    x = f"{across}: fewer is better{', axis not from 0' if cut else ''}"
     y = "mean KL (nats per token, log): lower is better" if is_kl else "answers right: higher is better"
     height = HEIGHT + 60 + (8 * drawn["row"].nunique() if legend else 0)
     finish(figure, title=f"Quality against bytes: {what}", x=x, y=y, theme=theme, height=height, legend=legend)
@@ -182,8 +194,9 @@ def _label_points(
         )  # fmt: skip
 
 
-def read_quality_against_bytes(points: pd.DataFrame, budget: str = "") -> str:
+def read_quality_against_bytes(points: pd.DataFrame, budget: str = "", axis: str = HELD) -> str:
     """What a dot is, the points that are best for their bytes, and which methods hold more bytes than others."""
+    points = with_axis(points, axis)
     shown = at_budget(points, budget)
     known = shown[(shown["method"] != "full") & shown["quality"].notna() & shown["live_bytes"].notna()]
     if known.empty:
@@ -193,7 +206,7 @@ def read_quality_against_bytes(points: pd.DataFrame, budget: str = "") -> str:
     dots = f"{ONE_PROMPT.capitalize()}: each dot is one run, without an interval" if count == 1 else many
     signs = "; ✓ right, ≈ nearly, ✗ wrong" if known["verdict"].isin(list(SIGNS)).any() else ""
     names, where = list(best_points(shown)["row" if budget else "label"]), f" at {budget}" if budget else ""
-    unequal = read_unequal_bytes(points, budget)
+    unequal = read_unequal_bytes(points, budget) if axis == HELD else ""
     end = f" {unequal}" if unequal else ""
     if not names:
         return f"{dots}{signs}. No run{where} has a right answer.{end}"

@@ -33,6 +33,7 @@ class Measurement:
     seconds: float
     prompt_seconds: float | None
     batch_rows: int
+    bytes_read: int | None = None  # none in older files
 
 
 Answers = Mapping[str, tuple[Answer, Measurement]]
@@ -41,6 +42,7 @@ Answers = Mapping[str, tuple[Answer, Measurement]]
 def mean_measurement(parts: Sequence[Measurement]) -> Measurement:
     """A prompt's measurement from its requests or windows: mean memory, total seconds, largest token counts."""
     count = len(parts)
+    read = [part.live_bytes if part.bytes_read is None else part.bytes_read for part in parts]
     prompt_seconds = [part.prompt_seconds for part in parts if part.prompt_seconds is not None]
     return Measurement(
         prompt_tokens=max(part.prompt_tokens for part in parts),
@@ -52,6 +54,7 @@ def mean_measurement(parts: Sequence[Measurement]) -> Measurement:
         seconds=sum(part.seconds for part in parts),
         prompt_seconds=sum(prompt_seconds) if prompt_seconds else None,
         batch_rows=max(part.batch_rows for part in parts),
+        bytes_read=sum(read) // count,
     )
 
 

@@ -12,13 +12,14 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
+from kvlab.methods import readings  # noqa: F401  a method's settings name one
 from kvlab.methods.core.method import Method, make_method, registered
 
 __all__ = ["Method", "make_method", "registered"]
 
 SHOWN = (
-    "full", "packed", "window", "random", "streaming_llm", "h2o", "snapkv", "pyramidkv", "adakv", "pyramidinfer",
-    "gvote", "tova", "keydiff", "key_norm", "lagkv", "kvzip", "kvcompose", "kvzap", "duoattention",
+    "full", "packed", "sparse", "window", "random", "streaming_llm", "h2o", "snapkv", "pyramidkv", "adakv",
+    "pyramidinfer", "gvote", "tova", "keydiff", "key_norm", "lagkv", "kvzip", "kvcompose", "kvzap", "duoattention",
     "attention_matching", "expected_attention", "criticalkv", "cap", "cur", "compactor", "qfilter", "simlayerkv",
     "rkv", "triattention", "morphkv", "raas", "lazyeviction", "chunkkv", "entropy_gated_chunkkv", "headkv", "nacl",
     "zsmerge", "kvmerger", "pyramid_pool", "cam", "d2o", "less", "keepkv", "simcalkv", "grkv", "asymkv", "kvslimmer",

@@ -142,12 +142,14 @@ def _furthest(runs: Sequence[Run], table: pd.DataFrame) -> Run | None:
 
 def text_table(table: pd.DataFrame) -> pd.DataFrame:
     """The headline table of a comparison as a person reads it, a row a run."""
+    reads = "reading" in table and table["reading"].ne("").any()
     columns = {
         "run": table["label"],
         "answer": [board_figures.verdict_text(row) for row in table.itertuples()] if "verdict" in table else None,
         "mean KL": [number(value) for value in table["mean_kl"]],
         "agrees": [percent(value) for value in table["top1_agreement"]],
         "live": [byte_size(value) if value == value else "not recorded" for value in table["live_bytes"].astype(float)],
+        "read a step": [byte_size(value) for value in table["bytes_read"].astype(float)] if reads else None,
         "of full": [percent(value) for value in table["live_ratio"]],
         "over budget": [board_figures.excess_text(value) if value == value else "–" for value in above]
         if (above := table["over_budget"].astype(float)).notna().any()

@@ -50,11 +50,13 @@ class MethodChoice(Strict):
     @model_validator(mode="before")
     @classmethod
     def _stored_is_no_reference(cls, fields: Any) -> Any:
-        """A full cache in a packed store is the method `packed`, not the reference."""
+        """A full cache in a packed store is the method `packed`, one that is read in part `sparse`: no reference."""
         if not isinstance(fields, dict) or fields.get("method") != "full":
             return fields
-        stored = (fields.get("hyper_parameters") or {}).get("store", "native") != "native"
-        return fields | {"method": "packed"} if stored else fields
+        given = fields.get("hyper_parameters") or {}
+        if given.get("read", "all") != "all":
+            return fields | {"method": "sparse"}
+        return fields | {"method": "packed"} if given.get("store", "native") != "native" else fields
 
     @property
     def preset(self) -> JsonValue:

@@ -16,7 +16,7 @@ from kvlab.trace.reader import Run
 from kvlab.trace.schema import RunRecord
 
 # Methods without published settings.
-WITHOUT_PAPER = ("full", "packed", "window", "random", "compose", "exactmerge", "exactmerge2")
+WITHOUT_PAPER = ("full", "packed", "sparse", "window", "random", "compose", "exactmerge", "exactmerge2")
 PRESET, PAPER = "preset", "paper"
 UNDER = "under "
 PUBLISHED = f"{UNDER}preset=paper"

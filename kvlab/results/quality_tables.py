@@ -22,7 +22,7 @@ ALL_TASKS = "all tasks"
 MOST_CELLS = 120
 NEEDLE = "needle"  # in the names of retrieval tasks
 PAIR = [*PROMPT, "question_aware"]
-BYTES = ("score", "live_bytes", "allocated_bytes", "kept")
+BYTES = ("score", "live_bytes", "bytes_read", "allocated_bytes", "kept")
 
 
 def labelled(rows: pd.DataFrame) -> pd.DataFrame:
@@ -99,18 +99,19 @@ def _gap(one: pd.DataFrame, other: pd.DataFrame, sign: float) -> Interval | None
     return paired_gap(one, other, PAIR, "score" if sign > 0 else "signed")
 
 
-def by_bytes(rows: pd.DataFrame) -> pd.DataFrame:
+def by_bytes(rows: pd.DataFrame, axis: str = "live_bytes") -> pd.DataFrame:
     """One row per arm and budget: mean score over tasks, mean bytes per prompt, and whether it is Pareto-optimal.
 
-    Only tasks where more is better and that all arms have, so that skipping hard tasks does not pay. Columns: `NAMES`,
-    score, live_bytes, allocated_bytes, kept with `_low` and `_high`, prompts, tasks, frontier.
+    `axis`: the bytes that count, live_bytes or bytes_read. Only tasks where more is better and that all arms have, so
+    that skipping hard tasks does not pay. Columns: `NAMES`,
+    score, live_bytes, bytes_read, allocated_bytes, kept with `_low` and `_high`, prompts, tasks, frontier.
     """
     table = labelled(with_measures(rows))
     table = table[table["metric"].map(higher_is_better)]
     asked_of = table.groupby("task")["arm"].nunique()
     table = table[table["task"].isin(asked_of[asked_of == asked_of.max()].index)]
     found = over_tasks(table, NAMES, BYTES)
-    return found.assign(frontier=_frontier(found["live_bytes"].to_numpy(float), found["score"].to_numpy(float)))
+    return found.assign(frontier=_frontier(found[axis].to_numpy(float), found["score"].to_numpy(float)))
 
 
 def _frontier(size: np.ndarray, score: np.ndarray) -> list[bool]:

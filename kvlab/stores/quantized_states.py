@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -71,6 +71,23 @@ class PackedStates:
         assert dim == 2
         return (self[:, :, first : first + size] for first in range(0, self.shape[2], size))
 
+    def at(self, index: Tensor) -> Tensor:
+        """The slots `index` (B, H, E), (B, H, E, d); only they are decoded."""
+        is_coded = index < self.room
+        native = _rows_at(self.native, (index - self.room).clamp_min(0)) if self.native.shape[2] else None
+        if not self.room:
+            assert native is not None
+            return native
+        place, size = index.clamp_max(self.room - 1), self.code.group
+        coded = {
+            name: _rows_at(tensor, place // size if name in self.code.shared else place)
+            for name, tensor in self.coded.items()
+        }
+        code = replace(self.code, group=1) if size > 1 else self.code  # type: ignore[type-var]
+        states = code.decode(coded, self.shape[3])
+        states = (states if self.mean is None else states + self.mean.float()).to(self.dtype)
+        return states if native is None else torch.where(is_coded[..., None], states, native)
+
     def products(self, query: Tensor, columns: slice) -> Tensor:
         """Dot products (B, H, r, c) float32 of `query` (B, H, r, d) float32 with the slots `columns`."""
         cut, native = self._split(columns)
@@ -127,6 +144,25 @@ States = Tensor | PackedStates
 def whole(states: States) -> Tensor:
     """All slots as a tensor."""
     return states.whole() if isinstance(states, PackedStates) else states
+
+
+def states_at(states: States, index: Tensor) -> Tensor:
+    """The slots `index` (B, H, E) of states (B, H, S, d), (B, H, E, d)."""
+    return states.at(index) if isinstance(states, PackedStates) else _rows_at(states, index)
+
+
+def _rows_at(states: Tensor, index: Tensor) -> Tensor:
+    """As `states_at`, for (B, H, S, ...). Whole rows are copied, which is several times as fast as a gather."""
+    batch, heads, (row, head, slot) = *states.shape[:2], states.stride()[:3]
+    last = states[0, 0, 0]
+    if not (slot and last.is_contiguous() and row % slot == 0 and head % slot == 0 and slot >= last.numel()):
+        own = index.view(*index.shape, *(1,) * last.dim()).expand(*index.shape, *last.shape)
+        return states.gather(2, own)
+    starts = torch.arange(batch, device=index.device)[:, None] * (row // slot)
+    starts = starts + torch.arange(heads, device=index.device) * (head // slot)
+    rows = (batch - 1) * (row // slot) + (heads - 1) * (head // slot) + states.shape[2]
+    flat = states.as_strided((rows, *last.shape), (slot, *last.stride()))
+    return flat.index_select(0, (index + starts[..., None]).flatten()).view(*index.shape, *last.shape)
 
 
 def parts(states: States) -> Iterator[tuple[slice, Tensor]]:

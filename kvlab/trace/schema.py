@@ -265,6 +265,7 @@ STEPS = pa.schema(
         ("regret", pa.float32()),  # true mass of tokens already dropped
         ("output_error", pa.float32()),  # ||o' - o|| / ||o|| against the shadow, mean over the group's query heads
         ("score_error", pa.float32()),  # relative error of the method's predicted score; null without prediction
+        ("unread_mass", pa.float32()),  # true mass of tokens in slots that the step left out; null without a reading
     ]
 )
 
@@ -307,6 +308,7 @@ MEMORY = pa.schema(
         ("allocated_bytes", pa.int64()),  # size of the tensors
         ("codes_bytes", pa.int64()),  # of that, codes of quantised slots; null for native slots
         ("scales_bytes", pa.int64()),  # and their scales, minima and norms
+        ("bytes_read", pa.int64()),  # by this decode step, index included; null: all that is live
         ("peak_bytes", pa.int64()),  # maximum of this layer, including uncompressed prefill states
     ]
 )

@@ -12,7 +12,7 @@ import torch
 
 from kvlab.bench import harness
 from kvlab.bench.bench import Bench
-from kvlab.bench.competitors import SlotContender
+from kvlab.bench.competitors import Load, SlotContender
 from kvlab.bench.device import Peaks, measure_peaks
 from kvlab.bench.models import BenchModel, open_model, random_model
 from kvlab.bench.modes import MEASURE
@@ -250,3 +250,34 @@ def test_a_merging_step_is_compared_with_eviction_of_the_same_budget_round_by_ro
     assert [(r.method, r.repeats) for r in found] == [("keepkv", 2)]
     assert found[0].median > 0
     assert not [r for r in measured(bench(mode="decode", choices=CHOICES)) if r.unit == "ratio"], "other budgets"
+
+
+def test_decode_times_the_attention_of_readings_beside_dense_attention(bench) -> None:
+    reads = {"read": "quest", "page": 4, "dense_layers": 0, "read_share": 0.25}
+    sparse = MethodChoice(method="sparse", budget=1.0, hyper_parameters=reads)
+    made = bench(mode="decode", choices=(*CHOICES, sparse))
+    rows = [row for row in measured(made) if row.figure.startswith("attention of a step")]
+    name = "sparse:read=quest:page=4:dense_layers=0:read_share=0.25"
+    assert [(row.figure, row.method, row.unit) for row in rows] == [
+        ("attention of a step", "full: torch attention", "ms/token"),
+        ("attention of a step", name, "ms/token"),
+        ("attention of a step / dense", name, "ratio"),
+    ]
+    assert all(row.median is not None and row.median > 0 for row in rows)
+    assert not [row for row in measured(bench(mode="decode", choices=CHOICES)) if "attention" in row.figure]
+
+
+def test_a_step_moves_the_bytes_that_a_reading_reads(bench) -> None:
+    quiet = bench(mode="decode", choices=CHOICES)
+    load = Load(1, 96)
+    half, whole = (
+        SlotContender(
+            quiet.model, load, quiet.request, MethodChoice(method="sparse", budget=1.0, hyper_parameters=given)
+        )
+        for given in ({"read": "oracle-topk", "read_share": 0.5}, {})
+    )
+    for racer in (half, whole):
+        with racer.at_work():
+            racer.prepare()
+            racer.step()
+    assert 0.45 * whole.live_bytes < half.live_bytes < 0.55 * whole.live_bytes

@@ -111,7 +111,8 @@ def test_masses_are_probabilities(runs: dict[str, Run], name: str) -> None:
         np.testing.assert_allclose(given.sum(-1), 1.0, atol=5e-3)
     if name in ("kvzap-threshold", "simlayerkv"):  # their windows hold all of so short a prompt
         assert not (steps["evicted"] + steps["merged"]).any()
-    if name in ("full", "packed", "kvzap-threshold", "simlayerkv"):  # with the native store, packed is the full cache
+    # with the native store, packed is the full cache
+    if name in ("full", "packed", "sparse", "kvzap-threshold", "simlayerkv"):
         assert steps["output_error"].max() < 1e-4
     else:
         assert steps["output_error"].max() > 1e-3

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from kvlab.common.errors import UserError
-from kvlab.methods.core.method import LEAST, MOST, MOST_WHOLE, make_method, registered
+from kvlab.methods.core.checked_numbers import LEAST, MOST, MOST_WHOLE
+from kvlab.methods.core.method import make_method, registered
 
 
 def numbers() -> Iterator[tuple[str, str, dict[str, Any]]]:

@@ -19,7 +19,7 @@ from kvlab.models.load import prepare
 from tests.families import ON_ANY_MODEL, tiny_model
 from tests.methods.merging import ROTARY, Layer, column_mass, prompt
 
-METHODS = [name for name in registered() if name not in ("full", "packed", "compose", "exactmerge")]
+METHODS = [name for name in registered() if name not in ("full", "packed", "sparse", "compose", "exactmerge")]
 BUDGET, TOKENS = 14, 40
 ALL = {part: [name for name in names if name != "exactmerge"] for part, names in choices().items()}
 

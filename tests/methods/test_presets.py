@@ -20,7 +20,7 @@ from kvlab.methods.core.method import Method
 from kvlab.methods.core.published_settings import Preset
 
 PACKAGE = Path(kvlab.__file__).parent
-WITHOUT_PAPER = {"full", "packed", "window", "random", "compose"}  # nobody published settings of these
+WITHOUT_PAPER = {"full", "packed", "sparse", "window", "random", "compose"}  # nobody published settings of these
 OWN = {"exactmerge", "exactmerge2"}
 METHODS = [method for name, method in registered().items() if name not in WITHOUT_PAPER]
 PRESETS = [(method, name) for method in METHODS for name in method.presets]

@@ -17,19 +17,32 @@ from kvlab.cli import commands
 from kvlab.engine import compare
 from kvlab.methods import registered
 from kvlab.methods.composition.choices import choices
+from kvlab.methods.readings import reading_of
 from kvlab.plugins.load import FILES as FILES_NAMED
 from kvlab.plugins.load import load_plugins
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace.reader import open_run
 from tests.families import tiny_folder
+from tests.methods.reading_loops import held
 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "writing-a-method.md").read_text()
+READINGS_GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "readings.md").read_text()
 FILES = {found[1]: found[2] for found in re.finditer(r"```python\n# (\w+)\.py\n(.*?)```", GUIDE, re.S)}
 COMMANDS = re.findall(r"^    (kvlab .+)$", GUIDE, re.M)
 
 
 def test_the_guide_has_what_is_tested() -> None:
     assert list(FILES) == ["shortest", "parts", "more"] and len(COMMANDS) == 5
+
+
+def test_the_reading_of_its_own_guide_reads_the_newest_slots(plugin: Callable[..., Path]) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", READINGS_GUIDE, re.S)
+    plugin(code, "newest")
+    reading = reading_of("newest/share=0.5")
+    assert reading is not None
+    query, table = held(slots=10)
+    slots = reading.choose(query, table, reading.index(table)).slots
+    assert sorted(slots[1, 1, 0].tolist()) == [5, 6, 7, 8, 9]
 
 
 def test_its_files_load_and_bring_what_they_say(plugin: Callable[..., Path]) -> None:

@@ -42,10 +42,10 @@ def renamed(table: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
 def headline(runs: Sequence[RunLike]) -> pd.DataFrame:
     """One row per run: bytes after the last step and their share of the full cache's, speed, and closeness to it.
 
-    Nothing is rounded. `over_budget` is the share by which live bytes exceed the budget's; `speed_ratio_doubt` says why
-    the speed ratio is unreliable, if it is. Bytes and speed of the full cache come from the run of method `full`;
-    without one, bytes are computed from the model's shape and the speed ratio is empty. KL in nats per token of the
-    forced continuation, a mean over `mean_tokens` tokens; `prompts` is 1.
+    Nothing is rounded. `reading` is empty for runs that read everything. `over_budget` is the share by which live bytes
+    exceed the budget's; `speed_ratio_doubt` says why the speed ratio is unreliable, if it is. Bytes and speed of the
+    full cache come from the run of method `full`; without one, bytes are computed from the model's shape and the speed
+    ratio is empty. KL in nats per token of the forced continuation, a mean over `mean_tokens` tokens; `prompts` is 1.
     """
     full = next((run for run in runs if run.record.method == "full"), None)
     speeds = [speed_of(run.record) for run in runs]
@@ -64,7 +64,9 @@ def _row(
         "label": label,
         "method": record.method,
         "budget": Budget(record.budget).words,
+        "reading": str(record.hyper_parameters.get("read", "")),
         **_bytes(run, whole),
+        "unread_mass": _unread(run),
         "over_budget": over_budget(run),
         "tokens_per_second": speed.rate,
         **speed.columns(),
@@ -85,19 +87,36 @@ def _row(
 
 
 def _bytes(run: RunLike, there: pd.DataFrame | None) -> Mapping[str, float | None]:
-    """Bytes after the last step and their shares of the full cache's bytes (`there`, per step, or computed)."""
+    """Bytes after the last step and their shares of the full cache's bytes (`there`, per step, or computed).
+
+    `bytes_read` is the mean over the decode steps.
+    """
     names = ("live_bytes", "allocated_bytes")
     if run.memory.empty:
-        return dict.fromkeys((*names, "live_ratio", "allocated_ratio"))
-    last = over_steps(run.memory[run.memory["step"] == run.memory["step"].max()], run.record).iloc[-1]
+        return dict.fromkeys((*names, "bytes_read", "live_ratio", "allocated_ratio"))
+    steps = over_steps(run.memory, run.record)
+    last, decoded = steps.iloc[-1], steps[steps["step"] > 0]
+    read = float(decoded["bytes_read"].mean()) if len(decoded) else float(last["bytes_read"])
     whole = {name: float(last["full_bytes"]) for name in names}
     if there is not None:
         at_step = there[there["step"] <= last["step"]]
         whole = {name: float(at_step[name].iloc[-1]) for name in names} if len(at_step) else whole
     sizes = {name: float(last[name]) for name in names}
-    return sizes | {
-        name.replace("bytes", "ratio"): sizes[name] / whole[name] if whole[name] else None for name in names
-    }
+    return (
+        sizes
+        | {"bytes_read": read}
+        | {name.replace("bytes", "ratio"): sizes[name] / whole[name] if whole[name] else None for name in names}
+    )
+
+
+def _unread(run: RunLike) -> float | None:
+    """Attention that the full cache gives to slots that a step left out, mean over steps, layers and KV heads.
+
+    None for a run without a reading, or one recorded without attention.
+    """
+    if "read" not in run.record.hyper_parameters or run.record.level != "full":
+        return None
+    return _mean(run.steps["unread_mass"])
 
 
 def over_budget(run: RunLike) -> float | None:

@@ -16,16 +16,21 @@ def full_bytes_per_token(record: RunRecord) -> int:
 
 
 def over_steps(memory: pd.DataFrame, record: RunRecord) -> pd.DataFrame:
-    """One row per step, bytes summed over layers: live, allocated, peak, and full (uncompressed cache, computed).
+    """One row per step, bytes summed over layers: live, read, allocated, peak, and full (uncompressed cache, computed).
 
+    Runs without a reading, and older ones, read in every step what they hold.
     In the prefill one layer at a time is uncompressed: `peak` is a layer's peak plus what the others have allocated.
     """
     layers = memory.assign(
         full_bytes=memory["logical_tokens"] * full_bytes_per_token(record),
         extra=memory["peak_bytes"] - memory["allocated_bytes"],
+        bytes_read=memory["bytes_read"].fillna(memory["live_bytes"])
+        if "bytes_read" in memory
+        else memory["live_bytes"],
     )
     table = layers.groupby("step").agg(
         live_bytes=("live_bytes", "sum"),
+        bytes_read=("bytes_read", "sum"),
         allocated_bytes=("allocated_bytes", "sum"),
         extra=("extra", "max"),
         full_bytes=("full_bytes", "sum"),

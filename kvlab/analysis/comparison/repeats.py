@@ -19,7 +19,7 @@ from kvlab.common.intervals import Interval, mean_intervals, share_interval
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import Labels
 
-MEASURES = ("mean_kl", "kl_answer", "top1_agreement", "live_bytes", "live_ratio", "over_budget")
+MEASURES = ("mean_kl", "kl_answer", "top1_agreement", "live_bytes", "bytes_read", "live_ratio", "over_budget")
 LEVEL = 0.05  # of the sign test, divided among the rivals of one group (Bonferroni)
 CELL = ["row", "column"]
 NOT_ASKED = "not asked"  # verdict for a prompt without an answer

@@ -12,19 +12,20 @@ from kvlab.analysis.comparison.repeats import Batch
 from kvlab.analysis.comparison.verdict import KINDS
 
 KL, SHARE = "mean_kl", "share"  # measures of quality: nats per token (less is better), share of right answers
-POINT = ["label", "method", "row", "column", "live_bytes", "quality", "low", "high", "prompts", "verdict", "measure"]
+HELD, READ = "live_bytes", "bytes_read"  # which bytes are compared: held at the end, or read by a decode step
+POINT = ["label", "method", "row", "column", HELD, READ, "quality", "low", "high", "prompts", "verdict", "measure"]
 UNEQUAL = 0.05  # bytes above the median of the same budget that are worth a sentence
 
 
 def run_points(table: pd.DataFrame, places: Sequence[tuple[str, str]]) -> pd.DataFrame:
     """One row per run of one prompt, from `headline` or `verdicts` and the runs' places on the board.
 
-    Columns: label, method, row and column (method with settings, and budget), live_bytes, quality (mean KL in nats per
-    token) with low and high (empty for a single prompt), prompts, verdict ("" without an answer), measure.
+    Columns: label, method, row and column (method with settings, and budget), live_bytes, bytes_read, quality (mean KL
+    in nats per token) with low and high (empty for a single prompt), prompts, verdict ("" without an answer), measure.
     """
     rows, columns = zip(*places, strict=True) if len(places) else ((), ())
     points = table[["label", "method", "prompts"]].assign(
-        row=list(rows), column=list(columns), live_bytes=table["live_bytes"].astype(float),
+        row=list(rows), column=list(columns), live_bytes=table[HELD].astype(float), bytes_read=_read(table),
         quality=table["mean_kl"].astype(float), low=np.nan, high=np.nan, measure=KL,
         verdict=table.get("verdict", ""),
     )  # fmt: skip
@@ -39,8 +40,9 @@ def batch_points(batch: Batch) -> pd.DataFrame:
     """
     measure, count = (SHARE, "n") if batch.is_asked else (KL, "ended")
     cells = batch.cells
-    names = {"quality": measure, "low": f"{measure}_low", "high": f"{measure}_high", "live_bytes": "live_bytes"}
+    names = {"quality": measure, "low": f"{measure}_low", "high": f"{measure}_high", HELD: HELD}
     values = {name: cells[column].astype(float) for name, column in names.items()} if len(cells) else {}
+    values |= {READ: _read(cells)} if len(cells) else {}
     points = pd.DataFrame(
         {name: cells[name] for name in ("label", "method", "row", "column")} | values | {"prompts": cells[count]}
     ) if len(cells) else pd.DataFrame(columns=POINT)  # fmt: skip
@@ -49,14 +51,34 @@ def batch_points(batch: Batch) -> pd.DataFrame:
     return points.assign(verdict="", measure=measure)[POINT]
 
 
+def _read(table: pd.DataFrame) -> pd.Series:
+    """Bytes read by a decode step; where they are not known, those held."""
+    return pd.to_numeric(table[READ] if READ in table else table[HELD]).astype(float)
+
+
+def reads_less(points: pd.DataFrame) -> bool:
+    """Whether a run reads fewer bytes than it holds, which only one with a reading does.
+
+    The mean over the steps of a cache that grows is below its end too; the full cache says by how much.
+    """
+    ratio = (_read(points) / points[HELD]).to_numpy(float)
+    full = ratio[(points["method"] == "full").to_numpy()]
+    return len(full) > 0 and bool((ratio < 0.9 * full.min()).any())
+
+
+def with_axis(points: pd.DataFrame, axis: str) -> pd.DataFrame:
+    """The points with the bytes to compare, `HELD` or `READ`, as live_bytes."""
+    return points.assign(live_bytes=_read(points)) if axis == READ else points
+
+
 def _full_point(batch: Batch, measure: str) -> pd.DataFrame:
     full = batch.prompts[batch.prompts["method"] == "full"]
     if full.empty:
         return pd.DataFrame()
     judged = batch.references[batch.references["reference"].isin(KINDS[:3])]["reference"]
     quality = float((judged == "right").mean()) if measure == SHARE else 0.0
-    size = pd.to_numeric(full["live_bytes"]).astype(float).mean()
-    line = {"label": "full cache", "method": "full", "row": "full", "column": OWN_BUDGET, "live_bytes": size}
+    sizes = {HELD: pd.to_numeric(full[HELD]).astype(float).mean(), READ: _read(full).mean()}
+    line = {"label": "full cache", "method": "full", "row": "full", "column": OWN_BUDGET, **sizes}
     return pd.DataFrame([line | {"quality": quality, "low": np.nan, "high": np.nan, "prompts": len(full)}])
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from kvlab.bench.bench import Bench, decode_rows, loads, ratio_row
 from kvlab.bench.competitors import Contender, Load, SlotContender, contenders
+from kvlab.bench.modes.attention import attention_rows
 from kvlab.bench.race import Outcome
 from kvlab.bench.rows import Row
 from kvlab.bench.targets import EVICTION, OVER_EVICTION, OVER_SAME_LAYERS, evicting
@@ -14,12 +15,13 @@ from kvlab.requests.compare import MethodChoice
 
 
 def measure(bench: Bench) -> Iterator[Row]:
-    """Every method and full cache at each batch and context, in turns."""
+    """Every method and full cache at each batch and context, in turns; of readings also the attention alone."""
     for load in loads(bench.request):
         racers = contenders(bench.model, load, bench.request)
         outcomes = bench.race(racers)
         yield from decode_rows(bench, racers, outcomes)
         yield from over_eviction(bench, racers, outcomes)
+        yield from attention_rows(bench, load)
 
 
 def over_eviction(bench: Bench, racers: Sequence[Contender], outcomes: Sequence[Outcome]) -> Iterator[Row]:

@@ -14,10 +14,11 @@ from kvlab.attention.pass_view import PassSeen
 from kvlab.cache.settings import LayerSettings
 from kvlab.cache.table.apply_plan import TableSnapshot
 from kvlab.cache.table.slot_table import SlotTable
-from kvlab.methods.core.in_place import LEAVE_NO_TRACE
+from kvlab.methods.core.in_place import EVICT, LEAVE_NO_TRACE
 from kvlab.methods.core.inplace_work import Work
 from kvlab.methods.core.packed_size import native_slots
 from kvlab.methods.core.plan import Plan
+from kvlab.methods.core.reading import Index
 from kvlab.methods.core.view import Slots, View
 from kvlab.requests.budget import UNLIMITED, Sizes
 from kvlab.stores import store_bytes
@@ -45,6 +46,10 @@ class Bucket:
             table.slots.keys.shape[:2], device=table.slots.keys.device
         )  # votes lost to eviction
         self.guard_activations = torch.zeros_like(self.evicted_votes)
+        self.index: Index | None = None  # of the reading, over the table's slots; None: to be built
+        self.index_counts = False  # the index has sums over slots, which change when one leaves
+        self.indexed: object = None  # the table's arrangement when the index was current
+        self.last_read: Tensor | None = None  # (N, W) bytes that the last decode step read, with a reading
         # (key, kernel input) of the last in-place decision
         self.last_work: tuple[tuple[object, ...], Work | None] = (), None
 
@@ -74,6 +79,8 @@ class Bucket:
         after = table.after(slots, plan, view.seen.rotary)
         table.weighted = table.weighted or plan.edges is not None or plan.log_mass is not None
         table.store_head_state(plan.head_state or {})
+        if plan.edges is not None or plan.new_keys is not None or self.index_counts:
+            self.index = None  # of keys that have changed; evicted slots are hidden by the bias
         return Decision(view, plan, before, after)
 
     def work_key(self) -> tuple[object, ...]:
@@ -91,6 +98,8 @@ class Bucket:
         assert self.quota is not None
         self.table.occupied = min(self.table.occupied, self.quota.largest)
         self.table.is_dense, self.table.weighted = False, self.table.weighted or work.kind not in LEAVE_NO_TRACE
+        if work.kind != EVICT or self.index_counts:
+            self.index = None
         if work.left is not None:
             self.table.note_freed(work.left, work.full)
 
@@ -117,6 +126,7 @@ class Bucket:
         """Select, repeat or permute streams."""
         self.table.map_rows(change)
         self.evicted_votes, self.guard_activations = change(self.evicted_votes), change(self.guard_activations)
+        self.index = None if self.index is None else {name: change(part) for name, part in self.index.items()}
         if self.quota is not None:
             self.quota.map_rows(change(self.quota.slots))
 

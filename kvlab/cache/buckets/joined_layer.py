@@ -77,6 +77,17 @@ class JoinedPass(PassSeen):
         found = [seen.logits_at_slots(part)[:, :, :, 0].transpose(2, 3) for seen, part in pairs]  # (N, W, S, G)
         return slots.streams.join_padded(found).transpose(2, 3)[:, :, :, None].contiguous()
 
+    def kept_mass(self, slots: int) -> Tensor | None:
+        """As for a single table, if a reading left slots out; else the parts are evaluated again."""
+        if any(part.read is None for part in self.parts):
+            return None
+        return self.slots.streams.join_padded([part.last_mass() for part in self.parts])
+
+    def share_read(self) -> Tensor | None:
+        """As for a single table."""
+        shares = [part.share_read() for part in self.parts]
+        return None if any(share is None for share in shares) else self.slots.streams.join_padded(shares)
+
     def __getattribute__(self, name: str) -> Any:
         value = super().__getattribute__(name)
         return self.slots.keys if value is None and name == "key" else value

@@ -35,7 +35,7 @@ def settled(streams: Streams, buckets: list[Bucket], settings: LayerSettings) ->
         flat = [length for stream in own for length in stream]
         most = None if bucket.quota is None else bucket.quota.largest
         packed = bucket.table.packed(order_by_position(bucket.table.slots), _room(settings, most, max(flat)), flat)
-        bucket.table = _stored(packed, settings)
+        bucket.table, bucket.index = _stored(packed, settings), None
     return streams, buckets
 
 

@@ -17,6 +17,7 @@ from kvlab.cache.buckets.joined_layer import join_passes
 from kvlab.cache.layers.blockwise import BlockwiseAttention
 from kvlab.cache.layers.decisions import decide
 from kvlab.cache.layers.layer_state import LayerState, UnboundedLayer
+from kvlab.cache.layers.reading import attend_read, note_bytes_read, note_everything_read, reading_of_step
 from kvlab.cache.layers.second_pass_queries import check_second_pass, note_second_pass
 from kvlab.cache.table.head_index import NewToken, Streams
 from kvlab.cache.table.slot_table import SlotTable
@@ -148,7 +149,16 @@ class CompressedLayer(LayerState, UnboundedLayer):
             for place, one in enumerate(seen):
                 one.members = partial(self.streams.heads_in, place)
         every_step = self.settings.pipeline.score.every_step
-        output = self.streams.join([b.attend(s, every_step) for b, s in zip(self.buckets, seen, strict=True)])
+        reading = None if completes_prompt or incomplete else reading_of_step(self, rows)
+        pairs = enumerate(zip(self.buckets, seen, strict=True))
+        if reading is not None:
+            output = self.streams.join([attend_read(self, reading, place, *pair) for place, pair in pairs])
+        else:
+            output = self.streams.join([bucket.attend(part, every_step) for _, (bucket, part) in pairs])
+            if self.settings.reading is not None:
+                note_everything_read(self, 1 if rows == 1 and not (completes_prompt or incomplete) else 2)
+        if self.settings.reading is not None:
+            note_bytes_read(self)
         if self.settings.in_second_pass:
             note_second_pass(self, seen[0])
         elif incomplete:

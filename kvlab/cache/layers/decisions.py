@@ -156,7 +156,7 @@ def conclude(
     if over:
         with settings.clock(moment.phase, layer.device):
             _compress(layer, _views(layer, seen, moment, _rated(layer, visible)), due, reported, moment)
-    elif moment.is_prompt and (settings.store.packs or (settings.compresses and not layer.buckets[0].table.is_dense)):
+    elif moment.is_prompt and (settings.store.packs or (_frees(settings) and not layer.buckets[0].table.is_dense)):
         layer.streams, layer.buckets = settled(layer.streams, layer.buckets, settings)  # frees padding
     elif completes_prompt:
         layer.buckets[0].table.detach()
@@ -165,6 +165,11 @@ def conclude(
             table.pack_gathered()
     if moment.due:
         layer.waiting = 0
+
+
+def _frees(settings: LayerSettings) -> bool:
+    """Whether padding leaves the table after the prompt. Under a reading too: pages then begin where a row begins."""
+    return settings.compresses or settings.reading is not None
 
 
 def _run_kernels(layer: LayerState, seen: Sequence[PassSeen], moment: Moment) -> list[bool]:

@@ -46,6 +46,8 @@ class LayerState:
         self.prompt_end = 0  # `cumulative_length` at the end of the prompt
         self.lengths: list[int] = []  # real tokens of each row, on the host
         self.announced: list[int] = []  # real tokens of each row of a prompt processed in blocks
+        self.bytes_read: Tensor | None = None  # of one row in all decode steps since the prompt, under a reading
+        self.steps_read = 0
         self.waiting = 0  # tokens appended since the last decision
         self.prompt_settled = False  # the decision about the prompt was made
         self.references: References | None = None  # queries of a second pass, until the decision
@@ -101,8 +103,23 @@ class LayerState:
         return (sum(part["codes"] for part in parts), sum(part["scales"] for part in parts)) if parts else (None, None)
 
     def table_bytes(self) -> int:
-        """Bytes of all tables, metadata included."""
-        return sum(table.table_bytes() for table in self.tables)
+        """Bytes of all tables, metadata and the reading's index included."""
+        return sum(table.table_bytes() for table in self.tables) + self.index_bytes()
+
+    def index_bytes(self) -> int:
+        """Bytes of the reading's index; 0 without one."""
+        return sum(part.nbytes for bucket in self.buckets for part in (bucket.index or {}).values())
+
+    def last_read(self) -> Tensor | None:
+        """Bytes (B, H) that the last decode step read from each head; None if it read everything or none was made."""
+        parts = [bucket.last_read for bucket in self.buckets]
+        return None if any(part is None for part in parts) else self.streams.join([p for p in parts if p is not None])
+
+    def mean_bytes_read(self) -> int | None:
+        """Bytes that a decode step reads, mean over the steps; None if every step reads what the layer holds."""
+        if self.bytes_read is None:
+            return None
+        return round(float(self.bytes_read) * len(self.lengths) / self.steps_read)
 
     def seen_again(self, seen: PassSeen) -> PassSeen:
         """The prompt's pass over the table's current tensors; heads are equally long before their first decision."""

@@ -60,6 +60,11 @@ class PackedTable(SlotTable):
 
     # reading
 
+    @property
+    def arrangement(self) -> tuple[int, ...]:
+        """Packing moves slots from the native part into the encoded one."""
+        return self.room, self.used, self.width - self.occupied
+
     def states(self) -> tuple[PackedStates, PackedStates]:
         """(keys, values) of the first `width` slots."""
         return self._packed_states("keys", self.width), self._packed_states("values", self.width)
@@ -105,7 +110,7 @@ class PackedTable(SlotTable):
     def append_one(self, token: NewToken, bucket: int, extra: Mapping[str, Tensor | float]) -> None:
         """Write one token per head after the native slots, encoding full groups first."""
         keys, values, position = token.of_table(bucket)
-        self.left_bytes = 0
+        self.left_bytes, self.ends_with_newest = 0, True
         if self.width - self.room >= self._stays + self.scheme.lot:
             self.pack_gathered()
         self._make_room(1, self.scheme.lot)

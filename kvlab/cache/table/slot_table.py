@@ -35,6 +35,7 @@ class SlotTable:
         self.columns = columns
         self.width = self.occupied = first.keys.shape[2]
         self.is_dense = True
+        self.ends_with_newest = True  # the host knows that the newest token is in the last slot
         self.weighted = False
         self.head_state: dict[str, Tensor] = {}  # (B, H, ...) the method's per-head state
         self.never = first.keys.new_full((), NEVER, dtype=torch.float32)  # a device constant, created once
@@ -58,6 +59,11 @@ class SlotTable:
     def capacity(self) -> int:
         """Allocated slots per head."""
         return self.slots.keys.shape[2]
+
+    @property
+    def arrangement(self) -> tuple[int, ...]:
+        """Changes when slots move within the table, outside decisions."""
+        return ()
 
     def states(self) -> tuple[States, States]:
         """(keys, values) of the first `width` slots."""
@@ -134,7 +140,7 @@ class SlotTable:
 
         Uses the streams of `token` in `bucket`; `extra` is the method's state of a new slot.
         """
-        self.left_bytes = 0
+        self.left_bytes, self.ends_with_newest = 0, False
         freed, self._freed = self._freed, None
         if freed is not None and not is_recording():  # a replayed step would write to the same slot again
             self._refill = self._refill or Refill(self.slots, extra)
@@ -146,6 +152,7 @@ class SlotTable:
             self._make_room(1, room_to_grow(self.width))
             self.width += 1
         if self.is_dense:
+            self.ends_with_newest = True
             free = torch.full((*keys.shape[:2], 1), self.occupied, dtype=torch.int64, device=keys.device)
         else:  # the first invalid slot
             free = self.slots.position[:, :, : self.width].argmin(-1, keepdim=True)

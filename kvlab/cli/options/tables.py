@@ -21,6 +21,8 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "label": ("run", str),
     "verdict": ("answer", str),
     "live_bytes": ("live kB", lambda value: f"{value / 1000:,.0f}"),
+    "bytes_read": ("read kB a step", lambda value: f"{value / 1000:,.0f}"),
+    "unread_mass": ("mass not read", lambda value: f"{100 * value:.1f} %"),
     "live_ratio": ("of full", lambda value: f"{100 * value:.0f} %"),
     "allocated_bytes": ("allocated kB", lambda value: f"{value / 1000:,.0f}"),
     "speed": ("tokens/s", str),
@@ -29,6 +31,9 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "first_divergence": ("own text differs at token", lambda value: f"{value:.0f}"),
     "status": ("status", str),
 }
+
+
+OF_READINGS = ("bytes_read", "unread_mass")
 
 
 def print_batch(cells: pd.DataFrame) -> None:
@@ -65,9 +70,9 @@ def _mean(row: dict[Any, Any], name: str, digits: int = 3) -> str:
 
 def print_headline(frame: pd.DataFrame) -> None:
     """Print one line per run: bytes, speed, closeness to the full cache."""
-    columns = {
-        name: column for name, column in COLUMNS.items() if name in frame
-    }  # without an answer there is no verdict
+    reads = "reading" in frame and frame["reading"].ne("").any()
+    shown = (name for name in COLUMNS if name in frame and (reads or name not in OF_READINGS))
+    columns = {name: COLUMNS[name] for name in shown}  # without an answer there is no verdict
     table = Table(*[title for title, _ in columns.values()], caption=_caption(frame), caption_justify="left")
     for _, row in frame.iterrows():
         cells = [(row[name], show) for name, (_, show) in columns.items()]

@@ -26,6 +26,7 @@ from kvlab.engine.recording.step_errors import (
     mass_columns,
     non_finite,
     rows_by_position,
+    unread_mass,
 )
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import Slots, View
@@ -113,6 +114,8 @@ class Recorder:
         layer.given = given_answer(slots, seen, output)
         columns = layer.shadow.columns(slots)
         layer.columns |= mass_columns(slots, columns, layer.shadow, layer.given, layer.truth)
+        if (read := seen.share_read()) is not None:
+            layer.columns["unread_mass"] = unread_mass(slots, columns, read, layer.shadow, layer.truth)
         if self.step > 0:
             self._note_prediction(layer, slots, layer.given)
         if self._keeps_rows(layer_idx):

@@ -21,6 +21,7 @@ from kvlab.trace import RunWriter
 LEFT = "left"  # evicted or merged; separated when the rows are written
 LIVE, MOST, GUARDED, BUDGET = "live_slots", "max_votes", "guard_activations", "budget_slots"
 SAVED = "saved_bytes"  # by a packing store
+READ = "bytes_read"  # by this decode step, under a reading
 TABLES = (LIVE, MOST, GUARDED)
 
 
@@ -76,7 +77,7 @@ class PendingRows:
 
         Tables are not read if in-place decisions reported `counts` of all layers.
         """
-        if any(reported is None for reported in counts):
+        if any(reported is None for reported in counts) or layers[0].settings.reading is not None:
             self.counted.append(_counted(layers))
             pairs = zip(columns, counts, strict=True)
             columns = [own if reported is None else _columns_of(reported) for own, reported in pairs]
@@ -104,7 +105,8 @@ class PendingRows:
                 columns |= {name: count[written : written + len(group)] for name, count in counts.items()}
                 written += len(group)
             self.writer.append("steps", self._step_columns(group, columns))
-            self.writer.append("memory", _memory_columns(group, columns[LIVE], columns.get(SAVED)))
+            sizes = _memory_columns(group, columns[LIVE], columns.get(SAVED), columns.get(READ))
+            self.writer.append("memory", sizes)
 
     def _reported(self, group: list[_Noted]) -> dict[str, np.ndarray]:
         """Columns (rows, H) from in-place counts: one slot per head left, and no guard was active."""
@@ -124,7 +126,7 @@ class PendingRows:
             "layer": [row.layer for row in group],
             "tokens_seen": [row.tokens_seen for row in group],
         }
-        columns = {name: values for name, values in given.items() if name not in (LEFT, SAVED)}
+        columns = {name: values for name, values in given.items() if name not in (LEFT, SAVED, READ)}
         columns |= {name: np.repeat(values, heads).reshape(-1, heads) for name, values in own.items()}
         columns["head"] = np.tile(np.arange(heads), (len(group), 1))
         columns["evicted"] = given[LEFT] - given["merged"]
@@ -143,12 +145,13 @@ class PendingRows:
     def _tables(self, layer: CompressedLayer) -> _Held:
         """Sizes of the tables, recomputed only when a table was created, grown or given head state."""
         tables = layer.tables
-        key = tuple((id(table), table.capacity, len(table.head_state)) for table in tables)
+        index = layer.index_bytes()
+        key = (index, *((id(table), table.capacity, len(table.head_state)) for table in tables))
         if layer.layer_idx not in self._held or self._held[layer.layer_idx][0] != key:
             held = _Held(
                 max(table.capacity for table in tables),
                 tables[0].slot_bytes(),
-                sum(table.head_bytes() for table in tables),
+                sum(table.head_bytes() for table in tables) + index,
                 layer.table_bytes(),
                 *layer.packed_bytes(),
             )
@@ -180,25 +183,36 @@ def _counted(layers: Sequence[CompressedLayer]) -> dict[str, Tensor]:
         valid = torch.cat([table.valid() for table in tables])
         votes = torch.cat([table.slots.votes for table in tables])
         joined = tables[0].slots.with_columns(valid=valid, votes=votes)
-        return {LIVE: joined.live(), MOST: joined.most_votes(), GUARDED: torch.cat(guarded), **_saved(layers)}
+        return {LIVE: joined.live(), MOST: joined.most_votes(), GUARDED: torch.cat(guarded), **_beside(layers)}
     device = guarded[0].device
     live, most = ([layer.per_head(read) for layer in layers] for read in (Slots.live, Slots.most_votes))
     counts = zip(TABLES, (live, most, guarded), strict=True)
-    return {name: torch.cat([count.to(device) for count in each]) for name, each in counts} | _saved(layers)
+    return {name: torch.cat([count.to(device) for count in each]) for name, each in counts} | _beside(layers)
 
 
-def _saved(layers: Sequence[CompressedLayer]) -> dict[str, Tensor]:
-    """Bytes per head that a packing store saves against native slots."""
-    if not layers[0].settings.store.packs:
-        return {}
-    device = layers[0].guard_activations.device
-    return {SAVED: torch.cat([layer.saved_bytes().to(device) for layer in layers])}
+def _beside(layers: Sequence[CompressedLayer]) -> dict[str, Tensor]:
+    """Bytes per head that a packing store saves against native slots, and those that a reading read."""
+    settings, device = layers[0].settings, layers[0].guard_activations.device
+    found = {SAVED: [layer.saved_bytes() for layer in layers]} if settings.store.packs else {}
+    if settings.reading is not None:
+        found[READ] = [_read_of(layer) for layer in layers]
+    return {name: torch.cat([part.to(device) for part in parts]) for name, parts in found.items()}
 
 
-def _memory_columns(group: list[_Noted], live: np.ndarray, saved: np.ndarray | None) -> dict[str, list]:
+def _read_of(layer: CompressedLayer) -> Tensor:
+    """Bytes (B, H) read in this step; NaN for a prompt."""
+    read = layer.last_read()
+    return torch.full_like(layer.guard_activations, torch.nan) if read is None else read.float()
+
+
+def _memory_columns(
+    group: list[_Noted], live: np.ndarray, saved: np.ndarray | None, read: np.ndarray | None
+) -> dict[str, list]:
     slots = live.astype(np.int64).sum(1)
     less = np.zeros_like(slots) if saved is None else saved.astype(np.int64).sum(1)
+    total = np.full(len(group), np.nan) if read is None else read.astype(np.float64).sum(1)
     return {
+        "bytes_read": [None if np.isnan(size) else round(size) for size in total],
         "step": [row.step for row in group],
         "layer": [row.layer for row in group],
         "logical_tokens": [row.tokens_seen for row in group],

@@ -46,9 +46,9 @@ def mixed(mass: Tensor, values: Tensor) -> Tensor:
 
 def given_answer(slots: Slots, seen: PassSeen, output: Tensor) -> Answer:
     """The last query's result as attention gave it (`output` (1, Hq, q, d)) in float32, else evaluated again."""
-    mass = seen.kept_mass(slots.valid.shape[2])
-    if mass is not None and output.dtype == torch.float32:
-        return Answer(mass[0], output[0, :, 0])
+    mass, left_out = seen.kept_mass(slots.valid.shape[2]), seen.share_read() is not None
+    if mass is not None and (left_out or output.dtype == torch.float32):  # what was not read cannot be evaluated again
+        return Answer(mass[0], output[0, :, 0].float())
     return answer(slots, seen, seen.kept_logits(slots.valid.shape[2]))
 
 
@@ -75,6 +75,12 @@ def mass_columns(slots: Slots, columns: Tensor, shadow: Shadow, given: Answer, t
         "regret": dropped,
         "output_error": relative_error(given.output, truth.output, heads),
     }
+
+
+def unread_mass(slots: Slots, columns: Tensor, read: Tensor, shadow: Shadow, truth: Answer) -> Tensor:
+    """(H,) true mass of tokens in slots that this step left out; `read` (1, H, S): share of query heads that read."""
+    by_name = truth.mass.new_zeros(len(truth.mass), shadow.capacity + 1).scatter_add_(1, shadow.owned(), truth.mass)
+    return (by_name.gather(1, columns) * slots.valid[0] * (1 - read[0])).sum(-1)
 
 
 def relative_error(given: Tensor, true: Tensor, heads: int) -> Tensor:

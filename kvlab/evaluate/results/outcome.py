@@ -41,6 +41,7 @@ class Memory:
     logical_tokens: int
     live_bytes: int
     allocated_bytes: int
+    bytes_read: int  # by a decode step, mean over the steps
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ class Outcome:
 def read_memory(cache: Any, rows: int) -> Memory:
     """The footprint of a cache with `rows` prompts, per prompt."""
     held = cache.memory()
-    return Memory(held.live_slots, held.logical_tokens, held.live_bytes // rows, held.allocated_bytes // rows)
+    sizes = (held.live_bytes // rows, held.allocated_bytes // rows, held.bytes_read // rows)
+    return Memory(held.live_slots, held.logical_tokens, *sizes)
 
 
 class Stopwatch:

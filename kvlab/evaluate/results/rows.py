@@ -54,6 +54,7 @@ ROWS = pa.schema(
         ("device", pa.string()),  # this and the next: null in older rows
         ("versions", pa.string()),  # JSON, of Python and of every package whose change could change a number
         ("chat", pa.string()),  # JSON, settings of the chat template; null: plain text, or older rows
+        ("bytes_read", pa.int64()),  # by a decode step, per sample, mean over steps; null in older rows: live_bytes
         ("settings", pa.string()),  # JSON, every hyper-parameter's value; null in older rows
         ("error", pa.string()),  # why the metric gave no score on this prompt; null: it did, or older rows
         # the following are null in older rows; of the hidden statements' tokens, at the end

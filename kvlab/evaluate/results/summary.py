@@ -19,8 +19,9 @@ MODEL = ["question_aware", "model", "model_digest", CHUNK]
 PROMPT = ["task", "difficulty", "content", "length", "depth", "index", "seed", *MODEL]
 METHOD = ["method", "hyper_parameters", "budget", "budget_unit", "question_aware", "model", CHUNK]
 MEASURES = (
-    "score", "difference", "slots", "kept", "live_bytes", "bytes", "seconds", "prompt_seconds", "bits_per_byte", "kl",
-    "top1_agreement", "hidden_own", "hidden_merged", "unreachable", "consensus", "answer_tokens", "loops",
+    "score", "difference", "slots", "kept", "live_bytes", "bytes_read", "bytes", "seconds", "prompt_seconds",
+    "bits_per_byte", "kl", "top1_agreement", "hidden_own", "hidden_merged", "unreachable", "consensus",
+    "answer_tokens", "loops",
 )  # fmt: skip
 LATER = ("prompt_seconds", "hidden_own", "hidden_merged", "unreachable", "consensus", "answer_tokens", "loop_tokens")
 SCORES: dict[str, Kind] = {"score": "score", "difference": "difference"}
@@ -32,10 +33,10 @@ def summarize(rows: pd.DataFrame, by: Sequence[str] = ("task", "difficulty", "le
     Columns: `by`, method, hyper_parameters, budget, budget_unit, question_aware, model, prefill_chunk (null: none),
     metric, samples (prompts), pairs (prompts with a full-cache result), and with `_low` and `_high` score, difference
     to the full cache on the same prompts (null without pairs), slots (mean per KV head), kept (slots
-    over tokens seen), live_bytes, bytes (these over the full cache's on the same prompt), seconds, prompt_seconds, and
-    for text tasks bits_per_byte, kl, top1_agreement, for tracked statements hidden_own, hidden_merged, unreachable and
-    consensus (`kvlab.evaluate.scoring.survival`), for generated answers answer_tokens and loops (share of answers that
-    end in a loop).
+    over tokens seen), live_bytes, bytes_read (by a decode step), bytes (live over the full cache's on the same prompt),
+    seconds, prompt_seconds, and for text tasks bits_per_byte, kl, top1_agreement, for tracked statements hidden_own,
+    hidden_merged, unreachable and consensus (`kvlab.evaluate.scoring.survival`), for generated answers answer_tokens
+    and loops (share of answers that end in a loop).
     """
     groups = _as_numbers(with_measures(rows), MEASURES).groupby([*by, *METHOD], dropna=False, sort=False)
     lines = [_line(dict(zip([*by, *METHOD], names, strict=True)), group) for names, group in groups]
@@ -72,6 +73,7 @@ def with_measures(rows: pd.DataFrame) -> pd.DataFrame:
     if CHUNK not in rows:  # rows from before chunked prefill
         rows = rows.assign(**{CHUNK: np.nan})
     rows = rows.assign(**{name: np.nan for name in LATER if name not in rows})  # rows from before they were measured
+    rows = rows.assign(bytes_read=read_bytes(rows))
     named = {"score": "base", "live_bytes": "base_bytes"}
     base = rows.loc[rows["method"] == FULL.method, [*PROMPT, *named]].rename(columns=named)
     paired = rows.merge(base.drop_duplicates(PROMPT), on=PROMPT, how="left")
@@ -80,6 +82,12 @@ def with_measures(rows: pd.DataFrame) -> pd.DataFrame:
     looped = pd.to_numeric(paired["loop_tokens"])
     loops = (looped > 0).astype(float).where(looped.notna())
     return paired.assign(difference=paired["score"] - paired["base"], kept=kept, bytes=size, loops=loops)
+
+
+def read_bytes(frame: pd.DataFrame) -> pd.Series:
+    """Bytes that a decode step reads; those held in rows without a reading and in older ones, which read everything."""
+    held = pd.to_numeric(frame["live_bytes"])
+    return pd.to_numeric(frame["bytes_read"]).fillna(held) if "bytes_read" in frame else held
 
 
 def _as_numbers(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:

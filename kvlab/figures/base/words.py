@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 MARKS = str.maketrans({" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"})
 RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+AXES = {"live_bytes": "live bytes", "bytes_read": "bytes read by a decode step"}
 SMALLEST_SHARE = 1e-5  # 0.001 %
 
 

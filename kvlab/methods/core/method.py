@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
@@ -20,13 +20,15 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from kvlab.common.errors import UserError
 from kvlab.common.validation import shown
+from kvlab.methods.core.checked_numbers import MOST, MOST_WHOLE, check_number
 from kvlab.methods.core.packed_size import packed_sizes
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.published_settings import DEFAULT, PAPER, Preset
+from kvlab.methods.core.reading import EVERYTHING, READINGS, Reading, reading_of
 from kvlab.methods.wrappers.page_selector import PAGE_HEADS, PAGE_RULES, in_whole_pages
 from kvlab.plugins.origin import KVLAB, Origin
 from kvlab.plugins.registry import Registry
@@ -43,6 +45,11 @@ def add_stores(schema: dict[str, Any]) -> None:
 
 def _one_of(*names: str) -> Callable[[dict[str, Any]], None]:
     return lambda schema: schema.update(enum=[*names])
+
+
+def add_readings(schema: dict[str, Any]) -> None:
+    """Add the readings to a field's JSON schema for forms."""
+    schema.update(enum=[EVERYTHING, *READINGS])
 
 
 class Method(BaseModel, ABC):
@@ -68,6 +75,9 @@ class Method(BaseModel, ABC):
         json_schema_extra=_one_of(*PAGE_HEADS),
     )
 
+    read: str = Field(EVERYTHING, description="slots that a decode step reads", json_schema_extra=add_readings)
+    read_share: float | None = Field(None, ge=0.001, le=1, description="share of them; none: the reading's own")
+
     name: ClassVar[str]
     family: ClassVar[str]  # reference | eviction | merging | pooling | budget-free
     title: ClassVar[str]
@@ -84,6 +94,31 @@ class Method(BaseModel, ABC):
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return add_bounds(handler.resolve_ref_schema(handler(core)))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_reading(cls, values: Any) -> Any:
+        """Settings of the reading that were given by themselves, as in `read=quest:page=8`, become part of `read`."""
+        if not isinstance(values, dict) or not isinstance(values.get("read"), str):
+            return values
+        own = READINGS.get(values["read"].partition("/")[0])
+        moved = [] if own is None else [name for name in values if name in own.model_fields.keys() - cls.model_fields]
+        parts = (f"/{name}={json.dumps(values[name])}" for name in moved)
+        rest = {name: value for name, value in values.items() if name not in moved}
+        return rest | {"read": values["read"] + "".join(parts)}
+
+    @model_validator(mode="after")
+    def _check_reading(self) -> Self:
+        try:
+            reading_of(self.read, self.read_share)
+        except UserError as error:
+            raise PydanticCustomError("reading", "{reason}", {"reason": str(error), "error": error}) from error
+        return self
+
+    @property
+    def reading(self) -> Reading | None:
+        """Which slots a decode step reads; None: all of them."""
+        return reading_of(self.read, self.read_share)
 
     @field_validator("store")
     @classmethod
@@ -109,10 +144,15 @@ class Method(BaseModel, ABC):
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Settings as saved in runs; as in older ones, without pages of one token and a store that is native anyway."""
+        """Settings as saved in runs, without what older runs lack: pages of one token, a store that is native anyway,
+        and the reading of everything."""
         hidden = {*PAGES} if self.page == 1 else set()
         if self.store == type(self).model_fields["store"].default == NATIVE:
             hidden.add("store")
+        if self.read == EVERYTHING:
+            hidden.add("read")
+        if self.read_share is None:
+            hidden.add("read_share")
         return {name: value for name, value in dump(self).items() if name not in hidden}
 
     @abstractmethod
@@ -272,22 +312,6 @@ def _one_sentence(method: type[Method], error: ValidationError) -> str:
         return f"{name} has no hyper-parameter {field!r}; it has: {known}."
     reason = first["msg"].removeprefix("Value error, ").lower().rstrip(".")
     return f"The hyper-parameter {field!r} of {name} cannot be {shown(first['input'])}: {reason}."
-
-
-MOST_WHOLE = 2**20  # tokens, slots, queries: beyond any prompt
-MOST, LEAST = 1e6, 1e-9  # weights, ridges, exponents: beyond these, float32 has no precision left
-
-
-def check_number(value: Any) -> Any:
-    """Return the value; raises ValueError for NaN, infinity and numbers out of range."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return value
-    if isinstance(value, int):
-        if abs(value) > MOST_WHOLE:
-            raise ValueError(f"the largest allowed integer is {MOST_WHOLE:,}")
-    elif not math.isfinite(value) or abs(value) > MOST or 0 < abs(value) < LEAST:
-        raise ValueError(f"allowed numbers are 0 and {LEAST:g} to {MOST:,.0f}")
-    return value
 
 
 def add_bounds(schema: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,105 @@
+"""Attention of one query over the slots that a reading chose: gathered, so that no other slot is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kvlab.attention.alibi import Alibi
+from kvlab.attention.slot_attention import softmax_beside
+from kvlab.methods.core.reading import Chosen, Held
+from kvlab.stores.quantized_states import States, states_at
+
+
+@dataclass(frozen=True)
+class SlotsRead:
+    """What one step read: the slots (B, H, U, k), U being 1 or G, with their attention (B, H, G, k)."""
+
+    slots: Tensor
+    read: Tensor  # (B, H, U, k) bool: false where a shorter set is padded
+    mass: Tensor
+
+    def mass_of(self, slots: int) -> Tensor:
+        """Attention (B, H, S) of a table of `slots`, mean over the group; 0 where nothing was read."""
+        mean = self.mass / self.mass.shape[2]
+        if self.slots.shape[2] == 1:
+            mean = mean.sum(2, keepdim=True)
+        return self._spread(mean, slots)
+
+    def share_read(self, slots: int) -> Tensor:
+        """Share (B, H, S) of the group's query heads that read each slot of a table of `slots`."""
+        batch, heads, sets = self.slots.shape[:3]
+        own = torch.zeros(batch, heads, sets, slots, device=self.slots.device)
+        return own.scatter_reduce_(3, self.slots, self.read.float(), "amax").mean(2)
+
+    def counts(self) -> Tensor:
+        """Keys and values read (B, H); a slot that several query heads read by themselves counts as often."""
+        return self.read.sum((2, 3))
+
+    def _spread(self, numbers: Tensor, slots: int) -> Tensor:
+        spread = numbers.new_zeros(*numbers.shape[:2], slots)
+        return spread.scatter_add_(2, self.slots.flatten(2), numbers.flatten(2))
+
+
+def with_alibi(bias: Tensor | None, alibi: Alibi | None, scaling: float) -> Tensor | None:
+    """One bias (B, H, 1 or G, S) of a single query, from log mass and ALiBi."""
+    if alibi is None:
+        return bias
+    distance = alibi.rows(0, 1)[:, :, :, 0] * scaling
+    return distance if bias is None else distance + bias
+
+
+def attend_chosen(query: Tensor, held: Held, chosen: Chosen, sinks: Tensor | None) -> tuple[Tensor, SlotsRead]:
+    """Output (B, Hq, 1, d) of queries (B, H, G, d) over the chosen slots, and what was read.
+
+    softmax(q k scaling + log_mass + log_weight) v: importance weights and stand-ins of what was not read enter as log
+    mass does. `sinks` (B, H, G) are logits of learned slots without a value.
+    """
+    keys, values = (_gathered(states, chosen.slots) for states in (held.keys, held.values))
+    logits = _products(query.float() * held.scaling, keys)
+    if held.softcap is not None:
+        logits = held.softcap * torch.tanh(logits / held.softcap)
+    logits, read = _weighted(logits, held, chosen)
+    parts = [logits] if chosen.estimate is None else [logits, chosen.estimate.logits]
+    every = torch.cat(parts, -1) if parts[1:] else logits
+    mass = softmax_beside(every, None if sinks is None else sinks)
+    own = mass[..., : logits.shape[-1]]
+    output = _mixed(own, values)
+    if chosen.estimate is not None:
+        output = output + mass[..., logits.shape[-1] :] @ chosen.estimate.values.float()
+    return output.flatten(1, 2)[:, :, None].to(query.dtype), SlotsRead(chosen.slots, read, own)
+
+
+def _gathered(states: States, slots: Tensor) -> Tensor:
+    """(B, H, U, k, d)."""
+    return states_at(states, slots.flatten(2)).unflatten(2, slots.shape[2:])
+
+
+def _products(query: Tensor, keys: Tensor) -> Tensor:
+    """(B, H, G, k) of queries (B, H, G, d) with keys (B, H, 1 or G, k, d)."""
+    if keys.shape[2] == 1:
+        return query @ keys[:, :, 0].float().transpose(-1, -2)
+    return (query[:, :, :, None] @ keys.float().transpose(-1, -2))[:, :, :, 0]
+
+
+def _mixed(mass: Tensor, values: Tensor) -> Tensor:
+    """(B, H, G, d) of `mass` (B, H, G, k) and values (B, H, 1 or G, k, d)."""
+    if values.shape[2] == 1:
+        return mass @ values[:, :, 0].float()
+    return (mass[:, :, :, None] @ values.float())[:, :, :, 0]
+
+
+def _weighted(logits: Tensor, held: Held, chosen: Chosen) -> tuple[Tensor, Tensor]:
+    """(logits with bias and log weight, which of the slots (B, H, U, k) are read)."""
+    read = torch.ones(chosen.slots.shape, dtype=torch.bool, device=logits.device)
+    if chosen.log_weight is not None:
+        logits, read = logits + chosen.log_weight, ~torch.isneginf(chosen.log_weight)
+    if held.bias is None:
+        return logits, read
+    sets, heads = chosen.slots.shape[2], held.bias.shape[2]
+    wide = max(sets, heads)
+    bias = held.bias.expand(-1, -1, wide, -1).gather(3, chosen.slots.expand(-1, -1, wide, -1))
+    seen = ~torch.isneginf(bias)
+    return logits + bias, read & (seen if sets == wide else seen.any(2, keepdim=True))

@@ -1,0 +1,19 @@
+"""Bounds of every number that a method or a reading takes."""
+
+import math
+from typing import Any
+
+MOST_WHOLE = 2**20  # tokens, slots, queries: beyond any prompt
+MOST, LEAST = 1e6, 1e-9  # weights, ridges, exponents: beyond these, float32 has no precision left
+
+
+def check_number(value: Any) -> Any:
+    """Return the value; raises ValueError for NaN, infinity and numbers out of range."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    if isinstance(value, int):
+        if abs(value) > MOST_WHOLE:
+            raise ValueError(f"the largest allowed integer is {MOST_WHOLE:,}")
+    elif not math.isfinite(value) or abs(value) > MOST or 0 < abs(value) < LEAST:
+        raise ValueError(f"allowed numbers are 0 and {LEAST:g} to {MOST:,.0f}")
+    return value
