@@ -362,9 +362,9 @@ def test_reading_everything_is_dense_attention(name: str, holes: bool) -> None:
             {"read": "quest/page=0"},
             "The setting 'page' of the reading quest cannot be 0: .* or equal to 1",
         ),
-        ({"read": "quest", "page": "x"}, "The setting 'page' of the reading quest cannot be 'x'"),
+        ({"read": "quest", "least": "x"}, "The setting 'least' of the reading quest cannot be 'x'"),
         ({"read": "quest", "pages": 3}, "snapkv has no hyper-parameter 'pages'"),
-        ({"page": 8}, "snapkv has no hyper-parameter 'page'"),
+        ({"least": 8}, "snapkv has no hyper-parameter 'least'"),
         ({"read_share": 0.2}, "read=all reads every slot and has no settings: name a reading"),
         ({"read": "quest", "read_share": 0}, "read_share.*greater than or equal to 0.001"),
         ({"read": "quest", "read_share": 1.5}, "read_share.*less than or equal to 1"),
@@ -377,11 +377,13 @@ def test_a_bad_reading_is_one_sentence(settings: dict, words: str) -> None:
 
 
 def test_settings_of_a_reading_stand_beside_it_or_in_it() -> None:
-    beside = make_method("snapkv", read="quest", page=8, read_share=0.2)
-    assert beside == make_method("snapkv", read="quest/page=8", read_share=0.2)
-    assert beside.reading == reading_of("quest/page=8/share=0.2")
-    assert beside.model_dump()["read"] == "quest/page=8"
+    beside = make_method("snapkv", read="quest", least=8, read_share=0.2)
+    assert beside == make_method("snapkv", read="quest/least=8", read_share=0.2)
+    assert beside.reading == reading_of("quest/least=8/share=0.2")
+    assert beside.model_dump()["read"] == "quest/least=8"
     assert make_method("snapkv", **beside.model_dump()) == beside
+    own = make_method("snapkv", read="quest/page=8", page=4)
+    assert (own.page, own.read) == (4, "quest/page=8"), "a setting of the method is the method's"
     assert not {"read", "read_share"} & make_method("snapkv").model_dump().keys(), "as in older runs"
 
 

@@ -98,7 +98,7 @@ class Method(BaseModel, ABC):
     @model_validator(mode="before")
     @classmethod
     def _gather_reading(cls, values: Any) -> Any:
-        """Settings of the reading that were given by themselves, as in `read=quest:page=8`, become part of `read`."""
+        """Settings of the reading that were given by themselves, as in `read=quest:least=8`, become part of `read`."""
         if not isinstance(values, dict) or not isinstance(values.get("read"), str):
             return values
         own = READINGS.get(values["read"].partition("/")[0])
