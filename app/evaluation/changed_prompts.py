@@ -52,8 +52,10 @@ def changed(found: SafeBudgets, origin: Provenance) -> None:
     drop_stale_option("changed_at", budgets)
     at = right.selectbox("Budget", budgets, **in_url("changed_at"))
     own = every[(every["arm"] == arm) & (every["asked"] == at)].head(MOST_PROMPTS)
-    shown = own.assign(index=own["index"] + 1)
-    places = offered_table(f"Prompts that change: {arm} at {at}", shown, CHANGED, "changed-table", origin, picks=True)
+    shown = own.assign(index=own["index"] + 1, answer=own["answer"].where(own["answer"] != "[]"))
+    # By KL every cache reads the full cache's text.
+    names = {name: words for name, words in CHANGED.items() if found.criterion.by != "kl" or name != "prediction"}
+    places = offered_table(f"Prompts that change: {arm} at {at}", shown, names, "changed-table", origin, picks=True)
     row = own.iloc[places[0] if places and places[0] < len(own) else 0]
     which = "the chosen prompt" if places else "the first prompt"
     try:

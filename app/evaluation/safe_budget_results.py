@@ -94,7 +94,7 @@ def asked(rows: pd.DataFrame) -> tuple[Criterion, tuple[str, ...]]:
     left, one, two, three = st.columns([3, 1, 1, 1], vertical_alignment="bottom")
     with left:
         by = one_of("A prompt has changed if", {way: WAYS[way] for way in ways}, key="changed_by")
-    tolerance = one.number_input("At most, %", 0.1, 99.0, 5.0, step=1.0, **in_url("tolerance"))
+    tolerance = one.number_input("At most, %", 0.1, 99.0, 2.0, step=1.0, **in_url("tolerance"))
     confidence = two.number_input("Confidence, %", 50.0, 99.9, 95.0, step=1.0, **in_url("confidence"))
     above = KL_ABOVE
     if by == "kl":

@@ -219,4 +219,5 @@ def _print(found: SafeBudgets, notes: list[str], place: Path) -> None:
         typer.echo(sentence)
     for note in (*sentences.notes(found), *notes):
         typer.echo(note)
-    typer.echo(f"Rows: {place}. Again without measuring: kvlab safe-budget --from {place}")
+    asked = f"--by {found.criterion.by} --tolerance {100 * found.criterion.tolerance:g}%"
+    typer.echo(f"Rows: {place}. Again without measuring: kvlab safe-budget --from {place} {asked}")
