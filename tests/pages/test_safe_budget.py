@@ -85,6 +85,15 @@ def test_prompts_without_answers_are_compared_by_text(runs_root: Path, open_page
     assert plain("get another text than from the full cache") in answer.value
 
 
+def test_quality_sends_an_evaluation_without_scores_to_this_page(runs_root: Path, open_page: Open) -> None:
+    written(runs_root, rows_of(WRONG, 5).assign(metric="unscored", score=None))
+    job = jobs.submit(runs_root, EvalJob(name="mine", request=EvalRequest(model="mini")), "somebody")
+    jobs.cancel(runs_root, job)
+    page = open_page("quality", job=job)
+    assert not page.exception
+    assert any("have no answers, so they have no scores" in box.value for box in page.info)
+
+
 def test_nothing_is_certified_while_it_is_measured(runs_root: Path, open_page: Open) -> None:
     written(runs_root, rows_of(WRONG, 150))
     job = jobs.submit(runs_root, EvalJob(name="mine", request=EvalRequest(model="mini")), "somebody")
