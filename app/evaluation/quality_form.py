@@ -67,7 +67,7 @@ SAFE_BUDGET = Purpose(
     tasks=("needle",),
     methods=("snapkv", "keepkv"),
     budgets="90%, 70%, 50%, 40%, 30%, 20%, 15%, 10%, 5%",
-    samples=150,
+    samples=200,
     upload="Your prompts: JSON Lines, JSON, Parquet or CSV with a column prompt (or context), and where you have them "
     "answer and group; up to 4 MB",
     form="prompts",

@@ -9,6 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from app.base import permission
+from app.base.links import link
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
@@ -127,6 +128,12 @@ def chosen_rows(rows: pd.DataFrame, name: str | None) -> pd.DataFrame:
         st.info("There are no evaluations in this folder of runs yet: start one above, or with `kvlab eval`.")
         return rows
     if name is not None:
+        if name not in names and _is_unscored(name):
+            st.info("The prompts of this evaluation have no answers, so they have no scores.")
+            link(
+                "safe_budget", "Compare their texts with the full cache's", ":material/verified_user:", evaluation=name
+            )
+            return rows.iloc[:0]
         if name not in names:
             st.info("No results yet: the model is being loaded and the first prompts are being generated.")
             return rows.iloc[:0]
@@ -142,6 +149,11 @@ def chosen_rows(rows: pd.DataFrame, name: str | None) -> pd.DataFrame:
     rows = _pick(rows, "model", "Model", middle)
     aware = rows["question_aware"].map({True: "in sight", False: "not in sight"})
     return _pick(rows.assign(question=aware), "question", "Question", right).drop(columns="question")
+
+
+def _is_unscored(name: str) -> bool:
+    every = measured_rows("every_evaluation")
+    return len(every) > 0 and name in set(every["name"])
 
 
 def _pick(rows: pd.DataFrame, column: str, label: str, place: st.delta_generator.DeltaGenerator) -> pd.DataFrame:

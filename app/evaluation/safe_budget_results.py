@@ -7,29 +7,25 @@ from functools import partial
 import pandas as pd
 import streamlit as st
 
-from app.base import permission
-from app.base.links import go
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
-from app.evaluation.quality_results import chosen_rows, record, sample_of
+from app.evaluation.changed_prompts import as_percent, changed, flip_tables, offered_table
+from app.evaluation.quality_results import chosen_rows
 from app.evaluation.result_rows import measured_rows
-from app.figures.export_menu import Offer, titled
 from app.figures.figure import show
 from app.navigation.selection import runs_root
 from app.session.url_state import drop_stale_option, in_url
 from kvlab import jobs
 from kvlab.atlas.scores import origin_of
 from kvlab.common.errors import UserError
-from kvlab.evaluate.request import EvalJob, SampleJob
+from kvlab.evaluate.request import EvalJob
 from kvlab.figures import risk as figures
-from kvlab.report.views import table_of
 from kvlab.requests.compare import FULL
 from kvlab.results.provenance import Provenance
 from kvlab.results.quality_tables import labelled
 from kvlab.results.risk import sentences
 from kvlab.results.risk.export import as_json
-from kvlab.results.risk.flips import flips, overlap
 from kvlab.results.risk.losses import KL_ABOVE, Measure, measurable
 from kvlab.results.risk.safe_budget import ALL, Criterion, SafeBudgets, find_safe_budgets
 
@@ -43,24 +39,11 @@ AXES: dict[Measure, str] = {
     "answer": "prompts that lose their answer", "score": "mean fall of the score", "text": "prompts with another text",
     "kl": "prompts with a KL above the threshold",
 }  # fmt: skip
-MOST_PROMPTS = 500
 TABLE = {
     "arm": "method", "asked": "budget", "prompts": "prompts", "changed": "changed", "risk": "risk %",
     "upper": "upper bound %", "p_value": "p", "certified": "safe", "kept": "tokens kept %", "bytes": "bytes %",
 }  # fmt: skip
 SHARES = ("risk", "upper", "kept", "bytes")
-CHANGED = {
-    "group": "group", "index": "prompt", "arm": "method", "asked": "budget", "loss": "loss", "answer": "answer",
-    "reference_text": "full cache's text", "prediction": "compressed cache's text", "kl": "KL, nats per token",
-    "error": "error of the metric",
-}  # fmt: skip
-FLIPS = {
-    "arm": "method", "asked": "budget", "prompts": "prompts", "worse": "right to wrong", "better": "wrong to right",
-}  # fmt: skip
-PAIRS = {
-    "asked": "budget", "one": "method", "other": "and", "worse_one": "changed by the first",
-    "worse_other": "by the second", "common": "by both", "shared": "in common %",
-}  # fmt: skip
 
 
 @st.cache_resource(max_entries=16, show_spinner="Certifying")
@@ -111,7 +94,7 @@ def asked(rows: pd.DataFrame) -> tuple[Criterion, tuple[str, ...]]:
     left, one, two, three = st.columns([3, 1, 1, 1], vertical_alignment="bottom")
     with left:
         by = one_of("A prompt has changed if", {way: WAYS[way] for way in ways}, key="changed_by")
-    tolerance = one.number_input("At most, %", 0.1, 99.0, 5.0, step=1.0, **in_url("tolerance"))
+    tolerance = one.number_input("At most, %", 0.1, 99.0, 2.0, step=1.0, **in_url("tolerance"))
     confidence = two.number_input("Confidence, %", 50.0, 99.9, 95.0, step=1.0, **in_url("confidence"))
     above = KL_ABOVE
     if by == "kl":
@@ -145,7 +128,7 @@ def draw(found: SafeBudgets, origin: Provenance) -> None:
     show(figure, table, reading, "safe-risk", "risk-by-budget", origin)
     for line in sentences.method_lines(found):
         st.markdown(f"- {plain(line)}")
-    _table("Risk of every budget", _as_percent(table, SHARES), TABLE, "safe-table", origin)
+    offered_table("Risk of every budget", as_percent(table, SHARES), TABLE, "safe-table", origin)
     with st.expander("How it was tested and counted", **in_url("safe_how")):
         for line in sentences.notes(found):
             st.markdown(f"- {plain(line)}")
@@ -161,93 +144,3 @@ def draw(found: SafeBudgets, origin: Provenance) -> None:
         type="tertiary",
     )
     st.caption(f":material/folder_open: {plain(str(origin))}")
-
-
-def changed(found: SafeBudgets, origin: Provenance) -> None:
-    """The prompts that change, and a button that opens the autopsy of one."""
-    st.header("The prompts that change")
-    every = found.changed
-    if every.empty:
-        st.caption("No prompt changes at any budget of the ladder.")
-        return
-    left, right = st.columns(2)
-    arms = every["arm"].drop_duplicates().tolist()
-    drop_stale_option("changed_arm", arms)
-    arm = left.selectbox("Method", arms, **in_url("changed_arm"))
-    budgets = every.loc[every["arm"] == arm, "asked"].drop_duplicates().tolist()
-    drop_stale_option("changed_at", budgets)
-    at = right.selectbox("Budget", budgets, **in_url("changed_at"))
-    own = every[(every["arm"] == arm) & (every["asked"] == at)].head(MOST_PROMPTS)
-    shown = own.assign(index=own["index"] + 1)
-    places = _table(f"Prompts that change: {arm} at {at}", shown, CHANGED, "changed-table", origin, picks=True)
-    row = own.iloc[places[0] if places and places[0] < len(own) else 0]
-    which = "the chosen prompt" if places else "the first prompt"
-    try:
-        recorded = _recorded(row)
-    except UserError as error:
-        st.caption(plain(str(error)))
-        return
-    if recorded is not None:
-        if st.button(f"Open the autopsy of {which}", icon=":material/search_insights:", key="open_recorded"):
-            go("quality", sample=recorded)
-    elif permission.button(
-        f"Record {which} and open its autopsy", permission.why_not(), icon=":material/search_insights:",
-        key="record_changed",
-    ):  # fmt: skip
-        record(row)
-
-
-def _recorded(row: pd.Series) -> str | None:
-    """The job that recorded this prompt with this method and budget, if any. Raises UserError as `sample_of`."""
-    wanted = sample_of(row)
-    for status in jobs.list_jobs(runs_root()):
-        if status.state == "complete":
-            request = jobs.request_of(runs_root(), status.job_id)
-            if isinstance(request, SampleJob) and (request.request, request.content) == (
-                wanted.request,
-                wanted.content,
-            ):
-                return status.job_id
-    return None
-
-
-def flip_tables(found: SafeBudgets, origin: Provenance) -> None:
-    """How many prompts flip in each direction, and how much methods have in common."""
-    st.header("Flips")
-    if found.criterion.by in ("answer", "score"):
-        st.caption(
-            "Right to wrong: right with the full cache only. Wrong to right: right with the compressed cache only."
-        )
-        names = FLIPS
-    else:
-        names = {**{name: FLIPS[name] for name in ("arm", "asked", "prompts")}, "worse": "changed"}
-    _table("Prompts that flip", flips(found.paired), names, "flips-table", origin)
-    pairs = overlap(found.paired)
-    if len(pairs):
-        title = "Changed prompts that two methods have in common"
-        st.caption("In common: of the prompts that change under either method, the share that changes under both.")
-        _table(title, _as_percent(pairs, ("shared",)), PAIRS, "overlap-table", origin)
-
-
-def _as_percent(frame: pd.DataFrame, names: tuple[str, ...]) -> pd.DataFrame:
-    return frame.assign(**{name: (100 * frame[name].astype(float)).round(3) for name in names})
-
-
-def _table(
-    title: str, frame: pd.DataFrame, names: dict[str, str], key: str, origin: Provenance, picks: bool = False
-) -> list[int]:
-    """A table with its export menu; returns the selected rows if it `picks`."""
-    shown = frame[list(names)].rename(columns=names).dropna(axis="columns", how="all")
-    titled(Offer(title, partial(table_of, shown), source=origin), key)
-    if not picks:
-        st.dataframe(shown, hide_index=True, height=_height(shown), alt=title)
-        return []
-    picked = st.dataframe(
-        shown, hide_index=True, height=_height(shown), key=f"{key}-rows", on_select="rerun",
-        selection_mode="single-row", alt=title,
-    )  # fmt: skip
-    return list(picked.selection.rows)
-
-
-def _height(shown: pd.DataFrame) -> int:
-    return 38 + 35 * min(max(len(shown), 1), 9)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from kvlab.cli.options.model import ModelOptions, thinking_of
+from kvlab.cli.options.own_prompts import OwnPrompts
 from kvlab.cli.options.plan_check import Force, check_fits
 from kvlab.cli.options.signature import grouped
 from kvlab.cli.options.tables import print_wide
@@ -33,20 +32,12 @@ if TYPE_CHECKING:
 LADDER = "90%,70%,50%,40%,30%,20%,15%,10%,5%"
 DEFAULT_METHODS = "snapkv,keepkv"
 MARGIN = 2  # prompts of a task: this many times the fewest that any guarantee needs
-ALL_SAVED = "all"
 
 
 @grouped
 def safe_budget(
-    prompts: Annotated[
-        list[Path] | None,
-        typer.Option(help="your prompts: a file of rows (JSONL, CSV, Parquet ...) or a folder of texts; repeatable"),
-    ] = None,
-    tasks: Annotated[str, typer.Option(help="kvlab's tasks, such as needle,key_value:pairs=64")] = "",
-    data: Annotated[list[str] | None, typer.Option(help="a benchmark's file, as for kvlab eval")] = None,
-    saved: Annotated[
-        str, typer.Option(help="saved prompts with these words in name or text; 'all' for every one")
-    ] = "",
+    *,
+    own: OwnPrompts,
     from_rows: Annotated[
         Path | None, typer.Option("--from", help="certify from the rows of this evaluation; nothing is measured")
     ] = None,
@@ -67,13 +58,10 @@ def safe_budget(
     ] = None,
     lengths: Annotated[str | None, typer.Option(help="tokens per prompt of tasks; default: each task's own")] = None,
     seed: Annotated[int, typer.Option(help="of the tasks' prompts")] = 0,
-    new_tokens: Annotated[int | None, typer.Option(help="tokens per answer for prompts of files")] = None,
     question_aware: Annotated[str, typer.Option(help="compress with the question visible: yes or no")] = "yes",
     out: Annotated[
         Path | None, typer.Option(help="folder of results, which a stopped run resumes; default: runs/eval/safe-NAME")
     ] = None,
-    runs: Annotated[Path, typer.Option(help="the folder of runs, next to which prompts are saved")] = Path("runs"),
-    *,
     loading: ModelOptions,
     force: Force = False,
     csv: Annotated[Path | None, typer.Option(help="write the table of budgets to FILE.csv")] = None,
@@ -89,17 +77,16 @@ def safe_budget(
     if csv is not None and csv.suffix != ".csv":
         raise UserError(f"--csv takes a file that ends in .csv, not {csv}.")
     if from_rows is not None:
-        if prompts or tasks or data or saved:
+        if own.is_given:
             raise UserError("--from takes an evaluation that exists: leave out --prompts, --tasks, --data and --saved.")
         rows, notes, place = _existing(from_rows, loading.model, question_aware), list[str](), from_rows
         chosen = [] if methods == DEFAULT_METHODS else split_list(methods)
     else:
-        files = [*_prompt_files(prompts or [], new_tokens), *(data or []), *_saved_file(runs, saved, new_tokens)]
         wanted, notes = _request(
-            tasks=tasks, files=files, methods=methods, budgets=budgets, lengths=lengths, seed=seed,
+            tasks=own.tasks, files=own.files(), methods=methods, budgets=budgets, lengths=lengths, seed=seed,
             question_aware=question_aware, samples=samples, criterion=criterion, loading=loading,
         )  # fmt: skip
-        place = out or runs / "eval" / f"safe-{_name(wanted)}"
+        place = out or own.runs / "eval" / f"safe-{_name(wanted)}"
         rows, more = _evaluated(wanted, place, force, criterion)
         notes, chosen = [*notes, *more], []
     found = find_safe_budgets(rows, criterion, chosen)
@@ -136,39 +123,6 @@ def ordered_ladder(text: str) -> tuple[str, list[str]]:
     is_new = order != given and order != given[::-1]
     note = f"The ladder was put in order, without repeats: {', '.join(budget.words for budget in order)}."
     return words, [note] if is_new else []
-
-
-def _prompt_files(paths: list[Path], new_tokens: int | None) -> list[str]:
-    for path in paths:
-        if not path.exists():
-            raise UserError(f"There is no file or folder {path}: give prompts as rows, or a folder of texts.")
-    return [f"prompts={path.absolute()}{_option(new_tokens)}" for path in paths]
-
-
-def _option(new_tokens: int | None) -> str:
-    return "" if new_tokens is None else f":max_new_tokens={new_tokens}"
-
-
-def _saved_file(runs: Path, words: str, new_tokens: int | None) -> list[str]:
-    """Saved prompts as a file of rows, which an evaluation can find again."""
-    from kvlab.library.prompts import FOLDER, saved_prompts
-
-    if not words:
-        return []
-    found = saved_prompts(runs, "" if words == ALL_SAVED else words)
-    if not found:
-        raise UserError(f"No saved prompt matches {words!r}: `kvlab prompts ls` lists them.")
-    lines = []
-    for one in found:
-        answers = [answer for answer in (one.answer, *one.other_answers) if answer]
-        text = (
-            {"messages": [turn.model_dump(mode="json") for turn in one.turns]} if one.turns else {"prompt": one.prompt}
-        )
-        lines.append(json.dumps(text | {"answer": answers, "name": one.name}, ensure_ascii=False))
-    content = "\n".join(lines) + "\n"
-    file = runs / FOLDER / "sets" / f"saved-{hashlib.sha256(content.encode()).hexdigest()[:8]}.jsonl"
-    replace_text(file, content)
-    return [f"prompts={file}{_option(new_tokens)}"]
 
 
 def _request(
@@ -265,4 +219,5 @@ def _print(found: SafeBudgets, notes: list[str], place: Path) -> None:
         typer.echo(sentence)
     for note in (*sentences.notes(found), *notes):
         typer.echo(note)
-    typer.echo(f"Rows: {place}. Again without measuring: kvlab safe-budget --from {place}")
+    asked = f"--by {found.criterion.by} --tolerance {100 * found.criterion.tolerance:g}%"
+    typer.echo(f"Rows: {place}. Again without measuring: kvlab safe-budget --from {place} {asked}")

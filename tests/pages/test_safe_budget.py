@@ -79,20 +79,29 @@ def test_what_cannot_be_certified_is_one_sentence(runs_root: Path, open_page: Op
 
 def test_prompts_without_answers_are_compared_by_text(runs_root: Path, open_page: Open) -> None:
     written(runs_root, rows_of(WRONG, 150).assign(metric="unscored", score=None))
-    page = open_page("safe_budget")
+    page = open_page("safe_budget", tolerance="5")
     assert not page.exception
     (answer,) = page.success
     assert plain("get another text than from the full cache") in answer.value
 
 
+def test_quality_sends_an_evaluation_without_scores_to_this_page(runs_root: Path, open_page: Open) -> None:
+    written(runs_root, rows_of(WRONG, 5).assign(metric="unscored", score=None))
+    job = jobs.submit(runs_root, EvalJob(name="mine", request=EvalRequest(model="mini")), "somebody")
+    jobs.cancel(runs_root, job)
+    page = open_page("quality", job=job)
+    assert not page.exception
+    assert any("have no answers, so they have no scores" in box.value for box in page.info)
+
+
 def test_nothing_is_certified_while_it_is_measured(runs_root: Path, open_page: Open) -> None:
     written(runs_root, rows_of(WRONG, 150))
     job = jobs.submit(runs_root, EvalJob(name="mine", request=EvalRequest(model="mini")), "somebody")
-    page = open_page("safe_budget")
+    page = open_page("safe_budget", tolerance="5")
     assert not page.exception and not page.success
     assert any("is being measured" in box.value for box in page.info)
     jobs.cancel(runs_root, job)
-    assert open_page("safe_budget").success
+    assert open_page("safe_budget", tolerance="5").success
 
 
 @pytest.mark.usefixtures("commands_here")
@@ -109,7 +118,7 @@ def test_the_form_queues_a_ladder_and_kl_where_it_is_asked_for(
     assert isinstance(request, EvalJob) and request.request.forced
     budgets = [choice.budget for choice in request.request.choices]
     assert budgets == sorted(budgets, reverse=True) and (budgets[0], budgets[-1]) == (0.9, 0.05)
-    assert request.request.samples == 150 and started_workers
+    assert request.request.samples == 200 and started_workers
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
