@@ -248,7 +248,7 @@ def test_a_method_that_is_gone_is_refused(tiny: LoadedModel, saved: Path, monkey
     with pytest.raises(UserError, match="compressed by 'snapkv', which this kvlab does not have"):
         Prefix.load(saved, tiny)
     rewritten(saved, lambda about: about.update(header=about["header"].replace('"origin":""', '"origin":"mine 1.0"')))
-    with pytest.raises(UserError, match=r"method of the plug-in mine 1\.0: name its file with --plugin"):
+    with pytest.raises(UserError, match=r"of the plug-in mine 1\.0: name its file with --plugin"):
         Prefix.load(saved, tiny)
     monkeypatch.undo()
     rewritten(saved, lambda about: about.update(header=about["header"].replace('"settings":{', '"settings":{"old":1,')))
