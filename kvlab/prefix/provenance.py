@@ -99,7 +99,6 @@ def method_of(header: PrefixHeader) -> Method:
             "make the prefix again."
         )
     try:
-        method = make_method(name, **header.settings)
+        return make_method(name, **header.settings)
     except UserError as error:
         raise UserError(f"{str(error).rstrip('.')}; the prefix has settings of another version of {name!r}.") from error
-    return method
