@@ -261,6 +261,7 @@ def _as_data(file: PrefixFile) -> dict[str, Any]:
 def _show(file: PrefixFile) -> None:
     head, model = file.header, file.header.model
     settings = ", ".join(f"{name}={value}" for name, value in head.settings.items()) or "none"
+    often = head.compress_every
     later = head.tokens > head.context_tokens
     packages = ", ".join(f"{name} {head.versions.get(name)}" for name in ("kvlab", "torch", "transformers"))
     chat = "no" if head.chat == "no" else f"{head.chat}{f', system prompt {head.system[:60]!r}' if head.system else ''}"
@@ -270,7 +271,7 @@ def _show(file: PrefixFile) -> None:
         "SHA-256 of that text": head.text_sha256,
         "questions kept": str(head.questions),
         "method": f"{head.choice.label}{f', from {head.origin}' if head.origin else ''}",
-        "settings": f"{settings}; a decision every {head.compress_every} steps, seed {head.seed}",
+        "settings": f"{settings}; seed {head.seed}" + (f", a decision every {often} steps" if often > 1 else ""),
         "store": head.store,
         "model": f"{model_title(model.name)}, weights {model.digest}, {model.dtype} on {model.device}",
         "rope": json.dumps(model.shape.get("rope_parameters")),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import accumulate
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, Literal
@@ -24,7 +26,7 @@ from kvlab.common.atomic_write import replace_file
 from kvlab.common.errors import UserError
 from kvlab.common.validation import check_text, decode_text, in_one_sentence, path_of, read_file, whole_number
 from kvlab.engine.environment import versions
-from kvlab.engine.forward import end_ids, prefill
+from kvlab.engine.forward import end_ids
 from kvlab.library.prefixes import (
     FORMAT,
     HEADER,
@@ -119,15 +121,15 @@ class Prefix:
             raise UserError("A prefix needs a model with its tokenizer: pass what kvlab.load_model(name) returns.")
         context, choice = _read_text(text), _choice(method, budget, hyper_parameters)
         made = make_method(choice.method, **choice.hyper_parameters)
-        request = ModelRequest(model=model.name, chat=chat, system=system, thinking=thinking)
-        turns = Turns.of(chat_of(request, model.tokenizer))
+        turns = _turns(model, chat, system, thinking)
         ids = turns.context_ids(model, context)
         _check_window(model, len(ids), "The text")
         cache = make_cache(model, made, choice.budget, seed=seed, compress_every=compress_every)
         begun = time.perf_counter()
-        prefill(model, cache, torch.tensor([ids], device=model.device), prefill_chunk)
+        for piece in _pieces(ids, cache.expect(len(ids), prefill_chunk)):
+            _next_logits(model, cache, piece)
         header = PrefixHeader(
-            title=title.strip() or shorten(context, WIDEST_TITLE, placeholder=" ..."),
+            title=title.strip() or shorten(context[: 4 * WIDEST_TITLE], WIDEST_TITLE, placeholder=" ..."),
             created="",
             versions=versions(),
             model=model_of(model, loading or {}),
@@ -164,13 +166,7 @@ class Prefix:
         method = method_of(header)
         cache = make_cache(model, method, header.choice.budget, seed=header.seed, compress_every=header.compress_every)
         restore_state(cache, CacheState(json.loads(file.state), mapped_tensors(file)), model.device)
-        request = ModelRequest(
-            model=model.name,
-            chat=header.chat,
-            system=header.system,
-            thinking=header.thinking,  # type: ignore[arg-type]
-        )
-        turns = Turns.of(chat_of(request, model.tokenizer))
+        turns = _turns(model, header.chat, header.system, header.thinking)
         executor = ThreadPoolExecutor(1, "kvlab-checksums")
         check = executor.submit(check_tensors, file)
         executor.shutdown(wait=False)
@@ -229,7 +225,7 @@ class Prefix:
         ids = self.model.encode(before + more, special=False)[0].tolist()
         _check_window(self.model, self.header.tokens + len(ids), "The text")
         cache = copy_cache(self.cache)
-        self._verified(lambda: self._read(cache, ids))
+        self._verified(lambda: _next_logits(self.model, cache, ids))
         self._take_over(cache, (PrefixText(kind=EXTENSION, text=more),))
 
     def fork(self) -> Prefix:
@@ -241,21 +237,15 @@ class Prefix:
         """Whether what was read last is a text, which a question follows in the same turn."""
         return self.texts[-1].kind in (CONTEXT, EXTENSION)
 
-    @torch.inference_mode()
-    def _read(self, cache: CompressedCache, ids: list[int]) -> Tensor:
-        """Logits (V,) after more tokens."""
-        given = torch.tensor([ids], device=self.model.device)
-        return self.model.model(given, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[0, -1].float()
-
     def _write(self, cache: CompressedCache, ids: list[int], most: int) -> Answer:
         """Read a question and write an answer; the model's own end token is part of the text before a next question."""
-        ends, written, logits = end_ids(self.model), list[int](), self._read(cache, ids)
+        ends, written, logits = end_ids(self.model), list[int](), _next_logits(self.model, cache, ids)
         while True:
             token = int(logits.argmax())
             written.append(token)
             if token in ends:
                 break
-            logits = self._read(cache, [token])
+            logits = _next_logits(self.model, cache, [token])
             if len(written) == most:
                 break
         text = str(self.model.tokenizer.decode(written, skip_special_tokens=True))
@@ -289,6 +279,15 @@ class Prefix:
         return self
 
 
+def _turns(model: LoadedModel, chat: str, system: str, thinking: bool | None) -> Turns:
+    """How texts, questions and answers are put together. Raises UserError for a setting that would have no effect."""
+    try:
+        request = ModelRequest(model=model.name, chat=chat, system=system, thinking=thinking)  # type: ignore[arg-type]
+    except ValidationError as error:
+        raise UserError(in_one_sentence(error, lambda field: f"The setting {field}")) from None
+    return Turns.of(chat_of(request, model.tokenizer))
+
+
 def _choice(method: str, budget: float | int | str, hyper_parameters: dict[str, JsonValue]) -> MethodChoice:
     """The method as it is asked for; one without a budget keeps all. Raises UserError for an invalid budget."""
     try:
@@ -304,6 +303,19 @@ def _full_bytes(layer: CompressedLayer) -> int:
     token = sum(part.shape[-1] * part.element_size() for part in layer.tables[0].native_states())
     token += integer_dtype(layer.cumulative_length).itemsize
     return token * layer.streams.batch * layer.streams.heads * layer.cumulative_length
+
+
+@torch.inference_mode()
+def _next_logits(loaded: LoadedModel, cache: CompressedCache, ids: list[int]) -> Tensor:
+    """Logits (V,) after more tokens."""
+    given = torch.tensor([ids], device=loaded.device)
+    return loaded.model(given, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[0, -1].float()
+
+
+def _pieces(ids: list[int], sizes: list[int]) -> Iterator[list[int]]:
+    """Pieces of these sizes, in order."""
+    ends = list(accumulate(sizes))
+    return (ids[end - size : end] for size, end in zip(sizes, ends, strict=True))
 
 
 def _read_text(text: str | Path) -> str:

@@ -90,13 +90,15 @@ def method_of(header: PrefixHeader) -> Method:
     """
     name, origin = header.choice.method, header.origin
     if name not in registered():
-        whose = f", a method of the plug-in {origin}: name its file with --plugin" if origin else ""
+        if origin:
+            raise UserError(
+                f"This prefix was compressed by {name!r} of the plug-in {origin}: name its file with --plugin."
+            )
         raise UserError(
-            f"This prefix was compressed by {name!r}{whose}, which this kvlab {'needs' if whose else 'does not have'}."
-            + ("" if whose else " Use the version that made it, or make the prefix again.")
+            f"This prefix was compressed by {name!r}, which this kvlab does not have: use the version that made it, or "
+            "make the prefix again."
         )
     try:
-        method = make_method(name, **header.settings)
+        return make_method(name, **header.settings)
     except UserError as error:
         raise UserError(f"{str(error).rstrip('.')}; the prefix has settings of another version of {name!r}.") from error
-    return method

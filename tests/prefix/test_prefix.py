@@ -248,7 +248,7 @@ def test_a_method_that_is_gone_is_refused(tiny: LoadedModel, saved: Path, monkey
     with pytest.raises(UserError, match="compressed by 'snapkv', which this kvlab does not have"):
         Prefix.load(saved, tiny)
     rewritten(saved, lambda about: about.update(header=about["header"].replace('"origin":""', '"origin":"mine 1.0"')))
-    with pytest.raises(UserError, match=r"method of the plug-in mine 1\.0: name its file with --plugin"):
+    with pytest.raises(UserError, match=r"of the plug-in mine 1\.0: name its file with --plugin"):
         Prefix.load(saved, tiny)
     monkeypatch.undo()
     rewritten(saved, lambda about: about.update(header=about["header"].replace('"settings":{', '"settings":{"old":1,')))
@@ -279,6 +279,8 @@ def test_bad_requests_are_one_sentence(tiny: LoadedModel, tmp_path: Path) -> Non
         (lambda: made(tiny, text=TEXT * 4), "the context window of"),
         (lambda: made(tiny, "nothing"), "There is no method called"),
         (lambda: made(tiny, budget=-1.0), "The budget cannot be -1.0"),
+        (lambda: made(tiny, chat="maybe"), "The setting chat cannot be 'maybe'"),
+        (lambda: made(tiny, system="Be brief."), "would have no effect"),
         (lambda: made(tiny).ask(" "), "The question is empty"),
         (lambda: made(tiny).ask("Who?", 4096), "the context window of"),
         (lambda: made(tiny).extend(TEXT * 4), "the context window of"),
@@ -289,6 +291,8 @@ def test_bad_requests_are_one_sentence(tiny: LoadedModel, tmp_path: Path) -> Non
     file = tmp_path / "text.txt"
     file.write_text(TEXT, encoding="utf-8")
     assert made(tiny, text=file).header.text_sha256 == made(tiny).header.text_sha256
+    whole, parts = made(tiny, "h2o"), made(tiny, "h2o", prefill_chunk=100)
+    assert parts.header.live_bytes == whole.header.live_bytes and parts.ask("Who?", 2) == whole.ask("Who?", 2)
     assert kvlab.Prefix is Prefix
 
 
