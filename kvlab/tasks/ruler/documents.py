@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvlab.models.mini.words import ADJECTIVES, NAMES
 from kvlab.tasks.draft import Draft, Task, drafted
-from kvlab.tasks.ruler.wording import QA, Wording, filled_with, sample_of
+from kvlab.tasks.ruler.template import QA, Wording, filled_with, sample_of
 from kvlab.tasks.sample import Sample
 
 _PERSONS = ("Alda", "Bruno", "Celia", "Dario", "Edith", "Felix", "Greta", "Hugo", "Irma", "Jonas", "Klara", "Leo")

@@ -8,7 +8,7 @@ from random import Random
 
 from kvlab.models.mini.words import ADJECTIVES, NAMES
 from kvlab.tasks.draft import Draft
-from kvlab.tasks.ruler.wording import CWE, FWE, Wording, draw_letters, filled_with, sample_of
+from kvlab.tasks.ruler.template import CWE, FWE, Wording, draw_letters, filled_with, sample_of
 from kvlab.tasks.sample import Sample
 
 _COMMON, _ALPHA, _CODED = 10, 2.0, 6  # common words; exponent of the Zipf distribution; letters of a coded word

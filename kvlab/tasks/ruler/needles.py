@@ -10,7 +10,7 @@ from uuid import UUID
 from kvlab.models.mini.words import ADJECTIVES, NAMES
 from kvlab.tasks.draft import Draft, Task, drafted, spread
 from kvlab.tasks.haystack import hide
-from kvlab.tasks.ruler.wording import NEEDLE, NIAH, NOISE, VT, Wording, draw_letters, filled_with, sample_of
+from kvlab.tasks.ruler.template import NEEDLE, NIAH, NOISE, VT, Wording, draw_letters, filled_with, sample_of
 from kvlab.tasks.sample import Sample
 from kvlab.tasks.tokens import text_ids
 

@@ -92,6 +92,7 @@ def filled_with(draft: Draft, wording: Wording, render: Callable[[int], str], mo
 
 
 def draw_letters(random: Random, count: int, letters: int, alphabet: str) -> list[str]:
+    """`count` different strings of `letters` letters of an alphabet."""
     found: dict[str, None] = {}
     while len(found) < count:
         found["".join(random.choices(alphabet, k=letters))] = None
