@@ -166,10 +166,10 @@ def fit_to_window(
 
     Raises UserError if the answer alone fills the window, or the question the rest.
     """
-    room = window - sample.max_new_tokens
+    room = window - sample.new_tokens
     if room < 1:
         raise UserError(
-            f"{sample.task}: {sample.max_new_tokens:,} tokens for the answer do not fit the model's context window "
+            f"{sample.task}: {sample.new_tokens:,} tokens for the answer do not fit the model's context window "
             f"of {window:,}: set the file's option max_new_tokens, such as FILE:max_new_tokens={max(window // 2, 1)}."
         )
     return shorten(tokenizer, sample, min(room, max_prompt or room), cut)
@@ -188,7 +188,8 @@ def cut_note(path: str, samples: Sequence[Sample], cut: Cut) -> str:
 
 
 def _file_prompt(request: EvalRequest, file: FileChoice, sample: Sample) -> PlannedPrompt:
-    content = "\0".join([sample.context, sample.question, *sample.answers])
+    later = [one.question for one in sample.further]
+    content = "\0".join([sample.context, sample.question, *sample.answers, *later])
     digest = hashlib.sha256(content.encode()).hexdigest()[:16]
     cut: dict[str, JsonValue] = (
         {} if request.max_prompt is None else {"max_prompt": request.max_prompt, "cut": request.cut}

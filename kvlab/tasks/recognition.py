@@ -20,6 +20,9 @@ PROSE = (".txt", ".md", ".text")
 FIELDS: tuple[tuple[str, frozenset[str]], ...] = (
     ("longbench2", frozenset({"context", "question", "choice_a", "choice_d", "answer"})),
     ("longbench", frozenset({"context", "input", "answers"})),
+    ("pairs", frozenset({"ordered_kv_records", "key", "value"})),
+    ("mt_bench", frozenset({"question_id", "turns"})),
+    ("search", frozenset({"graph", "start_node", "steps", "answer"})),
     ("ruler", frozenset({"input", "outputs"})),
     ("helm", frozenset({"article", "summary_gt"})),
     ("math", frozenset({"problem", "answer"})),
@@ -81,5 +84,11 @@ def _benchmark(form: str, path: Path, record: Mapping[str, Any]) -> str:
     if form == "table":
         named = record.get("task")
         return "a table of prompts" + (f" (its first task: {named})" if named else "")
-    words = {"longbench2": "LongBench v2", "helm": "few-shot summaries as in HELM"}
+    words = {
+        "longbench2": "LongBench v2",
+        "helm": "few-shot summaries as in HELM",
+        "pairs": "lost-in-the-middle's key-value pairs",
+        "mt_bench": "MT-bench",
+        "search": "depth-first-search state queries",
+    }
     return words.get(form, "documents and summaries")

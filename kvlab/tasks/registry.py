@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvlab.plugins.registry import Registry
-from kvlab.tasks import blocks, forced_texts, hidden_facts, instructions, paraphrases, several_questions, traces
+from kvlab.tasks import blocks, forced_texts, hidden_facts, instructions, paraphrases, ruler, several_questions, traces
 from kvlab.tasks.draft import Task
 
 _SHIPPED = (
@@ -15,6 +15,7 @@ _SHIPPED = (
     *(several_questions.questions, several_questions.turns),
     *(paraphrases.needle_paraphrased, paraphrases.needle_mixed, traces.state_tracing),
     *(traces.arithmetic_chain, traces.list_recall),
+    *ruler.RULER_TASKS,
 )
 
 TASKS: Registry[Task] = Registry("task", {task.name: task for task in _SHIPPED})

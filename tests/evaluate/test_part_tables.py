@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
+from kvlab.cli import commands
+from kvlab.common.errors import UserError
+from kvlab.evaluate.results.store import ResultStore
 from kvlab.results.part_tables import deaths, part_rows, part_table
 from kvlab.results.reachability import reachability
 from tests.evaluate.test_informative import rows_of
@@ -100,3 +105,42 @@ def test_the_cliff_is_the_step_with_the_largest_loss() -> None:
     flat = reachability(rows.assign(score=1.0))
     assert not flat["cliff"].any() and (flat["loss"].dropna() == 0).all()
     assert reachability(rows.drop(columns="unreachable")).empty
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of results."""
+    with ResultStore.opened(tmp_path / "results") as store:
+        store.append(json.loads(rows_with_parts().to_json(orient="records")))
+    return tmp_path / "results"
+
+
+def printed(*words: object) -> str:
+    done = CliRunner().invoke(commands, ["table", *map(str, words)])
+    if isinstance(done.exception, UserError):
+        return str(done.exception)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_tables_of_stored_results_are_printed_and_written(folder: Path, tmp_path: Path) -> None:
+    told = printed(folder, "--of", "deaths")
+    assert "signature" in told and "10 %" in told and "city" in told
+    assert "cliff" in printed(folder, "--of", "reach")
+    for kind in ("parts", "order", "places", "deaths", "reach"):
+        assert printed(folder, "--of", kind, "--out", tmp_path / f"{kind}.csv") == ""
+        assert "instructions" in pd.read_csv(tmp_path / f"{kind}.csv")["task"].tolist()
+    frame = pd.read_csv(tmp_path / "parts.csv")
+    assert (
+        frame.loc[frame["method"] == "h2o", "score"].tolist()
+        == part_table(rows_with_parts()).query("method == 'h2o'")["score"].tolist()
+    )
+
+
+def test_a_table_that_cannot_be_made_is_one_sentence(folder: Path, tmp_path: Path) -> None:
+    assert printed(folder, "--of", "rules") == "--of takes scores, parts, order, places, deaths, reach, not 'rules'."
+    assert printed(folder, "--of", "parts", "--out", tmp_path / "x.md").endswith("cannot be written: name a FILE.csv.")
+    with ResultStore.opened(tmp_path / "plain") as store:
+        store.append(json.loads(rows_of({"needle": [1]}, {}).to_json(orient="records")))
+    assert printed(tmp_path / "plain", "--of", "parts").startswith("No prompt has rules, questions or steps")
+    assert printed(tmp_path / "plain", "--of", "reach").startswith("No prompt has tracked evidence in these results")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -29,6 +30,14 @@ LINES: dict[str, dict[str, object]] = {
     "table": {"context": "Some text.", "question": " What is it?", "answer": "text"},
     "helm": {"article": "###\nArticle: Some text.\n\nSummarize.\n", "summary_gt": "Text."},
     "math": {"problem": "What is 1 + 1?", "answer": "2"},
+    "pairs": {"ordered_kv_records": [["a1", "b2"], ["c3", "d4"], ["e5", "f6"]], "key": "c3", "value": "d4"},
+    "mt_bench": {"question_id": 1, "category": "writing", "turns": ["Write of the sea.", "Now in capitals."]},
+    "search": {
+        "graph": {"nodes": [0, 1, 2, 3], "edges": [[0, 2], [0, 1], [1, 3]]},
+        "start_node": 0,
+        "steps": 3,
+        "answer": {"current_node": 1, "stack": [0, 1]},
+    },
     "longbench2": {
         "context": "Alice fell.",
         "question": "Who?",
@@ -177,8 +186,10 @@ def test_a_text_of_a_few_words_is_one_sentence(tmp_path, small_tokenizer):
         load_file("text", path, small_tokenizer)
 
 
-def test_an_unknown_format_names_the_known_ones(tmp_path, small_tokenizer):
-    with pytest.raises(UserError, match="longbench"):
+def test_an_unknown_format_names_what_is_like_it_and_where_all_are_listed(tmp_path, small_tokenizer):
+    with pytest.raises(UserError, match=r"longbench.*kvlab tasks"):
+        load_file("longbenhc", tmp_path / "x", small_tokenizer)
+    with pytest.raises(UserError, match="no loader called 'squad'; `kvlab tasks` lists all"):
         load_file("squad", tmp_path / "x", small_tokenizer)
 
 
@@ -231,3 +242,41 @@ def test_a_question_that_fills_the_window_is_one_sentence(tmp_path, small_tokeni
     [sample] = load_file("summaries", written(tmp_path, "x.jsonl", [LINES["summaries"]]), small_tokenizer).samples
     with pytest.raises(UserError, match="question alone"):
         shorten(small_tokenizer, sample, 10)
+
+
+def test_pairs_ask_for_one_key_of_an_object_and_know_its_place(tmp_path, small_tokenizer):
+    path = written(tmp_path, "kv.jsonl", [LINES["pairs"]])
+    [sample] = load_file("pairs", path, small_tokenizer).samples
+    held = json.loads(sample.context.partition("JSON data:\n")[2])
+    key = re.search(r'Key: "(\w+)"', sample.question).group(1)
+    assert held == {"a1": "b2", "c3": "d4", "e5": "f6"} and [held[key]] == sample.answers
+    assert sample.depth == 0.5 and sample.meta["statements"] == ['"c3": "d4"'] and sample.metric == "string_match_part"
+    lost = written(tmp_path, "lost.jsonl", [LINES["pairs"] | {"value": "f6"}])
+    with pytest.raises(UserError, match=r"lost.jsonl:1: the asked key and its value are no pair"):
+        load_file("pairs", lost, small_tokenizer)
+
+
+def test_turns_of_mt_bench_keep_their_answers(tmp_path, small_tokenizer):
+    path = written(tmp_path, "mt.jsonl", [LINES["mt_bench"], LINES["mt_bench"] | {"reference": ["a", "b"]}])
+    one, other = load_file("mt_bench", path, small_tokenizer).samples
+    assert one.context == "Write of the sea." and [turn.question for turn in one.further] == ["\n\nNow in capitals.\n"]
+    assert (
+        one.keeps_answers and one.task == "mt_bench/writing" and one.answers == ["", ""] and other.answers == ["a", "b"]
+    )
+    assert [part.kind for part in one.parts] == ["turn 1", "turn 2"] and one.new_tokens == 2 * one.max_new_tokens
+
+
+def test_a_search_ends_where_a_plain_walk_of_the_graph_ends(tmp_path, small_tokenizer):
+    """The rule in the prompt, followed step by step, gives the file's answer."""
+    path = written(tmp_path, "dfs.json", [json.dumps([LINES["search"]])])
+    [sample] = load_file("search", path, small_tokenizer).samples
+    edges = [tuple(map(int, pair)) for pair in re.findall(r"^(\d+) - (\d+)$", sample.context, re.MULTILINE)]
+    start = int(re.search(r"starts at node (\d+)", sample.context).group(1))
+    stack, visited = [start], {start}
+    for _ in range(int(re.search(r"first (\d+) steps", sample.question).group(1))):
+        near = sorted({b for a, b in edges if a == stack[-1]} | {a for a, b in edges if b == stack[-1]})
+        ahead = next((node for node in near if node not in visited), None)
+        stack = stack[:-1] if ahead is None else [*stack, ahead]
+        visited.add(stack[-1])
+    assert sample.answers == [f"node {stack[-1]}", f"stack {', '.join(map(str, stack))}"]
+    assert METRICS["last_line"](f"x\nNode {stack[-1]}, stack {', '.join(map(str, stack))}.", sample.answers) == 1

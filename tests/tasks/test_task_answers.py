@@ -153,5 +153,5 @@ def test_the_answer_fits_into_the_tokens_allowed(small_tokenizer, name):
         answers = [*sample.answers[:1]] if sample.further or sample.metric.endswith("rules") else sample.answers
         answer = ", ".join(answers)
         assert len(small_tokenizer(answer, add_special_tokens=False)["input_ids"]) < sample.max_new_tokens
-        assert sample.question.startswith("\nQuestion: ")
+        assert sample.question.startswith("\nQuestion: ") or name.startswith("ruler_")
         assert not sample.question.endswith(" ")

@@ -153,7 +153,7 @@ def test_an_unknown_task_names_what_is_like_it_and_where_all_are_listed():
 
 
 def test_every_task_of_the_plan_is_there():
-    assert set(TASKS) == {
+    assert {name for name in TASKS if not name.startswith("ruler_")} == {
         "needle",
         "needle_multikey",
         "needle_multivalue",

@@ -84,18 +84,19 @@ def _deaths(frame: pd.DataFrame) -> Table:
 
 
 def _reach(frame: pd.DataFrame) -> Table:
-    columns = ("task", "method", "budget", "n", "score (95 %)", "unreachable", "consensus", "loss", "")
+    columns = ("task", "method", "budget", "n", "score (95 %)", "own slot", "unreachable", "consensus", "loss", "")
     table = Table(*columns, box=SIMPLE_HEAD)
     for _, group in frame.groupby(["task", "difficulty", "length", "arm"], sort=False, dropna=False):
         for line in group.to_dict("records"):
             loss = "" if pd.isna(line["loss"]) else f"{line['loss']:+.3f}"
             names = [str(line[name]) for name in ("task", "arm", "asked", "samples")]
-            shown = [_mean(line, "score"), _share(line["unreachable"]), _share(line["consensus"]), loss]
-            table.add_row(*names, *shown, "cliff" if line["cliff"] else "")
+            shares = [_share(line[name]) for name in ("hidden_own", "unreachable", "consensus")]
+            table.add_row(*names, _mean(line, "score"), *shares, loss, "cliff" if line["cliff"] else "")
         table.add_section()
     table.caption = (
-        "unreachable: share of evidence tokens with no slot in any layer and KV head; consensus: share of these that "
-        "hold a reachable token; cliff: the budget step with the largest loss"
+        "own slot: share of layers and KV heads in which an evidence token has a slot of its own; unreachable: tokens "
+        "with no slot in any, also none that they share; consensus: share of heads that hold a reachable token; cliff: "
+        "the budget step with the largest loss"
     )
     return table
 

@@ -60,8 +60,8 @@ ROWS = pa.schema(
         # the following are null in older rows; of the hidden statements' tokens, at the end
         ("unreachable", pa.float64()),  # share with no slot in any layer and KV head (global eviction ratio)
         ("consensus", pa.float64()),  # share of layers and heads that hold a reachable token, mean over these
-        ("answer_tokens", pa.int32()),  # generated, the one that ends an answer included; null for forced texts
-        ("loop_tokens", pa.int32()),  # of these, the last ones that are one piece again and again
+        ("answer_tokens", pa.float64()),  # generated, the one that ends an answer included; null for forced texts
+        ("loop_tokens", pa.float64()),  # of these, the last ones that are one piece again and again
         ("parts", pa.string()),  # JSON, one object per rule or question: `kvlab.evaluate.scoring.parts`
     ]
 )

@@ -22,7 +22,7 @@ from rouge_score import rouge_scorer
 
 from kvlab.common.answer_match import find_answer
 from kvlab.common.errors import UserError
-from kvlab.evaluate.scoring.order import each_line, line_results, walk
+from kvlab.evaluate.scoring.order import each_line, last_line, line_results, no_loop, walk
 from kvlab.plugins.registry import Registry
 from kvlab.tasks.rules import all_obeyed, share_obeyed
 from kvlab.tasks.sample import UNSCORED
@@ -256,6 +256,8 @@ METRICS: Registry[Metric] = Registry(
         "each_line": each_line,
         "line_results": line_results,
         "walk": walk,
+        "last_line": last_line,
+        "no_loop": no_loop,
         "rules": share_obeyed,
         "all_rules": all_obeyed,
         "exact_match": exact_match,

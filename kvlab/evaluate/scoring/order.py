@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from kvlab.common.answer_match import find_answer
+from kvlab.evaluate.scoring.loops import loop_tokens
 
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _NUMBERING = re.compile(r"^\s*\d+[.)]")
@@ -41,6 +42,23 @@ def walk(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -
     places = [_NUMBERING.sub("", place).strip(" .").lower() for place in _PLACES.split(prediction)]
     pairs = zip(places, answers, strict=False)
     return sum(place == answer.lower() for place, answer in pairs) / len(answers)
+
+
+def last_line(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """The share of the answers that the prediction's last line contains; blank lines do not count."""
+    lines = [line for line in prediction.split("\n") if line.strip()]
+    return sum(find_answer(lines[-1], answer) is not None for answer in answers) / len(answers) if lines else 0.0
+
+
+def no_loop(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """The share of lines, one for each answer, that are not empty and do not end in a loop of words.
+
+    For turns without right answers, which a benchmark lets a model judge.
+    """
+    lines = [*prediction.split("\n"), *[""] * len(answers)][: len(answers)]
+    words = [line.split() for line in lines]
+    numbered = [[sorted(set(line)).index(word) for word in line] for line in words]
+    return sum(bool(line) and not loop_tokens(line) for line in numbered) / len(answers)
 
 
 def of_each(metric: Callable[[Sequence[str]], float], answers: Sequence[str]) -> list[float]:

@@ -87,7 +87,9 @@ class HiddenTokenTracker:
             merged = merged + (exists & ~alone).float().sum(1).cpu()
             heads += owner.shape[1]
         rows = zip(self.start[:, 0].tolist(), (own / heads).tolist(), (merged / heads).tolist(), strict=True)
-        shares = [{token: pair for token, *pair in zip(*row, strict=True) if token != PADDING} for row in rows]
+        shares: list[dict[int, Shares]] = [
+            {token: pair for token, *pair in zip(*row, strict=True) if token != PADDING} for row in rows
+        ]
         return [_of_row(found, parts) for found, parts in zip(shares, self.parts, strict=True)]
 
     def _owner_of(self, layer_idx: int, heads: int) -> Tensor:

@@ -18,6 +18,7 @@ from kvlab.tasks.loaders.longbench import load_longbench, load_longbench2
 from kvlab.tasks.loaders.mathematics import load_gsm8k, load_math
 from kvlab.tasks.loaders.plain_text import load_plain_text
 from kvlab.tasks.loaders.prompts import load_prompts
+from kvlab.tasks.loaders.reviewers import load_mt_bench, load_pairs, load_search
 from kvlab.tasks.loaders.ruler import load_ruler
 from kvlab.tasks.loaders.summaries import load_helm, load_summaries
 from kvlab.tasks.loaders.table import load_table
@@ -35,6 +36,9 @@ LOADERS: Registry[Callable[..., Loaded]] = Registry(
         "math": load_math,
         "helm": load_helm,
         "summaries": load_summaries,
+        "pairs": load_pairs,
+        "mt_bench": load_mt_bench,
+        "search": load_search,
         "haystack": load_haystack,
         "text": load_plain_text,
         "table": load_table,
