@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -52,6 +52,9 @@ def serve_check(
     write: Annotated[
         Path | None, typer.Option(help="with --all: put the table between the marks of this Markdown file, and ship it")
     ] = None,
+    run: Annotated[
+        list[Path] | None, typer.Option(help="folder of a recorded run of level full, instead of methods; repeatable")
+    ] = None,
     export: Annotated[
         str | None, typer.Option(help="print a policy skeleton for vllm, trtllm or sglang; one method")
     ] = None,
@@ -65,16 +68,15 @@ def serve_check(
     head. 4: a bias per slot, or merged keys. Beside it: what a method reads, when it acts, and the share of slots that
     pages really free, as a page with one kept slot stays. docs/serving.md explains the columns.
 
-    With --capacity: how many requests per second the same memory serves at which share of the slots. The model may be a
-    shape such as shape:llama3-8b.
+    With --run the same of recorded runs, from their tables. With --capacity: how many requests per second the same
+    memory serves at which share of the slots; the model may be a shape such as shape:llama3-8b.
     """
     if simulated.capacity:
         _capacity(simulated, model, methods, as_json)
         return
-    specs = _specs(methods, every, write)
-    if export is not None and len(specs) != 1:
-        raise UserError("--export writes the skeleton of one method: name one.")
-    rows = _checked(specs, budget, tokens, model, device)
+    if run and (methods or every or write or export):
+        raise UserError("--run checks recorded runs alone: leave out methods, --all, --write and --export.")
+    rows = _of_runs(run) if run else _checked(_specs(methods, every, write, export), budget, tokens, model, device)
     if write is not None:
         write_table(rows, write)
     if export is not None:
@@ -87,14 +89,27 @@ def serve_check(
         _list(rows)
 
 
-def _specs(methods: str | None, every: bool, write: Path | None) -> list[str]:
+def _of_runs(folders: list[Path]) -> list[Servability]:
+    from kvlab.analysis.lineage.wall import wall_of
+    from kvlab.serving.run_pages import run_servability
+    from kvlab.trace import open_run
+
+    runs = [open_run(folder) for folder in folders]
+    found = [run_servability(one, wall_of(one)) for one in runs]
+    return [replace(row, method=row.title) for row in found]
+
+
+def _specs(methods: str | None, every: bool, write: Path | None, export: str | None) -> list[str]:
     from kvlab.methods import registered
 
     if every == (methods is not None):
         raise UserError("Name methods to check, such as `kvlab serve-check h2o,snapkv:page=16`, or give --all.")
     if write is not None and not every:
         raise UserError("--write needs --all: the table holds every method.")
-    return [*registered(), *FURTHER] if every else split_list(methods or "")
+    specs = [*registered(), *FURTHER] if every else split_list(methods or "")
+    if export is not None and len(specs) != 1:
+        raise UserError("--export writes the skeleton of one method: name one.")
+    return specs
 
 
 def _checked(specs: list[str], budget: str, tokens: int, model: str, device: str) -> list[Servability]:

@@ -112,7 +112,7 @@ def freed_share(kept: np.ndarray, page: int, axes: tuple[int, ...] = (1,)) -> fl
 def fragmentation(kept: np.ndarray, page: int) -> float:
     """Share of the slots in a layer's touched pages that hold nothing; `kept` (layers, heads, tokens) bool."""
     freed = freed_share(kept, page)
-    return 0.0 if freed == 1 else 1 - float(kept.mean()) / (1 - freed)
+    return 0.0 if freed == 1 else max(0.0, 1 - float(kept.mean()) / (1 - freed))
 
 
 PAGES = (16, 32)

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from kvlab.analysis.lineage.wall import Fate, Wall
-from kvlab.serving.levels import PAGES, Freed, Held, Servability, held_counts, touched
+from kvlab.serving.levels import PAGES, Freed, Held, Servability, fragmentation, held_counts, touched
 from kvlab.serving.method_table import measured
 from kvlab.trace.reader import Run
 
@@ -56,6 +56,7 @@ def run_servability(run: Run, wall: Wall) -> Servability:
         decodes=bool((run.select("events", columns=["step"], ordered=False)["step"] > 0).any()),
         kept=float(kept.mean()),
         freed={page: Freed.of(kept, page) for page in PAGES},
+        fragmentation={page: (fragmentation(kept, page), fragmentation(last, page)) for page in PAGES},
     )
 
 

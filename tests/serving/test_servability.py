@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from kvlab.checking.servability import Declared, check_servability
+from kvlab.cli import commands
+from kvlab.common.errors import UserError
 from kvlab.methods import make_method, registered
 from kvlab.models.load import LoadedModel
 from tests.cli.running import kvlab
 from tests.conformance.variants import SHORT
+from tests.synthetic.runs import write_synthetic_run
 
 # Random keys are alike too rarely to be merged, or too often.
 LOOSE = {"d2o": {}, "keepkv": {"threshold": -1.0}, "simcalkv": {"threshold": -1.0}, "kvmerger": {"loosest": -1.0}}
@@ -45,7 +50,15 @@ def test_levels(tiny: LoadedModel, spec: dict, level: int) -> None:
     assert spec.get("page_heads") == "each" or found.held.apart is False or "page" not in spec
 
 
-def test_the_command_prints_and_refuses(tiny_folder) -> None:
+def test_the_command_reads_recorded_runs_alone(tmp_path: Path) -> None:
+    folder = write_synthetic_run(tmp_path, method="keepkv", budget=0.2, layers=2, heads=2, steps=6)
+    (row,) = json.loads(kvlab("serve-check", "--run", str(folder), "--json"))
+    assert row["level"] == 4 and row["decodes"] and row["method"] == row["title"]
+    refused = CliRunner().invoke(commands, ["serve-check", "h2o", "--run", str(folder)])
+    assert isinstance(refused.exception, UserError) and "alone" in str(refused.exception)
+
+
+def test_the_command_prints_and_refuses(tiny_folder: Path) -> None:
     asked = ("serve-check", "h2o", "--model", str(tiny_folder), "--tokens", "48", "--json")
     (row,) = json.loads(kvlab(*asked))
     assert row["level"] == 1 and row["decodes"] and row["reads_decode"] == ["attention weights"]
