@@ -15,7 +15,7 @@ from textwrap import shorten
 from typing import Any, Literal
 
 import torch
-from pydantic import JsonValue
+from pydantic import JsonValue, ValidationError
 from torch import Tensor
 
 from kvlab.cache import CompressedCache, make_cache
@@ -24,7 +24,7 @@ from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.cache.state import CacheState, restore_state, state_of
 from kvlab.common.atomic_write import replace_file
 from kvlab.common.errors import UserError
-from kvlab.common.validation import check_text, path_of, whole_number
+from kvlab.common.validation import check_text, decode_text, in_one_sentence, path_of, read_file, whole_number
 from kvlab.engine.environment import versions
 from kvlab.engine.forward import end_ids
 from kvlab.library.prefixes import (
@@ -41,14 +41,17 @@ from kvlab.library.prefixes import (
     read_texts,
 )
 from kvlab.live.turns import GAP, Turns
-from kvlab.methods import make_method
+from kvlab.methods import Method, make_method
+from kvlab.methods.core.method import METHODS
 from kvlab.methods.core.slot_columns import integer_dtype
+from kvlab.models.chat import chat_of
 from kvlab.models.load import LoadedModel
-from kvlab.prefix.inputs import check_window, choice_of, origin_of, read_text, turns_of
+from kvlab.models.tokenizer import window_of
+from kvlab.plugins.origin import KVLAB
 from kvlab.prefix.provenance import check_model, method_of, model_of
 from kvlab.prefix.tensor_file import mapped_tensors, write_tensors
 from kvlab.requests.budget import Budget, resolve_store
-from kvlab.requests.compare import MOST_NEW_TOKENS
+from kvlab.requests.compare import FULL, LARGEST_PROMPT_BYTES, MOST_NEW_TOKENS, MethodChoice, ModelRequest
 
 CONTEXT, EXTENSION, QUESTION, ANSWER = "context", "extension", "question", "answer"
 WIDEST_TITLE = 60
@@ -116,11 +119,11 @@ class Prefix:
         """
         if not isinstance(model, LoadedModel):
             raise UserError("A prefix needs a model with its tokenizer: pass what kvlab.load_model(name) returns.")
-        context, choice = read_text(text), choice_of(method, budget, hyper_parameters)
+        context, choice = _read_text(text), _choice(method, budget, hyper_parameters)
         made = make_method(choice.method, **choice.hyper_parameters)
-        turns = turns_of(model, chat, system, thinking)
+        turns = _turns(model, chat, system, thinking)
         ids = turns.context_ids(model, context)
-        check_window(model, len(ids), "The text")
+        _check_window(model, len(ids), "The text")
         cache = make_cache(model, made, choice.budget, seed=seed, compress_every=compress_every)
         begun = time.perf_counter()
         for piece in _pieces(ids, cache.expect(len(ids), prefill_chunk)):
@@ -135,7 +138,7 @@ class Prefix:
             thinking=thinking,
             choice=choice,
             settings=made.model_dump(mode="json"),
-            origin=origin_of(made),
+            origin=_origin(made),
             store=resolve_store(made.store, Budget(choice.budget)),
             compress_every=compress_every,
             seed=seed,
@@ -163,7 +166,7 @@ class Prefix:
         method = method_of(header)
         cache = make_cache(model, method, header.choice.budget, seed=header.seed, compress_every=header.compress_every)
         restore_state(cache, CacheState(json.loads(file.state), mapped_tensors(file)), model.device)
-        turns = turns_of(model, header.chat, header.system, header.thinking)
+        turns = _turns(model, header.chat, header.system, header.thinking)
         executor = ThreadPoolExecutor(1, "kvlab-checksums")
         check = executor.submit(check_tensors, file)
         executor.shutdown(wait=False)
@@ -203,7 +206,7 @@ class Prefix:
             raise UserError("The question is empty: type one.")
         whole_number(max_new_tokens, "max_new_tokens", 1, MOST_NEW_TOKENS)
         ids = self.turns.question_ids(self.model, question, is_first=self._is_open)
-        check_window(self.model, self.header.tokens + len(ids) + max_new_tokens, "This question")
+        _check_window(self.model, self.header.tokens + len(ids) + max_new_tokens, "This question")
         cache = copy_cache(self.cache)
         answer = self._verified(lambda: self._write(cache, ids, max_new_tokens))
         if keep:
@@ -217,10 +220,10 @@ class Prefix:
         The budget stays the one that the first text was given. Raises UserError for an empty text, or one that exceeds
         the model's window; the prefix is then as it was.
         """
-        more = read_text(text)
+        more = _read_text(text)
         before = GAP if self._is_open else self.turns.between
         ids = self.model.encode(before + more, special=False)[0].tolist()
-        check_window(self.model, self.header.tokens + len(ids), "The text")
+        _check_window(self.model, self.header.tokens + len(ids), "The text")
         cache = copy_cache(self.cache)
         self._verified(lambda: _next_logits(self.model, cache, ids))
         self._take_over(cache, (PrefixText(kind=EXTENSION, text=more),))
@@ -276,6 +279,25 @@ class Prefix:
         return self
 
 
+def _turns(model: LoadedModel, chat: str, system: str, thinking: bool | None) -> Turns:
+    """How texts, questions and answers are put together. Raises UserError for a setting that would have no effect."""
+    try:
+        request = ModelRequest(model=model.name, chat=chat, system=system, thinking=thinking)  # type: ignore[arg-type]
+    except ValidationError as error:
+        raise UserError(in_one_sentence(error, lambda field: f"The setting {field}")) from None
+    return Turns.of(chat_of(request, model.tokenizer))
+
+
+def _choice(method: str, budget: float | int | str, hyper_parameters: dict[str, JsonValue]) -> MethodChoice:
+    """The method as it is asked for; one without a budget keeps all. Raises UserError for an invalid budget."""
+    try:
+        choice = MethodChoice(method=method, budget=budget, hyper_parameters=hyper_parameters)
+    except ValidationError as error:
+        raise UserError(in_one_sentence(error, lambda field: f"The {field.partition('.')[0]}")) from None
+    needs_budget = make_method(choice.method, **choice.hyper_parameters).needs_budget
+    return choice if needs_budget else choice.model_copy(update={"budget": FULL.budget})
+
+
 def _full_bytes(layer: CompressedLayer) -> int:
     """Bytes of a full cache of this layer: keys, values and positions of all tokens that it has seen."""
     token = sum(part.shape[-1] * part.element_size() for part in layer.tables[0].native_states())
@@ -294,3 +316,27 @@ def _pieces(ids: list[int], sizes: list[int]) -> Iterator[list[int]]:
     """Pieces of these sizes, in order."""
     ends = list(accumulate(sizes))
     return (ids[end - size : end] for size, end in zip(sizes, ends, strict=True))
+
+
+def _read_text(text: str | Path) -> str:
+    """The text, or what the text file of a path holds. Raises UserError if it is empty or no text."""
+    if isinstance(text, Path):
+        text = decode_text(read_file(text, "The text file", LARGEST_PROMPT_BYTES), "The text file")
+    if not check_text(text, "The text").strip():
+        raise UserError("The text is empty: paste some text or choose a file.")
+    return text
+
+
+def _check_window(loaded: LoadedModel, tokens: int, what: str) -> None:
+    window = window_of(loaded.model.config)
+    if tokens > window:
+        raise UserError(
+            f"{what} needs {tokens:,} tokens with all that was read before, but the context window of {loaded.name} is "
+            f"{window:,}: shorten it."
+        )
+
+
+def _origin(method: Method) -> str:
+    """The plug-in that a method is from, with its version and hash; empty for kvlab's own."""
+    origin = METHODS.origin(method.name)
+    return "" if origin == KVLAB else f"{origin.name} {origin.stamp}"
