@@ -1,4 +1,4 @@
-"""What a prefix is made of, as checked values: a text that fits the model, and a method with its budget."""
+"""What a prefix is made of, as checked values: a text, and a method with its budget."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from pydantic import JsonValue, ValidationError
 from kvlab.common.errors import UserError
 from kvlab.common.validation import check_text, decode_text, in_one_sentence, read_file
 from kvlab.methods import make_method
-from kvlab.models.load import LoadedModel
-from kvlab.models.tokenizer import window_of
 from kvlab.requests.compare import FULL, LARGEST_PROMPT_BYTES, MethodChoice
 
 
@@ -31,13 +29,3 @@ def choice_of(method: str, budget: float | int | str, hyper_parameters: dict[str
         raise UserError(in_one_sentence(error, lambda field: f"The {field.partition('.')[0]}")) from None
     needs_budget = make_method(choice.method, **choice.hyper_parameters).needs_budget
     return choice if needs_budget else choice.model_copy(update={"budget": FULL.budget})
-
-
-def check_window(loaded: LoadedModel, tokens: int, what: str) -> None:
-    """Raise UserError if so many tokens exceed the model's window; `what` is what was to be read."""
-    window = window_of(loaded.model.config)
-    if tokens > window:
-        raise UserError(
-            f"{what} needs {tokens:,} tokens with all that was read before, but the context window of {loaded.name} is "
-            f"{window:,}: shorten it."
-        )

@@ -46,8 +46,9 @@ from kvlab.methods.core.method import METHODS
 from kvlab.methods.core.slot_columns import integer_dtype
 from kvlab.models.chat import chat_of
 from kvlab.models.load import LoadedModel
+from kvlab.models.tokenizer import window_of
 from kvlab.plugins.origin import KVLAB
-from kvlab.prefix.inputs import check_window, choice_of, read_text
+from kvlab.prefix.inputs import choice_of, read_text
 from kvlab.prefix.provenance import check_model, method_of, model_of
 from kvlab.prefix.tensor_file import mapped_tensors, write_tensors
 from kvlab.requests.budget import Budget, resolve_store
@@ -123,7 +124,7 @@ class Prefix:
         made = make_method(choice.method, **choice.hyper_parameters)
         turns = _turns(model, chat, system, thinking)
         ids = turns.context_ids(model, context)
-        check_window(model, len(ids), "The text")
+        _check_window(model, len(ids), "The text")
         cache = make_cache(model, made, choice.budget, seed=seed, compress_every=compress_every)
         begun = time.perf_counter()
         for piece in _pieces(ids, cache.expect(len(ids), prefill_chunk)):
@@ -206,7 +207,7 @@ class Prefix:
             raise UserError("The question is empty: type one.")
         whole_number(max_new_tokens, "max_new_tokens", 1, MOST_NEW_TOKENS)
         ids = self.turns.question_ids(self.model, question, is_first=self._is_open)
-        check_window(self.model, self.header.tokens + len(ids) + max_new_tokens, "This question")
+        _check_window(self.model, self.header.tokens + len(ids) + max_new_tokens, "This question")
         cache = copy_cache(self.cache)
         answer = self._verified(lambda: self._write(cache, ids, max_new_tokens))
         if keep:
@@ -223,7 +224,7 @@ class Prefix:
         more = read_text(text)
         before = GAP if self._is_open else self.turns.between
         ids = self.model.encode(before + more, special=False)[0].tolist()
-        check_window(self.model, self.header.tokens + len(ids), "The text")
+        _check_window(self.model, self.header.tokens + len(ids), "The text")
         cache = copy_cache(self.cache)
         self._verified(lambda: _next_logits(self.model, cache, ids))
         self._take_over(cache, (PrefixText(kind=EXTENSION, text=more),))
@@ -306,6 +307,15 @@ def _pieces(ids: list[int], sizes: list[int]) -> Iterator[list[int]]:
     """Pieces of these sizes, in order."""
     ends = list(accumulate(sizes))
     return (ids[end - size : end] for size, end in zip(sizes, ends, strict=True))
+
+
+def _check_window(loaded: LoadedModel, tokens: int, what: str) -> None:
+    window = window_of(loaded.model.config)
+    if tokens > window:
+        raise UserError(
+            f"{what} needs {tokens:,} tokens with all that was read before, but the context window of {loaded.name} is "
+            f"{window:,}: shorten it."
+        )
 
 
 def _origin(method: Method) -> str:
