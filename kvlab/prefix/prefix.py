@@ -24,7 +24,7 @@ from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.cache.state import CacheState, restore_state, state_of
 from kvlab.common.atomic_write import replace_file
 from kvlab.common.errors import UserError
-from kvlab.common.validation import check_text, decode_text, in_one_sentence, path_of, read_file, whole_number
+from kvlab.common.validation import check_text, in_one_sentence, path_of, whole_number
 from kvlab.engine.environment import versions
 from kvlab.engine.forward import end_ids
 from kvlab.library.prefixes import (
@@ -48,10 +48,11 @@ from kvlab.models.load import LoadedModel
 from kvlab.models.tokenizer import window_of
 from kvlab.models.turns import GAP, Turns
 from kvlab.plugins.origin import KVLAB
+from kvlab.prefix.inputs import choice_of, read_text
 from kvlab.prefix.provenance import check_model, method_of, model_of
 from kvlab.prefix.tensor_file import mapped_tensors, write_tensors
 from kvlab.requests.budget import Budget, resolve_store
-from kvlab.requests.compare import FULL, LARGEST_PROMPT_BYTES, MOST_NEW_TOKENS, MethodChoice, ModelRequest
+from kvlab.requests.compare import MOST_NEW_TOKENS, ModelRequest
 
 CONTEXT, EXTENSION, QUESTION, ANSWER = "context", "extension", "question", "answer"
 WIDEST_TITLE = 60
@@ -119,7 +120,7 @@ class Prefix:
         """
         if not isinstance(model, LoadedModel):
             raise UserError("A prefix needs a model with its tokenizer: pass what kvlab.load_model(name) returns.")
-        context, choice = _read_text(text), _choice(method, budget, hyper_parameters)
+        context, choice = read_text(text), choice_of(method, budget, hyper_parameters)
         made = make_method(choice.method, **choice.hyper_parameters)
         turns = _turns(model, chat, system, thinking)
         ids = turns.context_ids(model, context)
@@ -220,7 +221,7 @@ class Prefix:
         The budget stays the one that the first text was given. Raises UserError for an empty text, or one that exceeds
         the model's window; the prefix is then as it was.
         """
-        more = _read_text(text)
+        more = read_text(text)
         before = GAP if self._is_open else self.turns.between
         ids = self.model.encode(before + more, special=False)[0].tolist()
         _check_window(self.model, self.header.tokens + len(ids), "The text")
@@ -288,16 +289,6 @@ def _turns(model: LoadedModel, chat: str, system: str, thinking: bool | None) ->
     return Turns.of(chat_of(request, model.tokenizer))
 
 
-def _choice(method: str, budget: float | int | str, hyper_parameters: dict[str, JsonValue]) -> MethodChoice:
-    """The method as it is asked for; one without a budget keeps all. Raises UserError for an invalid budget."""
-    try:
-        choice = MethodChoice(method=method, budget=budget, hyper_parameters=hyper_parameters)
-    except ValidationError as error:
-        raise UserError(in_one_sentence(error, lambda field: f"The {field.partition('.')[0]}")) from None
-    needs_budget = make_method(choice.method, **choice.hyper_parameters).needs_budget
-    return choice if needs_budget else choice.model_copy(update={"budget": FULL.budget})
-
-
 def _full_bytes(layer: CompressedLayer) -> int:
     """Bytes of a full cache of this layer: keys, values and positions of all tokens that it has seen."""
     token = sum(part.shape[-1] * part.element_size() for part in layer.tables[0].native_states())
@@ -316,15 +307,6 @@ def _pieces(ids: list[int], sizes: list[int]) -> Iterator[list[int]]:
     """Pieces of these sizes, in order."""
     ends = list(accumulate(sizes))
     return (ids[end - size : end] for size, end in zip(sizes, ends, strict=True))
-
-
-def _read_text(text: str | Path) -> str:
-    """The text, or what the text file of a path holds. Raises UserError if it is empty or no text."""
-    if isinstance(text, Path):
-        text = decode_text(read_file(text, "The text file", LARGEST_PROMPT_BYTES), "The text file")
-    if not check_text(text, "The text").strip():
-        raise UserError("The text is empty: paste some text or choose a file.")
-    return text
 
 
 def _check_window(loaded: LoadedModel, tokens: int, what: str) -> None:
