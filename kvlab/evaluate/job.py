@@ -67,7 +67,8 @@ def run_sample(
 ) -> list[Path]:
     """Generate the prompt again, run `compare` on it with the job's methods, and return the run folders.
 
-    Context and question are read as one text, question-aware, even if the evaluation was not. Raises UserError if the
+    Context and question are read as one text, question-aware, even if the evaluation was not; of several questions it
+    is the first. Raises UserError if the
     prompt no longer exists, and as `compare`.
     """
     loaded = held_model(job.request, download_reporter(progress))
@@ -76,13 +77,18 @@ def run_sample(
     matches = [prompt for prompt in plan.prompts if prompt.identity.content == job.content]
     if not matches:
         raise UserError("The file of this evaluation no longer contains this prompt: restore the file.")
-    return compare(comparison_of(job, matches[-1].make()), root, progress=progress, cancelled=cancelled)
+    return compare(comparison_of(job, matches[-1].make(), has_chat), root, progress=progress, cancelled=cancelled)
 
 
-def comparison_of(job: SampleJob, sample: Sample) -> CompareRequest:
-    """The comparison request of a sample: its first answer is expected, its hidden statements are the facts."""
-    prompt = sample.context + sample.question
-    answer = sample.answers[0].strip() if sample.answers and sample.max_new_tokens else ""
+def comparison_of(job: SampleJob, sample: Sample, has_chat: bool = False) -> CompareRequest:
+    """The comparison request of a sample: its first answer is expected, its hidden statements are the facts.
+
+    In a chat the sample's system prompt is the request's. Rules are no text that an answer could have.
+    """
+    apart = sample.system if has_chat and sample.chat else ""
+    prompt = sample.context.removeprefix(apart).lstrip("\n" if apart else "") + sample.question
+    is_text = sample.answers and sample.max_new_tokens and not sample.metric.endswith("rules")
+    answer = sample.answers[0].strip() if is_text else ""
     statements = sample.meta.get("statements")
     hidden = [str(text) for text in statements] if isinstance(statements, list) else []
     return CompareRequest(
@@ -95,5 +101,6 @@ def comparison_of(job: SampleJob, sample: Sample) -> CompareRequest:
         facts=find_facts(prompt, [text for text in hidden if text.strip() and text.strip() in prompt]),
         title=job.title,
         private=job.private,
-        **{name: getattr(job.request, name) for name in ModelRequest.model_fields},
+        **{name: getattr(job.request, name) for name in ModelRequest.model_fields if name != "system"},
+        system="\n".join(filter(None, [job.request.system, apart])),
     )

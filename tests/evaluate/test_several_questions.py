@@ -24,7 +24,7 @@ from kvlab.requests.compare import MethodChoice
 from tests.families import tiny_model
 
 METHODS = ("full", "h2o", "snapkv", "keepkv")
-NEW = 7
+NEW = 5
 
 
 def tokens(count: int, seed: int) -> list[int]:

@@ -9,11 +9,14 @@ import pytest
 from kvlab import jobs
 from kvlab.bench.request import BenchJob, make_request
 from kvlab.bench.rows import read_rows
+from kvlab.evaluate.job import comparison_of
 from kvlab.evaluate.request import EvalJob, EvalRequest, SampleJob, TaskChoice
 from kvlab.evaluate.results.store import read_results
 from kvlab.jobs.job_reporter import JobReporter
 from kvlab.jobs.work import read_request
+from kvlab.models.load import LoadedModel
 from kvlab.requests.compare import MethodChoice, Progress
+from kvlab.tasks.registry import get_task
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_runs
 from tests.jobs.by_hand import cancelled_after, work_off
@@ -96,6 +99,16 @@ def test_a_prompt_of_an_evaluation_becomes_a_recorded_comparison(tmp_path: Path,
     record = runs["h2o"].record
     (start, stop), *_ = record.facts
     assert record.answer and record.answer in record.prompt[start:stop]
+
+
+def test_rules_of_a_recorded_prompt_are_the_system_prompt_of_a_chat(tiny: LoadedModel):
+    sample = get_task("instructions").generate(tiny.tokenizer, 400, 0, 0)
+    job = SampleJob(request=EvalRequest(model="tiny", system="Be short."))
+    chat, plain = comparison_of(job, sample, has_chat=True), comparison_of(job, sample)
+    assert chat.system == f"Be short.\n{sample.system}" and plain.system == "Be short."
+    assert plain.prompt == sample.context + sample.question == f"{sample.system}\n\n{chat.prompt}"
+    assert chat.answer is plain.answer is None, "a rule is no answer"
+    assert len(plain.facts) == 4 and not chat.facts
 
 
 def test_a_benchmark_keeps_whole_parts_and_measures_none_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
