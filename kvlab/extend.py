@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kvlab.methods.allocators.ballots import ChosenSlots
     from kvlab.methods.allocators.cosine import CosineDecay
     from kvlab.methods.allocators.first_layers import FirstLayers
+    from kvlab.methods.allocators.lazy_layers import LazyLayers
     from kvlab.methods.allocators.linear import Linear
     from kvlab.methods.allocators.model_wide import ModelWide
     from kvlab.methods.allocators.profile import HeadProfile, HeadShares
@@ -57,22 +58,29 @@ if TYPE_CHECKING:
     from kvlab.methods.core.view import Seen, Slots, View
     from kvlab.methods.scorers.attention.accumulated_attention import AccumulatedAttention
     from kvlab.methods.scorers.attention.ema import EmaScore
+    from kvlab.methods.scorers.attention.fused_window import FusedWindow
     from kvlab.methods.scorers.attention.last_query import LastQuery
     from kvlab.methods.scorers.attention.pyramidinfer import RecentRows
+    from kvlab.methods.scorers.attention.time_stamps import TimeStamps
     from kvlab.methods.scorers.attention.window import WindowAttention
+    from kvlab.methods.scorers.key_value.draws import Draws
     from kvlab.methods.scorers.key_value.key_only import ShortKeys, UnusualKeys
     from kvlab.methods.scorers.key_value.lag import Lag
+    from kvlab.methods.scorers.key_value.leverage import ChunkLeverage, SquaredLengths
     from kvlab.methods.scorers.key_value.recency import Recency, Unscored
     from kvlab.methods.scorers.key_value.redundancy import Redundancy
+    from kvlab.methods.scorers.lookahead.capacity import Capacity
     from kvlab.methods.scorers.lookahead.expected_attention import ExpectedAttention
     from kvlab.methods.scorers.lookahead.gvote import Ballots
     from kvlab.methods.scorers.lookahead.kvzap import PredictedScore
-    from kvlab.methods.scorers.lookahead.kvzip import RehearsedAttention
+    from kvlab.methods.scorers.lookahead.kvzip import LayerAttention, RehearsedAttention
+    from kvlab.methods.scorers.lookahead.query_statistics import QueryCentres, QueryFilter
     from kvlab.methods.scorers.lookahead.sampled_queries import FutureQueries
     from kvlab.methods.scorers.wrappers.wrapper import PromptOnly, SlotsAlone
-    from kvlab.methods.selectors.chunks import Chunks
+    from kvlab.methods.selectors.chunks import Chunks, GatedChunks
     from kvlab.methods.selectors.critical import Critical
     from kvlab.methods.selectors.fifo import Oldest
+    from kvlab.methods.selectors.sampled_rest import SampledRest
     from kvlab.methods.selectors.top_k import LowestScore
     from kvlab.methods.settlers.eviction.evict import Evict
     from kvlab.methods.settlers.eviction.interval import ThinInLots
@@ -126,23 +134,30 @@ _HOME = {
         "kvlab.methods.scorers.wrappers.wrapper": "PromptOnly SlotsAlone",
         "kvlab.methods.scorers.attention.accumulated_attention": "AccumulatedAttention",
         "kvlab.methods.scorers.attention.ema": "EmaScore",
+        "kvlab.methods.scorers.attention.fused_window": "FusedWindow",
         "kvlab.methods.scorers.attention.last_query": "LastQuery",
         "kvlab.methods.scorers.attention.pyramidinfer": "RecentRows",
+        "kvlab.methods.scorers.attention.time_stamps": "TimeStamps",
         "kvlab.methods.scorers.attention.window": "WindowAttention",
+        "kvlab.methods.scorers.key_value.draws": "Draws",
         "kvlab.methods.scorers.key_value.key_only": "ShortKeys UnusualKeys",
         "kvlab.methods.scorers.key_value.lag": "Lag",
+        "kvlab.methods.scorers.key_value.leverage": "ChunkLeverage SquaredLengths",
         "kvlab.methods.scorers.key_value.recency": "Recency Unscored",
         "kvlab.methods.scorers.key_value.redundancy": "Redundancy",
+        "kvlab.methods.scorers.lookahead.capacity": "Capacity",
         "kvlab.methods.scorers.lookahead.gvote": "Ballots",
         "kvlab.methods.scorers.lookahead.expected_attention": "ExpectedAttention",
         "kvlab.methods.scorers.lookahead.sampled_queries": "FutureQueries",
         "kvlab.methods.scorers.lookahead.kvzap": "PredictedScore",
-        "kvlab.methods.scorers.lookahead.kvzip": "RehearsedAttention",
+        "kvlab.methods.scorers.lookahead.kvzip": "LayerAttention RehearsedAttention",
+        "kvlab.methods.scorers.lookahead.query_statistics": "QueryCentres QueryFilter",
         # Allocators.
         "kvlab.methods.allocators.adaptive": "HeadAdaptive",
         "kvlab.methods.allocators.ballots": "ChosenSlots",
         "kvlab.methods.allocators.cosine": "CosineDecay",
         "kvlab.methods.allocators.first_layers": "FirstLayers",
+        "kvlab.methods.allocators.lazy_layers": "LazyLayers",
         "kvlab.methods.allocators.linear": "Linear",
         "kvlab.methods.allocators.model_wide": "ModelWide",
         "kvlab.methods.allocators.profile": "HeadProfile HeadShares",
@@ -151,8 +166,9 @@ _HOME = {
         "kvlab.methods.allocators.uniform": "EqualHeads Uniform",
         "kvlab.methods.allocators.variance": "Variance",
         # Selectors.
-        "kvlab.methods.selectors.chunks": "Chunks",
+        "kvlab.methods.selectors.chunks": "Chunks GatedChunks",
         "kvlab.methods.selectors.critical": "Critical",
+        "kvlab.methods.selectors.sampled_rest": "SampledRest",
         "kvlab.methods.selectors.top_k": "LowestScore",
         "kvlab.methods.selectors.fifo": "Oldest",
         "kvlab.methods.settlers.refitting.pursuit": "Pursuit",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from kvlab.common.assets import asset_path
 from kvlab.common.errors import UserError
+from kvlab.methods.core.pipeline import Pipeline
 from kvlab.server.offered_models import FIT, FITS
 from kvlab.server.settings import lab
 
@@ -124,6 +125,18 @@ class Kind:
 def write_fitted(path: Path, tensors: dict[str, Tensor], model: nn.Module, about: dict[str, str]) -> None:
     """Write tensors with the model's signature and metadata `about`."""
     save_file(tensors | {SIGNATURE: signature(model)}, path, about)
+
+
+def with_scorer(pipeline: Pipeline, load: Callable[[Any], Any]) -> Pipeline:
+    """The pipeline with `load` applied to its scorer, or to the one inside a wrapper."""
+    return replace(pipeline, score=_inside(pipeline.score, load))
+
+
+def _inside(score: Any, load: Callable[[Any], Any]) -> Any:
+    for inner in ("scorer", "main"):  # of a wrapper, of one scorer beside another
+        if hasattr(score, inner):
+            return replace(score, **{inner: _inside(getattr(score, inner), load)})
+    return load(score)
 
 
 def name_of(model: nn.Module, name: str) -> str:

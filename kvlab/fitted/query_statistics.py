@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from kvlab.fitted.files import Kind, write_fitted
+from kvlab.fitted.files import Kind, with_scorer, write_fitted
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.learned.query_statistics import QueryStatistics
 from kvlab.methods.scorers.lookahead.query_statistics import UNTRAINED, QueryCentres, QueryFilter
@@ -24,18 +24,15 @@ def with_query_statistics(pipeline: Pipeline, model: nn.Module, name: str = "") 
     `name` is the model's name for error messages. Raises UserError for a missing or invalid file, or one fitted to
     other weights than the model's.
     """
-    return replace(pipeline, score=_loaded(pipeline.score, model, name))
 
+    def load(score: Any) -> Any:
+        if not isinstance(score, QueryCentres | QueryFilter) or score.queries == UNTRAINED:
+            return score
+        known, fitted_to, _ = read_query_statistics(QUERIES.path(score.queries))
+        QUERIES.check_weights(fitted_to, model, name, f"The query statistics {score.queries!r}", "queries")
+        return replace(score, known=known)
 
-def _loaded(score: Any, model: nn.Module, name: str) -> Any:
-    for inner in ("scorer", "main"):  # of a wrapper, of one scorer beside another
-        if hasattr(score, inner):
-            return replace(score, **{inner: _loaded(getattr(score, inner), model, name)})
-    if not isinstance(score, QueryCentres | QueryFilter) or score.queries == UNTRAINED:
-        return score
-    known, fitted_to, _ = read_query_statistics(QUERIES.path(score.queries))
-    QUERIES.check_weights(fitted_to, model, name, f"The query statistics {score.queries!r}", "queries")
-    return replace(score, known=known)
+    return with_scorer(pipeline, load)
 
 
 def write_query_statistics(

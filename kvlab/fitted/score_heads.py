@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from kvlab.fitted.files import Kind, write_fitted
+from kvlab.fitted.files import Kind, with_scorer, write_fitted
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.learned.score_networks import ScoreHead
 from kvlab.methods.scorers.lookahead.kvzap import UNTRAINED, PredictedScore
@@ -20,17 +21,20 @@ LAYERS = "layers"
 
 
 def with_score_heads(pipeline: Pipeline, model: nn.Module, name: str = "") -> Pipeline:
-    """Load the networks named by the pipeline's scorer; other pipelines unchanged.
+    """Load the networks named by the pipeline's scorer, also inside a wrapper; other pipelines unchanged.
 
     `name` is the model's name for error messages. Raises UserError for a missing or invalid file, or one fitted to
     other weights than the model's.
     """
-    score = pipeline.score
-    if not isinstance(score, PredictedScore) or score.heads == UNTRAINED:
-        return pipeline
-    known, fitted_to, _ = read_score_heads(SCORE_HEADS.path(score.heads))
-    SCORE_HEADS.check_weights(fitted_to, model, name, f"KVzap's networks {score.heads!r}", "heads")
-    return replace(pipeline, score=replace(score, known=known))
+
+    def load(score: Any) -> Any:
+        if not isinstance(score, PredictedScore) or score.heads == UNTRAINED:
+            return score
+        known, fitted_to, _ = read_score_heads(SCORE_HEADS.path(score.heads))
+        SCORE_HEADS.check_weights(fitted_to, model, name, f"KVzap's networks {score.heads!r}", "heads")
+        return replace(score, known=known)
+
+    return with_scorer(pipeline, load)
 
 
 def write_score_heads(path: Path, heads: Mapping[int, ScoreHead], model: nn.Module, about: dict[str, str]) -> None:

@@ -158,6 +158,22 @@ def test_networks_of_another_model_are_refused(written: tuple[LoadedModel, Path,
         make_cache(other, "kvzap", 0.3, heads=str(tmp_path / "text"))
 
 
+@pytest.mark.parametrize("settle", ["keepkv", "values"])
+def test_beside_the_averages_of_a_merge_it_is_given_its_networks(
+    written: tuple[LoadedModel, Path, Tensor], settle: str
+) -> None:
+    model, path, ids = written
+    cache = make_cache(model, "compose", 0.4, score="kvzap", settle=settle, heads=str(path))
+    with torch.inference_mode():
+        model.model(ids, past_key_values=cache)
+    by_hand = scores_by_hand(model, ids, networks(model))
+    for (number, h), scores in by_hand.items():
+        slots = cache.compressed_layers()[number].slots
+        assert slots is not None
+        kept_tokens = set(slots.position[0, h][slots.valid[0, h]].tolist())
+        assert max(range(TOKENS), key=scores.__getitem__) in kept_tokens
+
+
 SHIPPED = SCORE_HEADS.path("mini")
 
 

@@ -19,7 +19,7 @@ from kvlab.methods.core.method import Method, make_method, register
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.scorers.attention.accumulated_attention import AccumulatedAttention
 from kvlab.methods.scorers.attention.ema import EmaScore
-from kvlab.methods.scorers.key_value.leverage import Compactor, SquaredLengths
+from kvlab.methods.scorers.key_value.leverage import ChunkLeverage, SquaredLengths
 from kvlab.methods.scorers.key_value.recency import Recency, Unscored
 from kvlab.methods.scorers.lookahead.capacity import Capacity
 from kvlab.methods.scorers.lookahead.gvote import Ballots
@@ -37,7 +37,16 @@ from kvlab.methods.settlers.pooling.pool import Pool
 from kvlab.methods.settlers.residuals.exact_residual import ExactResidual
 
 # Scores fixed at the prompt or derived from the slot; scorers with `recall` qualify too.
-COSTS_NO_STEP = (PromptOnly, Ballots, RehearsedAttention, PredictedScore, Recency, Capacity, SquaredLengths, Compactor)
+COSTS_NO_STEP = (
+    PromptOnly,
+    Ballots,
+    RehearsedAttention,
+    PredictedScore,
+    Recency,
+    Capacity,
+    SquaredLengths,
+    ChunkLeverage,
+)
 # Half of an equal share would be half of what layers can give each other.
 RECENT_ACROSS_LAYERS = 16
 

@@ -8,7 +8,7 @@ from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.core.method import Method, register
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.published_settings import published
-from kvlab.methods.scorers.key_value.leverage import Compactor as Blend
+from kvlab.methods.scorers.key_value.leverage import ChunkLeverage
 from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.methods.settlers.eviction.evict import Evict
 
@@ -34,5 +34,5 @@ class Compactor(Method):
     recent: int = Field(4, ge=1, description="last tokens that always stay")
 
     def pipeline(self) -> Pipeline:
-        score = Blend(self.blend, self.sketch, self.chunk, self.sinks, self.recent)
+        score = ChunkLeverage(self.blend, self.sketch, self.chunk, self.sinks, self.recent)
         return Pipeline(score, Uniform(), LowestScore(self.sinks, self.recent), Evict(), decode=False)

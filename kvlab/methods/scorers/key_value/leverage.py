@@ -51,7 +51,7 @@ class SquaredLengths:
 
 
 @dataclass(frozen=True)
-class Compactor:
+class ChunkLeverage:
     """Score = `blend` * z(leverage) + z(attention), without the first `sinks` and last `recent` tokens (Compactor).
 
     Leverage: diagonal of X (X'X + .01 I)^-1 X', X the centred keys before rotation times a Gaussian sketch of `sketch`
