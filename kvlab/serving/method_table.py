@@ -18,6 +18,7 @@ BEGIN, END = "<!-- kvlab serve-check --all -->", "<!-- end -->"
 FURTHER = (
     "streaming-llm:positions=cache", "snapkv:page=16", "snapkv:page=32", "h2o:page=16", "adakv:page=16",
     "kvzip:level=uniform", "kvzip:page=16", "exactmerge2:page=16",
+    "kvzip:page=16:page_heads=model", "exactmerge2:page=16:page_heads=model",
 )  # fmt: skip
 HEADER = (
     "method", "level", "why", "per head", "per layer", "same tokens in all heads", "reads besides keys and values",

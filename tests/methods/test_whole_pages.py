@@ -24,14 +24,23 @@ REFUSED = {"full", "packed", "zsmerge", "kvmerger", "pyramid-pool", "cam", "asym
            "exactmerge"}  # fmt: skip
 
 
+def separate() -> set[str]:
+    """Methods whose layers cannot decide together, as they decide while decoding, or have no budget to share."""
+    made = {name: make_method(name) for name in registered().keys() - REFUSED}
+    pipelines = {name: method.pipeline() for name, method in made.items()}
+    return {name for name, own in pipelines.items() if own.decode or own.block or not made[name].needs_budget}
+
+
 def view(budget: int, seed: int = 0) -> View:
     draw = torch.Generator().manual_seed(seed)
     shape, score = (1, HEADS, TOKENS), torch.rand(1, HEADS, TOKENS, generator=draw)
     position = torch.arange(TOKENS, dtype=torch.int32).expand(shape).contiguous()
     one, state = torch.ones(shape), torch.zeros(*shape, 4)
+    other = torch.rand(shape, generator=draw)  # scores of a second layer
     slots = Slots(state, state, position, one, one - 1, score, one.bool())
     budgets = torch.full((1, HEADS), budget)
-    return View(slots, None, budgets, torch.tensor([TOKENS]), "prefill", TOKENS - budget, budget, False, 0, 1)  # type: ignore[arg-type]
+    return View(slots, None, budgets, torch.tensor([TOKENS]), "prefill", TOKENS - budget, budget, False, 0, 2,
+                statistics={0: score, 1: other})  # type: ignore[arg-type]  # fmt: skip
 
 
 def kept(select: WholePages | LowestScore, seen: View) -> list[list[int]]:
@@ -41,14 +50,14 @@ def kept(select: WholePages | LowestScore, seen: View) -> list[list[int]]:
 
 def expected(budget: int, length: int, rule: str, heads: str) -> list[list[int]]:
     """Pages from the best on, in plain loops."""
-    score = view(budget).slots.score[0].tolist()
+    score = [*view(budget).statistics[0][0].tolist(), *view(budget).statistics[1][0].tolist()]
     safe = [t for t in range(TOKENS) if t < SINKS or t >= TOKENS - RECENT]
     free = [t for t in range(TOKENS) if t not in safe]
     places = [{t: place for place, t in enumerate(sorted(free, key=own.__getitem__))} for own in score]
     pages = [range(first, min(first + length, TOKENS)) for first in range(0, TOKENS, length)]
     found = []
     for head in range(HEADS):
-        judges = range(HEADS) if heads == "union" else [head]
+        judges = {"union": range(HEADS), "model": range(2 * HEADS), "each": [head]}[heads]
 
         def worth(page: range, judges: range | list[int] = judges) -> tuple[float, float, int]:
             values = [[places[h][t] if rule == "any" else score[h][t] for t in page] for h in judges]
@@ -88,14 +97,15 @@ def test_every_method_keeps_whole_pages_within_its_budget(heads: str) -> None:
     The first page holds the sinks: with keepkv the window leaves no room for the rest of it.
     """
     case, length = Case(tokens=60, budget=0.5), 4
-    for name in registered().keys() - REFUSED:
+    for name in registered().keys() - REFUSED - (separate() if heads == "model" else set()):
         method = make_method(name, **{**SHORT.get(name, {}), "page": length, "page_heads": heads})
         cache, generated = case.cache(method), 0 if method.pipeline().decode else STEPS - 1
         walk(case.model(), cache, *case.prompt())
+        first = tokens_of(cache.compressed_layers()[0])[0]
         for layer in cache.compressed_layers():
             assert layer.budget is not None
             rows = tokens_of(layer)
-            assert heads == "each" or all(row == rows[0] for row in rows), name
+            assert heads == "each" or all(row == (first if heads == "model" else rows[0]) for row in rows), name
             for row, budget in zip(rows, layer.budget[0].tolist(), strict=True):
                 assert len(row) <= budget + generated, name
                 whole = {page: {*range(page * length, min(page * length + length, 65))} for page in range(17)}
@@ -132,6 +142,10 @@ def tokens_of(layer: CompressedLayer) -> list[set[int]]:
 
 
 def test_what_cannot_be_paged_says_so() -> None:
+    assert {"h2o", "gvote"} <= separate() and not separate() & {"snapkv", "kvzip"}
+    for name in separate():
+        with pytest.raises(UserError, match="use page_heads 'union'"):
+            make_method(name, page=16, page_heads="model")
     for name in REFUSED:
         with pytest.raises(UserError, match="leave page at 1"):
             make_method(name, page=16)

@@ -67,13 +67,15 @@ def test_the_table_has_every_method_and_what_it_declares() -> None:
     from kvlab.checking.servability import Declared
 
     rows = read_csv()
+    missing = {*registered()} - {row.method for row in rows}
+    assert not missing, "run `kvlab serve-check --all --write docs/serving.md`"
     assert [row.method for row in rows] == [*registered(), *FURTHER]
     for row in rows:
         name, values = parse_spec(row.method)
         declared = Declared.of(make_method(name, **values))
         seen = (row.held.log_mass, row.decodes, row.second_pass, "hidden states" in row.reads_prompt)
         assert seen == (declared.log_mass, declared.decodes, declared.second_pass, declared.hidden), row.method
-        assert bool(row.reads_decode) == declared.reads_decode, row.method
+        assert row.reads_decode or not declared.reads_decode, row.method
         assert row.store == make_method(name, **values).store
         assert all(0 <= own.model <= own.layer <= own.head < 1 for own in row.freed.values())
         assert [*row.freed] == [*PAGES]

@@ -27,7 +27,7 @@ def test_every_method_does_what_it_declares(tiny: LoadedModel) -> None:
         found, declared = check_servability(method, tiny, 0.3, tokens=48), Declared.of(method)
         seen = (found.held.log_mass, found.decodes, found.second_pass, "hidden states" in found.reads_prompt)
         assert seen == (declared.log_mass, declared.decodes, declared.second_pass, declared.hidden), name
-        assert bool(found.reads_decode) == declared.reads_decode, name
+        assert found.reads_decode or not declared.reads_decode, name
         assert found.held.merged_keys or not method.describe()["merges"] or name not in ("kvmerger", "zsmerge"), name
 
 

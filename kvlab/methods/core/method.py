@@ -71,7 +71,7 @@ class Method(BaseModel, ABC):
     )
     page_heads: str = Field(
         "union",
-        description="a page holds all heads of a layer (union), or each head has pages of its own",
+        description="a page holds all heads of a layer (union) or of the model, or each head has pages of its own",
         json_schema_extra=_one_of(*PAGE_HEADS),
     )
 
@@ -138,6 +138,8 @@ class Method(BaseModel, ABC):
     def _check_evicts_by_selector(self) -> Self:
         if self.page > 1 and self.family in ("reference", "quantising"):
             raise UserError(f"{self.name} evicts nothing: leave page at 1.")
+        if self.page > 1 and self.page_heads == "model" and not self.needs_budget:
+            raise UserError(f"{self.name} takes no budget that layers could share equally: use page_heads 'union'.")
         if self.page > 1:
             self.paged_pipeline()
         return self
@@ -187,7 +189,7 @@ class Method(BaseModel, ABC):
 
         Stores `auto` and `adaptive` are resolved by `budget`, and native without one.
         """
-        pipeline = self.pipeline()
+        pipeline = self.paged_pipeline()
         can = pipeline.can
         store = store_of(self.store) if budget is None else store_under(self.store, Budget(budget))
         return {
