@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -11,6 +12,8 @@ from kvlab.attention.alibi import Alibi
 from kvlab.attention.slot_attention import softmax_beside
 from kvlab.methods.core.reading import Chosen, Held
 from kvlab.stores.quantized_states import States, states_at
+
+BLOCK_BYTES, LEAST_BLOCK = 2**20, 64
 
 
 @dataclass(frozen=True)
@@ -57,19 +60,30 @@ def attend_chosen(query: Tensor, held: Held, chosen: Chosen, sinks: Tensor | Non
     softmax(q k scaling + log_mass + log_weight) v: importance weights and stand-ins of what was not read enter as log
     mass does. `sinks` (B, H, G) are logits of learned slots without a value.
     """
-    keys, values = (_gathered(states, chosen.slots) for states in (held.keys, held.values))
-    logits = _products(query.float() * held.scaling, keys)
+    blocks = chosen.slots.split(_block_size(held, chosen.slots), 3)
+    scaled = query.float() * held.scaling
+    parts = [_products(scaled, _gathered(held.keys, block)) for block in blocks]
+    logits = torch.cat(parts, -1) if parts[1:] else parts[0]
     if held.softcap is not None:
         logits = held.softcap * torch.tanh(logits / held.softcap)
     logits, read = _weighted(logits, held, chosen)
-    parts = [logits] if chosen.estimate is None else [logits, chosen.estimate.logits]
-    every = torch.cat(parts, -1) if parts[1:] else logits
+    every = logits if chosen.estimate is None else torch.cat([logits, chosen.estimate.logits], -1)
     mass = softmax_beside(every, None if sinks is None else sinks)
     own = mass[..., : logits.shape[-1]]
-    output = _mixed(own, values)
+    masses = own.split(blocks[0].shape[3], 3)
+    mixed = [_mixed(part, _gathered(held.values, block)) for part, block in zip(masses, blocks, strict=True)]
+    output = reduce(torch.add, mixed)
     if chosen.estimate is not None:
         output = output + mass[..., logits.shape[-1] :] @ chosen.estimate.values.float()
     return output.flatten(1, 2)[:, :, None].to(query.dtype), SlotsRead(chosen.slots, read, own)
+
+
+def _block_size(held: Held, slots: Tensor) -> int:
+    """Slots gathered at a time: on a CPU as many as stay in its caches, as fresh memory costs more than reading it."""
+    if slots.device.type != "cpu":
+        return slots.shape[3]
+    width = max(held.keys.shape[-1] * held.keys.dtype.itemsize * slots[..., 0].numel(), 1)
+    return max(BLOCK_BYTES // width, LEAST_BLOCK)
 
 
 def _gathered(states: States, slots: Tensor) -> Tensor:

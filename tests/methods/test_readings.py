@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from kvlab.attention import read_attention
 from kvlab.attention.read_attention import attend_chosen
 from kvlab.common.errors import UserError
 from kvlab.methods import make_method
@@ -399,3 +400,15 @@ def test_each_setting_is_described(name: str) -> None:
     assert kind.title and (kind.__doc__ or "").strip()
     assert all(field.description for field in kind.model_fields.values())
     assert set(kind.exact_at) <= set(kind.model_fields)
+
+
+@pytest.mark.parametrize("name", ["oracle-topk/share=0.7", "vattention/sinks=1/recent=3", "quest/page=4"])
+def test_slots_gathered_a_few_at_a_time_give_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    query, table = held(holes=True)
+    given = chosen(name, query, table)
+    together, read = attend_chosen(query, table, given, None)
+    monkeypatch.setattr(read_attention, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(read_attention, "LEAST_BLOCK", 5)
+    apart, again = attend_chosen(query, table, given, None)
+    assert torch.allclose(apart, together, atol=1e-6)
+    assert torch.allclose(again.mass, read.mass, atol=1e-7)
