@@ -41,7 +41,9 @@ def safe_budget(
     from_rows: Annotated[
         Path | None, typer.Option("--from", help="certify from the rows of this evaluation; nothing is measured")
     ] = None,
-    methods: Annotated[str, typer.Option(help="such as h2o,keepkv:preset=paper")] = DEFAULT_METHODS,
+    methods: Annotated[
+        str, typer.Option(help=f"such as h2o,keepkv:preset=paper; default: {DEFAULT_METHODS}, with --from all")
+    ] = "",
     budgets: Annotated[str, typer.Option(help="the ladder of budgets, in one unit")] = LADDER,
     by: Annotated[
         str,
@@ -80,11 +82,11 @@ def safe_budget(
         if own.is_given:
             raise UserError("--from takes an evaluation that exists: leave out --prompts, --tasks, --data and --saved.")
         rows, notes, place = _existing(from_rows, loading.model, question_aware), list[str](), from_rows
-        chosen = [] if methods == DEFAULT_METHODS else split_list(methods)
+        chosen = split_list(methods)
     else:
         wanted, notes = _request(
-            tasks=own.tasks, files=own.files(), methods=methods, budgets=budgets, lengths=lengths, seed=seed,
-            question_aware=question_aware, samples=samples, criterion=criterion, loading=loading,
+            tasks=own.tasks, files=own.files(), methods=methods or DEFAULT_METHODS, budgets=budgets, lengths=lengths,
+            seed=seed, question_aware=question_aware, samples=samples, criterion=criterion, loading=loading,
         )  # fmt: skip
         place = out or own.runs / "eval" / f"safe-{_name(wanted)}"
         rows, more = _evaluated(wanted, place, force, criterion)

@@ -167,6 +167,7 @@ def test_rows_of_two_models_or_with_holes_are_refused() -> None:
     hole = (rows["method"] == "tova") & (rows["index"] < 3) & (rows["budget"] == 0.5)
     with pytest.raises(UserError, match="tova at 50 % lacks 3 prompts of 200"):
         kvlab.safe_budget(rows[~hole])
+    assert kvlab.safe_budget(rows[~hole], methods=["h2o"]).best() is not None
     mixed = rows_of({"h2o": [0, 0, 0]}, COUNT)
     mixed.loc[mixed["budget"] == 0.5, ["budget", "budget_unit"]] = [64, "slots"]
     with pytest.raises(UserError, match="budgets in fraction and slots, which have no common order"):

@@ -37,8 +37,10 @@ def measurable(rows: pd.DataFrame) -> list[Measure]:
     return [name for name, there in kinds.items() if there]
 
 
-def losses(rows: pd.DataFrame, by: Measure, kl_above: float = KL_ABOVE) -> pd.DataFrame:
+def losses(rows: pd.DataFrame, by: Measure, kl_above: float = KL_ABOVE, methods: Sequence[str] = ()) -> pd.DataFrame:
     """One row per prompt, method with its options, and budget: evaluation rows paired with the full cache's.
+
+    Of the named `methods` (with options), else of all.
 
     Added columns: `arm`, `asked` (budget in words), `prompt` (number, equal for equal prompts), `group` (task),
     `reference` and `reference_text` (score and text of the full cache), `loss` in [0, 1], `gain` (how much the score
@@ -46,7 +48,7 @@ def losses(rows: pd.DataFrame, by: Measure, kl_above: float = KL_ABOVE) -> pd.Da
 
     A prompt that the full cache gets wrong cannot change to wrong: its loss is 0, and it counts as a prompt. A prompt
     whose metric raised an error counts as changed. Raises UserError without rows for `by`, for rows of several models
-    or settings, and where a method lacks prompts that others have.
+    or settings, for unknown methods, and where a method lacks prompts that the full cache has.
     """
     rows = _measured(rows, by)
     if rows.empty:
@@ -64,7 +66,7 @@ def losses(rows: pd.DataFrame, by: Measure, kl_above: float = KL_ABOVE) -> pd.Da
         raise UserError("These rows have the full cache alone: evaluate at least one method.")
     if "error" not in rows:  # rows from before errors were recorded
         rows = rows.assign(error=None)
-    paired = _paired(labelled(with_measures(rows)))
+    paired = _chosen(_paired(labelled(with_measures(rows))), methods)
     loss, gain = _loss(paired, by, kl_above)
     paired = paired.assign(loss=loss, gain=gain, group=paired["task"])
     _check_complete(paired, int(full.sum()))
@@ -88,6 +90,16 @@ def lacking(by: Measure) -> str:
     if by == "text":
         return "No row has a generated text: these prompts force a given text, so measure them by kl."
     return f"These prompts have no answers, so none can be lost by {by}: add a column answer, or measure by text or kl."
+
+
+def _chosen(paired: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
+    known = paired[ARM].drop_duplicates().tolist()
+    names = dict(zip(paired[ARM], paired["method"], strict=True))
+    for name in methods:
+        if name not in known and name not in names.values():
+            raise UserError(f"These rows have no method {name!r}: they have {listed(known)}.")
+    wanted = [arm for arm in known if not methods or arm in methods or names[arm] in methods]
+    return paired[paired[ARM].isin(wanted)]
 
 
 def _paired(rows: pd.DataFrame) -> pd.DataFrame:

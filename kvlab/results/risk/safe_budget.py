@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 
 from kvlab.common.errors import UserError
-from kvlab.common.formatting import listed
 from kvlab.evaluate.results.store import read_results
 from kvlab.results.risk import bounds
 from kvlab.results.risk.fixed_sequence import Step, certify_ladder, drops
@@ -105,10 +104,10 @@ def find_safe_budgets(rows: pd.DataFrame, criterion: Criterion, methods: Sequenc
     """Certify budgets from evaluation rows of one model, for the named `methods` (with options), else for all.
 
     The level is split evenly over methods and groups (Bonferroni), so that all statements hold together with the
-    confidence, and with them the one about the best method. Raises UserError as `losses`, for unknown methods, and
-    for fewer prompts than any guarantee needs.
+    confidence, and with them the one about the best method. Raises UserError as `losses`, and for fewer prompts than
+    any guarantee needs.
     """
-    paired = _chosen(losses(rows, criterion.by, criterion.kl_above), methods)
+    paired = losses(rows, criterion.by, criterion.kl_above, methods)
     arms = paired[ARM].drop_duplicates().tolist()
     groups = paired["group"].drop_duplicates().tolist() if criterion.by_group else [ALL]
     families = len(arms) * len(groups)
@@ -132,16 +131,6 @@ def find_safe_budgets(rows: pd.DataFrame, criterion: Criterion, methods: Sequenc
 
 def _of_group(paired: pd.DataFrame, group: str) -> pd.DataFrame:
     return paired if group == ALL else paired[paired["group"] == group]
-
-
-def _chosen(paired: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
-    known = paired[ARM].drop_duplicates().tolist()
-    names = dict(zip(paired[ARM], paired["method"], strict=True))
-    for name in methods:
-        if name not in known and name not in names.values():
-            raise UserError(f"These rows have no method {name!r}: they have {listed(known)}.")
-    wanted = [arm for arm in known if not methods or arm in methods or names[arm] in methods]
-    return paired[paired[ARM].isin(wanted)]
 
 
 def check_enough(criterion: Criterion, counts: Mapping[str, int], families: int) -> int:
