@@ -17,9 +17,9 @@ from kvlab.stores.quantized_states import states_at, whole
 class DoubleSparsity(PartReading):
     """Reads the slots with the highest dot product over the label channels, the heaviest channels of a head's keys.
 
-    A label cache holds those channels once more, in one piece (section 3.2). The paper calibrates the channels once a
-    model, by the largest |q_c k_c| on a text. Here they are those with the largest mean |k_c| over a head's slots when
-    the index is built: no file is needed, and the prompt's queries are not kept.
+    A label cache holds those channels once more, in one piece. The paper calibrates the channels once a model, by the
+    largest |q_c k_c| on a text. Here they are those with the largest mean |k_c| over a head's slots when the index is
+    built: no file is needed, and the prompt's queries are not kept.
     """
 
     name: ClassVar[str] = "double-sparsity"

@@ -26,9 +26,9 @@ class MagicPIG(Reading):
 
     A table's hash are the signs of K random projections (SimHash). A key at angle t to the query collides in a table
     with p^K, p = 1 - t / pi, and is sampled with u = 1 - (1 - p^K)^L - L p^K (1 - p^K)^(L - 1) (algorithm 1). Adding
-    -log u to the sampled logits makes the normaliser unbiased over the random projections (section 4.1). Keys are
-    centred by their mean when the index is built, which softmax cannot see (section 4.3); sinks and the newest tokens
-    are read exactly. Bytes read from the tables are those of the numbers of all colliding slots.
+    -log u to the sampled logits makes the normaliser unbiased over the random projections. Keys are centred by their
+    mean when the index is built, which softmax cannot see; sinks and the newest tokens are read exactly. Bytes read
+    from the tables are those of the numbers of all colliding slots.
     """
 
     name: ClassVar[str] = "magicpig"

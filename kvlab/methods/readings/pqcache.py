@@ -20,9 +20,9 @@ class PQCache(PartReading):
     """Reads the slots with the highest product of the query and their quantised keys.
 
     A key is cut into m parts, and each part is one of 2^b centroids, found by k-means over the head's keys when the
-    index is built, right after the prompt (section 3.3). A step adds m entries of tables of the query's products. The
-    first and the newest tokens are always read (section 3.2). m = 2 and b = 6 are the paper's LongBench settings; later
-    tokens get the nearest centroids.
+    index is built, right after the prompt. A step adds m entries of tables of the query's products. The first and the
+    newest tokens are always read. m = 2 and b = 6 are the settings of the authors' scripts (n_subvec_per_head,
+    n_subbits); later tokens get the nearest centroids.
     """
 
     name: ClassVar[str] = "pqcache"

@@ -17,9 +17,9 @@ class Quest(PartReading):
     """Reads the pages whose keys could match the query best.
 
     A page keeps the minimum and the maximum of each channel of its keys. sum_c max(q_c min_c, q_c max_c) bounds the
-    logit of each of its keys (section 3.2, algorithm 1). Layers 0 and 1 read everything, because they attend broadly
-    (section 3.3), and at least three pages are read (evaluation/quest_attention.py). A page is 16 consecutive slots of
-    the table; evictions while decoding leave holes, and a new token may fill one.
+    logit of each of its keys (algorithm 1). Layers 0 and 1 read everything, because they attend broadly, and at least
+    three pages are read (evaluation/quest_attention.py). A page is 16 consecutive slots of the table; evictions while
+    decoding leave holes, and a new token may fill one.
     """
 
     name: ClassVar[str] = "quest"

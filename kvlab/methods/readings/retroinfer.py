@@ -32,12 +32,12 @@ STEADY = -1  # the cluster of slots that are always read
 class RetroInfer(PartReading):
     """Reads the clusters whose centroids match the query best, and lets centroids stand for the next ones.
 
-    Three zones (section 4.2): steady (sinks, the newest tokens, and all that came since the last clustering), read
-    exactly; the retrieved share of the clusters, read exactly; and the next clusters, estimated: their slots count with
-    exp(q C) each, a lower bound of their mean by Jensen's inequality, and the mean of their values. The rest is left
-    out. Clusters are those of spherical k-means on keys minus their mean, within segments of the text, 16 slots a
-    cluster on average; after 1,024 new tokens they are made anew (section 4.2, wave index). `share` is that of the
-    clusters retrieved; the paper retrieves 1.8 % and estimates 23.2 %.
+    Three zones: steady (sinks, the newest tokens, and all that came since the last clustering), read exactly; the
+    retrieved share of the clusters, read exactly; and the next clusters, estimated: their slots count with exp(q C)
+    each, a lower bound of their mean by Jensen's inequality, and the mean of their values. The rest is left out.
+    Clusters are those of spherical k-means on keys minus their mean, within segments of the text, 16 slots a cluster on
+    average; after 1,024 new tokens they are made anew. `share` is that of the clusters retrieved; the paper retrieves
+    1.8 % and estimates 23.2 %.
     """
 
     name: ClassVar[str] = "retroinfer"

@@ -20,9 +20,9 @@ class RocketKV(PartReading):
     """Reads the pages with the highest approximate logits, of the query's largest channels alone.
 
     Of the maxima and minima of a page (as in Quest) a step reads those of the r channels with the largest sum of |q|
-    over the group: the maximum where the group's queries sum to a positive number, else the minimum (section 3.4,
-    hybrid sparse attention). The first stage evicts as SnapKV does: `snapkv:preset=rocketkv`. Pages are of 4 slots, as
-    in TensorRT-LLM (RocketSparseAttentionConfig); its first version took 76 of 128 channels, now it takes all.
+    over the group: the maximum where the group's queries sum to a positive number, else the minimum (hybrid sparse
+    attention). The first stage evicts as SnapKV does: `snapkv:preset=rocketkv`. Pages are of 4 slots, as in
+    TensorRT-LLM (RocketSparseAttentionConfig); its first version took 76 of 128 channels, now it takes all.
     """
 
     name: ClassVar[str] = "rocketkv"

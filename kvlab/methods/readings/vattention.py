@@ -21,11 +21,11 @@ BASE, SAMPLE = 1, 2  # draws of the two samples
 class VAttention(PartReading):
     """Reads sinks, newest tokens and the top slots; of the n others a uniform sample of b, each weighted by n / b.
 
-    A base sample gives the deviation s of the others' exp logits and the normaliser's estimate D. With
-    b = (z s n / (epsilon D))^2, z = Phi^-1(1 - delta / 2), the normaliser is within epsilon of the true one with
-    probability 1 - delta, by the central limit theorem (section 4). The sample is drawn apart from the base sample, so
-    that given b it is unbiased. As in the paper's first variant the top slots are an oracle's, whose search is free;
-    the paper also takes learned hashes. `share` is that of the top slots.
+    A base sample gives the deviation s of the others' exp logits and the normaliser's estimate D. With b = (z s n /
+    (epsilon D))^2, z = Phi^-1(1 - delta / 2), the normaliser is within epsilon of the true one with probability 1 -
+    delta, by the central limit theorem. The sample is drawn apart from the base sample, so that given b it is unbiased.
+    As in the paper's first variant the top slots are an oracle's, whose search is free; the paper also takes learned
+    hashes. `share` is that of the top slots.
     """
 
     name: ClassVar[str] = "vattention"
