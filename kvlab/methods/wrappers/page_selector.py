@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -152,9 +152,7 @@ class EqualHeadsOf:
 class EqualEverywhere(Uniform):
     """Equal budgets for the heads of all layers, which choose pages together, so none may decide before the last."""
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(across_layers=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(across_layers=True)
 
     def statistic(self, slots: Slots, seen: Seen) -> Tensor | None:
         """Scores (B, H, S)."""
