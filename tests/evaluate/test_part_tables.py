@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from kvlab.cli import commands
 from kvlab.common.errors import UserError
 from kvlab.evaluate.results.store import ResultStore
+from kvlab.evaluate.results.summary import summarize
 from kvlab.results.part_tables import deaths, part_rows, part_table
 from kvlab.results.reachability import reachability
 from tests.evaluate.test_informative import rows_of
@@ -105,6 +106,16 @@ def test_the_cliff_is_the_step_with_the_largest_loss() -> None:
     flat = reachability(rows.assign(score=1.0))
     assert not flat["cliff"].any() and (flat["loss"].dropna() == 0).all()
     assert reachability(rows.drop(columns="unreachable")).empty
+
+
+def test_summaries_hold_what_is_reached_and_how_long_answers_are() -> None:
+    rows = rows_with_parts().assign(answer_tokens=[10.0, 30.0] * 4, loop_tokens=[0.0, 20.0] * 4)
+    found = summarize(rows).set_index("budget").sort_index()
+    assert found["unreachable"].tolist() == pytest.approx([0.9, 0.8, 0.6, 0])
+    assert found["consensus"].tolist() == pytest.approx([0.1, 0.2, 0.4, 1])
+    assert set(found["answer_tokens"]) == {20} and set(found["loops"]) == {0.5}
+    older = summarize(rows.drop(columns=["answer_tokens", "loop_tokens", "unreachable", "consensus"]))
+    assert older[["answer_tokens", "loops", "unreachable", "consensus"]].isna().all(axis=None)
 
 
 @pytest.fixture

@@ -20,9 +20,10 @@ PROMPT = ["task", "difficulty", "content", "length", "depth", "index", "seed", *
 METHOD = ["method", "hyper_parameters", "budget", "budget_unit", "question_aware", "model", CHUNK]
 MEASURES = (
     "score", "difference", "slots", "kept", "live_bytes", "bytes_read", "bytes", "seconds", "prompt_seconds",
-    "bits_per_byte", "kl", "top1_agreement", "hidden_own", "hidden_merged", "unreachable", "consensus",
-    "answer_tokens", "loops",
+    "bits_per_byte", "kl", "top1_agreement",
 )  # fmt: skip
+# Of one task only: over tasks they would be means of the few that have them.
+OF_TASK = (*MEASURES, "hidden_own", "hidden_merged", "unreachable", "consensus", "answer_tokens", "loops")
 LATER = ("prompt_seconds", "hidden_own", "hidden_merged", "unreachable", "consensus", "answer_tokens", "loop_tokens")
 SCORES: dict[str, Kind] = {"score": "score", "difference": "difference"}
 
@@ -38,7 +39,7 @@ def summarize(rows: pd.DataFrame, by: Sequence[str] = ("task", "difficulty", "le
     hidden_merged, unreachable and consensus (`kvlab.evaluate.scoring.survival`), for generated answers answer_tokens
     and loops (share of answers that end in a loop).
     """
-    groups = _as_numbers(with_measures(rows), MEASURES).groupby([*by, *METHOD], dropna=False, sort=False)
+    groups = _as_numbers(with_measures(rows), OF_TASK).groupby([*by, *METHOD], dropna=False, sort=False)
     lines = [_line(dict(zip([*by, *METHOD], names, strict=True)), group) for names, group in groups]
     return pd.DataFrame(lines)
 
@@ -103,7 +104,7 @@ def _once_per_prompt(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame
 
 def _line(names: dict[str, object], group: pd.DataFrame) -> dict[str, object]:
     counts = {"samples": len(group), "pairs": int(group["difference"].notna().sum())}
-    measures = _measures(group, MEASURES, scores=_are_scores(group))
+    measures = _measures(group, OF_TASK, scores=_are_scores(group))
     if names["method"] == FULL.method:  # its difference to itself is 0
         measures |= dict.fromkeys(("difference_low", "difference_high"), measures["difference"])
     return {**names, "metric": group["metric"].iloc[0], **counts, **measures}
