@@ -40,7 +40,13 @@ TABLE: dict[str, Derive] = {
     "_slots_bytes": lambda settings, device: None,
 }
 DERIVED: dict[type, dict[str, Derive]] = {
-    Bucket: {"last_work": lambda settings, device: ((), None)},
+    Bucket: {
+        "last_work": lambda settings, device: ((), None),
+        "index": lambda settings, device: None,
+        "index_counts": lambda settings, device: False,
+        "indexed": lambda settings, device: None,
+        "last_read": lambda settings, device: None,
+    },
     Quota: {"remembered": lambda settings, device: {}},
     SlotTable: TABLE,
     PackedTable: TABLE
@@ -73,8 +79,9 @@ class CacheState:
 def state_of(cache: CompressedCache) -> CacheState:
     """The state of a cache between two passes; tensors are the cache's own wherever they are contiguous.
 
-    What kernels remember of their last decision is dropped from the cache, because it changes how the next step rounds:
-    so this cache and the restored one go on bit for bit alike.
+    What kernels remember of their last decision is dropped from the cache, because it changes how the next step rounds,
+    and so is a reading's index, which the next step builds anew: so this cache and the restored one go on bit for bit
+    alike.
 
     Raises:
         UserError: the prompt's decision is still to come.
@@ -85,7 +92,7 @@ def state_of(cache: CompressedCache) -> CacheState:
         raise UserError("The decision about this cache's prompt is still to come: finish the pass before you keep it.")
     for layer in cache.compressed_layers():
         for bucket in layer.buckets:
-            bucket.last_work = ((), None)
+            bucket.last_work, bucket.index = ((), None), None
     values: dict[str, JsonValue] = {
         "settings": {name: walk.of(getattr(settings, name), f"settings.{name}") for name in OF_SETTINGS},
         "read_again": settings.second_pass is not None and settings.second_pass.done,

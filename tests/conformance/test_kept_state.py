@@ -78,6 +78,14 @@ def test_every_store_goes_on_as_before(store: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "reading", ["quest/page=4/dense_layers=0", "retroinfer/cluster=4/recent=4", "magicpig/recent=2"]
+)
+def test_every_kind_of_reading_goes_on_as_before(reading: str) -> None:
+    model = lab_model("llama", torch.float32)
+    check(model, *(make_cache(model, make_method("snapkv", read=reading), 0.5) for _ in range(2)))
+
+
+@pytest.mark.parametrize(
     ("family", "method"),
     [("gemma3", "snapkv"), ("phi3-longrope", "keepkv"), ("falcon-h1", "h2o"), ("lfm2", "adakv"), ("gpt-oss", "full")],
 )
@@ -116,10 +124,10 @@ def test_a_state_of_other_layers_and_a_pending_decision_are_refused() -> None:
 # What objects of a cache hold. Where this changes, files from before cannot be read: raise
 # `kvlab.library.prefixes.FORMAT`, then write down the new names.
 LAYER = (
-    "announced buckets checkpoint cumulative_length device dtype generator is_initialized "
-    "layer_idx lengths peak_bytes prompt_end prompt_settled quota rank references rotary streams tokens_seen waiting"
+    "announced buckets bytes_read checkpoint cumulative_length device dtype generator is_initialized layer_idx lengths "
+    "peak_bytes prompt_end prompt_settled quota rank references rotary steps_read streams tokens_seen waiting"
 )
-TABLE = "_fills _freed _slots head_state is_dense left_bytes occupied weighted width"
+TABLE = "_fills _freed _slots ends_with_newest head_state is_dense left_bytes occupied weighted width"
 HELD = {
     "CompressedLayer": LAYER,
     "Bucket": "evicted_votes first_decision guard_activations quota started table",
