@@ -55,18 +55,30 @@ def _moved(texts: Sequence[str], prompt: str) -> list[tuple[int, int, int]]:
     if (place := read.find(prompt.strip())) >= 0:
         return [(0, len(prompt), place - stripped)]
     ends = [0, *accumulate(len(text) for text in texts)]
-    # Where a token's text begins, leading white space skipped.
+    # Where a token's text begins and ends, white space around it skipped.
     begins = {end + len(text) - len(text.lstrip()) for end, text in zip(ends, texts, strict=False)}
+    finishes = {end + len(text.rstrip()) for end, text in zip(ends, texts, strict=False)}
     found, end = [], 0
     for start, stop in turn_spans(prompt):  # the turns of a conversation
-        place = read.find(prompt[start:stop], end)
-        while place >= 0 and place not in begins:  # a short turn may occur within template text
-            place = read.find(prompt[start:stop], place + 1)
+        place = _place(read, prompt[start:stop], end, begins, finishes)
         if place < 0:
             raise UserError("The recorded tokens do not spell the prompt, so the fact's tokens are unknown.")
         end = place + stop - start
         found.append((start, stop, place - start))
     return found
+
+
+def _place(read: str, turn: str, end: int, begins: set[int], finishes: set[int]) -> int:
+    """Where a turn begins in the tokens' text from `end` on: a short one may occur within text of the template, even at
+    the beginning of a token. -1: nowhere.
+    """
+    places, place = list[int](), read.find(turn, end)
+    while place >= 0:
+        if place in begins and place + len(turn) in finishes:
+            return place
+        places += [place] if place in begins else []
+        place = read.find(turn, place + 1)
+    return places[0] if places else -1
 
 
 def fact_fates(run: Run, positions: Sequence[int] | np.ndarray, step: int) -> pd.DataFrame:
