@@ -43,7 +43,7 @@ def the_buttons_stay_in_view(page: Any, width: int, height: int) -> None:
     bar = page.get_by_test_id("stBottom").bounding_box()
     until(page, f"{main}.scrollHeight <= {main}.clientHeight + 1")
     for words in ("Budgets", "New tokens", "Settings of the methods", "Device and weights", "The right answer is"):
-        box = page.get_by_text(words, exact=False).first.bounding_box()
+        box = page.get_by_test_id("stMain").get_by_text(words, exact=False).first.bounding_box()
         assert box and box["y"] + box["height"] <= bar["y"], f"{words} is seen without scrolling"
     assert right.bounding_box()["x"] > left.bounding_box()["x"]
 

@@ -13,6 +13,7 @@ import typer
 from kvlab.cli import commands
 from kvlab.methods import make_method, registered
 from kvlab.methods.core.method import build_method
+from kvlab.methods.core.reading import EVERYTHING, reading_of
 from kvlab.requests.method_spec import parse_spec
 from kvlab.tasks.registry import TASKS
 
@@ -55,7 +56,9 @@ def test_every_example_is_accepted(where: str, text: str):
         known = {key: value for key, value in values.items() if not PLACEHOLDERS.fullmatch(str(value))}
         if name in registered():
             method = registered()[name]
-            assert set(values) <= {*method.model_fields, "preset"}, f"{where}: {example}"
+            reading = reading_of(str(values.get("read", EVERYTHING)))
+            of_reading = () if reading is None else type(reading).model_fields
+            assert set(values) <= {*method.model_fields, "preset", *of_reading}, f"{where}: {example}"
             make_method(name, **known)
         elif name in TASKS:
             assert set(values) <= {*TASKS[name].parameters}, f"{where}: {example}"

@@ -120,7 +120,7 @@ def test_an_unknown_method_names_the_plugin_that_failed_first_and_few_others(
         (METHODS, "streaming", "streaming-llm"),
         (METHODS, "SnapKV", "snapkv"),
         (TASKS, "neddle", "needle"),
-        (LOADERS, "jsonll", "longbench"),
+        (LOADERS, "longbenc", "longbench"),
         (METRICS, "f1_", "f1"),
     ],
 )
