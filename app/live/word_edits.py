@@ -44,7 +44,7 @@ def word_edits(
         if permission.button("Undo edits", why or nothing, icon=":material/undo:", key="live-undo"):
             changed = without_edits(choice)
     note = "Only this lane is compressed again, within its budget, and answers the questions again."
-    st.caption(plain(f"Edited: this lane {edit_words(choice)}." if edit_words(choice) else note))
+    st.caption(plain(f"Edits of this lane: {edit_words(choice)}." if edit_words(choice) else note))
     if changed is not None and act(session, request, "lane", lane=lane, choice=changed, **sampling()):
         st.rerun()
 

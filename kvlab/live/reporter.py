@@ -36,6 +36,7 @@ class SessionReporter:
                 self._tell_texts()
             if isinstance(event, LaneSettled):
                 self._held.pop(event.lane, None)
+                self._tell_lane(event.lane)
             if isinstance(event, TokenWritten) and time.monotonic() - reported >= HELD_SECONDS:
                 self.tell_held()
                 reported = time.monotonic()
@@ -44,22 +45,26 @@ class SessionReporter:
 
     def tell_held(self) -> None:
         """Report what heads hold of each token of the context, in every lane; after the first time only changes."""
-        for number, lane in enumerate(self.session.lanes):
-            if lane.failure:
-                continue
-            shares = lane.context_shares()
-            now = (1000 * np.stack([shares.own, shares.merged])).round().astype(int)
-            before = self._held.get(number)
-            self._held[number] = now
-            own, merged = now
-            if before is None:
-                self.tell({"kind": "held", "lane": number, "per_mille": own.tolist()})
-                if merged.any():
-                    owners = lane.merges.most_common_owners().tolist()
-                    self.tell({"kind": "merged", "lane": number, "per_mille": merged.tolist(), "into": owners})
-            elif (changed := np.flatnonzero((now != before).any(0))).size:
-                changes = {"per_mille": own[changed].tolist(), "merged": merged[changed].tolist()}
-                self.tell({"kind": "held_changes", "lane": number, "tokens": changed.tolist(), **changes})
+        for number in range(len(self.session.lanes)):
+            self._tell_lane(number)
+
+    def _tell_lane(self, number: int) -> None:
+        lane = self.session.lanes[number]
+        if lane.failure:
+            return
+        shares = lane.context_shares()
+        now = (1000 * np.stack([shares.own, shares.merged])).round().astype(int)
+        before = self._held.get(number)
+        self._held[number] = now
+        own, merged = now
+        if before is None:
+            self.tell({"kind": "held", "lane": number, "per_mille": own.tolist()})
+            if merged.any():
+                owners = lane.merges.most_common_owners().tolist()
+                self.tell({"kind": "merged", "lane": number, "per_mille": merged.tolist(), "into": owners})
+        elif (changed := np.flatnonzero((now != before).any(0))).size:
+            changes = {"per_mille": own[changed].tolist(), "merged": merged[changed].tolist()}
+            self.tell({"kind": "held_changes", "lane": number, "tokens": changed.tolist(), **changes})
 
     def _tell_texts(self) -> None:
         tokenizer, text = self.session.loaded.tokenizer, self.session.turns.opening + self.session.context

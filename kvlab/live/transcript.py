@@ -110,7 +110,9 @@ class Transcript:
 
     def _lane_settled(self, event: Mapping[str, Any]) -> None:
         self.full_bytes = event["full_bytes"]
-        self.lanes[event["lane"]] = LaneState(event["label"], event["live_bytes"], event["live_bytes"])
+        before = self.lanes.get(event["lane"], LaneState())  # what it held stays until the new shares are told
+        size = event["live_bytes"]
+        self.lanes[event["lane"]] = LaneState(event["label"], size, size, held=before.held)
         self.heads_read.pop(event["lane"], None)
 
     def _lane_failed(self, event: Mapping[str, Any]) -> None:

@@ -210,12 +210,19 @@ def test_chosen_words_are_kept_and_dropped_in_one_lane(runs_root: Path, open_pag
     append_event(runs_root, "one", {"kind": "lane_changed", "lane": 1, "choice": kept.model_dump(mode="json")})
     jobs.cancel(runs_root, jobs.list_jobs(runs_root)[0].job_id)
     page = open_page("live", session="one", word="2")
-    assert "Edited: this lane keeps tokens 1-2." in told(page)
+    assert "Edits of this lane: keeps tokens 1-2." in told(page)
     told(page.button(key="live-drop").click().run())
     dropped = edit_tokens(kept, "drop", [2])
     requested = [getattr(jobs.request_of(runs_root, job.job_id), "choice", None) for job in jobs.list_jobs(runs_root)]
     assert dropped in requested
     assert (dropped.force_keep, dropped.returned) == ((1,), Restore(kind="drop", tokens=(2,)))
+
+
+def test_a_lane_that_is_compressed_again_stays_in_view(runs_root: Path, open_page: Open) -> None:
+    session = talked(runs_root)
+    again = {"kind": "lane_settled", "lane": 1, "label": "h2o 30 %", "live_bytes": 300, "full_bytes": 1000}
+    append_event(runs_root, session, again)
+    assert "What is left of the text" in [header.value for header in open_page("live", session=session).header]
 
 
 def test_what_another_tab_asks_is_followed_here(runs_root: Path, open_page: Open) -> None:
