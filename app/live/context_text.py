@@ -20,7 +20,8 @@ CUES: tuple[Cue, ...] = ("strike", "dashed", "faint", "fill", "fill", "fill", "f
 
 def what_is_left(session: str, request: LiveRequest, transcript: Transcript, is_busy: bool) -> None:
     """The context, each token shaded by the share of all layers and heads that hold it in a slot of its own."""
-    known = {number: lane for number, lane in sorted(transcript.lanes.items()) if number and lane.held is not None}
+    numbers = [number for number in sorted(transcript.lanes) if number or not request.has_full_cache]
+    known = {number: lane for number in numbers if (lane := transcript.lanes[number]).held is not None}
     if not known or not transcript.texts:
         return
     st.header("What is left of the text")
