@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import streamlit as st
 
 from app.base.text import plain
@@ -15,7 +17,8 @@ from kvlab.requests.compare import FULL
 from kvlab.requests.live_session import MOST_LANES, UNOWNED
 from kvlab.server.settings import lab
 
-FIRST = 3  # prefixes that are chosen when the form opens
+LANES = "prefixes"  # URL parameter
+FIRST = 3  # prefixes that are chosen with a text
 
 
 def text_section(model: str) -> KeptText | None:
@@ -30,9 +33,11 @@ def text_section(model: str) -> KeptText | None:
     if not texts:
         st.info(plain(why_none(files, model)))
         return None
-    names = [f"{one.header.title} ({one.header.tokens:,} tokens)" for one in texts]
-    place = st.selectbox("Text", range(len(texts)), format_func=names.__getitem__, key="live-kept-text")
-    chosen = texts[place]
+    known = {f"{one.header.text_sha256[:8]}-{one.header.tokens}-{place}": one for place, one in enumerate(texts)}
+    label = lambda key: f"{known[key].header.title} ({known[key].header.tokens:,} tokens)"  # noqa: E731
+    chosen = known[
+        st.selectbox("Text", list(known), 0, label, on_change=_choose_first, args=(known,), **in_url("kept"))
+    ]
     rows = [
         {
             "name": file.name,
@@ -49,6 +54,11 @@ def text_section(model: str) -> KeptText | None:
     return chosen
 
 
+def _choose_first(known: Mapping[str, KeptText]) -> None:
+    """Callback: another text has other prefixes."""
+    st.session_state[LANES] = [file.name for file in known[st.session_state["kept"]].files[:FIRST]]
+
+
 def why_none(files: list[PrefixFile], model: str) -> str:
     """That no prefix can be opened, and the command that makes one."""
     known = sorted({model_title(file.header.model.name) for file in files} - {model_title(model)})
@@ -61,10 +71,10 @@ def why_none(files: list[PrefixFile], model: str) -> str:
 def lanes_section(text: KeptText) -> tuple[PrefixFile, ...]:
     """Choose prefixes of the text, in the order of their lanes, with a sentence about what they are compared with."""
     files = {file.name: file for file in text.files}
-    names = st.multiselect(
-        "Lanes", list(files), list(files)[:FIRST], lambda name: f"{name}: {files[name].header.choice.label}",
-        max_selections=1 + MOST_LANES, **in_url("prefixes"), wrap=True,
-    )  # fmt: skip
+    first = None if LANES in st.session_state else list(files)[:FIRST]
+    label = lambda name: f"{name}: {files[name].header.choice.label}"  # noqa: E731
+    options = in_url(LANES) | {"wrap": True, "max_selections": 1 + MOST_LANES}
+    names = st.multiselect("Lanes", list(files), first, label, **options)
     lanes = in_order(files[name] for name in names)
     if lanes:
         st.caption(plain(compared_with(lanes)))
