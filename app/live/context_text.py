@@ -34,7 +34,8 @@ def what_is_left(session: str, request: LiveRequest, transcript: Transcript, is_
         chosen=words, on_chosen=remember_words,
         title=f"{chosen.label}: share of layers and heads that hold each token", has_menu=not is_busy,
     )  # fmt: skip
-    st.caption(plain(what_is_left_sentence(chosen)))
+    unknown = " What was merged when the prefix was made is not in its file." if request.prefixes else ""
+    st.caption(plain(what_is_left_sentence(chosen) + unknown))
     word_heads(session, request, transcript, number, is_busy)
 
 

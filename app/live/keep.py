@@ -30,6 +30,8 @@ def keep_lane(session: str, request: LiveRequest, number: int, lane: LaneState, 
         is_free = is_asked and attempt(lambda: free_path(runs_root(), name))
         if is_free and act(session, request, "keep", lane=number, name=name):
             st.rerun()
+        if lane.kept:
+            st.success(plain(f"Kept as {lane.kept}."))
     if lane.kept:
         st.caption(plain(f"Kept as {lane.kept}."))
 

@@ -64,7 +64,7 @@ def prefix_form(left: DeltaGenerator, right: DeltaGenerator) -> None:
         lanes = lanes_section(text) if text is not None else ()
     why = permission.why_not() or ("" if text else "There is no prefix to open.")
     why = why or ("" if lanes else "Choose at least one prefix.")
-    if permission.button("Open", why, type="primary", icon=":material/play_arrow:", key="live-start"):
+    if permission.button("Open the prefixes", why, type="primary", icon=":material/play_arrow:", key="live-start"):
         begin(lambda: live_request(runs_root(), [file.name for file in lanes]))
 
 

@@ -43,7 +43,7 @@ def text_section(model: str) -> KeptText | None:
             "name": file.name,
             "method": file.header.choice.method,
             "budget": file.header.choice.label.removeprefix(f"{file.header.choice.method} "),
-            "tokens": file.header.tokens,
+            "tokens": f"{file.header.tokens:,}",
             "in memory": format_bytes(file.header.allocated_bytes),
             "on disk": format_bytes(file.bytes),
             "made": file.header.created[:16].replace("T", " "),

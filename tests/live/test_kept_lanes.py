@@ -61,11 +61,10 @@ def action(root: Path, kind: str, request: LiveRequest, **fields: object) -> Tra
 
 def make(root: Path, request: LiveRequest, name: str, choice: MethodChoice) -> Prefix:
     """A prefix as the command makes it."""
-    prefix = Prefix.make(
-        held_model(request), request.context, choice.method, choice.budget, chat=request.chat, system=request.system,
-        seed=request.seed, loading={"placement": "single", "load_in": None, "revision": None, "cache_dir": None},
-        **choice.hyper_parameters,
-    )  # fmt: skip
+    loading = {"placement": "single", "load_in": None, "revision": None, "cache_dir": None}
+    options: dict[str, Any] = {"chat": request.chat, "system": request.system, "seed": request.seed, "loading": loading}
+    options |= choice.hyper_parameters
+    prefix = Prefix.make(held_model(request), request.context, choice.method, choice.budget, **options)
     prefix.save(prefix_path(root, name))
     return prefix
 
@@ -168,6 +167,16 @@ def test_without_the_full_cache_lanes_are_compared_with_the_first(tmp_path: Path
     assert asked.full_bytes / asked.tokens_seen == reread.full_bytes / reread.tokens_seen, "of as many tokens"
     assert all(word.kl is None for word in asked.turns[0].answers[0].words)
     assert asked.turns[0].answers[1].words[0].kl is not None
+
+
+def test_bytes_are_those_of_compressed_layers_as_in_other_sessions(tmp_path: Path) -> None:
+    """A layer with a window counts on neither side, so that a full cache is 100 % of itself."""
+    windowed = str(tiny_folder(tmp_path / "model", "qwen3-windowed"))
+    reading = LiveRequest(model=windowed, context=TEXT[:200], choices=CHOICES[:1], device="cpu")
+    make(tmp_path, reading, "full", reading.reference)
+    lane = action(tmp_path, "start", live_request(tmp_path, ["full"]))
+    assert lane.lanes[0].live_bytes == lane.full_bytes
+    assert lane.full_bytes == action(tmp_path, "start", reading, session="reading").full_bytes
 
 
 def test_prefixes_of_one_text_are_found_together_and_names_are_free(tmp_path: Path, folder: str) -> None:
