@@ -98,7 +98,7 @@ def meters(session: str, request: LiveRequest, transcript: Transcript, is_busy: 
                     change_lane(session, request, number, is_busy)
                 if not request.prefixes:
                     keep_lane(session, request, number, lane, is_busy)
-    if not request.has_full_cache:
+    if not request.has_full_cache and request.choices:
         first = transcript.lanes[0].label
         st.caption(plain(f"No lane is the full cache: the others are compared with the first, {first}."))
 

@@ -8,7 +8,7 @@ import streamlit as st
 
 from app.base.text import plain
 from app.navigation.selection import runs_root
-from app.session.url_state import in_url
+from app.session.url_state import in_url, params
 from kvlab.common.formatting import format_bytes
 from kvlab.common.model_title import model_title
 from kvlab.library.prefix_lanes import KeptText, in_order, kept_texts
@@ -17,7 +17,7 @@ from kvlab.requests.compare import FULL
 from kvlab.requests.live_session import MOST_LANES, UNOWNED
 from kvlab.server.settings import lab
 
-LANES = "prefixes"  # URL parameter
+TEXT, LANES = "kept", "prefixes"  # URL parameters
 FIRST = 3  # prefixes that are chosen with a text
 
 
@@ -33,11 +33,13 @@ def text_section(model: str) -> KeptText | None:
     if not texts:
         st.info(plain(why_none(files, model)))
         return None
-    known = {f"{one.header.text_sha256[:8]}-{one.header.tokens}-{place}": one for place, one in enumerate(texts)}
-    label = lambda key: f"{known[key].header.title} ({known[key].header.tokens:,} tokens)"  # noqa: E731
-    chosen = known[
-        st.selectbox("Text", list(known), 0, label, on_change=_choose_first, args=(known,), **in_url("kept"))
-    ]
+    known: dict[str, KeptText] = {}
+    for text in texts:
+        words = f"{text.header.title} ({text.header.tokens:,} tokens)"
+        same = sum(name.startswith(words) for name in known)  # such as in another chat template
+        known[f"{words}, {same + 1}" if same else words] = text
+    _choose_from_url(known)
+    chosen = known[st.selectbox("Text", list(known), 0, on_change=_choose_first, args=(known,), **in_url(TEXT))]
     rows = [
         {
             "name": file.name,
@@ -54,9 +56,17 @@ def text_section(model: str) -> KeptText | None:
     return chosen
 
 
+def _choose_from_url(known: Mapping[str, KeptText]) -> None:
+    """Make `?prefixes=NAME` alone choose the text that was kept under this name."""
+    names = set(st.query_params.get_all(LANES))
+    if names and TEXT not in params() and TEXT not in st.session_state:
+        of_names = (key for key, text in known.items() if names & {file.name for file in text.files})
+        st.session_state[TEXT] = next(of_names, next(iter(known)))
+
+
 def _choose_first(known: Mapping[str, KeptText]) -> None:
     """Callback: another text has other prefixes."""
-    st.session_state[LANES] = [file.name for file in known[st.session_state["kept"]].files[:FIRST]]
+    st.session_state[LANES] = [file.name for file in known[st.session_state[TEXT]].files[:FIRST]]
 
 
 def why_none(files: list[PrefixFile], model: str) -> str:
@@ -72,11 +82,10 @@ def lanes_section(text: KeptText) -> tuple[PrefixFile, ...]:
     """Choose prefixes of the text, in the order of their lanes, with a sentence about what they are compared with."""
     files = {file.name: file for file in text.files}
     first = None if LANES in st.session_state else list(files)[:FIRST]
-    label = lambda name: f"{name}: {files[name].header.choice.label}"  # noqa: E731
     options = in_url(LANES) | {"wrap": True, "max_selections": 1 + MOST_LANES}
-    names = st.multiselect("Lanes", list(files), first, label, **options)
+    names = st.multiselect("Lanes", list(files), first, **options)
     lanes = in_order(files[name] for name in names)
-    if lanes:
+    if len(lanes) > 1:
         st.caption(plain(compared_with(lanes)))
     return lanes
 
@@ -88,5 +97,5 @@ def compared_with(lanes: tuple[PrefixFile, ...]) -> str:
     first = f"{lanes[0].name} ({lanes[0].header.choice.label})"
     return (
         f"No full cache is among them: the others are compared with the first, {first}. "
-        "Make one with `kvlab prefix make NAME --method full`."
+        "Make one with kvlab prefix make NAME --method full."
     )

@@ -43,9 +43,10 @@ def word_edits(
         nothing = "" if edit_words(choice) else "Nothing was edited in this lane."
         if permission.button("Undo edits", why or nothing, icon=":material/undo:", key="live-undo"):
             changed = without_edits(choice)
-    again = "Only this lane is compressed again, within its budget, and answers the questions again."
-    note = request.why_fixed or again
-    st.caption(plain(f"Edited: this lane {edit_words(choice)}." if edit_words(choice) else note))
+    note = (
+        request.why_fixed or "Only this lane is compressed again, within its budget, and answers the questions again."
+    )
+    st.caption(plain(f"Edited: this lane {edit_words(choice)}.") if edit_words(choice) else note)
     if changed is not None and act(session, request, "lane", lane=lane, choice=changed, **sampling()):
         st.rerun()
 

@@ -54,10 +54,12 @@ def test_prefixes_of_one_text_are_lanes_and_the_full_cache_is_the_first(runs_roo
     assert sorted(texts.options) == ["A cat sat. (9 tokens)", "A dog ran. (9 tokens)"]
     cat = texts.options.index("A cat sat. (9 tokens)")
     page = texts.select_index(1 - cat).run()
-    assert page.multiselect(key="prefixes").options == ["dog: h2o 30 %"]
-    assert "No full cache is among them: the others are compared with the first, dog (h2o 30 %)." in told(page)
+    assert page.multiselect(key="prefixes").options == ["dog"]
+    assert "compared with" not in told(page), "one lane alone"
     page = page.selectbox(key="kept").select_index(cat).run()
-    assert page.multiselect(key="prefixes").options[0] == "whole: full 100 %"
+    assert page.multiselect(key="prefixes").options[0] == "whole"
+    page = page.multiselect(key="prefixes").set_value(["part", "other"]).run()
+    assert "No full cache is among them: the others are compared with the first, part (h2o 30 %)." in told(page)
     page = page.multiselect(key="prefixes").set_value(["part", "whole"]).run()
     assert "The first lane is the full cache, whole" in told(page)
     told(page.button(key="live-start").click().run())
@@ -65,6 +67,17 @@ def test_prefixes_of_one_text_are_lanes_and_the_full_cache_is_the_first(runs_roo
     assert (job.action, job.request.prefixes, job.request.context) == ("start", ("whole", "part"), "A cat sat.")
     assert (job.request.reference, job.request.choices) == (FULL, (H2O,))
     assert (job.request.model, job.request.device, job.request.dtype) == ("mini", "cpu", "float32")
+
+
+def test_a_link_to_prefixes_opens_their_text(runs_root: Path, open_page: Open) -> None:
+    for name, text in (("a", "A cat sat."), ("bb", "A dog ran."), ("ccc", "A bird sang.")):
+        write_prefix(runs_root, name, H2O, text)
+    for name, title in (("a", "A cat sat."), ("bb", "A dog ran."), ("gone", "A bird sang.")):
+        page = open_page("live", source="Prefix", prefixes=name)
+        told(page)
+        assert str(page.selectbox(key="kept").value).startswith(title)
+        if name != "gone":
+            assert page.multiselect(key="prefixes").value == [name]
 
 
 def test_without_prefixes_a_sentence_says_how_to_make_one(runs_root: Path, open_page: Open) -> None:
