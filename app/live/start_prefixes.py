@@ -8,7 +8,7 @@ import streamlit as st
 
 from app.base.text import plain
 from app.navigation.selection import runs_root
-from app.session.url_state import in_url, params
+from app.session.url_state import get_params, in_url, params
 from kvlab.common.formatting import format_bytes
 from kvlab.common.model_title import model_title
 from kvlab.library.prefix_lanes import KeptText, in_order, kept_texts
@@ -58,7 +58,7 @@ def text_section(model: str) -> KeptText | None:
 
 def _choose_from_url(known: Mapping[str, KeptText]) -> None:
     """Make `?prefixes=NAME` alone choose the text that was kept under this name."""
-    names = set(st.query_params.get_all(LANES))
+    names = set(get_params(LANES))
     if names and TEXT not in params() and TEXT not in st.session_state:
         of_names = (key for key, text in known.items() if names & {file.name for file in text.files})
         st.session_state[TEXT] = next(of_names, next(iter(known)))
