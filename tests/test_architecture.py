@@ -80,7 +80,7 @@ MAY_IMPORT = {
         "trace",
     },
     "library": {"analysis", "trace"},
-    "live": {"analysis", "attention", "cache", "engine", "methods", "models"},
+    "live": {"analysis", "attention", "cache", "engine", "library", "methods", "models", "prefix"},
     "lmeval": {"cache", "engine", "evaluate", "methods", "models", "tasks"},
     "methods": {"stores"},
     "model_info": set(),
@@ -88,7 +88,7 @@ MAY_IMPORT = {
     # Works out from shapes what the engine will take, for the web side too, so it knows neither engine nor torch; of
     # the trace it reads how long earlier runs took.
     "planning": {"model_info", "trace"},
-    "prefix": {"cache", "engine", "fitted", "library", "live", "methods", "models"},
+    "prefix": {"cache", "engine", "fitted", "library", "methods", "models"},
     "report": {"analysis", "browser", "figures", "library", "trace"},
     "restore": {"analysis", "attention", "cache", "engine", "methods", "models", "trace"},
     "results": {"analysis", "evaluate", "trace"},

@@ -10,6 +10,7 @@ from kvlab.figures.base.words import plural
 from kvlab.live.transcript import Answer, LaneState, Turn
 
 LEVELS = ((1.0, 0.55), (0.1, 0.32), (0.01, 0.14))  # least KL in nats, and the opacity of its shade
+THE_FULL = "the full cache"
 REASONS = {"end": "", "length": "cut at the most tokens", "stopped": "stopped", "": "writing"}
 
 HEIGHT = 260  # pixels of an answer
@@ -26,19 +27,25 @@ NOTE = "font-size: 0.875rem; opacity: 0.75; margin-top: 0.6rem;"
 
 def answers_html(turn: Turn, lanes: Mapping[int, LaneState], theme: Theme, is_written: bool) -> str:
     """The answers of all lanes to a question, side by side; `is_written` while a job writes them."""
-    cells = []
+    cells, reference = [], reference_name(lanes)
     for lane, state in sorted(lanes.items()):
         answer = turn.answers.get(lane, Answer())
-        note = escape(answer_note(answer, is_written)) if answer.words else ""
+        note = escape(answer_note(answer, is_written, reference)) if answer.words else ""
         style = SCROLLED + AT_THE_END * is_written
         label = f'tabindex="0" role="group" aria-label="Answer of {escape(state.label)}"'  # scrolled by keys too
-        text = f'<div style="{style}" {label}><div style="{TEXT}">{answer_html(answer, theme, is_written)}</div></div>'
+        words = answer_html(answer, theme, is_written, reference)
+        text = f'<div style="{style}" {label}><div style="{TEXT}">{words}</div></div>'
         cells.append(f'<div style="{CELL}">{text}<div style="{NOTE}">{note}</div></div>')
     return f'<div style="{GRID}">{"".join(cells)}</div>'
 
 
-def answer_html(answer: Answer, theme: Theme, is_written: bool) -> str:
-    """The words, escaped, with their KL as tooltip; the first that leaves the full cache's text is underlined.
+def reference_name(lanes: Mapping[int, LaneState]) -> str:
+    """What answers are compared with: the full cache, or the first lane by its label."""
+    return THE_FULL if 0 not in lanes or lanes[0].label.startswith("full ") else lanes[0].label
+
+
+def answer_html(answer: Answer, theme: Theme, is_written: bool, reference: str = THE_FULL) -> str:
+    """The words, escaped, with their KL as tooltip; the first that leaves the reference's text is underlined.
 
     `is_written`: a job is writing the answer, or others of its question.
     """
@@ -50,16 +57,16 @@ def answer_html(answer: Answer, theme: Theme, is_written: bool) -> str:
         title = "" if word.kl is None else f"KL {word.kl:.3g} nats"
         if word.leaves:
             style += f"border-bottom: 3px solid {colour}; font-weight: 700;"
-            title = f"Here the text leaves the full cache's. {title}".strip()
+            title = f"Here the text leaves {reference}'s. {title}".strip()
         spans.append(f'<span style="{style}" title="{escape(title)}">{escape(word.text)}</span>')
     caret = "" if answer.reason or not is_written else "▍"
     return f"{''.join(spans)}{caret}"
 
 
-def answer_note(answer: Answer, is_written: bool) -> str:
+def answer_note(answer: Answer, is_written: bool, reference: str = THE_FULL) -> str:
     """How many tokens, how long, and why it ended."""
     leaves = next((place for place, word in enumerate(answer.words, 1) if word.leaves), None)
-    left = "" if leaves is None else f"leaves the full cache's text at token {leaves}"
+    left = "" if leaves is None else f"leaves {reference}'s text at token {leaves}"
     count = plural(len(answer.words), "token")
     speed = f"{answer.seconds:.1f} s" if answer.reason else ""
     reason = REASONS.get(answer.reason, answer.reason) if answer.reason or is_written else "interrupted"

@@ -31,8 +31,8 @@ def sampling() -> dict[str, float]:
 
 def change_lane(session: str, request: LiveRequest, number: int, is_busy: bool) -> None:
     """A menu with the lane's method, settings and budget; its button compresses the context again in this lane."""
-    choice, key = request.choices[number - 1], f"live-lane-{number}"
-    with st.popover("Change", key=key):
+    choice, key = request.lanes[number], f"live-lane-{number}"
+    with st.popover("Change", **permission.disabled(request.why_fixed, key=key)):
         entries = {entry.name: entry for entry in methods() if entry.name != FULL.method}
         place = list(entries).index(choice.method) if choice.method in entries else 0
         entry = entries[st.selectbox("Method", list(entries), place, key=f"{key}-method")]
@@ -41,7 +41,7 @@ def change_lane(session: str, request: LiveRequest, number: int, is_busy: bool) 
         now = f"{100 * choice.budget:g}%" if isinstance(choice.budget, float) else shown(choice.budget)
         budget = st.text_input("Budget", now, key=f"{key}-budget", help="Such as 20%, 128 or 20%B")
         st.caption("Only this lane is compressed again; then all lanes answer the questions again.")
-        why = permission.why_not() or ("An answer is being written." if is_busy else "")
+        why = permission.why_not() or request.why_fixed or ("An answer is being written." if is_busy else "")
         if permission.button("Change the lane", why, key=f"{key}-apply"):
             settings = {AS_NOW: choice.hyper_parameters, DEFAULT: {}}.get(preset, {PRESET: preset})
             try:

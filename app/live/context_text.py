@@ -20,7 +20,8 @@ CUES: tuple[Cue, ...] = ("strike", "dashed", "faint", "fill", "fill", "fill", "f
 
 def what_is_left(session: str, request: LiveRequest, transcript: Transcript, is_busy: bool) -> None:
     """The context, each token shaded by the share of all layers and heads that hold it in a slot of its own."""
-    known = {number: lane for number, lane in sorted(transcript.lanes.items()) if number and lane.held is not None}
+    numbers = [number for number in sorted(transcript.lanes) if number or not request.has_full_cache]
+    known = {number: lane for number in numbers if (lane := transcript.lanes[number]).held is not None}
     if not known or not transcript.texts:
         return
     st.header("What is left of the text")
@@ -33,7 +34,8 @@ def what_is_left(session: str, request: LiveRequest, transcript: Transcript, is_
         chosen=words, on_chosen=remember_words,
         title=f"{chosen.label}: share of layers and heads that hold each token", has_menu=not is_busy,
     )  # fmt: skip
-    st.caption(plain(what_is_left_sentence(chosen)))
+    unknown = " What was merged when the prefix was made is not in its file." if request.prefixes else ""
+    st.caption(plain(what_is_left_sentence(chosen) + unknown))
     word_heads(session, request, transcript, number, is_busy)
 
 

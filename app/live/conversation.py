@@ -11,6 +11,7 @@ from app.base.widgets import attempt
 from app.live.answers import answers_html
 from app.live.changes import NEW_TOKENS, change_lane, change_question, sampling
 from app.live.context_text import what_is_left
+from app.live.keep import keep_lane
 from app.live.replay import replay_section
 from app.live.sessions import act, last_failure, running_job, transcript_of
 from app.navigation.selection import runs_root
@@ -52,7 +53,8 @@ def _follow(session: str, request: LiveRequest) -> None:
 def said(session: str, request: LiveRequest, transcript: Transcript, job: jobs.JobStatus | None) -> None:
     """The context as each lane holds it, and questions with their answers."""
     if not transcript.is_read:
-        waiting(job, "The context is read and compressed in every lane …")
+        reading = "The context is read and compressed in every lane …"
+        waiting(job, "The prefixes are opened and verified …" if request.prefixes else reading)
         return
     what_is_left(session, request, transcript, is_busy=job is not None)
     for number, turn in enumerate(transcript.turns):
@@ -63,7 +65,7 @@ def said(session: str, request: LiveRequest, transcript: Transcript, job: jobs.J
         is_written = job is not None and number == len(transcript.turns) - 1
         st.html(answers_html(turn, transcript.lanes, page_theme(), is_written))
     if job is not None and (not transcript.turns or not transcript.turns[-1].answers):
-        waiting(job, "The question is read …")
+        waiting(job, "The question is read …" if transcript.turns else "The worker is at work …")
 
 
 def waiting(job: jobs.JobStatus | None, words: str) -> None:
@@ -74,21 +76,31 @@ def waiting(job: jobs.JobStatus | None, words: str) -> None:
 
 
 def meters(session: str, request: LiveRequest, transcript: Transcript, is_busy: bool) -> None:
-    """Bytes of every lane beside the full cache's, and a menu to change the lane.
+    """Bytes of every lane beside the full cache's, and menus to change the lane and to keep it.
 
     A lane is over its budget by what it has added since the context was compressed, such as tokens of answers.
     """
     for column, (number, lane) in zip(st.columns(len(transcript.lanes)), sorted(transcript.lanes.items()), strict=True):
-        share = 100 * lane.live_bytes / max(transcript.full_bytes, 1)
-        detail = f"{transcript.tokens_seen:,} tokens seen" if number == 0 else f"{share:.0f} % of the full cache"
+        share = f"{100 * lane.live_bytes / max(transcript.full_bytes, 1):.0f} % of the full cache"
+        detail = share if number else f"{transcript.tokens_seen:,} tokens seen"
+        if number == 0 and not request.has_full_cache:
+            detail += f" · {share}"
+        if request.prefixes:
+            detail += f" · prefix {request.prefixes[number]}"
         with column:
             if number and lane.live_bytes > lane.settled_bytes:
                 detail += f" · {format_bytes(lane.live_bytes - lane.settled_bytes)} over its budget"
             st.markdown(f"**{plain(lane.label)}**  \n{plain(format_bytes(lane.live_bytes))} · {plain(detail)}")
             if lane.failure:
                 st.error(plain(lane.failure))
-            if number:
-                change_lane(session, request, number, is_busy)
+            with st.container(horizontal=True, gap="small"):
+                if number:
+                    change_lane(session, request, number, is_busy)
+                if not request.prefixes:
+                    keep_lane(session, request, number, lane, is_busy)
+    if not request.has_full_cache and request.choices:
+        first = transcript.lanes[0].label
+        st.caption(plain(f"No lane is the full cache: the others are compared with the first, {first}."))
 
 
 def controls(session: str, request: LiveRequest, transcript: Transcript, job: jobs.JobStatus | None) -> None:

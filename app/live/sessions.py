@@ -40,7 +40,8 @@ def _opened(request: LiveRequest) -> dict[str, Any]:
 
 def act(session: str, request: LiveRequest, action: Action, **fields: Any) -> bool:
     """Queue an action; whether that was possible, else with an error."""
-    title = str(fields.get("question") or "Live: the context is read")
+    begins = "Live: prefixes are opened" if request.prefixes else "Live: the context is read"
+    title = str(fields.get("question") or (f"Live: kept as {fields['name']}" if action == "keep" else begins))
     job_id = queued(
         lambda: LiveJob(session=session, action=action, request=request, title=title[:80], **fields)
     )  # fmt: skip

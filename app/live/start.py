@@ -1,4 +1,4 @@
-"""The form of a new live session: a context, a model, and the lanes beside the full cache."""
+"""The form of a new live session: a context, a model, and the lanes; or kept prefixes, which have all three."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from collections.abc import Callable
 
 import streamlit as st
 from pydantic import ValidationError
+from streamlit.delta_generator import DeltaGenerator
 
 from app.base import permission
 from app.base.text import plain
 from app.base.widgets import one_of
 from app.live.sessions import open_session
+from app.live.start_prefixes import lanes_section, text_section
+from app.navigation.selection import runs_root
 from app.new_run.method_section import hyper_parameter_section, method_section
 from app.new_run.packaged_models import download_buttons
 from app.new_run.prompt_library import saved_prompt
@@ -19,11 +22,13 @@ from kvlab.common.errors import UserError
 from kvlab.common.validation import in_one_sentence
 from kvlab.forms import compare_form
 from kvlab.forms.uploads import TYPES, read_upload
+from kvlab.library.prefix_lanes import live_request
 from kvlab.requests.compare import FULL, MethodChoice
 from kvlab.requests.live_session import LiveRequest
 from kvlab.tasks.shipped_samples import shipped_samples
 
-SOURCES = ("Sample", "Paste", "File", "Saved")
+PREFIX = "Prefix"
+SOURCES = ("Sample", "Paste", "File", "Saved", PREFIX)
 DEFAULT, MOST = ("snapkv", "keepkv", "exactmerge2"), 3
 
 
@@ -31,7 +36,12 @@ def start_form() -> None:
     """The form; its button opens a session and shows it."""
     left, right = st.columns([3, 2], gap="large")
     with left:
-        context = context_section()
+        source = one_of("Context", SOURCES, key="source", help="Prefix: a text that was read before and kept")
+    if source == PREFIX:
+        prefix_form(left, right)
+        return
+    with left:
+        context = context_section(source)
     with right:
         model = st.text_input("Model", "mini", **in_url("model"))
         download_buttons()
@@ -41,16 +51,34 @@ def start_form() -> None:
     why = permission.why_not() or ("" if context.strip() else "Give a context first.")
     why = why or ("" if chosen else "Choose at least one method.")
     if permission.button("Read the context", why, type="primary", icon=":material/play_arrow:", key="live-start"):
-        begin(context, model.strip(), lambda: compare_form.choices_of_form(chosen, typed, budgets))
+        begin(lambda: read_request(context, model.strip(), compare_form.choices_of_form(chosen, typed, budgets)))
 
 
-def begin(context: str, model: str, choices: Callable[[], tuple[MethodChoice, ...]]) -> None:
+def prefix_form(left: DeltaGenerator, right: DeltaGenerator) -> None:
+    """The form for kept prefixes; its button opens them as a session, in which nothing is read."""
+    with right:
+        model = st.text_input("Model", "mini", **in_url("model")).strip()
+    with left:
+        text = text_section(model)
+    with right:
+        lanes = lanes_section(text) if text is not None else ()
+    why = permission.why_not() or ("" if text else "There is no prefix to open.")
+    why = why or ("" if lanes else "Choose at least one prefix.")
+    if permission.button("Open the prefixes", why, type="primary", icon=":material/play_arrow:", key="live-start"):
+        begin(lambda: live_request(runs_root(), [file.name for file in lanes]))
+
+
+def read_request(context: str, model: str, lanes: tuple[MethodChoice, ...]) -> LiveRequest:
+    """A session that reads a context. Raises UserError for too many lanes."""
+    if len(lanes) > MOST:
+        raise UserError(f"That would be {len(lanes)} lanes beside the full cache: choose at most {MOST}.")
+    return LiveRequest(model=model, context=context, choices=lanes)
+
+
+def begin(build: Callable[[], LiveRequest]) -> None:
     """Open a session and show it, or say why that is impossible."""
     try:
-        lanes = choices()
-        if len(lanes) > MOST:
-            raise UserError(f"That would be {len(lanes)} lanes beside the full cache: choose at most {MOST}.")
-        request = LiveRequest(model=model, context=context, choices=lanes)
+        request = build()
     except (UserError, ValidationError) as error:
         st.error(plain(in_one_sentence(error) if isinstance(error, ValidationError) else str(error)))
         return
@@ -59,9 +87,8 @@ def begin(context: str, model: str, choices: Callable[[], tuple[MethodChoice, ..
         st.rerun()
 
 
-def context_section() -> str:
+def context_section(source: str) -> str:
     """The text to talk about."""
-    source = one_of("Context", SOURCES, key="source")
     if source == "Paste":
         return st.text_area("Text", height=320, key="live-pasted", placeholder="Paste a text to talk about")
     if source == "File":

@@ -31,8 +31,8 @@ def word_edits(
 
     `heads` are the lane's heads, if they were read.
     """
-    choice, changed = request.choices[lane - 1], None
-    why = permission.why_not() or ("An answer is being written." if is_busy else "")
+    choice, changed = request.lanes[lane], None
+    why = permission.why_not() or request.why_fixed or ("An answer is being written." if is_busy else "")
     with st.container(horizontal=True, gap="small", vertical_alignment="center", key="live-word-edits"):
         st.markdown(plain(label), width="content")
         head = _where(heads, words[1])
@@ -43,8 +43,10 @@ def word_edits(
         nothing = "" if edit_words(choice) else "Nothing was edited in this lane."
         if permission.button("Undo edits", why or nothing, icon=":material/undo:", key="live-undo"):
             changed = without_edits(choice)
-    note = "Only this lane is compressed again, within its budget, and answers the questions again."
-    st.caption(plain(f"Edits of this lane: {edit_words(choice)}." if edit_words(choice) else note))
+    note = (
+        request.why_fixed or "Only this lane is compressed again, within its budget, and answers the questions again."
+    )
+    st.caption(plain(f"Edits of this lane: {edit_words(choice)}.") if edit_words(choice) else note)
     if changed is not None and act(session, request, "lane", lane=lane, choice=changed, **sampling()):
         st.rerun()
 

@@ -43,6 +43,11 @@ def get_param(name: str) -> str | None:
     return st.query_params.get(name)
 
 
+def get_params(name: str) -> list[str]:
+    """All values of a URL parameter that may be given several times."""
+    return st.query_params.get_all(name)
+
+
 def set_param(name: str, value: str | None, force: bool = False) -> None:
     """Set a URL parameter, or remove it with None; `force` sends it to the browser even if it is unchanged."""
     if value is None:

@@ -107,19 +107,15 @@ def chat(
 
 def _of_prefixes(names: list[str], root: Path, text: PromptOptions, model: ModelOptions, seed: int) -> LiveSession:
     """A session over kept prefixes. Raises UserError for a text beside them, or prefixes of several models."""
-    from kvlab.cli.prefix import model_of
-    from kvlab.library.prefixes import find_prefix
-    from kvlab.prefix import Prefix
-    from kvlab.prefix.session import PrefixSession
+    from kvlab.library.prefix_lanes import live_request
+    from kvlab.live.prefix_session import PrefixSession
+    from kvlab.models.load import held_model
 
     if text.given:
         raise UserError("A prefix has its text: leave the prompt out, or leave out --prefix.")
-    files = [find_prefix(root, name) for name in names]
-    if len({(file.header.model.name, file.header.model.dtype) for file in files}) > 1:
-        raise UserError("These prefixes were read by different models: open them one by one.")
     elsewhere = "" if model.model == ModelOptions.model else model.model
-    loaded = model_of(files[0].header, elsewhere, model.device, model.cache_dir)
-    return PrefixSession([Prefix.load(file.path, loaded) for file in files], seed)
+    request = live_request(root, names, elsewhere, model.device, model.cache_dir, seed)
+    return PrefixSession.of_request(request, root, held_model(request))
 
 
 def write_replay(path: Path, events: list[dict[str, Any]], title: str) -> None:

@@ -23,8 +23,7 @@ from kvlab.common.validation import as_option, in_one_sentence
 from kvlab.requests.compare import ModelRequest
 
 if TYPE_CHECKING:
-    from kvlab.library.prefixes import LayerTable, PrefixFile, PrefixHeader
-    from kvlab.models.load import LoadedModel
+    from kvlab.library.prefixes import LayerTable, PrefixFile
     from kvlab.prefix import Prefix
 
 prefix_commands = typer.Typer(
@@ -55,6 +54,7 @@ def make(
     root: Root = RUNS,
 ) -> None:
     """Read a text, compress it, and keep the result under a name."""
+    from kvlab.library.prefix_lanes import recorded_loading
     from kvlab.library.prefixes import free_path, prefix_path
     from kvlab.methods.spec import parse_choices
     from kvlab.models.load import held_model
@@ -70,11 +70,10 @@ def make(
     parse_choices(method, budget)  # an unknown method or a wrong budget ends here, before the model is loaded
     chosen, values = parse_spec(method)
     request = _request(**model.fields)
-    loading = {one: value for one, value in request.loading.items() if one not in ("device", "dtype")}
     made = Prefix.make(
         held_model(request), context, chosen, Budget.parse(budget).amount, title=title, seed=seed,
         chat=request.chat, system=request.system, thinking=request.thinking, compress_every=compress_every,
-        prefill_chunk=prefill_chunk, loading=loading, **values,
+        prefill_chunk=prefill_chunk, loading=recorded_loading(request), **values,
     )  # fmt: skip
     made.save(path)
     _report(made, path, f"read and compressed in {made.header.seconds:.1f} s")
@@ -218,26 +217,17 @@ prefix_commands.command("rm")(remove)
 
 def _opened(root: Path, name: str, model: str, device: str, cache_dir: str | None) -> tuple[Path, Prefix]:
     """The path of a prefix, and the prefix with its model loaded as it was."""
+    from kvlab.library.prefix_lanes import loaded_as
     from kvlab.library.prefixes import find_prefix
+    from kvlab.models.load import held_model
     from kvlab.prefix import Prefix
 
     file = find_prefix(root, name)
-    loaded = model_of(file.header, model, device, cache_dir)
+    loaded = held_model(_request(**loaded_as(file.header, model, device, cache_dir)))
     begun = time.perf_counter()
     made = Prefix.load(file.path, loaded)
     typer.echo(f"{made.header.tokens:,} tokens opened in {1000 * (time.perf_counter() - begun):.0f} ms", err=True)
     return file.path, made
-
-
-def model_of(header: PrefixHeader, model: str, device: str, cache_dir: str | None) -> LoadedModel:
-    """The model that read a prefix, loaded as it was then; `model` is where it is now, if elsewhere."""
-    from kvlab.models.load import held_model
-
-    kept = header.model
-    known: dict[str, Any] = kept.loading if not model else {}
-    place = "cpu" if device == "auto" and kept.device == "cpu" else device
-    given = {"model": model or kept.name, "device": place, "dtype": kept.dtype}
-    return held_model(_request(**{**known, **given, **({"cache_dir": cache_dir} if cache_dir else {})}))
 
 
 def _request(**fields: Any) -> ModelRequest:

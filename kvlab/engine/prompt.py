@@ -34,19 +34,22 @@ def encode_prompt(loaded: LoadedModel, prompt: str, max_new_tokens: int, chat: C
 
 
 def prompt_pieces(
-    tokenizer: PreTrainedTokenizerBase, prompt: str, ids: list[int], chat: Chat | None = None
+    tokenizer: PreTrainedTokenizerBase, prompt: str, ids: list[int], chat: Chat | None = None, special: bool = True
 ) -> list[str]:
-    """The text of each prompt token, special tokens by name; the others joined are the prompt as rendered by `chat`."""
+    """The text of each prompt token, special tokens by name; the others joined are the prompt as rendered by `chat`.
+
+    `special`: whether the tokenizer put special tokens such as BOS before a text without `chat`.
+    """
     prompt = prompt if chat is None else chat.rendered(prompt)
-    encoded = tokenizer(prompt, return_offsets_mapping=True, verbose=False, add_special_tokens=chat is None)
+    encoded = tokenizer(prompt, return_offsets_mapping=True, verbose=False, add_special_tokens=special and chat is None)
     offsets, end, pieces = encoded["offset_mapping"], 0, []
     for start, stop in offsets:
         # Tokens that share a character all claim it: it goes to the first one.
         pieces.append(prompt[max(start, end) : stop])
         end = max(end, stop)
-    special = set(tokenizer.all_special_ids)
+    named = set(tokenizer.all_special_ids)
     pieces = [""] * (len(ids) - len(pieces)) + pieces
-    return [str(tokenizer.convert_ids_to_tokens(i)) if i in special else p for i, p in zip(ids, pieces, strict=True)]
+    return [str(tokenizer.convert_ids_to_tokens(i)) if i in named else p for i, p in zip(ids, pieces, strict=True)]
 
 
 @dataclass(frozen=True)

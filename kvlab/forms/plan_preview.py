@@ -90,6 +90,8 @@ def check_work(work: Work, root: Path) -> None:
     The worker checks again when it starts, as the machine may be fuller then.
     """
     if isinstance(work, LiveJob):
+        if work.request.prefixes:
+            return  # nothing is read, which is what a plan is about
         work = comparison_of(work.request, "", work.max_new_tokens)
     if isinstance(work, CompareRequest):
         check_fits(work, root)

@@ -98,6 +98,8 @@ def too_big(request: Work, root: Path) -> str:
     """
     if isinstance(request, RescueRequest):
         return ""  # it repeats a run that fitted
+    if isinstance(request, LiveJob) and request.request.prefixes:
+        return ""  # nothing is read, which is what a plan is about
     if isinstance(request, LiveJob):
         request = comparison_of(request.request, "", request.max_new_tokens)
     try:

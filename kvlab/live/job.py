@@ -17,7 +17,9 @@ from kvlab.analysis.attention.token_heads import write_token_heads
 from kvlab.live.answer_attention import token_heads
 from kvlab.live.answers import Sampling
 from kvlab.live.events import Event
+from kvlab.live.keep_lane import keep_lane
 from kvlab.live.log import append_event, heads_path, read_events
+from kvlab.live.prefix_session import PrefixSession
 from kvlab.live.reporter import SessionReporter
 from kvlab.live.session import LiveSession
 from kvlab.live.transcript import Transcript
@@ -29,6 +31,7 @@ from kvlab.requests.live_session import LiveJob
 MOST_SESSIONS = 4  # held at a time
 IDLE_SECONDS = 900.0  # after which a session gives its memory back
 LOST = "The worker no longer held this session: the context and the conversation were read again."
+LOST_PREFIX = "The worker no longer held this session: its prefixes were opened and the conversation was read again."
 
 
 @dataclass
@@ -50,7 +53,7 @@ def run_live(job: LiveJob, root: Path, progress: Callable[[Progress], None], can
 
     It may run between the steps of another job, whose inference mode must not mark the tensors of the session.
 
-    Raises UserError as `LiveSession` does.
+    Raises UserError as `LiveSession`, `PrefixSession.of_request` and `keep_lane` do.
     """
     progress(Progress(stage="the model is loaded", done=0, total=1))
     loaded = held_model(job.request)
@@ -66,6 +69,11 @@ def run_live(job: LiveJob, root: Path, progress: Callable[[Progress], None], can
     if job.action == "heads" and job.lane is not None:
         write_token_heads(heads_path(root, job.session, job.lane), token_heads(held.session, job.lane))
         held.reporter.tell({"kind": "heads_read", "lane": job.lane, "turn": held.session.turn})
+    elif job.action == "keep" and job.lane is not None:
+        progress(Progress(stage="the lane is written to the disk", done=0, total=1))
+        path = keep_lane(held.session, job.request, job.lane, root, job.name)
+        size = path.stat().st_size
+        held.reporter.tell({"kind": "kept", "lane": job.lane, "name": job.name, "bytes": size})
     _give_back_free_memory()
     progress(Progress(stage="done", done=1, total=1))
 
@@ -84,18 +92,22 @@ def _start(job: LiveJob, root: Path, loaded: LoadedModel, progress: Callable[[Pr
     source = next((str(event["source"]) for event in events if event.get("kind") == "forked"), "")
     known = _held.get((root, source))
     is_known = known is not None and known.session.choices == request.choices
+    is_opened = bool(request.prefixes)
     if known is not None and is_known:
         session = known.session.fork()
+    elif is_opened:
+        session = PrefixSession.of_request(request, root, loaded)
     else:
         chat = chat_of(request, loaded.tokenizer)
         session = LiveSession(loaded, request.context, request.choices, chat, request.seed)
     reporter = SessionReporter(session, partial(append_event, root, job.session))
     if not is_known:
-        progress(Progress(stage="the context is read", done=0, total=1))
+        stage = "the prefixes are opened" if is_opened else "the context is read"
+        progress(Progress(stage=stage, done=0, total=1))
         deque(reporter.follow(session.read_context()), maxlen=0)
     if job.action != "start":
         if not source:
-            reporter.tell({"kind": "read_again", "message": LOST})
+            reporter.tell({"kind": "read_again", "message": LOST_PREFIX if is_opened else LOST})
         said = Transcript().follow(events).exchanges()
         for number, exchange in enumerate(said, 1):
             stage = f"question {number} of {len(said)} is read again"

@@ -67,5 +67,7 @@ class SessionReporter:
             self.tell({"kind": "held_changes", "lane": number, "tokens": changed.tolist(), **changes})
 
     def _tell_texts(self) -> None:
-        tokenizer, text = self.session.loaded.tokenizer, self.session.turns.opening + self.session.context
-        self.tell({"kind": "context_texts", "texts": prompt_pieces(tokenizer, text, self.session.ids)})
+        turns, tokenizer = self.session.turns, self.session.loaded.tokenizer
+        text = turns.opening + self.session.context
+        texts = prompt_pieces(tokenizer, text, self.session.ids, special=turns.special)
+        self.tell({"kind": "context_texts", "texts": texts})

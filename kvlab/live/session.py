@@ -58,6 +58,7 @@ class LiveSession:
         self.lanes = [Lane.new(loaded, choice, seed, len(self.ids)) for choice in (FULL, *choices)]
         self.prompt_pass = self.lanes[0].cache.settings.observer = PromptPass(MOST_HELD_BYTES)
         self.history: list[Exchange] = []
+        self.read_seconds = 0.0  # to read and compress the context, in all lanes
         self.end_ids = end_ids(loaded)
         self.answers = Answers(loaded, self.end_ids, self._number)
 
@@ -82,7 +83,8 @@ class LiveSession:
         for group in [together, *([lane] for lane in self.lanes if lane not in together)]:
             if group:
                 read_context(self.loaded, group, self.ids)
-        yield ContextRead(len(self.ids), time.perf_counter() - begun)
+        self.read_seconds = time.perf_counter() - begun
+        yield ContextRead(len(self.ids), self.read_seconds)
         for number in range(len(self.lanes)):
             yield self._settled(number)
 

@@ -40,7 +40,8 @@ class LaneState:
     """A lane as last told; `settled_bytes` are those after the context was compressed.
 
     `held` (context tokens,) is the share of heads that hold each token in a slot of its own, `merged` (context tokens,)
-    in another token's, and `into` the token whose slot that is in most heads, -1 for none. None: not told.
+    in another token's, and `into` the token whose slot that is in most heads, -1 for none. None: not told. `kept` is
+    the name of the prefix that the lane was kept as.
     """
 
     label: str = ""
@@ -50,6 +51,7 @@ class LaneState:
     held: np.ndarray | None = None
     merged: np.ndarray | None = None
     into: list[int] | None = None
+    kept: str = ""
 
 
 @dataclass
@@ -64,6 +66,7 @@ class Turn:
 class Transcript:
     """A session. `tokens` and `texts` are those of the context; `seconds` the time to read and compress it.
 
+    `full_bytes` are those of a full cache, which lane 0 is unless it is a kept prefix of another method.
     `heads_read` is by lane the number of questions after which its heads (`TokenHeads`) were read.
     """
 
@@ -145,15 +148,20 @@ class Transcript:
     def _answer_ended(self, event: Mapping[str, Any]) -> None:
         answer = self.turns[event["turn"]].answers.setdefault(event["lane"], Answer())
         answer.reason, answer.seconds = event["reason"], event["seconds"]
-        self.lanes[event["lane"]].live_bytes = event["live_bytes"]
         if event["lane"] == 0:
-            self.full_bytes, self.tokens_seen = event["live_bytes"], event["tokens_seen"]
+            is_full, before = self.lanes[0].live_bytes == self.full_bytes, max(self.tokens_seen, 1)
+            self.tokens_seen = event["tokens_seen"]
+            self.full_bytes = event["live_bytes"] if is_full else round(self.full_bytes * self.tokens_seen / before)
+        self.lanes[event["lane"]].live_bytes = event["live_bytes"]
 
     def _went_back(self, event: Mapping[str, Any]) -> None:
         del self.turns[event["turn"] :]
 
     def _read_again(self, event: Mapping[str, Any]) -> None:
         self.notes.append(event["message"])
+
+    def _kept(self, event: Mapping[str, Any]) -> None:
+        self.lanes[event["lane"]].kept = event["name"]
 
     def _heads_read(self, event: Mapping[str, Any]) -> None:
         self.heads_read[event["lane"]] = event["turn"]

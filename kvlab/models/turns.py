@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from kvlab.common.errors import UserError
 from kvlab.models.chat import Chat
 from kvlab.models.load import LoadedModel
+from kvlab.requests.live_session import GAP
 
 CONTEXT, ANSWER, QUESTION = (f"kvlab-puts-the-{part}-here" for part in ("context", "answer", "question"))
-GAP = "\n\n"  # between context and first question
 
 
 @dataclass(frozen=True)

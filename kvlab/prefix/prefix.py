@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Iterator
@@ -11,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import accumulate
 from pathlib import Path
-from textwrap import shorten
 from typing import Any, Literal
 
 import torch
@@ -40,22 +38,19 @@ from kvlab.library.prefixes import (
     read_prefix,
     read_texts,
 )
-from kvlab.methods import Method, make_method
-from kvlab.methods.core.method import METHODS
+from kvlab.methods import make_method
 from kvlab.methods.core.slot_columns import integer_dtype
 from kvlab.models.chat import chat_of
 from kvlab.models.load import LoadedModel
 from kvlab.models.tokenizer import window_of
-from kvlab.models.turns import GAP, Turns
-from kvlab.plugins.origin import KVLAB
+from kvlab.models.turns import Turns
 from kvlab.prefix.inputs import choice_of, read_text
-from kvlab.prefix.provenance import check_model, method_of, model_of
+from kvlab.prefix.provenance import check_model, header_of, method_of
 from kvlab.prefix.tensor_file import mapped_tensors, write_tensors
-from kvlab.requests.budget import Budget, resolve_store
 from kvlab.requests.compare import MOST_NEW_TOKENS, ModelRequest
+from kvlab.requests.live_session import GAP
 
 CONTEXT, EXTENSION, QUESTION, ANSWER = "context", "extension", "question", "answer"
-WIDEST_TITLE = 60
 
 
 @dataclass(frozen=True)
@@ -129,26 +124,20 @@ class Prefix:
         begun = time.perf_counter()
         for piece in _pieces(ids, cache.expect(len(ids), prefill_chunk)):
             _next_logits(model, cache, piece)
-        header = PrefixHeader(
-            title=title.strip() or shorten(context[: 4 * WIDEST_TITLE], WIDEST_TITLE, placeholder=" ..."),
-            created="",
-            versions=versions(),
-            model=model_of(model, loading or {}),
-            chat=chat,
-            system=system,
-            thinking=thinking,
-            choice=choice,
-            settings=made.model_dump(mode="json"),
-            origin=_origin(made),
-            store=resolve_store(made.store, Budget(choice.budget)),
-            compress_every=compress_every,
-            seed=seed,
-            text_sha256=hashlib.sha256(context.encode()).hexdigest(),
-            context_tokens=len(ids),
-            tokens=len(ids),
+        header = header_of(
+            model, context, choice, made, title=title, loading=loading or {}, chat=chat, system=system,
+            thinking=thinking, compress_every=compress_every, seed=seed, context_tokens=len(ids),
             seconds=time.perf_counter() - begun,
-            layers=(),
-        )
+        )  # fmt: skip
+        return cls.of_cache(model, context, header, cache)
+
+    @classmethod
+    def of_cache(cls, model: LoadedModel, context: str, header: PrefixHeader, cache: CompressedCache) -> Prefix:
+        """A prefix of a cache that has read `context` and nothing else, as `header` tells; the cache becomes its own.
+
+        Raises UserError for a setting of the chat template that would have no effect.
+        """
+        turns = _turns(model, header.chat, header.system, header.thinking)
         return cls(model, header, cache, (PrefixText(kind=CONTEXT, text=context),), turns)._described()
 
     @classmethod
@@ -176,10 +165,14 @@ class Prefix:
     def save(self, path: str | Path) -> None:
         """Write the prefix to a safetensors file, in one step: a file of this name is replaced or stays as it is.
 
-        Raises UserError if the disk is full or this prefix was loaded from a damaged file.
+        Raises UserError if the disk is full, this prefix was loaded from a damaged file, or its method holds what no
+        file can hold, such as a plug-in's own class.
         """
         self.verify()
-        state = state_of(self.cache)
+        try:
+            state = state_of(self.cache)
+        except TypeError as error:
+            raise UserError(str(error)) from error
         texts = json.dumps([text.model_dump() for text in self.texts]).encode()
         tensors = {**state.tensors, TEXTS: torch.frombuffer(bytearray(texts), dtype=torch.uint8)}
         self.header = self.header.model_copy(
@@ -316,9 +309,3 @@ def _check_window(loaded: LoadedModel, tokens: int, what: str) -> None:
             f"{what} needs {tokens:,} tokens with all that was read before, but the context window of {loaded.name} is "
             f"{window:,}: shorten it."
         )
-
-
-def _origin(method: Method) -> str:
-    """The plug-in that a method is from, with its version and hash; empty for kvlab's own."""
-    origin = METHODS.origin(method.name)
-    return "" if origin == KVLAB else f"{origin.name} {origin.stamp}"

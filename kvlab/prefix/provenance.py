@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from textwrap import shorten
 from typing import Any
 
 from pydantic import JsonValue
@@ -11,13 +12,52 @@ from transformers import PreTrainedTokenizerBase
 
 from kvlab.cache.settings import shape_of
 from kvlab.common.errors import UserError
+from kvlab.engine.environment import versions
 from kvlab.fitted.files import model_digest
 from kvlab.library.prefixes import PrefixHeader, PrefixModel
 from kvlab.methods import Method, make_method, registered
+from kvlab.methods.core.method import METHODS
 from kvlab.models.load import LoadedModel
+from kvlab.plugins.origin import KVLAB
+from kvlab.requests.budget import Budget, resolve_store
+from kvlab.requests.compare import MethodChoice
 
 ROPE = "rope_parameters"
 TOKENS = '"added_tokens"'  # a field of a tokenizer written as JSON
+WIDEST_TITLE = 60
+
+
+def header_of(
+    model: LoadedModel,
+    context: str,
+    choice: MethodChoice,
+    method: Method,
+    *,
+    loading: dict[str, JsonValue],
+    context_tokens: int,
+    title: str = "",
+    **told: Any,
+) -> PrefixHeader:
+    """The header of a prefix that has read `context` with `method`, made of `choice`; its cache is not described yet.
+
+    `loading` are the arguments of `kvlab.load_model` that loaded the model, `title` defaults to the first words, and
+    `told` are other fields of the header as they are.
+    """
+    return PrefixHeader(
+        title=title.strip() or shorten(context[: 4 * WIDEST_TITLE], WIDEST_TITLE, placeholder=" ..."),
+        created="",
+        versions=versions(),
+        model=model_of(model, loading),
+        choice=choice,
+        settings=method.model_dump(mode="json"),
+        origin=_origin(method),
+        store=resolve_store(method.store, Budget(choice.budget)),
+        text_sha256=hashlib.sha256(context.encode()).hexdigest(),
+        context_tokens=context_tokens,
+        tokens=context_tokens,
+        layers=(),
+        **told,
+    )
 
 
 def model_of(loaded: LoadedModel, loading: dict[str, JsonValue]) -> PrefixModel:
@@ -76,6 +116,12 @@ def check_model(header: PrefixHeader, loaded: LoadedModel) -> None:
             f"The tokenizer or chat template of {now.name} has changed since this prefix was made: make the prefix "
             "again."
         )
+
+
+def _origin(method: Method) -> str:
+    """The plug-in that a method is from, with its version and hash; empty for kvlab's own."""
+    origin = METHODS.origin(method.name)
+    return "" if origin == KVLAB else f"{origin.name} {origin.stamp}"
 
 
 def _words(model: PrefixModel) -> str:

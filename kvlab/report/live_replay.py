@@ -12,8 +12,8 @@ from kvlab.common.errors import UserError
 from kvlab.figures.base.palette import Theme
 
 KINDS = (
-    "lane_settled", "lane_failed", "held", "merged", "held_changes", "question", "question_again", "token",
-    "answer_ended", "went_back",
+    "context_read", "lane_settled", "lane_failed", "held", "merged", "held_changes", "question", "question_again",
+    "token", "answer_ended", "went_back",
 )  # fmt: skip
 KEYS = "Space plays, arrows step, 1 to 6 choose a lane, T the text, F full screen"
 HELD = ("no slot", "merged only", "to 10 %", "to 30 %", "to 60 %", "most heads", "all heads")

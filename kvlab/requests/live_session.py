@@ -7,28 +7,74 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from kvlab.common.validation import Strict, Text
-from kvlab.requests.compare import LARGEST_PROMPT_BYTES, LOADING, CompareRequest, MethodChoice, ModelRequest
+from kvlab.requests.compare import FULL, LARGEST_PROMPT_BYTES, LOADING, CompareRequest, MethodChoice, ModelRequest
 
 MOST_LANES, MOST_NEW_TOKENS = 5, 2048
-Action = Literal["start", "ask", "again", "lane", "restart", "heads"]
+GAP = "\n\n"  # between a context and its first question
+Action = Literal["start", "ask", "again", "lane", "restart", "heads", "keep"]
+PrefixName = Annotated[str, Field(pattern=r"^\w[\w.-]{0,39}$")]
 SessionId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,63}$")]
 
 
+FIXED = "A kept prefix cannot be compressed in another way: make another with `kvlab prefix make`."
+KEPT_ALREADY = "This lane is a kept prefix already: `kvlab prefix fork` copies it."
+EDITED = "A prefix holds no words that were kept or dropped by hand: undo the edits of this lane first."
+UNOWNED = "Prefixes have no owners yet, so a server with several users does not list them: use `kvlab prefix` instead."
+
+
 class LiveRequest(ModelRequest):
-    """A context and the lanes beside the full cache."""
+    """A context and the lanes beside `reference`, which they are compared with.
+
+    With `prefixes`, names of kept prefixes of one text, each of them is a lane and nothing is read: `context` and
+    methods are theirs (`kvlab.library.prefix_lanes.live_request`).
+    """
 
     context: Text = Field(min_length=1, max_length=LARGEST_PROMPT_BYTES)
-    choices: tuple[MethodChoice, ...] = Field(min_length=1, max_length=MOST_LANES)
+    choices: tuple[MethodChoice, ...] = Field((), max_length=MOST_LANES)
+    prefixes: tuple[PrefixName, ...] = Field((), max_length=1 + MOST_LANES)
+    reference: MethodChoice = Field(FULL, description="lane 0: the full cache, or the first of the prefixes")
     seed: int = Field(0, ge=0, lt=2**31)
+
+    @property
+    def lanes(self) -> tuple[MethodChoice, ...]:
+        """The methods of all lanes."""
+        return (self.reference, *self.choices)
+
+    @property
+    def has_full_cache(self) -> bool:
+        """Whether lane 0 is the full cache."""
+        return self.reference.method == FULL.method
+
+    @property
+    def why_fixed(self) -> str:
+        """Why lanes cannot be changed; empty if they can."""
+        return FIXED if self.prefixes else ""
+
+    def why_not_kept(self, lane: int) -> str:
+        """Why a lane cannot be kept as a prefix; empty if it can."""
+        if self.prefixes:
+            return KEPT_ALREADY
+        choice = self.lanes[lane]
+        return EDITED if choice.force_keep or choice.returned else ""
+
+    @model_validator(mode="after")
+    def _has_lanes(self) -> LiveRequest:
+        if self.prefixes:
+            if len(self.prefixes) != len(self.lanes):
+                raise ValueError("every prefix is a lane, and every lane a prefix")
+        elif not self.choices:
+            raise ValueError("at least 1 method beside the full cache is needed")
+        elif self.reference != FULL:
+            raise ValueError("lanes are compared with the full cache")
+        return self
 
 
 def comparison_of(request: LiveRequest, question: str, max_new_tokens: int) -> CompareRequest:
     """A recorded comparison of the lanes over context and question as one prompt: the question is in sight."""
     placed = {name: getattr(request, name) for name in ("model", *LOADING, "chat", "system", "thinking")}
-    prompt = f"{request.context}\n\n{question}" if question else request.context
-    return CompareRequest(
-        prompt=prompt, choices=request.choices, max_new_tokens=max_new_tokens, seed=request.seed, **placed
-    )
+    prompt = f"{request.context}{GAP}{question}" if question else request.context
+    choices = request.lanes if request.prefixes else request.choices
+    return CompareRequest(prompt=prompt, choices=choices, max_new_tokens=max_new_tokens, seed=request.seed, **placed)
 
 
 class LiveJob(Strict):
@@ -50,8 +96,9 @@ class LiveJob(Strict):
         None,
         ge=0,
         le=MOST_LANES,
-        description="action lane: which one gets `choice`; action heads: whose heads are read",
+        description="action lane: which one gets `choice`; action heads: whose heads are read; action keep: which one",
     )
+    name: Literal[""] | PrefixName = Field("", description="action keep: of the new prefix")
     choice: MethodChoice | None = None
     title: Text = ""
     private: bool = Field(True, description="on a shared server, visible only to its owner and administrators")
@@ -62,6 +109,8 @@ class LiveJob(Strict):
             raise ValueError("the question is empty: type one")
         if self.action == "lane" and (not self.lane or self.choice is None):
             raise ValueError("a lane beside the full cache and its new method are needed")
-        if self.action == "heads" and self.lane is None:
+        if self.action in ("heads", "keep") and self.lane is None:
             raise ValueError("a lane is needed")
+        if self.action == "keep" and not self.name:
+            raise ValueError("a prefix needs a name")
         return self

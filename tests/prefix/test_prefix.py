@@ -22,8 +22,8 @@ from kvlab.common.errors import UserError
 from kvlab.library import prefixes
 from kvlab.library.prefixes import check_tensors, list_prefixes, read_prefix, read_texts, seal
 from kvlab.models.load import LoadedModel, load_model
-from kvlab.models.turns import GAP
 from kvlab.prefix import Prefix, provenance, tensor_file
+from kvlab.requests.live_session import GAP
 from tests.families import CHAT_TEMPLATE, ON_ANY_MODEL
 from tests.families import tiny_folder as model_folder
 

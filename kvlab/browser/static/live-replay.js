@@ -1,7 +1,7 @@
 // Built by `make browser`. Do not edit: change the sources in kvlab/browser and build again.
 // Sources: src/dom.js src/live-replay.js src/replay/player.js src/replay/state.js
-// SHA-256 of the sources: 60c3ef576f073ef7c667d249914419904e56af22da9d67cdaddfc9d84d73e459
-// SHA-256 of the code: 8bc875a24a3cd611354b1e32cab97aa48e7b54561b3bfbc2a4b98ab9bd77c3b2
+// SHA-256 of the sources: 0d2670cc7e984aee7da421c7f7c98f7a65255a054bb11db4b43e184fbe438bc4
+// SHA-256 of the code: 5a54900acb7490247a49db998e62076001aef904cde9bcf9406b200d4534035c
 (() => {
   // src/dom.js
   function find(root, selector) {
@@ -36,7 +36,7 @@
     return ends;
   }
   function stateAfter(events, count) {
-    const state = { question: "", turn: -1, fullBytes: 0, lanes: [] };
+    const state = { question: "", turn: -1, fullBytes: 0, seen: 0, lanes: [] };
     for (const event of events.slice(0, count)) follow(state, event);
     for (const lane of state.lanes) Object.assign(lane, lane.answers[state.turn] ?? newAnswer());
     return state;
@@ -44,6 +44,9 @@
   function follow(state, event) {
     const lane = event.lane === void 0 ? void 0 : state.lanes[event.lane] ??= newLane();
     switch (event.kind) {
+      case "context_read":
+        state.seen = Number(event.tokens);
+        break;
       case "question":
         state.question = event.text ?? "";
         state.turn = event.turn ?? 0;
@@ -76,8 +79,8 @@
         break;
       case "answer_ended":
         answerOf(state, lane).reason = event.reason ?? "";
+        if (event.lane === 0) growFullCache(state, lane, event);
         lane.bytes = event.live_bytes ?? 0;
-        if (event.lane === 0) state.fullBytes = event.live_bytes ?? 0;
         break;
       case "held":
         lane.held = Float32Array.from(event.per_mille ?? [], (share) => share / 1e3);
@@ -100,6 +103,12 @@
         );
         break;
     }
+  }
+  function growFullCache(state, first, event) {
+    const seen = event.tokens_seen ?? state.seen;
+    if (first.bytes === state.fullBytes) state.fullBytes = event.live_bytes ?? 0;
+    else if (state.seen > 0) state.fullBytes = Math.round(state.fullBytes * seen / state.seen);
+    state.seen = seen;
   }
   function change(known, tokens, shares) {
     if (known) shares.forEach((share, index) => known[tokens[index]] = share / 1e3);

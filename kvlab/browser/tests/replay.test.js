@@ -74,3 +74,18 @@ test("a merged token differs from a dropped one, until the slot it is in leaves"
   assert.deepEqual(levels(5), [6, 0, 1]);
   assert.deepEqual(levels(6), [6, 0, 0]);
 });
+
+test("a full cache that no lane holds grows with the text", () => {
+  const told = (reference, label) => [
+    { kind: "context_read", tokens: 10 },
+    { kind: "lane_settled", lane: 0, label, live_bytes: reference, full_bytes: 1000 },
+    { kind: "lane_settled", lane: 1, label: "h2o 20 %", live_bytes: 200, full_bytes: 1000 },
+    { kind: "answer_ended", lane: 0, turn: 0, reason: "end", live_bytes: reference + 50, tokens_seen: 15 },
+    { kind: "answer_ended", lane: 0, turn: 1, reason: "end", live_bytes: reference + 100, tokens_seen: 20 },
+  ];
+  const full = (events, count) => stateAfter(events, count).fullBytes;
+  const kept = told(300, "h2o 30 %");
+  assert.deepEqual([full(kept, 3), full(kept, 4), full(kept, 5)], [1000, 1500, 2000]);
+  const whole = told(1000, "full 100 %");
+  assert.deepEqual([full(whole, 4), full(whole, 5)], [1050, 1100]);
+});

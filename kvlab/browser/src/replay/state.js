@@ -5,12 +5,14 @@ const SHARES = [0.1, 0.3, 0.6, 0.999]; // upper ends of shares of heads, as on t
 /**
  * @typedef {{ kind: string, lane?: number, turn?: number, text?: string, texts?: string[], label?: string,
  *   kl?: number | null, leaves?: boolean, live_bytes?: number, full_bytes?: number, tokens?: number | number[],
+ *   tokens_seen?: number,
  *   per_mille?: number[], merged?: number[], reason?: string, message?: string }} SessionEvent
  * @typedef {{ text: string, kl: number | null, leaves: boolean }} Word
  * @typedef {{ words: Word[], reason: string }} Answer
  * @typedef {{ label: string, bytes: number, failure: string, words: Word[], reason: string, held: Float32Array | null,
  *   merged: Float32Array | null, answers: Answer[] }} LaneState `words` and `reason` are those of the question in view
- * @typedef {{ question: string, turn: number, fullBytes: number, lanes: LaneState[] }} SessionState
+ * @typedef {{ question: string, turn: number, fullBytes: number, seen: number, lanes: LaneState[] }} SessionState
+ *   `seen`: tokens of the first lane
  */
 
 /**
@@ -42,7 +44,7 @@ export function stepEnds(events) {
  */
 export function stateAfter(events, count) {
   /** @type {SessionState} */
-  const state = { question: "", turn: -1, fullBytes: 0, lanes: [] };
+  const state = { question: "", turn: -1, fullBytes: 0, seen: 0, lanes: [] };
   for (const event of events.slice(0, count)) follow(state, event);
   for (const lane of state.lanes) Object.assign(lane, lane.answers[state.turn] ?? newAnswer());
   return state;
@@ -55,6 +57,9 @@ export function stateAfter(events, count) {
 function follow(state, event) {
   const lane = event.lane === undefined ? undefined : (state.lanes[event.lane] ??= newLane());
   switch (event.kind) {
+    case "context_read":
+      state.seen = Number(event.tokens);
+      break;
     case "question":
       state.question = event.text ?? "";
       state.turn = event.turn ?? 0;
@@ -93,8 +98,8 @@ function followInLane(state, lane, event) {
       break;
     case "answer_ended":
       answerOf(state, lane).reason = event.reason ?? "";
+      if (event.lane === 0) growFullCache(state, lane, event);
       lane.bytes = event.live_bytes ?? 0;
-      if (event.lane === 0) state.fullBytes = event.live_bytes ?? 0;
       break;
     case "held":
       lane.held = Float32Array.from(event.per_mille ?? [], (share) => share / 1000);
@@ -107,6 +112,19 @@ function followInLane(state, lane, event) {
       change(lane.merged, /** @type {number[]} */ (event.tokens), event.merged ?? []);
       break;
   }
+}
+
+/**
+ * The bytes of a full cache of the text so far: the first lane's if it is one, else as many per token as before.
+ * @param {SessionState} state
+ * @param {LaneState} first
+ * @param {SessionEvent} event the end of its answer
+ */
+function growFullCache(state, first, event) {
+  const seen = event.tokens_seen ?? state.seen;
+  if (first.bytes === state.fullBytes) state.fullBytes = event.live_bytes ?? 0;
+  else if (state.seen > 0) state.fullBytes = Math.round((state.fullBytes * seen) / state.seen);
+  state.seen = seen;
 }
 
 /**

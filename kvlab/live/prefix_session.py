@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from kvlab.cache.cache_copy import copy_cache
 from kvlab.common.errors import UserError
+from kvlab.library.prefixes import find_prefix
 from kvlab.live.events import ContextRead, Event, LaneSettled
 from kvlab.live.lane import Lane
 from kvlab.live.merges import ContextMerges
 from kvlab.live.session import LiveSession
-from kvlab.models.turns import GAP
-from kvlab.prefix.prefix import Prefix
+from kvlab.models.load import LoadedModel
+from kvlab.prefix import Prefix
 from kvlab.requests.compare import MethodChoice
+from kvlab.requests.live_session import FIXED, GAP, LiveRequest
+
+REPLACED = "A prefix of this session was changed or replaced since it began: begin a new one."
 
 
 class PrefixSession(LiveSession):
@@ -45,6 +50,17 @@ class PrefixSession(LiveSession):
             )
         self.prefixes, self.lanes = prefixes, [self._lane(prefix) for prefix in prefixes]
 
+    @classmethod
+    def of_request(cls, request: LiveRequest, root: Path, loaded: LoadedModel) -> PrefixSession:
+        """Open the prefixes that a request names.
+
+        Raises UserError as `Prefix.load` does, or if they are no longer what the request says.
+        """
+        session = cls([Prefix.load(find_prefix(root, name).path, loaded) for name in request.prefixes], request.seed)
+        if (session.context, tuple(lane.choice for lane in session.lanes)) != (request.context, request.lanes):
+            raise UserError(REPLACED)
+        return session
+
     def _lane(self, prefix: Prefix) -> Lane:
         lane = Lane(prefix.header.choice, copy_cache(prefix.cache), ContextMerges(len(self.ids)))
         lane.settle()
@@ -60,9 +76,9 @@ class PrefixSession(LiveSession):
             yield self._settled(number)
 
     def _settled(self, number: int) -> Event:
-        lane, full = self.lanes[number], self.prefixes[number].header.full_bytes
-        return LaneSettled(number, lane.choice.label, lane.live_bytes, full)
+        lane, header = self.lanes[number], self.prefixes[number].header
+        return LaneSettled(number, lane.choice.label, lane.live_bytes, header.full_bytes - header.other_bytes)
 
     def change_lane(self, number: int, choice: MethodChoice) -> Iterator[Event]:
         """Raise UserError: what a prefix has dropped cannot be compressed again."""
-        raise UserError("A kept prefix cannot be compressed in another way: make another with `kvlab prefix make`.")
+        raise UserError(FIXED)

@@ -8,10 +8,10 @@ import pytest
 
 from kvlab.common.errors import UserError
 from kvlab.live.events import AnswerEnded, ContextRead, LaneSettled, TokenWritten
+from kvlab.live.prefix_session import PrefixSession
 from kvlab.live.session import LiveSession
 from kvlab.models.load import LoadedModel
 from kvlab.prefix import Prefix
-from kvlab.prefix.session import PrefixSession
 from kvlab.requests.compare import MethodChoice
 from tests.prefix.test_prefix import TEXT
 

@@ -1,0 +1,43 @@
+"""Keep a lane of a live session as a prefix, which opens in a second where its text would be read again."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app.base import permission
+from app.base.text import plain
+from app.base.widgets import attempt
+from app.live.sessions import act
+from app.navigation.selection import runs_root
+from kvlab.library.prefix_lanes import proposed_name
+from kvlab.library.prefixes import free_path
+from kvlab.live.transcript import LaneState
+from kvlab.requests.live_session import UNOWNED, LiveRequest
+from kvlab.server.settings import lab
+
+
+def keep_lane(session: str, request: LiveRequest, number: int, lane: LaneState, is_busy: bool) -> None:
+    """A menu with the name of the prefix; its button lets the worker write the lane as it was after the context."""
+    key, why = f"live-keep-{number}", why_not_keep(request, number, lane, is_busy)
+    with st.popover("Keep as prefix", **permission.disabled(why, key=key)):
+        proposed = proposed_name(runs_root(), request.context, request.lanes[number])
+        name = st.text_input("Name", proposed, key=f"{key}-name").strip()
+        st.caption(
+            "The lane is kept as it was after the context: questions and answers are not in it. It opens here as the "
+            "context of a new session, and with kvlab prefix ask."
+        )
+        is_asked = permission.button("Keep", why, key=f"{key}-apply")
+        is_free = is_asked and attempt(lambda: free_path(runs_root(), name))
+        if is_free and act(session, request, "keep", lane=number, name=name):
+            st.rerun()
+        if lane.kept:
+            st.success(plain(f"Kept as {lane.kept}."))
+    if lane.kept:
+        st.caption(plain(f"Kept as {lane.kept}."))
+
+
+def why_not_keep(request: LiveRequest, number: int, lane: LaneState, is_busy: bool) -> str:
+    """Why a lane cannot be kept now; empty if it can."""
+    why = permission.why_not() or (UNOWNED if lab() is not None else "") or request.why_not_kept(number)
+    why = why or ("This lane has failed, so there is nothing to keep." if lane.failure else "")
+    return why or ("The worker is busy with this session." if is_busy else "")
