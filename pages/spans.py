@@ -1,0 +1,75 @@
+"""Prompt spans: what each method and budget has left of every part of a prompt, beside the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from app.base.text import plain
+from app.base.theme import theme as page_theme
+from app.base.widgets import one_of
+from app.compare.spans import comparable, edit_spans, frame_of, spans_of
+from app.figures.figure import show
+from app.navigation.selection import current_comparison
+from app.run_views import page, view
+from app.session.open_runs import expected_answer
+from app.session.url_state import go_to, remember
+from kvlab.analysis.comparison.board import ExpectedAnswer
+from kvlab.analysis.comparison.prompt_spans import Span
+from kvlab.analysis.comparison.span_shares import several_budgets
+from kvlab.analysis.lineage.wall import Wall
+from kvlab.figures import prompt_spans as figures
+from kvlab.results.provenance import of_comparison
+from kvlab.trace.reader import Run
+
+CHART = "spans-chart"
+VIEWS = {"map": "Every run", "lines": "By budget"}
+MORE = (
+    "The parts are found in the text: system prompt, rules, turns, shots, paragraphs, marked facts and the question. A "
+    "token counts for one part. Answers are each method's own text; the cache is the one that read the full cache's."
+)
+
+
+def main() -> None:
+    page.heading(
+        "Prompt spans",
+        "Which part of the prompt does each method forget? A row is a part of the prompt, a column a method at a "
+        "budget, and a cell the share of its tokens, over all layers and heads, that still have a slot. The last rows "
+        "say whether the answer is right.",
+    )
+    runs = current_comparison()
+    if not runs:
+        return
+    kept, walls = comparable(runs)
+    if not kept:
+        return
+    wanted = expected_answer(kept)
+    if spans := spans_of(kept[0], wanted):
+        parts_of_prompt(kept, walls, spans, wanted)
+        edit_spans(kept[0], spans)
+
+
+@st.fragment
+def parts_of_prompt(
+    runs: Sequence[Run], walls: Sequence[Wall], spans: Sequence[Span], wanted: ExpectedAnswer | None
+) -> None:
+    """The figure after the step in the bar."""
+    frame = frame_of(runs, walls, spans, view.run_scrubber(runs[-1]), wanted)
+    default = "lines" if several_budgets(frame) else "map"
+    chosen = one_of("View", VIEWS, default, key="spans_view")
+    draw = figures.span_map if chosen == "map" else figures.spans_over_budgets
+    reading, name = figures.read_spans(frame), f"spans-{runs[0].record.comparison_id}"
+    show(draw(frame, page_theme()), frame, reading, CHART, name, of_comparison(runs), on_click=choose_clicked)
+    st.caption(plain(MORE))
+
+
+def choose_clicked() -> None:
+    """A click on a cell chooses its run and the first token of its part, for this and the other pages."""
+    points = st.session_state[CHART].selection.points
+    if points and len(cell := points[0].get("customdata") or ()) == 3:
+        remember("run", str(cell[0]))
+        go_to(token=int(cell[1]))
+
+
+main()
