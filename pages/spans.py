@@ -24,7 +24,7 @@ from kvlab.results.provenance import of_comparison
 from kvlab.trace.reader import Run
 
 CHART = "spans-chart"
-VIEWS = {"map": "Every run", "lines": "By budget"}
+MAP, LINES = "every run", "by budget"
 MORE = (
     "The parts are found in the text: system prompt, rules, turns, shots, paragraphs, marked facts and the question. A "
     "token counts for one part. Answers are each method's own text; the cache is the one that read the full cache's."
@@ -56,9 +56,9 @@ def parts_of_prompt(
 ) -> None:
     """The figure after the step in the bar."""
     frame = frame_of(runs, walls, spans, view.run_scrubber(runs[-1]), wanted)
-    default = "lines" if several_budgets(frame) else "map"
-    chosen = one_of("View", VIEWS, default, key="spans_view")
-    draw = figures.span_map if chosen == "map" else figures.spans_over_budgets
+    default = LINES if several_budgets(frame) else MAP
+    chosen = one_of("View", (MAP, LINES), default, key="spans_view")
+    draw = figures.span_map if chosen == MAP else figures.spans_over_budgets
     reading, name = figures.read_spans(frame), f"spans-{runs[0].record.comparison_id}"
     show(draw(frame, page_theme()), frame, reading, CHART, name, of_comparison(runs), on_click=choose_clicked)
     st.caption(plain(MORE))

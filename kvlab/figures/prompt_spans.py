@@ -117,9 +117,9 @@ def read_spans(frame: pd.DataFrame) -> str:
     ]
     dead = cells[cells["first_dead"]]
     if len(dead):
-        names = [f"{cell.row} at {cell.column} {cell.span}" for cell in dead.head(MOST_NAMED).itertuples()]
+        names = [f"{cell.span} ({cell.row} at {cell.column})" for cell in dead.head(MOST_NAMED).itertuples()]
         more = f" and {len(dead) - MOST_NAMED} more (outlined)" if len(dead) > MOST_NAMED else " (outlined)"
-        told.append(f"From large budgets to small, under 5 % is held first by: {listed(names)}{more}.")
+        told.append(f"From large budgets to small, first lost (under 5 % held): {listed(names)}{more}.")
     else:
         told.append("No part falls under 5 %.")
     if (known := runs[runs["verdict"] != ""]).shape[0]:

@@ -43,7 +43,7 @@ def test_the_page_shows_every_run_and_the_link_carries_spans(comparison: Path, o
     page.text_area[0].set_value("begin: 5-0")
     page = page.button(key="spans-show").click().run()
     assert "give first and last" in told(page)
-    lines = open_page("spans", comparison="one", spans="nonsense", spans_view="lines")
+    lines = open_page("spans", comparison="one", spans="nonsense", spans_view="by budget")
     assert "is not a span" in told(lines)
     assert ", by budget" in told(lines)
 
