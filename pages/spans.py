@@ -34,9 +34,9 @@ MORE = (
 def main() -> None:
     page.heading(
         "Prompt spans",
-        "Which part of the prompt does each method forget? A row is a part of the prompt, a column a method at a "
-        "budget, and a cell the share of its tokens, over all layers and heads, that still have a slot. The last rows "
-        "say whether the answer is right.",
+        "Which part of the prompt does each method forget? Each number is the share of a part's tokens, over all "
+        "layers and heads, that still have a slot (**held**): all of them in the full cache, fewer at small budgets. "
+        "Beside it stands whether the answer is right.",
     )
     runs = current_comparison()
     if not runs:
@@ -58,9 +58,13 @@ def parts_of_prompt(
     frame = frame_of(runs, walls, spans, view.run_scrubber(runs[-1]), wanted)
     default = LINES if several_budgets(frame) else MAP
     chosen = one_of("View", (MAP, LINES), default, key="spans_view")
-    draw = figures.span_map if chosen == MAP else figures.spans_over_budgets
-    reading, name = figures.read_spans(frame), f"spans-{runs[0].record.comparison_id}"
-    show(draw(frame, page_theme()), frame, reading, CHART, name, of_comparison(runs), on_click=choose_clicked)
+    if chosen == MAP:
+        figure, reading = figures.span_map(frame, page_theme()), figures.read_spans(frame)
+    else:
+        figure = figures.spans_over_budgets(frame, page_theme())
+        reading = figures.read_spans_over_budgets(frame)
+    name = f"spans-{runs[0].record.comparison_id}"
+    show(figure, frame, reading, CHART, name, of_comparison(runs), on_click=choose_clicked)
     st.caption(plain(MORE))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ PAGE_PIXELS = 780  # for all columns, in a window of 1,280 pixels
 ROOMY, NARROW = 50, 24  # pixels of a column from which numbers have a unit, and are written at all
 PANELS, PANEL = 4, 190  # panels side by side; pixels of one from top to bottom
 MOST_NAMED = 3
+NEEDED = "fact|rule|question|system"  # labels that are named first
 WORDS = {True: "obeyed", False: "not obeyed"}
 DEAD_LABEL = "largest budget at which a method has lost the part (under 5 % held)"
 
@@ -75,13 +76,16 @@ def spans_over_budgets(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure
     spans = drawn.drop_duplicates("span")
     across = min(PANELS, len(spans))
     down = -(-len(spans) // across)
+    # Counted from the bottom, so that the first axis is one with a title.
     titles = [f"{visible(span.span, 26).replace('·', ' ')} ({span.tokens:,})" for span in spans.itertuples()]
+    by_row = [titles[at : at + across] + [""] * (at + across - len(titles)) for at in range(0, len(titles), across)]
     figure = make_subplots(
-        down, across, subplot_titles=titles, shared_xaxes="all", shared_yaxes="all", horizontal_spacing=0.03,
-        vertical_spacing=min(0.3, 0.34 / down),
+        down, across, subplot_titles=[*chain(*by_row[::-1])], start_cell="bottom-left", shared_xaxes="all",
+        shared_yaxes="all", horizontal_spacing=0.03, vertical_spacing=min(0.3, 0.34 / down),
     )  # fmt: skip
     styles = run_styles(drawn[["row", "method"]].itertuples(index=False, name=None), theme)
     for place, span in enumerate(spans["span"]):
+        at = {"row": down - place // across, "col": place % across + 1}
         for row, style in styles.items():
             line = drawn[(drawn["span"] == span) & (drawn["row"] == row)].sort_values("slots")
             fill = [style.colour if verdict == "right" else SURFACES[theme] for verdict in line["verdict"]]
@@ -90,17 +94,24 @@ def spans_over_budgets(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure
                 mode="lines+markers", line={"color": style.colour, "dash": style.dash, "width": 1.8},
                 marker={"symbol": style.marker, "size": 8, "color": fill, "line": {"color": style.colour, "width": 2}},
                 customdata=[[cell.run_id, cell.first, _told(cell)] for cell in line.itertuples()],
-                hovertemplate="%{customdata[2]}<extra></extra>", row=place // across + 1, col=place % across + 1,
-                **no_fading(),
+                hovertemplate="%{customdata[2]}<extra></extra>", **at, **no_fading(),
             )  # fmt: skip
     finish(figure, title=f"What is left of each part of the prompt {_moment(frame)}, by budget", x="", y="",
            theme=theme, height=150 + PANEL * down)  # fmt: skip
     figure.update_xaxes(rangemode="tozero", title_standoff=4).update_yaxes(range=[-6, 106])
-    figure.update_xaxes(title_text="slots left of the prompt (%)", row=down)
-    figure.update_layout(xaxis_title_text="slots left of the prompt (%)", clickmode="event+select", dragmode=False)
+    for place in range(max(0, len(spans) - across), len(spans)):  # the last of each column
+        at = {"row": down - place // across, "col": place % across + 1}
+        figure.update_xaxes(title_text="slots left of the prompt (%)", showticklabels=True, **at)
     figure.update_yaxes(title_text="held (%)", col=1)
     figure.update_annotations(font={"size": 12, "color": QUIET[theme]})
-    return figure.update_layout(margin_t=104, legend_y=1 + 36 / (PANEL * down))
+    figure.update_layout(clickmode="event+select", dragmode=False, margin_t=104)
+    return figure.update_layout(legend_y=1 + 36 / (PANEL * down))
+
+
+def read_spans_over_budgets(frame: pd.DataFrame) -> str:
+    """As `read_spans`, and what the marks say."""
+    marks = " A filled mark is a right answer." if (frame["verdict"] != "").any() else ""
+    return f"{read_spans(frame)}{marks}"
 
 
 def read_spans(frame: pd.DataFrame) -> str:
@@ -117,16 +128,30 @@ def read_spans(frame: pd.DataFrame) -> str:
     ]
     dead = cells[cells["first_dead"]]
     if len(dead):
+        needed = dead["span"].str.match(NEEDED)  # before running text
+        dead = pd.concat([dead[needed], dead[~needed]])
         names = [f"{cell.span} ({cell.row} at {cell.column})" for cell in dead.head(MOST_NAMED).itertuples()]
-        more = f" and {len(dead) - MOST_NAMED} more (outlined)" if len(dead) > MOST_NAMED else " (outlined)"
+        more = f" and {len(dead) - MOST_NAMED} more" if len(dead) > MOST_NAMED else ""
         told.append(f"From large budgets to small, first lost (under 5 % held): {listed(names)}{more}.")
     else:
         told.append("No part falls under 5 %.")
-    if (known := runs[runs["verdict"] != ""]).shape[0]:
-        told.append(f"{int((known['verdict'] == 'right').sum())} of {plural(len(known), 'answer')} are right.")
-    if (rules := cells.dropna(subset=["obeyed"])).shape[0]:
-        told.append(f"Of the rules, {percent(rules['obeyed'].astype(float).mean())} are obeyed.")
-    return " ".join(told)
+    return " ".join([*told, *_read_answers(frame)])
+
+
+def _read_answers(frame: pd.DataFrame) -> list[str]:
+    """How many answers of compressed runs are right, and rules obeyed, each with the full cache's own."""
+    told, is_full = [], frame["method"] == "full"
+    known = frame[frame["verdict"] != ""].drop_duplicates("run_id")
+    if len(own := known[known["method"] != "full"]):
+        full = known.loc[known["method"] == "full", "verdict"]
+        also = f" (the full cache's: {full.iloc[0]})" if len(full) else ""
+        told.append(f"{int((own['verdict'] == 'right').sum())} of {plural(len(own), 'answer')} are right{also}.")
+    obeyed = frame["obeyed"].astype("boolean")
+    if len(own := obeyed[~is_full].dropna()):
+        full = obeyed[is_full].dropna()
+        also = f" (the full cache: {percent(full.mean())})" if len(full) else ""
+        told.append(f"{percent(own.mean())} of the rules are obeyed{also}.")
+    return told
 
 
 def _moment(frame: pd.DataFrame) -> str:
@@ -237,8 +262,8 @@ def _numbers(cells: pd.DataFrame, answers: pd.DataFrame, columns: int, theme: Th
 
 
 def _short(share: float) -> str:
-    """A percentage without its unit, whole numbers from 1 on."""
-    return f"{100 * share:.0f}" if share == 0 or share >= 0.01 else "<1"
+    """A percentage without its unit; with a decimal under 10, so that one sees which cells are under 5."""
+    return f"{100 * share:.0f}" if share == 0 or share >= 0.0995 else f"{100 * share:.1f}"
 
 
 def _outlines(cells: pd.DataFrame, theme: Theme) -> list[dict[str, Any]]:

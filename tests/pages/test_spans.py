@@ -30,7 +30,7 @@ def test_the_page_shows_every_run_and_the_link_carries_spans(comparison: Path, o
     assert "What is left of each part of the prompt after step 4" in words
     assert "mean over 3 compressed runs" in words
     assert "answers are right" in words
-    assert "Of the rules, " in words
+    assert "of the rules are obeyed" in words
     typed = page.text_area[0]
     assert [line.split(":")[0] for line in typed.value.splitlines()] == [
         "template", "heading of the rules", "rule 1", "rule 2", "paragraph 1", "fact", "paragraph 2", "question",
