@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
+from app.base.links import link
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
@@ -14,7 +15,7 @@ from app.figures.figure import show
 from app.navigation.selection import current_comparison
 from app.run_views import page, view
 from app.session.open_runs import expected_answer
-from app.session.url_state import go_to, remember
+from app.session.url_state import get_param, remember, set_page_param, url_number
 from kvlab.analysis.comparison.board import ExpectedAnswer
 from kvlab.analysis.comparison.prompt_spans import Span
 from kvlab.analysis.comparison.span_shares import several_budgets
@@ -65,15 +66,31 @@ def parts_of_prompt(
         reading = figures.read_spans_over_budgets(frame)
     name = f"spans-{runs[0].record.comparison_id}"
     show(figure, frame, reading, CHART, name, of_comparison(runs), on_click=choose_clicked)
+    open_elsewhere(runs, spans)
     st.caption(plain(MORE))
 
 
+def open_elsewhere(runs: Sequence[Run], spans: Sequence[Span]) -> None:
+    """Links to the other pages for the run and part that were clicked."""
+    run = next((run for run in runs if run.record.run_id == get_param("run")), None)
+    span = next((span for span in spans if span.first == url_number("token")), None)
+    if run is None or span is None:
+        st.caption("Click a cell or a point to look into this part of this run on other pages.")
+        return
+    name, place = run.record.run_id, str(span.first)
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="spans-links"):
+        st.markdown(f"**{plain(span.label)}** in **{plain(run.record.label)}**:", width="content")
+        link("wall", "Cache wall", run=name, token=place)
+        link("timeline", "Cache timeline", run=name, token=place)
+        link("autopsy", "Autopsy, token by token", run=name, span="-".join(map(str, span.ranges[0])))
+
+
 def choose_clicked() -> None:
-    """A click on a cell chooses its run and the first token of its part, for this and the other pages."""
+    """A click on a cell chooses its run, on all pages, and the first token of its part."""
     points = st.session_state[CHART].selection.points
     if points and len(cell := points[0].get("customdata") or ()) == 3:
         remember("run", str(cell[0]))
-        go_to(token=int(cell[1]))
+        set_page_param("token", int(cell[1]))
 
 
 main()

@@ -263,6 +263,8 @@ def _numbers(cells: pd.DataFrame, answers: pd.DataFrame, columns: int, theme: Th
 
 def _short(share: float) -> str:
     """A percentage without its unit; with a decimal under 10, so that one sees which cells are under 5."""
+    if 0 < share < 0.0005:
+        return "<0.1"
     return f"{100 * share:.0f}" if share == 0 or share >= 0.0995 else f"{100 * share:.1f}"
 
 

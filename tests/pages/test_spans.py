@@ -43,6 +43,11 @@ def test_the_page_shows_every_run_and_the_link_carries_spans(comparison: Path, o
     page.text_area[0].set_value("begin: 5-0")
     page = page.button(key="spans-show").click().run()
     assert "give first and last" in told(page)
+    chosen = open_page("spans", run="one-h2o-30pc-0", token="6", spans="begin:0-5;later:6,9")
+    links = {part.proto.page: part.proto.query_string for part in chosen.get("page_link")}
+    assert "span=6-6" in links["autopsy"] and "run=one-h2o-30pc-0" in links["autopsy"]
+    assert "token=6" in links["wall"]
+    assert "**later** in **h2o 30 %**" in told(chosen)
     lines = open_page("spans", comparison="one", spans="nonsense", spans_view="by budget")
     assert "is not a span" in told(lines)
     assert ", by budget" in told(lines)
