@@ -88,7 +88,8 @@ def open_elsewhere(runs: Sequence[Run], spans: Sequence[Span]) -> None:
 def choose_clicked() -> None:
     """A click on a cell chooses its run, on all pages, and the first token of its part."""
     points = st.session_state[CHART].selection.points
-    if points and len(cell := points[0].get("customdata") or ()) == 3:
+    cell = list(points[0].get("customdata") or []) if points else []
+    if len(cell) == 3:  # not an answer
         remember("run", str(cell[0]))
         set_page_param("token", int(cell[1]))
 
