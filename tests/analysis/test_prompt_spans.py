@@ -113,6 +113,11 @@ def test_parts_follow_the_text(prompt: str, labels: list[str]) -> None:
     assert "".join(prompt[part.start : part.stop] for part in parts) == prompt
 
 
+def test_the_end_of_a_user_turn_is_a_request_without_a_question_mark() -> None:
+    assert [part.label for part in parts_of_prompt("One.\n\nWrite.", {"system": ""})] == ["text", "question"]
+    assert [part.label for part in parts_of_prompt("One.\n\nWrite.")] == ["text", "end of the prompt"]
+
+
 def test_many_paragraphs_are_joined_to_few_blocks() -> None:
     prompt = "\n\n".join(f"Paragraph number {number} has some words." for number in range(50)) + "\n\nWhat?"
     parts = parts_of_prompt(prompt)

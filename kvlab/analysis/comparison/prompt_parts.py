@@ -40,11 +40,11 @@ def parts_of_prompt(prompt: str, chat: dict[str, Any] | None = None) -> list[Par
     turns = turns_of_text(prompt)
     named = bool(turns) and turns[0][0] != "" and prompt.rstrip().endswith("Assistant:")
     if not (named or (chat or {}).get("turns")):
-        return _body(prompt, 0, len(prompt))
+        return _body(prompt, 0, len(prompt), asks=chat is not None)
     parts = [part for role, *span in turns if role == "system" for part in parts_of_system(prompt, *span)]
     said = [turn for turn in turns if turn[0] != "system"]
     if len(said) < 2:
-        return parts + [part for _, start, stop in said for part in _body(prompt, start, stop)]
+        return parts + [part for _, start, stop in said for part in _body(prompt, start, stop, asks=True)]
     parts += [Part(f"turn {number} ({role})", *span) for number, (role, *span) in enumerate(said[:-1], 1)]
     return [*parts, Part(QUESTION, *said[-1][1:])]
 
@@ -68,11 +68,11 @@ def parts_of_system(text: str, start: int, stop: int) -> list[Part]:
     return [Part(f"{SYSTEM}, part {number}", *unit) for number, unit in enumerate(units, 1)]
 
 
-def _body(text: str, start: int, stop: int) -> list[Part]:
-    """The parts of a prompt that is one turn."""
+def _body(text: str, start: int, stop: int, *, asks: bool) -> list[Part]:
+    """The parts of a prompt that is one turn; `asks`: it is a user's, whose end is a request even without a mark."""
     cut = _question_start(text, start, stop)
     last = text[cut:stop]
-    is_question = cut == start or "?" in last or _ASKS.match(last) is not None
+    is_question = asks or cut == start or "?" in last or _ASKS.match(last) is not None
     end = Part(QUESTION if is_question else "end of the prompt", cut, stop)
     rules = _leading_rules(text, start, cut)
     after = rules[-1].stop if rules else start
