@@ -52,6 +52,7 @@ MENU = {
     ],
     "One comparison": [
         ("wall", "Cache wall", "view_comfy"),
+        ("spans", "Prompt spans", "segment"),
         ("timeline", "Cache timeline", "view_timeline"),
         ("similarity", "Similarity", "grid_on"),
         ("merges", "Merges, votes and sag", "merge"),

@@ -82,12 +82,19 @@ def turn_spans(text: str) -> list[tuple[int, int]]:
 
     A turn whose own text contains a role's name is split in two.
     """
-    edges = [0, *(edge for match in NAMED.finditer(text) for edge in match.span()), len(text)]
+    return [(start, stop) for _, start, stop in turns_of_text(text)]
+
+
+def turns_of_text(text: str) -> list[tuple[str, int, int]]:
+    """(role, start, stop) of the turns in `as_text`, as `turn_spans`; the role is "" before the first name of one."""
+    matches = list(NAMED.finditer(text))
+    roles = ["", *(match.group().strip().rstrip(":").lower() for match in matches)]
+    edges = [0, *(edge for match in matches for edge in match.span()), len(text)]
     spans = [
         (start, start + len(text[start:stop].rstrip())) for start, stop in zip(edges[::2], edges[1::2], strict=True)
     ]
     spans = [(stop - len(text[start:stop].lstrip()), stop) for start, stop in spans]
-    return [span for span in spans if span[0] < span[1]]
+    return [(role, *span) for role, span in zip(roles, spans, strict=True) if span[0] < span[1]]
 
 
 def parse_messages(messages: Any, what: str) -> tuple[tuple[Turn, ...], int]:

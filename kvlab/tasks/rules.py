@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from kvlab.common.answer_match import find_answer
@@ -112,6 +112,21 @@ def draw_rules(random: Random, count: int) -> list[Rule]:
     chosen += random.sample(phrases, count - len(chosen))
     random.shuffle(chosen)
     return [KINDS[kind](random) for kind in chosen]
+
+
+_STATED = re.compile(r"The ([^:\n]+?) (?:is|are): ([^\n]+)\.")
+
+
+def stated_rule(text: str) -> Rule | None:
+    """The rule that a line of a prompt states in the words of `Rule.text`; None if it states none."""
+    match = _STATED.search(text)
+    for draw in KINDS.values() if match else ():
+        like = draw(Random(0))
+        if match is not None and like.label == match[1]:
+            number_or_case = like.check in ("most words", "sentences", "letters")
+            wanted = match[2].split()[0] if number_or_case else "" if like.check == "list" else match[2]
+            return replace(like, value=match[2], wanted=wanted)
+    return None
 
 
 def words_of(text: str) -> list[str]:

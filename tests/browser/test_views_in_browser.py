@@ -228,7 +228,7 @@ def test_a_view_of_a_story_keeps_nothing_of_the_view_before(visit: Callable[...,
 def test_nothing_is_cut_at_125_percent(visit: Callable[..., Any]):
     wide, narrow = (int(width / 1.25) for width in (1920, 1280))
     page = visit(f"sag?run={RUN}&words=the", wide, 900, scheme="dark")
-    for name in ("sag", "lineage", "regret", "wall", "autopsy", "memory", "heads", "story"):
+    for name in ("sag", "lineage", "regret", "wall", "spans", "autopsy", "memory", "heads", "story"):
         if name != "sag":
             turn(page, f"{name}?run={RUN}&words=the")
         for width in (narrow, wide) if page.viewport_size["width"] == narrow else (wide, narrow):

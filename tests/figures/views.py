@@ -9,7 +9,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.attention import autopsy, bound, fingerprints, health, regret
-from kvlab.analysis.comparison import board, cost, difference, facts, restore
+from kvlab.analysis.comparison import board, cost, difference, facts, restore, span_shares
+from kvlab.analysis.comparison.prompt_spans import parse_spans
 from kvlab.analysis.lineage import decision, fold, influence, wall
 from kvlab.analysis.lineage.tables import lineage_tree, merged_slots, token_texts
 from kvlab.figures import attention as attentions
@@ -22,6 +23,7 @@ from kvlab.figures import heads
 from kvlab.figures import health as healths
 from kvlab.figures import lineage as rivers
 from kvlab.figures import memory as costs
+from kvlab.figures import prompt_spans as spans_of_prompt
 from kvlab.figures import regret as regrets
 from kvlab.figures import restore as killeds
 from kvlab.figures import serving as servings
@@ -48,6 +50,7 @@ def drawn_views(runs: list[Run]) -> Iterator[Drawn]:
     yield from _of_decision(merging)
     yield from _of_killed(runs[1])
     yield from _of_serving(runs[1:3])
+    yield from _of_spans(runs)
     table = health.over_steps(runs)
     yield "health", lambda theme: healths.growth_over_steps(table, theme), healths.read_growth_over_steps(table), table
 
@@ -137,6 +140,15 @@ def _of_board(runs: list[Run]) -> Iterator[Drawn]:
         for fate in facts.FATES:
             draw = lambda theme, f=fate, p=place: boards.fact_by_head(heads_of, "some", f, p, theme)  # noqa: E731
             yield f"fact {fate}", draw, boards.read_fact_by_head(heads_of, at), heads_of
+
+
+def _of_spans(runs: list[Run]) -> Iterator[Drawn]:
+    spans = parse_spans(";".join(f"part {number}:{100 * number}-{100 * number + 99}" for number in range(15)), 1500)
+    frame = span_shares.spans_by_run(runs, [wall.wall_of(run) for run in runs], spans, 20)
+    obeyed = frame["span"].map({"part 3": True, "part 4": False}).astype("boolean")
+    frame = frame.assign(verdict=frame["run_id"].map({runs[2].record.run_id: "right"}).fillna(""), obeyed=obeyed)
+    for name, figure in (("span map", spans_of_prompt.span_map), ("span lines", spans_of_prompt.spans_over_budgets)):
+        yield name, lambda theme, figure=figure: figure(frame, theme), spans_of_prompt.read_spans(frame), frame
 
 
 def _of_decision(run: Run) -> Iterator[Drawn]:

@@ -26,7 +26,7 @@ def fact_positions(tokens: pd.DataFrame, prompt: str, facts: Sequence[tuple[int,
         return np.zeros(0, np.int64)
     read = tokens[tokens["phase"] == "prompt"]
     texts = read["text"].fillna("").tolist()
-    moved = _moved(texts, prompt)
+    moved = moved_parts(texts, prompt)
     stops = np.cumsum([len(text) for text in texts])
     starts = np.concatenate([[0], stops[:-1]])
     inside = np.zeros(len(texts), bool)
@@ -45,8 +45,12 @@ def fact_spans(tokens: pd.DataFrame, prompt: str, facts: Sequence[tuple[int, int
     return [(int(part[0]), int(part[-1])) for part in parts if len(part)]
 
 
-def _moved(texts: Sequence[str], prompt: str) -> list[tuple[int, int, int]]:
-    """(start, stop, by): the prompt's characters from start to stop are `by` further on in the tokens' text."""
+def moved_parts(texts: Sequence[str], prompt: str) -> list[tuple[int, int, int]]:
+    """(start, stop, by): the prompt's characters from start to stop are `by` further on in the tokens' joined `texts`.
+
+    Raises:
+        UserError: the tokens do not spell the prompt.
+    """
     read = "".join(texts)
     # Special tokens such as BOS come before the prompt; a chat template surrounds it and may strip it.
     if read.endswith(prompt):

@@ -1,0 +1,151 @@
+"""Spans of a recorded prompt: which tokens each of its parts has, found in the text or written by a user."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from kvlab.analysis.comparison.facts import fact_positions, moved_parts
+from kvlab.analysis.comparison.prompt_parts import Part, parts_of_prompt, parts_of_system
+from kvlab.common.errors import UserError
+from kvlab.trace.reader import Run
+
+MOST_SPANS, LONGEST_LABEL, LONGEST_TEXT = 48, 40, 8_000
+TEMPLATE = "template"  # tokens of no part, such as BOS and the role names of a chat template
+_LINE = re.compile(r"([^:]*):((?:[0-9]{1,9}-[0-9]{1,9}|[0-9]{1,9})(?:,(?:[0-9]{1,9}-[0-9]{1,9}|[0-9]{1,9}))*)")
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Span:
+    """A labelled part of a prompt; `ranges` are (first, last) positions of its tokens, increasing and apart."""
+
+    label: str
+    ranges: tuple[Range, ...]
+
+    @property
+    def first(self) -> int:
+        """The position of its first token."""
+        return self.ranges[0][0]
+
+    @property
+    def positions(self) -> np.ndarray:
+        """The positions of its tokens, increasing."""
+        return np.concatenate([np.arange(first, last + 1) for first, last in self.ranges])
+
+
+def find_spans(run: Run, facts: Sequence[Range] = ()) -> tuple[Span, ...]:
+    """The spans of a run's prompt, in its order and without overlap; every token of the prompt is in one.
+
+    `facts` are character spans of the prompt: the tokens that hold a character of one are its own span instead of that
+    of the part around it, unless that is a rule. Tokens of no part are `TEMPLATE`.
+
+    Raises:
+        UserError: the recorded tokens do not spell the prompt.
+    """
+    record = run.record
+    read = run.tokens[run.tokens["phase"] == "prompt"].sort_values("position")
+    texts = read["text"].fillna("").tolist()
+    if not texts:
+        raise UserError(f"{record.label} has no recorded tokens of its prompt, so its parts are unknown.")
+    labels = _labels_of_tokens(texts, _parts_in_tokens(texts, record.prompt, record.chat))
+    places = dict(zip(read["position"].tolist(), range(len(texts)), strict=True))
+    for number, fact in enumerate(facts, 1):
+        inside = [places[position] for position in fact_positions(run.tokens, record.prompt, [fact])]
+        if inside and not all(labels[place].startswith("rule ") for place in inside):
+            for place in inside:
+                labels[place] = "fact" if len(facts) == 1 else f"fact {number}"
+    return _grouped(read["position"].to_numpy(np.int64), labels)
+
+
+def write_spans(spans: Iterable[Span], separator: str = "\n") -> str:
+    """The spans as `parse_spans` reads them, one a line: `label: first-last`; with `;` in short, for a link."""
+    colon = ":" if separator == ";" else ": "
+    return separator.join(
+        span.label + colon + ",".join(f"{first}-{last}" if first < last else f"{first}" for first, last in span.ranges)
+        for span in spans
+    )
+
+
+def parse_spans(text: str, tokens: int) -> tuple[Span, ...]:
+    """Spans written by a user, one a line or separated by `;`, in the order of their first tokens.
+
+    `tokens` is the number of tokens of the prompt.
+
+    Raises:
+        UserError: a line is no span, or two spans share a label or a token.
+    """
+    lines = [line.strip() for line in re.split(r"[;\n]", text[: LONGEST_TEXT + 1]) if line.strip()]
+    if not lines or len(lines) > MOST_SPANS or len(text) > LONGEST_TEXT:
+        raise UserError(f"Give 1 to {MOST_SPANS} spans, one a line, as in rule 1: 12-20.")
+    spans = [_parse_line(line, tokens) for line in lines]
+    owner: dict[int, str] = {}
+    for span in spans:
+        for position in span.positions.tolist():
+            other = owner.setdefault(position, span.label)
+            if other != span.label:
+                raise UserError(f"Token {position} is in {other!a} and in {span.label!a}: give it to one of them.")
+    if len({span.label for span in spans}) < len(spans):
+        raise UserError("Two spans have the same label: give each its own, or write all tokens in one line.")
+    return tuple(sorted(spans, key=lambda span: span.first))
+
+
+def _parse_line(line: str, tokens: int) -> Span:
+    match = _LINE.fullmatch(re.sub(r"\s*([:,-])\s*(?=[0-9])", r"\1", line))
+    label = "" if match is None else " ".join(match[1].split())
+    if match is None or not 0 < len(label) <= LONGEST_LABEL or not label.isprintable():
+        raise UserError(
+            f"{line[:LONGEST_LABEL]!a} is not a span: write a label of at most {LONGEST_LABEL} characters, a colon and "
+            "tokens, as in rule 1: 12-20."
+        )
+    inside: set[int] = set()
+    for piece in match[2].split(","):
+        first, last = (int(edge) for edge in (piece.split("-") * 2)[:2])
+        if not first <= last < tokens:
+            raise UserError(f"{label!a} has the tokens {piece}: give first and last, both from 0 to {tokens - 1}.")
+        inside.update(range(first, last + 1))
+    return Span(label, _ranges(np.array(sorted(inside))))
+
+
+def _parts_in_tokens(texts: Sequence[str], prompt: str, chat: dict | None) -> list[Part]:
+    """The parts of prompt and system prompt as characters of the joined texts."""
+    moved, read = moved_parts(texts, prompt), "".join(texts)
+    found = []
+    system = str((chat or {}).get("system") or "").strip()
+    first = min((start + by for start, _, by in moved), default=0)
+    if system and (place := read.find(system, 0, first)) >= 0:
+        found += parts_of_system(read, place, place + len(system))
+    for label, start, stop in parts_of_prompt(prompt, chat):
+        for begin, end, by in moved:
+            if start < end and stop > begin:
+                found.append(Part(label, max(start, begin) + by, min(stop, end) + by))
+    return found
+
+
+def _labels_of_tokens(texts: Sequence[str], parts: Sequence[Part]) -> list[str]:
+    """The label of the part that has each token's last visible character; a token without text is as the one before."""
+    owner = np.zeros(sum(map(len, texts)) + 1, np.int64)
+    for number, part in enumerate(parts, 1):
+        owner[part.start : part.stop] = number
+    lengths = np.array([len(text) for text in texts])
+    visible = np.array([len(text.rstrip()) or len(text) for text in texts])
+    anchors = np.maximum(np.cumsum(lengths) - lengths + visible - 1, 0)
+    names = [TEMPLATE, *(part.label for part in parts)]
+    return [names[number] for number in owner[anchors]]
+
+
+def _grouped(positions: np.ndarray, labels: Sequence[str]) -> tuple[Span, ...]:
+    """One span per label, in the order of first tokens."""
+    by_label = pd.Series(positions).groupby(pd.Series(labels), sort=False)
+    spans = [Span(str(label), _ranges(np.sort(inside.to_numpy()))) for label, inside in by_label]
+    return tuple(sorted(spans, key=lambda span: span.first))
+
+
+def _ranges(positions: np.ndarray) -> tuple[Range, ...]:
+    """(first, last) of each run of neighbours among increasing positions."""
+    runs = np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1)
+    return tuple((int(run[0]), int(run[-1])) for run in runs)
