@@ -35,6 +35,7 @@ NO_VIEW = {  # what draws and is nothing to show alone, with the reason
     "app/atlas/summary.py incomplete": "the same table while exhibits are judged; its button comes with the whole",
     "pages/atlas.py main": "places of summary and cards",
     "app/components/wall.py cache_wall": "the page gives it the menu of its static figure",
+    "app/live/start_prefixes.py text_section": "a form: prefixes that can be chosen",
     "app/live/conversation.py said": "words of a conversation, which is not a recorded view",
     "app/navigation/context_bar.py begin": "styles",
     "app/atlas/exhibit.py needs": "a command to copy",

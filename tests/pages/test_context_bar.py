@@ -16,7 +16,7 @@ from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]
 WITHOUT_RUNS = {"admin", "live", "start", "new_run", "runs", "story", "quality", "safe_budget", "speed"}
-SEVERAL = {"compare"}  # pages of a comparison, not of one run
+SEVERAL = {"compare", "spans"}  # pages of a comparison, not of one run
 ABOUT_RUNS = sorted({script.stem for script in (ROOT / "pages").glob("*.py")} - WITHOUT_RUNS)
 
 
@@ -42,7 +42,7 @@ def test_every_page_about_runs_names_them_in_its_bar(look: Open, name: str):
     methods = ("full", "h2o", "keepkv") if name in SEVERAL else ("keepkv",)
     assert all(method in named for method in methods) and "25 %" in named
     assert "pick_comparison" in keys(page)
-    assert {"pick_run", "pick_a", "pick_b"} & keys(page) or name == "compare"
+    assert {"pick_run", "pick_a", "pick_b"} & keys(page) or name in SEVERAL
     assert not page.sidebar.selectbox, "every picker stands in the bar"
 
 

@@ -41,6 +41,8 @@ NOT_LINKED = {
     "f'{key}-settings'",
     "f'{key}-budget'",
     "f'{key}-text'",
+    "f'{key}-name'",
+    "f'{TEXT}-{run.record.run_id}-{hash(tuple(spans))}'",  # until it is applied, which puts it into the address
     '"upload"',
     "f'upload-answers-{key}'",
     '"eval_upload"',

@@ -27,7 +27,7 @@ PAGES = sorted(file.stem for file in (ROOT / "pages").glob("*.py"))
 # What a button that changes nothing is called: it leads elsewhere, or fills in a form.
 HARMLESS = re.compile(
     r"Use .*|Edit a copy|Open|Side by side|Set up another .*|Walk through the pages|right ones|Add a turn"
-    r"|Go to layer .*|Find .*|Compare the .*"
+    r"|Go to layer .*|Find .*|Compare the .*|Show these|As found in the prompt"
 )
 STARTS = {
     "new_run": "Run", "quality": "Evaluate", "speed": "Measure", "start": "Try the sample prompt",
