@@ -82,8 +82,7 @@ def lanes_section(text: KeptText) -> tuple[PrefixFile, ...]:
     """Choose prefixes of the text, in the order of their lanes, with a sentence about what they are compared with."""
     files = {file.name: file for file in text.files}
     first = None if LANES in st.session_state else list(files)[:FIRST]
-    options = in_url(LANES) | {"wrap": True, "max_selections": 1 + MOST_LANES}
-    names = st.multiselect("Lanes", list(files), first, **options)
+    names = st.multiselect("Lanes", list(files), first, wrap=True, max_selections=1 + MOST_LANES, **in_url(LANES))
     lanes = in_order(files[name] for name in names)
     if len(lanes) > 1:
         st.caption(plain(compared_with(lanes)))
