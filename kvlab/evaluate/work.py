@@ -14,7 +14,7 @@ from kvlab.evaluate.plan import PlannedPrompt
 from kvlab.evaluate.prepare import PreparedPrompt, prepare
 from kvlab.evaluate.results.outcome import Loaded, Outcome
 from kvlab.evaluate.results.rows import budget_unit, canonical_json
-from kvlab.evaluate.scoring.metrics import METRICS, check_metric
+from kvlab.evaluate.scoring.metrics import check_metric, score
 from kvlab.evaluate.scoring.parts import parts_json
 from kvlab.models.chat import Chat
 from kvlab.requests.budget import Budget
@@ -88,7 +88,7 @@ class RowMaker:
 
     def _row(self, unit: PreparedUnit, number: int, outcome: Outcome, batch_rows: int) -> dict[str, object]:
         prompt, choice = unit.prompt, self.choices[number]
-        score, error = _score(prompt, outcome)
+        value, error = _score(prompt, outcome)
         return {
             "key": unit.keys[number],
             **vars(prompt.identity),
@@ -106,7 +106,7 @@ class RowMaker:
             "model_digest": self.model_digest,
             "chat": self.chat if prompt.is_in_chat else None,
             "metric": prompt.sample.metric,
-            "score": score,
+            "score": value,
             "error": error,
             "answer": canonical_json(prompt.sample.answers),
             "prediction": outcome.prediction,
@@ -140,8 +140,8 @@ def _score(prompt: PreparedPrompt, outcome: Outcome) -> tuple[float, str | None]
         return math.nan, None
     classes = prompt.sample.meta.get("classes")
     names = [str(name) for name in classes] if isinstance(classes, list) else []
-    measure = METRICS[check_metric(metric)]
+    check_metric(metric)
     try:
-        return float(measure(outcome.prediction, prompt.sample.answers, names)), None
+        return float(score(metric, outcome.prediction, prompt.sample.answers, names)), None
     except Exception as error:
         return math.nan, f"{metric}: {type(error).__name__}: {error}"[:LONGEST_ERROR]
