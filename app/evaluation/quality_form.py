@@ -46,7 +46,7 @@ STYLES: dict[StyleChoice, str] = {
 
 @dataclass(frozen=True)
 class Purpose:
-    """What an evaluation is for: the page that shows it, and the form's defaults."""
+    """Purpose of an evaluation: the page that shows it, and the form's defaults."""
 
     page: str = "quality"
     tasks: tuple[str, ...] = ("needle", "key_value")

@@ -69,7 +69,7 @@ def results(name: str | None = None) -> None:
     if (rows["method"] == FULL.method).all():
         st.info("Only the full cache is evaluated so far: nothing can be certified yet.")
         return
-    criterion, methods = asked(rows)
+    criterion, methods = choose_criterion(rows)
     key = (name, len(rows), *rows["key"].iloc[[0, -1]], str(rows["question_aware"].iloc[0]))
     found = _found(rows, criterion, methods, key)
     if isinstance(found, str):
@@ -88,8 +88,8 @@ def _is_at_work(name: str) -> bool:
     return False
 
 
-def asked(rows: pd.DataFrame) -> tuple[Criterion, tuple[str, ...]]:
-    """What counts as a change, tolerance, confidence, methods and groups."""
+def choose_criterion(rows: pd.DataFrame) -> tuple[Criterion, tuple[str, ...]]:
+    """Widgets for the measure of change, tolerance, confidence, methods and groups."""
     ways = measurable(rows)
     left, one, two, three = st.columns([3, 1, 1, 1], vertical_alignment="bottom")
     with left:

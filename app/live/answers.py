@@ -40,7 +40,7 @@ def answers_html(turn: Turn, lanes: Mapping[int, LaneState], theme: Theme, is_wr
 
 
 def reference_name(lanes: Mapping[int, LaneState]) -> str:
-    """What answers are compared with: the full cache, or the first lane by its label."""
+    """Name of the reference of all answers: the full cache, or the first lane by its label."""
     return THE_FULL if 0 not in lanes or lanes[0].label.startswith("full ") else lanes[0].label
 
 

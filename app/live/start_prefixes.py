@@ -90,7 +90,7 @@ def lanes_section(text: KeptText) -> tuple[PrefixFile, ...]:
 
 
 def compared_with(lanes: tuple[PrefixFile, ...]) -> str:
-    """What answers are compared with."""
+    """Sentence that names the lane that answers are compared with."""
     if lanes[0].header.choice.method == FULL.method:
         return f"The first lane is the full cache, {lanes[0].name}: the others are compared with it."
     first = f"{lanes[0].name} ({lanes[0].header.choice.label})"

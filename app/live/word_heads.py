@@ -38,7 +38,7 @@ def chosen_words(transcript: Transcript) -> tuple[int, int] | None:
 
 
 def word_heads(session: str, request: LiveRequest, transcript: Transcript, lane: int, is_busy: bool) -> None:
-    """What to do with the chosen words, and maps of all heads for the last of them; nothing without a choice.
+    """Draw the edits of the chosen words, and maps of all heads for the last of them; nothing without a choice.
 
     The worker reads the lane's heads on request.
     """

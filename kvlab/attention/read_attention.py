@@ -18,7 +18,7 @@ BLOCK_BYTES, LEAST_BLOCK = 2**20, 64
 
 @dataclass(frozen=True)
 class SlotsRead:
-    """What one step read: the slots (B, H, U, k), U being 1 or G, with their attention (B, H, G, k)."""
+    """Slots (B, H, U, k) that one step read, with U 1 or G, and their attention (B, H, G, k)."""
 
     slots: Tensor
     read: Tensor  # (B, H, U, k) bool: false where a shorter set is padded

@@ -209,7 +209,7 @@ class _Build:
                 setattr(existing, name, self.of(value))
 
     def of(self, value: Any) -> Any:
-        """What a JSON value stands for."""
+        """Decode a JSON value of the saved state."""
         if isinstance(value, list):
             return [self.of(one) for one in value]
         if not isinstance(value, dict):

@@ -38,7 +38,7 @@ HAYSTACK = "alice_in_wonderland.txt"
 def check_servability(
     method: Method, loaded: LoadedModel, budget: Amount = 0.2, tokens: int = PROMPT_TOKENS, name: str = ""
 ) -> Servability:
-    """What the method leaves of a text of `tokens` tokens at this budget, and after further decode steps.
+    """Run the method on a text of `tokens` tokens at this budget, and inspect its tables, after decode steps too.
 
     Methods that decide after several generated tokens do so after 8, so that a short run shows it. Slots are held
     natively, as rounding is the store's matter. `name` replaces the method's name.
@@ -83,7 +83,7 @@ def check_servability(
 
 @dataclass(frozen=True)
 class Declared:
-    """What the parts of a method declare about the same properties."""
+    """The same properties as the parts of a method declare them."""
 
     log_mass: bool
     decodes: bool
@@ -229,7 +229,7 @@ def kept_tokens(cache: CompressedCache, tokens: int) -> np.ndarray:
 
 
 def held_by(cache: CompressedCache, whole: tuple[tuple[Tensor, Tensor], ...]) -> Held:
-    """What the cache holds; of states only those of the prompt are compared, as later ones depend on the cache."""
+    """Inspect the cache's tables; only states of the prompt are compared, as later ones depend on the cache."""
     counts, rows, gaps = [], [], []
     mass = merged = changed = False
     for layer, (keys, values) in zip(cache.compressed_layers(), whole, strict=True):

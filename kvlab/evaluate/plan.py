@@ -209,7 +209,7 @@ def _file_prompt(request: EvalRequest, file: FileChoice, sample: Sample) -> Plan
 
 
 def _measured_as(request: EvalRequest) -> dict[str, JsonValue]:
-    """What rows record of it with the difficulty, and only where it is not the default."""
+    """Fields that rows record with the difficulty; empty for the default, so that keys of older rows stay."""
     return {FORCED: True} if request.forced else {}
 
 

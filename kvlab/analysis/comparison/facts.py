@@ -73,8 +73,9 @@ def moved_parts(texts: Sequence[str], prompt: str) -> list[tuple[int, int, int]]
 
 
 def _place(read: str, turn: str, end: int, begins: set[int], finishes: set[int]) -> int:
-    """Where a turn begins in the tokens' text from `end` on: a short one may occur within text of the template, even at
-    the beginning of a token. -1: nowhere.
+    """Index of a turn in the tokens' text, searched from `end` on; -1 if it is not there.
+
+    A short turn may also occur within text of the template, even at the beginning of a token.
     """
     places, place = list[int](), read.find(turn, end)
     while place >= 0:

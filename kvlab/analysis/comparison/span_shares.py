@@ -1,4 +1,4 @@
-"""What is left of each span of a prompt in every run of a comparison, and whether its answer is right."""
+"""Shares of each span of a prompt that every run of a comparison holds, and whether its answer is right."""
 
 from __future__ import annotations
 

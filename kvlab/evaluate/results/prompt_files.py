@@ -1,4 +1,4 @@
-"""Where an evaluation's prompt files are, so that a prompt can be run again from its row, which holds only a name."""
+"""Paths of an evaluation's prompt files, so that a prompt can be run again from its row, which holds only a name."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Leader:
 
     @property
     def text(self) -> str:
-        """What it wrote, as a generated answer would be."""
+        """The text that the full cache wrote, cut as a generated answer is."""
         return self.stops.cut(self._decoded)
 
     @property
