@@ -8,8 +8,9 @@ from app.base.text import plain
 from app.live.conversation import ask, conversation
 from app.live.sessions import request_of, running_job
 from app.live.start import start_form
+from app.navigation import context_bar
 from app.run_views import page
-from app.session.url_state import get_param
+from app.session.url_state import chosen_value, forget, get_param, go_to, remember
 from kvlab.common.errors import UserError
 
 
@@ -20,7 +21,7 @@ def main() -> None:
         "questions meet what is left of the text. Words are shaded by the **KL** of a lane's prediction from the full "
         "cache's; the word at which a text leaves the full cache's is underlined.",
     )
-    session = get_param("session")
+    session = get_param("session") or chosen_value("session")
     if session is None:
         start_form()
         return
@@ -28,8 +29,11 @@ def main() -> None:
         request = request_of(session)
     except UserError as error:
         st.error(plain(str(error)))
+        forget("session")
         start_form()
         return
+    remember("session", session)
+    context_bar.clicks(lambda place: go_to(**place))
     conversation(session, request)
     if question := st.chat_input("Ask all lanes", disabled=running_job(session) is not None, key="live-question"):
         ask(session, request, "ask", question)

@@ -15,6 +15,7 @@ from app.base.widgets import one_of
 from app.components.tilemap import clamp, tilemap
 from app.figures.figure import heading, note
 from app.navigation.selection import current_run, pick_step, recorded_layers
+from app.navigation.token_cursor import offer_token
 from app.run_views import page, view
 from app.session.open_runs import BY_STAMP
 from app.session.url_state import in_url, set_param, url_numbers
@@ -154,6 +155,7 @@ def neighbours(run: Run, layer: int, head: int, what: str) -> None:
     unit = page.unit_vectors(run, what, layer, head)
     last = len(unit) - 1
     middle = min(len(unit) // 2, last)
+    offer_token(run.record.comparison_id, last)
     chosen = st.number_input("Look around token", 0, last, middle, **in_url("token"))
     token = middle if chosen is None else int(chosen)  # the field of this name on another page may be empty
     texts = page.head_history(run, layer, head)[2]

@@ -15,6 +15,7 @@ from app.components.tokenstrip import tokenstrip
 from app.components.tokentext import along_text
 from app.figures.tables import MOST_ROWS, show_table
 from app.navigation.selection import chosen_step, current_run, head_in_view, step_reason
+from app.navigation.token_cursor import chosen_token
 from app.run_views import page, view
 from app.run_views.decision import decision_section, played_decision
 from app.session.url_state import go_to, in_url, set_page_param, set_page_param_from, url_number
@@ -88,7 +89,8 @@ def linked_view(run: Run, layer: int, head: int) -> None:
     lineage, events, texts = page.head_history(run, layer, head)
     step = chosen_step(run, lineage.steps.tolist())
     masses = page.masses_at(run, layer, head, step)
-    slot = chosen_slot(lineage, step)
+    token = chosen_token(run.record.comparison_id, lineage.tokens)
+    slot = slot_of(lineage, token, step)
     if masses is None:
         page.explain_no_masses(run, layer, head, step)
     tokenstrip(
@@ -96,7 +98,7 @@ def linked_view(run: Run, layer: int, head: int) -> None:
         texts,
         identity=f"{run.path}/{layer}/{head}/{lineage.steps[-1]}",
         step=step,
-        selected=chosen_token(lineage),
+        selected=token,
         why=step_reason(run),
         masses=masses,
         theme=page_theme(),
@@ -192,17 +194,10 @@ def show_check(table: pd.DataFrame) -> None:
         )
 
 
-def chosen_slot(lineage: Lineage, step: int) -> int | None:
-    """The slot of the URL's token at `step`, if it has one."""
-    token = chosen_token(lineage)
+def slot_of(lineage: Lineage, token: int | None, step: int) -> int | None:
+    """The slot of the chosen token at `step`, if it has one."""
     slot = -1 if token is None else int(lineage.owners(step)[token])
     return slot if slot >= 0 else None
-
-
-def chosen_token(lineage: Lineage) -> int | None:
-    """The position of the URL's token, if the run has it."""
-    token = url_number("token")
-    return token if token is not None and token < lineage.tokens else None
 
 
 def remember_step() -> None:

@@ -12,8 +12,9 @@ from app.components.wall import cache_wall
 from app.figures.figure import heading, note
 from app.figures.tables import show_table
 from app.navigation.selection import chosen_step, current_sources, other_run, step_reason
+from app.navigation.token_cursor import chosen_token
 from app.run_views import page, view
-from app.session.url_state import go_to, url_number
+from app.session.url_state import go_to
 from app.wall.contents import comparable_wall, facts_of, open_wall, picture_at, reads_at
 from app.wall.panes import Place, docked_panes
 from kvlab.trace.reader import Run
@@ -44,7 +45,8 @@ def main() -> None:
 def whole_wall(run: Run, other: Run | None, runs: Sequence[Run], layer: int, head: int) -> None:
     one = open_wall(run)
     second = comparable_wall(one, other)
-    step, token = chosen_step(run, one.wall.steps.tolist()), url_number("token")
+    step = chosen_step(run, one.wall.steps.tolist())
+    token = chosen_token(run.record.comparison_id, one.wall.tokens)
     picture = picture_at(one, second, step)
     name = page.file_name(run, f"wall-step-{step}")
     heading(picture.title, picture.draw, picture.shares, picture.reading, WALL, name, picture.source)

@@ -33,6 +33,11 @@ def run_in_url() -> dict[str, str]:
     return {name: value for name in ("run", "comparison") if (value := get_param(name))}
 
 
+def place_in_url() -> dict[str, str]:
+    """The token, layer and head in the URL, for links to pages of a run."""
+    return {name: value for name in ("token", "layer", "head") if (value := get_param(name))}
+
+
 HTML = '<button class="kv-copy" type="button" title="A link that shows this view again">Copy link</button>'
 _component = st.components.v2.component(
     "kvlab_copy_link",

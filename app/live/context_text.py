@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import streamlit as st
 
 from app.base.text import plain
 from app.base.widgets import one_of
 from app.components.payload import SentTexts
 from app.components.tokentext import tokentext
-from app.live.word_heads import TEXT, chosen_words, remember_words, word_heads
+from app.live.cursor import (
+    LANE,
+    choose_words,
+    chosen_words,
+    follow_run,
+    head_in_focus,
+    recorded_links,
+    share_lane,
+)  # fmt: skip
+from app.live.word_heads import known_heads, word_heads
 from kvlab.figures.base.palette import SEQUENTIAL, STATE_COLOURS
 from kvlab.live.context_classes import NAMES, codes_of, merge_notes, what_is_left_sentence
 from kvlab.live.transcript import Transcript
 from kvlab.report.views import Cue, TokenClass
 from kvlab.requests.live_session import LiveRequest
 
+TEXT = "live-canvas"  # key of the text in which words are chosen
 CUES: tuple[Cue, ...] = ("strike", "dashed", "faint", "fill", "fill", "fill", "fill")
 
 
@@ -26,17 +38,27 @@ def what_is_left(session: str, request: LiveRequest, transcript: Transcript, is_
         return
     st.header("What is left of the text")
     labels = {str(number): lane.label for number, lane in known.items()}
-    number = int(one_of("Lane", labels, key="lane"))
+    follow_run(transcript)
+    number = int(one_of("Lane", labels, key=LANE, on_change=partial(share_lane, transcript)))
     chosen, words = known[number], chosen_words(transcript)
     tokentext(
         SentTexts(transcript.texts), codes_of(chosen), held_classes(), identity=f"{session}/{chosen.label}",
         key=TEXT, notes=merge_notes(chosen, transcript.texts),
-        chosen=words, on_chosen=remember_words,
+        chosen=words, on_chosen=partial(remember_words, transcript),
         title=f"{chosen.label}: share of layers and heads that hold each token", has_menu=not is_busy,
     )  # fmt: skip
     unknown = " What was merged when the prefix was made is not in its file." if request.prefixes else ""
     st.caption(plain(what_is_left_sentence(chosen) + unknown))
-    word_heads(session, request, transcript, number, is_busy)
+    heads = known_heads(session, transcript, number)
+    word_heads(session, request, transcript, number, heads, is_busy)
+    if not is_busy:
+        recorded_links(transcript, number, words, head_in_focus(heads, words and words[1]))
+
+
+def remember_words(transcript: Transcript) -> None:
+    """Callback: choose the words that were clicked."""
+    if (chosen := st.session_state[TEXT].get("chosen")) is not None:
+        choose_words(transcript, int(chosen[0]), int(chosen[1]))
 
 
 def held_classes() -> tuple[TokenClass, ...]:

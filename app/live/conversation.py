@@ -12,15 +12,15 @@ from app.live.answers import answers_html
 from app.live.changes import NEW_TOKENS, change_lane, change_question, sampling
 from app.live.context_text import what_is_left
 from app.live.keep import keep_lane
+from app.live.record import record_comparison
 from app.live.replay import replay_section
 from app.live.sessions import act, last_failure, running_job, transcript_of
 from app.navigation.selection import runs_root
-from app.queue.submit import queue_and_open
-from app.session.url_state import in_url, set_param
+from app.session.url_state import forget, in_url
 from kvlab import jobs
 from kvlab.common.formatting import format_bytes
 from kvlab.live.transcript import Transcript
-from kvlab.requests.live_session import Action, LiveRequest, comparison_of
+from kvlab.requests.live_session import Action, LiveRequest
 
 POLL_SECONDS = 0.25
 
@@ -117,9 +117,9 @@ def controls(session: str, request: LiveRequest, transcript: Transcript, job: jo
             st.rerun()
         help_text = "Runs the lanes on context and last question as one recorded prompt, for every other page."
         if permission.button("Record a comparison", why_no_comparison(last), help=help_text, key="live-compare"):
-            queue_and_open("new_run", lambda: comparison_of(request, last, int(sampling()["max_new_tokens"])))
+            record_comparison(session, request, transcript, last)
         if st.button("New session", key="live-new"):
-            set_param("session", None)
+            forget("session")
             st.rerun()
         if job is None:
             st.toggle("Replay", help="Play the session step by step, in a tab or as a file.", **in_url("replay"))

@@ -10,13 +10,14 @@ from collections.abc import Callable
 import streamlit as st
 
 from app.base import permission
-from app.base.links import go, link
+from app.base.links import go, link, place_in_url
 from app.base.text import plain
 from app.base.widgets import attempt
 from app.navigation.selection import runs_root
 from app.queue.outcome import show_outcome
 from app.queue.race import show_race
 from app.queue.submit import live_status
+from app.session.url_state import get_param
 from kvlab import jobs
 from kvlab.analysis.comparison.labels import distinct_names
 from kvlab.bench.request import BenchJob
@@ -178,6 +179,15 @@ def _actions(status: JobStatus) -> None:
         "Compare the runs", type="primary", key="open_comparison"
     ):
         go("compare", comparison=status.job_id)
+    elif isinstance(request, CompareRequest) and (run := _run_in_view(status.job_id)):
+        link("wall", "Cache wall", run=run, **place_in_url())
+
+
+def _run_in_view(comparison: str) -> str | None:
+    """The run in the URL, if it is of this comparison and was recorded, else the last one."""
+    runs = [entry.run_id for entry in list_runs(runs_root(), comparison_id=comparison)]
+    chosen = get_param("run")
+    return chosen if chosen in runs else next(iter(runs), None)
 
 
 def _resume(status: JobStatus, request: Work) -> None:
@@ -296,4 +306,4 @@ def _runs(status: JobStatus) -> None:
 def _run_row(run: RunEntry, name: str) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         badge(run.status, run.message)
-        link("timeline", plain(name), run=run.run_id)
+        link("timeline", plain(name), run=run.run_id, **place_in_url())

@@ -18,12 +18,12 @@ from kvlab.engine.prepare import Prepared
 from kvlab.engine.probe import Probe, make_probe
 from kvlab.engine.progress import Cancelled, Watch
 from kvlab.engine.prompt import Reference
-from kvlab.engine.record import record_of, run_id_of
+from kvlab.engine.record import record_of
 from kvlab.engine.recording.recorder import ObserverGroup, Recorder
 from kvlab.engine.shared_pass import SharedPass, chooser_of
 from kvlab.methods.eviction.gvote import GVote
 from kvlab.requests.budget import Budget
-from kvlab.requests.compare import FULL
+from kvlab.requests.compare import FULL, run_id_of
 from kvlab.trace import RunWriter
 
 

@@ -14,7 +14,7 @@ from kvlab.methods.core.published_settings import PAPER
 from kvlab.models.chat import tokenizer_info
 from kvlab.models.families import compressed_only
 from kvlab.requests.budget import Budget
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice, run_id_of
 from kvlab.requests.generation_settings import generation_notes
 from kvlab.requests.prompt_notes import prompt_notes
 from kvlab.requests.recording import attention_that_fits, states_that_fit
@@ -79,11 +79,6 @@ def _label(choice: MethodChoice, method: Method) -> str:
     if method.family == "reference":
         return "full cache"
     return choice.label if method.needs_budget else choice.label.replace(" 100 %", "", 1)
-
-
-def run_id_of(request: CompareRequest, comparison_id: str, index: int) -> str:
-    """The id of run `index` of a comparison."""
-    return f"{comparison_id}-{index:02d}-{request.runs[index].method}"
 
 
 def complete_runs(request: CompareRequest, root: Path, comparison_id: str) -> dict[int, Path]:

@@ -6,7 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.attention.token_heads import MERGED, NO_SLOT, OWN, STATES
-from kvlab.figures.base.head_map import head_map
+from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.palette import STATE_COLOURS, Theme, pick, stepped_scale
 from kvlab.figures.base.words import percent
 
@@ -14,15 +14,18 @@ COLOURS = ("evicted", "absorbed", "kept")  # of the states, as in all texts
 SHORT = ("no slot", "merged", "own slot")
 
 
-def heads_that_hold(table: pd.DataFrame, word: str, theme: Theme = "light") -> go.Figure:
-    """The state of a token in every head; `table` is `kvlab.analysis.attention.token_heads.TokenHeads.of_token`."""
+def heads_that_hold(table: pd.DataFrame, word: str, theme: Theme = "light", focus: Place | None = None) -> go.Figure:
+    """The state of a token in every head; the head `focus` is outlined.
+
+    `table` is `kvlab.analysis.attention.token_heads.TokenHeads.of_token`.
+    """
     wide = table.pivot(index="layer", columns="head", values="state")
     colours = stepped_scale([pick(STATE_COLOURS[name], theme) for name in COLOURS])
     key = {"tickvals": list(range(len(SHORT))), "ticktext": list(SHORT)}
     names = wide.map(lambda state: STATES[int(state)]).to_numpy(object)
     return head_map(
-        wide, f"Heads that hold {word}", theme, bar="", hover=": %{customdata}", low=-0.5, high=len(SHORT) - 0.5,
-        colours=colours, bar_options=key, customdata=names,
+        wide, f"Heads that hold {word}", theme, bar="", hover=": %{customdata}", focus=focus, colours=colours,
+        low=-0.5, high=len(SHORT) - 0.5, bar_options=key, customdata=names,
     )  # fmt: skip
 
 
@@ -35,11 +38,11 @@ def read_heads_that_hold(table: pd.DataFrame) -> str:
     return f"{', '.join(parts)}, {percent(gone)} not at all."
 
 
-def attention_to_token(table: pd.DataFrame, word: str, theme: Theme = "light") -> go.Figure:
+def attention_to_token(table: pd.DataFrame, word: str, theme: Theme = "light", focus: Place | None = None) -> go.Figure:
     """Mean attention of the last answer's tokens to the slot that holds the token, by head."""
     wide = table.pivot(index="layer", columns="head", values="attention")
     return head_map(
-        wide, f"Attention of the last answer to {word}", theme, bar="attention", hover=": %{z:.4f}",
+        wide, f"Attention of the last answer to {word}", theme, bar="attention", hover=": %{z:.4f}", focus=focus,
         high=max(float(table["attention"].max()), 1e-9),
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ from typing import Any
 from kvlab.common.atomic_write import full_disk_sentence
 
 FOLDER = Path(".jobs") / "live"
-LEFT_OUT = ("opened", "lane_changed", "heads_read", "read_again")  # by a fork
+LEFT_OUT = ("opened", "lane_changed", "heads_read", "read_again", "recorded")  # by a fork
 Events = list[dict[str, Any]]
 
 

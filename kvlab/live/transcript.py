@@ -67,7 +67,8 @@ class Transcript:
     """A session. `tokens` and `texts` are those of the context; `seconds` the time to read and compress it.
 
     `full_bytes` are those of a full cache, which lane 0 is unless it is a kept prefix of another method.
-    `heads_read` is by lane the number of questions after which its heads (`TokenHeads`) were read.
+    `heads_read` is by lane the number of questions after which its heads (`TokenHeads`) were read. `recorded` are the
+    comparisons that the session was recorded as, and `runs` by lane the run of the last one, if the lane is as it was.
     """
 
     tokens: int = 0
@@ -79,6 +80,8 @@ class Transcript:
     turns: list[Turn] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     heads_read: dict[int, int] = field(default_factory=dict)
+    recorded: list[str] = field(default_factory=list)
+    runs: dict[int, str] = field(default_factory=dict)
 
     def exchanges(self) -> list[Exchange]:
         """Questions with the token ids of their answers; an answer that was not completed counts as far as it got.
@@ -165,3 +168,10 @@ class Transcript:
 
     def _heads_read(self, event: Mapping[str, Any]) -> None:
         self.heads_read[event["lane"]] = event["turn"]
+
+    def _recorded(self, event: Mapping[str, Any]) -> None:
+        self.recorded.append(event["comparison"])
+        self.runs = dict(enumerate(event["runs"]))
+
+    def _lane_changed(self, event: Mapping[str, Any]) -> None:
+        self.runs.pop(event["lane"], None)

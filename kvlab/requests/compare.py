@@ -228,6 +228,11 @@ class CompareRequest(ChatRequest):
         return self
 
 
+def run_id_of(request: CompareRequest, comparison_id: str, index: int) -> str:
+    """The id of run `index` of a comparison."""
+    return f"{comparison_id}-{index:02d}-{request.runs[index].method}"
+
+
 class RescueRequest(Strict):
     """Find what to restore in a recorded run with a wrong answer, so that it answers right."""
 

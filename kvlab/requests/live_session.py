@@ -7,7 +7,15 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from kvlab.common.validation import Strict, Text
-from kvlab.requests.compare import FULL, LARGEST_PROMPT_BYTES, LOADING, CompareRequest, MethodChoice, ModelRequest
+from kvlab.requests.compare import (
+    FULL,
+    LARGEST_PROMPT_BYTES,
+    LOADING,
+    CompareRequest,
+    MethodChoice,
+    ModelRequest,
+    run_id_of,
+)
 
 MOST_LANES, MOST_NEW_TOKENS = 5, 2048
 GAP = "\n\n"  # between a context and its first question
@@ -70,11 +78,18 @@ class LiveRequest(ModelRequest):
 
 
 def comparison_of(request: LiveRequest, question: str, max_new_tokens: int) -> CompareRequest:
-    """A recorded comparison of the lanes over context and question as one prompt: the question is in sight."""
+    """A recorded comparison of all lanes over context and question as one prompt: the question is in sight."""
     placed = {name: getattr(request, name) for name in ("model", *LOADING, "chat", "system", "thinking")}
     prompt = f"{request.context}{GAP}{question}" if question else request.context
-    choices = request.lanes if request.prefixes else request.choices
-    return CompareRequest(prompt=prompt, choices=choices, max_new_tokens=max_new_tokens, seed=request.seed, **placed)
+    return CompareRequest(
+        prompt=prompt, choices=request.lanes, max_new_tokens=max_new_tokens, seed=request.seed, **placed
+    )
+
+
+def runs_of_lanes(request: LiveRequest, recorded: CompareRequest, comparison: str) -> list[str]:
+    """Ids of the runs of each lane in a comparison that `comparison_of` has made."""
+    first = len(recorded.runs) - len(request.lanes)  # after the full cache, where no lane is one
+    return [run_id_of(recorded, comparison, first + lane) for lane in range(len(request.lanes))]
 
 
 class LiveJob(Strict):

@@ -183,7 +183,7 @@ def test_a_lane_gets_another_method_and_later_jobs_know_it(runs_root: Path, open
 
 
 def test_the_chosen_word_asks_for_its_heads_and_shows_them(runs_root: Path, open_page: Open) -> None:
-    page = open_page("live", session=talked(runs_root), word="1")
+    page = open_page("live", session=talked(runs_root), token="1")
     assert "“b” (token 1)" in told(page)
     assert "Shows which heads hold it." in told(page)
     told(page.button(key="live-heads").click().run())
@@ -195,13 +195,13 @@ def test_the_chosen_word_asks_for_its_heads_and_shows_them(runs_root: Path, open
     attention[0, 1, 1] = 0.25
     write_token_heads(heads_path(runs_root, "one", 1), TokenHeads(1, np.array([0, 3]), states, attention))
     append_event(runs_root, "one", {"kind": "heads_read", "lane": 1, "turn": 1})
-    words = told(open_page("live", session="one", word="1"))
+    words = told(open_page("live", session="one", token="1"))
     assert "25 % of 4 heads hold it in a slot of its own, 25 % in another token's slot, 50 % not at all." in words
     assert "Layer 0, head 1 reads it most: 25 % of the attention" in words
 
 
 def test_chosen_words_are_kept_and_dropped_in_one_lane(runs_root: Path, open_page: Open) -> None:
-    page = open_page("live", session=talked(runs_root), word="1-2")
+    page = open_page("live", session=talked(runs_root), token="2", span="1-2")
     assert "“b c” (tokens 1-2)" in told(page)
     assert page.button(key="live-undo").disabled
     told(page.button(key="live-keep").click().run())
@@ -209,7 +209,7 @@ def test_chosen_words_are_kept_and_dropped_in_one_lane(runs_root: Path, open_pag
     assert (the_job(runs_root).action, the_job(runs_root).choice) == ("lane", kept)
     append_event(runs_root, "one", {"kind": "lane_changed", "lane": 1, "choice": kept.model_dump(mode="json")})
     jobs.cancel(runs_root, jobs.list_jobs(runs_root)[0].job_id)
-    page = open_page("live", session="one", word="2")
+    page = open_page("live", session="one", token="2")
     assert "Edits of this lane: keeps tokens 1-2." in told(page)
     told(page.button(key="live-drop").click().run())
     dropped = edit_tokens(kept, "drop", [2])
@@ -241,7 +241,7 @@ def test_a_session_is_recorded_as_a_comparison_of_its_lanes(runs_root: Path, ope
     request = jobs.request_of(runs_root, jobs.list_jobs(runs_root)[0].job_id)
     assert isinstance(request, CompareRequest)
     assert request.prompt == "a b c\n\nIs it <i>?"
-    assert request.choices == REQUEST.choices
+    assert request.runs == REQUEST.lanes
     assert request.max_new_tokens == 9
 
 

@@ -97,7 +97,7 @@ def test_a_session_over_prefixes_says_what_cannot_be_changed(runs_root: Path, op
         settled = {"lane": lane, "label": choice.label, "live_bytes": 300 - 100 * lane, "full_bytes": 1000}
         append_event(runs_root, "kept", {"kind": "lane_settled", **settled})
         append_event(runs_root, "kept", {"kind": "held", "lane": lane, "per_mille": [1000, 50, 0]})
-    page = open_page("live", session="kept", word="1")
+    page = open_page("live", session="kept", token="1")
     words = told(page)
     assert "3 tokens seen · 30 % of the full cache · prefix one" in words and "20 % of the full cache" in words
     assert "No lane is the full cache: the others are compared with the first, h2o 30 %." in words

@@ -43,6 +43,15 @@ class TokenHeads:
             }
         )
 
+    def has(self, layer: int, head: int) -> bool:
+        """Whether there is such a head."""
+        return layer in self.layers and head < self.states.shape[1]
+
+    def most_attentive(self, token: int) -> tuple[int, int]:
+        """Layer and head that the token got most attention from."""
+        place, head = np.unravel_index(self.attention[:, :, token].argmax(), self.attention.shape[:2])
+        return int(self.layers[place]), int(head)
+
 
 def write_token_heads(path: Path, heads: TokenHeads) -> None:
     """Write the arrays to a `.npz` file. Raises UserError if the disk is full."""
