@@ -1,4 +1,4 @@
-"""Edits of the chosen words in one lane: keep or drop them; the lane is compressed again and answers again."""
+"""Edits of the chosen words in one lane: keep, drop or merge them; the lane is compressed again and answers again."""
 
 from __future__ import annotations
 
@@ -8,14 +8,28 @@ from app.base import permission
 from app.base.text import plain
 from app.base.widgets import one_of
 from app.live.changes import sampling
+from app.live.cursor import head_in_focus
 from app.live.sessions import act
+from app.session.url_state import drop_stale_option
 from kvlab.analysis.attention.token_heads import TokenHeads
 from kvlab.common.errors import UserError
 from kvlab.requests.compare import MethodChoice
 from kvlab.requests.live_session import LiveRequest
 from kvlab.requests.token_edits import Edit, edit_tokens, edit_words, without_edits
 
-ALL, ONE = "all", "one"
+ALL, ONE, FOCUS = "all", "one", "focus"
+# Button, icon, what it does.
+BUTTONS: dict[Edit, tuple[str, str, str]] = {
+    "keep": ("Keep", "keep", "The words keep slots of their own."),
+    "drop": ("Drop", "delete", "The words are evicted; others take their slots."),
+    "merge": (
+        "Merge",
+        "merge",
+        "The words are evicted by the method's own merging rule, which may find no slot alike enough. A method that "
+        "evicts tokens merges them into the slot with the most similar key, by the mean of keys and values. Others "
+        "take their slots.",
+    ),
+}
 
 
 def word_edits(
@@ -27,7 +41,7 @@ def word_edits(
     heads: TokenHeads | None,
     is_busy: bool,
 ) -> None:
-    """Buttons that keep or drop the tokens `words` (first and last), named `label`, in one lane.
+    """Buttons that keep, drop or merge the tokens `words` (first and last), named `label`, in one lane.
 
     `heads` are the lane's heads, if they were read.
     """
@@ -36,10 +50,9 @@ def word_edits(
     with st.container(horizontal=True, gap="small", vertical_alignment="center", key="live-word-edits"):
         st.markdown(plain(label), width="content")
         head = _where(heads, words[1])
-        if permission.button("Keep", why, icon=":material/keep:", key="live-keep"):
-            changed = _edited(choice, "keep", words, head)
-        if permission.button("Drop", why, icon=":material/delete:", key="live-drop"):
-            changed = _edited(choice, "drop", words, head)
+        for edit, (name, icon, told) in BUTTONS.items():
+            if permission.button(name, why, icon=f":material/{icon}:", help=told, key=f"live-{edit}"):
+                changed = _edited(choice, edit, words, head)
         nothing = "" if edit_words(choice) else "Nothing was edited in this lane."
         if permission.button("Undo edits", why or nothing, icon=":material/undo:", key="live-undo"):
             changed = without_edits(choice)
@@ -55,16 +68,13 @@ def _where(heads: TokenHeads | None, token: int) -> tuple[int, int] | None:
     """The head (layer, head) in which an edit is made; None for all."""
     if heads is None or token >= heads.attention.shape[2]:
         return None
-    table = heads.of_token(token)
-    most = table.loc[table["attention"].idxmax()]
-    head = int(most["layer"]), int(most["head"])
-    where = one_of(
-        "Where",
-        {ALL: "in all heads", ONE: f"in layer {head[0]}, head {head[1]}, which reads it most"},
-        key="edit_in",
-        label_visibility="collapsed",
-    )
-    return head if where == ONE else None
+    most, focus = heads.most_attentive(token), head_in_focus(heads, token)
+    options = {ALL: "in all heads", ONE: f"in layer {most[0]}, head {most[1]}, which reads it most"}
+    if focus is not None and focus != most:
+        options[FOCUS] = f"in layer {focus[0]}, head {focus[1]}, in view"
+    drop_stale_option("edit_in", list(options))
+    where = one_of("Where", options, key="edit_in", label_visibility="collapsed")
+    return {ONE: most, FOCUS: focus}.get(where)
 
 
 def _edited(

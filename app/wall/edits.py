@@ -9,17 +9,17 @@ from app.base.text import plain
 from app.base.widgets import one_of
 from app.queue.submit import queue_and_open
 from kvlab.jobs.reruns import rerun_with_restored
-from kvlab.requests.restore import Restore
+from kvlab.requests.restore import OF_TOKENS, Restore
 from kvlab.trace.reader import Run
 
 CHANGES = {
     "tokens": "keep the chosen token",
     "drop": "drop the chosen token",
+    "merge": "merge the chosen token",
     "heads": "evict nothing",
     "apart": "do not merge",
     "evict": "evict instead of merging",
 }
-OF_A_TOKEN = ("tokens", "drop")
 
 
 def edit_section(run: Run, layer: int, head: int, token: int | None, text: str) -> None:
@@ -33,7 +33,7 @@ def edit_section(run: Run, layer: int, head: int, token: int | None, text: str) 
     with right:
         where = one_of("Where", {"head": f"layer {layer}, head {head}", "all": "all layers and heads"}, key="where")
     why = permission.why_not()
-    if kind in OF_A_TOKEN and not why:
+    if kind in OF_TOKENS and not why:
         why = why_not_token(run, token)
     with act:
         if permission.button("Run it again so", why, icon=":material/replay:", key="wall-rerun"):
@@ -45,16 +45,16 @@ def edit_section(run: Run, layer: int, head: int, token: int | None, text: str) 
 
 
 def why_not_token(run: Run, token: int | None) -> str:
-    """Why a token cannot be kept or dropped; empty if it can."""
+    """Why a token cannot be kept, dropped or merged; empty if it can."""
     if token is None:
         return "Click a token on the wall or in a text first."
     if token >= run.record.prompt_tokens:
-        return "Only tokens of the prompt can be kept or dropped: choose an earlier one."
+        return "Only tokens of the prompt can be kept, dropped or merged: choose an earlier one."
     return ""
 
 
 def change_of(kind: str, layer: int, head: int, token: int | None, everywhere: bool) -> Restore:
     """The change as a request."""
     heads = None if everywhere else ((layer, head),)
-    tokens = (token,) if kind in OF_A_TOKEN and token is not None else ()
+    tokens = (token,) if kind in OF_TOKENS and token is not None else ()
     return Restore.model_validate({"kind": kind, "tokens": tokens, "heads": heads})

@@ -1,4 +1,4 @@
-"""Changes to a method's decisions: restored or dropped tokens, to see whether its answer changes. Torch-free."""
+"""Changes to a method's decisions: tokens that are kept, dropped or merged by hand. Torch-free."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pydantic import Field, model_validator
 
 from kvlab.common.validation import Strict
 
-RestoreKind = Literal["tokens", "drop", "heads", "apart", "evict"]
+RestoreKind = Literal["tokens", "drop", "merge", "heads", "apart", "evict"]
+OF_TOKENS = ("tokens", "drop", "merge")  # kinds that name tokens
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 
 
@@ -18,6 +19,8 @@ class Restore(Strict):
 
     - `tokens`: the prompt's tokens at `tokens` keep slots of their own, on top of the budget.
     - `drop`: the prompt's tokens at `tokens` are evicted by the prompt's decision; other tokens take their slots.
+    - `merge`: the prompt's tokens at `tokens` leave by the method's merging rule, or where it evicts tokens, merge into
+      the kept slot with the most similar key; other tokens take their slots.
     - `heads`: nothing is evicted from these heads; they hold the full cache.
     - `apart`: slots that the prompt's decision would merge stay separate, on top of the budget.
     - `evict`: slots that would be merged, in the prompt or later, are evicted instead.
@@ -29,8 +32,8 @@ class Restore(Strict):
 
     @model_validator(mode="after")
     def _names_what_it_returns(self) -> Restore:
-        if (self.kind in ("tokens", "drop")) != bool(self.tokens):
-            raise ValueError("tokens are named where tokens are kept or dropped, and only there")
+        if (self.kind in OF_TOKENS) != bool(self.tokens):
+            raise ValueError("tokens are named where tokens are kept, dropped or merged, and only there")
         return self
 
     def heads_of(self, layer: int, count: int) -> list[bool]:
@@ -45,6 +48,8 @@ class Restore(Strict):
             return f"+ {token_words(self.tokens)}{where}"
         if self.kind == "drop":
             return f"without {token_words(self.tokens)}{where}"
+        if self.kind == "merge":
+            return f"merging {token_words(self.tokens)}{where}"
         if self.kind == "heads":
             return f"+ full cache{where or ' everywhere'}"
         return f"{'+ merged tokens apart' if self.kind == 'apart' else 'evicting instead of merging'}{where}"

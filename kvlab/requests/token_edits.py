@@ -1,4 +1,4 @@
-"""Edits of a method's decisions about tokens of a text: keep them or drop them. Torch-free."""
+"""Edits of a method's decisions about tokens of a text: keep, drop or merge them. Torch-free."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from kvlab.common.errors import UserError
 from kvlab.requests.compare import MethodChoice
 from kvlab.requests.restore import Restore, RestoreKind, token_words
 
-Edit = Literal["keep", "drop"]
+Edit = Literal["keep", "drop", "merge"]
+KINDS: dict[Edit, RestoreKind] = {"keep": "tokens", "drop": "drop", "merge": "merge"}
 
 
 def edit_tokens(
     choice: MethodChoice, edit: Edit, tokens: Collection[int], head: tuple[int, int] | None = None
 ) -> MethodChoice:
-    """The choice with `tokens` kept or dropped, in every head or in one (layer, head).
+    """The choice with `tokens` kept, dropped or merged, in every head or in one (layer, head).
 
     Tokens kept in every head count in the budget; those kept in one head come on top of it. Edits add up; those of one
     head are of one kind. Raises UserError if an edit of one head would replace another one.
@@ -28,7 +29,7 @@ def edit_tokens(
     if edit == "keep" and head is None:
         kept |= chosen
     else:
-        returned = _added(returned, "drop" if edit == "drop" else "tokens", chosen, head)
+        returned = _added(returned, KINDS[edit], chosen, head)
     return choice.model_copy(update={"force_keep": tuple(sorted(kept)), "returned": returned})
 
 

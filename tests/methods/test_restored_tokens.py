@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -51,6 +53,15 @@ def given(lab, prefix: PromptCache, method: str, returned: Restore | None):
     pipeline = made(lab, method).settings.pipeline
     layers = [layer.layer_idx for layer in prefix.prompt_cache.compressed_layers()]
     return prefix.cache(giving_back(pipeline, returned, layers, ROOM))
+
+
+def changed(lab, method: str, returned: Restore):
+    """A cache after the prompt, decided about with a change."""
+    cache = made(lab, method)
+    layers = [layer.layer_idx for layer in cache.compressed_layers()]
+    cache.settings.pipeline = giving_back(cache.settings.pipeline, returned, layers, ROOM)
+    prefill(lab, cache, text())
+    return cache
 
 
 def decoded(lab, cache) -> torch.Tensor:
@@ -120,6 +131,48 @@ def test_dropped_tokens_leave_and_others_take_their_slots(lab, method: str):
     assert not set(chosen) & held_positions(cache)[0][0]
 
 
+@pytest.mark.parametrize("method", ["h2o", "streaming-llm"])
+def test_a_merged_token_joins_the_kept_slot_with_the_most_similar_key(lab, method: str):
+    own, full = made(lab, method), make_cache(lab, "full")
+    for cache in (own, full):
+        prefill(lab, cache, text())
+    chosen = tuple(sorted(held_positions(own)[0][0])[3:5])
+    dropped, merged = (changed(lab, method, Restore(kind=kind, tokens=chosen)) for kind in ("drop", "merge"))
+    assert held_positions(merged)[0] == held_positions(dropped)[0], "others take its slots as if it were dropped"
+    before, after = full.compressed_layers()[0].slots, merged.compressed_layers()[0].slots
+    keys, values = before.keys[0, 0].double(), before.values[0, 0].double()
+    joined: dict[int, list[int]] = {}
+    kept = sorted(held_positions(merged)[0][0])
+    for token in chosen:
+        cosines = [float(torch.cosine_similarity(keys[token], keys[slot], 0)) for slot in kept]
+        joined.setdefault(kept[cosines.index(max(cosines))], []).append(token)
+    for index in range(after.valid.shape[-1]):
+        if after.valid[0, 0, index]:
+            slot = int(after.position[0, 0, index])
+            members = [slot, *joined.get(slot, [])]
+            for state, found in ((keys, after.keys), (values, after.values)):
+                torch.testing.assert_close(found[0, 0, index].double(), state[members].mean(0), rtol=0, atol=1e-6)
+            assert after.votes[0, 0, index] == len(members)
+            assert abs(float(after.log_mass[0, 0, index]) - math.log(len(members))) < 1e-6
+    decoded(lab, merged)
+
+
+def test_a_merging_method_merges_a_chosen_token_by_its_own_rule(lab):
+    own = made(lab, "keepkv")
+    prefill(lab, own, text())
+    chosen = tuple(sorted(held_positions(own)[0][0])[5:7])
+    layers = changed(lab, "keepkv", Restore(kind="merge", tokens=chosen, heads=((0, 0),))).compressed_layers()
+    slots = layers[0].slots
+    assert not set(chosen) & set(slots.position[0, 0][slots.valid[0, 0]].tolist())
+    votes = (slots.votes * slots.valid)[0].sum(-1)
+    assert votes.tolist() == [64] * len(votes), "its threshold is -1 here, so nothing is lost"
+
+
+def test_a_method_that_merges_groups_is_refused_in_one_sentence(lab):
+    with pytest.raises(UserError, match="merges tokens in groups, so none can be merged by hand: keep or drop it"):
+        giving_back(made(lab, "kvmerger").settings.pipeline, Restore(kind="merge", tokens=(3,)), (0, 1), ROOM)
+
+
 def test_a_token_is_dropped_from_a_cache_that_has_room_for_all(lab):
     cache = make_cache(lab, "h2o", 200, seed=3)
     cache.settings.pipeline = giving_back(cache.settings.pipeline, None, (), 0)
@@ -171,4 +224,5 @@ def test_names_are_short():
     assert head_words([(1, 0), (2, 0), (4, 1)]) == "3 heads of layers 1-2, 4"
     assert Restore(tokens=(738, 739)).words == "+ tokens 738-739"
     assert Restore(kind="drop", tokens=(738,), heads=((3, 2),)).words == "without token 738 in layer 3 head 2"
+    assert Restore(kind="merge", tokens=(738,), heads=((3, 2),)).words == "merging token 738 in layer 3 head 2"
     assert Restore(kind="heads", heads=((3, 2),)).words == "+ full cache in layer 3 head 2"

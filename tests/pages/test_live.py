@@ -216,6 +216,11 @@ def test_chosen_words_are_kept_and_dropped_in_one_lane(runs_root: Path, open_pag
     requested = [getattr(jobs.request_of(runs_root, job.job_id), "choice", None) for job in jobs.list_jobs(runs_root)]
     assert dropped in requested
     assert (dropped.force_keep, dropped.returned) == ((1,), Restore(kind="drop", tokens=(2,)))
+    for job in jobs.list_jobs(runs_root, open_only=True):
+        jobs.cancel(runs_root, job.job_id)
+    told(open_page("live", session="one", token="2").button(key="live-merge").click().run())
+    (job,) = jobs.list_jobs(runs_root, open_only=True)
+    assert jobs.request_of(runs_root, job.job_id).choice == edit_tokens(kept, "merge", [2])
 
 
 def test_a_lane_that_is_compressed_again_stays_in_view(runs_root: Path, open_page: Open) -> None:
@@ -236,13 +241,19 @@ def test_what_another_tab_asks_is_followed_here(runs_root: Path, open_page: Open
 
 
 def test_a_session_is_recorded_as_a_comparison_of_its_lanes(runs_root: Path, open_page: Open) -> None:
-    page = open_page("live", session=talked(runs_root), new_tokens="9")
-    page.button(key="live-compare").click().run()
+    page = open_page("live", session=talked(runs_root), new_tokens="9", token="2", span="1-2", layer="0", head="1")
+    page = page.button(key="live-compare").click().run()
     request = jobs.request_of(runs_root, jobs.list_jobs(runs_root)[0].job_id)
     assert isinstance(request, CompareRequest)
     assert request.prompt == "a b c\n\nIs it <i>?"
     assert request.runs == REQUEST.lanes
     assert request.max_new_tokens == 9
+    job = jobs.list_jobs(runs_root)[0].job_id
+    shown = {"job": job, "run": f"{job}-01-h2o", "token": "2", "layer": "0", "head": "1"}
+    assert {name: "".join(page.query_params[name]) for name in shown} == shown
+    again = page.switch_page("../pages/live.py").run()
+    assert "".join(again.query_params["session"]) == "one", "the menu leads back to the session"
+    assert "“c” (token 2)" in told(again), "with the word that was chosen"
 
 
 def test_a_failed_job_says_why_and_keeps_what_was_said(

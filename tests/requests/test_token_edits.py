@@ -23,6 +23,14 @@ def test_a_token_is_kept_or_dropped_never_both() -> None:
     assert (without_edits(both), edit_words(PLAIN)) == (PLAIN, "")
 
 
+def test_a_merged_token_is_no_longer_kept_or_dropped() -> None:
+    dropped = edit_tokens(edit_tokens(PLAIN, "keep", [3]), "drop", [5])
+    merged = edit_tokens(dropped, "merge", [3, 5])
+    assert (merged.force_keep, merged.returned) == ((), Restore(kind="merge", tokens=(3, 5)))
+    assert edit_words(merged) == "merging tokens 3, 5"
+    assert without_edits(merged) == PLAIN
+
+
 def test_edits_of_one_head_add_up_and_do_not_replace_others() -> None:
     first = edit_tokens(PLAIN, "keep", [5], head=(2, 1))
     second = edit_tokens(first, "keep", [6], head=(2, 1))

@@ -1,33 +1,44 @@
-"""Restore tokens or heads of any method, or drop tokens: what if they had lost nothing, or just these?"""
+"""Restore tokens or heads of any method, drop or merge tokens: what if they had lost nothing, or just these?"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from kvlab.methods.core.contract import Allocator, Capabilities, capabilities_of
+from kvlab.methods.core.in_place import InPlace
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.plan import Plan
+from kvlab.methods.core.slot_columns import Columns
 from kvlab.methods.core.view import Seen, Slots, View
+from kvlab.methods.wrappers.merge_tokens import (
+    ChosenVictims,
+    check_merging,
+    columns_with_votes,
+    into_most_similar,
+)
 from kvlab.requests.restore import Restore
 
 RETURNED = "returned"
-ON_TOP, PINNED, EVICTS, DROPPED = 1, 2, 3, 4
+ON_TOP, PINNED, EVICTS, DROPPED, MERGED = 1, 2, 3, 4, 5
 
 
 def giving_back(pipeline: Pipeline, returned: Restore | None, layers: Sequence[int], room: int) -> Pipeline:
     """The pipeline with `returned` restored; for one cache only, as it keeps state.
 
     `layers`: compressed layers of the model; `room`: tokens that may be generated. With None nothing is restored, but
-    the slot state is the same.
+    the slot state is the same. Raises UserError if tokens are to be merged that the method merges in groups.
     """
     parts = {f.name: getattr(pipeline, f.name) for f in fields(Pipeline)}
     if returned is None:
         return GivingBack(**parts)
+    if returned.kind == "merge":
+        check_merging(pipeline)
     marks = Marks(pipeline, returned, tuple(layers), room)
     return GivingBack(**parts | {"allocate": RoomOnTop(pipeline.allocate, marks)}, marks=marks)
 
@@ -52,6 +63,22 @@ class GivingBack(Pipeline):
         """Heads exceed their budgets by different amounts if something is restored."""
         return self.marks is None and super().fills_budget
 
+    @property
+    def adds_votes(self) -> bool:
+        """Whether tokens are merged by hand though the method does not merge."""
+        return self.marks is not None and self.marks.returned.kind == "merge" and not self.can.settle.merges
+
+    @property
+    def columns(self) -> Columns:
+        """The method's columns, with votes where tokens are merged by hand."""
+        return columns_with_votes(super().columns) if self.adds_votes else super().columns
+
+    @cached_property
+    def in_place(self) -> InPlace | None:
+        """The method's own; none where slots have votes that its kernel does not know."""
+        own = self.can.settle.in_place
+        return None if own is None or self.adds_votes else own(self.score, self.select)
+
     def plan(self, view: View) -> Plan:
         """The method's decision about all other slots."""
         if self.marks is None:
@@ -60,8 +87,13 @@ class GivingBack(Pipeline):
         marks = self.marks.of(view) if prompt else view.slots.extra[RETURNED]
         hidden = (marks == ON_TOP) if prompt else (marks == ON_TOP) | (marks == PINNED)
         seen = without(view, hidden & view.slots.valid)
-        drops = prompt and self.marks.returned.kind == "drop"
-        plan = self._plan_without(seen, (marks == DROPPED) & view.slots.valid) if drops else super().plan(seen)
+        kind = self.marks.returned.kind if prompt else None
+        if kind == "drop":
+            plan = self._plan_without(seen, (marks == DROPPED) & view.slots.valid)
+        elif kind == "merge":
+            plan = self._plan_merging(seen, (marks == MERGED) & view.slots.valid)
+        else:
+            plan = super().plan(seen)
         evicts = (marks == EVICTS).any(-1)
         plan = replace(plan, keep=plan.keep | (hidden & view.slots.valid), **_unmerged(plan, evicts))
         return replace(plan, extra=(plan.extra or {}) | {RETURNED: marks}) if prompt else plan
@@ -73,6 +105,13 @@ class GivingBack(Pipeline):
         plan = super().plan(replace(view, most_excess=excess)) if excess else Plan(view.slots.valid)
         lost = None if plan.lost is None else plan.lost + (view.slots.votes * dropped).sum(-1)
         return replace(plan, lost=lost)
+
+    def _plan_merging(self, view: View, chosen: Tensor) -> Plan:
+        """The method's plan with the slots in `chosen` (B, H, S) among its victims, merged if it evicts victims."""
+        if self.can.settle.merges:
+            return self.settle.settle(view, ChosenVictims(self.select, chosen))
+        plan = self._plan_without(view, chosen)
+        return replace(plan, edges=into_most_similar(view, chosen, plan.keep), lost=None)
 
 
 @dataclass(frozen=True)
@@ -106,7 +145,7 @@ class Marks:
         self._of: dict[int, Tensor] = {}
 
     def of(self, view: View) -> Tensor:
-        """Marks (B, H, S) int16: `ON_TOP`, `PINNED`, `EVICTS`, `DROPPED` or 0."""
+        """Marks (B, H, S) int16: `ON_TOP`, `PINNED`, `EVICTS`, `DROPPED`, `MERGED` or 0."""
         return self._of[view.layer_idx]
 
     def settle(self, view: View, budget: Tensor) -> Tensor:
@@ -117,9 +156,9 @@ class Marks:
             marks = self._marks(view, self._inner_plan(view, budget)) * meant[:, None]
         elif self.returned.kind == "evict":
             marks = (marks + EVICTS) * meant[:, None]
-        elif self.returned.kind == "drop":
+        elif self.returned.kind in ("drop", "merge"):
             wanted = self._wanted(view) & meant[:, None]
-            marks = wanted.short() * DROPPED
+            marks = wanted.short() * (DROPPED if self.returned.kind == "drop" else MERGED)
             budget = torch.minimum(budget, view.slots.live() - wanted.sum(-1))
         else:
             everything = (view.tokens_seen + self.room)[:, None]
