@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from kvlab.attention.alibi import Alibi
 from kvlab.attention.kernels import OneQuery, one_query_kernel
@@ -194,9 +195,24 @@ class PassSeen:
         real = self._real_rows(first)
         if real is not None:
             weight = real if weight is None else weight * real
+        elif (together := self._expected_sums(first, weight)) is not None:
+            return together
         return self._once(
             ("column_mass", first), lambda: self._statistics().column_sums(first, weight, self._normalizers), weight
         )
+
+    def _expected_sums(self, first: int, weight: Tensor | None) -> Tensor | None:
+        """The sum of `column_mass`, computed with all others that caches of this pass have announced; None if none."""
+        results = self.results
+        if results is None or len(results.row_weights) < 2 or self.has_state:
+            return None
+        given = self.query.new_ones(1, self.num_new - first, dtype=torch.float32) if weight is None else weight
+        place = results.place_of(pad(given[0], (first, 0))) if len(given) == 1 else None
+        if place is None:
+            return None
+        weights = [weight[None] for weight in results.row_weights]
+        sums = self._once("expected_sums", lambda: self._tiles().weighted_sums(0, weights, self._normalizers))
+        return sums[place]
 
     def column_max(self, rows: int | None = None, slots: int | None = None) -> Tensor:
         """Largest attention (B, H, S) a slot gets from any of the group's last `rows` queries (default all).

@@ -5,11 +5,12 @@ Tiles above the diagonal are skipped, no tile is computed twice, and memory is o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from kvlab.attention.alibi import Alibi
 from kvlab.stores.quantized_states import PackedStates, States, products, weighted_sum
@@ -46,15 +47,33 @@ class Tiles:
         `weight` (B or 1, q - first) multiplies each query's. `normalizers` (B, H, G, q) are log-sum-exps from the fused
         kernel; computed first if None. `squared`: sums of squares. With `slots`, only for the first ones: 0 elsewhere.
         """
-        total, group = self._of_slots(), self.query.shape[1] // self.key.shape[1]
-        for rows, columns, mass in self._masses(first, normalizers, slots):
-            share = mass.new_full((1, 1, 1, mass.shape[2]), 1 / group)
-            if weight is not None:
-                share = (weight[:, rows.start - first : rows.stop - first] / group).repeat(1, group)[:, None, None]
-                share = share.to(mass.dtype)
+        return self.weighted_sums(first, [weight], normalizers, squared, slots)[0]
+
+    def weighted_sums(
+        self,
+        first: int,
+        weights: Sequence[Tensor | None],
+        normalizers: Tensor | None,
+        squared: bool = False,
+        slots: int | None = None,
+    ) -> list[Tensor]:
+        """`column_sums` for each of `weights`, of tiles that are computed once.
+
+        Tiles begin at multiples of their height, so that a sum is the same whichever others are computed with it.
+        """
+        group = self.query.shape[1] // self.key.shape[1]
+        start = first - first % self._shape[0] if any(weight is not None for weight in weights) else first
+        whole = [weight if weight is None else pad(weight, (first - start, 0)) for weight in weights]
+        totals = [self._of_slots() for _ in weights]
+        for rows, columns, mass in self._masses(start, normalizers, slots):
             mass = mass.square_() if squared else mass
-            total[..., columns] += share.expand(*mass.shape[:2], -1, -1) @ mass
-        return total[:, :, 0]
+            for total, weight in zip(totals, whole, strict=True):
+                share = mass.new_full((1, 1, 1, mass.shape[2]), 1 / group)
+                if weight is not None:
+                    share = (weight[:, rows.start - start : rows.stop - start] / group).repeat(1, group)[:, None, None]
+                    share = share.to(mass.dtype)
+                total[..., columns] += share.expand(*mass.shape[:2], -1, -1) @ mass
+        return [total[:, :, 0] for total in totals]
 
     def column_max(
         self, first: int, real: Tensor | None, normalizers: Tensor | None, slots: int | None = None

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from kvlab.attention import tiles
 from kvlab.attention.alibi import Alibi
+from kvlab.attention.pass_results import PassResults
 from kvlab.attention.pass_view import PassSeen
+from kvlab.attention.tiles import Tiles
 from tests.cache.layers import draw
 
 BATCH, HEADS, GROUP, SLOTS, DIM = 2, 2, 3, 37, 8
@@ -127,3 +129,19 @@ def test_a_tile_is_all_that_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.column_max()
         seen.column_rms()
     assert max(made) <= 2 * 1500 * (DIM + 1)
+
+
+def test_sums_computed_together_are_those_computed_alone_to_the_last_digit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiles, "TILE", {"cpu": (8, 2**9)})
+    rows, recent = 33, 13
+    weights = torch.cat([torch.zeros(rows - recent), 0.9 ** torch.arange(recent - 1.0, -1.0, -1.0)])
+    asked: list[tuple[int | None, Tensor | None]] = [(None, None), (recent, weights[-recent:])]
+    alone = [a_pass("plain", rows).column_mass(*one) for one in asked]
+    seen = a_pass("plain", rows)
+    seen.results = PassResults()
+    for weight in (torch.ones(rows), weights):
+        seen.results.expect(weight)
+    monkeypatch.setattr(Tiles, "column_sums", lambda *_: pytest.fail("computed alone"))
+    for one, expected in zip(asked, alone, strict=True):
+        assert torch.equal(seen.column_mass(*one), expected)
+    assert seen.results.charged > 0, "the second is taken over"

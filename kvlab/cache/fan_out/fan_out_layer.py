@@ -130,6 +130,10 @@ class FanOutLayer(UnboundedLayer):
             whole = torch.cat(parts)
         else:
             results = PassResults(self.serving.now)
+            for branch in self._active():
+                weights = branch.cache.settings.pipeline.can.score.row_weights
+                if weights is not None and query.shape[2] > 1:
+                    results.expect(weights(query.shape[2], query.device))
             shared = [self._share(branch, query, call, results) for branch in self._active()]
             whole = next((output for output in shared if output is not None), query)
         self.serving.check()

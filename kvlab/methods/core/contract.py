@@ -46,6 +46,8 @@ class Capabilities:
         rehearsed: new slot state after a pass of the rehearsal.
         note: in-place update after a single query; None if `update` must run instead.
         rate: the score (B, H, S) if it can be computed from other slot state, so that slots need not store it.
+        row_weights: weights (q,) float32 of a pass's q queries in the sum of attention that `update` asks for, given q
+            and a device, so that a pass which several caches share computes their sums together.
         decay: factor of its running sum of attention at each query; None if the score is not such a sum.
         counted_state: name of the state that counts the queries that saw a slot, if it can be derived.
 
@@ -91,6 +93,7 @@ class Capabilities:
     rehearsed: Update | None = None
     note: Callable[[Slots, Seen], None] | None = None
     rate: Callable[[Slots], Tensor] | None = None
+    row_weights: Callable[[int, torch.device], Tensor] | None = None
     counted_state: str | None = None
     decay: float | None = None
 
@@ -269,7 +272,15 @@ def capabilities_of(part: Any) -> Capabilities:
 # Attribute names used before `Capabilities`, if they differ.
 _OLD_NAMES = {"counted_state": "counts", "counts_votes": "counts", "reads_logits": "averages"}
 _OF_SCORERS = ("accumulate", "recall", "rehearsed", "note", "rate", "counted_state")
-_NEW = ("in_place", "with_tokenizer", "bounds", "decay", "leaves_room", "by_selector")  # never attributes of parts
+_NEW = (
+    "row_weights",
+    "in_place",
+    "with_tokenizer",
+    "bounds",
+    "decay",
+    "leaves_room",
+    "by_selector",
+)  # never attributes of parts
 
 
 def _from_attributes(part: Any) -> Capabilities:

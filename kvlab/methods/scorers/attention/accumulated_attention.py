@@ -27,7 +27,7 @@ class AccumulatedAttention:
     @property
     def capabilities(self) -> Capabilities:
         """Sums can be updated chunk by chunk and in place."""
-        return Capabilities(accumulate=self.accumulate, note=self.note, decay=self.decay)
+        return Capabilities(accumulate=self.accumulate, note=self.note, row_weights=self.row_weights, decay=self.decay)
 
     def accumulate(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
         return self.update(slots, seen, False)
@@ -42,7 +42,17 @@ class AccumulatedAttention:
         """`score` (B, H, S) float32; rows with weights below 1e-6 are skipped."""
         if self.decay == 1.0:
             return {"score": slots.score + seen.column_mass()}
-        rows = min(seen.num_new, math.ceil(math.log(NEGLIGIBLE) / math.log(self.decay)))
-        age = torch.arange(rows - 1, -1, -1, device=slots.score.device, dtype=torch.float32)
-        mass = seen.column_mass(rows, self.decay**age if rows > 1 else None)
+        rows = self._rows(seen.num_new)
+        weights = self.row_weights(seen.num_new, slots.score.device)[-rows:]
+        mass = seen.column_mass(rows, weights if rows > 1 else None)
         return {"score": slots.score * self.decay**seen.num_new + mass}
+
+    def row_weights(self, queries: int, device: torch.device) -> Tensor:
+        """Weights (queries,) float32: the decay by age, and 0 where that is below 1e-6."""
+        if self.decay == 1.0:
+            return torch.ones(queries, device=device)
+        age = torch.arange(queries - 1, -1, -1, device=device, dtype=torch.float32)
+        return (self.decay**age).masked_fill_(age >= self._rows(queries), 0.0)
+
+    def _rows(self, queries: int) -> int:
+        return min(queries, math.ceil(math.log(NEGLIGIBLE) / math.log(self.decay)))
