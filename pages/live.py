@@ -5,7 +5,8 @@ from __future__ import annotations
 import streamlit as st
 
 from app.base.text import plain
-from app.live.conversation import ask, conversation
+from app.live.conversation import POLL_SECONDS, ask, conversation
+from app.live.present import is_presented, present
 from app.live.sessions import request_of, running_job
 from app.live.start import start_form
 from app.navigation import context_bar
@@ -15,13 +16,9 @@ from kvlab.common.errors import UserError
 
 
 def main() -> None:
-    page.heading(
-        "Live",
-        "Read a text once, then ask questions: the full cache and compressed ones answer side by side, and follow-up "
-        "questions meet what is left of the text. Words are shaded by the **KL** of a lane's prediction from the full "
-        "cache's; the word at which a text leaves the full cache's is underlined.",
-    )
     session = get_param("session") or chosen_value("session")
+    if session is None or not is_presented():
+        heading()
     if session is None:
         start_form()
         return
@@ -34,9 +31,21 @@ def main() -> None:
         return
     remember("session", session)
     context_bar.clicks(lambda place: go_to(**place))
-    conversation(session, request)
+    if is_presented():
+        present(session, POLL_SECONDS)
+    else:
+        conversation(session, request)
     if question := st.chat_input("Ask all lanes", disabled=running_job(session) is not None, key="live-question"):
         ask(session, request, "ask", question)
+
+
+def heading() -> None:
+    page.heading(
+        "Live",
+        "Read a text once, then ask questions: the full cache and compressed ones answer side by side, and follow-up "
+        "questions meet what is left of the text. Words are shaded by the **KL** of a lane's prediction from the full "
+        "cache's; the word at which a text leaves the full cache's is underlined.",
+    )
 
 
 main()

@@ -25,8 +25,13 @@ TEXT = "margin-bottom: auto; white-space: pre-wrap; overflow-wrap: anywhere; lin
 NOTE = "font-size: 0.875rem; opacity: 0.75; margin-top: 0.6rem;"
 
 
-def answers_html(turn: Turn, lanes: Mapping[int, LaneState], theme: Theme, is_written: bool) -> str:
-    """The answers of all lanes to a question, side by side; `is_written` while a job writes them."""
+def answers_html(
+    turn: Turn, lanes: Mapping[int, LaneState], theme: Theme, is_written: bool, focus: int | None = None
+) -> str:
+    """The answers of all lanes to a question, side by side; `is_written` while a job writes them.
+
+    With `focus`, a lane, they are presented: under their labels, and that lane outlined and wider.
+    """
     cells, reference = [], reference_name(lanes)
     for lane, state in sorted(lanes.items()):
         answer = turn.answers.get(lane, Answer())
@@ -35,8 +40,13 @@ def answers_html(turn: Turn, lanes: Mapping[int, LaneState], theme: Theme, is_wr
         label = f'tabindex="0" role="group" aria-label="Answer of {escape(state.label)}"'  # scrolled by keys too
         words = answer_html(answer, theme, is_written, reference)
         text = f'<div style="{style}" {label}><div style="{TEXT}">{words}</div></div>'
-        cells.append(f'<div style="{CELL}">{text}<div style="{NOTE}">{note}</div></div>')
-    return f'<div style="{GRID}">{"".join(cells)}</div>'
+        head = "" if focus is None else f'<div class="kv-present-label">{escape(state.label)}</div>'
+        kind = "answer in-focus" if lane == focus else "answer"
+        cells.append(f'<div class="{kind}" style="{CELL}">{head}{text}<div style="{NOTE}">{note}</div></div>')
+    if focus is None:
+        return f'<div style="{GRID}">{"".join(cells)}</div>'
+    widths = " ".join("minmax(0, 1.5fr)" if lane == focus else "minmax(0, 1fr)" for lane in sorted(lanes))
+    return f'<div class="kv-present" style="{GRID} grid-template-columns: {widths};">{"".join(cells)}</div>'
 
 
 def reference_name(lanes: Mapping[int, LaneState]) -> str:

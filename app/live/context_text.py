@@ -26,6 +26,7 @@ from kvlab.live.transcript import Transcript
 from kvlab.report.views import Cue, TokenClass
 from kvlab.requests.live_session import LiveRequest
 
+SENT = "live-sent-texts"
 TEXT = "live-canvas"  # key of the text in which words are chosen
 CUES: tuple[Cue, ...] = ("strike", "dashed", "faint", "fill", "fill", "fill", "fill")
 
@@ -42,7 +43,7 @@ def what_is_left(session: str, request: LiveRequest, transcript: Transcript, is_
     number = int(one_of("Lane", labels, key=LANE, on_change=partial(share_lane, transcript)))
     chosen, words = known[number], chosen_words(transcript)
     tokentext(
-        SentTexts(transcript.texts), codes_of(chosen), held_classes(), identity=f"{session}/{chosen.label}",
+        _sent(transcript.texts), codes_of(chosen), held_classes(), identity=f"{session}/{chosen.label}",
         key=TEXT, notes=merge_notes(chosen, transcript.texts),
         chosen=words, on_chosen=partial(remember_words, transcript),
         title=f"{chosen.label}: share of layers and heads that hold each token", has_menu=not is_busy,
@@ -53,6 +54,14 @@ def what_is_left(session: str, request: LiveRequest, transcript: Transcript, is_
     word_heads(session, request, transcript, number, heads, is_busy)
     if not is_busy:
         recorded_links(transcript, number, words, head_in_focus(heads, words and words[1]))
+
+
+def _sent(texts: list[str]) -> SentTexts:
+    """The texts as sent to the browser, which are hashed once for a session."""
+    known: tuple[list[str], SentTexts] | None = st.session_state.get(SENT)
+    if known is None or known[0] is not texts:
+        known = st.session_state[SENT] = texts, SentTexts(texts)
+    return known[1]
 
 
 def remember_words(transcript: Transcript) -> None:

@@ -12,17 +12,18 @@ from app.live.answers import answers_html
 from app.live.changes import NEW_TOKENS, change_lane, change_question, sampling
 from app.live.context_text import what_is_left
 from app.live.keep import keep_lane
+from app.live.present import PRESENT, YES
 from app.live.record import record_comparison
 from app.live.replay import replay_section
 from app.live.sessions import act, last_failure, running_job, transcript_of
 from app.navigation.selection import runs_root
-from app.session.url_state import forget, in_url
+from app.session.url_state import forget, in_url, set_param
 from kvlab import jobs
 from kvlab.common.formatting import format_bytes
 from kvlab.live.transcript import Transcript
 from kvlab.requests.live_session import Action, LiveRequest
 
-POLL_SECONDS = 0.25
+POLL_SECONDS, CONTEXT_SECONDS = 0.15, 0.75  # answers, and what is left of the context
 
 
 def conversation(session: str, request: LiveRequest) -> None:
@@ -34,29 +35,38 @@ def conversation(session: str, request: LiveRequest) -> None:
         st.info(plain(note), icon=":material/info:")
     if transcript.is_read:
         meters(session, request, transcript, is_busy=job is not None)
+    if transcript.is_read:
+        if job is None:
+            what_is_left(session, request, transcript, is_busy=False)
+        else:
+            st.fragment(_follow_context, run_every=CONTEXT_SECONDS)(session, request)
     if job is None:
         said(session, request, transcript, None)
     else:
-        st.fragment(_follow, run_every=POLL_SECONDS)(session, request)
+        st.fragment(_follow, run_every=POLL_SECONDS)(session, request, transcript.is_read)
     if transcript.is_read:
         controls(session, request, transcript, job)
 
 
-def _follow(session: str, request: LiveRequest) -> None:
-    """Draw what the job has said so far; little is drawn again, as this runs several times per second."""
-    job = running_job(session)
-    if job is None:
+def _follow(session: str, request: LiveRequest, is_read: bool) -> None:
+    """Draw what the job has written so far; little is drawn again, as this runs several times per second."""
+    job, transcript = running_job(session), transcript_of(session)
+    if job is None or transcript.is_read != is_read:
         st.rerun()
-    said(session, request, transcript_of(session), job)
+    said(session, request, transcript, job)
+
+
+def _follow_context(session: str, request: LiveRequest) -> None:
+    """Draw what is left of the context, less often than the answers, because it takes longer."""
+    what_is_left(session, request, transcript_of(session), is_busy=True)
 
 
 def said(session: str, request: LiveRequest, transcript: Transcript, job: jobs.JobStatus | None) -> None:
-    """The context as each lane holds it, and questions with their answers."""
+    """Questions with their answers."""
     if not transcript.is_read:
         reading = "The context is read and compressed in every lane …"
         waiting(job, "The prefixes are opened and verified …" if request.prefixes else reading)
         return
-    what_is_left(session, request, transcript, is_busy=job is not None)
     for number, turn in enumerate(transcript.turns):
         with st.chat_message("user"), st.container(horizontal=True, gap="small", vertical_alignment="center"):
             st.text(turn.question, width="stretch")
@@ -118,6 +128,9 @@ def controls(session: str, request: LiveRequest, transcript: Transcript, job: jo
         help_text = "Runs the lanes on context and last question as one recorded prompt, for every other page."
         if permission.button("Record a comparison", why_no_comparison(last), help=help_text, key="live-compare"):
             record_comparison(session, request, transcript, last)
+        if st.button("Present", help="The running session in large type, led by keys", key="live-present-now"):
+            set_param(PRESENT, YES)
+            st.rerun()
         if st.button("New session", key="live-new"):
             forget("session")
             st.rerun()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 import streamlit as st
@@ -40,10 +41,15 @@ _component = st.components.v2.component(
 )
 
 
-def page_keys(run: Run | None = None, *, steps: bool = True, more: Keys = ()) -> None:
-    """A small button that lists the keys; with `run`, j and k go through its heads."""
+def page_keys(
+    run: Run | None = None, *, steps: bool = True, more: Keys = (), targets: Mapping[str, str] | None = None
+) -> None:
+    """A small button that lists the keys; with `run`, j and k go through its heads.
+
+    `targets` are by key the selectors of a field that gets the focus or of a button that is clicked; `more` lists them.
+    """
     listed = (STEP_KEYS if steps else ()) + (HEAD_KEYS if run else ()) + more + HELP_KEYS
-    data = {"keys": [list(pair) for pair in listed], "heads": run is not None}
+    data = {"keys": [list(pair) for pair in listed], "heads": run is not None, "targets": dict(targets or {})}
     with context_bar.row(), st.container(key="context-keys", width="content"):
         _component(key=KEY, data=data, on_turned_change=partial(_turned, run))
     if run and _turn(run):  # the next request interrupted the callback, which is not called again

@@ -296,3 +296,22 @@ def test_words_are_shaded_by_their_kl_and_escaped() -> None:
     assert answer_note(blank, is_written=True) == "1 token · only white space · writing"
     assert answer_note(blank, is_written=False) == "1 token · only white space · interrupted"
     assert "▍" not in answer_html(blank, "dark", is_written=False)
+
+
+def test_a_session_is_presented_in_large_type_led_by_keys(runs_root: Path, open_page: Open) -> None:
+    page = open_page("live", session=talked(runs_root), present="yes")
+    words = told(page)
+    assert "Is it &lt;i&gt;?" in words and "What is left of the text" not in [header.value for header in page.header]
+    focus = '<div class="answer in-focus"'
+    assert "h2o 20 %" in words.partition(focus)[2].partition('<div class="answer"')[0], (
+        "the first beside the full cache"
+    )
+    page = page.button(key="live-next-lane").click().run()
+    assert "full 100 %" in told(page).partition(focus)[2].partition('<div class="answer"')[0]
+    assert page.button(key="live-present-stop").disabled
+    page = page.chat_input[0].set_value("And why?").run()
+    assert the_job(runs_root).question == "And why?"
+    page = page.button(key="live-present-stop").click().run()
+    assert jobs.list_jobs(runs_root)[0].state == "cancelled"
+    page = page.button(key="live-present-leave").click().run()
+    assert "present" not in page.query_params and page.button(key="live-present-now")

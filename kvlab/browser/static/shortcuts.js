@@ -1,7 +1,7 @@
 // Built by `make browser`. Do not edit: change the sources in kvlab/browser and build again.
 // Sources: src/components/shortcuts.js src/dom.js src/head-turns.js src/keyboard.js src/mount.js
-// SHA-256 of the sources: 56f539481b05c70db76101b2d272156333f1c4c67a4da15f94462d2e9fa78850
-// SHA-256 of the code: 0920516c836f64c6adeccb50c8c9bd73141ee4342839ea58697162961aae55c6
+// SHA-256 of the sources: 1aecc5e9568374e18e08542e6bc1d5578f4fd14ebd778248ef3d4919788c7697
+// SHA-256 of the code: bcbb8b3432a71afd307d7cc609df081eac02eeb6f93600c516e703a6e0675e8d
 // src/dom.js
 function find(root, selector) {
   const node = root.querySelector(selector);
@@ -118,6 +118,20 @@ var Shortcuts = class {
     if (!data.heads) turns.sum = turns.reported;
     else if (turns.sum !== turns.reported) this.report();
   }
+  /**
+   * Goes to the field or clicks the button of a key; whether there is one on the page.
+   * @param {string} key
+   */
+  use(key) {
+    const selector = this.data.targets?.[key];
+    const target = selector ? (
+      /** @type {HTMLElement | null} */
+      document.querySelector(selector)
+    ) : null;
+    if (target && isTextInput(target)) target.focus();
+    else target?.click();
+    return target !== null;
+  }
   report() {
     turns.reported = turns.sum;
     this.component.setStateValue("turned", turns.sum);
@@ -126,6 +140,7 @@ var Shortcuts = class {
 document.addEventListener("keydown", (event) => {
   if (isTextInput(keyTarget(event)) || hasModifier(event)) return;
   if (event.key === "?" && shown) shown.toggle();
+  else if (shown?.use(event.key)) event.preventDefault();
   else if (turns.press(event.key, shown?.data.heads)) shown?.report();
   else return;
   event.preventDefault();

@@ -4,7 +4,10 @@ import { HeadTurns } from "../head-turns.js";
 import { hasModifier, isTextInput, keyTarget } from "../keyboard.js";
 import { mount } from "../mount.js";
 
-/** @typedef {{ keys: [string, string][], heads: boolean }} Data keys with their meanings, and whether j and k turn heads */
+/**
+ * Keys with their meanings, whether j and k turn heads, and by key the selector of a field to go to or of a button to click.
+ * @typedef {{ keys: [string, string][], heads: boolean, targets?: Record<string, string> }} Data
+ */
 
 const turns = new HeadTurns();
 /** @type {Shortcuts | null} */
@@ -47,6 +50,18 @@ class Shortcuts {
     else if (turns.sum !== turns.reported) this.report();
   }
 
+  /**
+   * Goes to the field or clicks the button of a key; whether there is one on the page.
+   * @param {string} key
+   */
+  use(key) {
+    const selector = this.data.targets?.[key];
+    const target = selector ? /** @type {HTMLElement | null} */ (document.querySelector(selector)) : null;
+    if (target && isTextInput(target)) target.focus();
+    else target?.click();
+    return target !== null;
+  }
+
   report() {
     turns.reported = turns.sum;
     this.component.setStateValue("turned", turns.sum);
@@ -56,6 +71,7 @@ class Shortcuts {
 document.addEventListener("keydown", (event) => {
   if (isTextInput(keyTarget(event)) || hasModifier(event)) return;
   if (event.key === "?" && shown) shown.toggle();
+  else if (shown?.use(event.key)) event.preventDefault();
   else if (turns.press(event.key, shown?.data.heads)) shown?.report();
   else return;
   event.preventDefault();
