@@ -15,7 +15,7 @@ from app.live.keep import keep_lane
 from app.live.present import PRESENT, YES
 from app.live.record import record_comparison
 from app.live.replay import replay_section
-from app.live.sessions import act, last_failure, running_job, transcript_of
+from app.live.sessions import act, last_failure, running_job, transcript_of, waiting
 from app.navigation.selection import runs_root
 from app.session.url_state import forget, in_url, set_param
 from kvlab import jobs
@@ -76,13 +76,6 @@ def said(session: str, request: LiveRequest, transcript: Transcript, job: jobs.J
         st.html(answers_html(turn, transcript.lanes, page_theme(), is_written))
     if job is not None and (not transcript.turns or not transcript.turns[-1].answers):
         waiting(job, "The question is read …" if transcript.turns else "The worker is at work …")
-
-
-def waiting(job: jobs.JobStatus | None, words: str) -> None:
-    """What the session waits for: another job of the queue, or its own."""
-    if job is not None and job.position is not None:
-        words = f"Waiting: number {job.position} in the queue."
-    st.caption(words)
 
 
 def meters(session: str, request: LiveRequest, transcript: Transcript, is_busy: bool) -> None:

@@ -12,7 +12,7 @@ from app.base.theme import theme as page_theme
 from app.base.widgets import attempt
 from app.live.answers import answers_html
 from app.live.cursor import LANE
-from app.live.sessions import running_job, transcript_of
+from app.live.sessions import running_job, transcript_of, waiting
 from app.navigation.selection import runs_root
 from app.navigation.shortcuts import page_keys
 from app.session.url_state import get_param, set_page_param, set_param, url_number
@@ -59,9 +59,12 @@ def present(session: str, poll_seconds: float) -> None:
 
 def _follow(session: str) -> None:
     """Draw what the job has written so far."""
-    if running_job(session) is None:
+    job = running_job(session)
+    if job is None:
         st.rerun()
     last_answers(transcript_of(session), is_written=True)
+    if job.position is not None:
+        waiting(job, "")
 
 
 def last_answers(transcript: Transcript, is_written: bool) -> None:

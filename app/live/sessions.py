@@ -90,6 +90,13 @@ def running_job(session: str) -> jobs.JobStatus | None:
     return None
 
 
+def waiting(job: jobs.JobStatus | None, words: str) -> None:
+    """What the session waits for: another job of the queue, or its own."""
+    if job is not None and job.position is not None:
+        words = f"Waiting: number {job.position} in the queue."
+    st.caption(words)
+
+
 def last_failure(session: str) -> str:
     """Why the session's last job failed; empty if it did not."""
     known = st.session_state.get(LAST_JOB)

@@ -1,7 +1,7 @@
 // Built by `make browser`. Do not edit: change the sources in kvlab/browser and build again.
 // Sources: src/components/shortcuts.js src/dom.js src/head-turns.js src/keyboard.js src/mount.js
-// SHA-256 of the sources: 1aecc5e9568374e18e08542e6bc1d5578f4fd14ebd778248ef3d4919788c7697
-// SHA-256 of the code: bcbb8b3432a71afd307d7cc609df081eac02eeb6f93600c516e703a6e0675e8d
+// SHA-256 of the sources: 1061e8f760a33bda7f3097078adc01bc822340c85ad57fc0250a0fde40a17996
+// SHA-256 of the code: 942b6a12a8ca41df0f8aca3bd79128ce4a43e98e0716374ed90148361ebd1105
 // src/dom.js
 function find(root, selector) {
   const node = root.querySelector(selector);
@@ -138,7 +138,9 @@ var Shortcuts = class {
   }
 };
 document.addEventListener("keydown", (event) => {
-  if (isTextInput(keyTarget(event)) || hasModifier(event)) return;
+  const target = keyTarget(event);
+  if (event.key === "Escape" && shown?.data.targets && isTextInput(target)) target.blur();
+  if (isTextInput(target) || hasModifier(event)) return;
   if (event.key === "?" && shown) shown.toggle();
   else if (shown?.use(event.key)) event.preventDefault();
   else if (turns.press(event.key, shown?.data.heads)) shown?.report();

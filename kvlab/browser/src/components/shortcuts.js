@@ -69,7 +69,9 @@ class Shortcuts {
 }
 
 document.addEventListener("keydown", (event) => {
-  if (isTextInput(keyTarget(event)) || hasModifier(event)) return;
+  const target = keyTarget(event);
+  if (event.key === "Escape" && shown?.data.targets && isTextInput(target)) target.blur(); // so that keys act again
+  if (isTextInput(target) || hasModifier(event)) return;
   if (event.key === "?" && shown) shown.toggle();
   else if (shown?.use(event.key)) event.preventDefault();
   else if (turns.press(event.key, shown?.data.heads)) shown?.report();
