@@ -220,7 +220,7 @@ def test_chosen_words_are_kept_and_dropped_in_one_lane(runs_root: Path, open_pag
         jobs.cancel(runs_root, job.job_id)
     told(open_page("live", session="one", token="2").button(key="live-merge").click().run())
     (job,) = jobs.list_jobs(runs_root, open_only=True)
-    assert jobs.request_of(runs_root, job.job_id).choice == edit_tokens(kept, "merge", [2])
+    assert getattr(jobs.request_of(runs_root, job.job_id), "choice", None) == edit_tokens(kept, "merge", [2])
 
 
 def test_a_lane_that_is_compressed_again_stays_in_view(runs_root: Path, open_page: Open) -> None:
@@ -315,3 +315,22 @@ def test_a_session_is_presented_in_large_type_led_by_keys(runs_root: Path, open_
     assert jobs.list_jobs(runs_root)[0].state == "cancelled"
     page = page.button(key="live-present-leave").click().run()
     assert "present" not in page.query_params and page.button(key="live-present-now")
+
+
+def test_a_session_and_the_wall_of_its_recording_share_run_and_word(synthetic_runs: Path, open_page: Open) -> None:
+    runs = ["newer-full-100pc-0", "newer-h2o-25pc-0"]
+    talked(synthetic_runs)
+    append_event(synthetic_runs, "one", {"kind": "recorded", "comparison": "newer", "runs": runs})
+    page = open_page("live", session="one", token="1")
+    links = [one.proto for one in page.get("page_link") if "wall" in one.proto.page]
+    assert any(f"run={runs[1]}" in one.query_string and "token=1" in one.query_string for one in links)
+    page.query_params["run"], page.query_params["token"] = runs[1], "2"
+    page = page.switch_page("../pages/wall.py").run()
+    assert not page.exception
+    page.query_params.clear()
+    page = page.switch_page("../pages/live.py").run()
+    assert "“c” (token 2)" in told(page)
+    assert page.session_state["lane"] == "1"
+    page.query_params.clear()
+    page = page.switch_page("../pages/wall.py").run()
+    assert {name: "".join(page.query_params[name]) for name in ("run", "token")} == {"run": runs[1], "token": "2"}
