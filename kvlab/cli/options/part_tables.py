@@ -14,6 +14,8 @@ from kvlab.common.atomic_write import replace_text
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import in_range
 from kvlab.requests.compare import FULL
+from kvlab.requests.method_spec import format_spec
+from kvlab.tasks.sample import current_difficulty
 
 Kind = Literal["scores", "parts", "order", "places", "deaths", "reach"]
 BY: dict[str, tuple[str, ...]] = {"parts": ("kind",), "order": ("order",), "places": ("kind", "third")}
@@ -56,9 +58,24 @@ def as_table(frame: pd.DataFrame, kind: Kind) -> Table:
     return _reach(frame) if kind == "reach" else _parts(frame, BY[kind])
 
 
+def task_names(frame: pd.DataFrame) -> list[str]:
+    """Each line's task with the parameters that differ between lines of that task, such as `instructions:place=end`."""
+    known = {text: current_difficulty(text) for text in frame["difficulty"].unique()}
+    tasks = frame.groupby("task")["difficulty"].unique()
+    names = []
+    for task, text in zip(frame["task"], frame["difficulty"], strict=True):
+        others = [known[other] for other in tasks[task]]
+        differing = {
+            name: value for name, value in known[text].items() if any(one.get(name) != value for one in others)
+        }
+        names.append(format_spec(str(task), differing))
+    return names
+
+
 def _parts(frame: pd.DataFrame, by: tuple[str, ...]) -> Table:
     table = Table("task", *by, "method", "budget", "n", "score (95 %)", "held", "unreachable", "", box=SIMPLE_HEAD)
-    for _, group in frame.groupby(["task", "difficulty", "length", *by], sort=False, dropna=False):
+    frame = frame.assign(task=task_names(frame)).sort_values(by[0], kind="stable")
+    for _, group in frame.groupby([*by[:1], "task", "difficulty", "length", *by[1:]], sort=False, dropna=False):
         for line in group.to_dict("records"):
             note = "" if line["informative"] else "not informative"
             if line["method"] == FULL.method and pd.notna(line["unasked"]):
@@ -76,7 +93,7 @@ def _parts(frame: pd.DataFrame, by: tuple[str, ...]) -> Table:
 
 def _deaths(frame: pd.DataFrame) -> Table:
     table = Table("task", "part", "method", "full cache", "dies at", "score there", box=SIMPLE_HEAD)
-    for line in frame.to_dict("records"):
+    for line in frame.assign(task=task_names(frame)).to_dict("records"):
         there = "" if pd.isna(line["score"]) else f"{line['score']:.2f}"
         table.add_row(line["task"], line["kind"], line["arm"], f"{line['full']:.2f}", line["dies_at"] or "lives", there)
     table.caption = "dies at: the largest budget from which on the score is below half of the full cache's"
@@ -86,6 +103,7 @@ def _deaths(frame: pd.DataFrame) -> Table:
 def _reach(frame: pd.DataFrame) -> Table:
     columns = ("task", "method", "budget", "n", "score (95 %)", "own slot", "unreachable", "consensus", "loss", "")
     table = Table(*columns, box=SIMPLE_HEAD)
+    frame = frame.assign(task=task_names(frame))
     for _, group in frame.groupby(["task", "difficulty", "length", "arm"], sort=False, dropna=False):
         for line in group.to_dict("records"):
             loss = "" if pd.isna(line["loss"]) else f"{line['loss']:+.3f}"
