@@ -96,7 +96,7 @@ MAY_IMPORT = {
     "serving": {"analysis", "model_info", "planning", "trace"},
     "stores": set(),
     "sweep": {"engine", "evaluate", "models"},
-    "tasks": {"models"},
+    "tasks": {"documents", "models"},
     "trace": {"model_info"},
 }
 SHARED = {"common", "requests", "plugins", "server"}  # what a request is, and what no room can do without

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import streamlit as st
+from pydantic import JsonValue
 from streamlit.delta_generator import DeltaGenerator
 
 from app.base import permission
@@ -124,7 +125,7 @@ def evaluation_form(rows: pd.DataFrame, purpose: Purpose = QUALITY) -> None:
 
 def tasks_section(
     listed: TaskList, purpose: Purpose
-) -> tuple[dict[str, dict[str, int]], str, FileChoice | None, DeltaGenerator]:
+) -> tuple[dict[str, dict[str, JsonValue]], str, FileChoice | None, DeltaGenerator]:
     """The tasks with their difficulty, the files, the upload, and the place for what is known of the tasks."""
     st.header("Tasks")
     known = {task.name: task for task in listed.tasks}
@@ -167,19 +168,25 @@ def _uploaded(listed: TaskList, purpose: Purpose) -> FileChoice | None:
     return choice
 
 
-def _difficulty(tasks: list[TaskEntry]) -> dict[str, dict[str, int]]:
+def _difficulty(tasks: list[TaskEntry]) -> dict[str, dict[str, JsonValue]]:
     """The parameters that differ from each task's defaults."""
-    changed: dict[str, dict[str, int]] = {}
+    changed: dict[str, dict[str, JsonValue]] = {}
     with st.expander("Difficulty", **in_url("difficulty")):
         columns = st.columns(3)
-        fields = [(task.name, name, value) for task in tasks for name, value in task.parameters.items()]
+        fields = [(task, name, value) for task in tasks for name, value in task.parameters.items()]
         for number, (task, name, value) in enumerate(fields):
             with columns[number % 3]:
-                label = f"{task}: {name}".replace("_", " ")
-                typed = int(st.number_input(label, 1, 10**6, value, **in_url(f"{task}.{name}")))
+                typed = _typed(task, name, value)
             if typed != value:
-                changed.setdefault(task, {})[name] = typed
+                changed.setdefault(task.name, {})[name] = typed
     return changed
+
+
+def _typed(task: TaskEntry, name: str, value: int | str) -> JsonValue:
+    label, key = f"{task.name}: {name}".replace("_", " "), in_url(f"{task.name}.{name}")
+    if words := task.choices.get(name):
+        return st.selectbox(label, words, words.index(str(value)), **key)
+    return int(st.number_input(label, 1, 10**6, int(value), **key))
 
 
 def abilities_of(request: EvalRequest, listed: TaskList, rows: pd.DataFrame) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 from kvlab.bench.competitors import Contender, Load, SlotContender
@@ -105,6 +106,8 @@ def time_and_rate(
     rate = replace(row, figure=rate_figure, unit="tokens/s")
     if not outcome.samples:
         return [row, rate]
+    if outcome.joules:
+        row = replace(row, joules=fmean(outcome.joules))
     took, rates = spread(outcome.samples), spread([tokens / seconds for seconds in outcome.samples])
     ratio = took.median / full.median if full else None
     return [

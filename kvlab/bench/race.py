@@ -13,6 +13,7 @@ import torch
 from kvlab.bench.device import free_bytes, seconds_of
 from kvlab.bench.rows import Status
 from kvlab.common.errors import is_out_of_memory
+from kvlab.engine.energy import Meter, energy_counter
 from kvlab.engine.out_of_memory import release_memory
 
 RESIDENT_SHARE = 0.8
@@ -58,6 +59,7 @@ class Outcome:
     status: Status = "ok"
     note: str = ""
     processor: list[float] = field(default_factory=list)
+    joules: list[float] = field(default_factory=list)  # per step of each repeat; empty without a counter
 
 
 def race(
@@ -101,9 +103,11 @@ def _turn(racer: Racer, outcome: Outcome, device: torch.device, steps: int, warm
                 for _ in range(warmup + racer.warmup):
                     racer.step()
                 outcome.live_bytes = racer.live_bytes
-            before = time.process_time()
+            meter, before = Meter(energy_counter(device)), time.process_time()
             seconds = seconds_of(lambda: _several(racer, steps), device)
             outcome.processor.append((time.process_time() - before) / steps)
+            if (spent := meter.joules()) is not None:
+                outcome.joules.append(spent / steps)
         outcome.samples.append(seconds / steps)
         outcome.note = getattr(racer, "remark", "")
     except Exception as error:

@@ -21,8 +21,9 @@ class Row:
     """A figure of one method at one batch and context.
 
     `bound` is the device's limit in `unit`, `fraction_of_bound` the share of it that was reached (at most 1).
-    `ratio_to_full` is this figure over that of the best full cache, which `is_full` marks. `asked_context` is the
-    context before `shorten`.
+    `ratio_to_full` is this figure over that of the best full cache, which `is_full` marks. `joules` is the device's
+    energy of one step or prompt, mean of all that were timed, where it has a counter; `energy` names the counter or why
+    there is none. `asked_context` is the context before `shorten`.
     """
 
     mode: str
@@ -42,6 +43,7 @@ class Row:
     bound: float | None = None
     fraction_of_bound: float | None = None
     ratio_to_full: float | None = None
+    joules: float | None = None
     is_full: bool = False
     status: Status = "ok"
     note: str = ""
@@ -53,6 +55,7 @@ class Row:
     compress_every: int = 1
     dtype: str = ""
     device: str = ""
+    energy: str = ""
     versions: str = "{}"
     timestamp: str = ""
 

@@ -85,9 +85,13 @@ def measurement_tables(rows: Sequence[Row]) -> list[Table]:
 
 
 def _measurements(rows: Sequence[Row]) -> Table:
-    columns = ("figure", "method", "kept", "batch", "tokens", "measured", "± IQR", "bound", "of bound", "x full", "")
+    counted = any(row.joules is not None for row in rows)
+    columns = (
+        "figure", "method", "kept", "batch", "tokens", "measured", "± IQR", "bound", "of bound", "x full",
+        *(["J", "J/token"] if counted else []), "",
+    )  # fmt: skip
     table = Table(*columns, box=SIMPLE_HEAD)
-    for name in columns[3:10]:
+    for name in columns[3:-1]:
         table.columns[columns.index(name)].justify = "right"
     for row in rows:
         table.add_row(
@@ -101,9 +105,18 @@ def _measurements(rows: Sequence[Row]) -> Table:
             number(row.bound, row.unit),
             MISSING if row.fraction_of_bound is None else f"{100 * row.fraction_of_bound:.0f} %",
             MISSING if row.ratio_to_full is None else f"{row.ratio_to_full:.3g}",
+            *(_joules(row) if counted else ()),
             row.note if row.status == "ok" else f"{row.status}: {row.note}",
         )
     return table
+
+
+def _joules(row: Row) -> tuple[str, str]:
+    """Joules of a step or prompt, and of each of its tokens."""
+    if row.joules is None:
+        return MISSING, MISSING
+    tokens = row.batch * (row.context if row.mode == "prefill" else 1)
+    return plain(row.joules), plain(row.joules / max(tokens, 1))
 
 
 def paper_table(rows: Sequence[Row], preset: str) -> Table | None:

@@ -17,7 +17,8 @@ class TaskEntry(BaseModel):
 
     name: str
     summary: str = ""
-    parameters: dict[str, int] = {}
+    parameters: dict[str, int | str] = {}
+    choices: dict[str, tuple[str, ...]] = {}  # the words of parameters that are words
     lengths: tuple[int, ...] = ()
     uses_depth: bool = False
 

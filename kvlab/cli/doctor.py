@@ -91,7 +91,7 @@ def _machine() -> dict[str, str]:
         "chromium (image export)": shutil.which("chromium") or shutil.which("google-chrome") or "not found",
         "mps": "yes" if torch.backends.mps.is_available() else "no",
     }
-    return found | _gpus() | {"fused kernels": _fused_kernels(), "decisions on a CPU": _on_the_cpu()}
+    return found | _gpus() | _energy() | {"fused kernels": _fused_kernels(), "decisions on a CPU": _on_the_cpu()}
 
 
 def _plugins() -> dict[str, str]:
@@ -119,6 +119,16 @@ def _gpus() -> dict[str, str]:
             f"sm_{major}{minor}, {kib:.0f} KiB shared memory"
         )
     return found or {"cuda": "no"}
+
+
+def _energy() -> dict[str, str]:
+    """The energy counter of every device, or why there is none."""
+    import torch
+
+    from kvlab.engine.energy import energy_counter, words
+
+    devices = [torch.device("cpu"), *(torch.device("cuda", index) for index in range(torch.cuda.device_count()))]
+    return {f"energy counter, {device}": words(energy_counter(device)) for device in devices}
 
 
 def _fused_kernels() -> str:

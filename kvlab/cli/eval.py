@@ -9,12 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from kvlab.cli.options.model import ModelOptions, thinking_of
+from kvlab.cli.options.part_tables import as_table, frame_of
 from kvlab.cli.options.plan_check import Force, check_fits
 from kvlab.cli.options.signature import grouped
-from kvlab.cli.options.tables import print_summary
+from kvlab.cli.options.tables import SUMMARY_WIDTH, print_summary, print_wide
 from kvlab.common.errors import UserError
 from kvlab.common.terminal import standard_error
 from kvlab.evaluate.request import EvalJob, EvalRequest
+from kvlab.requests.compare import MethodChoice
 
 DEFAULT_TASKS = "needle,needle_multikey,key_value,few_shot"
 DEFAULT_METHODS = "streaming-llm,h2o,snapkv,keepkv"
@@ -66,7 +68,11 @@ def evaluate(
     *,
     loading: ModelOptions,
     preset: Annotated[
-        str, typer.Option(help="reproduce a paper's table from files in --data DIR, such as keepkv-table2")
+        str,
+        typer.Option(
+            help="reasoning: methods that compress while generating, on traced answers, --budgets in slots; or "
+            "reproduce a paper's table from files in --data DIR, such as keepkv-table2"
+        ),
     ] = "",
     table: Annotated[Path | None, typer.Option(help="write the scores to FILE.md or FILE.tex, with intervals")] = None,
     figure: Annotated[
@@ -77,7 +83,7 @@ def evaluate(
 ) -> None:
     """Score compressed caches against the full cache on the same prompts."""
     # Imported here so that `kvlab --help` does not wait for torch.
-    from kvlab.evaluate import request_parser
+    from kvlab.evaluate import reasoning_preset, request_parser
     from kvlab.evaluate.data_check import check_tasks
     from kvlab.evaluate.harness import evaluate as run
     from kvlab.evaluate.progress import shown_progress
@@ -94,7 +100,7 @@ def evaluate(
         "style": style,
         **asdict(loading),
     }
-    if preset:
+    if preset and preset != reasoning_preset.NAME:
         from kvlab.cli.paper_table import run_paper_table
 
         _check_defaults(preset, tasks=tasks == DEFAULT_TASKS, budgets=budgets == DEFAULT_BUDGETS, forced=not forced)
@@ -115,6 +121,18 @@ def evaluate(
         )
         return
     _check_outputs(out, table, figure)
+    errors = standard_error()
+    choices: tuple[MethodChoice, ...] = ()
+    if preset:
+        tasks = reasoning_preset.TASKS if tasks == DEFAULT_TASKS else tasks
+        named, notes = (
+            reasoning_preset.reasoning_methods(loading.model) if methods == DEFAULT_METHODS else (methods, [])
+        )
+        choices = reasoning_preset.reasoning_choices(
+            named, reasoning_preset.SLOTS if budgets == DEFAULT_BUDGETS else budgets
+        )
+        for note in notes:
+            errors.print(note)
     request = request_from(
         tasks=tasks,
         data=data,
@@ -127,7 +145,7 @@ def evaluate(
         forced=forced,
         **fields,
     )
-    errors = standard_error()
+    request = request.model_copy(update={"choices": choices}) if choices else request
     if note := spec.unused_byte_budgets(methods, budgets):
         errors.print(note)
     if not force:
@@ -142,6 +160,8 @@ def evaluate(
     for note in result.notes:
         errors.print(note)
     print_summary(result.rows, result.notes, out, as_json, bool(request.depths))
+    if preset and not as_json:
+        print_wide(as_table(frame_of(result.rows, "reasoning"), "reasoning"), SUMMARY_WIDTH)
 
 
 def request_from(*, data: list[str] | None, new_tokens: int | None, **options: Any) -> EvalRequest:

@@ -48,6 +48,7 @@ def tasks(
                 "name": name,
                 "summary": task.summary,
                 "parameters": task.parameters,
+                "choices": task.choices,
                 "lengths": task.lengths,
                 "uses_depth": task.uses_depth,
             }
@@ -58,7 +59,8 @@ def tasks(
         return
     table = Table("task", "what it tests", "parameters", "lengths")
     for name, task in TASKS.items():
-        takes = ", ".join(f"{key}={value}" for key, value in task.parameters.items())
+        words = {name: f" ({', '.join(choices)})" for name, choices in task.choices.items()}
+        takes = ", ".join(f"{key}={value}{words.get(key, '')}" for key, value in task.parameters.items())
         table.add_row(name, task.summary, takes, ", ".join(f"{length:,}" for length in task.lengths))
     print_wide(table)
     files = Table("format of --data", "what it reads", "options, as FORMAT=FILE:name=value", show_lines=False)

@@ -45,7 +45,7 @@ class ActiveRun:
     own: OwnText
     forced: list[Tensor] = field(default_factory=list)
     settled: CompressedCache | None = None
-    prompt_seconds: dict[str, Any] = field(default_factory=dict)
+    measured: dict[str, Any] = field(default_factory=dict)  # fields of the record
 
     @property
     def label(self) -> str:
@@ -62,7 +62,7 @@ class ActiveRun:
     def note_prompt(self, seconds: float) -> None:
         """Note what the prompt would take alone, recording left out: `seconds` with it."""
         settings, recording = self.cache.settings, self.observers
-        self.prompt_seconds = {
+        self.measured = {
             "seconds_prefill": max(seconds - recording.seconds, 0.0),
             "seconds_compress": max(settings.prefill_compress_seconds - recording.decision_seconds, 0.0),
             "seconds_rehearse": settings.second_pass_seconds if settings.second_pass is not None else None,
@@ -84,7 +84,7 @@ class ActiveRun:
         if self.recorder is not None:
             self.recorder.write_arrays()
         free_text = self._write_own()
-        self.writer.finish("complete", free_text=free_text, **self.prompt_seconds)
+        self.writer.finish("complete", free_text=free_text, **self.measured)
 
     def recording_seconds(self) -> float | None:
         """Seconds that recording added to a decode step, or None if none was recorded."""

@@ -17,6 +17,7 @@ from kvlab.cache.cache_copy import copy_cache
 from kvlab.cache.fan_out.fan_out_cache import FanOutCache
 from kvlab.cache.fan_out.fan_out_layer import Branch
 from kvlab.engine.active_run import ActiveRun
+from kvlab.engine.energy import Meter, energy_counter, words
 from kvlab.engine.forward import Choose, chooser, end_ids, prefill
 from kvlab.engine.live_texts import LiveComparison
 from kvlab.engine.prepare import Prepared
@@ -67,6 +68,8 @@ class SharedPass:
     @torch.inference_mode()
     def run(self) -> None:
         """Read the prompt, decode, and finish every run."""
+        counter = energy_counter(self.prepared.loaded.device)
+        meter = Meter(counter)
         rows = self._read_prompt()
         for index in range(self.most):
             tokens = self._choose(rows, index)
@@ -78,7 +81,9 @@ class SharedPass:
             self.watch.advance(stage, live=self._texts)
             rows = self._step(tokens)
         self.watch.show("writing the recordings", self._texts)
+        joules = meter.joules()
         for run in self.runs:
+            run.measured |= {"joules": joules, "energy": words(counter)}
             run.finish(self.reference)
 
     def _read_prompt(self) -> Tensor:

@@ -13,6 +13,7 @@ import kvlab
 from kvlab.cache import CompressedCache
 from kvlab.cache.chunked_prefill import check_chunks
 from kvlab.common.errors import UserError
+from kvlab.engine.energy import energy_counter
 from kvlab.engine.environment import device_name, versions
 from kvlab.engine.progress import Cancelled, download_reporter
 from kvlab.evaluate.measure import Measurer
@@ -124,6 +125,7 @@ def prepare_evaluation(request: EvalRequest, loaded: Loaded, make_cache: CacheMa
         digest,
         {"device": device_name(input_device(loaded.model)), "versions": canonical_json(versions())},
         None if chat is None else canonical_json(chat.settings),
+        energy_counter(input_device(loaded.model)),
     )
     return Evaluation(units, maker, request.batch_rows or default_batch_rows(loaded), chat, notes)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 
+from kvlab.engine.energy import Energy, Meter, NoCounter, words
 from kvlab.evaluate.backoff import Backoff
 from kvlab.evaluate.measure import Measurer
 from kvlab.evaluate.plan import PlannedPrompt
@@ -21,6 +22,7 @@ from kvlab.requests.budget import Budget
 from kvlab.requests.compare import MethodChoice
 from kvlab.tasks.sample import UNSCORED
 
+NO_COUNTER = NoCounter("no counter was asked for")
 LONGEST_ERROR = 300  # characters
 _LOOK_AHEAD = 4  # batches of prompts generated at once, to find some of equal length
 
@@ -63,6 +65,7 @@ class RowMaker:
     model_digest: str
     environment: Mapping[str, str]  # the columns device and versions
     chat: str | None = None  # JSON
+    energy: Energy = NO_COUNTER
     errors: dict[int, Exception] = field(default_factory=dict)  # of methods that raised, by choice index
 
     @cached_property
@@ -78,13 +81,21 @@ class RowMaker:
             by_missing.setdefault(numbers, []).append(unit)
         for numbers, units in by_missing.items():
             choices = [self.choices[number] for number in numbers]
+            meter = Meter(self.energy)
             measured = self.backoff.outcomes([unit.prompt for unit in units], choices) if numbers else []
+            joules, seconds = meter.joules(), _seconds(measured)
             for number, outcomes in zip(numbers, measured, strict=True):
                 if isinstance(outcomes, Exception):
                     self.errors[number] = outcomes
                     continue
                 rows = zip(units, outcomes, strict=True)
-                yield self.choices[number], [self._row(unit, number, *outcome) for unit, outcome in rows]
+                made = [self._row(unit, number, *outcome) for unit, outcome in rows]
+                if joules is not None and seconds > 0:
+                    made = [
+                        row | {"joules": joules * outcome.seconds / seconds}
+                        for row, (outcome, _) in zip(made, outcomes, strict=True)
+                    ]
+                yield self.choices[number], made
 
     def _row(self, unit: PreparedUnit, number: int, outcome: Outcome, batch_rows: int) -> dict[str, object]:
         prompt, choice = unit.prompt, self.choices[number]
@@ -124,8 +135,14 @@ class RowMaker:
             "answer_tokens": outcome.answer_tokens,
             "loop_tokens": outcome.loop_tokens,
             "parts": parts_json(prompt, outcome),
+            "energy": words(self.energy),
             **self.environment,
         }
+
+
+def _seconds(measured: Sequence[Sequence[tuple[Outcome, int]] | Exception]) -> float:
+    """Seconds of all outcomes, each as if alone."""
+    return sum(one.seconds for outcomes in measured if not isinstance(outcomes, Exception) for one, _ in outcomes)
 
 
 def _score(prompt: PreparedPrompt, outcome: Outcome) -> tuple[float, str | None]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pandas as pd
-from pydantic import ValidationError
+from pydantic import JsonValue, ValidationError
 
 from kvlab.catalogue.footprint import window_notes
 from kvlab.catalogue.methods import MethodEntry, ask
@@ -27,6 +27,7 @@ from kvlab.jobs.size_check import prompt_lengths
 from kvlab.model_info.names import check_model
 from kvlab.requests.compare import MethodChoice
 from kvlab.server.settings import lab
+from kvlab.tasks.sample import current_difficulty
 
 HARNESS = "lm-eval:"  # prefix of tasks whose prompts lm-eval makes
 SPREAD = 1.6  # seconds measured on other prompts may be off by this factor
@@ -55,7 +56,7 @@ def make_job(
     *,
     name: str,
     model: str,
-    tasks: Mapping[str, Mapping[str, int]],
+    tasks: Mapping[str, Mapping[str, JsonValue]],
     files: str,
     uploaded: FileChoice | None,
     chosen: Sequence[MethodEntry],
@@ -204,7 +205,7 @@ def sample_job(row: Mapping[str, Any], files: Mapping[str, FileChoice], private:
     """
     if row["task"].startswith(HARNESS):
         raise UserError("Prompts of lm-eval are the harness's: save one as a file for `kvlab compare --file`.")
-    difficulty = json.loads(row["difficulty"] or "{}")
+    difficulty = current_difficulty(row["difficulty"])
     choice = MethodChoice(
         method=row["method"],
         budget=int(row["budget"]) if row["budget_unit"] == "slots" else float(row["budget"]),

@@ -7,7 +7,8 @@ about a cache only if the full cache obeys it, and not without being told.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -70,27 +71,33 @@ def part_table(rows: pd.DataFrame, by: Sequence[str] = ("kind",)) -> pd.DataFram
     full = table.loc[table["method"] == FULL.method, [*keys, "score"]].rename(columns={"score": "full"})
     table = table.merge(full, on=keys, how="left")
     known = _unasked(rows) if "kind" in by else {}
-    pairs = zip(table["task"], table["kind"], strict=True) if "kind" in by else [("", "")] * len(table)
-    unasked = pd.Series([known.get(pair, np.nan) for pair in pairs], dtype=float)
+    unasked = pd.Series([known.get(_kind_of(line), np.nan) for line in table.to_dict("records")], dtype=float)
     return table.assign(unasked=unasked, informative=(table["full"] >= LEAST_SCORE) & ~(unasked > LEAST_SCORE))
 
 
-def _unasked(rows: pd.DataFrame) -> dict[tuple[str, str], float]:
-    """By task and kind of rule: how often the full cache's answers obey rules of that kind that they were not given.
+def _kind_of(line: Mapping[str, Any]) -> tuple[str, str, str]:
+    """What unasked answers are counted by: task, difficulty and kind of rule; of the kept secret all difficulties."""
+    task, kind = str(line["task"]), str(line.get("kind", ""))
+    return task, "" if (task, kind) == KEPT else str(line["difficulty"]), kind
+
+
+def _unasked(rows: pd.DataFrame) -> dict[tuple[str, str, str], float]:
+    """By `_kind_of`: how often the full cache's answers obey rules of that kind that they were not given.
 
     Every answer is checked against the other prompts' rules of a kind that its own prompt lacks. A secret that is kept
     unasked is one that the task `secret` does not tell, which has the prompts of `leakage` without the rule.
     """
     full = rows[(rows["method"] == FULL.method) & (rows["metric"] == RULES) & rows["parts"].notna()]
-    found: dict[tuple[str, str], list[float]] = {}
-    for task, group in full.groupby("task", sort=False):
+    found: dict[tuple[str, str, str], list[float]] = {}
+    for (task, difficulty), group in full.groupby(["task", "difficulty"], sort=False):
         given = [{part["kind"]: part["answer"] for part in json.loads(text)} for text in group["parts"]]
         for answer, own in zip(group["prediction"], given, strict=True):
             others = [pair for one in given if one is not own for pair in one.items() if pair[0] not in own]
             for kind, spec in others:
-                found.setdefault((str(task), kind), []).append(score(RULES, answer, [spec]))
+                found.setdefault((str(task), str(difficulty), kind), []).append(score(RULES, answer, [spec]))
     untold = 1 - rows.loc[(rows["method"] == FULL.method) & (rows["task"] == SECRET), "score"]
-    found |= {KEPT: untold.tolist()} if len(untold) else {}
+    if len(untold):
+        found[KEPT[0], "", KEPT[1]] = untold.tolist()
     return {pair: float(np.mean(values)) for pair, values in found.items()}
 
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from functools import cached_property, wraps
 from itertools import accumulate
 from random import Random
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.common.errors import UserError
+from kvlab.common.validation import shown
 from kvlab.models.mini.phrasing import TAIL, Query
 from kvlab.tasks.haystack import Window, draw_window, hide
 from kvlab.tasks.sample import Sample, sample_random
@@ -40,19 +41,28 @@ class Task:
     lengths: tuple[int, ...] = DEFAULT_LENGTHS
 
     @property
-    def parameters(self) -> dict[str, int]:
+    def parameters(self) -> dict[str, int | str]:
         """The difficulty parameters with their defaults: the generator's keyword-only arguments except depth."""
         arguments = inspect.signature(self.generate).parameters.values()
         kinds = [argument for argument in arguments if argument.kind is inspect.Parameter.KEYWORD_ONLY]
         return {argument.name: argument.default for argument in kinds if argument.name != "depth"}
 
+    @property
+    def choices(self) -> dict[str, tuple[str, ...]]:
+        """The words that a parameter may have, for parameters that are words."""
+        hints = get_type_hints(self.generate)
+        return {name: get_args(hints[name]) for name in self.parameters if get_origin(hints[name]) is Literal}
+
     def resolve(self, difficulty: Mapping[str, object]) -> dict[str, object]:
-        """Return every parameter with its value; raises UserError for an unknown name or a non-positive value."""
+        """Return every parameter with its value; raises UserError for an unknown name or an impossible value."""
         for name, value in difficulty.items():
             if name not in self.parameters:
                 known = ", ".join(self.parameters) or "none"
                 raise UserError(f"{self.name} has no parameter '{name}': it takes {known}.")
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            if words := self.choices.get(name):
+                if value not in words:
+                    raise UserError(f"{self.name}: {name} is one of {', '.join(words)}, not {shown(value)}.")
+            elif isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise UserError(f"{self.name}: {name}={value} cannot be used: give a whole number of at least 1.")
         return {**self.parameters, **difficulty}
 

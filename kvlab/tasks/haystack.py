@@ -71,7 +71,7 @@ def hide(window: Window, statements: Sequence[str], depths: Sequence[float]) -> 
     """
     pieces: list[str] = []
     start = 0
-    for place, statement in zip(_places(window, depths), statements, strict=True):
+    for place, statement in zip(break_places(window, depths), statements, strict=True):
         between = "".join(window.words[start:place])
         if between and place == len(window.words):
             between = f"{between.rstrip()} "
@@ -80,8 +80,8 @@ def hide(window: Window, statements: Sequence[str], depths: Sequence[float]) -> 
     return "".join([*pieces, *window.words[start:]]).rstrip()
 
 
-def _places(window: Window, depths: Sequence[float]) -> list[int]:
-    """Return one break per depth, distinct while there are enough."""
+def break_places(window: Window, depths: Sequence[float]) -> list[int]:
+    """Return the index of one word per depth, where a sentence or the window starts or ends; distinct if possible."""
     ends = [0, *accumulate(len(word) for word in window.words)]
     every = sorted({0, *window.breaks, len(window.words)})
     free = set(every)

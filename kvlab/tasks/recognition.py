@@ -23,6 +23,7 @@ FIELDS: tuple[tuple[str, frozenset[str]], ...] = (
     ("pairs", frozenset({"ordered_kv_records", "key", "value"})),
     ("mt_bench", frozenset({"question_id", "turns"})),
     ("search", frozenset({"graph", "start_node", "steps", "answer"})),
+    ("ifeval", frozenset({"prompt", "instruction_id_list", "kwargs"})),
     ("ruler", frozenset({"input", "outputs"})),
     ("helm", frozenset({"article", "summary_gt"})),
     ("math", frozenset({"problem", "answer"})),
@@ -90,5 +91,6 @@ def _benchmark(form: str, path: Path, record: Mapping[str, Any]) -> str:
         "pairs": "lost-in-the-middle's key-value pairs",
         "mt_bench": "MT-bench",
         "search": "depth-first-search state queries",
+        "ifeval": "IFEval",
     }
     return words.get(form, "documents and summaries")

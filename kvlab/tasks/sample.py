@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from random import Random
 from typing import Literal, get_args
@@ -106,6 +107,13 @@ def choose_style(requested: StyleChoice, has_chat: bool) -> Style:
 def with_style(difficulty: Mapping[str, object], style: Style) -> dict[str, object]:
     """The difficulty as rows record it: with the style, unless it is `continuation`, which older rows do not name."""
     return {**difficulty} if style == "continuation" else {**difficulty, "style": style}
+
+
+def current_difficulty(recorded: str) -> dict[str, JsonValue]:
+    """A row's difficulty (JSON) with today's parameters: older rows have `turn` for `place` (1: system, 2: start)."""
+    found: dict[str, JsonValue] = json.loads(recorded or "{}")
+    turn = found.pop("turn", None)
+    return found if turn is None else {**found, "place": "start" if turn == 2 else "system"}
 
 
 def apply_style(sample: Sample, style: Style) -> Sample:

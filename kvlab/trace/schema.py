@@ -179,6 +179,10 @@ class RunRecord(BaseModel):
     decode_tokens_per_second: float | None = Field(None, description="decoding alone after the prompt, unrecorded")
     speed_readings: tuple[SpeedReading, ...] = Field((), description="further ones, in turns with the other runs")
     recorded_tokens_per_second: float | None = Field(None, description="with the time that recording added to a step")
+    joules: float | None = Field(
+        None, description="energy of the device in the pass that read the prompt and decoded, of all its runs together"
+    )
+    energy: str = Field("", description="the energy counter, or why there is none; empty: older than this field")
     free_text: str = Field("", description="the method's own greedy continuation")
     forced_text: str = Field("", description="the full cache's greedy continuation")
     worker_pid: Count | None = None

@@ -23,6 +23,7 @@ from kvlab.models.load import LoadedModel
 from kvlab.requests.compare import MethodChoice
 from kvlab.results.sources import Sources
 from kvlab.tasks.loaders import load_file
+from tests.documents.files import pdf
 from tests.evaluate.test_harness import request
 
 WORDS = "The quick brown fox jumps over the lazy dog while the band plays on. "
@@ -57,9 +58,32 @@ def test_a_folder_is_one_prompt_a_text(tiny: LoadedModel, tmp_path: Path) -> Non
     loaded = load_file("prompts", folder, tiny.tokenizer)
     assert [sample.context for sample in loaded.samples] == [WORDS, WORDS * 2]
     assert [sample.index for sample in loaded.samples] == [0, 1]
-    assert loaded.notes == [f"{folder}: left out as empty: 1.txt."]
+    assert loaded.notes == [
+        f"{folder / '1.txt'}: left out as empty.",
+        f"{folder}: left out, as no text, document or table: picture.png.",
+    ]
+    (single,) = load_file("prompts", folder / "2.txt", tiny.tokenizer).samples
+    assert single.context == WORDS * 2
     with pytest.raises(UserError, match="has no text to use as a prompt"):
         load_file("prompts", folder_of(tmp_path / "empty"), tiny.tokenizer)
+
+
+def test_a_folder_takes_documents_and_tables_too(tiny: LoadedModel, tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "mixed", WORDS)
+    (folder / "a.pdf").write_bytes(pdf(["What does the fox do?"]))
+    (folder / "b.MD").write_text("# Fox\nIt jumps.")
+    lines = [{"prompt": WORDS, "answer": "fox"}, {"prompt": "No answer"}]
+    (folder / "c.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (folder / "d.pdf").write_bytes(b"%PDF-1.4 broken")
+    with pytest.raises(UserError, match=r"d\.pdf cannot be read"):
+        load_file("prompts", folder, tiny.tokenizer)
+    loaded = load_file("prompts", folder, tiny.tokenizer, skip_malformed=True)
+    found = [(one.index, one.task, one.context.strip()[:12], one.answers) for one in loaded.samples]
+    assert found == [
+        (0, "mixed", WORDS[:12], []), (1, "mixed", "What does th", []), (2, "mixed", "# Fox\nIt jum", []),
+        (3, "c", WORDS[:12], ["fox"]), (4, "c", "No answer", []),
+    ]  # fmt: skip
+    assert [line.split(" cannot")[0] for line in loaded.skipped] == ["d.pdf"]
 
 
 def measured(tiny: LoadedModel, folder: Path, out: Path, **asked: object) -> pd.DataFrame:

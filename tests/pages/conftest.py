@@ -140,7 +140,10 @@ def listed_tasks(monkeypatch: pytest.MonkeyPatch) -> tasks.TaskList:
     """The tasks and formats that forms offer."""
     needle = tasks.TaskEntry(name="needle", summary="one number in a story", lengths=(1024,), uses_depth=True)
     pairs = tasks.TaskEntry(name="key_value", summary="pairs", lengths=(512,), parameters={"pairs": 32})
-    listed = tasks.TaskList(tasks=(needle, pairs), formats=("ruler", "table"))
+    rules = tasks.TaskEntry(
+        name="instructions", summary="rules", parameters={"place": "system"}, choices={"place": ("system", "end")}
+    )
+    listed = tasks.TaskList(tasks=(needle, pairs, rules), formats=("ruler", "table"))
     answered: Future[tasks.TaskList] = Future()
     answered.set_result(listed)
     monkeypatch.setattr(tasks, "_reading", lambda: answered)

@@ -132,6 +132,19 @@ def test_the_form_sends_what_it_shows_and_says_what_it_takes(
     assert started_workers
 
 
+def test_a_parameter_that_is_a_word_is_chosen(
+    runs_root: Path, open_page: Open, started_workers: list, commands_here: None
+):
+    page = open_page("quality", quality_view="New evaluation", tasks="instructions", methods="H2O", budgets="0.1")
+    page.selectbox(key="instructions.place").set_value("end")
+    page = page.run()
+    assert not page.exception
+    page.button(key="evaluate").click().run()
+    (job,) = jobs.list_jobs(runs_root)
+    request = jobs.request_of(runs_root, job.job_id)
+    assert request.request.tasks == (TaskChoice(task="instructions", difficulty={"place": "end"}),)
+
+
 def test_a_length_that_cannot_hold_its_task_is_said_before_anything_is_queued(
     runs_root: Path,
     open_page: Open,

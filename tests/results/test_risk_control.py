@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kvlab.results.risk import bounds
 from kvlab.results.risk.fixed_sequence import certify_ladder, drops
+from kvlab.results.risk.simulation import simulate
 
 DRAWS, PROMPTS, TOLERANCE, LEVEL = 1000, 120, 0.1, 0.1
 # True risks from the largest budget to the smallest.
@@ -154,3 +155,19 @@ def test_testing_stops_at_the_first_budget_that_is_not_certified() -> None:
     assert [step.tested for step in steps] == [True, True, False, False]
     assert steps[2].p_value <= 0.05, "it alone would have passed"
     assert drops(losses.mean(axis=0)) == [2]
+
+
+def test_a_simulation_certifies_samples_of_the_measured_prompts() -> None:
+    """Against a plain loop; of a risk just above the tolerance no more is certified than promised."""
+    losses = np.zeros((200, 2))
+    losses[:21, 0], losses[:90, 1] = 1, 1
+    made = simulate({("all", "h2o"): losses}, TOLERANCE, LEVEL, bounds.binomial_p_value, DRAWS, seed=5)
+    random, counts = np.random.default_rng([5, *b"all"]), [0, 0, 0]
+    for _ in range(DRAWS):
+        sample = losses[random.integers(200, size=200)]
+        steps = certify_ladder(sample, TOLERANCE, LEVEL, bounds.binomial_p_value)
+        counts[sum(step.certified for step in steps) - 1] += 1
+    assert made.safe["all", "h2o"] == tuple(counts) and sum(counts) == DRAWS
+    assert 0 < made.wrong == counts[0] + counts[1] <= MOST_WRONG
+    nothing = simulate({("all", "h2o"): np.zeros((60, 1))}, TOLERANCE, LEVEL, bounds.binomial_p_value, 10)
+    assert nothing.wrong == 0 and nothing.safe["all", "h2o"] == (10, 0)

@@ -38,7 +38,27 @@ def test_rules_stand_once_each_in_order_before_the_text(small_tokenizer, seed, r
         assert label in sample.question, "the request names each label"
         check, _, wanted = spec.partition("=")
         assert wanted.lower() in line.lower() or check == "letters"
-    assert made(small_tokenizer, "instructions", seed, rules=rules, turn=2).system == ""
+
+
+@FEW
+@given(seed=SEEDS, name=st.sampled_from(["instructions", "rules_recited"]))
+def test_the_place_moves_the_rules_and_changes_nothing_else(small_tokenizer, seed, name):
+    samples = {place: made(small_tokenizer, name, seed, place=place) for place in get_task(name).choices["place"]}
+    shares = {}
+    for place, sample in samples.items():
+        before = [sample.context.index(part.text) for part in sample.parts]
+        assert before == sorted(before) and bool(sample.system) == (place == "system")
+        shares[place] = [start / len(sample.context) for start in before]
+        assert len({(one.question, *one.answers, one.parts) for one in (sample, samples["system"])}) == 1
+    assert samples["start"].context == samples["system"].context, "a chat alone tells them apart"
+    first = {place: found[0] for place, found in shares.items()}
+    assert first["start"] < 0.1 < first["middle"] < 0.75 < first["end"]
+    assert samples["end"].context.endswith(samples["end"].parts[-1].text)
+    assert first["spread"] < 0.5 < shares["spread"][-1]
+    listed = samples["start"].context.split("\n\n")[0]
+    text = {place: samples[place].context.replace(listed, "").split() for place in ("start", "middle", "end")}
+    assert all(words[:100] == text["start"][:100] for words in text.values())
+    assert all(len(small_tokenizer(sample.context)["input_ids"]) <= 700 for sample in samples.values())
 
 
 @FEW

@@ -109,6 +109,8 @@ def test_windows_hold_whole_words_and_breaks_between_sentences(seed, count):
         ("needle_multikey", {"needles": "many"}),
         ("needle_multikey", {"straws": 3}),
         ("needle", {"needles": 3}),
+        ("instructions", {"place": "top"}),
+        ("rules_recited", {"place": 2}),
     ],
 )
 def test_a_bad_difficulty_is_one_sentence(name, difficulty):
@@ -130,7 +132,6 @@ def test_a_bad_difficulty_is_one_sentence(name, difficulty):
         ("few_shot", {"shots": 10_000}),
         ("arithmetic", {"holders": 1}),
         ("instructions", {"rules": 9}),
-        ("rules_recited", {"turn": 3}),
         ("questions", {"questions": 5, "needles": 4}),
         ("turns", {"questions": 1}),
         ("needle_paraphrased", {"needles": 10_000}),

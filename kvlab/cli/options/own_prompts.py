@@ -22,7 +22,9 @@ class OwnPrompts:
 
     prompts: Annotated[
         list[Path] | None,
-        typer.Option(help="your prompts: a file of rows (JSONL, CSV, Parquet ...) or a folder of texts; repeatable"),
+        typer.Option(
+            help="your prompts: a text, PDF, DOCX, HTML, JSONL, CSV or Parquet file, or a folder of such; repeatable"
+        ),
     ] = None
     tasks: Annotated[str, typer.Option(help="kvlab's tasks, such as needle,key_value:pairs=64")] = ""
     data: Annotated[list[str] | None, typer.Option(help="a benchmark's file, as for kvlab eval")] = None
@@ -45,7 +47,9 @@ class OwnPrompts:
 def _prompt_files(paths: list[Path], option: str) -> list[str]:
     for path in paths:
         if not path.exists():
-            raise UserError(f"There is no file or folder {path}: give prompts as rows, or a folder of texts.")
+            raise UserError(
+                f"There is no file or folder {path}: give a text, a document, a table of prompts, or a folder of these."
+            )
     return [f"prompts={path.absolute()}{option}" for path in paths]
 
 

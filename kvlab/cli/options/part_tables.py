@@ -14,8 +14,10 @@ from kvlab.common.atomic_write import replace_text
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import in_range
 from kvlab.requests.compare import FULL
+from kvlab.requests.method_spec import format_spec
+from kvlab.tasks.sample import current_difficulty
 
-Kind = Literal["scores", "parts", "order", "places", "deaths", "reach"]
+Kind = Literal["scores", "parts", "order", "places", "deaths", "reach", "reasoning"]
 BY: dict[str, tuple[str, ...]] = {"parts": ("kind",), "order": ("order",), "places": ("kind", "third")}
 
 
@@ -30,14 +32,19 @@ def frame_of(rows: pd.DataFrame, kind: Kind) -> pd.DataFrame:
     """The table as a frame; raises UserError if the rows have nothing for it."""
     from kvlab.results.part_tables import deaths, part_table
     from kvlab.results.reachability import reachability
+    from kvlab.results.reasoning_tables import reasoning_table
 
     if kind == "reach":
         frame = reachability(rows)
+    elif kind == "reasoning":
+        frame = reasoning_table(rows)
     else:
         table = part_table(rows, BY.get(kind, ("kind",)))
         frame = deaths(table) if kind == "deaths" else table
     if frame.empty:
-        what = "prompt has tracked evidence" if kind == "reach" else "prompt has rules, questions or steps"
+        what = {"reach": "prompt has tracked evidence", "reasoning": "answer was generated and scored"}.get(
+            kind, "prompt has rules, questions or steps"
+        )
         raise UserError(f"No {what} in these results: evaluate a task such as instructions, or take another --of.")
     return frame
 
@@ -53,12 +60,29 @@ def as_table(frame: pd.DataFrame, kind: Kind) -> Table:
     """A frame of `frame_of` for a terminal."""
     if kind == "deaths":
         return _deaths(frame)
+    if kind == "reasoning":
+        return _reasoning(frame)
     return _reach(frame) if kind == "reach" else _parts(frame, BY[kind])
+
+
+def task_names(frame: pd.DataFrame) -> list[str]:
+    """Each line's task with the parameters that differ between lines of that task, such as `instructions:place=end`."""
+    known = {text: current_difficulty(text) for text in frame["difficulty"].unique()}
+    tasks = frame.groupby("task")["difficulty"].unique()
+    names = []
+    for task, text in zip(frame["task"], frame["difficulty"], strict=True):
+        others = [known[other] for other in tasks[task]]
+        differing = {
+            name: value for name, value in known[text].items() if any(one.get(name) != value for one in others)
+        }
+        names.append(format_spec(str(task), differing))
+    return names
 
 
 def _parts(frame: pd.DataFrame, by: tuple[str, ...]) -> Table:
     table = Table("task", *by, "method", "budget", "n", "score (95 %)", "held", "unreachable", "", box=SIMPLE_HEAD)
-    for _, group in frame.groupby(["task", "difficulty", "length", *by], sort=False, dropna=False):
+    frame = frame.assign(task=task_names(frame)).sort_values(by[0], kind="stable")
+    for _, group in frame.groupby([*by[:1], "task", "difficulty", "length", *by[1:]], sort=False, dropna=False):
         for line in group.to_dict("records"):
             note = "" if line["informative"] else "not informative"
             if line["method"] == FULL.method and pd.notna(line["unasked"]):
@@ -76,7 +100,7 @@ def _parts(frame: pd.DataFrame, by: tuple[str, ...]) -> Table:
 
 def _deaths(frame: pd.DataFrame) -> Table:
     table = Table("task", "part", "method", "full cache", "dies at", "score there", box=SIMPLE_HEAD)
-    for line in frame.to_dict("records"):
+    for line in frame.assign(task=task_names(frame)).to_dict("records"):
         there = "" if pd.isna(line["score"]) else f"{line['score']:.2f}"
         table.add_row(line["task"], line["kind"], line["arm"], f"{line['full']:.2f}", line["dies_at"] or "lives", there)
     table.caption = "dies at: the largest budget from which on the score is below half of the full cache's"
@@ -86,6 +110,7 @@ def _deaths(frame: pd.DataFrame) -> Table:
 def _reach(frame: pd.DataFrame) -> Table:
     columns = ("task", "method", "budget", "n", "score (95 %)", "own slot", "unreachable", "consensus", "loss", "")
     table = Table(*columns, box=SIMPLE_HEAD)
+    frame = frame.assign(task=task_names(frame))
     for _, group in frame.groupby(["task", "difficulty", "length", "arm"], sort=False, dropna=False):
         for line in group.to_dict("records"):
             loss = "" if pd.isna(line["loss"]) else f"{line['loss']:+.3f}"
@@ -99,6 +124,35 @@ def _reach(frame: pd.DataFrame) -> Table:
         "the budget step with the largest loss"
     )
     return table
+
+
+def _reasoning(frame: pd.DataFrame) -> Table:
+    columns = (
+        "task", "method", "slots at most", "n", "score (95 %)", "tokens", "x full", "loops", "right", "tokens if right",
+        "if wrong", "loops if wrong", "",
+    )  # fmt: skip
+    table = Table(*columns, box=SIMPLE_HEAD)
+    for _, group in frame.assign(task=task_names(frame)).groupby(["task", "length"], sort=False):
+        for line in group.to_dict("records"):
+            most = line["asked"] if pd.isna(line["most_slots"]) else f"{line['most_slots']:.0f}"
+            lengths = [_number(line[name]) for name in ("tokens_right", "tokens_wrong")]
+            shares = [_share(line[name]) for name in ("longer", "loops")]
+            table.add_row(
+                line["task"], line["arm"], most, str(line["samples"]), _mean(line, "score"), _number(line["tokens"]),
+                *shares, str(line["right"]), *lengths, _share(line["loops_wrong"]),
+                "" if line["informative"] else "not informative",
+            )  # fmt: skip
+        table.add_section()
+    table.caption = (
+        "slots at most: budget and the buffer of generated tokens beside it; x full: tokens of the answer over the "
+        "full cache's on the same prompt; loops: answers that end in a loop; right: answers with a score of 1; not "
+        "informative: the full cache scores below 0.5"
+    )
+    return table
+
+
+def _number(value: object) -> str:
+    return "–" if pd.isna(value) else f"{value:.0f}"  # type: ignore[call-overload]
 
 
 def _mean(line: dict[Any, Any], name: str) -> str:

@@ -118,7 +118,8 @@ def table(
         str,
         typer.Option(
             help="scores; rules and questions of prompts as parts (by kind), order, places (kind and third of the "
-            "prompt) or deaths (budget at which each dies); reach (evidence that no head holds)"
+            "prompt) or deaths (budget at which each dies); reach (evidence that no head holds); reasoning (length and "
+            "loops of answers, right and wrong)"
         ),
     ] = "scores",
 ) -> None:

@@ -23,8 +23,11 @@ MEASURES = (
     "bits_per_byte", "kl", "top1_agreement",
 )  # fmt: skip
 # Of one task only: over tasks they would be means of the few that have them.
-OF_TASK = (*MEASURES, "hidden_own", "hidden_merged", "unreachable", "consensus", "answer_tokens", "loops")
-LATER = ("prompt_seconds", "hidden_own", "hidden_merged", "unreachable", "consensus", "answer_tokens", "loop_tokens")
+OF_TASK = (*MEASURES, "hidden_own", "hidden_merged", "unreachable", "consensus", "answer_tokens", "loops", "joules")
+LATER = (
+    "prompt_seconds", "hidden_own", "hidden_merged", "unreachable", "consensus", "answer_tokens", "loop_tokens",
+    "joules",
+)  # fmt: skip
 SCORES: dict[str, Kind] = {"score": "score", "difference": "difference"}
 
 
@@ -37,7 +40,7 @@ def summarize(rows: pd.DataFrame, by: Sequence[str] = ("task", "difficulty", "le
     over tokens seen), live_bytes, bytes_read (by a decode step), bytes (live over the full cache's on the same prompt),
     seconds, prompt_seconds, and for text tasks bits_per_byte, kl, top1_agreement, for tracked statements hidden_own,
     hidden_merged, unreachable and consensus (`kvlab.evaluate.scoring.survival`), for generated answers answer_tokens
-    and loops (share of answers that end in a loop).
+    and loops (share of answers that end in a loop), and joules where the device has a counter.
     """
     groups = _as_numbers(with_measures(rows), OF_TASK).groupby([*by, *METHOD], dropna=False, sort=False)
     lines = [_line(dict(zip([*by, *METHOD], names, strict=True)), group) for names, group in groups]

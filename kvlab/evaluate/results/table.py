@@ -24,15 +24,18 @@ def summary_table(summary: pd.DataFrame, devices: Iterable[str] = ()) -> Table:
     `devices` are those its rows were measured on.
     """
     timed = "prompt_seconds" in summary and bool(summary["prompt_seconds"].notna().any())
-    scores = "score (95 %)", "minus full (95 %)", *(["prompt s"] if timed else [])
+    counted = "joules" in summary and bool(summary["joules"].notna().any())
+    scores = [
+        "score (95 %)", "minus full (95 %)", *(["prompt s"] if timed else []), *(["J", "J/token"] if counted else []),
+    ]  # fmt: skip
     table = Table("task, length, metric", "method", "kept (95 %)", "bytes", "n", *scores, box=SIMPLE_HEAD)
     on = ", ".join(dict.fromkeys(devices))
-    table.caption = _caption(summary, timed) + (f"; on {on}" if on else "")
+    table.caption = _caption(summary, timed, counted) + (f"; on {on}" if on else "")
     by = [name for name in ("task", "difficulty", "length", "depth") if name in summary]
     for _, group in summary.groupby(by, sort=False, dropna=False):
         heads = _heads(group.iloc[0])
         for head, line in zip_longest(heads, (line for _, line in group.iterrows())):
-            table.add_row(head or "", *(_cells(line)[: len(table.columns) - 1] if line is not None else ()))
+            table.add_row(head or "", *(_cells(line, timed, counted) if line is not None else ()))
         table.add_section()
     return table
 
@@ -54,11 +57,21 @@ def _difficulty_lines(difficulty: str) -> list[str]:
     return [f"  {', '.join(values)}"] if values else []
 
 
-def _cells(line: pd.Series) -> tuple[str, ...]:
+def _cells(line: pd.Series, timed: bool, counted: bool) -> tuple[str, ...]:
     gap = "" if line["method"] == "full" else _interval(line, "difference", ".3f", "+", count="pairs")
     scores = _interval(line, "score", ".3f"), gap
     size = "" if pd.isna(line["bytes"]) else f"{100 * line['bytes']:.0f} %"
-    return choice_label(line), _kept(line), size, str(line["samples"]), *scores, _prompt_seconds(line)
+    times = [_prompt_seconds(line)] if timed else []
+    energy = _joules(line) if counted else ()
+    return choice_label(line), _kept(line), size, str(line["samples"]), *scores, *times, *energy
+
+
+def _joules(line: pd.Series) -> tuple[str, str]:
+    """Joules of a prompt with its answer, and of one generated token; empty where not counted."""
+    joules, tokens = line["joules"], line.get("answer_tokens")
+    if pd.isna(joules):
+        return "", ""
+    return f"{joules:.3g}", "" if pd.isna(tokens) or not tokens else f"{joules / tokens:.3g}"
 
 
 def _prompt_seconds(line: pd.Series) -> str:
@@ -96,7 +109,7 @@ def _kept(line: pd.Series) -> str:
     return f"{mean} %" if low == high else f"{mean} [{low}, {high}] %"
 
 
-def _caption(summary: pd.DataFrame, timed: bool) -> str:
+def _caption(summary: pd.DataFrame, timed: bool, counted: bool) -> str:
     aware = {True: "compressed with the question visible", False: "compressed without the question"}
     modes = ", ".join(aware[bool(mode)] for mode in summary["question_aware"].unique())
     chunks = [f"prompts in chunks of {chunk:,.0f} tokens" for chunk in summary["prefill_chunk"].dropna().unique()]
@@ -104,6 +117,11 @@ def _caption(summary: pd.DataFrame, timed: bool) -> str:
     models = ", ".join(map(model_title, summary["model"].unique()))
     about = "; ".join([models, modes, *chunks, *([scored] if scored else [])])
     also = "; prompt s: time to read and compress the prompt, including a second reading" if timed else ""
+    if counted:
+        also += (
+            "; J: energy of the whole device by its counter, shared among the caches of a pass by their seconds; "
+            "J/token: over the answer's tokens, the prompt's reading included"
+        )
     kept = "kept: live slots over tokens seen, mean over KV heads, with its interval if at least 1 %"
     return f"{about}; {kept}; bytes: live bytes over the full cache's, metadata and scales counted{also}"
 

@@ -22,6 +22,7 @@ from rouge_score import rouge_scorer
 
 from kvlab.common.answer_match import find_answer
 from kvlab.common.errors import UserError
+from kvlab.evaluate.scoring import ifeval
 from kvlab.evaluate.scoring.order import each_line, last_line, line_results, no_loop, walk
 from kvlab.plugins.registry import Registry
 from kvlab.tasks.rules import all_obeyed, share_obeyed
@@ -260,6 +261,10 @@ METRICS: Registry[Metric] = Registry(
         "no_loop": no_loop,
         "rules": share_obeyed,
         "all_rules": all_obeyed,
+        "ifeval": ifeval.share_followed,
+        "ifeval_all": ifeval.all_followed,
+        "ifeval_loose": ifeval.share_followed_loosely,
+        "ifeval_all_loose": ifeval.all_followed_loosely,
         "exact_match": exact_match,
         "word_prefix": word_prefix,
         "f1": f1,
@@ -297,6 +302,7 @@ PACKAGES: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("rouge_1_longbench", "rouge_2_longbench", "rouge_l_longbench"), ("rouge", "rouge")),
     "edit_similarity": ("rapidfuzz", ""),
     "boxed": ("math-verify", "math"),
+    **dict.fromkeys(("ifeval", "ifeval_all", "ifeval_loose", "ifeval_all_loose"), ("lm-eval", "lm-eval")),
 }
 
 

@@ -10,7 +10,11 @@ from kvlab.evaluate.scoring.metrics import score
 from kvlab.evaluate.scoring.order import of_each
 from kvlab.evaluate.scoring.survival import Survival
 
-OF_PARTS = {"all_rules": "rules"}  # the metric of parts, for a metric that is no mean over them
+OF_PARTS = {
+    "all_rules": "rules",
+    "ifeval_all": "ifeval",
+    "ifeval_all_loose": "ifeval_loose",
+}  # the metric of parts, for a metric that is no mean over them
 
 
 def parts_json(prompt: PreparedPrompt, outcome: Outcome) -> str | None:

@@ -43,6 +43,9 @@ def as_json(found: SafeBudgets, notes: list[str], out: str) -> str:
         "sentences": sentences.headline(found), "methods": sentences.method_lines(found),
         "assumptions": sentences.assumptions(found), "notes": [*sentences.notes(found), *notes],
     }  # fmt: skip
-    numbers = {"alpha": found.alpha, "families": found.families, "least_prompts": found.least}
+    numbers: dict[str, object] = {"alpha": found.alpha, "families": found.families, "least_prompts": found.least}
+    made = found.simulated
+    safe = [{"group": group, ARM: arm, "samples": counts} for (group, arm), counts in made.safe.items()]
+    numbers |= {"simulated": {"draws": made.draws, "wrong": made.wrong, "smallest_certified": safe}}
     asked = {"out": out, "model": found.model, "criterion": asdict(found.criterion)}
     return json.dumps(asked | words | numbers | lines, indent=2, ensure_ascii=False)

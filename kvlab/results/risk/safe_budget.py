@@ -14,6 +14,7 @@ from kvlab.evaluate.results.store import read_results
 from kvlab.results.risk import bounds
 from kvlab.results.risk.fixed_sequence import Step, certify_ladder, drops
 from kvlab.results.risk.losses import ARM, ASKED, KL_ABOVE, MEASURES, Measure, ladder, loss_table, losses
+from kvlab.results.risk.simulation import Simulation, simulate
 
 ALL = "all prompts"
 TABLE = [
@@ -68,7 +69,7 @@ class SafeBudgets:
     `upper` bound and `bytes` there, `next` (the largest budget that is not certified) with `needed` (the prompts that
     would certify it if its observed risk held; null if none would), and `drops` (budgets whose observed risk is lower
     than at the larger budget before). `paired` are the rows behind it, as from `losses`. `alpha` is the level of each
-    test, after the correction for `families` methods and groups.
+    test, after the correction for `families` methods and groups; `simulated` certifies samples of the same prompts.
     """
 
     criterion: Criterion
@@ -80,6 +81,7 @@ class SafeBudgets:
     least: int
     too_few: dict[str, int]
     model: str
+    simulated: Simulation
 
     def best(self, group: str = ALL) -> pd.Series | None:
         """Of the answers for a group, the safe one with the fewest bytes; None if none is safe."""
@@ -117,16 +119,19 @@ def find_safe_budgets(rows: pd.DataFrame, criterion: Criterion, methods: Sequenc
     too_few = {group: count for group, count in counts.items() if count < least}
     lines: list[pd.DataFrame] = []
     answers: list[dict[str, object]] = []
+    tables: dict[tuple[str, str], np.ndarray] = {}
     for group in groups:
         own = _of_group(paired, group)
         for arm in arms if group not in too_few else ():
-            table, answer = _certified(own, arm, criterion, alpha)
+            tables[group, arm] = loss_table(own, arm, ladder(own, arm))
+            table, answer = _certified(own, arm, criterion, alpha, tables[group, arm])
             lines.append(table.assign(group=group))
             answers.append({"group": group, **answer})
     table = pd.concat(lines, ignore_index=True)[TABLE]
     frame = pd.DataFrame(answers)[ANSWERS]
     model = str(rows["model"].iloc[0])
-    return SafeBudgets(criterion, table, frame, paired, alpha, families, least, too_few, model)
+    simulated = simulate(tables, criterion.tolerance, alpha, criterion.p_value)
+    return SafeBudgets(criterion, table, frame, paired, alpha, families, least, too_few, model, simulated)
 
 
 def _of_group(paired: pd.DataFrame, group: str) -> pd.DataFrame:
@@ -153,11 +158,10 @@ def check_enough(criterion: Criterion, counts: Mapping[str, int], families: int)
 
 
 def _certified(
-    paired: pd.DataFrame, arm: str, criterion: Criterion, alpha: float
+    paired: pd.DataFrame, arm: str, criterion: Criterion, alpha: float, table: np.ndarray
 ) -> tuple[pd.DataFrame, dict[str, object]]:
     own = paired[paired[ARM] == arm]
     budgets = ladder(paired, arm)
-    table = loss_table(own, arm, budgets)
     steps = certify_ladder(table, criterion.tolerance, alpha, criterion.p_value)
     uppers = [bounds.upper_bound(criterion.p_value, step.total, len(table), alpha) for step in steps]
     means = own.groupby(ASKED)[["kept", "bytes", "budget"]].mean().loc[budgets]

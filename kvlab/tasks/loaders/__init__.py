@@ -13,6 +13,7 @@ from kvlab.common.errors import UserError
 from kvlab.common.validation import shown
 from kvlab.plugins.registry import Registry
 from kvlab.tasks.loaders.haystack import load_haystack
+from kvlab.tasks.loaders.ifeval import load_ifeval
 from kvlab.tasks.loaders.jsonl import Loaded
 from kvlab.tasks.loaders.longbench import load_longbench, load_longbench2
 from kvlab.tasks.loaders.mathematics import load_gsm8k, load_math
@@ -39,6 +40,7 @@ LOADERS: Registry[Callable[..., Loaded]] = Registry(
         "pairs": load_pairs,
         "mt_bench": load_mt_bench,
         "search": load_search,
+        "ifeval": load_ifeval,
         "haystack": load_haystack,
         "text": load_plain_text,
         "table": load_table,
