@@ -180,7 +180,7 @@ class Prefix:
         )
         about = {
             MARK: str(FORMAT),
-            HEADER: self.header.model_dump_json(),
+            HEADER: self.header.as_json(),
             STATE: json.dumps(state.values),
         }
         replace_file(path_of(path, "The prefix"), lambda temporary: write_tensors(temporary, tensors, about))
