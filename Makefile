@@ -78,8 +78,9 @@ lm-eval:
 openvino: $(VENV)/.installed
 	test -x .venv-openvino/bin/python || $(PYTHON) -m venv .venv-openvino
 	.venv-openvino/bin/pip install --quiet --disable-pip-version-check openvino-genai==2026.4.1.0
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[gguf]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,gguf]'
 	$(BIN)/kvlab models get smollm2
+	KVLAB_OPENVINO_PYTHON=.venv-openvino/bin/python $(BIN)/python -m pytest -n 0 tests/evaluate/test_engines.py
 	OMP_NUM_THREADS=1 $(BIN)/kvlab serve-check --engine openvino --model smollm2 --budget 160 --write docs/serving.md
 
 # Sweeps on Ray's core (240 MB), with an actor and a raylet killed by -9.
