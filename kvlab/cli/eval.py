@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from kvlab.cli.options.kept_prefixes import PrefixOptions
 from kvlab.cli.options.model import ModelOptions, thinking_of
 from kvlab.cli.options.plan_check import Force, check_fits
+from kvlab.cli.options.prefix import PrefixOptions
 from kvlab.cli.options.signature import grouped
 from kvlab.cli.options.tables import print_summary
 from kvlab.common.errors import UserError

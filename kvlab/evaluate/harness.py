@@ -15,7 +15,7 @@ from kvlab.cache.chunked_prefill import check_chunks
 from kvlab.common.errors import UserError
 from kvlab.engine.environment import device_name, versions
 from kvlab.engine.progress import Cancelled, download_reporter
-from kvlab.evaluate.kept_contexts import KeptContexts
+from kvlab.evaluate.context_prefixes import KeptContexts
 from kvlab.evaluate.measure import Measurer
 from kvlab.evaluate.plan import Plan, blocks, make_plan
 from kvlab.evaluate.request import EvalRequest

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kvlab.cache import CompressedCache
+from kvlab.evaluate.context_prefixes import KeptContexts, can_keep
 from kvlab.evaluate.generate import Sampling, Stops, generate_together
-from kvlab.evaluate.kept_contexts import KeptContexts, can_keep
 from kvlab.evaluate.prepare import PreparedPrompt
 from kvlab.evaluate.results.outcome import CacheMaker, Loaded, Outcome
 from kvlab.evaluate.results.rows import PromptIdentity

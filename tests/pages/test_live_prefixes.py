@@ -23,7 +23,6 @@ from kvlab.live.log import append_event
 from kvlab.prefix.tensor_file import write_tensors
 from kvlab.requests.compare import FULL, MethodChoice
 from kvlab.requests.live_session import FIXED, LiveRequest
-from kvlab.server.users import Role, User, acting_for
 from tests.pages.test_live import REQUEST, Open, talked, the_job, told
 
 H2O, SNAPKV = MethodChoice(method="h2o", budget=0.3), MethodChoice(method="snapkv", budget=0.2)
@@ -133,9 +132,12 @@ def test_a_shared_server_shows_a_person_their_own_prefixes(
     for place in ("app.live.start_prefixes", "app.live.keep"):
         monkeypatch.setattr(f"{place}.lab", lambda: object())
     write_prefix(runs_root, "part", H2O)
-    with acting_for(User("ben", Role.RUN)):
-        page = open_page("live", source="Prefix")
-        assert "You have no prefix of mini." in told(page) and "keep a lane as one" in told(page)
-        assert page.button(key="live-start").disabled
+    write_prefix(runs_root, "bens", H2O, "A dog ran.", owner="ben")
+    monkeypatch.setattr("kvlab.library.prefixes.is_owner", lambda owner: owner == "ben")
+    page = open_page("live", source="Prefix")
+    assert page.selectbox(key="kept").options == ["A dog ran. (9 tokens)"]
+    monkeypatch.setattr("kvlab.library.prefixes.is_owner", lambda owner: owner == "carl")
+    page = open_page("live", source="Prefix")
+    assert "You have no prefix of mini." in told(page) and page.button(key="live-start").disabled
     page = open_page("live", session=talked(runs_root))
     assert not page.button(key="live-keep-1-apply").disabled and "you alone" in told(page)

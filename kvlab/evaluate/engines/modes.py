@@ -13,8 +13,8 @@ FREE = 2 * BLOCK  # tokens that a comparison leaves to be chosen, at least
 
 # kvlab's methods of the comparison: token-granular, in pages, and the full cache in 8 and 4 bits.
 METHODS = (
-    "h2o", "h2o:page=16", "h2o:page=32", "snapkv", "snapkv:page=16", "snapkv:page=32", "snapkv:page=32:window=8",
-    "packed:store=int8", "packed:store=kivi4",
+    "h2o", "h2o:page=16", "h2o:page=32", "h2o:page=32:recent=0.2", "snapkv", "snapkv:page=16", "snapkv:page=32",
+    "snapkv:page=32:window=8", "packed:store=int8", "packed:store=kivi4",
 )  # fmt: skip
 
 

@@ -78,7 +78,7 @@ def _nearest(method: str, modes: Sequence[Mode]) -> str:
 
 
 def _words(found: Interval) -> str:
-    return f"{found.mean:.2f} ({found.low:.2f} to {found.high:.2f})"
+    return f"{found.mean:.2f} ({found.low:.2f} to {found.high:.2f}), n {found.n}"
 
 
 def _speed(line: dict[str, object], times: pd.DataFrame | None) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from kvlab.cli.options.kept_prefixes import QUESTIONS, PrefixOptions
+from kvlab.cli.options.prefix import QUESTIONS, PrefixOptions
 from kvlab.common.errors import UserError
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.request import EvalRequest, FileChoice
