@@ -9,7 +9,7 @@ PORT ?=
 # Debian's chromium-headless-shell, where it is installed as well, takes the browser tests a quarter less processor time.
 METHODS := streaming-llm,h2o,snapkv,zsmerge,keepkv,exactmerge2
 
-.PHONY: demo real compare test real-tests browser shipped conformance torture kernels parity lm-eval ray slurm lint format clean
+.PHONY: demo real compare test real-tests browser shipped conformance torture kernels parity lm-eval openvino ray slurm lint format clean
 
 demo: compare
 	$(BIN)/kvlab app --runs $(RUNS) --open "$$($(BIN)/python -c 'from kvlab.trace.catalogue import list_comparisons; print(list_comparisons("$(RUNS)")[0].comparison_id)')" $(if $(PORT),--port $(PORT)) $(DEMO_OPTIONS)
@@ -72,6 +72,16 @@ lm-eval:
 	.venv-lm-eval/bin/python -m kvlab.lmeval.own_tasks $(RUNS)/lm-eval-tasks --length 384 --samples 40
 	HF_HUB_OFFLINE=1 .venv-lm-eval/bin/kvlab lm-eval --out $(RUNS)/eval/lm-eval --include-path $(RUNS)/lm-eval-tasks \
 		--tasks kvlab_few_shot,kvlab_needle --methods h2o,keepkv --budgets 0.1,0.2
+
+# OpenVINO GenAI (299 MB) in an environment of its own: SmolLM2's GGUF file as it is, and its eviction beside kvlab's. On two
+# quiet cores about an hour; rows of runs/eval/openvino are not measured again.
+openvino: $(VENV)/.installed
+	test -x .venv-openvino/bin/python || $(PYTHON) -m venv .venv-openvino
+	.venv-openvino/bin/pip install --quiet --disable-pip-version-check openvino-genai==2026.4.1.0
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,gguf]'
+	$(BIN)/kvlab models get smollm2
+	KVLAB_OPENVINO_PYTHON=.venv-openvino/bin/python $(BIN)/python -m pytest -n 0 tests/evaluate/test_engines.py
+	OMP_NUM_THREADS=1 $(BIN)/kvlab serve-check --engine openvino --model smollm2 --budget 160 --write docs/serving.md
 
 # Sweeps on Ray's core (240 MB), with an actor and a raylet killed by -9.
 ray: $(VENV)/.installed-dev

@@ -48,7 +48,18 @@ MAY_IMPORT = {
     "checking": {"cache", "methods", "models", "serving"},
     "documents": set(),
     "engine": {"attention", "cache", "methods", "models", "planning", "trace"},
-    "evaluate": {"attention", "cache", "engine", "fitted", "methods", "models", "tasks"},
+    "evaluate": {
+        "attention",
+        "cache",
+        "engine",
+        "fitted",
+        "library",
+        "methods",
+        "model_info",
+        "models",
+        "prefix",
+        "tasks",
+    },
     "figures": {"analysis", "trace"},
     "fitted": {"attention", "methods"},
     "fitting": {"attention", "cache", "fitted", "methods", "models", "stores"},
@@ -73,6 +84,7 @@ MAY_IMPORT = {
         "engine",
         "evaluate",
         "fitting",
+        "library",
         "model_info",
         "models",
         "planning",
@@ -103,8 +115,9 @@ SHARED = {"common", "requests", "plugins", "server"}  # what a request is, and w
 ROOT_MODULES = {"__init__.py", "__main__.py", "extend.py"}  # `kvlab.extend`: the one import of plug-ins
 
 
-# setuptools builds the package; pydantic brings its core; weights in 4 and 8 bit take what a person has installed.
-UNDECLARED = {"setuptools", "pydantic_core", "bitsandbytes", "torchao"}
+# setuptools builds the package; pydantic brings its core; weights in 4 and 8 bit take what a person has installed;
+# OpenVINO has an environment of its own (`make openvino`).
+UNDECLARED = {"setuptools", "pydantic_core", "bitsandbytes", "torchao", "openvino", "openvino_genai"}
 
 
 @cache

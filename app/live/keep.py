@@ -12,8 +12,10 @@ from app.navigation.selection import runs_root
 from kvlab.library.prefix_lanes import proposed_name
 from kvlab.library.prefixes import free_path
 from kvlab.live.transcript import LaneState
-from kvlab.requests.live_session import UNOWNED, LiveRequest
+from kvlab.requests.live_session import LiveRequest
 from kvlab.server.settings import lab
+
+YOURS = " On this server you alone, and administrators, see it."
 
 
 def keep_lane(session: str, request: LiveRequest, number: int, lane: LaneState, is_busy: bool) -> None:
@@ -24,7 +26,7 @@ def keep_lane(session: str, request: LiveRequest, number: int, lane: LaneState, 
         name = st.text_input("Name", proposed, key=f"{key}-name").strip()
         st.caption(
             "The lane is kept as it was after the context: questions and answers are not in it. It opens here as the "
-            "context of a new session, and with kvlab prefix ask."
+            "context of a new session, and with kvlab prefix ask." + (YOURS if lab() is not None else "")
         )
         is_asked = permission.button("Keep", why, key=f"{key}-apply")
         is_free = is_asked and attempt(lambda: free_path(runs_root(), name))
@@ -38,6 +40,6 @@ def keep_lane(session: str, request: LiveRequest, number: int, lane: LaneState, 
 
 def why_not_keep(request: LiveRequest, number: int, lane: LaneState, is_busy: bool) -> str:
     """Why a lane cannot be kept now; empty if it can."""
-    why = permission.why_not() or (UNOWNED if lab() is not None else "") or request.why_not_kept(number)
+    why = permission.why_not() or request.why_not_kept(number)
     why = why or ("This lane has failed, so there is nothing to keep." if lane.failure else "")
     return why or ("The worker is busy with this session." if is_busy else "")

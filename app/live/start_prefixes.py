@@ -14,7 +14,7 @@ from kvlab.common.model_title import model_title
 from kvlab.library.prefix_lanes import KeptText, in_order, kept_texts
 from kvlab.library.prefixes import PrefixFile, list_prefixes
 from kvlab.requests.compare import FULL
-from kvlab.requests.live_session import MOST_LANES, UNOWNED
+from kvlab.requests.live_session import MOST_LANES
 from kvlab.server.settings import lab
 
 TEXT, LANES = "kept", "prefixes"  # URL parameters
@@ -23,9 +23,6 @@ FIRST = 3  # prefixes that are chosen with a text
 
 def text_section(model: str) -> KeptText | None:
     """Choose one of the texts that the model has read, with a table of its prefixes; None, with a sentence, without."""
-    if lab() is not None:
-        st.info(UNOWNED)
-        return None
     files, problems = list_prefixes(runs_root())
     texts = kept_texts(files, model)
     for problem in problems:
@@ -70,9 +67,11 @@ def _choose_first(known: Mapping[str, KeptText]) -> None:
 
 
 def why_none(files: list[PrefixFile], model: str) -> str:
-    """That no prefix can be opened, and the command that makes one."""
+    """That no prefix can be opened, and how one is made: with a command, or on a shared server from a session."""
     known = sorted({model_title(file.header.model.name) for file in files} - {model_title(model)})
     others = f" There are some of {', '.join(known)}: type that model." if known else ""
+    if lab() is not None:
+        return f"You have no prefix of {model_title(model)}.{others} Read a context, and keep a lane as one."
     runs = f" --runs {runs_root()}" if str(runs_root()) != "runs" else ""
     command = f"kvlab prefix make NAME --file paper.pdf --model {model}{runs}"
     return f"No prefix of {model_title(model)} is kept here.{others} Make one: {command}"

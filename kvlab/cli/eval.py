@@ -11,6 +11,7 @@ import typer
 from kvlab.cli.options.model import ModelOptions, thinking_of
 from kvlab.cli.options.part_tables import as_table, frame_of
 from kvlab.cli.options.plan_check import Force, check_fits
+from kvlab.cli.options.prefix import PrefixOptions
 from kvlab.cli.options.signature import grouped
 from kvlab.cli.options.tables import SUMMARY_WIDTH, print_summary, print_wide
 from kvlab.common.errors import UserError
@@ -67,6 +68,7 @@ def evaluate(
     ] = None,
     *,
     loading: ModelOptions,
+    kept: PrefixOptions,
     preset: Annotated[
         str,
         typer.Option(
@@ -120,7 +122,8 @@ def evaluate(
             **_as_fields(**fields),
         )
         return
-    _check_outputs(out, table, figure)
+    folder = _check_outputs(out, table, figure)
+    asked = kept.asked(folder)
     errors = standard_error()
     choices: tuple[MethodChoice, ...] = ()
     if preset:
@@ -134,25 +137,24 @@ def evaluate(
         for note in notes:
             errors.print(note)
     request = request_from(
-        tasks=tasks,
+        tasks=DEFAULT_TASKS if asked else tasks,
         data=data,
         new_tokens=new_tokens,
         methods=methods,
         budgets=budgets,
         lengths=lengths,
         depths=depths,
-        question_aware=question_aware,
+        question_aware="no" if asked else question_aware,
         forced=forced,
         **fields,
-    )
-    request = request.model_copy(update={"choices": choices}) if choices else request
+    ).model_copy(update=asked | ({"choices": choices} if choices else {}))
     if note := spec.unused_byte_budgets(methods, budgets):
         errors.print(note)
     if not force:
         check_fits(EvalJob(name="request", request=request), Path())
     check_tasks(request)
     with shown_progress(errors) as listener:
-        result = run(request, out or Path(), on_progress=listener)
+        result = run(request, folder, on_progress=listener, prefixes=kept.root)
     if table is not None:
         from kvlab.atlas.paper_table_text import score_tables, write
 
@@ -186,7 +188,8 @@ def _check_defaults(preset: str, **is_default: bool) -> None:
             raise UserError(f"--preset {preset} defines the experiment: leave out --{name}.")
 
 
-def _check_outputs(out: Path | None, table: Path | None, figure: Path | None) -> None:
+def _check_outputs(out: Path | None, table: Path | None, figure: Path | None) -> Path:
+    """The folder of results. Raises UserError if there is none, or a file cannot be written."""
     if out is None:
         raise UserError("Name a folder for the results: --out runs/eval/NAME.")
     if figure is not None:
@@ -195,3 +198,4 @@ def _check_outputs(out: Path | None, table: Path | None, figure: Path | None) ->
         from kvlab.atlas.paper_table_text import check_file
 
         check_file(table)
+    return out

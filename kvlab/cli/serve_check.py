@@ -10,12 +10,13 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from kvlab.cli.engine import EngineOptions, compare_with_engine
 from kvlab.cli.options.model import Device, Model
 from kvlab.cli.options.signature import grouped
 from kvlab.cli.options.tables import print_wide
+from kvlab.cli.options.traffic import Served, ServedOptions, print_capacity
 from kvlab.cli.plan import parse_memory
 from kvlab.common.errors import UserError
-from kvlab.figures.serving import read_users_by_budget
 from kvlab.requests.budget import Budget
 from kvlab.requests.method_spec import parse_spec, split_list
 from kvlab.serving.levels import PAGES, Servability
@@ -23,22 +24,13 @@ from kvlab.serving.method_table import FURTHER, with_table, write_csv
 
 
 @dataclass(frozen=True)
-class CapacityOptions:
-    """The traffic, the limits, and the device of a simulation."""
+class CapacityOptions(ServedOptions):
+    """The traffic of a simulation, beside its device and limits."""
 
-    capacity: Annotated[
-        bool, typer.Option("--capacity", help="simulate an engine: requests per second of the same memory by budget")
-    ] = False
-    on: Annotated[str, typer.Option(help="h100, h200, a100, l4, or here (this CPU, measured)")] = "h100"
+    capacity: Annotated[bool, typer.Option("--capacity", help="simulate an engine, as `kvlab plan --serve`")] = False
     memory: Annotated[str | None, typer.Option(help="of the device, such as 24GB")] = None
     prompt: Annotated[int, typer.Option(min=1, help="mean tokens of a prompt")] = 4096
     answer: Annotated[int, typer.Option(min=2, help="mean tokens of an answer")] = 256
-    per_token: Annotated[float, typer.Option(min=0.001, help="seconds per token, for 95 % of the requests")] = 0.05
-    to_first: Annotated[float, typer.Option(min=0.001, help="seconds to the first token, for 95 %")] = 10.0
-    page: Annotated[int, typer.Option(min=1, help="tokens of a page")] = 16
-    bench: Annotated[
-        Path | None, typer.Option(help="times of steps from this file of `kvlab bench decode`, not from figures")
-    ] = None
 
 
 @grouped
@@ -50,7 +42,8 @@ def serve_check(
     model: Model = "mini",
     device: Device = "auto",
     write: Annotated[
-        Path | None, typer.Option(help="with --all: put the table between the marks of this Markdown file, and ship it")
+        Path | None,
+        typer.Option(help="put the table between the marks of this Markdown file; that of --all also ships"),
     ] = None,
     run: Annotated[
         list[Path] | None, typer.Option(help="folder of a recorded run of level full, instead of methods; repeatable")
@@ -60,6 +53,7 @@ def serve_check(
     ] = None,
     *,
     simulated: CapacityOptions,
+    compared: EngineOptions,
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False,
 ) -> None:
     """Run methods on a text and say what a serving engine would have to hold for each.
@@ -69,10 +63,16 @@ def serve_check(
     pages really free, as a page with one kept slot stays. docs/serving.md explains the columns.
 
     With --run the same of recorded runs, from their tables. With --capacity: how many requests per second the same
-    memory serves at which share of the slots; the model may be a shape such as shape:llama3-8b.
+    memory serves at which share of the slots; the model may be a shape such as shape:llama3-8b. With --engine openvino:
+    OpenVINO GenAI's own eviction beside kvlab's methods, at equal tokens kept, on the same prompts.
     """
+    if compared.engine:
+        compare_with_engine(compared, methods, budget, model, write)
+        return
     if simulated.capacity:
-        _capacity(simulated, model, methods, as_json)
+        memory = None if simulated.memory is None else parse_memory(simulated.memory)
+        served = Served(model, memory, simulated.prompt, simulated.answer)
+        print_capacity(simulated, served, methods=methods or "", as_json=as_json)
         return
     if run and (methods or every or write or export):
         raise UserError("--run checks recorded runs alone: leave out methods, --all, --write and --export.")
@@ -166,39 +166,3 @@ def _list(rows: list[Servability]) -> None:
         f"freed: slots in pages of which a layer keeps nothing; one page table for all layers: page {PAGES[0]}"
     )
     print_wide(table)
-
-
-def _capacity(options: CapacityOptions, model: str, methods: str | None, as_json: bool) -> None:
-    from kvlab.serving.capacity import Limits, Users, by_budget, by_method
-    from kvlab.serving.devices import assumptions, engine_of
-    from kvlab.serving.method_table import of_methods
-    from kvlab.serving.simulation import Lengths
-
-    memory = None if options.memory is None else parse_memory(options.memory)
-    engine, device = engine_of(model, options.on, options.page, memory, options.bench)
-    limits = Limits(options.per_token, options.to_first)
-    users = Users(Lengths(options.prompt), Lengths(options.answer), limits)
-    frame = by_budget(engine, users)
-    in_place = by_method(engine, users, of_methods(split_list(methods))) if methods else None
-    if as_json:
-        data = {"by_budget": frame.to_dict("records"), "assumptions": assumptions(engine, device, model)}
-        data |= {} if in_place is None else {"in_place": in_place.to_dict("records")}
-        typer.echo(json.dumps(data, indent=2))
-        return
-    table = Table("slots held", "requests per second", "times full", "requests in memory", "times full")
-    for row in frame.to_dict("records"):
-        table.add_row(f"{100 * row['budget']:.0f} %", *_capacity_cells(row))
-    print_wide(table)
-    if in_place is not None:
-        rates = ("requests/s", "times full", "in memory", "times full")
-        table = Table("method at 20 %, pages freed in place", "slots held", *rates)
-        for row in in_place.to_dict("records"):
-            table.add_row(row["method"], f"{100 * row['budget']:.0f} %", *_capacity_cells(row))
-        print_wide(table)
-    typer.echo(read_users_by_budget(frame))
-    typer.echo(assumptions(engine, device, model))
-
-
-def _capacity_cells(row: dict[str, float]) -> list[str]:
-    names = ("rate", "rate_ratio", "together", "together_ratio")
-    return [f"{row[name]:.3g}" for name in names]

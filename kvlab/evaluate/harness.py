@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from kvlab.common.errors import UserError
 from kvlab.engine.energy import energy_counter
 from kvlab.engine.environment import device_name, versions
 from kvlab.engine.progress import Cancelled, download_reporter
+from kvlab.evaluate.context_prefixes import KeptContexts
 from kvlab.evaluate.measure import Measurer
 from kvlab.evaluate.plan import Plan, blocks, make_plan
 from kvlab.evaluate.request import EvalRequest
@@ -28,11 +29,12 @@ from kvlab.evaluate.work import RowMaker, Unit, batches
 from kvlab.fitted.files import model_digest
 from kvlab.methods import make_method
 from kvlab.models.chat import Chat, chat_of
-from kvlab.models.load import held_model
+from kvlab.models.load import LoadedModel, held_model
 from kvlab.models.placement import input_device
 from kvlab.models.tokenizer import window_of
 from kvlab.requests.compare import FULL, MethodChoice, Progress
 from kvlab.requests.generation_settings import generation_notes
+from kvlab.tasks.registry import get_task
 
 Listener = Callable[[Progress], None]
 
@@ -54,15 +56,21 @@ def evaluate(
     make_cache: CacheMaker | None = None,
     on_progress: Listener = lambda progress: None,
     cancelled: Callable[[], bool] = lambda: False,
+    prefixes: Path | None = None,
 ) -> EvalResult:
     """Return the result rows of a request; rows already in the folder `out` are not measured again.
 
+    With `prefixes`, a folder of runs, contexts that are compressed alone are kept there as prefixes, and opened.
     When `cancelled` returns true, it stops and returns the rows measured so far. If a method raises, the other methods
     are measured to the end, then its error is raised.
     Raises UserError for an unknown task, method, budget or file, before the first forward pass.
     """
     loaded = loaded or held_model(request, download_reporter(on_progress))
     evaluation = prepare_evaluation(request, loaded, make_cache)
+    kept = None if prefixes is None else _kept_contexts(prefixes, loaded, request)
+    if kept is not None:
+        evaluation = replace(evaluation, batch_rows=1)
+        evaluation.maker.measurer.kept = kept
     with ResultStore.opened(out) as store:
         remember_files(out, request.files)
         _measure_missing(evaluation, store, on_progress, cancelled)
@@ -71,7 +79,19 @@ def evaluate(
         order = [key for unit in evaluation.units for key in unit.keys.values() if key in stored.index]
         rows = stored.loc[order].reset_index(drop=True)
         damaged = [f"{path} is damaged: its rows were measured again." for path in store.damaged]
+    if kept is not None:
+        damaged.append(f"Contexts: {kept.opened} opened from prefixes, {kept.kept} read and kept in {prefixes}.")
     return EvalResult(rows, [*evaluation.notes, *damaged, *filter(None, [evaluation.maker.backoff.note])])
+
+
+def _kept_contexts(root: Path, loaded: Loaded, request: EvalRequest) -> KeptContexts:
+    """Raises UserError where no context is compressed alone, or the model is not `kvlab.load_model`'s."""
+    alone = request.tasks and not request.files and all(get_task(one.task).context_alone for one in request.tasks)
+    if request.question_aware and not alone:
+        raise UserError("A prefix has read no question: add --question-aware no.")
+    if not isinstance(loaded, LoadedModel) or (request.batch_rows or 1) > 1:
+        raise UserError("Prefixes are asked one by one: leave out --batch.")
+    return KeptContexts(root, loaded, request)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kvlab.cache import CompressedCache
+from kvlab.evaluate.context_prefixes import KeptContexts, can_keep
 from kvlab.evaluate.generate import Sampling, Stops, generate_together
 from kvlab.evaluate.prepare import PreparedPrompt
 from kvlab.evaluate.results.outcome import CacheMaker, Loaded, Outcome
@@ -14,7 +15,7 @@ from kvlab.evaluate.results.rows import PromptIdentity
 from kvlab.evaluate.scoring.likelihood import Leader, compare, forced_together, scored_bytes
 from kvlab.evaluate.scoring.loops import loop_tokens
 from kvlab.evaluate.scoring.survival import HiddenTokenTracker, Survival
-from kvlab.evaluate.several_questions import Questions, ask_each
+from kvlab.evaluate.several_questions import Answers, Questions, ask_each
 from kvlab.evaluate.shared_prompt import Check, nothing
 from kvlab.models.placement import input_device
 from kvlab.requests.compare import FULL, MethodChoice
@@ -30,6 +31,7 @@ class Measurer:
         self.make_cache = make_cache
         self.question_aware = question_aware
         self.prefill_chunk = prefill_chunk
+        self.kept: KeptContexts | None = None  # where compressed contexts are opened, and kept once read
         self.check: Check = nothing  # called between layers and steps; may raise to stop
 
     def measure(
@@ -39,6 +41,8 @@ class Measurer:
         first = prompts[0]
         if first.is_forced:
             return self._force(first, choices)
+        if self.kept is not None and can_keep(prompts, self.question_aware):
+            return self._ask_kept(first, choices, self.kept)
         caches = [self.make_cache(choice) for choice in choices]
         for cache in caches:
             cache.rehearse_only(len(first.context))
@@ -73,12 +77,24 @@ class Measurer:
             for number, outcomes in enumerate(results)
         ]
 
-    def _ask_each(
-        self, prompt: PreparedPrompt, caches: Sequence[CompressedCache], trackers: Sequence[HiddenTokenTracker | None]
+    def _ask_kept(
+        self, prompt: PreparedPrompt, choices: Sequence[MethodChoice], kept: KeptContexts
     ) -> list[list[Outcome] | Exception]:
-        """Ask all questions of the prompt; its survival is that after the last answer."""
+        """Ask the prompt's questions of caches that are kept; those that are not yet read the context, and are kept.
+
+        There is no survival: a kept cache does not tell what was merged into what.
+        """
+        opened = [kept.open(prompt, choice) for choice in choices]
+        caches = [cache or self.make_cache(choice) for cache, choice in zip(opened, choices, strict=True)]
+        results = ask_each(self.loaded, self._questions(prompt), caches, self.prefill_chunk, self.check)
+        for choice, cache, answers in zip(choices, opened, results, strict=True):
+            if cache is None and isinstance(answers, Answers):
+                kept.keep(prompt, choice, answers.context, answers.prompt_seconds)
+        return [one if isinstance(one, Exception) else [_outcome(one)] for one in results]
+
+    def _questions(self, prompt: PreparedPrompt) -> Questions:
         sample = prompt.sample
-        asked = Questions(
+        return Questions(
             prompt.context,
             [prompt.question, *prompt.further],
             sample.max_new_tokens,
@@ -86,23 +102,18 @@ class Measurer:
             sample.keeps_answers,
             first_in_sight=prompt.in_sight(self.question_aware) > len(prompt.context),
         )
-        found: list[list[Outcome] | Exception] = []
-        results = ask_each(self.loaded, asked, caches, self.prefill_chunk, self.check)
-        for answers, tracker in zip(results, trackers, strict=True):
-            if isinstance(answers, Exception):
-                found.append(answers)
-                continue
-            outcome = Outcome(
-                "\n".join(" ".join(text.split()) for text in answers.texts),
-                answers.memory,
-                answers.seconds,
-                answers.prompt_seconds,
-                survival=tracker.survival(answers.cache)[0] if tracker is not None else None,
-                answer_tokens=sum(map(len, answers.ids)),
-                loop_tokens=max(map(loop_tokens, answers.ids)),
-            )
-            found.append([outcome])
-        return found
+
+    def _ask_each(
+        self, prompt: PreparedPrompt, caches: Sequence[CompressedCache], trackers: Sequence[HiddenTokenTracker | None]
+    ) -> list[list[Outcome] | Exception]:
+        """Ask all questions of the prompt; its survival is that after the last answer."""
+        results = ask_each(self.loaded, self._questions(prompt), caches, self.prefill_chunk, self.check)
+        return [
+            one
+            if isinstance(one, Exception)
+            else [_outcome(one, tracker.survival(one.cache)[0] if tracker is not None else None)]
+            for one, tracker in zip(results, trackers, strict=True)
+        ]
 
     def _force(self, prompt: PreparedPrompt, choices: Sequence[MethodChoice]) -> list[list[Outcome] | Exception]:
         """Score the forced text with every choice, and with the full cache for comparison.
@@ -129,6 +140,20 @@ class Measurer:
         ]
         written = leader.text if leader else ""
         return [one if isinstance(one, Exception) else [replace(one, prediction=written)] for one in compared]
+
+
+def _outcome(answers: Answers, survival: Survival | None = None) -> Outcome:
+    """All answers of a prompt as one; several are lines."""
+    texts = answers.texts
+    return Outcome(
+        texts[0] if len(texts) == 1 else "\n".join(" ".join(text.split()) for text in texts),
+        answers.memory,
+        answers.seconds,
+        answers.prompt_seconds,
+        survival=survival,
+        answer_tokens=sum(map(len, answers.ids)),
+        loop_tokens=max(map(loop_tokens, answers.ids)),
+    )
 
 
 def _seed(identity: PromptIdentity) -> int:

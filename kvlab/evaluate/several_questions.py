@@ -46,6 +46,7 @@ class Answers:
     memory: Memory
     seconds: float
     prompt_seconds: float
+    context: CompressedCache  # as it was before the first question
 
 
 @dataclass(eq=False)
@@ -68,27 +69,49 @@ def ask_each(
 ) -> list[Answers | Exception]:
     """For each cache its answers, or the error that ended it.
 
-    The context is read once by all caches that can share the pass; `caches` then hold the compressed context. Raises
-    UserError for a method whose result chunks would change.
+    The context is read once by all caches that can share the pass; `caches` then hold the compressed context. Those
+    that hold it already read nothing. Raises UserError for a method whose result chunks would change.
     """
     found: dict[int, Answers | Exception] = {}
-    for group in sharing_groups(caches):
-        found |= zip(
-            group, _ask(loaded, questions, [caches[number] for number in group], prefill_chunk, check), strict=True
-        )
+    held = [number for number, cache in enumerate(caches) if cache.get_seq_length()]
+    new = [number for number in range(len(caches)) if number not in held]
+    if held:
+        every = [_Asked(caches[number], len(questions.context)) for number in held]
+        found |= zip(held, _ask_all(loaded, questions, every, None, dict.fromkeys(every, 0.0), check), strict=True)
+    for group in sharing_groups([caches[number] for number in new]):
+        numbers = [new[place] for place in group]
+        asked = _ask(loaded, questions, [caches[number] for number in numbers], prefill_chunk, check)
+        found |= zip(numbers, asked, strict=True)
     return [found[number] for number in range(len(caches))]
 
 
 def _ask(
     loaded: Loaded, questions: Questions, caches: Sequence[CompressedCache], chunk: int | None, check: Check
 ) -> list[Answers | Exception]:
-    first, *others = questions.asked
-    in_sight = questions.context + (first if questions.first_in_sight else [])
+    in_sight = questions.context + (questions.asked[0] if questions.first_in_sight else [])
     shared = SharedPrompt(loaded, caches, [in_sight], len(in_sight), chunk, check)
     logits: Tensor | None = None
     with failures_in_branches(shared.fan_out):
         logits = shared.read()
     every = [_Asked(branch.cache, len(in_sight), error=branch.error) for branch in shared.branches]
+    times = {
+        one: shared.prompt_seconds(branch) if one.error is None else 0.0
+        for one, branch in zip(every, shared.branches, strict=True)
+    }
+    return _ask_all(loaded, questions, every, logits, times, check)
+
+
+def _ask_all(
+    loaded: Loaded,
+    questions: Questions,
+    every: Sequence[_Asked],
+    logits: Tensor | None,
+    prompt_seconds: dict[_Asked, float],
+    check: Check,
+) -> list[Answers | Exception]:
+    """Ask caches that hold the context; `logits` are those after a first question that was in sight."""
+    first, *others = questions.asked
+    in_sight = questions.context + (first if questions.first_in_sight else [])
     alive = [one for one in every if one.error is None]
     compressed = {one: one.cache for one in alive}
     for one in alive:
@@ -103,9 +126,7 @@ def _ask(
             for one in alive:
                 one.cache, one.seen = _own_copy(compressed[one]), len(in_sight)
         _answer(loaded, questions, alive, _read(loaded, alive, [question] * len(alive)), check)
-    prompt_seconds = [shared.prompt_seconds(branch) for branch in shared.branches if branch.error is None]
-    times = dict(zip(compressed, prompt_seconds, strict=True))
-    return [one.error or _collect(loaded, questions, one, times[one]) for one in every]
+    return [one.error or _collect(loaded, questions, one, compressed[one], prompt_seconds[one]) for one in every]
 
 
 def _own_copy(cache: CompressedCache) -> CompressedCache:
@@ -113,10 +134,12 @@ def _own_copy(cache: CompressedCache) -> CompressedCache:
     return copy_cache(cache, cache.settings.observer)
 
 
-def _collect(loaded: Loaded, questions: Questions, one: _Asked, prompt_seconds: float) -> Answers:
+def _collect(
+    loaded: Loaded, questions: Questions, one: _Asked, context: CompressedCache, prompt_seconds: float
+) -> Answers:
     texts = [questions.stops.cut(str(loaded.tokenizer.decode(ids, skip_special_tokens=True))) for ids in one.answers]
     seconds = prompt_seconds + one.seconds
-    return Answers(texts, one.answers, one.cache, read_memory(one.cache, 1), seconds, prompt_seconds)
+    return Answers(texts, one.answers, one.cache, read_memory(one.cache, 1), seconds, prompt_seconds, context)
 
 
 def _answer(
@@ -129,12 +152,12 @@ def _answer(
     ends, writing = end_ids(loaded), [one for one in asked if one in logits]
     for one in writing:
         one.answers.append([])
-    for _ in range(questions.max_new_tokens):
+    for step in range(questions.max_new_tokens):
         for one in writing:
             one.answers[-1].append(int(logits[one].argmax()))
         writing = [one for one in writing if not _has_ended(loaded, questions, one.answers[-1], ends)]
-        if not writing:
-            return
+        if not writing or (len(questions.asked) == 1 and step + 1 == questions.max_new_tokens):
+            return  # nothing follows the last token
         check()
         logits = _read(loaded, writing, [[one.answers[-1][-1]] for one in writing])
         writing = [one for one in writing if one in logits]

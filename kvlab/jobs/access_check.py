@@ -16,10 +16,11 @@ from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.fitting.request import SETTING, FitJob, fitted_file
 from kvlab.jobs.disk_usage import RESULTS, bytes_by_owner, folder_usage
 from kvlab.jobs.work import Work
+from kvlab.library.prefixes import find_prefix
 from kvlab.model_info.chat_template import ChatFormat
 from kvlab.model_info.token_count import count_tokens
 from kvlab.requests.compare import CompareRequest, MethodChoice, RescueRequest
-from kvlab.requests.live_session import UNOWNED, LiveJob
+from kvlab.requests.live_session import LiveJob
 from kvlab.server.offered_models import place_of
 from kvlab.server.quotas import Limits, limits_of
 from kvlab.server.settings import lab
@@ -77,8 +78,9 @@ def _is_free(root: Path, work: Named, name: str) -> bool:
 
 
 def _check_by_name(root: Path, request: Work) -> None:
-    if isinstance(request, LiveJob) and (request.request.prefixes or request.action == "keep"):
-        raise UserError(UNOWNED)
+    if isinstance(request, LiveJob):
+        for name in request.request.prefixes:
+            find_prefix(root, name)
     for model, revision, cache_dir in _models(request):
         place_of(model, revision, cache_dir)
     for choice in _choices(request):

@@ -18,7 +18,9 @@ from kvlab.common.liveness import PULSE
 from kvlab.evaluate.request import EvalJob
 from kvlab.fitting.request import FitJob
 from kvlab.jobs.work import read_request
+from kvlab.library.prefixes import list_prefixes
 from kvlab.server.quotas import DiskUsage, disk_rules, disk_usage_of
+from kvlab.server.users import ALONE, acting_as
 from kvlab.trace.catalogue import list_runs
 
 RESULTS = {EvalJob: "eval/{}", BenchJob: "bench/{}.parquet", FitJob: "fit/{}"}
@@ -70,6 +72,9 @@ def bytes_by_owner(connection: sqlite3.Connection, root: Path) -> dict[str, int]
     for row in connection.execute("SELECT owner, request FROM jobs WHERE owner != '' AND request LIKE '%\"kind\"%'"):
         if name := _result(row["request"]):
             sizes[row["owner"]] = sizes.get(row["owner"], 0) + path_bytes(Path(root) / name)
+    with acting_as(ALONE):  # what a person has counts, whoever asks
+        for file in list_prefixes(root)[0]:
+            sizes[file.header.owner] = sizes.get(file.header.owner, 0) + file.bytes
     return sizes
 
 

@@ -22,6 +22,7 @@ from kvlab.common.atomic_write import full_disk_sentence, replace_file
 from kvlab.common.errors import UserError
 from kvlab.common.validation import Frozen, check_text, read_json, shown
 from kvlab.requests.compare import MethodChoice
+from kvlab.server.users import is_owner
 
 FOLDER, SUFFIX = ".prefixes", ".safetensors"
 FORMAT = 1  # rises when older versions of kvlab could no longer read a file, or read something else
@@ -64,6 +65,7 @@ class PrefixHeader(Frozen):
 
     `choice` is the method as it was asked for, `settings` all its hyper-parameters, `origin` the plug-in it is from,
     `versions` those of kvlab, plug-ins and the packages it computes with.
+    `owner` made it on a shared server, where others do not see it; empty for one of the command line or a lab of one.
     `tokens` have been read, `context_tokens` of them in the first text, whose hash is `text_sha256`. `other_bytes` are
     those of layers with a window or a recurrent state, `full_bytes` those of a full cache.
     """
@@ -89,6 +91,11 @@ class PrefixHeader(Frozen):
     layers: tuple[LayerTable, ...]
     other_bytes: int = 0
     full_bytes: int = 0
+    owner: str = ""
+
+    def as_json(self) -> str:
+        """The header as it is written; without an owner as versions of kvlab that knew none wrote it."""
+        return self.model_dump_json(exclude=None if self.owner else {"owner"})
 
     @property
     def live_bytes(self) -> int:
@@ -138,21 +145,27 @@ def prefix_path(root: Path, name: str) -> Path:
 
 
 def find_prefix(root: Path, name: str) -> PrefixFile:
-    """The prefix of this name. Raises UserError if there is none, or it cannot be read."""
+    """The prefix of this name. Raises UserError if there is none that the acting user may see, or it cannot be read."""
     path = prefix_path(root, name)
-    if not path.is_file():
+    file = read_prefix(path) if path.is_file() else None
+    if file is None or not is_owner(file.header.owner):
         raise UserError(f"There is no prefix {shown(name)} in {root}: `kvlab prefix ls` lists all.")
-    return read_prefix(path)
+    return file
 
 
 def list_prefixes(root: Path) -> tuple[list[PrefixFile], list[str]]:
-    """The readable prefixes, newest first, and a sentence about each of the others."""
+    """The acting user's readable prefixes, newest first, and a sentence about each file whose header is damaged.
+
+    On a shared server each person sees their own; administrators see all, and alone the damaged ones.
+    """
     found, problems = [], []
     for path in sorted((Path(root) / FOLDER).glob(f"*{SUFFIX}")):
         try:
-            found.append(read_prefix(path))
+            file = read_prefix(path)
         except UserError as error:
-            problems.append(str(error))
+            problems += [str(error)] if is_owner("") else []
+        else:
+            found += [file] if is_owner(file.header.owner) else []
     return sorted(found, key=lambda one: one.header.created, reverse=True), problems
 
 

@@ -4,34 +4,28 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from pydantic import JsonValue, ValidationError
-from torch import Tensor
 
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.cache.cache_copy import copy_cache
-from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.cache.state import CacheState, restore_state, state_of
 from kvlab.common.atomic_write import replace_file
 from kvlab.common.errors import UserError
 from kvlab.common.validation import check_text, in_one_sentence, path_of, whole_number
 from kvlab.engine.environment import versions
-from kvlab.engine.forward import end_ids
 from kvlab.library.prefixes import (
     FORMAT,
     HEADER,
     MARK,
     STATE,
     TEXTS,
-    LayerTable,
     PrefixHeader,
     PrefixText,
     check_tensors,
@@ -39,30 +33,18 @@ from kvlab.library.prefixes import (
     read_texts,
 )
 from kvlab.methods import make_method
-from kvlab.methods.core.slot_columns import integer_dtype
 from kvlab.models.chat import chat_of
 from kvlab.models.load import LoadedModel
-from kvlab.models.tokenizer import window_of
 from kvlab.models.turns import Turns
 from kvlab.prefix.inputs import choice_of, read_text
+from kvlab.prefix.memory import with_memory
+from kvlab.prefix.passes import Answer, check_window, next_logits, read_context, write_answer
 from kvlab.prefix.provenance import check_model, header_of, method_of
 from kvlab.prefix.tensor_file import mapped_tensors, write_tensors
 from kvlab.requests.compare import MOST_NEW_TOKENS, ModelRequest
 from kvlab.requests.live_session import GAP
 
 CONTEXT, EXTENSION, QUESTION, ANSWER = "context", "extension", "question", "answer"
-
-
-@dataclass(frozen=True)
-class Answer:
-    """An answer: its text, its token ids with the end token if the model wrote one, and why it ended."""
-
-    text: str
-    token_ids: tuple[int, ...]
-    ended: Literal["end", "length"]
-
-    def __str__(self) -> str:
-        return self.text
 
 
 @dataclass(eq=False)
@@ -119,11 +101,10 @@ class Prefix:
         made = make_method(choice.method, **choice.hyper_parameters)
         turns = _turns(model, chat, system, thinking)
         ids = turns.context_ids(model, context)
-        _check_window(model, len(ids), "The text")
+        check_window(model, len(ids), "The text")
         cache = make_cache(model, made, choice.budget, seed=seed, compress_every=compress_every)
         begun = time.perf_counter()
-        for piece in _pieces(ids, cache.expect(len(ids), prefill_chunk)):
-            _next_logits(model, cache, piece)
+        read_context(model, cache, ids, prefill_chunk)
         header = header_of(
             model, context, choice, made, title=title, loading=loading or {}, chat=chat, system=system,
             thinking=thinking, compress_every=compress_every, seed=seed, context_tokens=len(ids),
@@ -138,7 +119,7 @@ class Prefix:
         Raises UserError for a setting of the chat template that would have no effect.
         """
         turns = _turns(model, header.chat, header.system, header.thinking)
-        return cls(model, header, cache, (PrefixText(kind=CONTEXT, text=context),), turns)._described()
+        return cls(model, with_memory(header, cache), cache, (PrefixText(kind=CONTEXT, text=context),), turns)
 
     @classmethod
     def load(cls, path: str | Path, model: LoadedModel) -> Prefix:
@@ -180,7 +161,7 @@ class Prefix:
         )
         about = {
             MARK: str(FORMAT),
-            HEADER: self.header.model_dump_json(),
+            HEADER: self.header.as_json(),
             STATE: json.dumps(state.values),
         }
         replace_file(path_of(path, "The prefix"), lambda temporary: write_tensors(temporary, tensors, about))
@@ -200,9 +181,9 @@ class Prefix:
             raise UserError("The question is empty: type one.")
         whole_number(max_new_tokens, "max_new_tokens", 1, MOST_NEW_TOKENS)
         ids = self.turns.question_ids(self.model, question, is_first=self._is_open)
-        _check_window(self.model, self.header.tokens + len(ids) + max_new_tokens, "This question")
+        check_window(self.model, self.header.tokens + len(ids) + max_new_tokens, "This question")
         cache = copy_cache(self.cache)
-        answer = self._verified(lambda: self._write(cache, ids, max_new_tokens))
+        answer = self._verified(lambda: write_answer(self.model, cache, ids, max_new_tokens))
         if keep:
             said = PrefixText(kind=QUESTION, text=question), PrefixText(kind=ANSWER, text=answer.text)
             self._take_over(cache, said, questions=self.header.questions + 1)
@@ -217,9 +198,9 @@ class Prefix:
         more = read_text(text)
         before = GAP if self._is_open else self.turns.between
         ids = self.model.encode(before + more, special=False)[0].tolist()
-        _check_window(self.model, self.header.tokens + len(ids), "The text")
+        check_window(self.model, self.header.tokens + len(ids), "The text")
         cache = copy_cache(self.cache)
-        self._verified(lambda: _next_logits(self.model, cache, ids))
+        self._verified(lambda: next_logits(self.model, cache, ids))
         self._take_over(cache, (PrefixText(kind=EXTENSION, text=more),))
 
     def fork(self) -> Prefix:
@@ -231,20 +212,6 @@ class Prefix:
         """Whether what was read last is a text, which a question follows in the same turn."""
         return self.texts[-1].kind in (CONTEXT, EXTENSION)
 
-    def _write(self, cache: CompressedCache, ids: list[int], most: int) -> Answer:
-        """Read a question and write an answer; the model's own end token is part of the text before a next question."""
-        ends, written, logits = end_ids(self.model), list[int](), _next_logits(self.model, cache, ids)
-        while True:
-            token = int(logits.argmax())
-            written.append(token)
-            if token in ends:
-                break
-            logits = _next_logits(self.model, cache, [token])
-            if len(written) == most:
-                break
-        text = str(self.model.tokenizer.decode(written, skip_special_tokens=True))
-        return Answer(text.strip(), tuple(written), "end" if token in ends else "length")
-
     def _verified(self, act: Any) -> Any:
         """What `act` returns once the slots it used are verified; an error of damaged slots is told as damage."""
         try:
@@ -254,23 +221,7 @@ class Prefix:
 
     def _take_over(self, cache: CompressedCache, texts: tuple[PrefixText, ...], **changed: Any) -> None:
         self.cache, self.texts = cache, (*self.texts, *texts)
-        self.header = self.header.model_copy(update=changed)
-        self._described()
-
-    def _described(self) -> Prefix:
-        """Note the cache's tokens and memory in the header."""
-        memory = self.cache.memory()
-        layers = tuple(
-            LayerTable(**{name: getattr(one, name) for name in LayerTable.model_fields}) for one in memory.layers
-        )
-        update: dict[str, Any] = {
-            "tokens": memory.logical_tokens,
-            "layers": layers,
-            "other_bytes": memory.sliding_bytes,
-        }
-        update["full_bytes"] = memory.sliding_bytes + sum(map(_full_bytes, self.cache.compressed_layers()))
-        self.header = self.header.model_copy(update=update)
-        return self
+        self.header = with_memory(self.header.model_copy(update=changed), cache)
 
 
 def _turns(model: LoadedModel, chat: str, system: str, thinking: bool | None) -> Turns:
@@ -280,32 +231,3 @@ def _turns(model: LoadedModel, chat: str, system: str, thinking: bool | None) ->
     except ValidationError as error:
         raise UserError(in_one_sentence(error, lambda field: f"The setting {field}")) from None
     return Turns.of(chat_of(request, model.tokenizer))
-
-
-def _full_bytes(layer: CompressedLayer) -> int:
-    """Bytes of a full cache of this layer: keys, values and positions of all tokens that it has seen."""
-    token = sum(part.shape[-1] * part.element_size() for part in layer.tables[0].native_states())
-    token += integer_dtype(layer.cumulative_length).itemsize
-    return token * layer.streams.batch * layer.streams.heads * layer.cumulative_length
-
-
-@torch.inference_mode()
-def _next_logits(loaded: LoadedModel, cache: CompressedCache, ids: list[int]) -> Tensor:
-    """Logits (V,) after more tokens."""
-    given = torch.tensor([ids], device=loaded.device)
-    return loaded.model(given, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[0, -1].float()
-
-
-def _pieces(ids: list[int], sizes: list[int]) -> Iterator[list[int]]:
-    """Pieces of these sizes, in order."""
-    ends = list(accumulate(sizes))
-    return (ids[end - size : end] for size, end in zip(sizes, ends, strict=True))
-
-
-def _check_window(loaded: LoadedModel, tokens: int, what: str) -> None:
-    window = window_of(loaded.model.config)
-    if tokens > window:
-        raise UserError(
-            f"{what} needs {tokens:,} tokens with all that was read before, but the context window of {loaded.name} is "
-            f"{window:,}: shorten it."
-        )

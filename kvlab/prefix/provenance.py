@@ -21,6 +21,7 @@ from kvlab.models.load import LoadedModel
 from kvlab.plugins.origin import KVLAB
 from kvlab.requests.budget import Budget, resolve_store
 from kvlab.requests.compare import MethodChoice
+from kvlab.server.users import acting
 
 ROPE = "rope_parameters"
 TOKENS = '"added_tokens"'  # a field of a tokenizer written as JSON
@@ -40,7 +41,8 @@ def header_of(
 ) -> PrefixHeader:
     """The header of a prefix that has read `context` with `method`, made of `choice`; its cache is not described yet.
 
-    `loading` are the arguments of `kvlab.load_model` that loaded the model, `title` defaults to the first words, and
+    It belongs to the acting user. `loading` are the arguments of `kvlab.load_model`, `title` defaults to the first
+    words, and
     `told` are other fields of the header as they are.
     """
     return PrefixHeader(
@@ -56,6 +58,7 @@ def header_of(
         context_tokens=context_tokens,
         tokens=context_tokens,
         layers=(),
+        owner=acting().name,
         **told,
     )
 

@@ -14,8 +14,10 @@ from pydantic import ValidationError
 from kvlab.common.errors import UserError
 from kvlab.forms.plan_preview import check_work
 from kvlab.jobs.access_check import check_access
+from kvlab.jobs.disk_usage import bytes_by_owner
+from kvlab.jobs.queue_db import database
 from kvlab.library.prefix_lanes import in_order, kept_texts, live_request, proposed_name
-from kvlab.library.prefixes import PrefixFile, find_prefix, list_prefixes, prefix_path, read_texts
+from kvlab.library.prefixes import PrefixFile, find_prefix, fork_prefix, list_prefixes, prefix_path, read_texts
 from kvlab.live import job as jobs
 from kvlab.live.log import fork_log, heads_path, read_events
 from kvlab.live.prefix_session import REPLACED
@@ -24,7 +26,8 @@ from kvlab.models.load import drop_model, held_model
 from kvlab.prefix import Prefix
 from kvlab.prefix.tensor_file import mapped_tensors
 from kvlab.requests.compare import MethodChoice
-from kvlab.requests.live_session import EDITED, FIXED, KEPT_ALREADY, UNOWNED, LiveJob, LiveRequest
+from kvlab.requests.live_session import EDITED, FIXED, KEPT_ALREADY, LiveJob, LiveRequest
+from kvlab.server.users import ALONE, Role, User, acting_as, acting_for
 from tests.families import CHAT_TEMPLATE, tiny_folder
 from tests.prefix.test_prefix import TEXT as EXCERPT
 
@@ -213,11 +216,35 @@ def test_a_bad_request_is_refused(changed: dict[str, object], sentence: str) -> 
         LiveRequest.model_validate({"context": "a", "choices": [{"method": "h2o"}], **changed})
 
 
-def test_a_server_with_several_users_takes_no_prefixes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_shared_server_a_prefix_is_its_owners_alone(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others neither list, find nor open it; administrators and the command line do, and it counts as the owner's."""
     monkeypatch.setattr("kvlab.jobs.access_check.lab", lambda: object())
-    plain = LiveRequest(context="a", choices=(MethodChoice(method="h2o"),))
-    opened = plain.model_copy(update={"prefixes": ("one", "two")})
-    for request, kind in ((opened, "start"), (plain, "keep")):
-        job = LiveJob.model_validate({"session": "s", "action": kind, "request": request, "lane": 0, "name": "x"})
-        with pytest.raises(UserError, match=UNOWNED[:40]):
-            check_access(tmp_path, job)
+    request = LiveRequest(model=folder, context=TEXT[:40], choices=CHOICES[:1], device="cpu")
+    with acting_for(User("ann", Role.ADMINISTER)):  # as the worker runs a job of ann's
+        make(tmp_path, request, "anns", CHOICES[0])
+    make(tmp_path, request, "nobodys", CHOICES[0])
+    prefix_path(tmp_path, "broken").write_bytes(b"nothing")
+    opened = live_request(tmp_path, ["anns"]).model_copy(update={"model": "mini"})
+    job = LiveJob(session="s", action="start", request=opened)
+
+    def seen(user: User) -> tuple[set[str], int]:
+        with acting_as(user):
+            files, problems = list_prefixes(tmp_path)
+            return {file.name for file in files}, len(problems)
+
+    assert seen(User("ann", Role.RUN)) == ({"anns"}, 0)
+    assert seen(User("ben", Role.RUN)) == (set(), 0)
+    assert seen(User("ann", Role.LOOK)) == (set(), 0)
+    assert seen(User("root", Role.ADMINISTER)) == seen(ALONE) == ({"anns", "nobodys"}, 1)
+    with acting_as(User("ann", Role.RUN)):
+        check_access(tmp_path, job)
+    with acting_as(User("ben", Role.RUN)):
+        for refused in (lambda: check_access(tmp_path, job), lambda: fork_prefix(tmp_path, "anns", "mine")):
+            with pytest.raises(UserError, match="There is no prefix 'anns'"):
+                refused()
+        with database(tmp_path) as connection:
+            sizes = bytes_by_owner(connection, tmp_path)
+    assert sizes["ann"] == prefix_path(tmp_path, "anns").stat().st_size
+    assert "owner" not in find_prefix(tmp_path, "nobodys").header.as_json(), "as older versions read it"

@@ -22,7 +22,7 @@ from kvlab.library.prefixes import (
 from kvlab.live.log import append_event
 from kvlab.prefix.tensor_file import write_tensors
 from kvlab.requests.compare import FULL, MethodChoice
-from kvlab.requests.live_session import FIXED, UNOWNED, LiveRequest
+from kvlab.requests.live_session import FIXED, LiveRequest
 from tests.pages.test_live import REQUEST, Open, talked, the_job, told
 
 H2O, SNAPKV = MethodChoice(method="h2o", budget=0.3), MethodChoice(method="snapkv", budget=0.2)
@@ -126,14 +126,18 @@ def test_a_lane_is_kept_under_a_name_that_is_free(runs_root: Path, open_page: Op
     assert "Kept as yours." in told(page.run())
 
 
-def test_a_server_with_several_users_says_why_there_are_no_prefixes(
+def test_a_shared_server_shows_a_person_their_own_prefixes(
     runs_root: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for place in ("app.live.start_prefixes", "app.live.keep"):
         monkeypatch.setattr(f"{place}.lab", lambda: object())
     write_prefix(runs_root, "part", H2O)
+    write_prefix(runs_root, "bens", H2O, "A dog ran.", owner="ben")
+    monkeypatch.setattr("kvlab.library.prefixes.is_owner", lambda owner: owner == "ben")
     page = open_page("live", source="Prefix")
-    assert UNOWNED in told(page)
-    assert page.button(key="live-start").disabled
+    assert page.selectbox(key="kept").options == ["A dog ran. (9 tokens)"]
+    monkeypatch.setattr("kvlab.library.prefixes.is_owner", lambda owner: owner == "carl")
+    page = open_page("live", source="Prefix")
+    assert "You have no prefix of mini." in told(page) and page.button(key="live-start").disabled
     page = open_page("live", session=talked(runs_root))
-    assert page.button(key="live-keep-1-apply").help == UNOWNED
+    assert not page.button(key="live-keep-1-apply").disabled and "you alone" in told(page)

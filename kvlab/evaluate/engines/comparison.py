@@ -1,0 +1,214 @@
+"""kvlab's methods and OpenVINO's modes on the same prompts at equal tokens kept: what is run, and its rows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from kvlab.common.errors import UserError
+from kvlab.common.validation import read_json
+from kvlab.evaluate.engines import openvino_side_file
+from kvlab.evaluate.engines.modes import MODES, Mode
+from kvlab.evaluate.generate import Stops
+from kvlab.evaluate.harness import Listener, evaluate, prepare_evaluation
+from kvlab.evaluate.prepare import PreparedPrompt, prepare
+from kvlab.evaluate.request import EvalRequest
+from kvlab.evaluate.results.outcome import Loaded
+from kvlab.evaluate.scoring.metrics import score
+from kvlab.model_info.gguf_files import gguf_file
+from kvlab.models.load import held_model
+from kvlab.requests.compare import MethodChoice
+from kvlab.requests.method_spec import format_spec
+from kvlab.server.offered_models import place_of
+
+ROWS, TIMES, LOG = "openvino.jsonl", "times.jsonl", "openvino.log"  # files in the folder of results
+STEPS = 64  # decode steps that are timed
+OPENVINO, KVLAB = "OpenVINO", "kvlab"
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared: `request` names kvlab's methods, each with its tokens, and the tasks. `python` has OpenVINO.
+
+    `timed` prompts are read alone by every cache, in a process of its own on `threads` threads.
+    """
+
+    request: EvalRequest
+    kept: int
+    python: Path
+    threads: int = 1
+    timed: int = 1
+    modes: tuple[Mode, ...] = MODES
+
+    @property
+    def command(self) -> list[str]:
+        """What starts OpenVINO's side, beside the job."""
+        return [str(self.python), str(openvino_side_file())]
+
+    @property
+    def model_file(self) -> Path:
+        """The GGUF file that both read. Raises UserError for a model of another kind."""
+        file = gguf_file(place_of(self.request.model))
+        if file is None:
+            raise UserError(f"OpenVINO reads GGUF files: {self.request.model} is none, so choose --model smollm2.")
+        return file
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One prompt, one cache: how it scored."""
+
+    engine: str
+    method: str
+    task: str
+    index: int
+    score: float
+    prediction: str
+
+
+def compare_engines(comparison: Comparison, out: Path, on_progress: Listener, report: Report) -> list[Answer]:
+    """Answer all prompts with kvlab's methods and OpenVINO's modes; rows that the folder has are not measured again.
+
+    Raises UserError for a task whose last tokens are held back, a model that is no GGUF file, and an engine that fails.
+    """
+    file, loaded = comparison.model_file, held_model(comparison.request)
+    prompts = prepared_prompts(comparison.request, loaded)
+    answers = _kvlab_answers(evaluate(comparison.request, out, loaded, on_progress=on_progress).rows)
+    for mode in comparison.modes:
+        jobs = [_asked(prompt, comparison, mode.as_data(comparison.kept)) for prompt in prompts]
+        report(f"OpenVINO: {mode.name}")
+        job = {"model": str(file), "threads": comparison.threads, "mode": mode.as_data(comparison.kept)}
+        found = run_side(comparison.command, job, jobs, out / ROWS, out / LOG)
+        answers += [
+            _scored(mode.name, prompt, found[one["key"]]["ids"], loaded)
+            for prompt, one in zip(prompts, jobs, strict=True)
+        ]
+    return answers
+
+
+def time_engines(comparison: Comparison, out: Path, report: Report) -> pd.DataFrame:
+    """Read the first prompts alone with each cache: engine, method, tokens_per_second, first_seconds, held and peaks.
+
+    Other columns: held_tokens, held_bytes, loaded_bytes and peak_bytes of the process. Means over prompts.
+    """
+    loaded = held_model(comparison.request)
+    prompts = prepared_prompts(comparison.request, loaded)[: comparison.timed]
+    own = [
+        (KVLAB, spec_of(one), {"spec": spec_of(one), "budget": one.budget}) for one in comparison.request.all_choices
+    ]
+    theirs = [(OPENVINO, mode.name, mode.as_data(comparison.kept)) for mode in comparison.modes]
+    lines = []
+    for engine, name, mode in [*own, *theirs]:
+        report(f"alone: {engine}, {name}")
+        jobs = [{**_asked(prompt, comparison, mode, STEPS), "to_the_end": True} for prompt in prompts]
+        command = [sys.executable, "-m", "kvlab.evaluate.engines.kvlab_side"]
+        model = comparison.request.model
+        if engine == OPENVINO:
+            command, model = comparison.command, str(comparison.model_file)
+        job = {"model": model, "threads": comparison.threads, "mode": mode}
+        rows = run_side(command, job, jobs, out / TIMES, out / LOG)
+        frame = pd.DataFrame([rows[one["key"]] for one in jobs])
+        speed = (frame["steps"] - 1) / (frame["seconds"] - frame["first_seconds"])
+        means = frame[["first_seconds", "held_tokens", "held_bytes", "loaded_bytes", "peak_bytes"]].mean()
+        lines.append({"engine": engine, "method": name, "tokens_per_second": speed.mean(), **means})
+    return pd.DataFrame(lines)
+
+
+def prepared_prompts(request: EvalRequest, loaded: Loaded) -> list[PreparedPrompt]:
+    """The request's prompts as tokens. Raises UserError for a task of which the engine could not ask the same."""
+    plain = prepare_evaluation(request.model_copy(update={"choices": ()}), loaded)
+    prompts = [prepare(unit.prompt, loaded, plain.chat) for unit in plain.units]
+    for prompt in prompts:
+        sample = prompt.sample
+        if sample.hold_back or sample.further or prompt.is_forced or sample.temperature:
+            raise UserError(
+                f"{sample.task} cannot be compared: the engine reads the whole prompt, compresses it and writes one "
+                "answer, so choose tasks such as needle or ruler_niah_multikey_1."
+            )
+    return prompts
+
+
+def run_side(
+    command: Sequence[str], job: dict[str, Any], prompts: Sequence[dict[str, Any]], rows: Path, log: Path
+) -> dict[str, dict[str, Any]]:
+    """Rows by key of all prompts; those that `rows` lacks are answered by one process of `command`.
+
+    Raises UserError if it fails; rows that it has written stay.
+    """
+    known = _read_rows(rows)
+    missing = [one for one in prompts if one["key"] not in known]
+    if missing:
+        with tempfile.TemporaryDirectory() as folder, log.open("a", encoding="utf-8") as errors:
+            file = Path(folder) / "job.json"
+            file.write_text(json.dumps({**job, "rows": str(rows.absolute()), "prompts": missing}), encoding="utf-8")
+            threads = {"OMP_NUM_THREADS": str(job["threads"])}
+            try:
+                ended = subprocess.run([*command, str(file)], env=os.environ | threads, stdout=errors, stderr=errors)
+            except OSError as error:
+                raise UserError(f"{command[0]} cannot be started: install OpenVINO with `make openvino`.") from error
+        known = _read_rows(rows)
+        if ended.returncode or any(one["key"] not in known for one in missing):
+            raise UserError(f"The engine's process ended with status {ended.returncode}: {log} says why.")
+    return known
+
+
+def spec_of(choice: MethodChoice) -> str:
+    """A choice's method as it is typed."""
+    return format_spec(choice.method, choice.hyper_parameters)
+
+
+def _read_rows(file: Path) -> dict[str, dict[str, Any]]:
+    """Rows by key; a line that was cut off is left out."""
+    if not file.is_file():
+        return {}
+    found = []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        try:
+            found.append(read_json(line))
+        except ValueError:
+            continue
+    return {row["key"]: row for row in found}
+
+
+def _asked(
+    prompt: PreparedPrompt, comparison: Comparison, mode: dict[str, Any], steps: int | None = None
+) -> dict[str, Any]:
+    """A prompt for a side, under a key of all that could change its row."""
+    ids = prompt.context + prompt.question
+    asked = {"ids": ids, "new_tokens": steps or prompt.sample.max_new_tokens, "to_the_end": False}
+    settings = [mode, comparison.request.model, comparison.threads, asked]
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:24]
+    return {**asked, "key": digest}
+
+
+def _scored(mode: str, prompt: PreparedPrompt, ids: Iterable[int], loaded: Loaded) -> Answer:
+    sample = prompt.sample
+    stops = Stops((sample.stop,) if sample.stop else ())
+    text = stops.cut(str(loaded.tokenizer.decode(list(ids), skip_special_tokens=True)))
+    found = score(sample.metric, text, sample.answers)
+    return Answer(OPENVINO, mode, prompt.identity.task, prompt.identity.index, float(found), text)
+
+
+def _kvlab_answers(rows: pd.DataFrame) -> list[Answer]:
+    return [
+        Answer(
+            KVLAB,
+            format_spec(row["method"], json.loads(row["hyper_parameters"])),
+            row["task"],
+            int(row["index"]),
+            float(row["score"]),
+            row["prediction"],
+        )
+        for row in rows.to_dict("records")
+    ]

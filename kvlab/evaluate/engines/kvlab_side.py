@@ -1,0 +1,57 @@
+"""Time prompts with one of kvlab's methods, in a process of its own: `python -m kvlab.evaluate.engines.kvlab_side JOB`.
+
+The job is that of `openvino_side.py`, with `mode` as `spec` and `budget`; every text is written to its last token.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kvlab.cache import CompressedCache, make_cache
+from kvlab.methods import make_method
+from kvlab.models.load import LoadedModel, load_model
+from kvlab.requests.method_spec import parse_spec
+
+
+def main(job: dict[str, Any]) -> None:
+    """Read and continue every prompt of the job; a line per prompt is appended to its rows."""
+    torch.set_num_threads(job["threads"])
+    loaded, loaded_bytes = load_model(job["model"], "cpu"), peak_bytes()
+    name, values = parse_spec(job["mode"]["spec"])
+    for prompt in job["prompts"]:
+        cache = make_cache(loaded, make_method(name, **values), job["mode"]["budget"])
+        found = {"key": prompt["key"], **_continued(loaded, cache, prompt)}
+        memory = {"loaded_bytes": loaded_bytes, "peak_bytes": peak_bytes()}
+        with Path(job["rows"]).open("a", encoding="utf-8") as rows:
+            rows.write(json.dumps({**found, **memory}) + "\n")
+
+
+@torch.inference_mode()
+def _continued(loaded: LoadedModel, cache: CompressedCache, prompt: dict[str, Any]) -> dict[str, Any]:
+    ids, seconds, given = [], [], prompt["ids"]
+    cache.expect(len(given))
+    begun = time.perf_counter()
+    for _ in range(prompt["new_tokens"]):
+        logits = loaded.model(torch.tensor([given]), past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+        given = [int(logits[0, -1].argmax())]
+        ids += given
+        seconds.append(time.perf_counter() - begun)
+    held = cache.memory()
+    found = {"ids": ids, "first_seconds": seconds[0], "seconds": seconds[-1], "steps": len(seconds)}
+    return {**found, "held_tokens": round(held.live_slots), "held_bytes": held.allocated_bytes}
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))

@@ -1,0 +1,101 @@
+"""The comparison as a table: answers with intervals, differences to kvlab's nearest method, speed and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import pandas as pd
+
+from kvlab.common.errors import UserError
+from kvlab.common.formatting import format_bytes
+from kvlab.common.intervals import Interval, mean_interval, mean_over_groups
+from kvlab.evaluate.engines.comparison import KVLAB, Answer, Comparison
+from kvlab.evaluate.engines.modes import BLOCK, RECENT, START, Mode
+from kvlab.requests.compare import FULL
+
+BEGIN, END = "<!-- kvlab serve-check --engine openvino -->", "<!-- end of the engine's table -->"
+
+
+def score_lines(answers: Sequence[Answer], modes: Sequence[Mode]) -> pd.DataFrame:
+    """A row per cache: engine, method, an `Interval` per task, and `less`: minus kvlab's nearest, all tasks (or None).
+
+    Prompts are paired; those that one side lacks are left out.
+    """
+    frame = pd.DataFrame([asdict(one) for one in answers])
+    nearest = {mode.name: mode.beside for mode in modes}
+    lines = []
+    for (engine, method), rows in frame.groupby(["engine", "method"], sort=False):
+        tasks = {task: mean_interval(one["score"].tolist(), kind="score") for task, one in rows.groupby("task")}
+        beside = frame[(frame["engine"] == KVLAB) & (frame["method"] == nearest.get(method))]
+        less = None if engine == KVLAB or beside.empty else _difference(rows, beside)
+        lines.append({"engine": engine, "method": method, **tasks, "less": less})
+    return pd.DataFrame(lines)
+
+
+def equal_texts(answers: Sequence[Answer]) -> Interval:
+    """Share of prompts to which both full caches write the same text."""
+    full = [one for one in answers if one.method == FULL.method]
+    mine = {(one.task, one.index): one.prediction for one in full if one.engine == KVLAB}
+    theirs = [one for one in full if one.engine != KVLAB]
+    same = [float(mine[key] == one.prediction) for one in theirs if (key := (one.task, one.index)) in mine]
+    return mean_interval(same, kind="score")
+
+
+def markdown(comparison: Comparison, answers: Sequence[Answer], times: pd.DataFrame | None) -> str:
+    """The table of the documentation, with what it holds for below it."""
+    lines = score_lines(answers, comparison.modes)
+    tasks = [choice.task for choice in comparison.request.tasks]
+    speed = ["tokens/s", "s to the first token", "cache held", "peak of the process"] if times is not None else []
+    header = ["engine", "cache", *tasks, "less kvlab's nearest", *speed]
+    rows = [header, ["---"] * len(header)]
+    for line in lines.to_dict("records"):
+        cells = [line["engine"], f"`{line['method']}`", *(_words(line[task]) for task in tasks)]
+        less = "" if line["less"] is None else f"{_nearest(line['method'], comparison.modes)}: {_words(line['less'])}"
+        rows.append([*cells, less, *_speed(line, times)])
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in rows) + "\n\n" + _conditions(comparison, answers)
+
+
+def with_engine_table(text: str, table: str) -> str:
+    """A document's text with the table between its two marks. Raises UserError without marks."""
+    before, begun, rest = text.partition(BEGIN)
+    _, ended, after = rest.partition(END)
+    if not (begun and ended):
+        raise UserError(f"The document has no lines {BEGIN} and {END}: write them where the table shall be.")
+    return f"{before}{BEGIN}\n\n{table}\n\n{END}{after}"
+
+
+def _difference(rows: pd.DataFrame, beside: pd.DataFrame) -> Interval | None:
+    pairs = rows.merge(beside, on=["task", "index"], suffixes=("", "_beside"))
+    if pairs.empty:
+        return None
+    difference = (pairs["score"] - pairs["score_beside"]).tolist()
+    return mean_over_groups(difference, pairs["task"].tolist(), kind="difference")
+
+
+def _nearest(method: str, modes: Sequence[Mode]) -> str:
+    return next(f"`{mode.beside}`" for mode in modes if mode.name == method)
+
+
+def _words(found: Interval) -> str:
+    return f"{found.mean:.2f} ({found.low:.2f} to {found.high:.2f}), n {found.n}"
+
+
+def _speed(line: dict[str, object], times: pd.DataFrame | None) -> list[str]:
+    if times is None:
+        return []
+    (one,) = times[(times["engine"] == line["engine"]) & (times["method"] == line["method"])].to_dict("records")
+    sizes = [format_bytes(int(one["held_bytes"])), format_bytes(int(one["peak_bytes"]))]
+    return [f"{one['tokens_per_second']:.1f}", f"{one['first_seconds']:.1f}", *sizes]
+
+
+def _conditions(comparison: Comparison, answers: Sequence[Answer]) -> str:
+    request, same = comparison.request, equal_texts(answers)
+    (length,) = request.lengths or (0,)
+    return (
+        f"{request.model}, {request.samples} prompts a task of {length} tokens, seed {request.seed}, question seen, "
+        f"{comparison.kept} tokens kept (`full` and `packed`: all); OpenVINO in blocks of {BLOCK}, of which the first "
+        f"{START} and the last {RECENT} tokens stay. 95 % intervals, differences paired. The two full caches write the "
+        f"same text to {_words(same)} of the prompts. Times: {comparison.timed} prompt(s) alone on "
+        f"{comparison.threads} thread(s)."
+    )

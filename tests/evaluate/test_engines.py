@@ -1,0 +1,100 @@
+"""OpenVINO beside kvlab: its rows, and scores in pairs; the engine itself with `make openvino`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvlab.cli.engine import EngineOptions, compare_with_engine
+from kvlab.common.errors import UserError
+from kvlab.evaluate.engines import openvino_side_file
+from kvlab.evaluate.engines.comparison import Answer, run_side
+from kvlab.evaluate.engines.modes import BLOCK, METHODS, MODES, RECENT, START, Mode, kept_tokens
+from kvlab.evaluate.engines.table import BEGIN, END, equal_texts, score_lines, with_engine_table
+from kvlab.methods import make_method
+from kvlab.model_info.gguf_files import gguf_file
+from kvlab.requests.method_spec import parse_spec
+from kvlab.server.offered_models import place_of
+
+SIDE = """
+import json, sys
+job = json.load(open(sys.argv[1]))
+with open(job["rows"], "a") as rows:
+    for prompt in job["prompts"][: job["mode"]["most"]]:
+        rows.write(json.dumps({"key": prompt["key"], "ids": prompt["ids"][::-1]}) + "\\n")
+"""
+
+
+def test_budgets_are_whole_blocks_with_some_to_choose() -> None:
+    assert kept_tokens(0.25, 1024) == 256 and kept_tokens(170, 512) == 5 * BLOCK
+    assert kept_tokens(128, 512) > START + RECENT
+    for budget in (0.2, 512):
+        with pytest.raises(UserError, match="choose another --budget or --length"):
+            kept_tokens(budget, 512)
+
+
+def test_every_mode_stands_beside_a_method_that_is_run() -> None:
+    assert {mode.beside for mode in MODES} <= {"full", *METHODS}
+    for spec in METHODS:
+        name, values = parse_spec(spec)
+        make_method(name, **values)
+
+
+def test_rows_are_kept_and_only_missing_prompts_are_answered(tmp_path: Path) -> None:
+    side, rows, log = tmp_path / "side.py", tmp_path / "rows.jsonl", tmp_path / "log"
+    side.write_text(SIDE)
+    command, prompts = [sys.executable, str(side)], [{"key": str(one), "ids": [one, 9]} for one in range(3)]
+    with pytest.raises(UserError, match=r"status 0: .*log says why"):
+        run_side(command, {"threads": 1, "mode": {"most": 2}}, prompts, rows, log)
+    with rows.open("a") as file:
+        file.write('{"key": "2", "ids"')  # a process that was killed
+        file.write("\n")
+    found = run_side(command, {"threads": 1, "mode": {"most": 1}}, prompts, rows, log)
+    assert [found[str(one)]["ids"] for one in range(3)] == [[9, one] for one in range(3)]
+    assert len(rows.read_text().splitlines()) == 4, "two, one cut off, one"
+    with pytest.raises(UserError, match="make openvino"):
+        run_side([str(tmp_path / "none")], {"threads": 1}, [{"key": "4"}], rows, log)
+
+
+def test_differences_are_of_the_same_prompts() -> None:
+    def answers(engine: str, method: str, *scores: float) -> list[Answer]:
+        return [Answer(engine, method, "needle", index, one, f"{one}") for index, one in enumerate(scores)]
+
+    mode = Mode("SUM", "h2o:page=32", "SUM")
+    mine = answers("kvlab", "h2o:page=32", 1, 0, 1, 1) + answers("kvlab", "full", 1, 1, 1, 1)
+    lines = score_lines([*mine, *answers("OpenVINO", "SUM", 0, 0, 1)], [mode]).set_index("method")
+    assert lines.loc["SUM", "less"].mean == pytest.approx((0 - 1 + 0 - 0 + 1 - 1) / 3)
+    assert lines.loc["h2o:page=32", "needle"].mean == 0.75 and lines.loc["h2o:page=32", "less"] is None
+    assert equal_texts([*mine, *answers("OpenVINO", "full", 1, 0, 1)]).mean == pytest.approx(2 / 3)
+    assert with_engine_table(f"a {BEGIN} old {END} b", "| new |") == f"a {BEGIN}\n\n| new |\n\n{END} b"
+    with pytest.raises(UserError, match="no lines"):
+        with_engine_table("nothing", "")
+
+
+def test_bad_input_is_said_before_anything_runs(tmp_path: Path) -> None:
+    for options, sentence in (
+        (EngineOptions(engine="other"), "There is no engine 'other'"),
+        (EngineOptions(engine="openvino", python=tmp_path / "none"), "make openvino"),
+        (EngineOptions(engine="openvino", python=Path(sys.executable)), "share of the prompt or a number"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            compare_with_engine(options, None, "20%B", "mini", None)
+
+
+@pytest.mark.skipif("KVLAB_OPENVINO_PYTHON" not in os.environ, reason="make openvino asks for it")
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_the_engine_keeps_what_a_mode_says(mode: Mode, tmp_path: Path) -> None:
+    """Of 400 tokens it holds the blocks that it was given, and the one being filled; the full cache holds all."""
+    rows, kept = tmp_path / "rows.jsonl", 5 * BLOCK
+    prompt = {"key": "a", "ids": list(range(400, 800)), "new_tokens": 8, "to_the_end": True}
+    job = {"model": str(gguf_file(place_of("smollm2"))), "threads": 1, "mode": mode.as_data(kept)}
+    command = [os.environ["KVLAB_OPENVINO_PYTHON"], str(openvino_side_file())]
+    found = run_side(command, job, [prompt], rows, tmp_path / "log")["a"]
+    assert len(found["ids"]) == 8 and found["steps"] == 8
+    limit = kept + BLOCK if mode.score else 400 + BLOCK
+    assert limit - 2 * BLOCK < found["held_tokens"] <= limit
+    assert json.loads(rows.read_text())["peak_bytes"] >= found["loaded_bytes"] > 0
