@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
 import pandas as pd
 import streamlit as st
 
@@ -20,6 +19,7 @@ from app.run_views.require_level import full_run
 from app.session.open_runs import BY_STAMP, expected_answer
 from app.session.url_state import clear_page_param, in_url, set_page_param, url_numbers
 from kvlab.analysis.attention import autopsy, unread
+from kvlab.analysis.attention.unread import Unread
 from kvlab.analysis.comparison import board
 from kvlab.analysis.comparison.facts import fact_positions
 from kvlab.analysis.lineage import states_at
@@ -39,8 +39,8 @@ def main() -> None:
     page.heading(
         "Needle autopsy",
         "Choose words of the text, such as a needle, to see whether their tokens kept their own slots, were merged, "
-        "or were dropped, in which head and at which step, and whether a step with a reading left them out. Then restore "
-        "them and run again.",
+        "or were dropped, in which head and at which step, and whether a reading left them out. Then restore them and "
+        "run again.",
     )
     run = full_run("wrong", "single events")
     if run is None:
@@ -174,7 +174,7 @@ def forget_span() -> None:
     clear_page_param("span")
 
 
-def read_of(run: Run, span: tuple[int, int]) -> np.ndarray | None:
+def read_of(run: Run, span: tuple[int, int]) -> Unread | None:
     """As `unread_of`; None with a sentence if the record of what was read is damaged."""
     try:
         return unread_of(run, span)
@@ -183,7 +183,7 @@ def read_of(run: Run, span: tuple[int, int]) -> np.ndarray | None:
         return None
 
 
-def everywhere(run: Run, table: pd.DataFrame, left_out: np.ndarray | None, moment: str, focus: Place) -> None:
+def everywhere(run: Run, table: pd.DataFrame, left_out: Unread | None, moment: str, focus: Place) -> None:
     st.header("In every head")
     survived, theme = autopsy.survival(table, left_out is not None), page_theme()
     fates = autopsy.FATES if left_out is None else (*autopsy.FATES, autopsy.UNREAD)
@@ -239,7 +239,7 @@ def autopsy_of(run: Run, span: tuple[int, int], step: int) -> pd.DataFrame:
 
 
 @st.cache_data(max_entries=32, hash_funcs=BY_STAMP, show_spinner=False)
-def unread_of(run: Run, span: tuple[int, int]) -> np.ndarray | None:
+def unread_of(run: Run, span: tuple[int, int]) -> Unread | None:
     return unread.unread_tokens(run, autopsy.autopsy(run, span)) if run.reading_layers else None
 
 

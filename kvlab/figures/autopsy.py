@@ -24,14 +24,16 @@ def survival_by_head(frame: pd.DataFrame, fate: str, theme: Theme = "light", foc
     words = ["none dropped" if pd.isna(step) else f"first dropped at step {step}" for step in steps]
     lost = frame.assign(text=words).pivot(index="layer", columns="head", values="text")
     return head_map(
-        table, "Fate of the chosen tokens by head", theme, bar=f"share {FATES_OF_READING[fate][0]}", hover=": %{z:.0%}<br>%{text}",
+        table, "Fate of the chosen tokens by head", theme, bar=f"share {FATES_OF_READING[fate][0]}",
+        hover=": %{z:.0%}<br>%{text}",
         bar_options={"tickformat": ".0%"}, text=lost.to_numpy(), colours=fate_scale(fate, theme), focus=focus,
     )  # fmt: skip
 
 
 def read_survival_by_head(frame: pd.DataFrame, moment: str = "") -> str:
     """Shares over all heads; `moment` names the step."""
-    shares = ", ".join(f"{percent(frame[fate].mean())} {words}" for fate, (words, *_) in FATES_OF_READING.items() if fate in frame)
+    fates = {fate: words for fate, (words, *_) in FATES_OF_READING.items() if fate in frame}
+    shares = ", ".join(f"{percent(frame[fate].mean())} {words}" for fate, words in fates.items())
     whole = int((frame["dropped"] == 0).sum())
     first = frame["first_lost"].min()
     when = "" if pd.isna(first) else f"; the first drop is at step {first}"
@@ -57,10 +59,12 @@ def fates_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 def read_fates_over_steps(frame: pd.DataFrame) -> str:
     """Shares after the prompt and after the last step."""
     first, last = frame.iloc[0], frame.iloc[-1]
-    unread = f" A decode step leaves {percent(frame['unread'].iloc[1:].mean())} of them unread." if "unread" in frame else ""
+    unread = ""
+    if "not read" in frame and len(frame) > 1:
+        unread = f" A decode step leaves {percent(frame['not read'].iloc[1:].mean())} of them unread."
     return (
         f"After the prompt's compression {percent(1 - first['dropped'])} of them remain; "
-        f"after step {int(last['step'])}, {percent(1 - last['dropped'])}.{unread if len(frame) > 1 else ''}"
+        f"after step {int(last['step'])}, {percent(1 - last['dropped'])}.{unread}"
     )
 
 

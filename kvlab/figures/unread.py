@@ -10,7 +10,7 @@ from kvlab.figures.base.palette import HUES, LOSS, SURFACES, Theme, mix, pick
 from kvlab.figures.base.template import colour_bar, finish, token_ticks
 from kvlab.figures.base.words import percent, plural, token_labels
 
-LEAST = 1e-3  # missed attention of a block that is coloured
+LEAST = 2e-3  # missed attention of a block that is coloured
 SHADE = 0.62  # of the background in the colour of a block that was read
 
 
@@ -41,7 +41,8 @@ def reading_map(frame: pd.DataFrame, texts: list[str], theme: Theme = "light", s
         figure.add_vline(x=step, line={"width": 1.5, "dash": "dot", "color": pick(HUES["ink"], theme)})
     marker = {"size": 11, "symbol": "square", "color": shade}
     figure.add_scatter(x=[None], y=[None], mode="markers", name="read", marker=marker, hoverinfo="skip")
-    finish(figure, title="What each step read, and what it missed", x="step", y="block from token", theme=theme, height=480)
+    title, y = "What each step read, and what it missed", "block from token"
+    finish(figure, title=title, x="step", y=y, theme=theme, height=480)
     figure.update_yaxes(autorange="reversed", showgrid=False, **token_ticks(labels, 16))
     return figure.update_xaxes(showgrid=False)
 
@@ -59,5 +60,6 @@ def read_reading_map(frame: pd.DataFrame) -> str:
     )
     return (
         f"Over {plural(len(of_steps), 'step')} this head read {read} of the slots it held and missed "
-        f"{percent(float(of_steps['missed'].mean()))} of the full cache's attention{worst if top['missed'] > 0 else ''}."
+        f"{percent(float(of_steps['missed'].mean()))} of the full cache's attention"
+        f"{worst if top['missed'] > 0 else ''}."
     )

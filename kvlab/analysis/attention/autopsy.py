@@ -9,7 +9,7 @@ from kvlab.common.errors import UserError
 from kvlab.trace.reader import Run
 
 FATES = ("kept", "merged", "dropped")
-UNREAD = "unread"  # held, but left out by the reading of a step (`unread.with_unread`)
+UNREAD = "not read"  # held, but left out by the reading of a step (`unread.with_unread`)
 EVENTS = ["step", "layer", "head", "source", "target", "value_weight"]
 
 

@@ -11,9 +11,10 @@ from kvlab.analysis.similarity.float16 import block_edges
 from kvlab.trace.reader import Run
 
 MOST_BLOCKS, MOST_STEPS, BLOCK = 128, 512, 16
+Unread = np.ndarray  # (steps, tokens) bool: held and not read
 
 
-def unread_tokens(run: Run, table: pd.DataFrame) -> np.ndarray | None:
+def unread_tokens(run: Run, table: pd.DataFrame) -> Unread | None:
     """(steps, rows of `table`) bool: the slot that held the token was not read by the step.
 
     `table` has columns layer, head and token, as from `autopsy.autopsy`. Heads and layers whose choices were not

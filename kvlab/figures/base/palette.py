@@ -38,7 +38,7 @@ FATES: dict[str, tuple[str, str, str]] = {
     "dropped": ("dropped", "evicted", ""),
 }
 # With those of a run with a reading.
-FATES_OF_READING = FATES | {"unread": ("held, not read", "sink", "/")}
+FATES_OF_READING = FATES | {"not read": ("held, not read", "sink", "/")}
 SURFACES: dict[Theme, str] = {"light": "#FFFFFF", "dark": "#12151C"}
 
 # Colour scales, from the lowest value to the highest.

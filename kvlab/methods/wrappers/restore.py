@@ -26,7 +26,7 @@ def giving_back(pipeline: Pipeline, returned: Restore | None, layers: Sequence[i
     the slot state is the same.
     """
     parts = {f.name: getattr(pipeline, f.name) for f in fields(Pipeline)}
-    if returned is None:
+    if returned is None or returned.kind == "read":  # the slots are the method's
         return GivingBack(**parts)
     marks = Marks(pipeline, returned, tuple(layers), room)
     return GivingBack(**parts | {"allocate": RoomOnTop(pipeline.allocate, marks)}, marks=marks)
