@@ -28,7 +28,7 @@ SEARCHES = {
 
 
 def restoring(rescue: RestoreResult) -> list[SearchResult]:
-    """The changes that restore the answer, fewest slots first; of those that cost as many, the most particular first."""
+    """The changes that restore the answer, fewest slots first; at equal cost, named tokens and heads first."""
 
     def rank(found: SearchResult) -> tuple[int, bool, bool, str]:
         back = found.returned

@@ -12,6 +12,7 @@ from kvlab.methods.core.reading import Chosen, Held, Index, Reading, ReadingCapa
 from kvlab.methods.core.view import NEVER
 from kvlab.methods.readings.selection import of_sets
 from kvlab.requests.restore import Restore
+from kvlab.stores.quantized_states import states_at
 
 
 def reading_back(reading: Reading | None, returned: Restore) -> Reading | None:
@@ -57,6 +58,10 @@ class ReadingBack(Reading):
             wanted = wanted & torch.isin(held.position, tokens)
         weight = _by_slot(chosen, held.count).masked_fill(wanted[:, :, None], 0.0)
         both = of_sets(weight > NEVER, weight, chosen.index_bytes)
+        if chosen.keys is not None:
+            own = _by_slot(chosen, held.count).gather(3, both.slots) > NEVER
+            both = replace(both, keys=torch.where(own[..., None], _keys_of(chosen, held, both.slots),
+                                                  _gathered(held, both.slots)))  # fmt: skip
         if chosen.estimate is None or self.returned.tokens:
             return replace(both, estimate=chosen.estimate)
         logits = chosen.estimate.logits.masked_fill(heads[:, :, None, None], NEVER)
@@ -71,6 +76,20 @@ class ReadingBack(Reading):
             return torch.ones_like(number, dtype=torch.bool)
         own = [head for layer, head in self.returned.heads if layer == held.layer]
         return torch.isin(number, torch.tensor(own, device=number.device)) if own else None
+
+
+def _keys_of(chosen: Chosen, held: Held, slots: Tensor) -> Tensor:
+    """The reading's own keys (B, H, U, k, d) at `slots`; of no meaning where it did not choose one."""
+    assert chosen.keys is not None and chosen.log_weight is not None
+    number = torch.arange(chosen.slots.shape[3], device=slots.device).expand(chosen.slots.shape)
+    number = number.masked_fill(chosen.log_weight == NEVER, -1)
+    place = number.new_full((*slots.shape[:3], held.count), 0).scatter_reduce_(3, chosen.slots, number, "amax")
+    place = place.gather(3, slots)[..., None].expand(*slots.shape, chosen.keys.shape[-1])
+    return chosen.keys.gather(3, place)
+
+
+def _gathered(held: Held, slots: Tensor) -> Tensor:
+    return states_at(held.keys, slots.flatten(2)).unflatten(2, slots.shape[2:]).float()
 
 
 def _by_slot(chosen: Chosen, count: int) -> Tensor:
