@@ -18,14 +18,15 @@ from app.run_views import page, view
 from app.run_views.require_level import full_run
 from app.session.open_runs import BY_STAMP, expected_answer
 from app.session.url_state import clear_page_param, in_url, set_page_param, url_numbers
-from kvlab.analysis.attention import autopsy
+from kvlab.analysis.attention import autopsy, unread
+from kvlab.analysis.attention.unread import Unread
 from kvlab.analysis.comparison import board
 from kvlab.analysis.comparison.facts import fact_positions
 from kvlab.analysis.lineage import states_at
 from kvlab.common.errors import UserError
 from kvlab.figures import autopsy as figures
 from kvlab.figures.base.head_map import Place
-from kvlab.figures.base.palette import FATES
+from kvlab.figures.base.palette import FATES_OF_READING
 from kvlab.jobs.reruns import counterfactual
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace.reader import Run
@@ -38,7 +39,8 @@ def main() -> None:
     page.heading(
         "Needle autopsy",
         "Choose words of the text, such as a needle, to see whether their tokens kept their own slots, were merged, "
-        "or were dropped, in which head and at which step. Then restore them and run again.",
+        "or were dropped, in which head and at which step, and whether a reading left them out. Then restore them and "
+        "run again.",
     )
     run = full_run("wrong", "single events")
     if run is None:
@@ -53,8 +55,10 @@ def chosen_words(run: Run, layer: int, head: int) -> None:
         offer_needle(run)
         return
     step, moment = moment_of(run)
-    table = autopsy_of(run, span, step)
-    everywhere(run, table, moment, (layer, head))
+    table, left_out = autopsy_of(run, span, step), read_of(run, span)
+    if left_out is not None:
+        table = unread.with_unread(table, left_out[min(step, len(left_out) - 1)])
+    everywhere(run, table, left_out, moment, (layer, head))
     here(run, table, layer, head, moment)
     restore(run, span)
 
@@ -170,20 +174,30 @@ def forget_span() -> None:
     clear_page_param("span")
 
 
-def everywhere(run: Run, table: pd.DataFrame, moment: str, focus: Place) -> None:
+def read_of(run: Run, span: tuple[int, int]) -> Unread | None:
+    """As `unread_of`; None with a sentence if the record of what was read is damaged."""
+    try:
+        return unread_of(run, span)
+    except UserError as error:
+        st.warning(plain(str(error)))
+        return None
+
+
+def everywhere(run: Run, table: pd.DataFrame, left_out: Unread | None, moment: str, focus: Place) -> None:
     st.header("In every head")
-    survived, theme = autopsy.survival(table), page_theme()
+    survived, theme = autopsy.survival(table, left_out is not None), page_theme()
+    fates = autopsy.FATES if left_out is None else (*autopsy.FATES, autopsy.UNREAD)
     left, right = page.map_columns(run)
     with left:
-        if st.session_state.get("fate") not in (None, *autopsy.FATES):  # an old link: "kept" was "own slot"
+        if st.session_state.get("fate") not in (None, *fates):  # an old link: "kept" was "own slot"
             st.session_state["fate"] = "kept"
-        labels = {fate: FATES[fate][0] for fate in autopsy.FATES}
-        fate = one_of("Show the share", labels, "dropped", key="fate")
+        labels = {fate: FATES_OF_READING[fate][0] for fate in fates}
+        fate = one_of("Show the share", labels, fates[-1], key="fate")
         figure = figures.survival_by_head(survived, fate, theme, focus)
         reading = figures.read_survival_by_head(survived, moment)
         page.show_figure(run, figure, survived, reading, "autopsy-heads", "autopsy-heads", focus)
     with right:
-        steps = autopsy.fates_over_steps(table, int(run.steps["step"].max()))
+        steps = autopsy.fates_over_steps(table, int(run.steps["step"].max()), left_out)
         figure = along_text(figures.fates_over_steps(steps, theme), offset=run.record.prompt_tokens - 1)
         reading = figures.read_fates_over_steps(steps)
         page.show_figure(run, figure, steps, reading, "autopsy-steps", "autopsy-steps")
@@ -222,6 +236,11 @@ def restore(run: Run, span: tuple[int, int]) -> None:
 @st.cache_data(max_entries=32, hash_funcs=BY_STAMP, show_spinner=False)
 def autopsy_of(run: Run, span: tuple[int, int], step: int) -> pd.DataFrame:
     return autopsy.autopsy(run, span, step)
+
+
+@st.cache_data(max_entries=32, hash_funcs=BY_STAMP, show_spinner=False)
+def unread_of(run: Run, span: tuple[int, int]) -> Unread | None:
+    return unread.unread_tokens(run, autopsy.autopsy(run, span)) if run.reading_layers else None
 
 
 main()

@@ -19,6 +19,7 @@ from app.navigation.token_cursor import chosen_token
 from app.run_views import page, view
 from app.run_views.decision import decision_section, played_decision
 from app.session.url_state import go_to, in_url, set_page_param, set_page_param_from, url_number
+from kvlab.analysis.attention import unread
 from kvlab.analysis.comparison.memory import budgets_by_layer
 from kvlab.analysis.lineage import Lineage
 from kvlab.analysis.lineage.states import mosaic, state_counts
@@ -30,9 +31,11 @@ from kvlab.analysis.lineage.tables import (
     merged_slots,
     slot_table,
 )
+from kvlab.common.errors import UserError
 from kvlab.figures import lineage as river
 from kvlab.figures import memory as memory_figures
 from kvlab.figures import timeline
+from kvlab.figures import unread as unread_figures
 from kvlab.trace.reader import Run
 
 STRIP = "timeline-strip"
@@ -176,7 +179,26 @@ def whole_history(run: Run, layer: int, head: int) -> None:
         reading = timeline.read_state_totals(counts)
         figure = along_text(timeline.state_totals(counts, page_theme()), offset=run.record.prompt_tokens - 1)
         page.show_figure(run, figure, counts, reading, "timeline-states", f"states-{name}")
+    what_was_read(run, layer, head)
     show_check(check_slots(lineage, page.head_steps(run, layer, head)))
+
+
+def what_was_read(run: Run, layer: int, head: int) -> None:
+    """For a run with a reading: the blocks that each step read, and the attention that it missed."""
+    if not run.reading_layers:
+        return
+    lineage, _, texts = page.head_history(run, layer, head)
+    try:
+        table = unread.reading_map(run, lineage, layer, head)
+    except UserError as error:
+        st.caption(plain(str(error)))
+        return
+    reading = unread_figures.read_reading_map(table)
+    if table.empty:
+        st.caption(plain(reading))
+        return
+    figure = along_text(unread_figures.reading_map(table, texts, page_theme()), "y")
+    page.show_figure(run, figure, table, reading, "timeline-read", f"read-layer-{layer}-head-{head}")
 
 
 def show_check(table: pd.DataFrame) -> None:

@@ -62,7 +62,9 @@ def attend_chosen(query: Tensor, held: Held, chosen: Chosen, sinks: Tensor | Non
     """
     blocks = chosen.slots.split(_block_size(held, chosen.slots), 3)
     scaled = query.float() * held.scaling
-    parts = [_products(scaled, _gathered(held.keys, block)) for block in blocks]
+    of_blocks = (_gathered(held.keys, block) for block in blocks)
+    keys = of_blocks if chosen.keys is None else chosen.keys.split(blocks[0].shape[3], 3)
+    parts = [_products(scaled, part) for part in keys]
     logits = torch.cat(parts, -1) if parts[1:] else parts[0]
     if held.softcap is not None:
         logits = held.softcap * torch.tanh(logits / held.softcap)

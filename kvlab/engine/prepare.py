@@ -20,7 +20,7 @@ from kvlab.engine.environment import model_shape
 from kvlab.engine.out_of_memory import memory_guard
 from kvlab.engine.prompt import encode_prompt
 from kvlab.methods import Method, make_method
-from kvlab.methods.wrappers.choice import check_tokens, with_changes
+from kvlab.methods.wrappers.choice import check_tokens, reading_with_changes, with_changes
 from kvlab.models.chat import Chat, chat_of
 from kvlab.models.downloads import Report
 from kvlab.models.load import LoadedModel, held_model, pick_device
@@ -99,4 +99,5 @@ def _new_cache(
     cache = make_cache(loaded, method, choice.budget, **options)
     layers = [layer.layer_idx for layer in cache.compressed_layers()]
     cache.settings.pipeline = with_changes(cache.settings.pipeline, choice, layers, request.max_new_tokens)
+    cache.settings.reading = reading_with_changes(cache.settings.reading, choice)
     return cache

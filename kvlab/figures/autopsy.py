@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.lines import Line, add_area, add_lines
-from kvlab.figures.base.palette import FATES, STATE_COLOURS, Theme, fate_scale, pick
+from kvlab.figures.base.palette import FATES_OF_READING, STATE_COLOURS, Theme, fate_scale, pick
 from kvlab.figures.base.template import finish
 from kvlab.figures.base.words import percent, plural
 
@@ -24,14 +24,16 @@ def survival_by_head(frame: pd.DataFrame, fate: str, theme: Theme = "light", foc
     words = ["none dropped" if pd.isna(step) else f"first dropped at step {step}" for step in steps]
     lost = frame.assign(text=words).pivot(index="layer", columns="head", values="text")
     return head_map(
-        table, "Fate of the chosen tokens by head", theme, bar=f"share {FATES[fate][0]}", hover=": %{z:.0%}<br>%{text}",
+        table, "Fate of the chosen tokens by head", theme, bar=f"share {FATES_OF_READING[fate][0]}",
+        hover=": %{z:.0%}<br>%{text}",
         bar_options={"tickformat": ".0%"}, text=lost.to_numpy(), colours=fate_scale(fate, theme), focus=focus,
     )  # fmt: skip
 
 
 def read_survival_by_head(frame: pd.DataFrame, moment: str = "") -> str:
     """Shares over all heads; `moment` names the step."""
-    shares = ", ".join(f"{percent(frame[fate].mean())} {words}" for fate, (words, *_) in FATES.items())
+    fates = {fate: words for fate, (words, *_) in FATES_OF_READING.items() if fate in frame}
+    shares = ", ".join(f"{percent(frame[fate].mean())} {words}" for fate, words in fates.items())
     whole = int((frame["dropped"] == 0).sum())
     first = frame["first_lost"].min()
     when = "" if pd.isna(first) else f"; the first drop is at step {first}"
@@ -44,7 +46,9 @@ def read_survival_by_head(frame: pd.DataFrame, moment: str = "") -> str:
 def fates_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Shares of all (layer, head, token) in each fate over the steps, stacked."""
     figure = go.Figure()
-    for fate, (words, state, pattern) in FATES.items():
+    for fate, (words, state, pattern) in FATES_OF_READING.items():
+        if fate not in frame:
+            continue
         look = {"shape": pattern, "size": 6, "solidity": 0.25}
         hover = f"step %{{x}}: %{{y:.1%}} {words}"
         add_area(figure, frame["step"], frame[fate], words, pick(STATE_COLOURS[state], theme), hover, look)
@@ -55,9 +59,12 @@ def fates_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 def read_fates_over_steps(frame: pd.DataFrame) -> str:
     """Shares after the prompt and after the last step."""
     first, last = frame.iloc[0], frame.iloc[-1]
+    unread = ""
+    if "not read" in frame and len(frame) > 1:
+        unread = f" A decode step leaves {percent(frame['not read'].iloc[1:].mean())} of them unread."
     return (
         f"After the prompt's compression {percent(1 - first['dropped'])} of them remain; "
-        f"after step {int(last['step'])}, {percent(1 - last['dropped'])}."
+        f"after step {int(last['step'])}, {percent(1 - last['dropped'])}.{unread}"
     )
 
 

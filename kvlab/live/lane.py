@@ -8,7 +8,7 @@ from kvlab.cache import CompressedCache, make_cache
 from kvlab.cache.cache_copy import copy_cache
 from kvlab.live.merges import ContextMerges, ContextShares, context_shares
 from kvlab.methods import make_method
-from kvlab.methods.wrappers.choice import check_tokens, with_changes
+from kvlab.methods.wrappers.choice import check_tokens, reading_with_changes, with_changes
 from kvlab.models.load import LoadedModel
 from kvlab.requests.compare import MethodChoice
 
@@ -54,6 +54,7 @@ class Lane:
         cache = make_cache(loaded, method, choice.budget, seed=seed)
         layers = [layer.layer_idx for layer in cache.compressed_layers()]
         cache.settings.pipeline = with_changes(cache.settings.pipeline, choice, layers, MOST_TOKENS)
+        cache.settings.reading = reading_with_changes(cache.settings.reading, choice)
         cache.settings.observer = merges = ContextMerges(tokens)
         return cls(choice, cache, merges)
 

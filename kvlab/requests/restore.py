@@ -1,4 +1,4 @@
-"""Changes to a method's decisions: tokens that are kept, dropped or merged by hand. Torch-free."""
+"""Changes to a method's decisions: tokens kept, dropped, merged or read by hand. Torch-free."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from kvlab.common.validation import Strict
 
-RestoreKind = Literal["tokens", "drop", "merge", "heads", "apart", "evict"]
+RestoreKind = Literal["tokens", "drop", "merge", "heads", "apart", "evict", "read"]
 OF_TOKENS = ("tokens", "drop", "merge")  # kinds that name tokens
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 
@@ -17,13 +17,15 @@ Count = Annotated[int, Field(ge=0, lt=2**31)]
 class Restore(Strict):
     """One change to a method's decisions, in the KV heads `heads` ((layer, head); None: all).
 
-    - `tokens`: the prompt's tokens at `tokens` keep slots of their own, on top of the budget.
+    - `tokens`: the prompt's tokens at `tokens` keep slots of their own, on top of the budget; a reading reads them.
     - `drop`: the prompt's tokens at `tokens` are evicted by the prompt's decision; other tokens take their slots.
     - `merge`: the prompt's tokens at `tokens` leave by the method's merging rule, or where it evicts tokens, merge into
       the kept slot with the most similar key; other tokens take their slots.
-    - `heads`: nothing is evicted from these heads; they hold the full cache.
+    - `heads`: nothing is evicted from these heads; they hold the full cache, and read all of it.
     - `apart`: slots that the prompt's decision would merge stay separate, on top of the budget.
     - `evict`: slots that would be merged, in the prompt or later, are evicted instead.
+    - `read`: every decode step reads the slots of the prompt's tokens at `tokens` (none named: all slots), beside those
+      that the reading chooses. Slots stay or leave as without it.
     """
 
     kind: RestoreKind = "tokens"
@@ -32,7 +34,7 @@ class Restore(Strict):
 
     @model_validator(mode="after")
     def _names_what_it_returns(self) -> Restore:
-        if (self.kind in OF_TOKENS) != bool(self.tokens):
+        if self.kind != "read" and (self.kind in OF_TOKENS) != bool(self.tokens):
             raise ValueError("tokens are named where tokens are kept, dropped or merged, and only there")
         return self
 
@@ -50,6 +52,8 @@ class Restore(Strict):
             return f"without {token_words(self.tokens)}{where}"
         if self.kind == "merge":
             return f"merging {token_words(self.tokens)}{where}"
+        if self.kind == "read":
+            return f"+ reading {token_words(self.tokens) if self.tokens else 'all slots'}{where}"
         if self.kind == "heads":
             return f"+ full cache{where or ' everywhere'}"
         return f"{'+ merged tokens apart' if self.kind == 'apart' else 'evicting instead of merging'}{where}"

@@ -35,6 +35,7 @@ class AnswerAttention:
     def __init__(self, tokens: int, first: int, last: int) -> None:
         self.tokens, self.first, self.last, self.step = tokens, first, last, 0
         self.sums: dict[int, Tensor] = {}
+        self.shares: dict[int, Tensor] = {}
 
     def begin_step(self) -> None:
         self.step += 1
@@ -42,18 +43,28 @@ class AnswerAttention:
     def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
         """Add this step's attention if it predicts a token of the answer."""
         if self.first <= self.step <= self.last:
-            row = by_token(slots, seen.last_mass(), self.tokens)
-            self.sums[layer_idx] = row if layer_idx not in self.sums else self.sums[layer_idx] + row
+            read = seen.share_read()
+            share = torch.ones_like(slots.position, dtype=torch.float32) if read is None else read
+            for sums, numbers in ((self.sums, seen.last_mass()), (self.shares, share)):
+                row = by_token(slots, numbers, self.tokens)
+                sums[layer_idx] = row if layer_idx not in sums else sums[layer_idx] + row
 
     def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
         """Nothing to do."""
 
     def mean(self, layers: tuple[int, ...], heads: int) -> np.ndarray:
         """(layers, heads, prompt tokens) mean over the steps; zeros if the answer is the first token alone."""
-        if not self.sums:
+        return self._mean(self.sums, layers, heads)
+
+    def share_read(self, layers: tuple[int, ...], heads: int) -> np.ndarray:
+        """The same of the share of the group's query heads that read the token's slot."""
+        return self._mean(self.shares, layers, heads)
+
+    def _mean(self, sums: dict[int, Tensor], layers: tuple[int, ...], heads: int) -> np.ndarray:
+        if not sums:
             return np.zeros((len(layers), heads, self.tokens), np.float32)
         count = self.last - max(self.first, 1) + 1
-        return np.stack([self.sums[layer].cpu().numpy() for layer in layers]) / count
+        return np.stack([sums[layer].cpu().numpy() for layer in layers]) / count
 
 
 def by_token(slots: Slots, of_slots: Tensor, tokens: int) -> Tensor:
@@ -95,13 +106,15 @@ class ForcedDecoding:
 
     kl: tuple[float, ...]
     look: np.ndarray  # (layers, heads, prompt tokens)
+    read: np.ndarray  # the same shape: share of the group's query heads that read the token's slot
     own_slots: np.ndarray  # the same shape, bool, at the end
     held: int  # slots after the prompt
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """`lost` (layers, heads, tokens): the full cache's attention to tokens without a slot of their own in the run."""
+    """`lost` (layers, heads, tokens): the full cache's attention to tokens without a slot of their own in the run, and
+    `unread` that to those that had one which the run's reading left out."""
 
     wanted: Wanted
     reference: list[int]
@@ -112,16 +125,20 @@ class Evidence:
     full: ForcedDecoding
     before: ForcedDecoding
     lost: np.ndarray
+    unread: np.ndarray
 
-    def tokens(self, most: int) -> list[int]:
-        """Prompt tokens with lost attention, summed over heads, most first."""
-        lost = self.lost.sum((0, 1))
+    def tokens(self, most: int, of: np.ndarray | None = None) -> list[int]:
+        """Prompt tokens with attention `of` (default: lost), summed over heads, most first."""
+        lost = (self.lost if of is None else of).sum((0, 1))
         order = np.argsort(-lost, kind="stable")[:most]
         return [int(token) for token in order if lost[token] > 0]
 
-    def heads(self, layers: tuple[int, ...], tokens: tuple[int, ...] | None = None) -> list[Head]:
-        """All (layer, KV head) by lost attention to `tokens` (default all), most first."""
-        lost = self.lost.sum(2) if tokens is None else self.lost[:, :, list(tokens)].sum(2)
+    def heads(
+        self, layers: tuple[int, ...], tokens: tuple[int, ...] | None = None, of: np.ndarray | None = None
+    ) -> list[Head]:
+        """All (layer, KV head) by attention `of` (default: lost) to `tokens` (default all), most first."""
+        of = self.lost if of is None else of
+        lost = of.sum(2) if tokens is None else of[:, :, list(tokens)].sum(2)
         order = np.argsort(-lost, axis=None, kind="stable")
         return [(layers[rank], head) for rank, head in zip(*divmod(order, lost.shape[1]), strict=True)]
 
@@ -158,7 +175,8 @@ def gather_evidence(run: Run, labels: Labels, prompt: Prompt) -> Evidence:
     look = full.look if answer[0] else (full.look + prompt_attention(prompt)) / 2
     fact = () if expected is None else tuple(fact_positions(run.tokens, run.record.prompt, expected.facts).tolist())
     own_text = "".join(prompt.texts(own))
-    return Evidence(wanted, whole, rows, answer, own_text, fact, full, before, look * ~before.own_slots)
+    lost, unread = look * ~before.own_slots, look * before.own_slots * (1 - before.read)
+    return Evidence(wanted, whole, rows, answer, own_text, fact, full, before, lost, unread)
 
 
 def decode_forced(
@@ -170,7 +188,8 @@ def decode_forced(
     held = held_slots(cache)
     rows = prompt.along(cache, ids, observer.begin_step)
     kl = tuple(divergence(one, other)[0] for one, other in zip(full, rows, strict=True))
-    return ForcedDecoding(kl, observer.mean(prompt.layers, prompt.heads), own_slots(cache, prompt.tokens), held)
+    look, read = observer.mean(prompt.layers, prompt.heads), observer.share_read(prompt.layers, prompt.heads)
+    return ForcedDecoding(kl, look, read, own_slots(cache, prompt.tokens), held)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from kvlab.trace.restore_results import RestoreResult, SearchResult, save_result
 from kvlab.trace.user_labels import load_labels
 
 MOST_TOKENS = 64  # candidates if the fact is unknown or not sufficient
+MOST_UNREAD = 512  # likewise for what was not read, as their slots cost nothing
 UNLIKELY = ("evict", "apart")  # searches that test the whole set first
 SHOWN_TOKENS = 16  # whose attention is saved in addition to the fact's
 
@@ -120,6 +121,10 @@ class _Search:
     def all(self) -> None:
         """Search every kind; tokens that restore the answer are then restricted to as few heads as possible."""
         layers = self.prompt.layers
+        if self.prompt.reads_part:
+            self.unread()
+        if not self.evidence.lost.any():
+            return
         tokens = self.tokens()
         if tokens:
             readers = self.evidence.heads(layers, tokens)
@@ -138,6 +143,23 @@ class _Search:
             return found.returned.tokens
         found = self.look_for("more tokens", order[:MOST_TOKENS], back, 0.4)
         return found.returned.tokens if found.restores else ()
+
+    def unread(self) -> None:
+        """Search what the reading left out: slots of tokens, in as few heads as possible, and heads."""
+        layers, unread = self.prompt.layers, self.evidence.unread
+        back = lambda some: Restore(kind="read", tokens=tuple(sorted(some)))  # noqa: E731
+        order = self.evidence.tokens(self.prompt.tokens, unread)
+        fact = [token for token in order if token in self.evidence.fact]
+        found = self.look_for("unread fact", fact, back, 0.3) if fact else None
+        if found is None or not found.restores:
+            found = self.look_for("unread tokens", order[:MOST_UNREAD], back, 0.3) if order else None
+        if found is not None and found.restores:
+            tokens = found.returned.tokens
+            readers = self.evidence.heads(layers, tokens, unread)
+            read = lambda some: Restore(kind="read", tokens=tokens, heads=tuple(some))  # noqa: E731
+            self.look_for("unread heads", readers, read, 0.5)
+        everything = lambda some: Restore(kind="read", heads=tuple(some))  # noqa: E731
+        self.look_for("reading everything", self.evidence.heads(layers, None, unread), everything, 0.5)
 
     @property
     def merges(self) -> bool:

@@ -19,6 +19,7 @@ from kvlab.engine.prompt import Continuation, continuation, encode_prompt
 from kvlab.methods import make_method
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.wrappers.pin_tokens import keeping
+from kvlab.methods.wrappers.read_back import reading_back
 from kvlab.methods.wrappers.restore import giving_back
 from kvlab.models.chat import chat_of
 from kvlab.models.load import LoadedModel
@@ -53,9 +54,17 @@ class Prompt:
         """Number of KV heads."""
         return int(self.prefix.prompt_cache.compressed_layers()[0].streams.heads)
 
+    @property
+    def reads_part(self) -> bool:
+        """Whether the run has a reading, so that its decode steps leave slots out."""
+        return self.prefix.prompt_cache.settings.reading is not None
+
     def cache(self, returned: Restore | None, observer: Observer | None = None) -> CompressedCache:
         """The run's cache after the prompt with `returned` restored; with `EVERYTHING`, the full cache."""
-        return self.prefix.cache(giving_back(self.pipeline, returned, self.layers, self.most), observer)
+        cache = self.prefix.cache(giving_back(self.pipeline, returned, self.layers, self.most), observer)
+        if returned is not None:
+            cache.settings.reading = reading_back(cache.settings.reading, returned)
+        return cache
 
     def write(self, returned: Restore | None, ended: Callable[[list[int]], bool]) -> list[int]:
         """Token ids of the greedy continuation, until `ended` returns true."""

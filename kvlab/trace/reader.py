@@ -130,6 +130,21 @@ class Run:
         (true,) = self._slices("attention", layer, head, ("true_mass",), (slice(None),))
         return true
 
+    def slots_read(self, layer: int, head: int) -> np.ndarray:
+        """Whether each step read the slot named by each position, (steps, tokens) bool; of no meaning without a slot.
+
+        With grouped queries: whether any query head of the group did. Raises UserError if it was not recorded, as in
+        runs that read every slot.
+        """
+        (bits,) = self._slices("slots_read", layer, head, ("read",), (slice(None),))
+        return np.unpackbits(bits, axis=1, bitorder="little").astype(bool)
+
+    @property
+    def reading_layers(self) -> tuple[int, ...]:
+        """Layers of which `slots_read` were recorded: those that left slots out at some step."""
+        files = sorted((self.path / "arrays").glob("slots_read-layer-*.safetensors"))
+        return tuple(int(file.stem.rsplit("-", 1)[1]) for file in files) if self.record.status != "running" else ()
+
     def _check_every_step(self) -> None:
         if self.attention_every > 1:
             raise UserError(

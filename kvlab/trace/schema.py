@@ -325,6 +325,9 @@ TABLES: dict[str, pa.Schema] = {"tokens": TOKENS, "steps": STEPS, "events": EVEN
 #   attention     "true_mass" (steps, heads, tokens) attention each token would get with the full cache (group mean),
 #                 "slot_mass" likewise of each slot alive after the step from this step's last query, in the column of
 #                 the position naming it
+#   slots_read    "read" (steps, heads, tokens / 8) bytes, of runs with a reading: bit t % 8 (the lowest first) of byte
+#                 t // 8 says whether a query head of the group read the slot named by position t at that step, every
+#                 step, of the layers and heads in `RunRecord.recording`
 #   decision      "score" (heads, prompt tokens) float32 when the method decided about the prompt, NaN for tokens that
 #                 had left before; "kept" likewise, whether the token's slot stayed (1 or 0), bytes. Of fewer layers
 #                 beyond `kvlab.requests.recording.MOST_DECISION_BYTES`; none where nothing had to leave or in old runs
@@ -345,5 +348,5 @@ TABLES: dict[str, pa.Schema] = {"tokens": TOKENS, "steps": STEPS, "events": EVEN
 #                 "true_usage", "inner_true_usage", "step_budget" (heads,), "union", "covered" (heads, samples + 1),
 #                 "future" (heads, later queries)
 PROBE_ARRAYS = ("history", "hidden", "sampled")
-EXACT_ARRAYS = ("decision",)  # float16 would make neighbours in rank equal
+EXACT_ARRAYS = ("decision", "slots_read")  # float16 would make neighbours in rank equal
 ARRAYS = ("keys", "values", "attention", *EXACT_ARRAYS, *PROBE_ARRAYS)

@@ -94,7 +94,7 @@ class RunWriter:
         """Write `arrays/<name>-layer-<layer>.safetensors`, in half precision except `EXACT_ARRAYS`."""
         if name not in ARRAYS:
             raise KeyError(f"unknown array file {name!r}: the schema names {', '.join(ARRAYS)}")
-        kinds = {"f": np.float32, "b": np.uint8} if name in EXACT_ARRAYS else {}
+        kinds = {"f": np.float32, "b": np.uint8, "u": np.uint8} if name in EXACT_ARRAYS else {}
         of = {key: kinds.get(array.dtype.kind, np.float16) for key, array in arrays.items()}
         stored = {key: np.ascontiguousarray(array, dtype=of[key]) for key, array in arrays.items()}
         file = f"{name}-layer-{layer:03d}.safetensors"

@@ -78,7 +78,7 @@ def test_every_store_goes_on_as_before(store: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "reading", ["quest/page=4/dense_layers=0", "retroinfer/cluster=4/recent=4", "magicpig/recent=2"]
+    "reading", ["quest/page=4/dense_layers=0", "retroinfer/cluster=4/recent=4", "magicpig/recent=2", "shadowkv/chunk=4"]
 )
 def test_every_kind_of_reading_goes_on_as_before(reading: str) -> None:
     model = lab_model("llama", torch.float32)

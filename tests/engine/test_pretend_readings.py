@@ -24,6 +24,7 @@ SHORT = {
     "vattention": "vattention/sinks=1/recent=3",
     "pqcache": "pqcache/bits=3/sinks=1/recent=3",
     "retroinfer": "retroinfer/cluster=3/sinks=1/recent=3",
+    "shadowkv": "shadowkv/chunk=4/recent=3/rank_share=0.5",
 }
 
 

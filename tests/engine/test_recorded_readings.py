@@ -8,12 +8,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from kvlab.analysis.attention import autopsy
+from kvlab.analysis.attention.unread import reading_map, unread_tokens, with_unread
 from kvlab.analysis.comparison.compare import headline
 from kvlab.analysis.comparison.memory import over_steps
 from kvlab.analysis.comparison.trade_off import READ, reads_less, run_points
+from kvlab.analysis.lineage import fold
 from kvlab.engine.compare import compare
 from kvlab.evaluate.results.summary import with_measures
 from kvlab.figures.trade_off import quality_against_bytes, read_quality_against_bytes
+from kvlab.figures.unread import read_reading_map
 from kvlab.methods.spec import parse_choices
 from kvlab.requests.compare import CompareRequest
 from kvlab.trace import Run, open_run
@@ -46,6 +50,32 @@ def test_the_mass_that_was_not_read_is_that_of_the_slots_left_out(runs: list[Run
         assert left_out > 0.1
     for run in (runs[0], runs[3]):
         assert run.steps["unread_mass"].isna().all()
+
+
+def test_what_was_held_and_not_read_is_a_fate_and_a_map(runs: list[Run]) -> None:
+    """Attention rows say which slots were read: those with mass. Both views are theirs."""
+    both = runs[2]
+    assert not runs[0].reading_layers and runs[1].reading_layers == both.reading_layers == (0, 1, 2)
+    table = autopsy.autopsy(both, (0, 15))
+    unread = unread_tokens(both, table)
+    assert unread is not None and not unread[0].any() and unread_tokens(runs[3], table) is None
+    for place, row in table.iterrows():
+        given = both.attention(row["layer"], row["head"])[1][:, row["token"]]
+        held = (row["left"] > np.arange(len(given))) if pd.notna(row["left"]) else np.full(len(given), True)
+        assert (unread[1:, place] == ((given == 0) & held)[1:]).all()
+    fates = with_unread(table, unread[-1])["fate"]
+    assert set(fates) == {"kept", "dropped", "not read"}
+    assert ((fates == "dropped") == (table["fate"] == "dropped")).all()
+    over = autopsy.fates_over_steps(table, len(unread) - 1, unread)
+    assert np.allclose(over.drop(columns="step").sum(1), 1)
+    assert np.allclose(over.iloc[-1][[*autopsy.FATES, autopsy.UNREAD]].astype(float),
+                       [(fates == fate).mean() for fate in (*autopsy.FATES, autopsy.UNREAD)])  # fmt: skip
+    steps = both.select("steps", 1, 0)
+    blocks = reading_map(both, fold(both.select("events", 1, 0), steps), 1, 0)
+    missed = blocks.groupby("step")[["missed", "held"]].sum()
+    assert missed["missed"].to_numpy() == pytest.approx(steps["unread_mass"].iloc[1:].to_numpy(), abs=2e-3)
+    assert (missed["held"].to_numpy() == steps["live_slots"].to_numpy()[:-1] + 1).all(), "and the step's own token"
+    assert "missed" in read_reading_map(blocks)
 
 
 def test_bytes_read_are_recorded_by_step_and_older_runs_read_what_they_hold(runs: list[Run]) -> None:

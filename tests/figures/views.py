@@ -27,6 +27,7 @@ from kvlab.figures import prompt_spans as spans_of_prompt
 from kvlab.figures import regret as regrets
 from kvlab.figures import restore as killeds
 from kvlab.figures import serving as servings
+from kvlab.figures import unread as unreads
 from kvlab.figures import wall as walls
 from kvlab.requests.restore import Restore
 from kvlab.serving import run_pages
@@ -49,6 +50,7 @@ def drawn_views(runs: list[Run]) -> Iterator[Drawn]:
     yield from _of_cost(merging)
     yield from _of_decision(merging)
     yield from _of_killed(runs[1])
+    yield from _of_unread()
     yield from _of_serving(runs[1:3])
     yield from _of_spans(runs)
     table = health.over_steps(runs)
@@ -178,6 +180,16 @@ def _of_killed(run: Run) -> Iterator[Drawn]:
     yield "killed kl", lambda theme: killeds.kl_before_after(kl, theme), killeds.read_kl_before_after(kl), kl
     reading = killeds.read_attention_before_after(looks)
     yield "killed looks", lambda theme: killeds.attention_before_after(looks, (0, 1), theme), reading, looks
+
+
+def _of_unread() -> Iterator[Drawn]:
+    draw, first, step = np.random.default_rng(0), np.arange(0, 1500, 12), np.arange(1, 61)
+    table = pd.DataFrame([(one, at, at + 11, 12, read, mass, mass * (read < 12)) for one in step for at, read, mass in
+                          zip(first, draw.integers(0, 13, len(first)), draw.random(len(first)) / 60, strict=True)],
+                         columns=["step", "first", "last", "held", "read", "true", "missed"])  # fmt: skip
+    texts = [f"word {number}" for number in range(1512)]
+    draw_map = lambda theme: unreads.reading_map(table, texts, theme, 5)  # noqa: E731
+    yield "reading map", draw_map, unreads.read_reading_map(table), table
 
 
 def _of_serving(runs: list[Run]) -> Iterator[Drawn]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import product
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -14,6 +16,7 @@ from kvlab.attention.read_attention import attend_chosen
 from kvlab.common.errors import UserError
 from kvlab.methods import make_method
 from kvlab.methods.core.reading import Chosen, Held, Reading
+from kvlab.methods.core.rotary import Rotary
 from kvlab.methods.readings import READINGS, reading_of
 from kvlab.methods.readings.clusters import k_means
 from kvlab.methods.readings.magicpig import MagicPIG
@@ -107,7 +110,8 @@ def test_rocketkv_reads_one_bound_of_the_largest_channels(holes: bool) -> None:
                     bound = max if sum(float(other[c]) for other in group) > 0 else min
                     total += float(member[c]) * bound(numbers, default=0.0)
                 mass = [0.0 if table.bias is None else float(table.bias[row, head, 0, slot]) for slot in page]
-                own.append(total * table.scaling + max(mass, default=-math.inf))
+                compared = sum(abs(float(member[c])) for c in channels) / sum(abs(float(one)) for one in member)
+                own.append(total * table.scaling / math.sqrt(compared) + max(mass, default=-math.inf))
             scores.append(own)
         ranked = sorted(range(11), key=lambda page: (page != 10, -mean_attention(scores)[page]))
         read = ranked[: math.ceil(0.3 * sum(map(bool, pages)))]
@@ -134,6 +138,8 @@ def test_pqcache_adds_the_products_of_the_nearest_centroids() -> None:
                 own[slot] = total * table.scaling + float(table.bias[row, head, 0, slot])
             scores.append(own)
         first = [slot for slot in there if slot < 1 or slot >= 39]
+        for own, slot in product(scores, first):
+            own[slot] = -math.inf  # heads are compared by their attention among the others
         expected = top(mean_attention(scores), there, math.ceil(0.3 * len(there)), first)
         assert slots_read(given, row, head) == expected
 
@@ -193,6 +199,60 @@ def test_retroinfer_reads_clusters_and_lets_centroids_stand_for_the_next() -> No
                 parts.append((size[name] * math.exp(float(one @ key) * table.scaling), value))
             expected = sum(weight * value for weight, value in parts) / sum(weight for weight, _ in parts)
             assert torch.allclose(output[row, 2 * head + place, 0], expected, atol=1e-5)
+
+
+@HOLES
+def test_shadowkv_reads_chunks_by_their_means_with_keys_of_low_rank(holes: bool) -> None:
+    """Against a singular value decomposition of the keys turned back to position 0, and loops over chunks."""
+    frequencies = [1.0, 0.3, 0.1, 0.01]
+    query, table = held(holes=holes, rotary=Rotary(torch.tensor(frequencies)))
+    given = chosen("shadowkv/share=0.3/rank_share=0.25/chunk=4/recent=3/outliers=0.2", query, table)
+    output = attend_chosen(query, table, given, None)[0]
+    for row in range(2):
+        before = np.zeros((41, 2, 8))
+        for head, slot in product(range(2), range(41)):
+            if int(table.position[row, head, slot]) >= 0:
+                key, place = table.keys[row, head, slot].double(), -float(table.position[row, head, slot])
+                before[slot, head] = turned(key.numpy(), place, frequencies)
+        u, s, v = np.linalg.svd(before.reshape(41, 16), full_matrices=False)
+        low = (u[:, :4] * s[:4] @ v[:4]).reshape(41, 2, 8)
+        for head in range(2):
+            there, keys = live(table, row, head), table.keys[row, head]
+            chunks = [[slot for slot in there if slot // 4 == chunk] for chunk in range(11)]
+            near = [chunk for chunk in range(11) if any(slot >= 38 for slot in chunks[chunk])]
+            others = [chunk for chunk in range(11) if chunks[chunk] and chunk not in near]
+            marks = {chunk: torch.stack([keys[slot] for slot in chunks[chunk]]).mean(0) for chunk in others}
+            least = {
+                c: min(float(torch.cosine_similarity(keys[s], marks[c], dim=0)) for s in chunks[c]) for c in others
+            }
+            outliers = sorted(others, key=lambda chunk: least[chunk])[: math.ceil(0.2 * len(others))]
+            rest = [chunk for chunk in others if chunk not in outliers]
+            bias = [0.0 if table.bias is None else float(table.bias[row, head, 0, slot]) for slot in range(41)]
+            score = dict.fromkeys(rest, 0.0)
+            for member in query[row, head]:
+                own = {
+                    c: math.exp(float(member @ marks[c]) * table.scaling + max(bias[s] for s in chunks[c]))
+                    for c in rest
+                }
+                score = {c: max(score[c], own[c] / sum(own.values())) for c in rest}
+            best = sorted(rest, key=lambda chunk: -score[chunk])[: math.ceil(0.3 * len(rest))]
+            read = {slot for chunk in [*near, *outliers, *best] for slot in chunks[chunk]}
+            assert slots_read(given, row, head) == read
+            for place, member in enumerate(query[row, head]):
+                total, weights = torch.zeros(8), 0.0
+                for slot in read:
+                    key = keys[slot].double().numpy()
+                    if slot // 4 in best:
+                        key = turned(low[slot, head], float(table.position[row, head, slot]), frequencies)
+                    weight = math.exp(float(member.double().numpy() @ key) * table.scaling + bias[slot])
+                    total, weights = total + weight * table.values[row, head, slot], weights + weight
+                assert torch.allclose(output[row, 2 * head + place, 0], total / weights, atol=1e-4)
+
+
+def turned(key: np.ndarray, by: float, frequencies: list[float]) -> np.ndarray:
+    """A key (8,) turned by `by` positions; coordinate i turns with i + 4."""
+    moved = (key[:4] + 1j * key[4:]) * np.exp(1j * by * np.array(frequencies))
+    return np.concatenate([moved.real, moved.imag])
 
 
 def normalisers(reading: str, draws: int) -> tuple[Tensor, Tensor]:

@@ -5,9 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
 
+from kvlab.analysis.comparison.restore import sentence
 from kvlab.common.errors import UserError
 from kvlab.engine import compare
+from kvlab.methods.core.reading import Chosen, Held, Index, Reading
+from kvlab.methods.readings import READINGS
+from kvlab.methods.readings.selection import of_sets
 from kvlab.models.load import load_model
 from kvlab.requests.compare import CompareRequest, MethodChoice, RescueRequest
 from kvlab.restore import rescue
@@ -117,6 +123,43 @@ def test_a_method_that_merges_is_asked_whether_merging_did_it(made, mini):
     root, paths = made
     found = found_of(root, paths[1], mini, most_reruns=12)
     assert {"evict", "apart"} <= {one.search for one in found.found}
+
+
+HIDDEN = range(14, 20)  # the tokens of the answer in the prompt
+
+
+class Blind(Reading):
+    """Reads every slot but those of the tokens `HIDDEN`, in layers 2 and later."""
+
+    name = "blind"
+
+    def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
+        hidden = torch.isin(held.position, torch.tensor(HIDDEN)) & torch.tensor(held.layer > 1)
+        return of_sets((held.valid() & ~hidden)[:, :, None])
+
+
+def test_slots_whose_not_being_read_lost_the_answer_are_named(mini, tmp_path, monkeypatch):
+    """Nothing is evicted; made again with what was found, the answer is there, and read where the reading did not."""
+    monkeypatch.setitem(READINGS._things, "blind", Blind)
+    asked = {"prompt": PROMPT, "max_new_tokens": 8, "level": "off", "answer": "48213"}
+    asked["facts"] = ("The secret number of the garden is 48213.",)
+    choice = MethodChoice(method="sparse", budget=1.0, hyper_parameters={"read": "blind"})
+    path = compare(CompareRequest(choices=(choice,), **asked), tmp_path, loaded=mini)[-1]
+    found = found_of(tmp_path, path, mini, most_reruns=16)
+    assert "48213" not in found.text_before
+    by_name = {one.search: one for one in found.found}
+    assert list(by_name) == ["unread fact", "unread heads", "reading everything"], "nothing was evicted"
+    fact, heads = by_name["unread fact"], by_name["unread heads"]
+    assert fact.restores and set(fact.returned.tokens) <= set(HIDDEN) and fact.slots == 0
+    assert heads.restores and heads.returned.tokens == fact.returned.tokens
+    assert {layer for layer, _ in heads.returned.heads} <= {2, 3, 4, 5}, "others read them anyway"
+    assert "left out “" in sentence(found, open_run(path))
+    back = choice.model_copy(update={"returned": heads.returned})
+    again = compare(CompareRequest(choices=(back,), **asked), tmp_path / "again", loaded=mini)[-1]
+    assert open_run(again).record.free_text == heads.text and "48213" in heads.text
+    whole = CompareRequest(choices=(MethodChoice(method="h2o", budget=0.5, returned=fact.returned),), **asked)
+    with pytest.raises(UserError, match="reads every slot already"):
+        compare(whole, tmp_path, loaded=mini)
 
 
 def test_without_an_answer_the_full_caches_text_counts(tiny_model_folder: Path, tmp_path: Path):

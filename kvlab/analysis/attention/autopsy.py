@@ -9,6 +9,7 @@ from kvlab.common.errors import UserError
 from kvlab.trace.reader import Run
 
 FATES = ("kept", "merged", "dropped")
+UNREAD = "not read"  # held, but left out by the reading of a step (`unread.with_unread`)
 EVENTS = ["step", "layer", "head", "source", "target", "value_weight"]
 
 
@@ -119,6 +120,17 @@ class Links:
             open_[where[~moves]] = False
         return here, lost
 
+    def owner(self, layer: np.ndarray, head: np.ndarray, position: np.ndarray, at: int) -> np.ndarray:
+        """The slot that holds each token after step `at`; -1: dropped."""
+        here, open_ = position.copy(), np.ones(len(position), bool)
+        while open_.any():
+            where = np.flatnonzero(open_)
+            step, target = self.next(layer[where], head[where], here[where])
+            left = (step >= 0) & (step <= at)
+            here[where[left]] = target[left]
+            open_[where] = left & (target >= 0)
+        return here
+
     def shared(self, layer: np.ndarray, head: np.ndarray, position: np.ndarray) -> np.ndarray:
         """First step at which each slot absorbed another or was merged into one (-1: never)."""
         never = np.iinfo(np.int64).max
@@ -152,20 +164,33 @@ def token_rows(table: pd.DataFrame, texts: list[str], layer: int, head: int) -> 
     return named[["token", "text", "fate", "left", "into", "slot", "lost"]].rename(columns=names)
 
 
-def survival(table: pd.DataFrame) -> pd.DataFrame:
-    """One row per layer and head: share of the chosen tokens in each of `FATES`, and the step of the first drop."""
+def survival(table: pd.DataFrame, reads: bool = False) -> pd.DataFrame:
+    """One row per layer and head: share of the chosen tokens in each of `FATES`, and the step of the first drop.
+
+    With `reads`, also in `UNREAD`.
+    """
     shares = table.groupby(["layer", "head"])["fate"].value_counts(normalize=True).unstack(fill_value=0.0)
-    shares = shares.reindex(columns=list(FATES), fill_value=0.0)
+    shares = shares.reindex(columns=[*FATES, UNREAD] if reads else list(FATES), fill_value=0.0)
     return shares.assign(first_lost=table.groupby(["layer", "head"])["lost"].min()).reset_index()
 
 
-def fates_over_steps(table: pd.DataFrame, last_step: int) -> pd.DataFrame:
-    """Share of all (layer, head, token) in each of `FATES` after every step: columns step, then `FATES`."""
+def fates_over_steps(table: pd.DataFrame, last_step: int, unread: np.ndarray | None = None) -> pd.DataFrame:
+    """Share of all (layer, head, token) in each of `FATES` after every step: columns step, then `FATES`.
+
+    With `unread` (steps, rows), from `unread.unread_tokens`, those held and not read are in a column `UNREAD` instead.
+    """
     steps = np.arange(last_step + 1)
     lost = table["lost"].fillna(last_step + 1).to_numpy(np.int64)
     changed = np.minimum(table["shared"].fillna(last_step + 1).to_numpy(np.int64), lost)
     gone, dropped = (np.searchsorted(np.sort(values), steps, side="right") / len(table) for values in (changed, lost))
-    return pd.DataFrame({"step": steps, FATES[0]: 1 - gone, FATES[1]: gone - dropped, FATES[2]: dropped})
+    shares = pd.DataFrame({"step": steps, FATES[0]: 1 - gone, FATES[1]: gone - dropped, FATES[2]: dropped})
+    if unread is None:
+        return shares
+    at = np.arange(len(unread))[:, None]
+    out, whole = unread & (lost > at), changed > at
+    left = {FATES[0]: (out & whole).mean(1), FATES[1]: (out & ~whole).mean(1), UNREAD: -out.mean(1)}
+    left = {name: np.pad(share, (0, last_step + 1 - len(share))) for name, share in left.items()}
+    return shares.assign(**{name: shares.get(name, 0.0) - share for name, share in left.items()})
 
 
 def needle_mass(run: Run, table: pd.DataFrame, layer: int, head: int) -> pd.DataFrame:

@@ -14,6 +14,10 @@ from kvlab.trace.restore_results import RestoreResult, SearchResult
 
 LEAST_MASS = 2e-3  # tokens with less attention in every series are not shown
 SEARCHES = {
+    "unread fact": "read the fact's slots in every head",
+    "unread tokens": "read the slots that the answer attended to and that were not read, in every head",
+    "unread heads": "read these slots in as few heads as possible",
+    "reading everything": "read every slot in some heads",
     "tokens": "keep the fact's tokens in every head",
     "more tokens": "keep the tokens the answer attended to in every head",
     "reading heads": "keep these tokens in as few heads as possible",
@@ -24,8 +28,13 @@ SEARCHES = {
 
 
 def restoring(rescue: RestoreResult) -> list[SearchResult]:
-    """The changes that restore the answer, fewest slots first."""
-    return sorted((found for found in rescue.found if found.restores), key=lambda found: (found.slots, found.search))
+    """The changes that restore the answer, fewest slots first; at equal cost, named tokens and heads first."""
+
+    def rank(found: SearchResult) -> tuple[int, bool, bool, str]:
+        back = found.returned
+        return found.slots, back.kind == "read" and not back.tokens, back.heads is None, found.search
+
+    return sorted((found for found in rescue.found if found.restores), key=rank)
 
 
 def cheapest(rescue: RestoreResult) -> SearchResult | None:
@@ -77,13 +86,18 @@ def slot_count_text(slots: int) -> str:
 def _why(rescue: RestoreResult, best: SearchResult, run: Run) -> str:
     """The reason, and the change that fixes it."""
     back = best.returned
-    if back.kind == "tokens":
+    if back.tokens:
         count, where = len(back.tokens), "every head"
         if back.heads is not None:
             where = f"{len(back.heads)} head{'s' if len(back.heads) != 1 else ''}"
+        if back.kind == "read":
+            these = "its slot" if count == 1 else f"their {count} slots"
+            return f"because its reading left out {quoted(run, back.tokens)}; reading {these} in {where} restores"
         these = "this token" if count == 1 else f"these {count} tokens"
         return f"because {culprit(rescue, best, run)}; keeping {these} in {where} restores"
     where = "every head" if back.heads is None else head_words(back.heads)
+    if back.kind == "read":
+        return f"by what {where} did not read; reading everything there restores"
     if back.kind == "heads":
         return f"by what {where} lost; the full cache there restores"
     how = "evicting what it merges" if back.kind == "evict" else "keeping what it merges in slots of its own"

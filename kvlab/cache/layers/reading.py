@@ -71,4 +71,5 @@ def _held(layer: LayerState, number: int, table: SlotTable, seen: PassSeen) -> H
         *table.states(), position, with_alibi(seen.bias, seen.alibi, seen.scaling), newest,
         layer.streams.by_row(layer.tokens_seen)[number], seen.scaling, seen.softcap, seen.moves_logits, table.is_dense,
         layer.layer_idx, layer.settings.seed, None if layer.streams.whole else layer.streams.heads_in(number)[0],
+        seen.rotary,
     )  # fmt: skip

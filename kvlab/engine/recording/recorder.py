@@ -51,6 +51,7 @@ class LayerRecord:
     broken: Tensor | None = None  # (H, S) attended slots that are not finite
     true_mass: list[np.ndarray] = field(default_factory=list)  # one (H, T) float16 row per step
     slot_mass: list[np.ndarray] = field(default_factory=list)
+    read: dict[int, np.ndarray] = field(default_factory=dict)  # (H, T / 8) bits of the steps that left slots out
 
     def move(self, device: torch.device) -> None:
         """Move this step's tensors to another device."""
@@ -116,6 +117,8 @@ class Recorder:
         layer.columns |= mass_columns(slots, columns, layer.shadow, layer.given, layer.truth)
         if (read := seen.share_read()) is not None:
             layer.columns["unread_mass"] = unread_mass(slots, columns, read, layer.shadow, layer.truth)
+            if self.recording.of_layers([layer_idx]):
+                layer.read[self.step] = self._bits_read(layer.shadow, columns, read)
         if self.step > 0:
             self._note_prediction(layer, slots, layer.given)
         if self._keeps_rows(layer_idx):
@@ -184,6 +187,9 @@ class Recorder:
                 stored = layer.shadow.stored(name, self.recording.of_heads(len(self.none)))
                 errors[name] = max(errors[name], stored.error)
                 self.writer.write_arrays(name, index, {"unit": stored.unit, "norm": stored.norm})
+            if layer.read:
+                self.writer.write_arrays("slots_read", index, {"read": self._every_step_read(layer)})
+                layer.read = {}
             if layer.true_mass:
                 masses = {"true_mass": _stack(layer.true_mass, layer.shadow.tokens)}
                 masses["slot_mass"] = _stack(layer.slot_mass, layer.shadow.tokens)
@@ -230,6 +236,21 @@ class Recorder:
         received = real.sum(-1)
         error = (predicted - real).abs().sum(-1) / received
         layer.columns["score_error"] = error.masked_fill(received == 0, torch.nan)
+
+    def _bits_read(self, shadow: Shadow, columns: Tensor, read: Tensor) -> np.ndarray:
+        """The recorded heads' bits (H, T / 8): which slots, named by their positions in `columns`, were read."""
+        there = torch.zeros(len(columns), shadow.capacity + 1, dtype=torch.bool, device=columns.device)
+        there.scatter_(1, columns, read[0] > 0)
+        heads = list(self.recording.of_heads(len(columns)))
+        return np.packbits(there[heads, : shadow.tokens].cpu().numpy(), axis=1, bitorder="little")
+
+    def _every_step_read(self, layer: LayerRecord) -> np.ndarray:
+        """Bits (steps, H, T / 8) of every step; a step that left nothing out read everything."""
+        heads, width = next(iter(layer.read.values())).shape[0], -(-layer.shadow.tokens // 8)
+        stacked = np.full((self.step, heads, width), 255, np.uint8)
+        for step, row in layer.read.items():
+            stacked[step] = np.pad(row, ((0, 0), (0, width - row.shape[1])))
+        return stacked
 
     def _keeps_rows(self, layer_idx: int) -> bool:
         return self.step % self.rows.every == 0 and bool(self.rows.of_layers([layer_idx]))

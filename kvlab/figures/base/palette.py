@@ -37,6 +37,8 @@ FATES: dict[str, tuple[str, str, str]] = {
     "merged": ("merged with others", "pivot", "x"),
     "dropped": ("dropped", "evicted", ""),
 }
+# With those of a run with a reading.
+FATES_OF_READING = FATES | {"not read": ("held, not read", "sink", "/")}
 SURFACES: dict[Theme, str] = {"light": "#FFFFFF", "dark": "#12151C"}
 
 # Colour scales, from the lowest value to the highest.
@@ -92,7 +94,7 @@ def _fallback(method: str) -> tuple[str, str, str]:
 
 def fate_scale(fate: str, theme: Theme) -> list[tuple[float, str]]:
     """Colour scale for a share of tokens with this fate, from the background to its colour, darker at the end."""
-    colour = pick(STATE_COLOURS[FATES[fate][1]], theme)
+    colour = pick(STATE_COLOURS[FATES_OF_READING[fate][1]], theme)
     end = mix(colour, pick(HUES["ink"], theme), 0.55)
     return [(0.0, mix(colour, SURFACES[theme], 0.92)), (0.5, colour), (1.0, end)]
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from kvlab.common.errors import UserError
 from kvlab.common.validation import shown
 from kvlab.methods.core.checked_numbers import check_number
+from kvlab.methods.core.rotary import Rotary
 from kvlab.methods.core.slot_columns import is_valid
 from kvlab.plugins.registry import Registry
 from kvlab.requests.method_spec import parse_value
@@ -40,6 +41,7 @@ class Held:
     layer: int = 0
     seed: int = 0
     heads: Tensor | None = None  # (B, H) index of each KV head in the layer; None: in order
+    rotary: Rotary | None = None  # by which keys are rotated to `position`; None: not at all
 
     @property
     def count(self) -> int:
@@ -83,8 +85,10 @@ class Chosen:
 
     slots: Tensor  # (B, H, U, k): U is 1, or G where each query head of the group reads slots of its own
     log_weight: Tensor | None = None  # the same shape, float32, added to the logits; -inf: not read. None: all zeros
-    index_bytes: float | Tensor = 0.0  # read from the index, per KV head or (B, H)
+    # read from the index, per KV head or (B, H); less the keys of slots that `keys` stand in for
+    index_bytes: float | Tensor = 0.0
     estimate: Estimate | None = None
+    keys: Tensor | None = None  # (B, H, U, k, d) in place of the table's, from the index
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,7 @@ class ReadingCapabilities:
         estimates: stand-ins take part in attention for slots that are not read.
         indexes: it keeps an index (`Reading.index`), which counts as bytes held and, where it is read, as bytes read.
         per_query_head: query heads of a group read slots of their own.
+        replaces_keys: it reads keys of its index in place of the table's (`Chosen.keys`).
         oracle: it chooses by the true attention, which a real system could not know; the search costs no bytes.
     """
 
@@ -103,6 +108,7 @@ class ReadingCapabilities:
     estimates: bool = False
     indexes: bool = True
     per_query_head: bool = False
+    replaces_keys: bool = False
     oracle: bool = False
 
 

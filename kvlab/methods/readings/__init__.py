@@ -8,6 +8,7 @@ __all__ = ["EVERYTHING", "READINGS", "Reading", "reading_of"]
 
 SHOWN = (
     "oracle", "random_slots", "quest", "double_sparsity", "magicpig", "vattention", "rocketkv", "pqcache", "retroinfer",
+    "shadowkv",
 )  # fmt: skip
 for _name in SHOWN:
     import_module(f"{__name__}.{_name}")

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kvlab.common.errors import UserError
 from kvlab.methods.core.reading import Chosen, Held, Index, PartReading, register_reading
+from kvlab.methods.core.view import NEVER
 from kvlab.methods.readings.clusters import k_means, nearest
 from kvlab.methods.readings.selection import always, best, of_group, written
 from kvlab.stores.quantized_states import states_at
@@ -52,7 +53,10 @@ class PQCache(PartReading):
         place = codes.transpose(2, 3)[:, :, :, None].long().expand(*table.shape[:4], -1)
         logits = held.with_bias(table.gather(4, place).sum(2) * held.scaling)
         size = codes[0, 0].nbytes + centroids[0, 0].nbytes
-        return best(self, held, of_group(logits), always(held, self.sinks, self.recent), size)
+        kept = always(held, self.sinks, self.recent)
+        # heads of a group are compared by their attention among the candidates, as in the authors' code
+        score = of_group(logits.masked_fill(kept[:, :, None], NEVER)).nan_to_num(nan=NEVER)
+        return best(self, held, score, kept, size)
 
     def _cut(self, states: Tensor) -> Tensor:
         """(B, H, m, n, d / m) of states (B, H, n, d)."""

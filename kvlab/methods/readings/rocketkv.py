@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
+import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import pad
@@ -14,6 +15,8 @@ from kvlab.methods.readings.pages import SLACK, all_bounds, best_pages, capped, 
 from kvlab.methods.readings.selection import of_group
 from kvlab.stores.quantized_states import states_at
 
+TINY = torch.finfo(torch.float32).tiny
+
 
 @register_reading
 class RocketKV(PartReading):
@@ -21,7 +24,8 @@ class RocketKV(PartReading):
 
     Of the maxima and minima of a page (as in Quest) a step reads those of the r channels with the largest sum of |q|
     over the group: the maximum where the group's queries sum to a positive number, else the minimum (hybrid sparse
-    attention). The first stage evicts as SnapKV does: `snapkv:preset=rocketkv`. Pages are of 4 slots, as in
+    attention). Logits are divided by the root of the share of |q| in those channels, as in the authors' code
+    (rocket.py). The first stage evicts as SnapKV does: `snapkv:preset=rocketkv`. Pages are of 4 slots, as in
     TensorRT-LLM (RocketSparseAttentionConfig); its first version took 76 of 128 channels, now it takes all.
     """
 
@@ -52,7 +56,9 @@ class RocketKV(PartReading):
         column = channels + (~positive) * width
         read = states_at(index["channels"], column)[..., :pages]
         own = query.gather(3, channels[:, :, None].expand(-1, -1, query.shape[2], -1))
-        logits = capped(own @ read.float() * held.scaling, held)
+        # as in the authors' code: a temperature for the part of |q| that is compared, which weighs the group's heads
+        part = own.abs().sum(-1, keepdim=True) / query.abs().sum(-1, keepdim=True).clamp_min(TINY)
+        logits = capped(own @ read.float() * held.scaling / part.clamp_min(TINY).sqrt(), held)
         free = page_bias(held, self.page)
         score = of_group(logits if free is None else logits + free)
         return best_pages(self, held, score, self.page, 1, read[0, 0].nbytes)

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from kvlab.common.errors import UserError
 from kvlab.methods.core.pipeline import Pipeline
+from kvlab.methods.core.reading import Reading
 from kvlab.methods.wrappers.pin_tokens import keeping
+from kvlab.methods.wrappers.read_back import reading_back
 from kvlab.methods.wrappers.restore import giving_back
 from kvlab.requests.compare import MethodChoice
 
@@ -18,6 +20,16 @@ def with_changes(pipeline: Pipeline, choice: MethodChoice, layers: Sequence[int]
     """
     pipeline = keeping(pipeline, choice.force_keep)
     return pipeline if choice.returned is None else giving_back(pipeline, choice.returned, layers, room)
+
+
+def reading_with_changes(reading: Reading | None, choice: MethodChoice) -> Reading | None:
+    """The reading with the slots that `choice` returns to it.
+
+    Raises UserError if it returns slots to the reading of a method that reads everything.
+    """
+    if choice.returned is not None and choice.returned.kind == "read" and reading is None:
+        raise UserError(f"{choice.method} reads every slot already: choose a method with a reading, as in read=quest.")
+    return reading if choice.returned is None else reading_back(reading, choice.returned)
 
 
 def check_tokens(choice: MethodChoice, tokens: int) -> None:

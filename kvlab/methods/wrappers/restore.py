@@ -35,7 +35,7 @@ def giving_back(pipeline: Pipeline, returned: Restore | None, layers: Sequence[i
     the slot state is the same. Raises UserError if tokens are to be merged that the method merges in groups.
     """
     parts = {f.name: getattr(pipeline, f.name) for f in fields(Pipeline)}
-    if returned is None:
+    if returned is None or returned.kind == "read":  # the slots are the method's
         return GivingBack(**parts)
     if returned.kind == "merge":
         check_merging(pipeline)

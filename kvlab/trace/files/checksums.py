@@ -185,6 +185,8 @@ def why_no_array(record: RunRecord, path: Path, layer: int) -> str:
     what = "keys" if name == "values" else name
     if what in record.left_out and (what not in kept or not kept[what].of_layers([layer])):
         return record.left_out[what]
+    if name == "slots_read":
+        return "Which slots were read was not recorded: every step read all of them, or the run is too old."
     if name in EXACT_ARRAYS:
         return "No decision about the prompt was recorded: nothing had to be evicted, or the run is too old."
     if name in PROBE_ARRAYS:
