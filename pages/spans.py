@@ -21,6 +21,7 @@ from kvlab.analysis.comparison.prompt_spans import Span
 from kvlab.analysis.comparison.span_shares import several_budgets
 from kvlab.analysis.lineage.wall import Wall
 from kvlab.figures import prompt_spans as figures
+from kvlab.figures import span_panels
 from kvlab.results.provenance import of_comparison
 from kvlab.trace.reader import Run
 
@@ -62,8 +63,8 @@ def parts_of_prompt(
     if chosen == MAP:
         figure, reading = figures.span_map(frame, page_theme()), figures.read_spans(frame)
     else:
-        figure = figures.spans_over_budgets(frame, page_theme())
-        reading = figures.read_spans_over_budgets(frame)
+        figure = span_panels.spans_over_budgets(frame, page_theme())
+        reading = span_panels.read_spans_over_budgets(frame)
     name = f"spans-{runs[0].record.comparison_id}"
     show(figure, frame, reading, CHART, name, of_comparison(runs), on_click=choose_clicked)
     open_elsewhere(runs, spans)

@@ -11,7 +11,7 @@ from app.base import permission
 from app.base.text import plain
 from app.base.widgets import private_switch
 from app.navigation.selection import runs_root
-from app.new_run.prompt_source import further_down
+from app.new_run.prompt_view import further_down
 from app.queue.submit import queue_and_open
 from app.session.url_state import in_url
 from kvlab.catalogue.methods import MethodEntry, methods

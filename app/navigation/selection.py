@@ -8,15 +8,14 @@ changes. The pickers are in the bar at the top of the page (`app.navigation.cont
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import streamlit as st
 
 from app.base.text import code, plain
 from app.navigation import context_bar as bar
 from app.navigation.run_titles import comparison_label, failure, show_run, show_runs
-from app.session.open_runs import open_cached, run_to_open, runs_root, telling_head, telling_pair, telling_step
+from app.session.open_runs import open_cached, run_to_open, runs_root, telling_head, telling_step
 from app.session.url_state import (
     choose,
     chosen_value,
@@ -74,23 +73,6 @@ def current_comparison() -> list[Run]:
     if runs:
         show_runs(runs)
     return runs
-
-
-def current_pair(runs: Sequence[Run]) -> tuple[Run, Run]:
-    """The two of `runs` that are `a` and `b` in the URL or the bar."""
-    by_id = {run.record.run_id: run for run in runs}
-    names = dict(zip(by_id, distinct_names([run.record for run in runs]), strict=True))
-    telling = telling_pair(runs)
-    ids, reason = telling or (tuple(by_id)[-2:], "the last two")
-    pair = []
-    for key, first in zip(("a", "b"), ids, strict=True):
-        requested = _requested(key, by_id, f"This comparison has no run {code(get_param(key))}: choose another.")
-        st.session_state[f"pick_{key}"] = requested or first
-        why = None if requested else f"Opened with this pair: {reason}."
-        label = f"Run {key.upper()}"
-        bar.picker(key, label, list(by_id), names.__getitem__, why, on_change=_choose, args=((key,),))
-        pair.append(by_id[requested or first])
-    return pair[0], pair[1]
 
 
 def other_run(run: Run, runs: Sequence[Run]) -> Run | None:
@@ -368,22 +350,11 @@ def _bar_picker(
 def _choose(names: tuple[str, ...]) -> None:
     """Callback of the pickers: put their values into the URL."""
     if "comparison" in names:
-        for name in ("run", "a", "b", "step", "token"):
+        for name in ("run", "b", "step", "token"):
             forget(name)
     if "run" in names:
         st.session_state.pop(OPENED, None)
     choose({name: st.session_state.get(f"pick_{name}") for name in names})
-
-
-def _requested(name: str, options: Mapping[str, Any], sentence: str) -> str | None:
-    """The value in the URL, else the one chosen before; None, with the sentence, if it does not exist."""
-    value = get_param(name) or chosen_value(name)
-    if value in options:
-        remember(name, str(value))
-        return value
-    if get_param(name) is not None:
-        st.warning(sentence)
-    return None
 
 
 def _span(numbers: Sequence[int]) -> str:

@@ -10,7 +10,7 @@ from app.base.widgets import one_of
 from app.figures.export_menu import Offer, titled
 from app.new_run.answer import Question, planted
 from app.new_run.prompt_preview import cut_as_html, cut_as_passages
-from app.new_run.prompt_source import further_down
+from app.new_run.prompt_view import further_down
 from app.session.url_state import parse_number
 from kvlab.common.model_title import model_title
 from kvlab.forms import truncation

@@ -99,7 +99,7 @@ def _with_reference(run: Run) -> list[Run]:
 
 
 _cache = st.cache_data(max_entries=256, show_spinner=False, hash_funcs=BY_STAMP)
-_telling_run, telling_pair = _cache(starting_point.suggest_run), _cache(starting_point.suggest_pair)
+_telling_run = _cache(starting_point.suggest_run)
 _telling_head, _telling_step = _cache(starting_point.suggest_head), _cache(starting_point.suggest_step)
 
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import html
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from kvlab.common.formatting import listed
 from kvlab.figures.base.cells import colours_at, ink_on
 from kvlab.figures.base.lines import hatch
-from kvlab.figures.base.palette import FATES, HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick, run_styles
-from kvlab.figures.base.template import INK, QUIET, finish
+from kvlab.figures.base.palette import FATES, HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
+from kvlab.figures.base.template import INK, finish
 from kvlab.figures.base.words import number, percent, plural, visible
 from kvlab.figures.board import NO_GRID, VERDICTS, no_fading
 
@@ -24,7 +23,6 @@ GAP = 0.35  # columns between two methods, and rows above the answers
 STRIP, FOOT = 0.2, 0.4  # height and bottom of the strip of fates, in rows below a row's middle
 PAGE_PIXELS = 780  # for all columns, in a window of 1,280 pixels
 ROOMY, NARROW = 50, 24  # pixels of a column from which numbers have a unit, and are written at all
-PANELS, PANEL = 4, 190  # panels side by side; pixels of one from top to bottom
 MOST_NAMED = 3
 NEEDED = "fact|rule|question|system"  # labels that are named first
 WORDS = {True: "obeyed", False: "not obeyed"}
@@ -45,7 +43,7 @@ def span_map(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         figure.add_trace(_answer_grounds(answers, theme))
     figure.add_trace(_dead_legend(theme))
     last = float(answers["y"].max()) if len(answers) else len(rows) - 1.0
-    moment = _moment(frame)
+    moment = moment_of(frame)
     height = round(ROW * (last + 1)) + 190
     finish(figure, title=f"What is left of each part of the prompt {moment}", x="method and budget",
            y="part of the prompt (tokens)", theme=theme, height=height)  # fmt: skip
@@ -67,53 +65,6 @@ def span_map(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure
 
 
-def spans_over_budgets(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """A panel per span: the share held by the slots that are left after the prompt, a line per method.
-
-    `frame` is that of `span_map`. A filled mark is a right answer, an open one another or an unknown one.
-    """
-    drawn = frame[frame["method"] != "full"]
-    spans = drawn.drop_duplicates("span")
-    across = min(PANELS, len(spans))
-    down = -(-len(spans) // across)
-    # Counted from the bottom, so that the first axis is one with a title.
-    titles = [f"{visible(span.span, 26).replace('·', ' ')} ({span.tokens:,})" for span in spans.itertuples()]
-    by_row = [titles[at : at + across] + [""] * (at + across - len(titles)) for at in range(0, len(titles), across)]
-    figure = make_subplots(
-        down, across, subplot_titles=[*chain(*by_row[::-1])], start_cell="bottom-left", shared_xaxes="all",
-        shared_yaxes="all", horizontal_spacing=0.03, vertical_spacing=min(0.3, 0.34 / down),
-    )  # fmt: skip
-    styles = run_styles(drawn[["row", "method"]].itertuples(index=False, name=None), theme)
-    for place, span in enumerate(spans["span"]):
-        at = {"row": down - place // across, "col": place % across + 1}
-        for row, style in styles.items():
-            line = drawn[(drawn["span"] == span) & (drawn["row"] == row)].sort_values("slots")
-            fill = [style.colour if verdict == "right" else SURFACES[theme] for verdict in line["verdict"]]
-            figure.add_scatter(
-                x=100 * line["slots"], y=100 * line["held"], name=row, legendgroup=row, showlegend=place == 0,
-                mode="lines+markers", line={"color": style.colour, "dash": style.dash, "width": 1.8},
-                marker={"symbol": style.marker, "size": 8, "color": fill, "line": {"color": style.colour, "width": 2}},
-                customdata=[[cell.run_id, cell.first, _told(cell)] for cell in line.itertuples()],
-                hovertemplate="%{customdata[2]}<extra></extra>", **at, **no_fading(),
-            )  # fmt: skip
-    finish(figure, title=f"What is left of each part of the prompt {_moment(frame)}, by budget", x="", y="",
-           theme=theme, height=150 + PANEL * down)  # fmt: skip
-    figure.update_xaxes(rangemode="tozero", title_standoff=4).update_yaxes(range=[-6, 106])
-    for place in range(max(0, len(spans) - across), len(spans)):  # the last of each column
-        at = {"row": down - place // across, "col": place % across + 1}
-        figure.update_xaxes(title_text="slots left of the prompt (%)", showticklabels=True, **at)
-    figure.update_yaxes(title_text="held (%)", col=1)
-    figure.update_annotations(font={"size": 12, "color": QUIET[theme]})
-    figure.update_layout(clickmode="event+select", dragmode=False, margin_t=104)
-    return figure.update_layout(legend_y=1 + 36 / (PANEL * down))
-
-
-def read_spans_over_budgets(frame: pd.DataFrame) -> str:
-    """As `read_spans`, and what the marks say."""
-    marks = " A filled mark is a right answer." if (frame["verdict"] != "").any() else ""
-    return f"{read_spans(frame)}{marks}"
-
-
 def read_spans(frame: pd.DataFrame) -> str:
     """The parts of which most and least is left, the first parts that are lost, and how many answers are right."""
     cells = frame[frame["method"] != "full"]
@@ -122,7 +73,7 @@ def read_spans(frame: pd.DataFrame) -> str:
     runs = cells.drop_duplicates("run_id")
     held = cells.groupby("span", sort=False)["held"].mean().sort_values(kind="stable")
     told = [
-        f"{_moment(frame).capitalize()}, mean over {plural(len(runs), 'compressed run')}, layers, heads and tokens: "
+        f"{moment_of(frame).capitalize()}, mean over {plural(len(runs), 'compressed run')}, layers, heads and tokens: "
         f"most is left of {held.index[-1]} ({percent(held.iloc[-1])}), least of {held.index[0]} "
         f"({percent(held.iloc[0])})."
     ]
@@ -154,7 +105,8 @@ def _read_answers(frame: pd.DataFrame) -> list[str]:
     return told
 
 
-def _moment(frame: pd.DataFrame) -> str:
+def moment_of(frame: pd.DataFrame) -> str:
+    """The step of the cells as a phrase."""
     step = int(frame["step"].iloc[0])
     return "after the prompt" if step == 0 else f"after step {step}"
 
@@ -188,7 +140,7 @@ def _grounds(cells: pd.DataFrame, theme: Theme) -> go.Bar:
     return go.Bar(
         x=cells["x"], y=[HEIGHT] * len(cells), base=cells["y"] - HEIGHT / 2, width=WIDTH, showlegend=False,
         marker={"color": _colours(cells, theme), "line": {"width": 0}},
-        customdata=[[cell.run_id, cell.first, _told(cell)] for cell in cells.itertuples()],
+        customdata=[[cell.run_id, cell.first, cell_words(cell)] for cell in cells.itertuples()],
         hovertemplate="%{customdata[2]}<extra></extra>", **no_fading(),
     )  # fmt: skip
 
@@ -295,7 +247,7 @@ def _colours(cells: pd.DataFrame, theme: Theme) -> list[str]:
     ]
 
 
-def _told(cell: Any) -> str:
+def cell_words(cell: Any) -> str:
     """Hover text of a cell."""
     shares = ", ".join(f"{percent(getattr(cell, fate))} {name}" for fate, (name, *_) in FATES.items())
     parts = [

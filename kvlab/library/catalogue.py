@@ -67,11 +67,6 @@ def stamp(root: Path) -> tuple[tuple[str, int, int], ...]:
     return ((viewer(), 0, 0), ("in memory", index.memory_changes(root), 0), *files)
 
 
-def cache_all_results(root: Path) -> None:
-    """Cache all missing results."""
-    list_all(root).read(float("inf"))
-
-
 def rows_of(table: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     """The rows with these names, in order: `kind/id`, or an id unique among kinds."""
     found = []

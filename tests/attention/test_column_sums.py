@@ -114,9 +114,9 @@ def test_16_bits_sum_in_32() -> None:
 
 
 def test_a_tile_is_all_that_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No tensor of a sum over 1,500 queries has more numbers than a tile, the keys, or the queries."""
+    """No tensor of a sum over 600 queries has more numbers than a tile, the keys, or the queries."""
     monkeypatch.setitem(tiles.TILE, "cpu", (16, 2**12))
-    seen, made = PassSeen(draw(1, 1, 4, 1500, DIM), draw(2, 1, 2, 1500, DIM), None, None, SCALING), []
+    seen, made = PassSeen(draw(1, 1, 4, 600, DIM), draw(2, 1, 2, 600, DIM), None, None, SCALING), []
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
@@ -128,7 +128,7 @@ def test_a_tile_is_all_that_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.column_mass()
         seen.column_max()
         seen.column_rms()
-    assert max(made) <= 2 * 1500 * (DIM + 1)
+    assert max(made) <= 2 * 600 * (DIM + 1)
 
 
 def test_sums_computed_together_are_those_computed_alone_to_the_last_digit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ def plainly(**options: int) -> torch.Tensor:
 @pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampled"])
 def test_generate_with_a_full_budget_is_plain_generate(method: str, sampled: bool) -> None:
     _, lab = models()
-    options = {"max_new_tokens": 10, "do_sample": sampled}
+    options = {"max_new_tokens": 6, "do_sample": sampled}
     plain = plainly(**options)
     torch.manual_seed(11)
     ours = lab.generate(**inputs(), **options, eos_token_id=None, past_key_values=cache_for(lab, method, 1.0))
@@ -72,7 +72,7 @@ def test_a_second_turn_through_generate(method: str) -> None:
 def test_beam_search_follows_its_beams(method: str) -> None:
     """Reordering must move metadata with the keys: with a full budget beams equal plain beams."""
     _, lab = models()
-    options = {"max_new_tokens": 6, "num_beams": 3, "do_sample": False}
+    options = {"max_new_tokens": 4, "num_beams": 3, "do_sample": False}
     ours = lab.generate(**inputs(), **options, eos_token_id=None, past_key_values=cache_for(lab, method, 1.0))
     assert torch.equal(ours, plainly(**options))
     compressed = lab.generate(**inputs(), **options, eos_token_id=None, past_key_values=cache_for(lab, method, 0.4))

@@ -24,6 +24,7 @@ FULL = os.environ.get("KVLAB_CONFORMANCE") == "full"
 PROMPT, TURNS = 48, (1, 3)  # tokens of the prompt, and of the passes that follow
 PIECES = (7, 1, 24, 16)  # passes of that prompt, the last one long enough for the windows of `variants`
 PADS = (0, 21)  # padding in front of each row
+ALONE = list(enumerate(PADS))[0 if FULL else 1 :]  # the rows that are read alone as well
 METHODS = [Variant(name) for name in registered()]
 PACKED = [name for name in STORES if name.startswith("short-")]
 # What makes short texts come in several pieces, and few of their queries be kept.
@@ -87,7 +88,7 @@ def test_a_row_is_the_same_alone_in_a_batch_and_in_pieces(lab: LoadedModel, vari
     announced = fresh(lab, variant)
     announced.expect(PROMPT)
     together = read(lab, announced, ids, mask)
-    for row, pads in enumerate(PADS):
+    for row, pads in ALONE:
         alone = read(lab, fresh(lab, variant), ids[row : row + 1, pads:], mask[row : row + 1, pads:])
         torch.testing.assert_close(together[row], alone[0], **tolerance(variant))
     compressed = fresh(lab, variant)
@@ -112,7 +113,7 @@ def packed_variants() -> list[Variant]:
 def test_a_row_in_a_packed_store_is_the_same_alone_and_in_a_batch(lab: LoadedModel, variant: Variant) -> None:
     ids, mask = text()
     together = read(lab, fresh(lab, variant), ids, mask)
-    for row, pads in list(enumerate(PADS))[0 if FULL else 1 :]:
+    for row, pads in ALONE:
         alone = read(lab, fresh(lab, variant), ids[row : row + 1, pads:], mask[row : row + 1, pads:])
         torch.testing.assert_close(together[row], alone[0], **tolerance(variant))
 

@@ -22,7 +22,7 @@ import psutil
 
 from kvlab.bench.device import spread
 from kvlab.bench.rows import Row
-from kvlab.library.catalogue import cache_all_results
+from kvlab.library.catalogue import list_all
 from tests.dashboard_speed.changes import IN_COMPONENT, MARKS, SETTLE_SECONDS, changes, until_changed
 from tests.dashboard_speed.clock import Sight, first_picture
 from tests.dashboard_speed.kept import KEPT_RUNS, kept_pictures, write_kept
@@ -95,7 +95,7 @@ def _kept(known: Row, plain: Room, browser: Any, count: int, repeats: int) -> It
     """The page Runs, in a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="kvlab-bench-") as folder:
         write_kept(Path(folder), count)
-        cache_all_results(Path(folder))
+        list_all(Path(folder)).read(float("inf"))
         with Dashboard(Path(folder)) as dashboard:
             for figure, taken, note in kept_pictures(plain, browser, dashboard, count, repeats):
                 found = spread(taken)

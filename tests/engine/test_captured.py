@@ -48,7 +48,8 @@ def _decoded(model: PreTrainedModel, cache: CompressedCache, captured: bool, ste
 
 @pytest.mark.parametrize(("method", "every"), EVERY)
 def test_replayed_steps_give_the_same_logits(method: str, every: int) -> None:
-    model = prepare(tiny_model("llama", num_hidden_layers=2))
+    # One layer has all that a method bakes in; that layers differ is asked with the methods looked at closely.
+    model = prepare(tiny_model("llama", num_hidden_layers=2 if method in CLOSELY else 1))
     own = ON_ANY_MODEL.get(method, {}) | SHORT_PERIODS.get(method, {})
     steps = STEPS if method in CLOSELY else FEW
     plain, none = _decoded(model, make_cache(model, method, 0.4, compress_every=every, **own), False, steps)

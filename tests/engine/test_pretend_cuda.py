@@ -40,6 +40,18 @@ CHOICES = [
 # Learned sinks, a float32 bias a query head, capped logits, sliding layers: each has a way of its own.
 FAMILIES = ("gpt-oss", "falcon-alibi-grouped", "gemma2", "phi3-longrope")
 PROMPT, WARM, STEADY = 40, 4, 2
+
+
+def kinds() -> list[str]:
+    """A method of each selector, settler and reading: what a recorder is told of is theirs, not the scorer's."""
+    found: dict[tuple[object, ...], str] = {}
+    for name in METHODS:
+        made = make_method(name)
+        parts = made.pipeline()
+        found.setdefault((type(parts.select), type(parts.settle), made.reading is None, parts.decode), name)
+    return list(found.values())
+
+
 EVERY = 2
 
 
@@ -125,8 +137,8 @@ def test_every_way_of_attention_runs_there(family: str, method: str, monkeypatch
 def test_a_comparison_is_recorded_there(
     tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Prompt, probe, shadow, recorder and every method's run, at the fullest level."""
-    choices = [MethodChoice(method=m, budget=0.3, hyper_parameters=ON_ANY_MODEL.get(m, {})) for m in METHODS]
+    """Prompt, probe, shadow, recorder and runs of every kind of decision, at the fullest level."""
+    choices = [MethodChoice(method=m, budget=0.3, hyper_parameters=ON_ANY_MODEL.get(m, {})) for m in kinds()]
     request = CompareRequest(
         prompt="The old house stood on the hill. ",
         model=str(tiny_model_folder),

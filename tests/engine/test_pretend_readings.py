@@ -15,17 +15,9 @@ from kvlab.cache.layers import decisions
 from kvlab.checking.properties import NoReading
 from kvlab.methods.readings import READINGS
 from kvlab.models.load import prepare
+from tests.conformance.test_readings import SHORT
 from tests.engine.pretend import CUDA, PretendCuda, pretend_cuda, put_there
 from tests.families import tiny_model
-
-SHORT = {
-    "quest": "quest/page=4/least=1/dense_layers=0",
-    "magicpig": "magicpig/bits=3/tables=8/sinks=1/recent=3",
-    "vattention": "vattention/sinks=1/recent=3",
-    "pqcache": "pqcache/bits=3/sinks=1/recent=3",
-    "retroinfer": "retroinfer/cluster=3/sinks=1/recent=3",
-    "shadowkv": "shadowkv/chunk=4/recent=3/rank_share=0.5",
-}
 
 
 def _logits(

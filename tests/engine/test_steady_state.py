@@ -27,7 +27,7 @@ SHORT_PERIODS["qfilter"] = {"queries": "untrained"}
 @pytest.mark.parametrize("every", [1, 4])
 @pytest.mark.parametrize("method", FIXED)
 def test_a_decode_step_reads_nothing_and_has_fixed_shapes(method: str, every: int) -> None:
-    model = prepare(tiny_model("llama"))
+    model = prepare(tiny_model("llama", num_hidden_layers=2))
     cache = make_cache(model, method, 0.4, compress_every=every, **SHORT_PERIODS.get(method, {}))
     period, work = cache.settings.period, []
     with torch.inference_mode():

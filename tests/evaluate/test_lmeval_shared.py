@@ -88,8 +88,7 @@ def requests(*contexts, until=("e", "", "q z"), options=(), most=12):
     return [GenerationRequest(context, until, most, options, index) for index, context in enumerate(contexts)]
 
 
-@pytest.mark.parametrize("hold_back", [0, 2])
-@pytest.mark.parametrize("until", [("e", "", "th"), ()])
+@pytest.mark.parametrize(("hold_back", "until"), [(0, ("e", "", "th")), (2, ())])
 def test_texts_that_are_written_together_are_those_of_generate(tiny, reads, hold_back, until) -> None:
     asked = requests(tokens(40, 1), tokens(40, 2), tokens(40, 5), until=until)
     together = generate_greedily(tiny, asked, caches(tiny), 40 - hold_back)

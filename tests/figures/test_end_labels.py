@@ -52,8 +52,9 @@ SPREADS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("values", SPREADS.values(), ids=SPREADS)
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("values", "theme"), zip(SPREADS.values(), ["light", "dark"] * 2, strict=True), ids=list(SPREADS)
+)
 def test_twelve_labels_cover_neither_each_other_nor_the_edge(values: Callable[[int], float], theme: str):
     along = text_frame(values)
     drawn = [

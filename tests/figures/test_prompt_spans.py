@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvlab.figures.prompt_spans import read_spans, span_map, spans_over_budgets
+from kvlab.figures.prompt_spans import read_spans, span_map
+from kvlab.figures.span_panels import spans_over_budgets
 
 
 def frame_of(runs: list[tuple[str, str, float]], held: list[list[float]]) -> pd.DataFrame:

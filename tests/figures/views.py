@@ -19,7 +19,7 @@ from kvlab.figures import board as boards
 from kvlab.figures import bound as bounds
 from kvlab.figures import decision as decisions
 from kvlab.figures import difference as differences
-from kvlab.figures import heads
+from kvlab.figures import heads, span_panels
 from kvlab.figures import health as healths
 from kvlab.figures import lineage as rivers
 from kvlab.figures import memory as costs
@@ -149,7 +149,7 @@ def _of_spans(runs: list[Run]) -> Iterator[Drawn]:
     frame = span_shares.spans_by_run(runs, [wall.wall_of(run) for run in runs], spans, 20)
     obeyed = frame["span"].map({"part 3": True, "part 4": False}).astype("boolean")
     frame = frame.assign(verdict=frame["run_id"].map({runs[2].record.run_id: "right"}).fillna(""), obeyed=obeyed)
-    for name, figure in (("span map", spans_of_prompt.span_map), ("span lines", spans_of_prompt.spans_over_budgets)):
+    for name, figure in (("span map", spans_of_prompt.span_map), ("span lines", span_panels.spans_over_budgets)):
         yield name, lambda theme, figure=figure: figure(frame, theme), spans_of_prompt.read_spans(frame), frame
 
 

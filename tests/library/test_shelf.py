@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from kvlab.common.errors import UserError
-from kvlab.library.catalogue import cache_all_results, list_all, rows_of
+from kvlab.library.catalogue import list_all, rows_of
 from kvlab.library.find import ANSWERS, FILTERS, SORTS, Search, find, from_url, to_url
 from kvlab.library.items import item_table
 from kvlab.requests.repeats import Planting, Repeat
@@ -37,7 +37,7 @@ def test_every_kind_is_there_with_what_its_files_say(kept: Path):
 
 
 def test_outcomes_are_those_of_the_runs_own_tables(kept: Path):
-    cache_all_results(kept)
+    list_all(kept).read(float("inf"))
     shelf = list_all(kept)
     row = shelf.table.set_index("id").loc["one"]
     assert not shelf.unread
@@ -52,7 +52,7 @@ def test_outcomes_are_those_of_the_runs_own_tables(kept: Path):
 
 
 def test_a_run_that_is_the_full_caches_equal_is_the_closest(kept: Path):
-    cache_all_results(kept)
+    list_all(kept).read(float("inf"))
     comparisons, known = list_comparisons(kept), results(kept)
     (same,) = (run.run_id for run in comparisons[0].runs if run.method == "keepkv")
     known[same]["mean_kl"] = 0.0
@@ -61,11 +61,11 @@ def test_a_run_that_is_the_full_caches_equal_is_the_closest(kept: Path):
 
 
 def test_an_answer_said_later_judges_again(kept: Path):
-    cache_all_results(kept)
+    list_all(kept).read(float("inf"))
     text = next(open_run(path) for path in kept.glob("one*h2o*")).record
     save_answer(kept, "one", text.prompt, text.free_text.split()[0])
     assert [entry.comparison_id for entry in list_all(kept).unread] == ["one"]
-    cache_all_results(kept)
+    list_all(kept).read(float("inf"))
     row = list_all(kept).table.set_index("id").loc["one"]
     assert row["judged"] == 2 and row["right"] >= 1
     assert row["answer"] == f"{row['right']} of 2 right"

@@ -91,7 +91,7 @@ def test_equals_merging_one_token_at_a_time(variant: str, draw: str, tokens: int
     limit = BUDGET - (every - 1)
     reach = limit - 1 if variant == "simulation" else merge
     assert layer.layer.generator is not None
-    everywhere = torch.arange(tokens + 9).expand(1, 2, -1)
+    everywhere = torch.arange(tokens + 6).expand(1, 2, -1)
     draws = uniform_draws(layer.layer.generator.initial_seed(), everywhere)[0]
     keys = key
     heads = [TokenByToken(variant, reach, None if draw == "expected" else draws[head]) for head in range(2)]
@@ -102,7 +102,7 @@ def test_equals_merging_one_token_at_a_time(variant: str, draw: str, tokens: int
             one.rows.append(dict(enumerate(mass.tolist())))
         one.shrink(limit)
     same(layer, heads)
-    for step in range(9):
+    for step in range(6):
         query, key, value = prompt(500 + step, 1, heads=2)
         layer.feed(query, key, value)
         keys = torch.cat([keys, key], 2)
@@ -113,7 +113,7 @@ def test_equals_merging_one_token_at_a_time(variant: str, draw: str, tokens: int
             if (step + 1) % every == 0:
                 one.shrink(limit)
         same(layer, heads)
-    layer.check_votes(tokens + 9)
+    layer.check_votes(tokens + 6)
 
 
 @pytest.mark.parametrize("text", [20, 95, 96])

@@ -147,14 +147,14 @@ SMALL = {"snapkv": {"window": 3, "kernel": 3}, "pyramidkv": {"window": 2, "kerne
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("method", GOING_ON)
 def test_a_head_never_holds_more_than_budget_and_buffer(method: str, every: int) -> None:
-    """Step by step over forty tokens, and after each decision exactly the budget, padded rows included."""
+    """Step by step over twenty tokens, and after each decision exactly the budget, padded rows included."""
     model = prepare(tiny_model("llama"))
     ids, mask = batch()
     cache = make_cache(model, method, 9, compress_every=every, decode="budget", buffer=5, **SMALL[method])
     fullest = 0
     with torch.inference_mode():
         model(ids, attention_mask=mask, position_ids=(mask.cumsum(-1) - 1).clamp_min(0), past_key_values=cache)
-        for step in range(40):
+        for step in range(20):
             mask = torch.cat([mask, mask.new_ones(2, 1)], 1)
             where = mask.sum(-1, keepdim=True) - 1
             model(torch.full((2, 1), 5 + step), attention_mask=mask, position_ids=where, past_key_values=cache)

@@ -84,7 +84,7 @@ def test_an_unknown_preset_names_those_there_are() -> None:
 
 def test_a_new_file_with_register_is_known_everywhere(tmp_path: Path) -> None:
     """A method in a file of its own, without a paper, in a copy of the package: listed, described and run."""
-    shutil.copytree(PACKAGE, tmp_path / "kvlab", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(PACKAGE, tmp_path / "kvlab", ignore=shutil.ignore_patterns("node_modules"))
     (tmp_path / "assets").symlink_to(PACKAGE.parent / "assets")
     text = (PACKAGE / "methods" / "eviction" / "window.py").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.strip().startswith("paper:")]

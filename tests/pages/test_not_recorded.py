@@ -45,8 +45,11 @@ def said(page: AppTest) -> str:
     return " ".join(shown).replace("\\", "")
 
 
-@pytest.mark.parametrize("name", PAGES)
-@pytest.mark.parametrize(("layer", "head"), [("0", "0"), ("2", "1")])
+# Every page at a head of which nothing was recorded, half of them at the one that was.
+PLACES = [(name, "0", "0") for name in PAGES] + [(name, "2", "1") for name in PAGES[::2]]
+
+
+@pytest.mark.parametrize(("name", "layer", "head"), PLACES)
 def test_every_page_opens(name: str, layer: str, head: str, run: str, open_page: Callable[..., AppTest]) -> None:
     said(open_page(name, run=run, layer=layer, head=head, step="4"))
 

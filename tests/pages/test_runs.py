@@ -10,7 +10,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.runs import actions
-from kvlab.library.catalogue import cache_all_results, list_all
+from kvlab.library.catalogue import list_all
 from kvlab.library.recycle_bin import delete
 from kvlab.trace.index import FILE
 from kvlab.trace.user_labels import change_labels
@@ -38,7 +38,7 @@ def test_an_empty_folder_says_how_to_begin(runs_root: Path, open_page: Open):
 
 def test_words_and_filters_of_the_address_choose_the_rows(synthetic_runs: Path, open_page: Open):
     change_labels(synthetic_runs, "older", tags=("paper",))
-    cache_all_results(synthetic_runs)
+    list_all(synthetic_runs).read(float("inf"))
     assert titles(open_page("runs")) == ["the newer one", "the older one"]
     assert titles(open_page("runs", text="newer")) == ["the newer one"]
     assert titles(open_page("runs", tags="paper")) == ["the older one"]

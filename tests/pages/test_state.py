@@ -57,14 +57,6 @@ def wrong_page() -> None:
     st.text(run.record.run_id if run else "")
 
 
-def pair_page() -> None:
-    import streamlit as st
-
-    from app.navigation.selection import current_comparison, current_pair
-
-    st.text(" ".join(run.record.run_id for run in current_pair(current_comparison())))
-
-
 def test_without_an_address_the_run_with_most_to_show_is_shown_and_named_in_the_url(synthetic_runs: Path):
     page = opened(one_run_page)
     assert text(page).startswith("newer-keepkv-25pc-0 ")
@@ -185,14 +177,6 @@ def test_a_page_about_merging_opens_the_run_that_merges_and_the_autopsy_a_wrong_
     save_answer(synthetic_runs, "newer", open_run(synthetic_runs / "newer-full-100pc-0").record.prompt, "zebra")
     page = opened(wrong_page)
     assert "wrong answer" in page.selectbox(key="pick_run").help
-
-
-def test_two_runs_open_with_unlike_methods_at_equal_bytes(synthetic_runs: Path):
-    page = opened(pair_page, comparison="newer")
-    assert set(text(page).split()) == {"newer-h2o-25pc-0", "newer-keepkv-25pc-0"}
-    assert "at equal bytes" in page.selectbox(key="pick_a").help
-    page = page.selectbox(key="pick_b").set_value("newer-full-100pc-0").run()
-    assert query(page)["b"] == "newer-full-100pc-0"
 
 
 def test_a_run_that_is_still_written_is_noticed_where_a_part_of_the_page_is_drawn_alone(runs_root: Path):

@@ -30,8 +30,7 @@ from kvlab.evaluate.results.rows import PromptIdentity, row_key
 from kvlab.evaluate.results.store import ResultStore, read_results
 from kvlab.evaluate.results.summary import summarize
 from kvlab.models.load import LoadedModel, drop_model, held_model
-from kvlab.sweep import local
-from kvlab.sweep import worker as worker_module
+from kvlab.sweep import local, shard_run
 from kvlab.sweep.on_ray import check_address
 from kvlab.sweep.shards import WORKER, measured_names, read_plan, shard_path, sweep_rows, try_again
 from kvlab.sweep.status import read_status
@@ -314,7 +313,7 @@ def test_a_stopped_worker_leaves_the_prompts_that_it_measured(
     tiny_folder: Path, folder: Path, serial: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned(folder, asked(tiny_folder), block=3)
-    monkeypatch.setattr(worker_module, "SAVE_SECONDS", 0)
+    monkeypatch.setattr(shard_run, "SAVE_SECONDS", 0)
     real, read = Measurer.measure, []
 
     def measure(self: Measurer, prompts: Any, choices: Any) -> Any:

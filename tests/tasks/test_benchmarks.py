@@ -8,7 +8,7 @@ import pytest
 
 from kvlab.common.errors import UserError
 from kvlab.evaluate.request import FileChoice, split_file
-from kvlab.evaluate.scoring import metrics
+from kvlab.evaluate.scoring import boxed_answer, metrics
 from kvlab.tasks.loaders import about, jsonl, load_file, options_of
 from kvlab.tasks.loaders.haystack import NEEDLE
 from kvlab.tasks.loaders.longbench import LONGBENCH_TASKS
@@ -212,7 +212,7 @@ def test_every_format_says_what_it_is():
     ],
 )
 def test_the_last_box_counts_with_its_braces(text, held):
-    assert metrics.last_box(text) == held
+    assert boxed_answer.last_box(text) == held
 
 
 def test_a_metric_whose_package_is_not_there_is_one_sentence(monkeypatch):

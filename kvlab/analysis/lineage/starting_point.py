@@ -1,4 +1,4 @@
-"""Suggest where to look first: a run, head, step and pair of runs, each with a short reason."""
+"""Suggest where to look first: a run, head and step, each with a short reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kvlab.analysis.comparison.board import (
     readers,
     reference_texts,
 )
-from kvlab.analysis.comparison.compare import at_same_bytes, headline
+from kvlab.analysis.comparison.compare import headline
 from kvlab.trace.reader import Run
 
 LEAST_SPREAD = 0.01  # of the heads' slots, below which a map of them has one colour
@@ -100,28 +100,6 @@ def suggest_run(runs: Sequence[Run], wanted: ExpectedAnswer | None, prefer: Pref
     most = max(contents, key=lambda name: contents[name].rank(prefer))
     words = contents[most].words(prefer)
     return SuggestedRuns((most,), f"it has most to show: {words}" if words else "the first compressed run")
-
-
-def suggest_pair(runs: Sequence[Run]) -> SuggestedRuns | None:
-    """Two compressed runs of different methods at about equal bytes whose KL from the full cache differs most.
-
-    None if there is no such pair.
-    """
-    table = headline(runs)
-    known = table[(table["method"] != "full") & table["mean_kl"].notna()]
-    found = []
-    for group in at_same_bytes(known):
-        best = group.iloc[0]
-        others = group[group["method"] != best["method"]]
-        if len(others):
-            worst = others.iloc[-1]
-            found.append((float(worst["mean_kl"]) - float(best["mean_kl"]), best, worst))
-    if not found:
-        return None
-    _, best, worst = max(found, key=lambda pair: pair[0])
-    apart = f"mean KL {best['mean_kl']:.3g} and {worst['mean_kl']:.3g}"
-    reason = f"largest difference between methods at equal bytes: {apart}"
-    return SuggestedRuns((str(best["run_id"]), str(worst["run_id"])), reason)
 
 
 def suggest_head(run: Run, runs: Sequence[Run], wanted: ExpectedAnswer | None) -> Head:
