@@ -15,9 +15,11 @@ from kvlab.common.formatting import listed
 from kvlab.figures.base.cells import colours_at, ink_on
 from kvlab.figures.base.lines import hatch
 from kvlab.figures.base.palette import FATES, HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick, run_styles
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import INK, QUIET, finish
 from kvlab.figures.base.words import number, percent, plural, visible
 from kvlab.figures.board import NO_GRID, VERDICTS, no_fading
+from kvlab.figures.simple import comparison as simple
 
 ROW, WIDTH, HEIGHT = 30, 0.94, 0.9  # pixels of a row; shares of a column and of a row that a cell covers
 GAP = 0.35  # columns between two methods, and rows above the answers
@@ -108,12 +110,14 @@ def spans_over_budgets(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure
     return figure.update_layout(legend_y=1 + 36 / (PANEL * down))
 
 
+@with_simple(simple.spans)
 def read_spans_over_budgets(frame: pd.DataFrame) -> str:
     """As `read_spans`, and what the marks say."""
     marks = " A filled mark is a right answer." if (frame["verdict"] != "").any() else ""
     return f"{read_spans(frame)}{marks}"
 
 
+@with_simple(simple.spans)
 def read_spans(frame: pd.DataFrame) -> str:
     """The parts of which most and least is left, the first parts that are lost, and how many answers are right."""
     cells = frame[frame["method"] != "full"]

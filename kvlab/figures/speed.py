@@ -11,8 +11,10 @@ from plotly.subplots import make_subplots
 from kvlab.analysis.comparison.speed import REFERENCE, SCATTERED
 from kvlab.figures.base.cells import channels, ink_on
 from kvlab.figures.base.palette import HUES, SURFACES, Theme, method_style, mix, pick
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import INK, QUIET, finish
 from kvlab.figures.base.words import byte_size, byte_unit, number, plural
+from kvlab.figures.simple import memory as simple
 
 PARTS = (("attention", "attention", "blue", ""), ("deciding", "deciding", "orange", "/"), ("rest", "rest", "grey", "."))
 DEVICE_BOUND = "device bound"
@@ -55,6 +57,7 @@ def measured(
     return figure.update_yaxes(autorange="reversed", type="category", showgrid=False).update_xaxes(rangemode="tozero")
 
 
+@with_simple(simple.measured)
 def read_measured(frame: pd.DataFrame, unit: str, more_is_better: bool, bound: str = DEVICE_BOUND) -> str:
     """The best against the full cache."""
     ran = frame.dropna(subset="value")
@@ -89,6 +92,7 @@ def step_split(frame: pd.DataFrame, place: str, theme: Theme = "light") -> go.Fi
     return figure.update_layout(barmode="stack").update_yaxes(autorange="reversed", type="category", showgrid=False)
 
 
+@with_simple(simple.step_split)
 def read_step_split(frame: pd.DataFrame) -> str:
     """The methods that spend most and least of a step on deciding."""
     share = frame["deciding"] / frame[["attention", "deciding", "rest"]].sum(axis=1)
@@ -122,6 +126,7 @@ def recording(frame: pd.DataFrame, place: str, theme: Theme = "light") -> go.Fig
     return figure.update_layout(barmode="group").update_yaxes(autorange="reversed", type="category", showgrid=False)
 
 
+@with_simple(simple.recording)
 def read_recording(frame: pd.DataFrame) -> str:
     """The maximum per level."""
     parts = [
@@ -204,6 +209,7 @@ def over_length(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_xaxes(title_text="tokens in the cache", row=2)
 
 
+@with_simple(simple.over_length)
 def read_over_length(frame: pd.DataFrame) -> str:
     """Rate and bytes of each line at both ends."""
     parts = []
@@ -251,6 +257,7 @@ def _why_missing(figure: go.Figure, names: pd.Series, reasons: pd.Series, shift:
             )  # fmt: skip
 
 
+@with_simple(simple.against_the_paper)
 def read_against_the_paper(frame: pd.DataFrame) -> str:
     """The ratios, where both exist."""
     both = frame.dropna(subset=["our_ratio", "paper_ratio"])

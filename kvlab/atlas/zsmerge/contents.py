@@ -101,7 +101,7 @@ def draw_strategies(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
     counts = {name: state_counts(lineage) for name, lineage in lineages.items()}
     frame = pd.concat([table.assign(run=name).reset_index() for name, table in mosaics.items()], ignore_index=True)
     frame.columns = frame.columns.map(str)
-    reading = f"{figures.read_fates(mosaics, counts)} {PANELS if len(runs) == 3 else WITHOUT_B}"
+    reading = figures.read_fates(mosaics, counts).within(after=PANELS if len(runs) == 3 else WITHOUT_B)
     where = joined(*map(of_run, runs))
     pair = [evicting, merging]
     claim = closer(gather(sources, DRIFT, pair), *(run.record.label for run in pair))
