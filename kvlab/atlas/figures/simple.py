@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 
 from kvlab.atlas.analysis.merging_sets import Walkthrough
+from kvlab.common.formatting import listed
 from kvlab.figures.base.words import plural, spaced, token_text
-from kvlab.figures.simple.amounts import alike, beside, contrast, near, part, sentence, some_of
+from kvlab.figures.simple.amounts import NOT_RECORDED, alike, are_known, beside, contrast, near, part, sentence, some_of
 
 FAR = 0.02  # a smaller difference of cosines is told as none
 WIDE = 0.01  # a smaller relative change of attention is told as none
@@ -31,6 +32,8 @@ def option_sweep(means: pd.DataFrame, option: str) -> str:
     if len(means) < 2:
         return f"Only one {spaced(option)} was measured."
     first, last = (float(means["score"].iloc[place]) for place in (0, -1))
+    if not are_known(first, last):
+        return NOT_RECORDED
     how = beside(last, first, "higher", "lower", "about the same", 0.02)
     return f"From the first {spaced(option)} to the last, the score becomes {how}.".replace(
         "becomes about", "stays about"
@@ -40,6 +43,8 @@ def option_sweep(means: pd.DataFrame, option: str) -> str:
 def budgets_by_layer(frame: pd.DataFrame) -> str:
     """Whether early layers get more."""
     first, last = float(frame["asked"].iloc[0]), float(frame["asked"].iloc[-1])
+    if not are_known(first, last):
+        return NOT_RECORDED
     return f"The first layer may keep {beside(first, last, 'more than', 'less than', 'as much as')} the last one."
 
 
@@ -55,7 +60,7 @@ def three_axes(frame: pd.DataFrame) -> str:
 def windows(spans: Mapping[int, pd.DataFrame], most: int, steps: int) -> str:
     """How many slots hold pooled tokens at the end."""
     table = list(spans.values())[-1]
-    return sentence(f"several tokens share {some_of(int((table['tokens'] > 1).sum()), len(table), 'slot')}")
+    return sentence(f"several tokens are held by {some_of(int((table['tokens'] > 1).sum()), len(table), 'slot')}")
 
 
 def where_attention_goes(frame: pd.DataFrame) -> str:
@@ -91,14 +96,15 @@ def candidate_similarity(frame: pd.DataFrame, source: int, threshold: float | No
     if chosen.empty:
         return "No slot was similar enough, so the token was not merged."
     best = near(float(chosen["similarity"].max()), float(frame["similarity"].max()))
-    return (
-        f"The token was merged into {'the slot most similar to it' if best else 'another slot than the most similar'}."
-    )
+    which = "the slot most similar to it" if best else "a slot that is not the most similar one"
+    return f"The token was merged into {which}."
 
 
 def parts_of_merge(frame: pd.DataFrame) -> str:
     """Whether the merged slot gets the attention of its parts."""
     before, after = frame[frame["role"] != "merged slot"], frame[frame["role"] == "merged slot"].iloc[0]
+    if not are_known(float(after["mass"])):
+        return NOT_RECORDED
     how = beside(float(after["mass"]), float(before["mass"].sum()), "more than", "less than", "about", WIDE)
     return f"After the merge, the slot gets {how} the attention that its parts had."
 
@@ -106,6 +112,8 @@ def parts_of_merge(frame: pd.DataFrame) -> str:
 def influence_over_steps(frame: pd.DataFrame) -> str:
     """Whether the slot keeps the attention of its tokens."""
     mass, true = float(frame["mass"].mean()), float(frame["true_mass"].mean())
+    if not are_known(mass, true):
+        return NOT_RECORDED
     how = beside(mass, true, "more than", "less than", "about", 0.05)
     return f"Over time, the slot gets {how} the attention that its tokens get in the full cache."
 
@@ -142,7 +150,9 @@ def three_ways(walk: Walkthrough) -> str:
 def merging_pipeline(walk: Walkthrough) -> str:
     """How many groups the window's tokens form."""
     sets = walk.tokens["set"].nunique()
-    return f"Neighbouring tokens that are alike are merged: of {len(walk.tokens)}, {plural(sets, 'slot')} remain."
+    if sets == len(walk.tokens):
+        return "No neighbouring tokens are alike enough to be merged here."
+    return f"Neighbouring tokens that are alike are merged: here, {len(walk.tokens)} become {sets}."
 
 
 def card(frame: pd.DataFrame) -> str:
@@ -157,7 +167,7 @@ def attention_map(frame: pd.DataFrame) -> str:
     if not len(values):
         return "There is no attention here."
     top = values[:, : max(1, values.shape[1] // 20)].sum(axis=1) / values.sum(axis=1)
-    return sentence(f"{part(float(top.mean()))} of the attention is on one twentieth of the text")
+    return sentence(f"{part(float(top.mean()))} of the attention is on the twentieth of the text that is read most")
 
 
 def distance_by_layer(frame: pd.DataFrame, queries: int, most: int) -> str:
@@ -165,6 +175,8 @@ def distance_by_layer(frame: pd.DataFrame, queries: int, most: int) -> str:
     first, last = float(frame["distance"].iloc[0]), float(frame["distance"].iloc[-1])
     if len(frame) == 1:
         return "Only one layer is shown."
+    if not are_known(first, last):
+        return NOT_RECORDED
     how = beside(last, first, "further back than", "less far back than", "about as far back as", 0.05)
     return f"On average, the last layer looks {how} the first."
 
@@ -178,12 +190,14 @@ def cumulative_mass(frame: pd.DataFrame, layer: int, head: int, top: float) -> s
 def returning_over_steps(frame: pd.DataFrame) -> str:
     """Whether tokens that would be dropped come back."""
     last = frame[frame["step"] == frame["step"].max()]["ever"].mean()
-    return sentence(f"{part(float(last))} of the tokens that could be dropped becomes important again later")
+    return sentence(f"{part(float(last))} of what could be dropped becomes important again later")
 
 
 def returning_by_head(frame: pd.DataFrame) -> str:
     """How many tokens come back, and whether heads differ."""
-    told = f"{part(float(frame['ever'].mean()))} of the tokens that could be dropped becomes important again later"
+    told = f"{part(float(frame['ever'].mean()))} of what could be dropped becomes important again later"
+    if not frame["ever"].notna().any():
+        return NOT_RECORDED
     same = near(float(frame["ever"].min()), float(frame["ever"].max()))
     return sentence(told if same else f"{told}, in some heads more than in others")
 
@@ -210,7 +224,7 @@ def histograms(frame: pd.DataFrame, layer: int) -> str:
     off = frame[frame["channel"] == frame["channel"].iloc[0]]
     step = float(off["deviation"].iloc[1] - off["deviation"].iloc[0])
     overlap = 1 - float((off["density"] - off["normal"]).abs().sum()) * step / 2
-    return f"All channels together follow a bell curve {_how_well(overlap)}."
+    return f"All channels together {_how_well(overlap)} follow a bell curve."
 
 
 def quantile_pairs(frame: pd.DataFrame, layer: int) -> str:
@@ -237,9 +251,12 @@ def overlap_and_usage(frame: pd.DataFrame, prefix: str = "") -> str:
 def growth_by_samples(frame: pd.DataFrame) -> str:
     """What more samples keep and cover."""
     first, last = frame.iloc[min(1, len(frame) - 1)], frame.iloc[-1]
+    if not are_known(float(first["covered"]), float(last["covered"])):
+        return NOT_RECORDED
     if near(float(first["covered"]), float(last["covered"])):
         return "More guessed queries find no more of the next query's attention."
-    return "With more guessed queries, more of the prompt is kept and more of the next query's attention is found."
+    how = "more" if last["covered"] > first["covered"] else "less"
+    return f"With more guessed queries, {how} of the next query's attention is found."
 
 
 def coverage_ahead(frame: pd.DataFrame) -> str:
@@ -261,14 +278,16 @@ def scatter_of_rows(correlation: float, inner: float, tokens: int) -> str:
     """How well samples agree with the true query."""
     if not math.isfinite(correlation):
         return "Guessed and true attention cannot be compared."
-    bounds = ((0.2, "hardly"), (0.5, "a little"), (0.8, "well"))
-    how = next((words for bound, words in bounds if correlation < bound), "very well")
-    return f"Guessed attention follows the true attention {how}."
+    bounds = ((0.2, "hardly"), (0.5, "loosely"), (0.8, "roughly"))
+    how = next((words for bound, words in bounds if correlation < bound), "closely")
+    return f"Guessed attention {how} follows the true attention."
 
 
 def kernel_in_sigmas(points: pd.DataFrame) -> str:
     """Whether weights follow the rule."""
     off = float((points["relative_weight"] - points["kernel"]).abs().max())
+    if not are_known(off):
+        return NOT_RECORDED
     return f"The weights of merged tokens {'follow' if off < 0.05 else 'do not all follow'} the paper's curve."
 
 
@@ -327,14 +346,14 @@ def shares_by_head(frame: pd.DataFrame) -> str:
     """The heads with most and fewest slots."""
     places = [f"layer {int(line.layer)} head {int(line.head)}" for line in frame.itertuples()]
     return contrast(frame.assign(place=places).set_index("place")["share"],
-                    "Most slots go to {most}, fewest to {least}.", "Every head has as many slots.")  # fmt: skip
+                    "Most slots go to {most}, fewest to {least}.", "Every head has equally many slots.")  # fmt: skip
 
 
 def shares_by_layer(frame: pd.DataFrame) -> str:
     """The layers with most and fewest slots."""
     return contrast(frame.assign(layer=frame["layer"].astype(int)).set_index("layer")["share"],
                     "Most slots go to layer {most}, fewest to layer {least}.",
-                    "Every layer has as many slots.")  # fmt: skip
+                    "Every layer has equally many slots.")  # fmt: skip
 
 
 def cosine_by_distance(frame: pd.DataFrame) -> str:
@@ -359,7 +378,7 @@ def _closer(kinds: list[str], every: int) -> str:
         return "Neighbouring tokens are no more alike than any two."
     if len(kinds) == every:
         return "Neighbouring tokens are more alike than any two."
-    return f"Neighbouring tokens are more alike than any two only in their {' and '.join(kinds)}."
+    return f"Neighbouring tokens are more alike than any two only in their {listed(kinds)}."
 
 
 def _how_well(overlap: float) -> str:

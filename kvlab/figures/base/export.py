@@ -156,7 +156,8 @@ def _section(section: Section, theme: Theme, first: bool) -> str:
         full_html=False, include_plotlyjs=first, config={"displaylogo": False}
     )
     lines = "".join(f"<p>{html.escape(line)}</p>" for line in section.lines)
-    return f"<section>{chart}{reading_html(section.reading)}{lines}<p><small>{html.escape(section.source)}</small></p></section>"
+    source = f"<p><small>{html.escape(section.source)}</small></p>"
+    return f"<section>{chart}{reading_html(section.reading)}{lines}{source}</section>"
 
 
 def reading_html(reading: str) -> str:

@@ -15,10 +15,11 @@ MOST_NAMES = 3  # in one sentence
 SHARES = (
     (0.02, "almost none"), (0.2, "a small part"), (0.45, "less than half"), (0.55, "about half"), (0.9, "most"),
 )  # fmt: skip
-TIMES = ((0.02, "almost never"), (0.45, "sometimes"), (0.55, "about half of the time"), (0.98, "mostly"))
+TIMES = ((0.02, "almost never"), (0.5, "sometimes"), (0.9, "mostly"))
 LIKENESS = ((-0.2, "opposite"), (0.2, "unrelated"), (0.5, "a little alike"), (0.8, "alike"))
 ERRORS = ((0.01, "almost"), (0.1, "nearly"), (0.5, "only roughly"))
 UNKNOWN = "an unknown part"
+NOT_RECORDED = "What this shows was not recorded."
 EXACT = 1e-9  # shares that differ by less from 0 or 1 are none or all
 ALIKE = 5e-3  # values that differ by less, relative to the larger one, are told as equal
 
@@ -68,11 +69,11 @@ def beside(value: float, other: float, more: str, less: str, same: str, toleranc
 
 
 def some_of(count: int, whole: int, noun: str) -> str:
-    """`none of the 6 runs`, `2 of the 6 runs`, `all 6 runs`; of a single one `the run` or `no run`."""
+    """`none of the 6 runs`, `2 of the 6 runs`, `all 6 runs`; of one run `the only run` or `no run`."""
     if not count:
         return f"none of the {whole:,} {noun}s" if whole > 1 else f"no {noun}"
     if count == whole:
-        return f"all {whole:,} {noun}s" if whole > 1 else f"the {noun}"
+        return f"all {whole:,} {noun}s" if whole > 1 else f"the only {noun}"
     return f"{count:,} of the {whole:,} {noun}s"
 
 
@@ -102,6 +103,11 @@ def contrast(values: pd.Series, told: str, equal: str, alone: str = "", nothing:
         return equal
     least, most = ([name for name, value in known.items() if near(value, edge)] for edge in (low, high))
     return told.format(least=named(least), most=named(most))
+
+
+def are_known(*values: float) -> bool:
+    """Whether all values are finite, so that something can be said of them."""
+    return all(math.isfinite(value) for value in values)
 
 
 def near(value: float, other: float) -> bool:

@@ -6,7 +6,18 @@ import numpy as np
 import pandas as pd
 
 from kvlab.figures.base.words import token_text
-from kvlab.figures.simple.amounts import beside, contrast, followed, named, near, part, sentence, some_of
+from kvlab.figures.simple.amounts import (
+    EXACT,
+    NOT_RECORDED,
+    are_known,
+    beside,
+    followed,
+    named,
+    near,
+    part,
+    sentence,
+    some_of,
+)
 
 MEASURES = {
     "sag": "attention lost by merging", "regret": "attention lost by dropping", "output_error": "change of the output",
@@ -96,6 +107,8 @@ def bound_by_head(frame: pd.DataFrame, measure: str) -> str:
     if measure == "epsilon":
         count = int((frame["epsilon"] < 1).sum())
         return sentence(f"the condition of KeepKV's theorem is met in {some_of(count, len(frame), 'head')}")
+    if not frame[measure].notna().any():
+        return NOT_RECORDED
     values = frame[measure].fillna(0)
     if near(float(values.min()), float(values.max())):
         return sentence(f"the {BOUNDS[measure]} is the same in every head")
@@ -110,8 +123,12 @@ def survival_by_head(frame: pd.DataFrame, moment: str = "") -> str:
 def fates_over_steps(frame: pd.DataFrame) -> str:
     """What is left after the prompt and at the end."""
     first, last = (1 - float(frame["dropped"].iloc[place]) for place in (0, -1))
+    if not are_known(first, last):
+        return "What became of the chosen text was not recorded."
+    if max(first, last) <= EXACT:
+        return "Nothing of the chosen text is held after the prompt, or later."
     if near(first, last):
-        return sentence(f"{part(first)} of the chosen text is held after the prompt, and no less at the end")
+        return sentence(f"{part(first)} of the chosen text is held after the prompt, and as much at the end")
     return sentence(f"{part(first)} of the chosen text is held after the prompt, and {part(last)} of it at the end")
 
 
@@ -125,7 +142,7 @@ def needle_mass(frame: pd.DataFrame) -> str:
         return "When the full cache looks at the chosen text most, this run's attention was not recorded."
     if received < HARDLY:
         return "When the full cache looks at the chosen text most, this run does not look at it."
-    how = beside(received, float(top["true"]), "more", "less", "about equal", 0.1)
+    how = beside(received, float(top["true"]), "more", "less", "about as much", 0.1)
     return f"When the full cache looks at the chosen text most, this run gives it {how} attention."
 
 
@@ -211,14 +228,6 @@ def attention_before_after(frame: pd.DataFrame) -> str:
     if not less:
         return f"{word}, and so do the others, at least as much."
     return f"{word}; it gets less attention with {named(less)}."
-
-
-def kept_by_rule(frame: pd.DataFrame) -> str:
-    """The rules that lose least and most of the attention; columns label and lost."""
-    return contrast(
-        frame.set_index("label")["lost"], "Least attention is lost with {least}, most with {most}.",
-        "All lose the same attention.",
-    )  # fmt: skip
 
 
 def _place(row: pd.Series) -> str:

@@ -6,7 +6,7 @@ import pandas as pd
 
 from kvlab.analysis.comparison.killers import Killers
 from kvlab.analysis.comparison.repeats import Batch
-from kvlab.analysis.comparison.trade_off import HELD, at_budget, best_points, measures_kl, with_axis
+from kvlab.analysis.comparison.trade_off import HELD, at_budget, measures_kl, with_axis
 from kvlab.figures.simple.amounts import EXACT, beside, contrast, memory, named, near, often, part, sentence, some_of
 
 SLOTS_ALIKE = 1.02  # ratio of the most and the fewest slots of layers that are told as equal
@@ -18,8 +18,8 @@ def kl_along_text(frame: pd.DataFrame) -> str:
     exactly = len(means) > 0 and not means.any()
     return contrast(
         means, "The predictions are closest to the full cache's with {least}, and furthest with {most}.",
-        f"All runs {'predict exactly as' if exactly else 'are equally close to'} the full cache.",
-        f"{'{only} predicts exactly as' if exactly else 'Only {only} is compared with'} the full cache.",
+        f"All runs {'predict exactly like' if exactly else 'are equally close to'} the full cache.",
+        f"{'{only} predicts exactly like' if exactly else 'Only {only} is compared with'} the full cache.",
         "How close the runs are to the full cache was not recorded.",
     )  # fmt: skip
 
@@ -30,8 +30,8 @@ def agreement_along_text(frame: pd.DataFrame) -> str:
     how = often(float(means.iloc[0])) if len(means) else ""
     return contrast(
         means, "The full cache's next token is predicted most often with {most}, and least often with {least}.",
-        f"All runs {how} predict the full cache's next token.",
-        f"{{only}} {how} predicts the full cache's next token.", "Whether the runs agree was not recorded.",
+        f"All runs alike: the full cache's next token is {how} predicted.",
+        f"With {{only}}, the full cache's next token is {how} predicted.", "Whether the runs agree was not recorded.",
     )  # fmt: skip
 
 
@@ -108,7 +108,7 @@ def repeats_board(batch: Batch) -> str:
     how = often(float(shares.iloc[0])) if len(shares) else ""
     return contrast(
         shares, "The answer is right most often with {most}, and least often with {least}.",
-        f"The answer is {how} right with every run.", f"The answer is {how} right with {{only}}.",
+        f"All runs alike: the answer is {how} right.", f"The answer is {how} right with {{only}}.",
         "No prompt with an answer has finished yet.",
     )  # fmt: skip
 
@@ -119,13 +119,22 @@ def quality_against_bytes(points: pd.DataFrame, budget: str = "", axis: str = HE
     compressed = shown[(shown["method"] != "full") & shown["quality"].notna() & shown["live_bytes"].notna()]
     if compressed.empty:
         return "No compressed run recorded both its memory and its quality."
-    names = list(best_points(shown)["row" if budget else "label"])
-    if not names:
+    is_kl = measures_kl(points)
+    better = compressed.assign(good=-compressed["quality"] if is_kl else compressed["quality"])
+    able = better if is_kl else better[better["good"] > 0]
+    names = [line["row" if budget else "label"] for _, line in able.iterrows() if not _is_beaten(line, better)]
+    if able.empty:
         return "No run has a right answer."
     if len(names) == len(compressed) > 1:
-        return "Each run is the best for the memory that it takes."
-    what = "closest to the full cache" if measures_kl(points) else "most often right"
+        return "No run is beaten by another that takes as little memory."
+    what = "closest to the full cache" if is_kl else "most often right"
     return f"For the memory that it takes, {what}: {named(names)}."
+
+
+def _is_beaten(point: pd.Series, points: pd.DataFrame) -> bool:
+    """Whether another point is at least as good with as few bytes, and better in one of the two."""
+    level = (points["live_bytes"] <= point["live_bytes"]) & (points["good"] >= point["good"])
+    return bool((level & ((points["live_bytes"] < point["live_bytes"]) | (points["good"] > point["good"]))).any())
 
 
 def killer_heads(killers: Killers, over: int) -> str:
@@ -171,14 +180,9 @@ def spans(frame: pd.DataFrame) -> str:
     share = part(float(held.iloc[0])) if len(held) else ""
     return contrast(
         held, "On average, the largest part is left of {most}, and the smallest of {least}.",
-        f"On average, {share} of every part of the prompt is left.", f"On average, {share} of {{only}} is left.",
+        f"All parts alike: on average, {share} of them is left.", f"On average, {share} of {{only}} is left.",
         "What is left of the prompt's parts was not recorded.",
     )  # fmt: skip
-
-
-def ours_and_theirs(inside: int, values: int) -> str:
-    """How many published values are within the interval measured here."""
-    return sentence(f"the measurement here agrees with {some_of(inside, values, 'published value')}")
 
 
 def _compressed(frame: pd.DataFrame, measure: str) -> pd.DataFrame:

@@ -7,7 +7,7 @@ import math
 import pandas as pd
 
 from kvlab.figures.simple import amounts
-from kvlab.figures.simple.amounts import beside, contrast, named, near, part, sentence, some_of
+from kvlab.figures.simple.amounts import NOT_RECORDED, beside, contrast, named, near, part, sentence, some_of
 
 DEVICE_BOUND = "device bound"
 
@@ -27,7 +27,7 @@ def slots_by_head(frame: pd.DataFrame) -> str:
     """Whether heads hold equally much, and how much of the text."""
     slots, share = frame["live_slots"], part(float(frame["share"].mean()))
     if slots.min() == slots.max():
-        return f"Every head has as many slots, for {share} of the tokens read."
+        return f"Every head has equally many slots, enough for {share} of the tokens read."
     return f"Some heads have more slots than others; on average, they are enough for {share} of the tokens read."
 
 
@@ -80,6 +80,8 @@ def pages_map(frame: pd.DataFrame) -> str:
 
 def users_by_budget(frame: pd.DataFrame) -> str:
     """Whether a smaller cache serves more requests."""
+    if not frame["budget"].notna().any():
+        return NOT_RECORDED
     small = frame.loc[(frame["budget"] - 0.2).abs().idxmin()]
     if small["budget"] == frame["budget"].max() or not math.isfinite(small["rate_ratio"]):
         return "Smaller caches cannot be compared with the full one here."
@@ -95,7 +97,8 @@ def measured(frame: pd.DataFrame, unit: str, more_is_better: bool, bound: str = 
     if ratios.empty:
         return "Nothing here can be compared with the full cache."
     best = float(ratios.max() if more_is_better else ratios.min())
-    names = named([name for name, value in ratios.items() if near(float(value), best)])
+    leading = [name for name, value in ratios.items() if near(float(value), best)]
+    names = "all alike" if len(leading) == len(ratios) > 1 else named(leading)
     better, worse = ("better", "worse") if more_is_better else ("worse", "better")
     how = beside(best, 1.0, f"{better} than", f"{worse} than", "about as good as", 0.05)
     return f"Best of the compressed caches: {names}, {how} the full cache."

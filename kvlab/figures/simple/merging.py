@@ -108,7 +108,7 @@ def influence_decay(frame: pd.DataFrame, half: float) -> str:
         return "However often a slot was merged here, a token in it kept more than half of its part."
     if half < 1:
         return "The first merge already takes half of a token's part in its slot."
-    return "Each merge leaves a token a smaller part of its slot, until half is gone."
+    return f"Half of a token's part in its slot is gone after {number(half, 2)} merges."
 
 
 def members_over_steps(frame: pd.DataFrame) -> str:
@@ -116,6 +116,8 @@ def members_over_steps(frame: pd.DataFrame) -> str:
     last = frame[frame["step"] == frame["step"].max()]
     if len(last) == 1:
         return "This slot holds one token."
+    if not last["share"].notna().any():
+        return "What each token has in this slot was not recorded."
     if near(float(last["share"].min()), float(last["share"].max())):
         return f"All {len(last):,} tokens have an equal part in this slot."
     top = last.loc[last["share"].idxmax()]
@@ -140,7 +142,7 @@ def growth_over_steps(frame: pd.DataFrame) -> str:
     if growths.isna().all(axis=None):
         return "Whether merging makes keys or values longer was not recorded."
     longer = bool((growths > GREW).any(axis=None))
-    return f"{'Some' if longer else 'No'} merges made a key or value longer than all of its parts."
+    return f"{'Some merges' if longer else 'No merge'} made a key or value longer than all of its parts."
 
 
 def _fates(counts: pd.DataFrame) -> str:

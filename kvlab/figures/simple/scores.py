@@ -7,7 +7,7 @@ import pandas as pd
 from kvlab.analysis.comparison.trade_off import HELD
 from kvlab.figures.base.arm_names import arm_text, row_names
 from kvlab.figures.base.words import spaced
-from kvlab.figures.simple.amounts import beside, contrast, named, near, often, part, sentence, some_of
+from kvlab.figures.simple.amounts import NOT_RECORDED, beside, contrast, named, near, often, part, sentence, some_of
 
 
 def needle_map(frame: pd.DataFrame, means: pd.DataFrame) -> str:
@@ -16,7 +16,7 @@ def needle_map(frame: pd.DataFrame, means: pd.DataFrame) -> str:
     how = often(float(scores.iloc[0])) if len(scores) else ""
     return contrast(
         scores, "On average, the hidden fact is found best with {most}, and worst with {least}.",
-        f"With every method, the hidden fact is {how} found.", f"With {{only}}, the hidden fact is {how} found.",
+        f"All methods alike: the hidden fact is {how} found.", f"With {{only}}, the hidden fact is {how} found.",
     )  # fmt: skip
 
 
@@ -49,6 +49,8 @@ def score_against_bytes(frame: pd.DataFrame, axis: str = HELD) -> str:
         "the full cache" if line.method == "full" else f"{arm_text(str(line.arm))} {line.asked}"
         for line in frame[frame["frontier"]].sort_values(axis).itertuples()
     ))  # fmt: skip
+    if not names:
+        return NOT_RECORDED
     if frame["frontier"].all():
         return "No one is beaten in both score and memory by another."
     return f"Not beaten in both score and memory by another: {named(names)}."
@@ -65,6 +67,8 @@ def score_against_budget(means: pd.DataFrame, panel: str = "task") -> str:
 
 def score_by_option(means: pd.DataFrame, option: str) -> str:
     """Whether one value of the option is best in every budget."""
+    if not means["score"].notna().any():
+        return NOT_RECORDED
     best = []
     for _, group in means.groupby("asked", sort=False):
         values = group.set_index(option)["score"]
@@ -82,7 +86,7 @@ def score_by_option(means: pd.DataFrame, option: str) -> str:
 def benchmark_table(means: pd.DataFrame) -> str:
     """The best compressed caches, and whether they reach the full one."""
     compressed, full = means[means["method"] != "full"], means[means["method"] == "full"]
-    if compressed.empty:
+    if not compressed["score"].notna().any():
         return "No compressed cache was measured."
     top = float(compressed["score"].max())
     best = compressed[[near(float(score), top) for score in compressed["score"]]]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from kvlab.figures.simple.amounts import alike, near
+from kvlab.figures.simple.amounts import NOT_RECORDED, alike, are_known, near
 
 FAR = 0.02  # a smaller difference of cosines is told as none
 
@@ -53,11 +53,14 @@ def groups_by_head(table: pd.DataFrame) -> str:
         return "All heads are of one group."
     if near(float(same), 1.0):
         return "All heads of a layer are of one group."
-    how = "Most" if same > 0.55 else "Not most"
-    return f"{how} heads of a layer are of one group, on average."
+    if same > 0.55:
+        return "On average, most heads of a layer are of one group."
+    return "The heads of a layer are of several groups."
 
 
 def _neighbours(close: float, far: float) -> str:
+    if not are_known(close, far):
+        return NOT_RECORDED
     if abs(close - far) <= FAR:
         return "Neighbouring tokens are about as much alike as distant ones."
     return f"Neighbouring tokens are {'more' if close > far else 'less'} alike than distant ones."
