@@ -366,7 +366,7 @@ def cosine_by_distance(frame: pd.DataFrame) -> str:
 def neighbours_of_heads(frame: pd.DataFrame, every: int) -> str:
     """How much alike adjacent tokens are, and whether heads differ."""
     beside_it = frame[frame["offset"].abs() == 1].groupby(["layer", "head"])["similarity"].mean()
-    if beside_it.empty:
+    if not beside_it.notna().any():
         return "The text has no other token."
     told = f"on average, adjacent tokens are {alike(float(beside_it.mean()))}"
     same = near(float(beside_it.min()), float(beside_it.max()))

@@ -44,7 +44,7 @@ def often(share: float) -> str:
 
 def alike(cosine: float) -> str:
     """A cosine as opposite, unrelated, a little alike, alike or very much alike."""
-    return _word(cosine, LIKENESS, "very much alike")
+    return _word(cosine, LIKENESS, "very much alike") if math.isfinite(cosine) else "alike to an unknown degree"
 
 
 def followed(error: float) -> str:
