@@ -55,7 +55,7 @@ def svg(term: str, theme: Theme, plays: bool = True) -> str:
     scene = SCENES[term]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" '
-        f'role="img" aria-label="{html.escape(scene.told)}" class="scene{"" if plays else " still"}" '
+        f'role="img" aria-label="{html.escape(scene.told)}" class="scene {theme}{"" if plays else " still"}" '
         f'style="color:{INK[theme]};font-family:{html.escape(FONT)}"><style>{read_static("glossary.css")}</style>'
         f"{scene.draw(theme)}</svg>"
     )

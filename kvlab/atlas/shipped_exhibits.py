@@ -67,7 +67,7 @@ def _decided(own: Claim | None, left: list[Claim], ships: Shipped) -> Claim | No
         return own
     if own.basis.prompts >= other.basis.prompts > 0:
         return own
-    few = f"{OWN} ({own.basis.words}) is not enough to say" if own.basis.words else f"{OWN} says nothing of it"
+    few = f"{OWN} ({own.basis.words}) is not enough to say" if own.basis.words else f"{OWN} has no measurement of it"
     mine = f"{few}; judged on what is {ships.words}. "
     return replace(other, finding=mine + other.finding, settle=own.settle)
 

@@ -84,7 +84,7 @@ def read_events_by_head(frame: pd.DataFrame) -> str:
     total = frame[["evict", "merge", "pool"]].sum()
     share = (total["merge"] + total["pool"]) / max(1, total.sum())
     low, high = frame["merged_share"].min(), frame["merged_share"].max()
-    spread = f"heads range from {percent(low)} to {percent(high)}"
+    spread = "the same in every head" if low == high else f"heads range from {percent(low)} to {percent(high)}"
     return f"{percent(share)} of the slots that left were merged into others; {spread}."
 
 

@@ -55,7 +55,9 @@ def block_note(rows: int, tokens: int) -> str:
     """A sentence on the size of a cell if it covers several tokens."""
     if tokens <= rows:
         return ""
-    return f" A cell is a block of about {number(tokens / rows, 2)} tokens, in their most common state."
+    return (
+        f" A cell is a block of about {number(tokens / rows, 2)} tokens, in their most common state; sinks always show."
+    )
 
 
 def state_totals(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:

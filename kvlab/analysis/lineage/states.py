@@ -75,7 +75,7 @@ MAX_CELLS = 768
 def mosaic(lineage: Lineage, max_cells: int = MAX_CELLS) -> pd.DataFrame:
     """uint8 states: a row per block of tokens (its first position), a column per step; at most `max_cells` each.
 
-    A block shows its most common state. Too many steps are subsampled evenly.
+    A block shows its most common state, or that it holds a sink: the few sinks would never be the most common. Too many steps are subsampled evenly.
     """
     rows = block_edges(0, lineage.tokens, max_cells)
     count = len(lineage.steps)
@@ -85,7 +85,7 @@ def mosaic(lineage: Lineage, max_cells: int = MAX_CELLS) -> pd.DataFrame:
     sink_stop, recent_start = regions_at(lineage, columns)
     own, starts = states == State.KEPT, rows[:-1, None]
     states[own & (starts >= recent_start)] = State.RECENT
-    states[own & (starts < sink_stop)] = State.SINK
+    states[starts < sink_stop] = State.SINK
     return pd.DataFrame(states, index=pd.Index(rows[:-1], name="position"), columns=pd.Index(columns, name="step"))
 
 
