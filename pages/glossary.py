@@ -11,7 +11,7 @@ from app.run_views import page
 from app.session.url_state import in_url
 
 EVERY = "all terms"
-PER_ROW = 3
+PER_ROW = 2
 
 
 def main() -> None:

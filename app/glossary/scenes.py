@@ -248,7 +248,7 @@ def _heavy_hitter(theme: Theme) -> str:
     return (
         "".join(_bar(place, share, attention, "grow", start=0.15) for place, share in enumerate(sums))
         + "".join(_cell(place, word, merged if place == 1 else kept) for place, word in enumerate(WORDS[:5]))
-        + _words(206, 36, "attention of all", "quiet") + _words(206, 52, "queries so far adds up;", "quiet")
+        + _words(206, 36, "attention of all", "quiet") + _words(206, 52, "queries, summed", "quiet")
         + _words(206, 76, "the largest sum stays", "after")
     )  # fmt: skip
 

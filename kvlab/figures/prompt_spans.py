@@ -182,7 +182,9 @@ def _column_names(columns: pd.DataFrame) -> list[str]:
     names = []
     for line, first, single in zip(columns.itertuples(), firsts, alone, strict=True):
         budget = f"{percent(line.slots)}" if line.column == "its own budget" else line.column
-        long = visible(line.row, 12 if single else 18)
+        long = visible(line.row, 16 if single else 18)
+        # In smaller letters a long name fits its column whole.
+        long = f"<span style='font-size:10px'>{long}</span>" if single and len(line.row) > 12 else long
         names.append(f"<b>{long if first else ' '}</b><br>{budget}")
     return names
 

@@ -176,7 +176,7 @@ CASES: dict[str, Callable[[Values], tuple[Any, ...]]] = {
     "comparison.kl_along_text": _text("kl:v"),
     "comparison.agreement_along_text": _text("agree:s"),
     "comparison.extra_nll_along_text": _text("extra_nll:d"),
-    "comparison.memory_over_steps": _frame("label:l live_bytes:v", step=3, full_bytes=2.0),
+    "comparison.memory_over_steps": _frame("label:l live_bytes:v", step=3, full_bytes=2.0, method="some"),
     "comparison.slots_by_layer": _frame("label:g live_slots:n"),
     "comparison.board": lambda values: (_board(values),),
     "comparison.fact_by_head": lambda values: (*_heads("dropped:s")(values), None),

@@ -75,7 +75,8 @@ MAX_CELLS = 768
 def mosaic(lineage: Lineage, max_cells: int = MAX_CELLS) -> pd.DataFrame:
     """uint8 states: a row per block of tokens (its first position), a column per step; at most `max_cells` each.
 
-    A block shows its most common state, or that it holds a sink: the few sinks would never be the most common. Too many steps are subsampled evenly.
+    A block shows its most common state, or that it holds a sink: the few sinks would never be the most common.
+    Too many steps are subsampled evenly.
     """
     rows = block_edges(0, lineage.tokens, max_cells)
     count = len(lineage.steps)

@@ -38,8 +38,8 @@ def attention_along_text(frame: pd.DataFrame) -> str:
     whole = float(true.sum())
     if whole <= 0:
         return "The full cache's attention was not recorded here."
-    kept = "" if here[true.idxmax()] else ", but not the one that is read most"
-    return sentence(f"{part(held / whole)} of the full cache's attention is on tokens that are read here{kept}")
+    among = "" if here[true.idxmax()] else "; the token that it reads most is not among them"
+    return sentence(f"{part(held / whole)} of the full cache's attention is on tokens that are read here{among}")
 
 
 def mass_over_steps(frame: pd.DataFrame) -> str:
@@ -129,7 +129,10 @@ def fates_over_steps(frame: pd.DataFrame) -> str:
         return "Nothing of the chosen text is held after the prompt, or later."
     if near(first, last):
         return sentence(f"{part(first)} of the chosen text is held after the prompt, and as much at the end")
-    return sentence(f"{part(first)} of the chosen text is held after the prompt, and {part(last)} of it at the end")
+    told, end = f"{part(first)} of the chosen text is held after the prompt", part(last)
+    if end == part(first):
+        end = f"slightly {'less' if last < first else 'more'}"
+    return sentence(f"{told}, and {end} at the end")
 
 
 def needle_mass(frame: pd.DataFrame) -> str:

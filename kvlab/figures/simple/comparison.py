@@ -52,7 +52,8 @@ def extra_nll_along_text(frame: pd.DataFrame) -> str:
 def memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes") -> str:
     """The runs that take least and most memory at the end."""
     last = frame[frame["step"] == frame.groupby("label")["step"].transform("max")]
-    shares = last.set_index("label")[measure] / last.set_index("label")["full_bytes"]
+    names = last["label"].where(last["method"] != "full", "the full cache")
+    shares = (last[measure] / last["full_bytes"]).set_axis(names)
     words = memory(float(shares.iloc[0])) if len(shares) else ""
     return contrast(
         shares, "The least memory at the end is taken by {least}, the most by {most}.",
@@ -69,7 +70,7 @@ def slots_by_layer(frame: pd.DataFrame) -> str:
         return "Every layer of a run keeps equally many tokens."
     if len(uneven) == len(spread):
         return "Some layers keep more tokens than others, in every run."
-    return f"Some layers keep more tokens than others with {named(list(uneven))}; with the other runs all keep as many."
+    return f"Some layers keep more tokens than others with {named(list(uneven))}; with the others all keep as many."
 
 
 def board(frame: pd.DataFrame) -> str:
@@ -179,8 +180,8 @@ def spans(frame: pd.DataFrame) -> str:
     held = cells.groupby("span", sort=False)["held"].mean()
     share = part(float(held.iloc[0])) if len(held) else ""
     return contrast(
-        held, "On average, the largest part is left of {most}, and the smallest of {least}.",
-        f"All parts alike: on average, {share} of them is left.", f"On average, {share} of {{only}} is left.",
+        held, "On average, the largest part is left of “{most}”, and the smallest of “{least}”.",
+        f"All parts alike: on average, {share} of them is left.", f"On average, {share} of “{{only}}” is left.",
         "What is left of the prompt's parts was not recorded.",
     )  # fmt: skip
 
