@@ -114,6 +114,7 @@ def test_counts_of_none_one_some_and_all():
         "none of the 3 runs", "1 of the 3 runs", "2 of the 3 runs", "all 3 runs",
     ]  # fmt: skip
     assert [amounts.some_of(count, 1, "run") for count in range(2)] == ["no run", "the only run"]
+    assert amounts.some_of(2, 2, "run") == "both runs"
     assert amounts.named(NAMES) == "h2o 20 %, keepkv 20 % and 4 others"
 
 

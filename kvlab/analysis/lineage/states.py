@@ -86,7 +86,11 @@ def mosaic(lineage: Lineage, max_cells: int = MAX_CELLS) -> pd.DataFrame:
     sink_stop, recent_start = regions_at(lineage, columns)
     own, starts = states == State.KEPT, rows[:-1, None]
     states[own & (starts >= recent_start)] = State.RECENT
-    states[starts < sink_stop] = State.SINK
+    states[own & (starts < sink_stop)] = State.SINK
+    first = min(SINKS, lineage.tokens)
+    alone = _counts(lineage, np.array([*range(first), first, max(first, lineage.tokens)]), columns)[1, :first] > 0
+    for token, is_sink in enumerate(alone & (np.arange(first)[:, None] < sink_stop)):
+        states[np.searchsorted(rows, token, "right") - 1, is_sink] = State.SINK
     return pd.DataFrame(states, index=pd.Index(rows[:-1], name="position"), columns=pd.Index(columns, name="step"))
 
 

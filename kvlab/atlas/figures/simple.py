@@ -157,7 +157,7 @@ def merging_pipeline(walk: Walkthrough) -> str:
 
 def card(frame: pd.DataFrame) -> str:
     """What the card shows."""
-    return "Where the marks lie in the shaded range, the measurement supports the paper's claim."
+    return "Marks in the shaded range speak for the paper's claim, marks outside it against the claim."
 
 
 def attention_map(frame: pd.DataFrame) -> str:

@@ -13,7 +13,8 @@ from kvlab.common.formatting import listed
 MOST_NAMES = 3  # in one sentence
 # (upper bound, words before "of")
 SHARES = (
-    (0.02, "almost none"), (0.2, "a small part"), (0.3, "about a quarter"), (0.45, "less than half"), (0.55, "about half"), (0.9, "most"),
+    (0.02, "almost none"), (0.2, "a small part"), (0.3, "about a quarter"), (0.45, "less than half"),
+    (0.55, "about half"), (0.9, "most"),
 )  # fmt: skip
 TIMES = ((0.02, "almost never"), (0.5, "sometimes"), (0.9, "mostly"))
 LIKENESS = ((-0.2, "opposite"), (0.2, "unrelated"), (0.5, "a little alike"), (0.8, "alike"))
@@ -69,11 +70,11 @@ def beside(value: float, other: float, more: str, less: str, same: str, toleranc
 
 
 def some_of(count: int, whole: int, noun: str) -> str:
-    """`none of the 6 runs`, `2 of the 6 runs`, `all 6 runs`; of one run `the only run` or `no run`."""
+    """`none of the 6 runs`, `2 of the 6 runs`, `all 6 runs`; of few `both runs`, `the only run`, `no run`."""
     if not count:
         return f"none of the {whole:,} {noun}s" if whole > 1 else f"no {noun}"
     if count == whole:
-        return f"all {whole:,} {noun}s" if whole > 1 else f"the only {noun}"
+        return f"both {noun}s" if whole == 2 else f"all {whole:,} {noun}s" if whole > 1 else f"the only {noun}"
     return f"{count:,} of the {whole:,} {noun}s"
 
 
