@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from kvlab.browser import read_static
@@ -83,7 +83,7 @@ def _words(x: float, y: float, words: str, look: str = "") -> str:
     return f'<text x="{x}" y="{y}" class="{look}">{html.escape(words)}</text>'
 
 
-def _by(properties: dict[str, float | str]) -> str:
+def _by(properties: Mapping[str, float | str]) -> str:
     told = ";".join(f"--{name}:{value}" for name, value in properties.items())
     return f' style="{told}"' if told else ""
 
