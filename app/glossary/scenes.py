@@ -148,7 +148,7 @@ def _votes(theme: Theme) -> str:
 
 def _pooling(theme: Theme) -> str:
     kept, merged, *_ = _hues(theme)
-    sides = [_cell(place, WORDS[place], kept) for place in (0, 1, 6, 7)]
+    sides = [_cell(place, WORDS[place], kept) for place in (0, 1, 2, 6, 7)]
     window = [_cell(3, "4", kept, "slide", by=f"{CELL + GAP}px"), _cell(5, "7", kept, "slide", by=f"{-(CELL + GAP)}px")]
     return (
         "".join([*sides, *window]) + _cell(4, "mean", merged, "after") + _cell(4, "1", kept, "before")
