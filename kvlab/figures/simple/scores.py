@@ -94,8 +94,8 @@ def benchmark_table(means: pd.DataFrame) -> str:
     who = "all alike" if len(best) == len(compressed) > 1 else named(names)
     if full.empty:
         return f"Best of the compressed caches on average: {who}."
-    how = beside(top, float(full["score"].max()), "better than", "worse than", "as good as", 1e-6)
-    return f"Best of the compressed caches on average: {who}, {how} the full cache."
+    how = beside(top, float(full["score"].max()), "a higher score than", "a lower score than", "the score of", 1e-6)
+    return f"Best of the compressed caches on average: {who}, with {how} the full cache."
 
 
 def risk_against_budget(table: pd.DataFrame, tolerance: float) -> str:
