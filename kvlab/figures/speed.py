@@ -11,6 +11,7 @@ from plotly.subplots import make_subplots
 from kvlab.analysis.comparison.speed import REFERENCE
 from kvlab.figures.base.cells import channels, ink_on
 from kvlab.figures.base.doubts import doubt_of
+from kvlab.figures.base.doubts import trusted as trusted_rows
 from kvlab.figures.base.palette import HUES, SURFACES, Theme, method_style, mix, pick
 from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import INK, QUIET, finish
@@ -62,7 +63,7 @@ def measured(
 def read_measured(frame: pd.DataFrame, unit: str, more_is_better: bool, bound: str = DEVICE_BOUND) -> str:
     """The best against the full cache."""
     ran = frame.dropna(subset="value")
-    trusted = ran[[not doubt_of(line, unit) for line in ran.itertuples(index=False)]]
+    trusted = trusted_rows(ran, unit)
     compressed = trusted[~trusted["method"].str.startswith("full")].dropna(subset="ratio")
     repeats = f"medians of {plural(ran['repeats'].max(), 'repeat')}" if len(ran) else "nothing ran"
     missing = f"; {plural(len(frame) - len(ran), 'row')} could not be measured" if len(ran) < len(frame) else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from kvlab.analysis.comparison.speed import SCATTERED
@@ -16,3 +17,9 @@ def doubt_of(line: Any, unit: str) -> str:
     if line.repeats < 2:
         return "one reading"
     return "busy machine" if pd.notna(line.spread) and line.spread > SCATTERED * line.value else ""
+
+
+def trusted(frame: pd.DataFrame, unit: str) -> pd.DataFrame:
+    """The rows without a doubt."""
+    sure = [not doubt_of(line, unit) for line in frame.itertuples(index=False)]
+    return frame[np.array(sure, bool)]

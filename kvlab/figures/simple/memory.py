@@ -6,7 +6,7 @@ import math
 
 import pandas as pd
 
-from kvlab.figures.base.doubts import doubt_of
+from kvlab.figures.base.doubts import trusted
 from kvlab.figures.simple import amounts
 from kvlab.figures.simple.amounts import NOT_RECORDED, beside, contrast, named, near, part, sentence, some_of
 
@@ -93,7 +93,7 @@ def users_by_budget(frame: pd.DataFrame) -> str:
 def measured(frame: pd.DataFrame, unit: str, more_is_better: bool, bound: str = DEVICE_BOUND) -> str:
     """The best compressed cache, and whether it is better than the full one."""
     ran = frame[~frame["method"].str.startswith("full")].dropna(subset=["value", "ratio"])
-    ratios = ran[[not doubt_of(line, unit) for line in ran.itertuples(index=False)]].set_index("label")["ratio"]
+    ratios = trusted(ran, unit).set_index("label")["ratio"]
     if ratios.empty:
         return "Nothing here can be compared with the full cache."
     best = float(ratios.max() if more_is_better else ratios.min())
