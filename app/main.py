@@ -83,6 +83,7 @@ MENU = {
         ("gvote", "GVote", "article"),
         ("beyond", "Beyond the five", "article"),
     ],
+    "Help": [("glossary", "Glossary", "menu_book")],
     "Server": [("admin", "Administration", "admin_panel_settings")],
 }
 

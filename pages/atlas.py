@@ -20,6 +20,7 @@ from kvlab.atlas.exhibit import RECORDED, Exhibit, Paper
 from kvlab.atlas.registry import EXHIBITS, PAPERS
 from kvlab.atlas.scorecard import SHAPES, Judged, by_model, exhibit_list, matching, own_claims
 from kvlab.common.model_title import model_title
+from kvlab.figures.base.words import plural
 from kvlab.results.sources import Sources
 
 PRINTED = 46
@@ -47,20 +48,25 @@ def main() -> None:
     if not chosen:
         return
     counts = st.empty()
+    every_model = len(models_to_judge(sources)) > 1 and st.toggle(
+        "Judge the recorded runs of the other models too", **in_url("every_model"),
+        help="Otherwise their claims are shown as far as they are known. The first time takes minutes.",
+    )  # fmt: skip
     with st.container(border=True, key=summary.KEY):
         verdicts = st.empty()
     missing = st.container(horizontal=True, vertical_alignment="center")
     # All cards appear at once; each is filled as it is drawn, those that are known first.
     places = [place for paper in PAPERS for place in row_of_cards(paper, [one for one in chosen if one.paper == paper])]
-    states = draw(places, sources, verdicts, bool(words.strip()))
+    states, waiting = draw(places, sources, verdicts, bool(words.strip()), every_model)
     drawn, shipped = sum(bool(card.origin) for card in states), sum(card.is_shipped for card in states)
     others = sum(bool(card.badge) for card in states)
     badges = f" {others} of them are of another model or of the papers' shapes, as the badge on the picture says."
+    left_out = f" {plural(waiting, 'claim')} on recorded runs of other models were not judged."
     counts.caption(
         plain(
             f"{drawn} of {len(places)} can be drawn for {model_title(sources.measured_model)}, {shipped} of them from "
             f"the results shipped with kvlab.{badges if others else ''} The papers have {PRINTED} figures and tables; "
-            "figures of several panels have one card per panel."
+            f"figures of several panels have one card per panel.{left_out if waiting else ''}"
         )
     )
     # Estimates wait for a second process, once for each server, so the buttons come last.
@@ -80,16 +86,28 @@ def row_of_cards(paper: Paper, exhibits: list[Exhibit]) -> list[Place]:
 
 
 def draw(
-    places: list[Place], sources: Sources, verdicts: st.delta_generator.DeltaGenerator, searched: bool
-) -> list[Card]:
-    """Fill all cards, and judge the claims on every other model with data; the summary grows with them."""
+    places: list[Place],
+    sources: Sources,
+    verdicts: st.delta_generator.DeltaGenerator,
+    searched: bool,
+    every_model: bool,
+) -> tuple[list[Card], int]:
+    """Fill all cards, and judge the claims on every other model with data; the summary grows with them.
+
+    Without `every_model`, what would be drawn from recorded runs of other models is left out unless it is known; the
+    second value counts these.
+    """
     here, query = sources.measured_model, run_in_url()
     exhibits = [place.exhibit for place in places]
     of_model = {model: sources if model == here else sources.of_model(model) for model in models_to_judge(sources)}
+
+    def slow(exhibit: Exhibit, model: str) -> bool:
+        return exhibit.source in RECORDED and of_model[model].run is not None
+
     # What is drawn from rows or shipped takes milliseconds, what is drawn from recorded runs seconds.
     wanted = sorted(
         ((exhibit, model) for model in sorted(of_model, key=lambda model: model != here) for exhibit in exhibits),
-        key=lambda pair: pair[0].source in RECORDED and of_model[pair[1]].run is not None,
+        key=lambda pair: slow(*pair),
     )
     place_of = {place.exhibit: place for place in places}
     found: dict[tuple[Exhibit, str], Card] = {}
@@ -120,6 +138,8 @@ def draw(
             judged[exhibit, model] = own_claims(card.judged, model)
             if model != here:
                 found[exhibit, model] = card
+    left_out = [pair for pair in wanted if pair not in judged and pair[1] != here and slow(*pair) and not every_model]
+    wanted = [pair for pair in wanted if pair not in left_out]
     is_whole = len(judged) == len(wanted)
     summarise(is_whole)
     shown = time.monotonic()
@@ -131,7 +151,7 @@ def draw(
                 shown = time.monotonic()
     if not is_whole:
         summarise(is_whole=True)
-    return [found[exhibit, here] for exhibit in exhibits]
+    return [found[exhibit, here] for exhibit in exhibits], len(left_out)
 
 
 main()

@@ -50,7 +50,7 @@ COLUMNS = {
     ),
     "live KiB": NUMBER(format="localized", help="Valid slots with their metadata, of all layers, after the last step."),
     "over budget": st.column_config.TextColumn(
-        width="small", help="Live bytes above the budget: slot metadata, and generated tokens beyond it."
+        width=100, help="Live bytes above the budget: slot metadata, and generated tokens beyond it."
     ),
     "of full": NUMBER(
         format="%.0f %%", help="Live bytes relative to the full cache's run (computed if there is none)."

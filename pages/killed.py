@@ -97,7 +97,9 @@ def choose(rescue: RestoreResult) -> SearchResult | None:
     if not rescue.found:
         return None
     best = analysis.cheapest(rescue) or rescue.found[0]
-    searches = {found.search: f"{found.search}{'' if found.restores else ' (in vain)'}" for found in rescue.found}
+    searches = {
+        found.search: f"{found.search}{'' if found.restores else ' (does not restore it)'}" for found in rescue.found
+    }
     name = one_of("Restore", searches, best.search, key="given")
     found = next(found for found in rescue.found if found.search == name)
     search = analysis.SEARCHES.get(name, name).capitalize()

@@ -112,7 +112,7 @@ def budgets(run: Run, focus: Place) -> None:
         reading = sag_figures.read_measure_by_head(table, "regret")
         page.show_figure(run, figure, table, reading, "regret-heads", "regret-by-head", focus)
     if table["live_slots"].nunique() < 2:
-        st.caption("All heads have the same number of slots, so slots cannot follow the loss.")
+        st.caption("All heads have the same number of slots, so there is nothing to compare their losses with.")
         return
     correlation = regret.rank_correlation(table["live_slots"], table["regret"])
     figure = figures.budget_against_regret(table, theme)

@@ -139,7 +139,7 @@ def many_heads(run: Run, layers: list[int], focus: Place) -> None:
         return
     medians = bound.over_heads(table)
     figure = along_text(figures.sag_against_bound(medians, page_theme()), offset=run.record.prompt_tokens - 1)
-    reading = "Medians over heads. " + figures.read_sag_against_bound(medians, predicts(run))
+    reading = figures.read_sag_against_bound(medians, predicts(run)).within(before="Medians over heads.")
     page.show_figure(run, figure, medians, reading, "sag-medians", "sag-bound-medians")
     titles = {title: name for name, (title, _) in figures.MEASURES.items()}
     measure = titles[one_of("Measure", list(titles), key="measure")]

@@ -17,6 +17,8 @@ from app.run_views import page
 from app.session.url_state import in_url
 from app.story.story_mode import tell
 from kvlab.common.errors import UserError
+from kvlab.figures.base.reading import both_of
+from kvlab.report.deck import slide_text
 from kvlab.report.export import FORMATS
 from kvlab.report.page import story_html
 from kvlab.report.thumbnail import view_thumbnail
@@ -144,7 +146,7 @@ def view_row(story: Story, at: int, why: str) -> None:
                     change(story.retitled(at, title.strip()))
             caption = st.text_area(
                 "Caption", view.caption, key=f"caption-{story.name}-{at}-{view.caption}", height=80,
-                placeholder=view.slide.reading if view.slide else "", disabled=bool(why),
+                placeholder=both_of(slide_text(view)) if view.slide else "", disabled=bool(why),
             )  # fmt: skip
             if caption != view.caption:
                 change(story.recaptioned(at, caption))

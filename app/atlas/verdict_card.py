@@ -53,7 +53,7 @@ def verdict_card(exhibit: Exhibit, drawn: Drawn, key: str, model: str) -> None:
             # As text: a verdict is not about the run in view alone, and its slide is not named after it.
             source = ships.words if ships and claim.finding.startswith(OWN) else str(drawn.origin)
             marks = read_card(frame)
-            show(chart, frame, f"{sentence} {marks}", f"{key}-evidence", f"{key}-evidence", source, noted=marks)
+            show(chart, frame, marks.within(before=sentence), f"{key}-evidence", f"{key}-evidence", source, noted=marks)
         with right:
             _badge(claim)
             _words(claim, sentence, key)

@@ -8,6 +8,11 @@ import re
 TERMS = {
     "slot": "One row of a head's cache: a key and a value. After merges it stands for several tokens.",
     "budget": "How much of the cache a method may keep: a share of the prompt, slots per head, or bytes.",
+    "eviction": "Dropping a slot: its token is gone for all later steps.",
+    "merging": "Joining slots: one gets the mass of another, and a key and value between both.",
+    "pooling": "Joining neighbouring slots of a window into one, their mean.",
+    "recent window": "The last tokens, which methods keep whatever their scores.",
+    "heavy hitter": "A token that got most of the attention of all queries so far.",
     "sink": "One of the first tokens, which many heads attend to whatever the text says; methods keep them.",
     "vote": "How many tokens a slot stands for: 1 until something is merged into it.",
     "pivot": "The slot that others are merged into.",
@@ -26,7 +31,13 @@ TERMS = {
     "forced": "Every method reads the text that the full cache wrote, so that predictions are compared word by word.",
     "fingerprint": "Numbers that describe how a head attends: to the first tokens, to recent ones, to similar keys.",
 }
-_PATTERNS = {term: re.compile(rf"\b{re.escape(term)}e?s?\b", 0 if term.isupper() else re.IGNORECASE) for term in TERMS}
+# Other forms in which readings use a term.
+FORMS = {"eviction": "evict(?:ions?|ed|s)?", "merging": "merg(?:ing|es?|ed)", "pooling": "pool(?:ing|s|ed)?"}
+WITH_PICTURES = "Glossary, with animations"
+_PATTERNS = {
+    term: re.compile(rf"\b{FORMS.get(term, re.escape(term) + 'e?s?')}\b", 0 if term.isupper() else re.IGNORECASE)
+    for term in TERMS
+}
 
 
 def terms_in(text: str) -> str | None:
@@ -37,7 +48,8 @@ def terms_in(text: str) -> str | None:
     used = [term for term, pattern in _PATTERNS.items() if pattern.search(text)]
     longer = {term: [other for other in used if other != term and term in other.split()] for term in used}
     alone = [term for term in used if _PATTERNS[term].search(_without(text, longer[term]))]
-    return "\n\n".join(f"**{term}**: {TERMS[term]}" for term in alone) or None
+    told = [f"**{term}**: {TERMS[term]}" for term in alone]
+    return "\n\n".join([*told, f"[{WITH_PICTURES}](glossary)"]) if told else None
 
 
 def _without(text: str, terms: list[str]) -> str:

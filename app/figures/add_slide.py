@@ -16,6 +16,7 @@ from app.session.open_runs import runs_root
 from app.session.url_state import current_page
 from kvlab.common.errors import UserError
 from kvlab.figures.base.palette import Theme
+from kvlab.figures.base.reading import simple_of
 from kvlab.report.deck import deck
 from kvlab.report.export import export_talk
 from kvlab.report.views import Shown, kind_of
@@ -48,7 +49,14 @@ def slide_of(
     if len(content) > LARGEST_FIGURE:
         raise UserError("This is too large for a slide: add the view from the sidebar, or show less of it.")
     return Slide(
-        title=title, reading=reading, of=caption, source=notes, kind=kind, figure=content, theme=theme_of_slide
+        title=title,
+        reading=str(reading),
+        simple=simple_of(reading),
+        of=caption,
+        source=notes,
+        kind=kind,
+        figure=content,
+        theme=theme_of_slide,
     )
 
 

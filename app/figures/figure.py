@@ -1,4 +1,4 @@
-"""A figure on a page: the chart, its one-line reading, and the export menu."""
+"""A figure on a page: the chart, its reading in two sentences, and the export menu."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from app.figures.image_writer import browser, image_writer
 from app.figures.page_contents import Item, clear_items, record_item
 from app.figures.provenance import picture_source, view_query
 from kvlab.figures.base import export
+from kvlab.figures.base.reading import both_of, paired, simple_of
 from kvlab.figures.base.template import has_colour_bar, same_cells, same_lines
 from kvlab.results.provenance import FigureSource
 
@@ -40,7 +41,7 @@ def show(
     on_click: Callable[[], None] | None = None,
     noted: str | None = None,
 ) -> bool:
-    """Draw title and export menu, the chart, and its one-line reading; `source` is the run and versions, for exports.
+    """Draw title and export menu, the chart, and its reading; `source` is the run and versions, for exports.
 
     `noted` is what is under the chart in place of the reading, where the page has part of it elsewhere. `on_click` is
     called when a mark of the chart is clicked; the selection is then in the session under `key`. Returns False, without
@@ -50,10 +51,10 @@ def show(
     title = str(figure.layout.title.text or filename)
     heading(title, lambda: figure, frame, reading, key, filename, source)
     if count := same_lines(figure):
-        note(f"All {count} lines are equal, so they are not drawn. {reading}")
+        note(paired(reading).within(before=f"All {count} lines are equal, so they are not drawn."))
         return False
     if count := same_cells(figure):
-        note(f"All {count:,} cells have the same colour, so the map is not drawn. {reading}")
+        note(paired(reading).within(before=f"All {count:,} cells have the same colour, so the map is not drawn."))
         return False
     # The title is page text, so that it wraps and zooms. The margin keeps the toolbar off a colour bar.
     above = 34 if has_colour_bar(figure) else 30 if figure.layout.annotations else 12
@@ -63,7 +64,7 @@ def show(
         theme=None,
         key=key,
         config=CONFIG,
-        alt=f"{title}. {reading}",
+        alt=f"{title}. {both_of(reading)}",
         on_select=on_click or "ignore",
         selection_mode="points",
     )
@@ -121,7 +122,12 @@ def heading(
 
 
 def note(reading: str, title: str = "") -> None:
-    """The one-line reading of a figure, escaped as it quotes token text; its terms are explained on hover."""
+    """The reading of a figure: the simple sentence, and in small print the exact one; terms are explained on hover.
+
+    Both are escaped, as they quote token text.
+    """
+    if simple := simple_of(reading):
+        st.markdown(plain(simple))
     st.caption(plain(reading), help=terms_in(f"{title} {reading}"))
 
 

@@ -21,6 +21,7 @@ from app.navigation.selection import runs_root
 from app.session.url_state import get_param, parse_number
 from kvlab.browser import read_static
 from kvlab.common.errors import UserError
+from kvlab.figures.base.reading import both_of
 from kvlab.report.deck import slide_text
 from kvlab.trace.stories import Story, View, load_story, save_story
 
@@ -114,7 +115,7 @@ def caption_bar(page: str) -> None:
         return
     data = {
         "where": f"{story.name} · {at + 1} of {len(story.views)}",
-        "caption": slide_text(story.views[at]),
+        "caption": both_of(slide_text(story.views[at])),
         "previous": _address(story, at - 1),
         "next": _address(story, at + 1),
         "drop": [TELLING, PLACE],

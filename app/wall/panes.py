@@ -9,11 +9,10 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.compare.board import board_of
 from app.components.tokentext import along_text, difference_classes, tokentext
-from app.figures.figure import show
+from app.figures.figure import note, show
 from app.run_views import page, view
 from app.session.open_runs import BY_STAMP
 from app.session.url_state import set_page_param, url_value
@@ -113,7 +112,7 @@ def lineage_pane(place: Place) -> None:
     tree = lineage_tree(lineage, events, texts, slot, place.step)
     reading = river.read_merge_sankey(tree)
     if tree.empty:
-        st.caption(plain(reading))
+        note(reading)
         return
     figure = river.merge_sankey(tree, slot, texts[slot], page_theme())
     page.show_figure(place.run, figure, tree, reading, "wall-lineage", f"slot-{slot}")
@@ -149,7 +148,7 @@ def kl_of_two(a: Run, b: Run) -> None:
     figure = difference_figures.kl_of_both(table, labels, page_theme(), hues)
     figure = along_text(figure, offset=a.record.prompt_tokens - 1)
     changed = difference_figures.read_hues(a.record.method, b.record.method)
-    reading = f"{difference_figures.read_kl_of_both(table)} {changed}".strip()
+    reading = difference_figures.read_kl_of_both(table).within(after=changed)
     show(figure, table, reading, "wall-kl-of-two", "kl-of-both", joined(page.source(a), page.source(b)))
 
 

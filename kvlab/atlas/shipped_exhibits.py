@@ -13,6 +13,7 @@ import plotly.graph_objects as go
 from kvlab.atlas.exhibit import RECORDED, Choice, Drawn, Exhibit, Needs
 from kvlab.figures.base.packed_arrays import decode_arrays
 from kvlab.figures.base.palette import Theme
+from kvlab.figures.base.reading import FigureReading, simple_of
 from kvlab.figures.base.thumbnail import thumbnail
 from kvlab.requests.measurement import MINI
 from kvlab.results.provenance import Provenance
@@ -66,7 +67,7 @@ def _decided(own: Claim | None, left: list[Claim], ships: Shipped) -> Claim | No
         return own
     if own.basis.prompts >= other.basis.prompts > 0:
         return own
-    few = f"{OWN} ({own.basis.words}) is not enough to say" if own.basis.words else f"{OWN} says nothing of it"
+    few = f"{OWN} ({own.basis.words}) is not enough to say" if own.basis.words else f"{OWN} has no measurement of it"
     mine = f"{few}; judged on what is {ships.words}. "
     return replace(other, finding=mine + other.finding, settle=own.settle)
 
@@ -80,7 +81,8 @@ def rows_of(exhibit: Exhibit, figures: Sequence[Drawn], theme: Theme) -> list[di
             "theme": theme,
             "figure": one.figure.to_json(),
             "frame": one.frame.to_json(orient="table", index=False, double_precision=15),  # shares may be tiny
-            "reading": one.reading,
+            "reading": str(one.reading),
+            "simple": simple_of(one.reading),
             "origin": str(one.origin),
             "claim": "" if one.claim is None else json.dumps(claim_values(one.claim)),
         }
@@ -104,7 +106,8 @@ def _read(row: dict[str, str]) -> Drawn:
     figure = go.Figure(decode_arrays(json.loads(row["figure"])), skip_invalid=True)
     frame = pd.read_json(StringIO(row["frame"]), orient="table", precise_float=True)
     claim = parse_claim(json.loads(row["claim"])) if row["claim"] else None
-    return Drawn(row["name"], figure, frame, row["reading"], Provenance(row["origin"]), claim)
+    reading = FigureReading(row["reading"], row.get("simple") or "")
+    return Drawn(row["name"], figure, frame, reading, Provenance(row["origin"]), claim)
 
 
 def claim_values(claim: Claim) -> dict[str, object]:

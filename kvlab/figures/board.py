@@ -15,8 +15,10 @@ from kvlab.analysis.comparison.verdict import MOST_CHARACTERS
 from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.lines import hatch
 from kvlab.figures.base.palette import FATES, HUES, STATE_COLOURS, SURFACES, Theme, fate_scale, mix, pick
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import INK, QUIET, finish
 from kvlab.figures.base.words import byte_size, number, percent, plural, token_text, visible
+from kvlab.figures.simple import comparison as simple
 
 VERDICTS = {"right": ("✓", "blue"), "nearly": ("≈", "orange"), "wrong": ("✗", "wine"), "unfinished": ("–", "grey")}
 WIDTH = 0.94  # of a cell, as a share of the column
@@ -82,6 +84,7 @@ def budgets_in_order(cells: pd.DataFrame) -> list[str]:
     return cells.assign(size=size).groupby("column", sort=False)["size"].median().sort_values().index.tolist()
 
 
+@with_simple(simple.board)
 def read_board(frame: pd.DataFrame) -> str:
     """How many runs got the answer, and what the cells show."""
     cells = frame.drop_duplicates("run_id")
@@ -169,6 +172,7 @@ def fact_by_head(frame: pd.DataFrame, label: str, fate: str, reader: Place | Non
     )  # fmt: skip
 
 
+@with_simple(simple.fact_by_head)
 def read_fact_by_head(frame: pd.DataFrame, reader: pd.Series | None, moment: str = "") -> str:
     """The head that reads the fact and what it still holds, then all heads; `moment` names the step."""
     shares = ", ".join(f"{percent(frame[fate].mean())} {words}" for fate, (words, *_) in FATES.items())

@@ -11,8 +11,10 @@ import plotly.graph_objects as go
 
 from kvlab.figures.base.end_labels import End, label_ends, labelled_height
 from kvlab.figures.base.palette import Style, Theme, run_styles
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import HEIGHT, QUIET, axis_height, finish, layer_axis, log_axis
 from kvlab.figures.base.words import byte_unit, number, percent, plural, visible
+from kvlab.figures.simple import comparison as simple
 
 FLOOR = 1e-6
 MAX_MARKERS = 12
@@ -39,6 +41,7 @@ def kl_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return _along_text(frame, "drawn", hover, title, y, theme, span, log_axis(frame["drawn"]), height=420, told="kl")
 
 
+@with_simple(simple.kl_along_text)
 def read_kl_along_text(frame: pd.DataFrame) -> str:
     """The closest run, and the largest KL of a single token."""
     known = frame[(frame["method"] != "full") & frame["kl"].notna()]
@@ -60,6 +63,7 @@ def agreement_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figu
     return _along_text(frame, "agreement", "agreement %{y:.0%}", title, y, theme, (-0.03, 1.05), axis)
 
 
+@with_simple(simple.agreement_along_text)
 def read_agreement_along_text(frame: pd.DataFrame) -> str:
     """Overall agreement of each run."""
     known = frame[(frame["method"] != "full") & frame["agree"].notna()]
@@ -77,6 +81,7 @@ def extra_nll_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figu
     return _along_text(frame, "extra_nll", "%{y:+.3g} nats so far", title, y, theme, span, {})
 
 
+@with_simple(simple.extra_nll_along_text)
 def read_extra_nll_along_text(frame: pd.DataFrame) -> str:
     """The total of each run."""
     known = frame[(frame["method"] != "full") & frame["extra_nll"].notna()]
@@ -103,6 +108,7 @@ def memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes", theme: T
     return label_ends(figure, ends, (0.0, 1.05 * float(frame[measure].max()) / factor), theme)
 
 
+@with_simple(simple.memory_over_steps)
 def read_memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes") -> str:
     """The smallest and the largest cache at the end, relative to the uncompressed one."""
     last = frame[frame["step"] == frame.groupby("label")["step"].transform("max")]
@@ -146,6 +152,7 @@ def same_slots(frame: pd.DataFrame) -> list[list[str]]:
     return groups
 
 
+@with_simple(simple.slots_by_layer)
 def read_slots_by_layer(frame: pd.DataFrame) -> str:
     """Whether the budget is uniform over layers."""
     spread = frame.groupby("label", sort=False)["live_slots"].agg(["min", "max"])

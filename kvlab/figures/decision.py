@@ -12,8 +12,10 @@ from kvlab.analysis.lineage.decision import FATES, budget_for, cutoff, nearly_ke
 from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.lines import add_points
 from kvlab.figures.base.palette import HUES, LOSS, STATE_COLOURS, SURFACES, Theme, pick
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import finish
 from kvlab.figures.base.words import number, plural, visible
+from kvlab.figures.simple import merging as simple
 
 LOOK = {"kept": ("kept", "circle"), "merged": ("pivot", "x-thin-open"), "dropped": ("evicted", "line-ns-open")}
 # Tokens near the cutoff, chosen ones, and an even sample of the rest. SVG draws this many faster than a WebGL context
@@ -68,6 +70,7 @@ def thinned(frame: pd.DataFrame, chosen: Sequence[int], most: int = MOST_POINTS)
     return frame[near | even | frame["token"].isin(chosen)]
 
 
+@with_simple(simple.scores_at_decision)
 def read_scores_at_decision(frame: pd.DataFrame, chosen: Sequence[int] = ()) -> str:
     """The tokens just below the cutoff, and the slots the chosen tokens would have needed."""
     line = cutoff(frame)
@@ -101,6 +104,7 @@ def budgets_for(frame: pd.DataFrame, theme: Theme = "light", focus: Place | None
     )  # fmt: skip
 
 
+@with_simple(simple.budgets_for)
 def read_budgets_for(frame: pd.DataFrame) -> str:
     """The heads that kept all tokens, and the one with the most missing slots."""
     known = frame[frame["needed"].notna()]

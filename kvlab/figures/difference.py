@@ -8,8 +8,10 @@ import plotly.graph_objects as go
 from kvlab.analysis.comparison.difference import NAMES
 from kvlab.figures.base.lines import Line, add_lines
 from kvlab.figures.base.palette import HUES, STATE_COLOURS, Theme, method_hue, pick
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import finish, log_axis
 from kvlab.figures.base.words import number, plural, visible
+from kvlab.figures.simple import comparison as simple
 
 FLOOR = 1e-6
 Hues = tuple[str, str]  # of A and of B
@@ -91,6 +93,7 @@ def kl_of_both(
     return figure.update_yaxes(**log_axis(drawn.stack())).update_layout(showlegend=True)
 
 
+@with_simple(simple.kl_of_both)
 def read_kl_of_both(frame: pd.DataFrame) -> str:
     """Means, and the token with the largest difference."""
     known = frame.dropna(subset=["a", "b"])

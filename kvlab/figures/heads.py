@@ -10,8 +10,10 @@ from kvlab.analysis.attention.fingerprints import FEATURES
 from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.lines import add_points
 from kvlab.figures.base.palette import HUES, SURFACES, Theme, pick, stepped_scale
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import QUIET, finish
 from kvlab.figures.base.words import percent, plural
+from kvlab.figures.simple import vectors as simple
 
 LOOK = (
     ("blue", "circle"), ("orange", "diamond"), ("green", "square"), ("purple", "cross"), ("red", "x"),
@@ -53,6 +55,7 @@ def heads_plane(
     return finish(figure, title="Heads by their fingerprints", x=x, y=y, theme=theme, height=520)
 
 
+@with_simple(simple.heads_plane)
 def read_heads_plane(table: pd.DataFrame, groups: pd.DataFrame) -> str:
     """List of the groups."""
     parts = [f"{int(row['group']) + 1} ({plural(row['heads'], 'head')}): {row['name']}" for _, row in groups.iterrows()]
@@ -72,6 +75,7 @@ def groups_by_head(table: pd.DataFrame, theme: Theme = "light", focus: Place | N
     )  # fmt: skip
 
 
+@with_simple(simple.groups_by_head)
 def read_groups_by_head(table: pd.DataFrame) -> str:
     """Whether groups follow layers."""
     same = table.groupby("layer")["group"].agg(lambda groups: groups.value_counts(normalize=True).iloc[0]).mean()

@@ -12,9 +12,11 @@ from plotly.subplots import make_subplots
 from kvlab.figures.base.end_labels import End, label_ends, labelled_height
 from kvlab.figures.base.lines import add_line
 from kvlab.figures.base.palette import Theme
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import HEIGHT, QUIET, finish, log_axis
 from kvlab.figures.base.words import number, plural
 from kvlab.figures.compare import MAX_MARKERS, styles_of
+from kvlab.figures.simple import merging as simple
 
 PANELS = {"key_growth": "keys", "value_growth": "values"}
 GREW = 1.001  # smaller ratios are rounding errors
@@ -59,6 +61,7 @@ def without_growth(frame: pd.DataFrame) -> list[str]:
     return [str(label) for label in most.index[most <= GREW]]
 
 
+@with_simple(simple.growth_over_steps)
 def read_growth_over_steps(frame: pd.DataFrame) -> str:
     """Non-finite slots, largest growth and guard activations."""
     if frame[["non_finite", *PANELS]].isna().all(axis=None):

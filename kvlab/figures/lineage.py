@@ -10,8 +10,10 @@ import plotly.graph_objects as go
 
 from kvlab.figures.base.lines import add_band, add_line
 from kvlab.figures.base.palette import DASHES, HUES, STATE_COLOURS, SURFACES, Theme, mix, pick
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import MANY_LINES, PALE, finish, log_axis
 from kvlab.figures.base.words import number, percent, plural, shown_of, token_label
+from kvlab.figures.simple import merging as simple
 
 MOST_RIBBONS = 60
 REST = -1  # node of all tokens without a ribbon of their own
@@ -87,6 +89,7 @@ def _widest(frame: pd.DataFrame, width: str) -> tuple[pd.DataFrame, pd.DataFrame
     return frame.loc[sorted(order[:MOST_RIBBONS])], frame.loc[sorted(order[MOST_RIBBONS:])]
 
 
+@with_simple(simple.merge_sankey)
 def read_merge_sankey(frame: pd.DataFrame) -> str:
     """Summary of the slot's merges."""
     if frame.empty:
@@ -135,6 +138,7 @@ def influence_decay(frame: pd.DataFrame, half: float, theme: Theme = "light") ->
     return figure.update_yaxes(**log_axis(pd.concat([frame["low"], pd.Series([1.0, 0.4])]).clip(lower=1e-6)))
 
 
+@with_simple(simple.influence_decay)
 def read_influence_decay(frame: pd.DataFrame, half: float) -> str:
     """The half-life."""
     last = frame.iloc[-1]
@@ -167,6 +171,7 @@ def members_over_steps(frame: pd.DataFrame, slot: int, theme: Theme = "light") -
     return figure.update_yaxes(**log_axis(frame["share"].clip(lower=1e-6)))
 
 
+@with_simple(simple.members_over_steps)
 def read_members_over_steps(frame: pd.DataFrame) -> str:
     """The token with the largest share."""
     last = frame[frame["step"] == frame["step"].max()].sort_values("share", ascending=False)

@@ -10,8 +10,10 @@ from kvlab.common.limits import BLOCK
 from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.lines import Line, add_area, add_line, add_lines, add_points
 from kvlab.figures.base.palette import HUES, Theme, pick
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import INK, axis_height, finish, layer_axis, mark_size
 from kvlab.figures.base.words import byte_size, byte_unit, number, percent, plural
+from kvlab.figures.simple import memory as simple
 
 LINES = (
     Line("full_bytes", "uncompressed", "ink", "solid"),
@@ -32,6 +34,7 @@ def memory_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(rangemode="tozero")
 
 
+@with_simple(simple.memory_over_steps)
 def read_memory_over_steps(frame: pd.DataFrame) -> str:
     """The last step."""
     last = frame.iloc[-1]
@@ -50,6 +53,7 @@ def slots_by_head(frame: pd.DataFrame, theme: Theme = "light", focus: Place | No
     return head_map(table, "Slots of each head", theme, bar="live slots", hover=hover, high=high, focus=focus)
 
 
+@with_simple(simple.slots_by_head)
 def read_slots_by_head(frame: pd.DataFrame) -> str:
     """Smallest, largest and mean."""
     slots, kept = frame["live_slots"], percent(frame["share"].mean())
@@ -85,6 +89,7 @@ def memory_stack(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return finish(figure, title="Bytes by use", x="step", y=f"all layers ({unit})", theme=theme, height=420)
 
 
+@with_simple(simple.memory_stack)
 def read_memory_stack(frame: pd.DataFrame) -> str:
     """Bytes freed at the end, and the peak."""
     last, peak = frame.iloc[-1], frame["peak_bytes"].max()
@@ -127,6 +132,7 @@ def layer_bytes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(**layer_axis(layers)).update_xaxes(range=[0, 1.03 * largest / factor])
 
 
+@with_simple(simple.layer_bytes)
 def read_layer_bytes(frame: pd.DataFrame) -> str:
     """The largest layer."""
     sizes = frame[["live", "slack"]].sum(axis=1)
@@ -168,6 +174,7 @@ def instrument_cost(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(autorange="reversed").update_layout(barmode="group")
 
 
+@with_simple(simple.instrument_cost)
 def read_instrument_cost(frame: pd.DataFrame) -> str:
     """The overhead, if the readings are reliable."""
     known = frame.dropna(subset=["overhead"])

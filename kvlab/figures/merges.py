@@ -12,8 +12,10 @@ import plotly.graph_objects as go
 from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.lines import add_points
 from kvlab.figures.base.palette import HUES, KIND_COLOURS, STATE_COLOURS, Theme, pick
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import finish, log_axis
 from kvlab.figures.base.words import lost, number, percent, plural
+from kvlab.figures.simple import merging as simple
 
 KIND_NAMES = {"evict": "evicted", "merge": "merged", "pool": "pooled"}
 FLOOR = 1e-7
@@ -50,6 +52,7 @@ def events_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(rangemode="tozero")
 
 
+@with_simple(simple.events_over_steps)
 def read_events_over_steps(frame: pd.DataFrame) -> str:
     """Totals in the prefill and while decoding."""
     if frame.empty:
@@ -75,12 +78,13 @@ def events_by_head(frame: pd.DataFrame, theme: Theme = "light", focus: Place | N
     )  # fmt: skip
 
 
+@with_simple(simple.events_by_head)
 def read_events_by_head(frame: pd.DataFrame) -> str:
     """The overall share and its range over heads."""
     total = frame[["evict", "merge", "pool"]].sum()
     share = (total["merge"] + total["pool"]) / max(1, total.sum())
     low, high = frame["merged_share"].min(), frame["merged_share"].max()
-    spread = f"heads range from {percent(low)} to {percent(high)}"
+    spread = "the same in every head" if low == high else f"heads range from {percent(low)} to {percent(high)}"
     return f"{percent(share)} of the slots that left were merged into others; {spread}."
 
 
@@ -98,6 +102,7 @@ def similarity_distribution(frame: pd.DataFrame, theme: Theme = "light") -> go.F
     return figure.update_xaxes(range=[float(shown.min()) - 0.05, 1.0]) if len(shown) else figure
 
 
+@with_simple(simple.similarity_distribution)
 def read_similarity_distribution(frame: pd.DataFrame) -> str:
     """Mean cosine and the share of dissimilar pairs."""
     total = frame["count"].sum()
@@ -124,6 +129,7 @@ def votes_distribution(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure
     return figure.update_yaxes(**log_axis(frame["slots"]))
 
 
+@with_simple(simple.votes_distribution)
 def read_votes_distribution(frame: pd.DataFrame) -> str:
     """Mean and largest votes."""
     slots = frame["slots"].sum()
@@ -160,6 +166,7 @@ def mass_balance(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_xaxes(**log_axis(before)).update_yaxes(**log_axis(after))
 
 
+@with_simple(simple.mass_balance)
 def read_mass_balance(frame: pd.DataFrame) -> str:
     """How many merged slots lost and gained attention."""
     least = 0.01 * frame["mass_before"]

@@ -10,9 +10,11 @@ from plotly.subplots import make_subplots
 from kvlab.common.formatting import prompts
 from kvlab.figures.base.lines import add_points, hatch
 from kvlab.figures.base.palette import FATES, HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, pick
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import QUIET, colour_bar, finish
 from kvlab.figures.base.words import percent, plural, two_digits
 from kvlab.figures.scores import line_text
+from kvlab.figures.simple import scores as simple
 
 COLUMNS = 3
 COLUMN_FATES = {"hidden_own": "kept", "hidden_merged": "merged", "gone": "dropped"}
@@ -51,6 +53,7 @@ def needle_map(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_layout(margin_t=76)
 
 
+@with_simple(simple.needle_map)
 def read_needle_map(frame: pd.DataFrame, means: pd.DataFrame) -> str:
     """Mean score of each row over all cells; `means` has one line per row."""
     cells, most = frame[["length", "depth"]].drop_duplicates(), int(frame["prompts"].max())
@@ -85,6 +88,7 @@ def needle_fates(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_xaxes(range=[0, 1.03], tickformat=".0%").update_yaxes(autorange="reversed", showgrid=False)
 
 
+@with_simple(simple.needle_fates)
 def read_needle_fates(frame: pd.DataFrame) -> str:
     """The rows that keep most and least of the needle."""
     most, least = frame.loc[frame["held"].idxmax()], frame.loc[frame["held"].idxmin()]

@@ -14,9 +14,11 @@ from kvlab.common.formatting import listed
 from kvlab.figures.base.cells import colours_at, ink_on
 from kvlab.figures.base.lines import hatch
 from kvlab.figures.base.palette import FATES, HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import INK, finish
 from kvlab.figures.base.words import number, percent, plural, visible
 from kvlab.figures.board import NO_GRID, VERDICTS, no_fading
+from kvlab.figures.simple import comparison as simple
 
 ROW, WIDTH, HEIGHT = 30, 0.94, 0.9  # pixels of a row; shares of a column and of a row that a cell covers
 GAP = 0.35  # columns between two methods, and rows above the answers
@@ -65,6 +67,7 @@ def span_map(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure
 
 
+@with_simple(simple.spans)
 def read_spans(frame: pd.DataFrame) -> str:
     """The parts of which most and least is left, the first parts that are lost, and how many answers are right."""
     cells = frame[frame["method"] != "full"]
@@ -130,7 +133,9 @@ def _column_names(columns: pd.DataFrame) -> list[str]:
     names = []
     for line, first, single in zip(columns.itertuples(), firsts, alone, strict=True):
         budget = f"{percent(line.slots)}" if line.column == "its own budget" else line.column
-        long = visible(line.row, 12 if single else 18)
+        long = visible(line.row, 16 if single else 18)
+        # In smaller letters a long name fits its column whole.
+        long = f"<span style='font-size:10px'>{long}</span>" if single and len(line.row) > 12 else long
         names.append(f"<b>{long if first else ' '}</b><br>{budget}")
     return names
 

@@ -9,8 +9,10 @@ from plotly.colors import sample_colorscale
 
 from kvlab.figures.base.lines import Line, add_lines, add_points
 from kvlab.figures.base.palette import HUES, LOSS, Theme, pick
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import axis_height, colour_bar, finish, layer_axis
 from kvlab.figures.base.words import number, percent, plural, visible
+from kvlab.figures.simple import attention as simple
 
 MARKERS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "star", "pentagon")
 SEEN: dict[Theme, tuple[float, float]] = {"light": (0.0, 0.72), "dark": (0.35, 1.0)}  # of Viridis on the ground
@@ -36,6 +38,7 @@ def regret_map(frame: pd.DataFrame, step: int | None = None, theme: Theme = "lig
     return figure.update_yaxes(showgrid=False, **layer_axis(layers, pixels)).update_xaxes(showgrid=False)
 
 
+@with_simple(simple.regret_map)
 def read_regret_map(frame: pd.DataFrame) -> str:
     """The peak."""
     values = frame.to_numpy(np.float64)
@@ -64,6 +67,7 @@ def regret_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(range=[0, 1.02], tickformat=".0%")
 
 
+@with_simple(simple.regret_over_steps)
 def read_regret_over_steps(frame: pd.DataFrame) -> str:
     """The step with the largest mean regret."""
     if not frame["mean"].notna().any():
@@ -92,6 +96,7 @@ def budget_against_regret(frame: pd.DataFrame, theme: Theme = "light") -> go.Fig
     return figure.update_yaxes(tickformat=".3~p")
 
 
+@with_simple(simple.budget_against_regret)
 def read_budget_against_regret(frame: pd.DataFrame, correlation: float) -> str:
     """The rank correlation."""
     spread = frame["live_slots"].max() - frame["live_slots"].min()

@@ -12,9 +12,11 @@ from kvlab.analysis.comparison.verdict import KINDS, NO_REFERENCE
 from kvlab.common.formatting import in_range, mean_words, prompts, range_words
 from kvlab.figures.base.lines import hatch
 from kvlab.figures.base.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import INK, QUIET
 from kvlab.figures.base.words import byte_size, number, percent, plural, visible
 from kvlab.figures.board import FATES, bytes_text, in_grid, lay_out, no_fading, read_over_budget
+from kvlab.figures.simple import comparison as simple
 
 WIDTH, BAR, FOOT = 0.94, 0.1, 0.15  # of a cell; height of the bar and its offset below the row's middle
 STRIP, STRIP_FOOT = 0.13, 0.35  # the same for the strip of the fact's fates
@@ -33,6 +35,7 @@ def board(cells: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_layout(annotations=_words(placed, len(columns), theme))
 
 
+@with_simple(simple.repeats_board)
 def read_board(batch: Batch) -> str:
     """What the cells show, and the number of prompts behind them."""
     cells = batch.cells[batch.cells["n"] > 0]

@@ -7,8 +7,10 @@ import plotly.graph_objects as go
 
 from kvlab.figures.base.lines import add_line
 from kvlab.figures.base.palette import HUES, Theme, pick
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import finish
 from kvlab.figures.base.words import number, percent, visible
+from kvlab.figures.simple import attention as simple
 
 LOOK = (("grey", "dot", "circle"), ("blue", "solid", "diamond"))
 BARS = {"full cache": ("ink", ""), "as it ran": ("grey", "/")}
@@ -26,6 +28,7 @@ def kl_before_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(rangemode="tozero")
 
 
+@with_simple(simple.kl_before_after)
 def read_kl_before_after(frame: pd.DataFrame) -> str:
     """The means."""
     means = frame.groupby("series", sort=False)["kl"].mean()
@@ -51,6 +54,7 @@ def attention_before_after(frame: pd.DataFrame, head: tuple[int, int], theme: Th
     return figure.update_yaxes(tickformat=".3~p", rangemode="tozero").update_xaxes(type="category", tickangle=-45)
 
 
+@with_simple(simple.attention_before_after)
 def read_attention_before_after(frame: pd.DataFrame) -> str:
     """The token with the most attention."""
     if frame.empty:

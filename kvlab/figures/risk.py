@@ -8,8 +8,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.figures.base.palette import HUES, Style, Theme, pick, run_styles
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import QUIET, finish
 from kvlab.figures.base.words import percent
+from kvlab.figures.simple import scores as simple
 
 MOST_TOLERANCES = 4  # the axis ends here, or above the largest bound that was tested, as risks near it decide
 ABOVE = 1.12
@@ -73,6 +75,7 @@ def _share(value: float) -> str:
     return f"{100 * value:.3g} %"
 
 
+@with_simple(simple.risk_against_budget)
 def read_risk_against_budget(table: pd.DataFrame, tolerance: float) -> str:
     """What the marks are, and the smallest certified budget of each method."""
     safe = [

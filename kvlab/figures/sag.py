@@ -9,8 +9,10 @@ import plotly.graph_objects as go
 from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.lines import Line, add_area, add_line, add_lines, hatch
 from kvlab.figures.base.palette import DIVERGING, HUES, LOSS, MASS_COLOURS, Theme, pick
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import finish, log_axis
 from kvlab.figures.base.words import lost, number, percent, plural
+from kvlab.figures.simple import attention as simple
 
 MEASURES = {
     "sag": ("Sag by head", "sag (share of attention)"),
@@ -51,6 +53,7 @@ def mass_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(range=[0, 1.02], tickformat=".0%")
 
 
+@with_simple(simple.mass_over_steps)
 def read_mass_over_steps(frame: pd.DataFrame) -> str:
     """Mean shares."""
     means = frame[["kept_mass", "merged_true_mass", "regret"]].mean()
@@ -68,6 +71,7 @@ def sag_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(tickformat=".3~p")
 
 
+@with_simple(simple.sag_over_steps)
 def read_sag_over_steps(frame: pd.DataFrame) -> str:
     """Mean and largest sag."""
     if not frame["merged_true_mass"].fillna(0).any():
@@ -96,6 +100,7 @@ def errors_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(**log_axis(sizes.stack())).update_layout(showlegend=True)
 
 
+@with_simple(simple.errors_over_steps)
 def read_errors_over_steps(frame: pd.DataFrame) -> str:
     """The output error."""
     error = frame["output_error"]
@@ -117,6 +122,7 @@ def guard_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return finish(figure, title="Guard activations", x="step", y="activations", theme=theme, height=300, legend=False)
 
 
+@with_simple(simple.guard_over_steps)
 def read_guard_over_steps(frame: pd.DataFrame) -> str:
     """Totals."""
     total, merged = frame["guard_activations"].sum(), frame["merged"].sum()
@@ -143,6 +149,7 @@ def measure_by_head(frame: pd.DataFrame, measure: str, theme: Theme = "light", f
     )  # fmt: skip
 
 
+@with_simple(simple.measure_by_head)
 def read_measure_by_head(frame: pd.DataFrame, measure: str) -> str:
     """The head with the largest value."""
     values = frame[measure]

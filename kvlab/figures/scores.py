@@ -11,16 +11,17 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
-from pydantic import JsonValue
 
 from kvlab.common.formatting import ONE_PROMPT, Show, mean_words, range_words
+from kvlab.figures.base.arm_names import arm_text, composition, row_names
 from kvlab.figures.base.cells import cell_text
 from kvlab.figures.base.lines import interval_bars
 from kvlab.figures.base.palette import DIVERGING, HUES, Style, Theme, pick, run_styles
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import QUIET, colour_bar, finish
 from kvlab.figures.base.words import number, percent, plural, shown_of, spaced
+from kvlab.figures.simple import scores as simple
 from kvlab.requests.compare import FULL
-from kvlab.requests.method_spec import parse_spec
 
 MOST_PANELS = 9
 MOST_ON_ONE_LINE = 5  # tasks; with more, the interval goes on a second line
@@ -49,6 +50,7 @@ def score_against_budget(frame: pd.DataFrame, theme: Theme = "light", title: str
     return _finish_panels(figure, frame, theme)
 
 
+@with_simple(simple.score_against_budget)
 def read_score_against_budget(means: pd.DataFrame, panel: str = "task") -> str:
     """The best arm with its difference to the full cache, and the worst, where all were evaluated.
 
@@ -96,6 +98,7 @@ def score_by_option(frame: pd.DataFrame, option: str, theme: Theme = "light", ti
     return _finish_panels(figure, frame, theme)
 
 
+@with_simple(simple.score_by_option)
 def read_score_by_option(means: pd.DataFrame, option: str) -> str:
     """The best values of the option in each budget; `means` has one row per requested budget and value."""
     parts = []
@@ -112,7 +115,7 @@ def benchmark_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "S
     """Arms and budgets (rows) by tasks (columns), coloured by the difference to the full cache."""
     # By arm in order of appearance, each arm's largest budget first.
     frame = frame.iloc[np.lexsort((-frame["budget"].to_numpy(float), pd.factorize(frame["arm"])[0]))]
-    frame = frame.assign(row=_row_names)
+    frame = frame.assign(row=row_names)
     order, tasks = frame["row"].drop_duplicates().tolist(), frame["task"].drop_duplicates().tolist()
     names = ("score", "score_low", "score_high", "difference")
     score, low, high, gap = (_by_cell(frame, name, order, tasks) for name in names)
@@ -138,9 +141,10 @@ def benchmark_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "S
     return figure.update_yaxes(autorange="reversed", showgrid=False).update_xaxes(showgrid=False)
 
 
+@with_simple(simple.benchmark_table)
 def read_benchmark_table(means: pd.DataFrame) -> str:
     """The best compressed row by its mean over the tasks, and the share of tokens it kept; `means` has all rows."""
-    means = means.assign(row=_row_names).sort_values("score", ascending=False, kind="stable")
+    means = means.assign(row=row_names).sort_values("score", ascending=False, kind="stable")
     compressed, full = means[means["method"] != FULL.method], means[means["method"] == FULL.method]
     top = compressed.iloc[0]
     beside = f"; full cache: {line_text(full.iloc[0])}" if len(full) else ""
@@ -217,18 +221,7 @@ def _show_each_name_once(figure: go.Figure) -> None:
 
 def _arm_styles(frame: pd.DataFrame, theme: Theme) -> dict[str, Style]:
     pairs = frame[["arm", "method"]].drop_duplicates().itertuples(index=False)
-    return run_styles(((str(arm), str(_composition(str(arm)).get("settle", method))) for arm, method in pairs), theme)
-
-
-def arm_text(arm: str) -> str:
-    """An arm as people say it: of a composition, whose selection and whose settling."""
-    parts = _composition(arm)
-    return f"{parts['score']} settled by {parts['settle']}" if {"score", "settle"} <= parts.keys() else arm
-
-
-def _composition(arm: str) -> dict[str, JsonValue]:
-    """The parts of an arm such as `compose:score=h2o:settle=keepkv`; empty for a method of its own."""
-    return parse_spec(arm)[1] if arm.startswith("compose:") else {}
+    return run_styles(((str(arm), str(composition(str(arm)).get("settle", method))) for arm, method in pairs), theme)
 
 
 def _by_cell(frame: pd.DataFrame, name: str, rows: list[str], tasks: list[str]) -> pd.DataFrame:
@@ -236,10 +229,3 @@ def _by_cell(frame: pd.DataFrame, name: str, rows: list[str], tasks: list[str]) 
     if not frame[name].notna().any():
         return pd.DataFrame(np.nan, rows, tasks)
     return frame.pivot_table(index="row", columns="task", values=name, sort=False, dropna=False).reindex(rows)[tasks]
-
-
-def _row_names(frame: pd.DataFrame) -> list[str]:
-    return [
-        "full cache" if method == FULL.method else f"{arm_text(arm)} {asked}"
-        for method, arm, asked in zip(frame["method"], frame["arm"], frame["asked"], strict=True)
-    ]

@@ -8,8 +8,10 @@ import plotly.graph_objects as go
 
 from kvlab.figures.base.lines import Line, add_lines
 from kvlab.figures.base.palette import HUES, SEQUENTIAL, Theme, pick
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import axis_height, colour_bar_below, finish, layer_axis
 from kvlab.figures.base.words import number, percent, plural
+from kvlab.figures.simple import memory as simple
 
 BARS = (
     ("dropped", "dropped by the method", "grey", ""),
@@ -40,6 +42,7 @@ def freed_by_run(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_layout(barmode="group").update_yaxes(autorange="reversed", type="category", showgrid=False)
 
 
+@with_simple(simple.freed_by_run)
 def read_freed_by_run(frame: pd.DataFrame) -> str:
     """What the best and the worst run free of what they drop."""
     compressed = frame[frame["dropped"] > 0]
@@ -66,6 +69,7 @@ def pages_over_steps(frame: pd.DataFrame, page: int, theme: Theme = "light") -> 
     return figure.update_yaxes(rangemode="tozero")
 
 
+@with_simple(simple.pages_over_steps)
 def read_pages_over_steps(frame: pd.DataFrame) -> str:
     """Fragmentation after the prompt and at the end."""
     own = frame[frame["sharing"] == "layer"]
@@ -101,6 +105,7 @@ def pages_map(frame: pd.DataFrame, page: int, theme: Theme = "light") -> go.Figu
     return figure.update_yaxes(showgrid=False, **layer_axis(layers, pixels)).update_xaxes(showgrid=False)
 
 
+@with_simple(simple.pages_map)
 def read_pages_map(frame: pd.DataFrame) -> str:
     """How many pages stay, and how much of them is used."""
     stays = frame[frame["kept"] > 0]
@@ -130,6 +135,7 @@ def users_by_budget(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(rangemode="tozero")
 
 
+@with_simple(simple.users_by_budget)
 def read_users_by_budget(frame: pd.DataFrame) -> str:
     """The ratio at the smallest budget and at 20 %."""
     full = frame.loc[frame["budget"].idxmax()]

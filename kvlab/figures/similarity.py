@@ -11,8 +11,10 @@ import plotly.graph_objects as go
 from kvlab.analysis.similarity.float16 import block_edges, block_means
 from kvlab.figures.base.head_map import Place, outline
 from kvlab.figures.base.palette import DIVERGING, HUES, STATE_COLOURS, SURFACES, Theme, pick
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import colour_bar, colour_bar_below, finish, token_ticks
 from kvlab.figures.base.words import number, plural, shown_of, token_labels, visible
+from kvlab.figures.simple import vectors as simple
 
 MAX_CELLS = 512
 MAX_WALL_SIDE = 768
@@ -49,6 +51,7 @@ def similarity_map(
     return figure.update_xaxes(tickangle=-40, constraintoward="left", **square, **token_ticks(columns))
 
 
+@with_simple(simple.similarity_map)
 def read_similarity_map(frame: pd.DataFrame, sets: int = 0, every: int = 0) -> str:
     """The range of the window; `sets` of `every` merge sets in it are outlined."""
     values = frame.to_numpy()
@@ -74,10 +77,13 @@ def similarity_band(frame: pd.DataFrame, texts: list[str], theme: Theme = "light
     return figure.update_xaxes(showgrid=False, tickangle=-40, **token_ticks(labels, 6)).update_yaxes(showgrid=False)
 
 
+@with_simple(simple.similarity_band)
 def read_similarity_band(frame: pd.DataFrame) -> str:
     """Near against far."""
     near, far = float(np.nanmean(frame.iloc[:1])), float(np.nanmean(frame.iloc[len(frame) // 2 :]))
-    verdict = "neighbours are more similar" if near > far + 0.02 else "distance makes little difference"
+    verdict = "distance makes little difference"
+    if abs(near - far) > 0.02:
+        verdict = f"neighbours are {'more' if near > far else 'less'} similar"
     return (
         f"Mean cosine is {number(near, 2)} one token away and {number(far, 2)} beyond "
         f"{frame.index[len(frame) // 2] - 1} tokens: {verdict}."
@@ -147,6 +153,7 @@ def _ranks(numbers: list[int]) -> dict[str, object]:
     return {"tickvals": list(range(len(numbers))), "ticktext": numbers, "showgrid": False, "zeroline": False}
 
 
+@with_simple(simple.similarity_wall)
 def read_similarity_wall(frame: pd.DataFrame, layers: Sequence[int] | None = None, every: int = 0) -> str:
     """The most and the least similar head; `frame` has columns layer, head, mean, near, far.
 
@@ -184,6 +191,7 @@ def neighbours(
     return finish(figure, title=title, x="distance (tokens)", y="cosine", theme=theme, height=300, legend=False)
 
 
+@with_simple(simple.neighbours)
 def read_neighbours(frame: pd.DataFrame) -> str:
     """The closest neighbour."""
     others = frame[frame["offset"] != 0]

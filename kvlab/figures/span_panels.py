@@ -9,10 +9,12 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from kvlab.figures.base.palette import SURFACES, Theme, run_styles
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import QUIET, finish
 from kvlab.figures.base.words import visible
 from kvlab.figures.board import no_fading
 from kvlab.figures.prompt_spans import cell_words, moment_of, read_spans
+from kvlab.figures.simple import comparison as simple
 
 PANELS, PANEL = 4, 190  # panels side by side; pixels of one from top to bottom
 
@@ -58,6 +60,7 @@ def spans_over_budgets(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure
     return figure.update_layout(legend_y=1 + 36 / (PANEL * down))
 
 
+@with_simple(simple.spans)
 def read_spans_over_budgets(frame: pd.DataFrame) -> str:
     """As `read_spans`, and what the marks say."""
     marks = " A filled mark is a right answer." if (frame["verdict"] != "").any() else ""

@@ -8,11 +8,15 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from kvlab.analysis.comparison.speed import REFERENCE, SCATTERED
+from kvlab.analysis.comparison.speed import REFERENCE
 from kvlab.figures.base.cells import channels, ink_on
+from kvlab.figures.base.doubts import doubt_of
+from kvlab.figures.base.doubts import trusted as trusted_rows
 from kvlab.figures.base.palette import HUES, SURFACES, Theme, method_style, mix, pick
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import INK, QUIET, finish
 from kvlab.figures.base.words import byte_size, byte_unit, number, plural
+from kvlab.figures.simple import memory as simple
 
 PARTS = (("attention", "attention", "blue", ""), ("deciding", "deciding", "orange", "/"), ("rest", "rest", "grey", "."))
 DEVICE_BOUND = "device bound"
@@ -33,7 +37,7 @@ def measured(
     colours = [mix(method_style(method, theme).colour, SURFACES[theme], 0.15) for method in frame["method"]]
     inks = [ink_on(channels(colour)) for colour in colours]
     words = [_ratio(line, unit) for line in frame.itertuples(index=False)]
-    hatched = ["/" if _doubt(line, unit) else "" for line in frame.itertuples(index=False)]
+    hatched = ["/" if doubt_of(line, unit) else "" for line in frame.itertuples(index=False)]
     figure.add_bar(
         y=frame["label"], x=value, orientation="h", name="measured", showlegend=False,
         marker={"color": colours, "pattern": {"shape": hatched, "solidity": 0.3}},
@@ -55,15 +59,16 @@ def measured(
     return figure.update_yaxes(autorange="reversed", type="category", showgrid=False).update_xaxes(rangemode="tozero")
 
 
+@with_simple(simple.measured)
 def read_measured(frame: pd.DataFrame, unit: str, more_is_better: bool, bound: str = DEVICE_BOUND) -> str:
     """The best against the full cache."""
     ran = frame.dropna(subset="value")
-    trusted = ran[[not _doubt(line, unit) for line in ran.itertuples(index=False)]]
+    trusted = trusted_rows(ran, unit)
     compressed = trusted[~trusted["method"].str.startswith("full")].dropna(subset="ratio")
     repeats = f"medians of {plural(ran['repeats'].max(), 'repeat')}" if len(ran) else "nothing ran"
     missing = f"; {plural(len(frame) - len(ran), 'row')} could not be measured" if len(ran) < len(frame) else ""
     if compressed.empty:
-        doubts = "; ".join(dict.fromkeys(filter(None, (_doubt(line, unit) for line in ran.itertuples(index=False)))))
+        doubts = "; ".join(dict.fromkeys(filter(None, (doubt_of(line, unit) for line in ran.itertuples(index=False)))))
         why = f"ratios are unreliable ({doubts})" if doubts else "no compressed cache to compare with the full one"
         return f"{plural(len(ran), 'cache')} measured, {repeats}{missing}; {why}."
     best = compressed.loc[compressed["ratio"].idxmax() if more_is_better else compressed["ratio"].idxmin()]
@@ -89,6 +94,7 @@ def step_split(frame: pd.DataFrame, place: str, theme: Theme = "light") -> go.Fi
     return figure.update_layout(barmode="stack").update_yaxes(autorange="reversed", type="category", showgrid=False)
 
 
+@with_simple(simple.step_split)
 def read_step_split(frame: pd.DataFrame) -> str:
     """The methods that spend most and least of a step on deciding."""
     share = frame["deciding"] / frame[["attention", "deciding", "rest"]].sum(axis=1)
@@ -122,6 +128,7 @@ def recording(frame: pd.DataFrame, place: str, theme: Theme = "light") -> go.Fig
     return figure.update_layout(barmode="group").update_yaxes(autorange="reversed", type="category", showgrid=False)
 
 
+@with_simple(simple.recording)
 def read_recording(frame: pd.DataFrame) -> str:
     """The maximum per level."""
     parts = [
@@ -138,21 +145,12 @@ def _ratio(line: Any, unit: str) -> str:
     """Text next to a bar: the ratio to the best full cache by name, and to kvlab's own if that is another."""
     if pd.isna(line.value):
         return f"{line.status}: {line.note}"[:60]
-    if doubt := _doubt(line, unit):
+    if doubt := doubt_of(line, unit):
         return f"– ({doubt})"
     if pd.isna(line.ratio):
         return ""
     own = f", {number(line.own_ratio)} x kvlab" if _has_own(line) else ""
     return f"{number(line.ratio)} x {_reference(line) or 'full'}{own}"
-
-
-def _doubt(line: Any, unit: str) -> str:
-    """Why a time or rate is unreliable, or ""; bytes are exact."""
-    if unit == "bytes" or pd.isna(line.value):
-        return ""
-    if line.repeats < 2:
-        return "one reading"
-    return "busy machine" if pd.notna(line.spread) and line.spread > SCATTERED * line.value else ""
 
 
 def _reference(line: Any) -> str:
@@ -204,6 +202,7 @@ def over_length(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_xaxes(title_text="tokens in the cache", row=2)
 
 
+@with_simple(simple.over_length)
 def read_over_length(frame: pd.DataFrame) -> str:
     """Rate and bytes of each line at both ends."""
     parts = []
@@ -251,6 +250,7 @@ def _why_missing(figure: go.Figure, names: pd.Series, reasons: pd.Series, shift:
             )  # fmt: skip
 
 
+@with_simple(simple.against_the_paper)
 def read_against_the_paper(frame: pd.DataFrame) -> str:
     """The ratios, where both exist."""
     both = frame.dropna(subset=["our_ratio", "paper_ratio"])

@@ -9,8 +9,10 @@ import plotly.graph_objects as go
 from kvlab.analysis.lineage.states import STATES
 from kvlab.figures.base.lines import add_area
 from kvlab.figures.base.palette import STATE_COLOURS, STATE_NAMES, Theme, pick, state_scale
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import CLEAR, finish, token_ticks
 from kvlab.figures.base.words import number, percent, plural, shown_of, token_labels
+from kvlab.figures.simple import merging as simple
 
 MAX_HOVER_CELLS = 60_000
 
@@ -35,6 +37,7 @@ def token_mosaic(frame: pd.DataFrame, texts: list[str], theme: Theme = "light", 
     return figure.update_xaxes(showgrid=False, **({"tickvals": [0]} if len(frame.columns) == 1 else {}))
 
 
+@with_simple(simple.token_mosaic)
 def read_token_mosaic(frame: pd.DataFrame, counts: pd.DataFrame) -> str:
     """Shares at the last step, from the `counts` of all tokens (`state_counts`), and the size of a cell."""
     last = counts.iloc[-1]
@@ -52,7 +55,9 @@ def block_note(rows: int, tokens: int) -> str:
     """A sentence on the size of a cell if it covers several tokens."""
     if tokens <= rows:
         return ""
-    return f" A cell is a block of about {number(tokens / rows, 2)} tokens, in their most common state."
+    return (
+        f" A cell is a block of about {number(tokens / rows, 2)} tokens, in their most common state; sinks always show."
+    )
 
 
 def state_totals(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
@@ -67,6 +72,7 @@ def state_totals(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return finish(figure, title="Tokens by state", x="step", y="tokens", theme=theme)
 
 
+@with_simple(simple.state_totals)
 def read_state_totals(frame: pd.DataFrame) -> str:
     """Counts at the last step."""
     last = frame.iloc[-1]

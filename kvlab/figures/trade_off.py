@@ -23,10 +23,12 @@ from kvlab.analysis.comparison.verdict import KINDS
 from kvlab.common.formatting import ONE_PROMPT, listed, mean_words, prompts
 from kvlab.figures.base.palette import SURFACES, Style, Theme, run_styles
 from kvlab.figures.base.point_labels import POINT, place_labels
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import CLEAR, HEIGHT, INK, QUIET, finish, log_axis
 from kvlab.figures.base.words import AXES, byte_size, byte_unit, number, percent, visible
 from kvlab.figures.board import VERDICTS
 from kvlab.figures.compare import FLOOR
+from kvlab.figures.simple import comparison as simple
 
 PLOT = (520.0, 290.0)  # pixels of the plot on a narrow page, for its labels
 MOST_LABELS = 16
@@ -194,6 +196,7 @@ def _label_points(
         )  # fmt: skip
 
 
+@with_simple(simple.quality_against_bytes)
 def read_quality_against_bytes(points: pd.DataFrame, budget: str = "", axis: str = HELD) -> str:
     """What a dot is, the points that are best for their bytes, and which methods hold more bytes than others."""
     points = with_axis(points, axis)

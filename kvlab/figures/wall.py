@@ -12,8 +12,10 @@ import plotly.graph_objects as go
 from PIL import Image
 
 from kvlab.figures.base.palette import STATE_COLOURS, SURFACES, WALL_FATES, Theme, pick
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import finish, round_distance
 from kvlab.figures.base.words import number, percent, plural
+from kvlab.figures.simple import comparison as simple
 
 WIDTH, LEAST, MOST = 1_080, 300, 560  # pixels of all tiles: width, and bounds of the height
 CELL_ASPECT = 2.5  # as in `kvlab/browser/src/wall/geometry.js`
@@ -64,6 +66,7 @@ def wall_picture(
     )  # fmt: skip
 
 
+@with_simple(simple.wall)
 def read_wall(shares: pd.DataFrame, names: list[str]) -> str:
     """Mean and range over heads of the first two shares of `shares_by_head`, and of what was dropped."""
     parts = []
@@ -76,6 +79,7 @@ def read_wall(shares: pd.DataFrame, names: list[str]) -> str:
     return f"{_moment(shares)}, of all tokens in {plural(len(shares), 'head')}: {', '.join(parts)}."
 
 
+@with_simple(simple.difference)
 def read_difference(shares: pd.DataFrame, names: list[str]) -> str:
     """Mean shares over heads of `difference_by_head`, and the heads that differ least and most."""
     means = [f"{percent(float(shares[column].mean()))} {name}" for column, name in zip(COLUMNS, names, strict=False)]

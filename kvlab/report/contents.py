@@ -128,8 +128,10 @@ def _figures(
     worst = _furthest(runs, table)
     lost = regret_over_steps(worst.steps, worst.tokens) if worst is not None and len(worst.steps) else pd.DataFrame()
     if len(lost) and lost["mean"].notna().any():  # level light records no regret
-        of = f"{worst.record.label}, the run furthest from the full cache. "  # type: ignore[union-attr]
-        yield Section(regret.regret_over_steps(lost, theme), of + regret.read_regret_over_steps(lost), origin)
+        of = f"{worst.record.label}, the run furthest from the full cache."  # type: ignore[union-attr]
+        yield Section(
+            regret.regret_over_steps(lost, theme), regret.read_regret_over_steps(lost).within(before=of), origin
+        )
 
 
 def _furthest(runs: Sequence[Run], table: pd.DataFrame) -> Run | None:

@@ -17,6 +17,7 @@ from plotly.offline import get_plotlyjs
 
 from kvlab.common.errors import UserError
 from kvlab.figures.base.palette import HUES, SURFACES, Theme, pick
+from kvlab.figures.base.reading import FigureReading, simple_of
 from kvlab.figures.base.template import FONT, GRID, INK, QUIET
 from kvlab.report.interactive import data, in_script, markup, script, styles
 from kvlab.report.views import Passages, Shown, Table, parse_shown
@@ -76,8 +77,8 @@ def untitled(figure: go.Figure) -> go.Figure:
 
 
 def slide_text(view: View) -> str:
-    """Text of a slide: its caption, else its reading."""
-    return view.caption or (view.slide.reading if view.slide else "")
+    """Text of a slide: its caption, else its reading with both sentences."""
+    return view.caption or (FigureReading(view.slide.reading, view.slide.simple) if view.slide else "")
 
 
 def missing_picture_text(view: View) -> str:
@@ -113,10 +114,16 @@ def _slide(view: View, shown: go.Figure | Shown | None, at: int, count: int) -> 
     of, source = (words(slide.of), words(slide.source)) if slide else ("", "")
     return (
         f'<section id="slide-{at}" class="{theme}{long}"><h1>{words(view.title)}</h1>'
-        f'<div class="figure" id="figure-{at}">{inside}</div><p>{words(slide_text(view))}</p>'
+        f'<div class="figure" id="figure-{at}">{inside}</div>{_words(slide_text(view))}'
         f'<footer><span>{of}<span class="source">{source}</span></span><span>{at + 1} / {count}</span></footer>'
         "</section>"
     )
+
+
+def _words(text: str) -> str:
+    """The text of a slide, a reading's exact sentence in small print below its simple one."""
+    exact, simple = html.escape(text), html.escape(simple_of(text))
+    return f"<p>{simple}<br><small>{exact}</small></p>" if simple else f"<p>{exact}</p>"
 
 
 def _colours() -> str:

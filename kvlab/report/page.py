@@ -8,10 +8,12 @@ from urllib.parse import urlencode
 
 import pandas as pd
 
-from kvlab.figures.base.export import Section
+from kvlab.figures.base.export import Section, reading_html
 from kvlab.figures.base.palette import SURFACES, Theme
+from kvlab.figures.base.reading import both_of
 from kvlab.figures.base.template import FONT, INK, for_export
 from kvlab.report.contents import Report
+from kvlab.report.deck import slide_text
 from kvlab.report.interactive import passage
 from kvlab.trace.stories import Story, View
 
@@ -82,7 +84,7 @@ def _figure(section: Section, theme: Theme, first: bool) -> str:
     chart = for_export(section.figure, theme, WIDE).to_html(
         full_html=False, include_plotlyjs=first, config={"displaylogo": False}
     )
-    return f"<section>{chart}<p>{html.escape(section.reading)}</p></section>"
+    return f"<section>{chart}{reading_html(section.reading)}</section>"
 
 
 STORY_STYLE = (
@@ -106,6 +108,7 @@ def view_url(view: View, base: str) -> str:
 
 
 def _item(view: View, base: str) -> str:
-    caption = html.escape(view.caption).replace("\n", "<br>") or "<em>no caption</em>"
+    words = html.escape(both_of(slide_text(view)))
+    caption = words.replace("\n", "<br>") or "<em>no caption</em>"
     link = html.escape(view_url(view, base), quote=True)
     return f'{caption}<br><small><a href="{link}">{html.escape(view.page)}</a></small>'

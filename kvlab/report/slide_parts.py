@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from kvlab.analysis.comparison.textdiff import Segment
 from kvlab.common.errors import UserError
 from kvlab.figures.base.palette import HUES, SURFACES, Theme, pick
+from kvlab.figures.base.reading import both_of, simple_of
 from kvlab.figures.base.template import INK, QUIET
 from kvlab.report.draw import NOT_XML
 from kvlab.report.views import Table
@@ -20,7 +21,8 @@ from kvlab.report.views import Table
 MISSING = "Slides need python-pptx: pip install 'kvlab[slides]', or export HTML or PDF instead."
 WIDTH, HEIGHT, EDGE = 13.333, 7.5, 0.5  # inches, 16:9
 INCH = 914_400  # EMU
-TITLE_HEIGHT, READING_HEIGHT, OF_HEIGHT = 0.8, 0.75, 0.35
+TITLE_HEIGHT, READING_HEIGHT, OF_HEIGHT = 0.8, 1.0, 0.35
+SIMPLE_HEIGHT = 0.4  # of the reading's
 CHARACTER, LEADING = 0.58, 1.25 / 72  # character width relative to the font size; line height in inches per point
 MARKED = "Orange: only this run wrote it. Struck out: only the full cache did."
 DRAWING = "http://schemas.openxmlformats.org/drawingml/2006/main"
@@ -97,10 +99,14 @@ def add_words(
 
 
 def add_reading(slide: Any, reading: str, of: str, theme: Theme) -> None:
-    """Add the reading at the bottom, with its caption in small print."""
-    top = HEIGHT - READING_HEIGHT - OF_HEIGHT - 0.1
-    points = 16 if len(reading) < 230 else 12 if len(reading) < 420 else 10
-    add_words(slide, [reading], top, READING_HEIGHT, points, theme)
+    """Add both sentences of the reading at the bottom, with the caption in small print."""
+    top, room = HEIGHT - READING_HEIGHT - OF_HEIGHT - 0.1, READING_HEIGHT
+    simple = simple_of(reading)
+    if simple:
+        add_words(slide, [simple], top, SIMPLE_HEIGHT, 16, theme)
+        top, room = top + SIMPLE_HEIGHT, room - SIMPLE_HEIGHT
+    points = 16 if len(reading) < 230 and not simple else 12 if len(reading) < 420 else 10
+    add_words(slide, [reading], top, room, points, theme)
     if of:
         add_words(slide, [of], HEIGHT - OF_HEIGHT - 0.1, OF_HEIGHT, 11 if len(of) < 150 else 9, theme, quiet=True)
 
@@ -206,7 +212,7 @@ def add_picture(slide: Any, made: Picture, top: float, room: float, reading: str
     factor = min((WIDTH - 2 * EDGE) * INCH / shown.width, room * INCH / shown.height)
     shown.width, shown.height = int(shown.width * factor), int(shown.height * factor)
     shown.left = int((WIDTH * INCH - shown.width) / 2)
-    shown._element.nvPicPr.cNvPr.set("descr", clean(reading))
+    shown._element.nvPicPr.cNvPr.set("descr", clean(both_of(reading)))
     if made.svg is not None:
         _attach_svg(slide, shown, made.svg)
 

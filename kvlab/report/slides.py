@@ -8,6 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from kvlab.figures.base.palette import Theme
+from kvlab.figures.base.reading import both_of, paired
 from kvlab.report import slide_parts as parts
 from kvlab.report.contents import Report
 from kvlab.report.deck import content, missing_picture_text, slide_text
@@ -59,9 +60,8 @@ def story_slides(story: Story, draw: Draw) -> bytes:
         if isinstance(shown, Table):
             for part, rows in enumerate(_batches(shown.rows, MOST_ROWS)):
                 more = f"{shown.left_out:,} more rows are omitted. " if shown.left_out and not part else ""
-                parts.add_table(
-                    deck, view.title, shown.model_copy(update={"rows": rows}), notes, more + words, of, theme
-                )
+                told = paired(words).within(before=more)
+                parts.add_table(deck, view.title, shown.model_copy(update={"rows": rows}), notes, told, of, theme)
         elif isinstance(shown, Passages):
             for some in _batches(shown.passages, MOST_PASSAGES):
                 parts.add_passages(deck, view.title, some, words, of, notes, theme)
@@ -90,7 +90,7 @@ def add_figure(
     room = parts.HEIGHT - top - parts.READING_HEIGHT - parts.OF_HEIGHT - 0.2
     if isinstance(shown, go.Figure) and chart_kind(shown):
         add_chart(slide, shown, parts.inches(parts.EDGE, top, parts.WIDTH - 2 * parts.EDGE, room), theme)
-        slide.shapes[-1]._element.nvGraphicFramePr.cNvPr.set("descr", parts.clean(reading))
+        slide.shapes[-1]._element.nvGraphicFramePr.cNvPr.set("descr", parts.clean(both_of(reading)))
     else:
         made = draw(shown if isinstance(shown, go.Figure) else picture(shown, theme), theme)
         parts.add_picture(slide, made, top, room, reading)

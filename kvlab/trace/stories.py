@@ -31,6 +31,7 @@ class Slide(BaseModel):
 
     title: str
     reading: str = ""
+    simple: str = Field("", description="the reading in one sentence for newcomers; empty in older stories")
     of: str = Field("", description="description of its data: method and budget, model, prompt, layer, head, words")
     source: str = Field("", description="origin: run id, settings, device, versions")
     kind: Kind = "figure"

@@ -135,9 +135,10 @@ def test_a_large_mosaic_is_cut_into_blocks_and_keeps_the_majority(tmp_path: Path
     assert mosaic(lineage).shape[0] <= MAX_CELLS
     exact = states_at(lineage, 4)
     starts = picture.index.to_numpy()
+    assert (exact[: starts[1]] == State.SINK).any() and picture.iloc[0, -1] == State.SINK, "few, but always shown"
     for row, (start, stop) in enumerate(itertools.pairwise(starts)):
         evicted = (exact[start:stop] == State.EVICTED).mean()
-        if evicted > 0.5:
+        if evicted > 0.5 and row:
             assert picture.iloc[row, -1] == State.EVICTED
 
 

@@ -15,6 +15,7 @@ from kvlab.atlas.figures.verdict_card import card_frame
 from kvlab.atlas.model_data import draw_shown
 from kvlab.atlas.registry import EXHIBITS, PAPERS, find, of_paper
 from kvlab.common.errors import UserError
+from kvlab.figures.base.reading import simple_of
 from kvlab.requests.measurement import command_line
 from kvlab.results.shipped_folder import shipped
 from kvlab.results.sources import Sources
@@ -178,6 +179,8 @@ def is_sound(drawn: Drawn) -> None:
     assert drawn.figure.layout.title.text
     assert len(drawn.figure.to_json()) < MAX_BYTES
     assert re.search(r"\d", drawn.reading)
+    assert simple_of(drawn.reading).endswith("."), (drawn.name, drawn.reading)
+    assert "nan" not in simple_of(drawn.reading).split()
     assert "nan" not in drawn.reading.lower().split()
     assert "\n" not in drawn.reading
     assert drawn.origin

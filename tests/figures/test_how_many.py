@@ -120,7 +120,7 @@ def test_the_mosaic_speaks_of_all_tokens_and_not_of_what_most_of_a_block_are():
     blocks = pd.DataFrame(np.full((50, 1), State.EVICTED, np.uint8), columns=[4])
     told = timeline.read_token_mosaic(blocks, counts)
     assert "20 % of the tokens have their own slot" in told and "80 % were evicted" in told
-    assert "A cell is a block of about 20 tokens, in their most common state." in told
+    assert "A cell is a block of about 20 tokens, in their most common state; sinks always show." in told
     assert "block" not in timeline.read_token_mosaic(pd.concat([blocks] * 20), counts)
     told = cache_contents.read_fates({"a": blocks}, {"a": counts})
     assert "a dropped 80 % and merged 0 %" in told and "A cell is a block of about 20 tokens" in told

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from kvlab.figures import scores
+from kvlab.figures.base.arm_names import arm_text
 from kvlab.figures.base.palette import method_style
 from kvlab.results.score_tables import shared_by_all_arms
 
@@ -59,8 +60,8 @@ def test_ties_are_not_called_the_best():
 
 
 def test_a_composition_is_named_by_its_parts_and_coloured_as_what_settles():
-    assert scores.arm_text(MIXED) == "h2o settled by keepkv"
-    assert scores.arm_text("keepkv:rule=paper") == "keepkv:rule=paper"
+    assert arm_text(MIXED) == "h2o settled by keepkv"
+    assert arm_text("keepkv:rule=paper") == "keepkv:rule=paper"
     frame = table(h2o=0.2, **{MIXED: 0.4})
     frame["method"] = frame["method"].replace(MIXED, "compose")
     named = {trace.name: trace for trace in scores.score_against_budget(frame).data}

@@ -30,6 +30,7 @@ DRAWING = {
 }  # fmt: skip
 MENUS = {"titled", "menu", "heading"}
 NO_VIEW = {  # what draws and is nothing to show alone, with the reason
+    "pages/glossary.py card": "an explanation of a term, the same for every run",
     "app/atlas/cards.py show_card": "a small picture that leads to its figure",
     "app/atlas/cards.py place_card": "the place of such a picture",
     "app/atlas/summary.py incomplete": "the same table while exhibits are judged; its button comes with the whole",

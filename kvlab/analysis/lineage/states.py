@@ -75,7 +75,8 @@ MAX_CELLS = 768
 def mosaic(lineage: Lineage, max_cells: int = MAX_CELLS) -> pd.DataFrame:
     """uint8 states: a row per block of tokens (its first position), a column per step; at most `max_cells` each.
 
-    A block shows its most common state. Too many steps are subsampled evenly.
+    A block shows its most common state, or that it holds a sink: the few sinks would never be the most common.
+    Too many steps are subsampled evenly.
     """
     rows = block_edges(0, lineage.tokens, max_cells)
     count = len(lineage.steps)
@@ -86,6 +87,10 @@ def mosaic(lineage: Lineage, max_cells: int = MAX_CELLS) -> pd.DataFrame:
     own, starts = states == State.KEPT, rows[:-1, None]
     states[own & (starts >= recent_start)] = State.RECENT
     states[own & (starts < sink_stop)] = State.SINK
+    first = min(SINKS, lineage.tokens)
+    alone = _counts(lineage, np.array([*range(first), first, max(first, lineage.tokens)]), columns)[1, :first] > 0
+    for token, is_sink in enumerate(alone & (np.arange(first)[:, None] < sink_stop)):
+        states[np.searchsorted(rows, token, "right") - 1, is_sink] = State.SINK
     return pd.DataFrame(states, index=pd.Index(rows[:-1], name="position"), columns=pd.Index(columns, name="step"))
 
 

@@ -110,7 +110,7 @@ class Contest:
             table["method"], table["options"], table["arm"], strict=True)])  # fmt: skip
         reading = read_table(rows, table)
         for written, name in sorted(zip(table["arm"], named["arm"], strict=True), key=lambda one: -len(one[0])):
-            reading = reading.replace(f"{written} ", f"{name} ")
+            reading = reading.renamed(f"{written} ", f"{name} ")
         figure = figures.benchmark_table(named, theme, self.title)
         return (Drawn("scores", figure, named, reading, origin_of(rows), claim),)
 

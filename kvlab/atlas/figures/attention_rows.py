@@ -6,9 +6,11 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.atlas.figures import simple
 from kvlab.figures.base.head_map import head_map
 from kvlab.figures.base.lines import Line, add_band, add_line, add_lines, add_points
 from kvlab.figures.base.palette import HUES, LOSS, SEQUENTIAL, SURFACES, Theme, mix, pick
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import QUIET, colour_bar, finish, log_axis
 from kvlab.figures.base.words import number, percent, plural, shown_of, visible
 
@@ -36,6 +38,7 @@ def attention_map(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(autorange="reversed", showgrid=False).update_xaxes(showgrid=False)
 
 
+@with_simple(simple.attention_map)
 def read_attention_map(frame: pd.DataFrame) -> str:
     """Concentration of the rows."""
     values = np.sort(frame.to_numpy(float), axis=1)[:, ::-1]
@@ -60,6 +63,7 @@ def distance_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(rangemode="tozero").update_xaxes(dtick=1 if len(frame) <= 24 else None)
 
 
+@with_simple(simple.distance_by_layer)
 def read_distance_by_layer(frame: pd.DataFrame, queries: int, most: int) -> str:
     """First and last layer; at most `most` of the recorded `queries` were sampled."""
     first, last = frame.iloc[0], frame.iloc[-1]
@@ -97,6 +101,7 @@ def cumulative_mass(frame: pd.DataFrame, layer: int, head: int, top: float, them
     return figure.update_xaxes(tickformat=".0%", range=[0, 1]).update_yaxes(tickformat=".0%", range=[0, 1.02])
 
 
+@with_simple(simple.cumulative_mass)
 def read_cumulative_mass(frame: pd.DataFrame, layer: int, head: int, top: float) -> str:
     """The chosen head and the extremes at the share kept."""
     at = frame[np.isclose(frame["share"], top)].set_index(["layer", "head"])["mass"]
@@ -128,6 +133,7 @@ def returning_over_steps(frame: pd.DataFrame, top: float, theme: Theme = "light"
     return figure.update_yaxes(tickformat=".0%", rangemode="tozero")
 
 
+@with_simple(simple.returning_over_steps)
 def read_returning_over_steps(frame: pd.DataFrame) -> str:
     """Mean and final shares of each ranking."""
     parts = []
@@ -150,6 +156,7 @@ def returning_by_head(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     )  # fmt: skip
 
 
+@with_simple(simple.returning_by_head)
 def read_returning_by_head(frame: pd.DataFrame) -> str:
     """The heads with the most and the fewest."""
     low, high = frame.loc[frame["ever"].idxmin()], frame.loc[frame["ever"].idxmax()]
@@ -178,6 +185,7 @@ def variance_by_token(frame: pd.DataFrame, texts: list[str], theme: Theme = "lig
     return figure.update_yaxes(**log_axis(shown[["variance", "window_variance"]].stack()))
 
 
+@with_simple(simple.variance_by_token)
 def read_variance_by_token(frame: pd.DataFrame, ratio: float, shuffled: float) -> str:
     """Variance ratio of windows, and that expected without locality."""
     smaller = float((frame["window_variance"] < frame["variance"]).mean())
@@ -202,6 +210,7 @@ def error_by_step(frame: pd.DataFrame, kind: str, theme: Theme = "light") -> go.
     return figure.update_yaxes(**log_axis(medians))
 
 
+@with_simple(simple.error_by_step)
 def read_error_by_step(frame: pd.DataFrame, kind: str) -> str:
     """The predictors from best to worst."""
     medians = frame[frame["kind"] == kind].groupby("predictor", sort=False)["error"].median().sort_values()

@@ -7,7 +7,9 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from kvlab.atlas.analysis.merging_sets import Walkthrough, key_error, quantized, represented
+from kvlab.atlas.figures import simple
 from kvlab.figures.base.palette import DIVERGING, STATE_COLOURS, SURFACES, Theme, mix, pick
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import GRID, INK, QUIET, colour_bar, finish
 from kvlab.figures.base.words import number, percent, token_labels
 
@@ -54,6 +56,7 @@ def evicted(walk: Walkthrough, kept: int = KEPT) -> np.ndarray:
     return np.where(gone[:, None], np.nan, walk.keys)
 
 
+@with_simple(simple.three_ways)
 def read_three_ways(walk: Walkthrough) -> str:
     """Kept slots and key error of each merging rule."""
     attention = walk.tokens["attention"]
@@ -88,6 +91,7 @@ def merging_pipeline(walk: Walkthrough, texts: list[str], theme: Theme = "light"
     return figure.update_layout(sliders=[_slider(theme)], margin={"t": 84, "r": 24})
 
 
+@with_simple(simple.merging_pipeline)
 def read_merging_pipeline(walk: Walkthrough) -> str:
     """Number of sets and the pivots' shares."""
     sets = walk.tokens.groupby("set")

@@ -8,8 +8,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.atlas.analysis.merge_effects import LEAST_MASS
+from kvlab.atlas.figures import simple
 from kvlab.figures.base.lines import Line, add_lines, add_points, hatch
 from kvlab.figures.base.palette import HUES, MASS_COLOURS, STATE_COLOURS, SURFACES, Theme, method_style, mix, pick
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import QUIET, finish
 from kvlab.figures.base.words import lost, number, percent, plural, token_label, visible
 
@@ -54,6 +56,7 @@ def where_attention_goes(frame: pd.DataFrame, place: str, theme: Theme = "light"
     return figure.update_yaxes(autorange="reversed").update_xaxes(tickformat=".3~p")
 
 
+@with_simple(simple.where_attention_goes)
 def read_where_attention_goes(frame: pd.DataFrame) -> str:
     """The runs that lose least and most."""
     lost = frame.set_index("label")[["sag", "regret"]].sum(axis=1)
@@ -97,6 +100,7 @@ def slot_before_and_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Fig
     return figure.update_layout(barmode="group", bargap=0.35).update_yaxes(tickformat=".0%")
 
 
+@with_simple(simple.slot_before_and_after)
 def read_slot_before_and_after(frame: pd.DataFrame, step: int) -> str:
     """Attention that each run's slot lost or gained; `step` is the current step, other steps are mentioned."""
     changes = [
@@ -137,6 +141,7 @@ def change_by_rule(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_xaxes(tickformat="+.0%").update_yaxes(autorange="reversed")
 
 
+@with_simple(simple.change_by_rule)
 def read_change_by_rule(frame: pd.DataFrame) -> str:
     """Total change of each run's merges."""
     shown = [
@@ -169,6 +174,7 @@ def candidate_similarity(
                   theme=theme)  # fmt: skip
 
 
+@with_simple(simple.candidate_similarity)
 def read_candidate_similarity(frame: pd.DataFrame, source: int, threshold: float | None) -> str:
     """The chosen candidate, and how many reach the threshold."""
     chosen = frame[frame["chosen"]]
@@ -202,6 +208,7 @@ def parts_of_merge(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_xaxes(tickfont={"size": 11}).update_yaxes(exponentformat="power")
 
 
+@with_simple(simple.parts_of_merge)
 def read_parts_of_merge(frame: pd.DataFrame) -> str:
     """Sums before and the slot after."""
     before, after = frame[frame["role"] != "merged slot"], frame[frame["role"] == "merged slot"].iloc[0]
@@ -219,6 +226,7 @@ def influence_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figu
     return finish(figure, title="3. Attention of the slot in later steps", x="step", y="attention", theme=theme)
 
 
+@with_simple(simple.influence_over_steps)
 def read_influence_over_steps(frame: pd.DataFrame) -> str:
     """Means of both."""
     means = frame[["true_mass", "mass"]].mean()

@@ -9,8 +9,10 @@ from plotly.subplots import make_subplots
 
 from kvlab.analysis.similarity.float16 import block_edges
 from kvlab.atlas.analysis.probe import ALL
+from kvlab.atlas.figures import simple
 from kvlab.figures.base.lines import add_band, add_line, add_points
 from kvlab.figures.base.palette import HUES, SEQUENTIAL, SURFACES, Theme, mix, pick
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import QUIET, colour_bar, finish
 from kvlab.figures.base.words import number, percent, plural, shown_of, token_label, token_text
 
@@ -25,6 +27,7 @@ def histograms(frame: pd.DataFrame, layer: int, theme: Theme = "light") -> go.Fi
                   x="standard deviations from the mean", y="density", theme=theme, height=400)  # fmt: skip
 
 
+@with_simple(simple.histograms)
 def read_histograms(frame: pd.DataFrame, layer: int) -> str:
     """Deviation of the pooled density from the normal distribution."""
     first = frame[frame["channel"] == ALL]
@@ -47,6 +50,7 @@ def quantile_pairs(frame: pd.DataFrame, layer: int, theme: Theme = "light") -> g
                   theme=theme, height=400)  # fmt: skip
 
 
+@with_simple(simple.quantile_pairs)
 def read_quantile_pairs(frame: pd.DataFrame, layer: int) -> str:
     """The channels furthest from and closest to the diagonal."""
     off = (frame["quantile"] - frame["normal"]).abs().groupby(frame["channel"], sort=False).max()
@@ -76,6 +80,7 @@ def moments_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_layout(boxmode="group", showlegend=True)
 
 
+@with_simple(simple.moments_by_layer)
 def read_moments_by_layer(frame: pd.DataFrame) -> str:
     """Share of nearly normal channels, and the layer with the fewest."""
     share = frame.groupby("layer")["close"].mean()
@@ -140,6 +145,7 @@ def overlap_and_usage(frame: pd.DataFrame, prefix: str = "", theme: Theme = "lig
     return figure.update_yaxes(tickvals=layers[:: max(1, -(-len(layers) // 16))], autorange="reversed")
 
 
+@with_simple(simple.overlap_and_usage)
 def read_overlap_and_usage(frame: pd.DataFrame, prefix: str = "") -> str:
     """Means and extremes."""
     overlap, usage, true = (frame[f"{prefix}{name}"] for name in ("overlap", "usage", "true_usage"))
@@ -172,6 +178,7 @@ def growth_by_samples(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(tickformat=".0%", range=[0, 1.02]).update_xaxes(dtick=max(1, len(frame) // 12))
 
 
+@with_simple(simple.growth_by_samples)
 def read_growth_by_samples(frame: pd.DataFrame) -> str:
     """First and last sample."""
     first, last = frame.iloc[min(1, len(frame) - 1)], frame.iloc[-1]
@@ -192,6 +199,7 @@ def coverage_ahead(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(tickformat=".0%", range=[0, 1.02]).update_layout(showlegend=True)
 
 
+@with_simple(simple.coverage_ahead)
 def read_coverage_ahead(frame: pd.DataFrame) -> str:
     """First, mean and worst."""
     worst = frame.loc[frame["covered"].idxmin()]
@@ -219,6 +227,7 @@ def attention_strips(frame: pd.DataFrame, place: str, theme: Theme = "light") ->
     return figure.update_yaxes(autorange="reversed")
 
 
+@with_simple(simple.attention_strips)
 def read_attention_strips(frame: pd.DataFrame, texts: list[str]) -> str:
     """The most attended token of each."""
     true, synthetic = (frame.loc[frame[name].idxmax()] for name in ("true", "synthetic"))
@@ -249,6 +258,7 @@ def scatter_of_rows(frame: pd.DataFrame, texts: list[str], correlation: float, t
     return figure.update_xaxes(**axis).update_yaxes(**axis)
 
 
+@with_simple(simple.scatter_of_rows)
 def read_scatter_of_rows(correlation: float, inner: float, tokens: int) -> str:
     """Both correlations."""
     return (

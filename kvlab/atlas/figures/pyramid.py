@@ -9,9 +9,11 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from kvlab.atlas.figures import simple
 from kvlab.figures.base.animation import frames_of, with_slider
 from kvlab.figures.base.cells import cell_text
 from kvlab.figures.base.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import CLEAR, finish
 from kvlab.figures.base.words import number, percent, plural, shown_of
 
@@ -43,6 +45,7 @@ def budgets_by_layer(frame: pd.DataFrame, sinks: int, theme: Theme = "light") ->
     return figure.update_layout(barmode="stack", bargap=0.35).update_xaxes(dtick=1 if len(frame) <= 24 else None)
 
 
+@with_simple(simple.budgets_by_layer)
 def read_budgets_by_layer(frame: pd.DataFrame) -> str:
     """First and last layer, and budget utilisation."""
     first, last = frame.iloc[0], frame.iloc[-1]
@@ -89,6 +92,7 @@ def three_axes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_layout(plot_bgcolor=CLEAR)
 
 
+@with_simple(simple.three_axes)
 def read_three_axes(frame: pd.DataFrame) -> str:
     """How much of each axis remains."""
     layers = frame.groupby("layer")["live_slots"].mean()
@@ -121,6 +125,7 @@ def windows(spans: Mapping[int, pd.DataFrame], theme: Theme = "light") -> go.Fig
     return with_slider(figure, "step ", len(steps) - 1, theme)
 
 
+@with_simple(simple.windows)
 def read_windows(spans: Mapping[int, pd.DataFrame], most: int, steps: int) -> str:
     """The last step's slots; at most `most` of them and some of `steps` steps are drawn."""
     step, table = list(spans.items())[-1]

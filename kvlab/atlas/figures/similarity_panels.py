@@ -7,8 +7,10 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from kvlab.atlas.figures import simple
 from kvlab.figures.base.lines import add_band, add_line
 from kvlab.figures.base.palette import DIVERGING, HUES, Theme, pick
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import QUIET, colour_bar, finish, log_axis
 from kvlab.figures.base.words import number
 
@@ -61,6 +63,7 @@ def cosine_by_distance(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure
     return figure.update_xaxes(**log_axis(frame["offset"]))
 
 
+@with_simple(simple.cosine_by_distance)
 def read_cosine_by_distance(frame: pd.DataFrame) -> str:
     """Adjacent tokens against any two, by kind."""
     parts = []
@@ -96,6 +99,7 @@ def neighbours_of_heads(frame: pd.DataFrame, theme: Theme = "light") -> go.Figur
     return figure.update_yaxes(range=[min(-0.05, 1.08 * float(frame["similarity"].min())), 1.22])
 
 
+@with_simple(simple.neighbours_of_heads)
 def read_neighbours_of_heads(frame: pd.DataFrame, every: int) -> str:
     """How the drawn heads (of `every`) differ in the similarity of adjacent tokens."""
     beside = frame[frame["offset"].abs() == 1].groupby(["layer", "head"])["similarity"].mean()

@@ -6,9 +6,11 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from kvlab.atlas.figures import simple
 from kvlab.common.formatting import mean_words
 from kvlab.figures.base.lines import hatch
 from kvlab.figures.base.palette import HUES, Theme, pick
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import INK, finish
 from kvlab.figures.base.words import byte_size, percent, plural, spaced
 
@@ -32,6 +34,7 @@ def cache_share(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(range=[0, 1.08], tickformat=".0%").update_xaxes(showgrid=False)
 
 
+@with_simple(simple.cache_share)
 def read_cache_share(frame: pd.DataFrame) -> str:
     """Measured and published ratios."""
     parts = [f"{row.row} {percent(row.ours)} (paper {percent(row.paper)})" for row in frame.itertuples()]
@@ -64,6 +67,7 @@ def kv_sizes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(autorange="reversed").update_yaxes(title_text="model", col=1)
 
 
+@with_simple(simple.kv_sizes)
 def read_kv_sizes(frame: pd.DataFrame) -> str:
     """The largest cache, and how many fit into 80 GB."""
     top = frame.loc[frame["bytes"].idxmax()]
@@ -100,6 +104,7 @@ def task_lengths(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(autorange="reversed", type="category").update_xaxes(rangemode="tozero")
 
 
+@with_simple(simple.task_lengths)
 def read_task_lengths(frame: pd.DataFrame) -> str:
     """Numbers of tasks, prompts and tokens."""
     return (

@@ -8,9 +8,11 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from kvlab.atlas.figures import simple
 from kvlab.common.formatting import prompts
 from kvlab.figures.base.lines import interval_bars
 from kvlab.figures.base.palette import HUES, SURFACES, Theme, method_style, mix, pick
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import finish
 from kvlab.figures.base.words import number, percent, plural, shown_of, spaced
 from kvlab.figures.scores import TASK_HUES, TASK_MARKERS, line_text, sample_note
@@ -43,6 +45,7 @@ def usage_by_task(frame: pd.DataFrame, means: pd.DataFrame, theme: Theme = "ligh
     return figure.update_yaxes(tickformat=".0%", rangemode="tozero")
 
 
+@with_simple(simple.usage_by_task)
 def read_usage_by_task(means: pd.DataFrame) -> str:
     """Smallest and largest task mean."""
     low, high = means.loc[means["kept"].idxmin()], means.loc[means["kept"].idxmax()]
@@ -84,6 +87,7 @@ def option_sweep(frame: pd.DataFrame, option: str, theme: Theme = "light") -> go
     return figure.update_layout(margin={"t": 118}, legend={"y": 1.12})
 
 
+@with_simple(simple.option_sweep)
 def read_option_sweep(means: pd.DataFrame, option: str) -> str:
     """First against last value; `means` over the tasks has one row per value, in order."""
     first, last = means.iloc[0], means.iloc[-1]

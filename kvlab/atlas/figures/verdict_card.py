@@ -9,8 +9,10 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.atlas.figures import simple
 from kvlab.common.formatting import in_range, short
 from kvlab.figures.base.palette import HUES, SURFACES, Theme, pick
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import INK, QUIET, finish
 from kvlab.figures.base.words import number
 from kvlab.results.verdict import Claim
@@ -97,6 +99,7 @@ def verdict_card(frame: pd.DataFrame, theme: Theme, title: str) -> go.Figure:
     return figure.update_xaxes(range=[left, right])
 
 
+@with_simple(simple.card)
 def read_card(frame: pd.DataFrame) -> str:
     """Caption of the figure: what dots, bar, shade and squares are, and n."""
     (held,) = frame[frame["part"] == THRESHOLD].to_dict("records")

@@ -23,6 +23,7 @@ from kvlab.atlas.scores import (
     unable,
 )
 from kvlab.figures import scores as figures
+from kvlab.figures.base.arm_names import arm_text
 from kvlab.figures.base.palette import Theme
 from kvlab.requests.compare import FULL
 from kvlab.results.score_tables import option_column
@@ -86,7 +87,7 @@ def better(
         best, full = figures.line_text(tops[0].iloc[0]), float(tops[1]["score"].iloc[0])
         return unable(says, f"No arm scores above {best} on any task, where the full cache reaches {full:.3g}.")
     gaps = {
-        f"{figures.arm_text(one.label)} minus {figures.arm_text(other.label)}": gap(rows, one.label, other.label)
+        f"{arm_text(one.label)} minus {arm_text(other.label)}": gap(rows, one.label, other.label)
         for one, other in pairs
     }
     shown = "; ".join(f"{name} {gap_text(found)}" for name, found in gaps.items())

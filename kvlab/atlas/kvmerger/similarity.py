@@ -24,9 +24,11 @@ from kvlab.analysis.similarity.head_states import (
 from kvlab.atlas.evidence import Evidence, basis_of, gather, interval_of, mean_text, over_prompts
 from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs
 from kvlab.atlas.figures import similarity_panels as panels
+from kvlab.atlas.figures import simple
 from kvlab.atlas.kvmerger.recordings import run_with_keys, sample_sentence
 from kvlab.figures import similarity as walls
 from kvlab.figures.base.palette import Theme
+from kvlab.figures.base.reading import FigureReading
 from kvlab.figures.base.words import number, two_digits
 from kvlab.results.provenance import of_run
 from kvlab.results.sources import Sources
@@ -171,7 +173,8 @@ def _maps(run: Run, choice: Choice, claim: Claim, theme: Theme) -> Drawn:
     figure = panels.maps_side_by_side(tiles, theme, title)
     found = near_and_any(locality_of_heads(run, [(choice.layer, choice.head)]))
     parts = [f"{kind} {number(row.near, 2)} against {number(row.any_pair, 2)}" for kind, row in found.iterrows()]
-    reading = f"Mean cosine of tokens at most {NEAR} apart and of any two: {'; '.join(parts)}."
+    told = f"Mean cosine of tokens at most {NEAR} apart and of any two: {'; '.join(parts)}."
+    reading = FigureReading(told, simple.maps_side_by_side(found))
     return Drawn("maps", figure, _long(tiles), reading, of_run(run), claim)
 
 
@@ -182,7 +185,7 @@ def _by_distance(run: Run, claim: Claim, theme: Theme) -> Drawn:
     frame = groups[["cosine", "any_pair"]].mean()
     frame = frame.assign(low=groups["cosine"].quantile(0.1), high=groups["cosine"].quantile(0.9)).reset_index()
     figure = panels.cosine_by_distance(frame, theme)
-    reading = panels.read_cosine_by_distance(frame) + sample_sentence(run, heads, MOST_TOKENS)
+    reading = panels.read_cosine_by_distance(frame).within(after=sample_sentence(run, heads, MOST_TOKENS))
     return Drawn("by distance", figure, frame, reading, of_run(run), claim)
 
 
@@ -217,7 +220,7 @@ def _walls(run: Run, layer: int, paper: str, claim: Claim, theme: Theme) -> tupl
         frame = _wall_frame(near[near["kind"] == kind], small)
         layers = walls.layers_to_show(frame["layer"].unique().tolist(), layer, *walls.extreme_layers(frame))
         figure = walls.similarity_wall({place: one for place, one in small.items() if place[0] in layers}, theme, kind)
-        reading = paper + walls.read_similarity_wall(frame, layers, every)
+        reading = walls.read_similarity_wall(frame, layers, every).within(before=paper)
         drawn.append(Drawn(kind, figure, frame, reading, of_run(run), claim if kind == KEYS else None))
     return tuple(drawn)
 

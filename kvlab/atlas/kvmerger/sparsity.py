@@ -82,7 +82,8 @@ def draw_ratios(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     heads = readable_heads(run, spread_heads(run, vectors=SWEEP_VECTORS, tokens=MOST_TOKENS))
     table = ratios(run, heads, THRESHOLDS)
     figure = figures.ratio_by_threshold(table, PAPER_THRESHOLD, theme)
-    reading = figures.read_ratio_by_threshold(table, PAPER_THRESHOLD) + sample_sentence(run, heads, MOST_TOKENS)
+    sampled = sample_sentence(run, heads, MOST_TOKENS)
+    reading = figures.read_ratio_by_threshold(table, PAPER_THRESHOLD).within(after=sampled)
     return drawn, Drawn("by threshold", figure, table, reading, of_run(run))
 
 
@@ -108,7 +109,8 @@ def _of_model(sources: Sources, runs: list[Run], theme: Theme) -> Drawn:
     figure.update_layout(title_text=f"{figure.layout.title.text} ({model_title(model)})")
     means = over_prompts(by_layer)
     fewest = min(runs, key=lambda run: len(heads[prompt_name(run)]))
-    reading = figures.read_ratio_by_layer(means) + sample_sentence(fewest, heads[prompt_name(fewest)], MOST_TOKENS)
+    sampled = sample_sentence(fewest, heads[prompt_name(fewest)], MOST_TOKENS)
+    reading = figures.read_ratio_by_layer(means).within(after=sampled)
     more = f"and {plural(len(runs) - 1, 'more prompt')}" if len(runs) > 1 else ""
     where, claim = replace(of_run(runs[0]), note=more), same(gather(Sources(sources.root, None, runs), EVIDENCE))
     return Drawn(model_title(model), figure, by_layer, reading, where, claim, model=model)

@@ -179,7 +179,7 @@ def draw_rivals(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     held = ", ".join(
         f"{line['arm']} {figures.line_text(line, 'slots', '{:.1f}'.format)}" for _, line in used.iterrows()
     )
-    reading = f"{read_table(rows, table)} Slots held at the end: {held}."
+    reading = read_table(rows, table).within(after=f"Slots held at the end: {held}.")
     grey = grey_table(paper_values(OURS, "tab-2"))
     claim, where = _competes(rows, RIVALS.more_prompts(sources)), RIVALS.origin(sources)
     further = RIVALS.on_paper_data(sources, PAPER_MODEL, *(f"longbench={name}.jsonl" for name in PAPER_TASKS))

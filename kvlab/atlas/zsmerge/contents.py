@@ -79,7 +79,6 @@ def bounded(rows: pd.DataFrame) -> Claim:
     return Claim(BOUNDED, judge_universal(over + lost, basis), finding, basis)
 
 
-TOKEN_BLOCKS = 192
 PANELS = (
     "These are the paper's panels A (eviction), B (trained residuals: LESS keeps evicted tokens in an extra state) "
     "and C (ZSMerge)."
@@ -97,11 +96,11 @@ def draw_strategies(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
         return Needs(why, comparison(sources, ("h2o", "less", "zsmerge")))
     runs = [run for run in (evicting, trained, merging) if isinstance(run, Run)]
     lineages = {name: head_of(run, choice).lineage for name, run in zip(unique_labels(runs), runs, strict=True)}
-    mosaics = {name: mosaic(lineage, TOKEN_BLOCKS) for name, lineage in lineages.items()}
+    mosaics = {name: mosaic(lineage) for name, lineage in lineages.items()}
     counts = {name: state_counts(lineage) for name, lineage in lineages.items()}
     frame = pd.concat([table.assign(run=name).reset_index() for name, table in mosaics.items()], ignore_index=True)
     frame.columns = frame.columns.map(str)
-    reading = f"{figures.read_fates(mosaics, counts)} {PANELS if len(runs) == 3 else WITHOUT_B}"
+    reading = figures.read_fates(mosaics, counts).within(after=PANELS if len(runs) == 3 else WITHOUT_B)
     where = joined(*map(of_run, runs))
     pair = [evicting, merging]
     claim = closer(gather(sources, DRIFT, pair), *(run.record.label for run in pair))

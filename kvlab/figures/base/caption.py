@@ -1,4 +1,4 @@
-"""Caption under an exported image: the reading, and in small print the run and versions."""
+"""Caption under an exported image: both sentences of the reading, and in small print the run and versions."""
 
 from __future__ import annotations
 
@@ -12,19 +12,24 @@ import plotly.graph_objects as go
 from PIL import Image
 
 from kvlab.figures.base.palette import SURFACES, Theme
+from kvlab.figures.base.reading import simple_of
 from kvlab.figures.base.template import FONT, INK, QUIET
 
 EDGE, LEADING = 24, 1.45
-READING_SIZE, SOURCE_SIZE = 13, 11
+SIMPLE_SIZE, READING_SIZE, SOURCE_SIZE = 15, 13, 11
 # Mean character widths per font size, so that wrapping does not depend on the installed fonts.
 NARROW, WIDE = 0.6, 1.05
 SIZE_OF_SVG = re.compile(rb'<svg[^>]*?\swidth="([\d.]+)"[^>]*?\sheight="([\d.]+)"')
 
 
 def caption(reading: str, source: str, theme: Theme = "light", width: int = 1100) -> go.Figure:
-    """A figure that holds only the two texts, wrapped to `width` pixels."""
+    """A figure that holds only these texts, wrapped to `width` pixels."""
     figure, down = go.Figure(), 6.0
-    for text, size, ink in ((reading, READING_SIZE, INK[theme]), (source, SOURCE_SIZE, QUIET[theme])):
+    texts = (
+        (simple_of(reading), SIMPLE_SIZE, INK[theme]), (reading, READING_SIZE, INK[theme]),
+        (source, SOURCE_SIZE, QUIET[theme]),
+    )  # fmt: skip
+    for text, size, ink in texts:
         lines = wrapped(text, size, width - 2 * EDGE)
         if not lines:
             continue

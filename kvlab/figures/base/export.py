@@ -16,6 +16,7 @@ import plotly.graph_objects as go
 from kvlab.common.errors import UserError
 from kvlab.figures.base.caption import below_png, below_svg, caption, svg_size
 from kvlab.figures.base.palette import SURFACES, Theme
+from kvlab.figures.base.reading import simple_of
 from kvlab.figures.base.template import FONT, INK, for_export, without_controls
 
 ImageFormat = Literal["png", "svg"]
@@ -134,7 +135,7 @@ class Section:
 
 
 def page(figure: go.Figure, reading: str, source: str, theme: Theme = "light") -> bytes:
-    """One self-contained HTML file: the figure, its reading, and its source."""
+    """One self-contained HTML file: the figure, both sentences of its reading, and its source."""
     return document(str(figure.layout.title.text or "kvlab"), "", [Section(figure, reading, source)], theme)
 
 
@@ -154,5 +155,12 @@ def _section(section: Section, theme: Theme, first: bool) -> str:
     chart = for_export(section.figure, theme, 1100).to_html(
         full_html=False, include_plotlyjs=first, config={"displaylogo": False}
     )
-    lines = "".join(f"<p>{html.escape(line)}</p>" for line in (section.reading, *section.lines))
-    return f"<section>{chart}{lines}<p><small>{html.escape(section.source)}</small></p></section>"
+    lines = "".join(f"<p>{html.escape(line)}</p>" for line in section.lines)
+    source = f"<p><small>{html.escape(section.source)}</small></p>"
+    return f"<section>{chart}{reading_html(section.reading)}{lines}{source}</section>"
+
+
+def reading_html(reading: str) -> str:
+    """A reading as paragraphs: the simple sentence, if it has one, above the exact one in small print."""
+    exact, simple = html.escape(reading), html.escape(simple_of(reading))
+    return f"<p>{simple}</p><p><small>{exact}</small></p>" if simple else f"<p>{exact}</p>"

@@ -14,6 +14,7 @@ import plotly.graph_objects as go
 
 from kvlab.figures.base.cells import cell_text
 from kvlab.figures.base.palette import SEQUENTIAL, SURFACES, Theme
+from kvlab.figures.base.reading import paired
 from kvlab.figures.base.template import INK, LABEL, colour_bar_below, finish, round_distance, same_cells
 
 Place = tuple[int, int]  # layer and KV head
@@ -87,7 +88,8 @@ def read_focus(reading: str, figure: go.Figure, focus: Place | None) -> str:
     """The reading of a map with the sentence on the outlined head; pages do not draw a map of one colour."""
     if focus is None or same_cells(figure):
         return reading
-    return f"{reading} Outlined: layer {focus[0]}, head {focus[1]}, the head in view."
+    outlined = f"Outlined: layer {focus[0]}, head {focus[1]}, the head in view."
+    return paired(reading).within(after=outlined)
 
 
 def _square(figure: go.Figure, layers: Sequence[str], heads: Sequence[str], cell: int) -> go.Figure:

@@ -1,0 +1,190 @@
+"""Simple sentences on several runs side by side: answers, closeness to the full cache, and what is left of the text."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from kvlab.analysis.comparison.killers import Killers
+from kvlab.analysis.comparison.repeats import Batch
+from kvlab.analysis.comparison.trade_off import HELD, at_budget, measures_kl, with_axis
+from kvlab.figures.simple.amounts import EXACT, beside, contrast, memory, named, near, often, part, sentence, some_of
+
+SLOTS_ALIKE = 1.02  # ratio of the most and the fewest slots of layers that are told as equal
+
+
+def kl_along_text(frame: pd.DataFrame) -> str:
+    """The runs that predict most and least like the full cache."""
+    means = _compressed(frame, "kl").groupby("label", sort=False)["kl"].mean()
+    exactly = len(means) > 0 and not means.any()
+    return contrast(
+        means, "The predictions are closest to the full cache's with {least}, and furthest with {most}.",
+        f"All runs {'predict exactly like' if exactly else 'are equally close to'} the full cache.",
+        f"{'{only} predicts exactly like' if exactly else 'Only {only} is compared with'} the full cache.",
+        "How close the runs are to the full cache was not recorded.",
+    )  # fmt: skip
+
+
+def agreement_along_text(frame: pd.DataFrame) -> str:
+    """The runs that agree most and least often."""
+    means = _compressed(frame, "agree").groupby("label", sort=False)["agree"].mean().astype(float)
+    how = often(float(means.iloc[0])) if len(means) else ""
+    return contrast(
+        means, "The full cache's next token is predicted most often with {most}, and least often with {least}.",
+        f"All runs alike: the full cache's next token is {how} predicted.",
+        f"With {{only}}, the full cache's next token is {how} predicted.", "Whether the runs agree was not recorded.",
+    )  # fmt: skip
+
+
+def extra_nll_along_text(frame: pd.DataFrame) -> str:
+    """The runs that find the full cache's text least and most likely."""
+    totals = _compressed(frame, "extra_nll").groupby("label", sort=False)["extra_nll"].last()
+    first = float(totals.iloc[0]) if len(totals) else 0.0
+    how = beside(first, 0.0, "more surprising", "less surprising", "as likely", 1e-6)
+    than = "as" if how == "as likely" else "than"
+    return contrast(
+        totals, "The full cache's text comes as the smallest surprise to {least}, and as the largest to {most}.",
+        "The full cache's text is equally likely to all runs.",
+        f"To {{only}} the full cache's text is {how} {than} to the full cache.",
+        "The full cache's probabilities were not recorded.",
+    )  # fmt: skip
+
+
+def memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes") -> str:
+    """The runs that take least and most memory at the end."""
+    last = frame[frame["step"] == frame.groupby("label")["step"].transform("max")]
+    names = last["label"].where(last["method"] != "full", "the full cache")
+    shares = (last[measure] / last["full_bytes"]).set_axis(names)
+    words = memory(float(shares.iloc[0])) if len(shares) else ""
+    return contrast(
+        shares, "The least memory at the end is taken by {least}, the most by {most}.",
+        f"At the end, all runs take {words}.", f"At the end, {{only}} takes {words}.",
+        "The memory was not recorded.",
+    )  # fmt: skip
+
+
+def slots_by_layer(frame: pd.DataFrame) -> str:
+    """Whether layers keep equally much."""
+    spread = frame.groupby("label", sort=False)["live_slots"].agg(["min", "max"])
+    uneven = spread.index[spread["max"] > SLOTS_ALIKE * spread["min"]]
+    if not len(uneven):
+        return "Every layer of a run keeps equally many tokens."
+    if len(uneven) == len(spread):
+        return "Some layers keep more tokens than others, in every run."
+    return f"Some layers keep more tokens than others with {named(list(uneven))}; with the others all keep as many."
+
+
+def board(frame: pd.DataFrame) -> str:
+    """Which runs answer right, and which hold most and least of the fact."""
+    cells = frame.drop_duplicates("run_id")
+    if cells.empty:
+        return "There is no compressed run yet."
+    right = cells.loc[cells["verdict"] == "right", "label"].tolist()
+    told = f"the answer is right in {some_of(len(right), len(cells), 'run')}"
+    held = 1 - frame.groupby("label", sort=False)["dropped"].mean().astype(float)
+    held = held.dropna()
+    if held.empty:
+        return sentence(told)
+    share = part(float(held.iloc[0]))
+    least = "nothing of it by {least}" if held.min() <= EXACT else "the smallest by {least}"
+    rest = contrast(
+        held, f"the largest part is held by {{most}}, {least}", f"every run holds {share}", f"{{only}} holds {share}"
+    )
+    return sentence(f"{told}; of the text that the answer needs, {rest}")
+
+
+def fact_by_head(frame: pd.DataFrame, reader: pd.Series | None, moment: str = "") -> str:
+    """What is left of the fact in the head that reads it, or in all heads."""
+    if reader is not None:
+        here = frame[(frame["layer"] == int(reader["layer"])) & (frame["head"] == int(reader["head"]))]
+        if len(here):
+            share = part(1 - float(here["dropped"].iloc[0]))
+            return f"The head that reads the needed text most still holds {share} of it."
+    return sentence(f"over all heads, {part(1 - float(frame['dropped'].mean()))} of the needed text is still held")
+
+
+def repeats_board(batch: Batch) -> str:
+    """The runs that are right most and least often."""
+    cells = batch.cells[batch.cells["n"] > 0]
+    shares = cells.set_index("label")["share"] if len(cells) else pd.Series(dtype=float)
+    how = often(float(shares.iloc[0])) if len(shares) else ""
+    return contrast(
+        shares, "The answer is right most often with {most}, and least often with {least}.",
+        f"All runs alike: the answer is {how} right.", f"The answer is {how} right with {{only}}.",
+        "No prompt with an answer has finished yet.",
+    )  # fmt: skip
+
+
+def quality_against_bytes(points: pd.DataFrame, budget: str = "", axis: str = HELD) -> str:
+    """The runs that are best for their bytes."""
+    shown = at_budget(with_axis(points, axis), budget)
+    compressed = shown[(shown["method"] != "full") & shown["quality"].notna() & shown["live_bytes"].notna()]
+    if compressed.empty:
+        return "No compressed run recorded both its memory and its quality."
+    is_kl = measures_kl(points)
+    better = compressed.assign(good=-compressed["quality"] if is_kl else compressed["quality"])
+    able = better if is_kl else better[better["good"] > 0]
+    names = [line["row" if budget else "label"] for _, line in able.iterrows() if not _is_beaten(line, better)]
+    if able.empty:
+        return "No run has a right answer."
+    if len(names) == len(compressed) > 1:
+        return "No run is beaten by another that takes as little memory."
+    what = "closest to the full cache" if is_kl else "most often right"
+    return f"For the memory that it takes, {what}: {named(names)}."
+
+
+def _is_beaten(point: pd.Series, points: pd.DataFrame) -> bool:
+    """Whether another point is at least as good with as few bytes, and better in one of the two."""
+    level = (points["live_bytes"] <= point["live_bytes"]) & (points["good"] >= point["good"])
+    return bool((level & ((points["live_bytes"] < point["live_bytes"]) | (points["good"] > point["good"]))).any())
+
+
+def killer_heads(killers: Killers, over: int) -> str:
+    """How many lost answers a few heads bring back."""
+    count = some_of(killers.located, killers.results, "lost answer")
+    return sentence(f"giving their tokens back to single heads restores {count}")
+
+
+def kl_of_both(frame: pd.DataFrame) -> str:
+    """Which of two runs is closer to the full cache."""
+    known = frame.dropna(subset=["a", "b"])
+    if known.empty:
+        return "How close the two runs are to the full cache was not recorded."
+    a, b = float(known["a"].mean()), float(known["b"].mean())
+    if near(a, b):
+        return "A and B are equally close to the full cache."
+    return f"{'A' if a < b else 'B'} is closer to the full cache than {'B' if a < b else 'A'}."
+
+
+def wall(shares: pd.DataFrame, names: list[str]) -> str:
+    """What is left of the text over all heads."""
+    held = 1 - float(shares["dropped"].mean()) if "dropped" in shares else 1.0
+    merged = float(shares["absorbed"].mean()) > 0 if "absorbed" in shares else False
+    together = ", some of it merged" if merged and held > 0 else ""
+    return sentence(f"over all heads, {part(held)} of the text is still held{together}")
+
+
+def difference(shares: pd.DataFrame, names: list[str]) -> str:
+    """How much of what either run holds both hold."""
+    either = float(shares[["both", "only_a", "only_b"]].sum(axis=1).mean())
+    if either <= 0:
+        return "Neither run holds anything here."
+    share = part(float(shares["both"].mean()) / either)
+    return sentence(f"{share} of the text that A or B holds is held by both")
+
+
+def spans(frame: pd.DataFrame) -> str:
+    """The parts of the prompt of which most and least is left."""
+    cells = frame[frame["method"] != "full"]
+    if cells.empty:
+        return "There is no compressed run; the full cache holds everything."
+    held = cells.groupby("span", sort=False)["held"].mean()
+    share = part(float(held.iloc[0])) if len(held) else ""
+    return contrast(
+        held, "On average, the largest part is left of “{most}”, and the smallest of “{least}”.",
+        f"All parts alike: on average, {share} of them is left.", f"On average, {share} of “{{only}}” is left.",
+        "What is left of the prompt's parts was not recorded.",
+    )  # fmt: skip
+
+
+def _compressed(frame: pd.DataFrame, measure: str) -> pd.DataFrame:
+    return frame[(frame["method"] != "full") & frame[measure].notna()]

@@ -1,0 +1,160 @@
+"""Simple sentences on what leaves a cache, what is merged, and what one slot stands for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pandas as pd
+
+from kvlab.analysis.lineage.decision import cutoff
+from kvlab.common.formatting import listed
+from kvlab.figures.base.words import number, plural, token_text
+from kvlab.figures.simple.amounts import alike, beside, near, part, sentence, some_of
+
+GREW = 1.001  # smaller ratios are rounding errors
+
+
+def events_over_steps(frame: pd.DataFrame) -> str:
+    """When slots left the cache."""
+    total = float(frame["count"].sum()) if len(frame) else 0.0
+    if not total:
+        return "Nothing left the cache."
+    early = float(frame.loc[frame["step"] == 0, "count"].sum()) / total
+    if early <= 0:
+        return "All that left the cache left while text was written."
+    if early >= 1:
+        return "All that left the cache left when the prompt was compressed."
+    return sentence(
+        f"{part(early)} of what left the cache left when the prompt was compressed, the rest while text was written"
+    )
+
+
+def events_by_head(frame: pd.DataFrame) -> str:
+    """How much was merged rather than dropped."""
+    total = frame[["evict", "merge", "pool"]].sum()
+    if not total.sum():
+        return "Nothing left the cache."
+    share = float((total["merge"] + total["pool"]) / total.sum())
+    if share <= 0:
+        return "All that left the cache was dropped; nothing was merged."
+    if share >= 1:
+        return "All that left the cache was merged into other slots; nothing was dropped."
+    return sentence(f"{part(share)} of what left the cache was merged into other slots, the rest was dropped")
+
+
+def similarity_distribution(frame: pd.DataFrame) -> str:
+    """How much alike merged keys are."""
+    total = float(frame["count"].sum())
+    if not total:
+        return "How much alike the merged keys are was not recorded."
+    mean = float((frame["similarity"] * frame["count"]).sum()) / total
+    return f"On average, keys that are merged are {alike(mean)}."
+
+
+def votes_distribution(frame: pd.DataFrame) -> str:
+    """How many tokens a merged slot stands for."""
+    slots = float(frame["slots"].sum()) if len(frame) else 0.0
+    if not slots:
+        return "Every slot stands for a single token."
+    mean, most = float((frame["votes"] * frame["slots"]).sum()) / slots, float(frame["votes"].max())
+    if near(mean, most):
+        return f"Every merged slot stands for {plural(most, 'token')}."
+    return f"A merged slot stands for {number(mean, 2)} tokens on average, the largest for {most:,.0f}."
+
+
+def mass_balance(frame: pd.DataFrame) -> str:
+    """Whether merged slots lost attention, all together."""
+    whole, lost = float(frame["mass_before"].sum()), float(frame["sag"].sum())
+    if not whole:
+        return "The merged slots had no attention that could be lost."
+    how = beside(whole - lost, whole, "more attention than", "less attention than", "about the attention that", 0.01)
+    return f"All together, merged slots have {how} their parts had before the merge."
+
+
+def scores_at_decision(frame: pd.DataFrame, chosen: Sequence[int] = ()) -> str:
+    """Whether the scores explain who stayed."""
+    line = cutoff(frame)
+    if line.budget >= len(frame):
+        return "Every token kept its slot."
+    if not line.budget:
+        return "No token kept its slot."
+    if not line.by_score:
+        return "The score alone does not explain who stayed: some tokens with lower scores did."
+    if line.placed:
+        return "The first and last tokens stayed because of their place, the others because of their scores."
+    return "The tokens with the highest scores stayed."
+
+
+def budgets_for(frame: pd.DataFrame) -> str:
+    """How many heads kept the chosen tokens."""
+    known = frame[frame["needed"].notna()]
+    if known.empty:
+        return "The score alone explains the decision of no head."
+    kept = int((known["needed"] <= known["slots"]).sum())
+    return sentence(f"the chosen text was kept whole by {some_of(kept, len(known), 'head')}")
+
+
+def merge_sankey(frame: pd.DataFrame) -> str:
+    """How many tokens the slot stands for."""
+    if frame.empty:
+        return "This slot stands for its own token only."
+    return f"This slot stands for {len(frame) + 1:,} tokens: its own and {len(frame):,} merged into it."
+
+
+def influence_decay(frame: pd.DataFrame, half: float) -> str:
+    """How fast a token's part in its slot shrinks."""
+    if math.isinf(half):
+        return "However often a slot was merged here, a token in it kept more than half of its part."
+    if half < 1:
+        return "The first merge already takes half of a token's part in its slot."
+    return f"Half of a token's part in its slot is gone after {number(half, 2)} merges."
+
+
+def members_over_steps(frame: pd.DataFrame) -> str:
+    """The token with the largest part."""
+    last = frame[frame["step"] == frame["step"].max()]
+    if len(last) == 1:
+        return "This slot holds one token."
+    if not last["share"].notna().any():
+        return "What each token has in this slot was not recorded."
+    if near(float(last["share"].min()), float(last["share"].max())):
+        return f"All {len(last):,} tokens have an equal part in this slot."
+    top = last.loc[last["share"].idxmax()]
+    return f"“{token_text(str(top['text']).strip())}” has the largest part in this slot."
+
+
+def token_mosaic(frame: pd.DataFrame, counts: pd.DataFrame) -> str:
+    """What became of the text by the last step."""
+    return _fates(counts)
+
+
+def state_totals(frame: pd.DataFrame) -> str:
+    """What became of the text by the last step."""
+    return _fates(frame)
+
+
+def growth_over_steps(frame: pd.DataFrame) -> str:
+    """Whether merging made anything longer, or broke it."""
+    if (frame["non_finite"] > 0).any():
+        return "Some slots hold numbers that cannot be used any more."
+    growths = frame[["key_growth", "value_growth"]]
+    if growths.isna().all(axis=None):
+        return "Whether merging makes keys or values longer was not recorded."
+    longer = bool((growths > GREW).any(axis=None))
+    return f"{'Some merges' if longer else 'No merge'} made a key or value longer than all of its parts."
+
+
+def _fates(counts: pd.DataFrame) -> str:
+    last = counts.iloc[-1]
+    read = float(last[["own", "pivot", "absorbed", "evicted"]].sum())
+    if not read:
+        return "No token was read yet."
+    shares = {
+        "has slots of its own": last["own"], "shares slots with others": last["pivot"] + last["absorbed"],
+        "was dropped": last["evicted"],
+    }  # fmt: skip
+    ordered = sorted((-float(count) / read, what) for what, count in shares.items() if count)
+    told = [f"{part(-share)} of the text {what}" if not place else f"{part(-share)} {what}"
+            for place, (share, what) in enumerate(ordered)]  # fmt: skip
+    return sentence(listed(told))

@@ -1,0 +1,278 @@
+"""Small frames for every reading: by seed, and the extremes of none, all, equal, missing and a single row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from kvlab.analysis.comparison.killers import Killers
+from kvlab.analysis.comparison.repeats import Batch
+from kvlab.atlas.analysis.merging_sets import Walkthrough
+
+NAMES = ("h2o 20 %", "keepkv 20 %", "zsmerge 20 %", "snapkv 20 %", "exactmerge2 20 %", "streaming-llm 20 %")
+VARIANTS = ("seed 1", "seed 2", "seed 3", "single", "none", "all", "equal", "missing")
+ROWS = 6
+
+
+class Case(NamedTuple):
+    """The arguments of a reading, and whether no name may be singled out, as all values are equal."""
+
+    args: tuple[Any, ...]
+    alike: bool
+
+
+class Values:
+    """Columns of one variant: shares, amounts and counts are drawn, or all 0, 1, equal or missing."""
+
+    def __init__(self, variant: str) -> None:
+        self.variant = variant
+        self.rows = 1 if variant == "single" else ROWS
+        self._draws = np.random.default_rng(int(variant[-1]) if variant.startswith("seed") else 1)
+
+    def frame(self, columns: str, **more: Any) -> pd.DataFrame:
+        """Columns as `name:kind`: s share, v amount, d signed, n count, i index, b boolean, l label, t text, p pair,
+        g label of two rows.
+        """
+        made = {name: self._column(kind) for name, _, kind in (one.partition(":") for one in columns.split())}
+        return pd.DataFrame(made).assign(**more)
+
+    def _column(self, kind: str) -> Any:
+        rows, draws, fixed = self.rows, self._draws, self._fixed
+        if kind in "ilt":
+            return [*{"i": range(rows), "l": NAMES[:rows], "t": [f"word{place}" for place in range(rows)]}[kind]]
+        if kind == "g":  # two rows a name
+            return [NAMES[place // 2] for place in range(rows)]
+        if kind == "p":  # two heads a layer
+            return [place % 2 for place in range(rows)]
+        if kind == "b":
+            return draws.random(rows) < 0.5 if fixed is None else [fixed >= 0.5] * rows
+        if kind == "n":
+            return draws.integers(0, 9, rows) if fixed is None else [0 if np.isnan(fixed) else int(4 * fixed)] * rows
+        drawn = draws.random(rows) * {"s": 1.0, "v": 3.0, "d": 2.0}[kind] - (1.0 if kind == "d" else 0.0)
+        return drawn if fixed is None else np.full(rows, fixed)
+
+    @property
+    def _fixed(self) -> float | None:
+        return {"none": 0.0, "all": 1.0, "equal": 0.37, "missing": np.nan}.get(self.variant)
+
+
+def _board(values: Values) -> pd.DataFrame:
+    frame = values.frame("label:l run_id:l kept:s dropped:s right:b")
+    return frame.assign(verdict=np.where(frame["right"], "right", "wrong"))
+
+
+def _heads(columns: str) -> Callable[[Values], tuple[Any, ...]]:
+    return lambda values: (values.frame(f"layer:i head:p {columns}"),)
+
+
+def _frame(columns: str, *further: Any, **more: Any) -> Callable[[Values], tuple[Any, ...]]:
+    return lambda values: (values.frame(columns, **more), *further)
+
+
+def _text(measure: str) -> Callable[[Values], tuple[Any, ...]]:
+    return lambda values: (values.frame(f"label:l token:i {measure}", method="some"),)
+
+
+def _killers(values: Values) -> tuple[Any, ...]:
+    located = {"none": 0, "all": 4, "missing": 0}.get(values.variant, 2)
+    return Killers(values.frame("layer:i head:p count:n"), 4, located, 0, (3,)), 7
+
+
+def _batch(values: Values) -> tuple[Any, ...]:
+    return (Batch(pd.DataFrame(), values.frame("label:l share:s", n=0 if values.variant == "missing" else 5), 5),)
+
+
+def _points(values: Values) -> tuple[Any, ...]:
+    return (values.frame("label:l row:l quality:s live_bytes:v", method="some", column="20 %", measure="share"),)
+
+
+def _counts(values: Values) -> pd.DataFrame:
+    return values.frame("own:n pivot:n absorbed:n evicted:n unseen:n", step=3).assign(own=1)
+
+
+def _parts(values: Values) -> tuple[Any, ...]:
+    frame = values.frame("mass:s votes:n")
+    return (pd.concat([frame.assign(role="part"), frame.head(1).assign(role="merged slot")]),)
+
+
+def _density(values: Values) -> tuple[Any, ...]:
+    return (values.frame("density:s normal:s", channel="all").assign(deviation=np.arange(values.rows)).pipe(_two), 1)
+
+
+def _two(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame if len(frame) > 1 else pd.concat([frame, frame.assign(deviation=1)], ignore_index=True)
+
+
+def _walk(values: Values) -> tuple[Any, ...]:
+    nothing = np.zeros((0, 0))
+    return (Walkthrough(0.7, values.frame("set:p position:i"), nothing, nothing, nothing),)
+
+
+def _sizes(values: Values) -> tuple[Any, ...]:
+    ends = [values.frame("name:l value:v", measure="bytes", status="ok", context=context) for context in (1, 2)]
+    return (pd.concat(ends, ignore_index=True),)
+
+
+def _walls(values: Values) -> tuple[Any, ...]:
+    return values.frame("kept:s holds:s absorbed:s dropped:s", step=0), ["a", "b", "c"]
+
+
+def _apart(values: Values) -> tuple[Any, ...]:
+    return values.frame("both:s only_a:s only_b:s neither:s jaccard:s", step=0), ["a", "b", "c"]
+
+
+def _series(columns: str) -> Callable[[Values], tuple[Any, ...]]:
+    def made(values: Values) -> tuple[Any, ...]:
+        frame = values.frame(columns, text="word", token=3)
+        return (frame.assign(series=["full cache", *NAMES][: len(frame)]),)
+
+    return made
+
+
+STEP = "step:i"
+OF_SCORES = "label:l arm:l row:l score:s held:s kept:s certified:b level:b frontier:b live_bytes:v"
+SCORED = {"method": "some", "asked": "20 %", "task": "recall"}
+# By module and function of the simple sentences: how the arguments are made.
+CASES: dict[str, Callable[[Values], tuple[Any, ...]]] = {
+    "attention.attention_along_text": _frame("true:s slot:s text:t position:i"),
+    "attention.mass_over_steps": _frame(f"{STEP} kept_mass:s merged_true_mass:s regret:s"),
+    "attention.sag_over_steps": _frame(f"{STEP} sag:d merged_true_mass:s"),
+    "attention.errors_over_steps": _frame(f"{STEP} output_error:v"),
+    "attention.guard_over_steps": _frame(f"{STEP} guard_activations:n merged:n"),
+    "attention.measure_by_head": lambda values: (*_heads("sag:d")(values), "sag"),
+    "attention.sag_against_bound": _frame("gamma:v bound:v epsilon:v output_error:v", True, flag=""),
+    "attention.bound_by_head": lambda values: (*_heads("above:s")(values), "above"),
+    "attention.survival_by_head": _heads("dropped:s"),
+    "attention.fates_over_steps": _frame(f"{STEP} dropped:s"),
+    "attention.needle_mass": _frame(f"{STEP} true:s received:s"),
+    "attention.regret_map": lambda values: (values.frame("1:s 2:s"),),
+    "attention.regret_over_steps": _frame(f"{STEP} mean:s text:t kl:v"),
+    "attention.budget_against_regret": lambda values: (
+        values.frame("live_slots:n regret:s"), 0.5 if values.variant.startswith("seed") else np.nan,
+    ),
+    "attention.heads_that_hold": _heads("state:n"),
+    "attention.attention_to_token": _heads("attention:s"),
+    "attention.kl_before_after": _series("kl:v"),
+    "attention.attention_before_after": _series("mass:s"),
+    "merging.events_over_steps": _frame(f"{STEP} count:n", kind="merge"),
+    "merging.events_by_head": _heads("evict:n merge:n pool:n"),
+    "merging.similarity_distribution": _frame("similarity:s count:n"),
+    "merging.votes_distribution": _frame("votes:i slots:n"),
+    "merging.mass_balance": _frame("mass_before:s sag:d"),
+    "merging.scores_at_decision": _frame("kept:b placed:b score:s rank:i"),
+    "merging.budgets_for": _heads("needed:v slots:v"),
+    "merging.merge_sankey": _frame("source:i"),
+    "merging.influence_decay": lambda values: (
+        values.frame("merges:i share:s"), {"none": math.inf, "all": 0.5}.get(values.variant, 2.0),
+    ),
+    "merging.members_over_steps": _frame("token:i text:t share:s", step=4),
+    "merging.token_mosaic": lambda values: (pd.DataFrame(), _counts(values)),
+    "merging.state_totals": lambda values: (_counts(values),),
+    "merging.growth_over_steps": _frame("label:l non_finite:n key_growth:v value_growth:v"),
+    "comparison.kl_along_text": _text("kl:v"),
+    "comparison.agreement_along_text": _text("agree:s"),
+    "comparison.extra_nll_along_text": _text("extra_nll:d"),
+    "comparison.memory_over_steps": _frame("label:l live_bytes:v", step=3, full_bytes=2.0, method="some"),
+    "comparison.slots_by_layer": _frame("label:g live_slots:n"),
+    "comparison.board": lambda values: (_board(values),),
+    "comparison.fact_by_head": lambda values: (*_heads("dropped:s")(values), None),
+    "comparison.repeats_board": _batch,
+    "comparison.quality_against_bytes": _points,
+    "comparison.killer_heads": _killers,
+    "comparison.kl_of_both": _frame("token:i a:v b:v"),
+    "comparison.wall": _walls,
+    "comparison.difference": _apart,
+    "comparison.spans": _frame("span:l held:s", method="some"),
+    "memory.memory_over_steps": _frame(f"{STEP} allocated_bytes:v", full_bytes=2.0),
+    "memory.memory_stack": _frame(f"{STEP} allocated_bytes:v", full_bytes=2.0),
+    "memory.slots_by_head": _heads("live_slots:n share:s"),
+    "memory.layer_bytes": _frame("layer:i live:v slack:v"),
+    "memory.instrument_cost": _frame("label:l overhead:v", doubt=""),
+    "memory.freed_by_run": _frame("label:l dropped:s layer:s"),
+    "memory.pages_over_steps": _frame(f"{STEP} fragmentation:s", sharing="layer"),
+    "memory.pages_map": _frame("page:i kept:n"),
+    "memory.users_by_budget": _frame("budget:s rate_ratio:v"),
+    "memory.measured": _frame("label:l value:v ratio:v", "tokens/s", True, method="h2o", repeats=3, spread=0.0),
+    "memory.step_split": _frame("label:l attention:v deciding:v rest:v"),
+    "memory.recording": _frame("label:l value:v"),
+    "memory.over_length": _sizes,
+    "memory.against_the_paper": _frame("method:l our_ratio:v paper_ratio:v"),
+    "scores.needle_map": lambda values: (pd.DataFrame(), values.frame(OF_SCORES)),
+    "scores.needle_fates": _frame(OF_SCORES),
+    "scores.rank_table": _frame(OF_SCORES, **SCORED),
+    "scores.score_against_bytes": _frame(OF_SCORES, **SCORED),
+    "scores.score_against_budget": _frame(OF_SCORES, **SCORED),
+    "scores.score_by_option": _frame("alpha:l score:s", "alpha", **SCORED),
+    "scores.benchmark_table": _frame(OF_SCORES, **SCORED),
+    "scores.risk_against_budget": _frame(OF_SCORES, 0.05),
+    "scores.ours_beside_theirs": lambda values: {
+        "none": (0, 5), "all": (5, 5), "single": (0, 1), "missing": (0, 0),
+    }.get(values.variant, (2, 5)),
+    "vectors.similarity_map": lambda values: (values.frame("1:s 2:s").fillna(0.4),),
+    "vectors.similarity_band": lambda values: (values.frame("1:s 2:s").fillna(0.4),),
+    "vectors.similarity_wall": _frame("near:s far:s"),
+    "vectors.neighbours": lambda values: (values.frame("similarity:s offset:i"),),
+    "vectors.heads_plane": lambda values: (values.frame("group:p"), values.frame("group:i")),
+    "vectors.groups_by_head": _frame("layer:p group:n"),
+    "atlas.usage_by_task": _frame("task:l kept:s"),
+    "atlas.option_sweep": _frame("alpha:i score:s", "alpha"),
+    "atlas.budgets_by_layer": _frame("layer:i asked:v"),
+    "atlas.three_axes": _heads("live_slots:n"),
+    "atlas.windows": lambda values: ({4: values.frame("tokens:n")}, 3, 4),
+    "atlas.where_attention_goes": _frame("label:l sag:s regret:s", method="some"),
+    "atlas.slot_before_and_after": _frame("label:l lost:d", 3),
+    "atlas.change_by_rule": _frame("label:l total:d"),
+    "atlas.candidate_similarity": _frame("similarity:s chosen:b", 3, None),
+    "atlas.parts_of_merge": _parts,
+    "atlas.influence_over_steps": _frame("mass:s true_mass:s"),
+    "atlas.cache_share": _frame("row:l ours:v paper:v"),
+    "atlas.kv_sizes": _frame("name:l bytes:v"),
+    "atlas.task_lengths": _frame("task:l shortest:n longest:n"),
+    "atlas.three_ways": _walk,
+    "atlas.merging_pipeline": _walk,
+    "atlas.card": _frame("value:v"),
+    "atlas.attention_map": lambda values: (values.frame("1:s 2:s 3:s"),),
+    "atlas.distance_by_layer": _frame("layer:i distance:v", 9, 9),
+    "atlas.cumulative_mass": _frame("mass:s", 0, 0, 0.2, share=0.2),
+    "atlas.returning_over_steps": _frame("ever:s", step=3),
+    "atlas.returning_by_head": _heads("ever:s"),
+    "atlas.variance_by_token": lambda values: (pd.DataFrame(), float(values.frame("a:s")["a"].iloc[0]), 0.9),
+    "atlas.error_by_step": _frame("predictor:l error:v", "keys", kind="keys"),
+    "atlas.histograms": _density,
+    "atlas.quantile_pairs": _frame("channel:l quantile:d", 1, normal=0.0),
+    "atlas.moments_by_layer": _frame("close:b"),
+    "atlas.overlap_and_usage": _frame("overlap:s"),
+    "atlas.growth_by_samples": _frame("samples:i covered:s"),
+    "atlas.coverage_ahead": _frame("covered:s"),
+    "atlas.attention_strips": lambda values: (
+        values.frame("true:s synthetic:s position:i").fillna(0.5), [f"word{place}" for place in range(ROWS)],
+    ),
+    "atlas.scatter_of_rows": lambda values: (float(values.frame("a:s")["a"].iloc[0]), 0.5, 9),
+    "atlas.kernel_in_sigmas": _frame("relative_weight:s kernel:s"),
+    "atlas.kernel_curves": _frame("distance:s"),
+    "atlas.ratio_by_layer": _frame("layer:i ratio:s"),
+    "atlas.ratio_by_threshold": lambda values: (values.frame("ratio:s", threshold=0.75), 0.75),
+    "atlas.cache_contents": _frame("votes:n", step=3, region="residual"),
+    "atlas.regions_over_steps": _frame("slots:v", tokens=2.0),
+    "atlas.fates": lambda values: (
+        {}, {name: _counts(values).iloc[[place]] for place, name in enumerate(NAMES[: values.rows])},
+    ),
+    "atlas.maps_side_by_side": lambda values: (values.frame("kind:l near:s any_pair:s").set_index("kind"),),
+    "atlas.shares_by_head": _heads("share:s"),
+    "atlas.shares_by_layer": _frame("layer:i share:s"),
+    "atlas.cosine_by_distance": _frame("kind:l cosine:s any_pair:s"),
+    "atlas.neighbours_of_heads": lambda values: (*_heads("similarity:s")(values), 9),
+}  # fmt: skip
+
+
+def cases(name: str) -> Iterator[tuple[str, Case]]:
+    """(variant, arguments) of one function."""
+    for variant in VARIANTS:
+        args = CASES[name](Values(variant))
+        if name == "atlas.neighbours_of_heads":
+            args = (args[0].assign(offset=1), *args[1:])
+        yield variant, Case(args, variant in ("none", "all", "equal", "single"))

@@ -1,0 +1,145 @@
+"""The two sentences of every reading: which figures have them, and what simple ones never say."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import pickle
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any
+
+import pandas as pd
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kvlab.atlas.figures
+import kvlab.figures
+from kvlab.atlas.figures import simple as atlas
+from kvlab.figures import board as boards
+from kvlab.figures.base import export
+from kvlab.figures.base.reading import FigureReading, both_of, paired, simple_of
+from kvlab.figures.simple import amounts, attention, comparison, memory, merging, scores, vectors
+from tests.figures.generated_frames import CASES, NAMES, cases
+
+MODULES = {
+    "attention": attention, "merging": merging, "comparison": comparison, "memory": memory, "scores": scores,
+    "vectors": vectors, "atlas": atlas,
+}  # fmt: skip
+# Sentences that join another reading, or stand below a table.
+REMARKS = {
+    "read_beyond_budget", "read_over_budget", "read_unequal_bytes", "read_hues", "read_references", "read_significance",
+    "read_ours_beside_theirs",
+}  # fmt: skip
+PRIVATE = re.compile(
+    r"\b(sag|sags|regret|votes?|KL|nats?|pivots?|perturbation|ballots|logits?|epsilon|gamma|cosine|median|quartile|"
+    r"correlation|kurtosis|shadow|forced|perplexity|Jaccard|recall|nan|inf|None(?! of))\b|[{}]|  |\b0 %|100 %"
+)
+CONTRAST = re.compile(r"\b(largest|smallest|higher|lower|closest|furthest|better|worse)\b|\b(more|less) than")
+LONGEST = 190
+
+
+def readers() -> Iterator[tuple[str, Any]]:
+    """Every reading function of both packages of figures."""
+    for package in (kvlab.figures, kvlab.atlas.figures):
+        for module in iter_modules(package.__path__):
+            here = import_module(f"{package.__name__}.{module.name}")
+            for name, function in vars(here).items():
+                if name.startswith("read_") and inspect.unwrap(function).__module__ == here.__name__:
+                    yield name, function
+
+
+def test_every_figure_has_both_sentences():
+    found = list(readers())
+    assert len(found) > 100
+    alone = {name for name, function in found if not hasattr(function, "__wrapped__")}
+    assert alone == REMARKS
+
+
+def test_there_are_frames_for_every_simple_sentence():
+    made = {
+        f"{name}.{function.__name__}"
+        for name, module in MODULES.items()
+        for function in vars(module).values()
+        if inspect.isfunction(function) and function.__module__ == module.__name__ and function.__name__[0] != "_"
+    }
+    assert made == set(CASES)
+
+
+def test_simple_sentences_are_plain_and_single_out_nothing_where_all_are_equal():
+    for name in CASES:
+        tell = getattr(MODULES[name.partition(".")[0]], name.partition(".")[2])
+        said = set()
+        for variant, case in cases(name):
+            told = tell(*case.args)
+            said.add(told)
+            what = (name, variant, told)
+            assert isinstance(told, str) and told.endswith(".") and "\n" not in told, what
+            assert told[0].isupper() or told[0].isdigit() or told.startswith(("“", *NAMES)), what
+            assert len(told) <= LONGEST and not PRIVATE.search(told), what
+            assert variant != "missing" or not CONTRAST.search(told), what
+            mentioned = [one for one in NAMES if one in told]
+            assert not case.alike or len(mentioned) in (0, 1 if variant == "single" else len(NAMES)), what
+        assert len(said) > 1 or name in ("atlas.card", "atlas.three_ways", "atlas.kernel_curves"), name
+
+
+@given(st.floats(0, 1))
+def test_none_and_all_are_said_of_nothing_else(share: float):
+    assert (amounts.part(share) == "none") == (share <= 1e-9)
+    assert (amounts.part(share) == "all") == (share >= 1 - 1e-9)
+    assert (amounts.often(share) == "never") == (share <= 1e-9)
+    assert (amounts.often(share) == "always") == (share >= 1 - 1e-9)
+
+
+@given(st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0, math.nan]), min_size=1, max_size=6))
+def test_a_contrast_names_all_with_the_least_and_all_with_the_most(values: list[float]):
+    series = pd.Series(values, index=list("abcdef")[: len(values)])
+    told = amounts.contrast(series, "{least} < {most}", "equal", "{only} alone", "nothing")
+    known = series.dropna()
+    if known.empty:
+        assert told == "nothing"
+    elif len(known) == 1:
+        assert told == f"{known.index[0]} alone"
+    elif known.nunique() == 1:
+        assert told == "equal"
+    else:
+        least, most = (list(known.index[known == edge]) for edge in (known.min(), known.max()))
+        assert told == f"{amounts.named(least)} < {amounts.named(most)}"
+
+
+def test_counts_of_none_one_some_and_all():
+    assert [amounts.some_of(count, 3, "run") for count in range(4)] == [
+        "none of the 3 runs", "1 of the 3 runs", "2 of the 3 runs", "all 3 runs",
+    ]  # fmt: skip
+    assert [amounts.some_of(count, 1, "run") for count in range(2)] == ["no run", "the only run"]
+    assert amounts.some_of(2, 2, "run") == "both runs"
+    assert amounts.named(NAMES) == "h2o 20 %, keepkv 20 % and 4 others"
+
+
+def test_the_board_says_who_holds_the_fact_and_who_lost_it():
+    frame = pd.DataFrame(
+        {"label": ["keepkv", "keepkv", "h2o", "h2o"], "run_id": ["a", "a", "b", "b"], "column": "20 %", "position": 1,
+         "verdict": ["right", "right", "wrong", "wrong"], "kept": [0.6, 0.4, 0.0, 0.0],
+         "dropped": [0.1, 0.3, 1.0, 1.0], "kl_answer": 1.0}
+    )  # fmt: skip
+    reading = boards.read_board(frame)
+    assert reading.simple == (
+        "The answer is right in 1 of the 2 runs; of the text that the answer needs, the largest part is held by "
+        "keepkv, nothing of it by h2o."
+    )
+    assert reading.startswith("Of 2 runs: 1 right, 1 wrong.")
+
+
+def test_a_reading_is_its_exact_sentence_and_keeps_the_simple_one():
+    reading = FigureReading("KL is 0.5 <nats>.", "It is close.")
+    assert reading == "KL is 0.5 <nats>." and both_of(reading) == "It is close. KL is 0.5 <nats>."
+    assert simple_of(pickle.loads(pickle.dumps(reading))) == "It is close."  # as the page's caches copy it
+    more = reading.within("Medians.", "Sampled.")
+    assert (more, more.simple) == ("Medians. KL is 0.5 <nats>. Sampled.", "It is close.")
+    assert (
+        reading.renamed("KL", "It").simple == "It is close." and simple_of("plain") == simple_of(paired("plain")) == ""
+    )
+    assert export.reading_html(reading) == "<p>It is close.</p><p><small>KL is 0.5 &lt;nats&gt;.</small></p>"
+    assert export.reading_html("<b>") == "<p>&lt;b&gt;</p>"
