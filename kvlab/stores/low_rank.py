@@ -26,11 +26,8 @@ class LowRank(Learning):
     scales: tuple[str, ...] = ()
 
     def learn(self, states: Tensor, valid: Tensor, query_squares: Tensor | None) -> dict[str, Tensor]:
-        """Eigenvectors of the sum of outer products, largest first."""
-        states = states.float().masked_fill(~valid[..., None], 0.0)
-        gram = states.mT @ states
-        vectors = torch.linalg.eigh(gram if gram.device.type == "mps" else gram.double())[1]
-        return {"basis": half(vectors.flip(-1)[..., : self._rank(states.shape[-1])].mT.float()).contiguous()}
+        """The basis."""
+        return {"basis": coordinates_basis(states.float().masked_fill(~valid[..., None], 0.0), self.rank)}
 
     def head_bytes(self, width: int) -> int:
         return self._rank(width) * width * torch.float16.itemsize
@@ -58,3 +55,10 @@ class LowRank(Learning):
         if self.basis is None:
             return torch.eye(width, device=device)[: self._rank(width)]
         return self.basis.float()
+
+
+def coordinates_basis(states: Tensor, rank: int) -> Tensor:
+    """Right singular vectors (B, H, min(rank, d), d) float16 of `states` (B, H, S, d) float32, largest first."""
+    gram = states.mT @ states
+    vectors = torch.linalg.eigh(gram if gram.device.type == "mps" else gram.double())[1]
+    return half(vectors.flip(-1)[..., :rank].mT.float()).contiguous()

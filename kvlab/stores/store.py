@@ -18,6 +18,7 @@ from kvlab.stores.eight_bit import Eight, PlainFloat8
 from kvlab.stores.kivi import GROUP, PerChannel, PerToken
 from kvlab.stores.low_rank import LowRank
 from kvlab.stores.quantized_states import Turn
+from kvlab.stores.residual import Residual
 from kvlab.stores.turbo import Rotated
 
 MOST = 65_536
@@ -74,6 +75,7 @@ class Store:
 
 KIVI, TURBO = "https://arxiv.org/abs/2402.02750", "https://arxiv.org/abs/2504.19874"
 SHADOW, THINK = "https://arxiv.org/abs/2410.21465", "https://arxiv.org/abs/2407.21018"
+GEAR = "https://arxiv.org/abs/2403.05527"
 QUERY_SQUARES = "query_squares"  # the head state for stores with `queries`
 WHOLE = 2**20  # channels: a slot's value has one step and one minimum
 
@@ -83,6 +85,12 @@ def _of_vllm(bits: int | None, value_bits: int) -> Store:
     keys: Code = PlainFloat8() if bits is None else Rotated(bits, keeps="length")
     title = f"vLLM's: {'float8' if bits is None else f'{bits}-bit'} keys, {value_bits}-bit values"
     return Store(title, keys, PerToken(value_bits, WHOLE), 0, 1, TURBO, gathered=16)
+
+
+def _of_gear(bits: int) -> Store:
+    """KIVI at `bits` with its errors in low rank."""
+    keys, values = Residual.of(PerChannel(bits)), Residual.of(PerToken(bits))
+    return Store(f"GEAR-L: KIVI, {bits} bits, and its errors in rank 4", keys, values, paper=GEAR, lot=GROUP)
 
 
 STORES: Registry[Store] = Registry(
@@ -118,6 +126,8 @@ STORES: Registry[Store] = Registry(
         "turboquant_4bit_nc": _of_vllm(4, 4),
         "turboquant_k3v4_nc": _of_vllm(3, 4),
         "turboquant_3bit_nc": _of_vllm(3, 3),
+        "gear4": _of_gear(4),
+        "gear2": _of_gear(2),
         "low_rank": Store(
             "16 coordinates in a basis of the prompt's keys before rotation, and of its values",
             LowRank(16),
@@ -144,7 +154,10 @@ STORES: Registry[Store] = Registry(
 
 # the least and the most of each
 SETTINGS = {"sinks": (0, MOST), "residual": (1, MOST), "group": (2, MOST), "rank": (1, 64), "pruned": (1, 99)}
-OF_CODES: dict[str, type[Learning]] = {"rank": LowRank, "pruned": KeptChannels}  # settings of codes of these classes
+OF_CODES: dict[str, tuple[type[Learning], ...]] = {
+    "rank": (LowRank, Residual),
+    "pruned": (KeptChannels,),
+}  # settings of codes of these classes
 
 
 def store_of(name: str) -> Store:
@@ -186,7 +199,9 @@ def _changed(base: str, settings: list[str]) -> dict[str, Any]:
 def _changed_codes(base: str, key: str, setting: str, number: int) -> dict[str, Any]:
     """The codes of a store whose field `key` is `number`."""
     kind, store = OF_CODES[key], STORES[base]
-    found = {side: code for side, code in (("keys", store.keys), ("values", store.values)) if isinstance(code, kind)}
+    found: dict[str, Any] = {
+        side: code for side, code in (("keys", store.keys), ("values", store.values)) if isinstance(code, kind)
+    }
     if not found:
         others = " or ".join(name for name, one in STORES.items() if isinstance(one.keys, kind))
         raise UserError(f"{base} has no {key}: remove {setting}, or choose {others}.")

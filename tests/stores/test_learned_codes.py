@@ -96,6 +96,22 @@ def test_think_keeps_the_channels_that_the_last_queries_weigh_most() -> None:
         torch.testing.assert_close(back[0, head][:, kept], keys[0, head][:, kept], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("side", ["keys", "values"])
+def test_gear_adds_the_best_low_rank_part_of_kivis_error(side: str) -> None:
+    """numpy's SVD of what KIVI loses; a later slot's error is smaller than KIVI's too."""
+    states, real = draw(1, 2, 64, 32, seed=4) * torch.linspace(0.2, 3, 32), torch.ones(1, 2, 64, dtype=torch.bool)
+    gear, kivi = (getattr(store_of(name), side) for name in ("gear2/rank=3", "kivi2"))
+    code = gear.that_learned(states, real, None)
+    plain, back = (one.decode(one.encode(states, real), 32) for one in (kivi, code))
+    for head in range(2):
+        left, sizes, right = np.linalg.svd((states - plain)[0, head].double().numpy())
+        expected = plain[0, head].double() + torch.from_numpy(left[:, :3] * sizes[:3] @ right[:3])
+        torch.testing.assert_close(back[0, head].double(), expected, rtol=0, atol=5e-3)
+    later = draw(1, 2, 64, 32, seed=5) * torch.linspace(0.2, 3, 32)
+    lost = [(one.decode(one.encode(later, real), 32) - later).square().sum((2, 3)) for one in (kivi, code)]
+    assert (lost[1] < 0.98 * lost[0]).all()
+
+
 @pytest.mark.parametrize("store", ["low_rank", "think"])
 def test_native_slots_of_a_method_that_evicts_while_decoding_leave_no_holes_behind(store: str) -> None:
     """Generated tokens are never packed, and the table does not grow by those that left."""
@@ -106,7 +122,7 @@ def test_native_slots_of_a_method_that_evicts_while_decoding_leave_no_holes_behi
 def test_settings_of_other_stores_are_refused() -> None:
     assert store_of("low_rank/rank=24").values.rank == 24  # type: ignore[union-attr]
     for wrong, why in (
-        ("kivi4/rank=8", "has no rank: remove rank=8, or choose low_rank"), ("low_rank/rank=0", "rank .1 to 64"),
+        ("kivi4/rank=8", "no rank: remove rank=8, or choose gear4 or gear2"), ("low_rank/rank=0", "rank .1 to 64"),
         ("low_rank/pruned=40", "or choose think"), ("think/pruned=100", "pruned .1 to 99"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=why):

@@ -290,7 +290,7 @@ class PackedTable(SlotTable):
         index = made.index
         for side, code in self.codes.items():
             stored = self.coded[side]
-            _write(stored, code, made.coded(code, stored, self.native[side].shape[3]), 0)
+            _write(stored, code, made.coded(self._code(side), stored, self.native[side].shape[3]), 0)
         for column in self.slots.own().values():
             column[:, :, : index.shape[2]] = at(column, index)
             column[:, :, index.shape[2] : self.room] = 0
