@@ -25,7 +25,7 @@ from kvlab.requests.compare import MethodChoice
 from kvlab.server.users import is_owner
 
 FOLDER, SUFFIX = ".prefixes", ".safetensors"
-FORMAT = 1  # rises when older versions of kvlab could no longer read a file, or read something else
+FORMAT = 2  # rises when older versions of kvlab could no longer read a file, or read something else
 MARK, HEADER, STATE, SUMS, SEAL = "kvlab_prefix", "header", "state", "sha256", "seal"  # metadata of the file
 TEXTS, PADDING = "texts", "padding."  # tensors beside the state: JSON in UTF-8, and bytes that align the next tensor
 LENGTH, MOST_HEADER = 8, 100_000_000  # bytes of the header's length in a safetensors file, and of the header

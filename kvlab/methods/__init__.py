@@ -22,8 +22,8 @@ SHOWN = (
     "pyramidinfer", "gvote", "tova", "keydiff", "key_norm", "lagkv", "kvzip", "kvcompose", "kvzap", "duoattention",
     "attention_matching", "expected_attention", "criticalkv", "cap", "cur", "compactor", "qfilter", "simlayerkv",
     "rkv", "triattention", "morphkv", "raas", "lazyeviction", "chunkkv", "entropy_gated_chunkkv", "headkv", "nacl",
-    "zsmerge", "kvmerger", "pyramid_pool", "cam", "d2o", "less", "keepkv", "simcalkv", "grkv", "asymkv", "kvslimmer",
-    "semanticache", "exactmerge", "exactmerge2",
+    "finch", "scissorhands", "zsmerge", "kvmerger", "pyramid_pool", "cam", "d2o", "less", "keepkv", "simcalkv", "grkv",
+    "asymkv", "kvslimmer", "semanticache", "exactmerge", "exactmerge2",
 )  # fmt: skip
 FOLDERS = ("eviction", "merging", "whole")
 

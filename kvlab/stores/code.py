@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
 
 Coded = Mapping[str, Tensor]
 MOST = torch.finfo(torch.float16).max
+TINY = 1e-20
 
 
 class Code(Protocol):
@@ -65,6 +67,37 @@ class Decoding:
     def weighted_sum(self, coded: Coded, mass: Tensor, width: int) -> Tensor:
         """`mass` (B, H, r, S) float32 times the decoded states: (B, H, r, width)."""
         return mass @ self.decode(coded, width)
+
+
+@dataclass(frozen=True)
+class Learning(Decoding):
+    """Codes with tensors per head (B, H, ...) that are learned from the slots that are packed first."""
+
+    def learn(self, states: Tensor, valid: Tensor, query_squares: Tensor | None) -> dict[str, Tensor]:
+        """Fields of this dataclass, learned from the `valid` (B, H, S) `states` (B, H, S, d).
+
+        `query_squares` (B, H, d): see `query_squares`.
+        """
+        raise NotImplementedError
+
+    def that_learned(self, states: Tensor, valid: Tensor, query_squares: Tensor | None) -> Self:
+        """This code with what it learned."""
+        return replace(self, **self.learn(states, valid, query_squares))
+
+    def head_bytes(self, width: int) -> int:
+        """Bytes of a head's learned tensors, and of the queries' squares if it needs them."""
+        raise NotImplementedError
+
+
+def query_squares(query: Tensor, valid: Tensor | None, heads: int, rows: int) -> Tensor:
+    """Mean square of each channel of the last `rows` real queries, divided by the head's largest: (B, H, d) float16.
+
+    `query` (B, Hq, q, d) with Hq a multiple of `heads`, averaged over the query heads of a KV head; `valid` (B, q).
+    """
+    real = torch.ones_like(query[:, 0, :, 0], dtype=torch.bool) if valid is None else valid
+    last = real & (real.long().flip(-1).cumsum(-1).flip(-1) <= rows)
+    squares = query.float().square().masked_fill(~last[:, None, :, None], 0.0).sum(2).unflatten(1, (heads, -1)).mean(2)
+    return half(squares / squares.amax(-1, keepdim=True).clamp_min(TINY))
 
 
 def half(numbers: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 from kvlab.stores.code import Code, Coded
 
 BLOCK = 4096  # slots decoded at a time
+Turn = Callable[[Tensor, Tensor], Tensor]  # rotates states (..., d) by positions (...)
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class PackedStates:
     native: Tensor  # (B, H, t, d)
     room: int
     mean: Tensor | None = None  # (B, H, 1, d), added to what is decoded
+    turn: Turn | None = None  # then turned to `position` (B, H, room)
+    position: Tensor | None = None
 
     @property
     def shape(self) -> torch.Size:
@@ -84,8 +87,8 @@ class PackedStates:
             for name, tensor in self.coded.items()
         }
         code = replace(self.code, group=1) if size > 1 else self.code  # type: ignore[type-var]
-        states = code.decode(coded, self.shape[3])
-        states = (states if self.mean is None else states + self.mean.float()).to(self.dtype)
+        position = None if self.position is None else self.position.gather(2, place)
+        states = self._restored(code.decode(coded, self.shape[3]), position)
         return states if native is None else torch.where(is_coded[..., None], states, native)
 
     def products(self, query: Tensor, columns: slice) -> Tensor:
@@ -93,9 +96,7 @@ class PackedStates:
         cut, native = self._split(columns)
         parts = []
         if columns.start < cut:
-            groups, inner = self._groups(columns.start, cut)
-            coded = self.code.products(groups, query)[..., inner]
-            parts.append(coded if self.mean is None else coded + query @ self.mean.float().transpose(-1, -2))
+            parts.append(self._products(query, columns.start, cut))
         if native.shape[2] or not parts:
             parts.append(query @ native.float().transpose(-1, -2))
         return torch.cat(parts, -1) if parts[1:] else parts[0]
@@ -110,10 +111,19 @@ class PackedStates:
             own, size = mass[..., :coded], self.code.group
             if size > 1:
                 own = pad(own, (inner.start, -inner.stop % size))
+            assert self.turn is None, "only keys are turned"
             total += self.code.weighted_sum(groups, own, self.shape[3])
             if self.mean is not None:
                 total += mass[..., :coded].sum(-1, keepdim=True) * self.mean.float()
         return total
+
+    def _products(self, query: Tensor, first: int, last: int) -> Tensor:
+        """With the encoded slots `first` to `last`."""
+        if self.turn is not None:  # each slot by its own angle
+            return query @ self._decoded(first, last).float().transpose(-1, -2)
+        groups, inner = self._groups(first, last)
+        coded = self.code.products(groups, query)[..., inner]
+        return coded if self.mean is None else coded + query @ self.mean.float().transpose(-1, -2)
 
     def _split(self, columns: slice) -> tuple[int, Tensor]:
         """(end of the encoded slots among `columns`, the native ones)."""
@@ -132,10 +142,16 @@ class PackedStates:
 
     def _decoded(self, first: int, last: int) -> Tensor:
         groups, inner = self._groups(first, last)
-        states = self.code.decode(groups, self.shape[3])
+        position = None if self.position is None else self.position[:, :, first:last]
+        return self._restored(self.code.decode(groups, self.shape[3])[:, :, inner], position)
+
+    def _restored(self, states: Tensor, position: Tensor | None) -> Tensor:
+        """Decoded `states` as they were before encoding."""
         if self.mean is not None:
             states = states + self.mean.float()
-        return states.to(self.dtype)[:, :, inner]
+        if self.turn is not None and position is not None:
+            states = self.turn(states, position)
+        return states.to(self.dtype)
 
 
 States = Tensor | PackedStates

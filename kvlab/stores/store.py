@@ -11,10 +11,14 @@ from torch import Tensor
 
 from kvlab.common.errors import UserError
 from kvlab.plugins.registry import Registry
-from kvlab.requests.budget import ADAPTIVE, AUTO, NATIVE, Budget, resolve_store
-from kvlab.stores.code import Code, half
+from kvlab.requests.budget import ADAPTIVE, AUTO, NATIVE, UNLIMITED, Budget, resolve_store
+from kvlab.stores.channels import KeptChannels, SixteenBits
+from kvlab.stores.code import Code, Learning, half
 from kvlab.stores.eight_bit import Eight, PlainFloat8
 from kvlab.stores.kivi import GROUP, PerChannel, PerToken
+from kvlab.stores.low_rank import LowRank
+from kvlab.stores.quantized_states import Turn
+from kvlab.stores.residual import Residual
 from kvlab.stores.turbo import Rotated
 
 MOST = 65_536
@@ -38,6 +42,8 @@ class Store:
     lot: int = 8  # slots packed at a time; a multiple of the code's group
     gathered: int = 0
     centred: bool = False  # keys are encoded minus the mean key of the head's first packed slots, a float16 vector
+    unrotated: bool = False  # keys are encoded as they would be at position 0
+    queries: int = 0  # last queries of the prompt whose squares a code wants to know
 
     @property
     def packs(self) -> bool:
@@ -60,12 +66,17 @@ class Store:
         total = keys.float().masked_fill(~real[..., None], 0.0).sum(2, keepdim=True)
         return half(total / real.sum(-1).clamp_min(1)[..., None, None])
 
-    def head_bytes(self, key_width: int) -> int:
-        """Bytes of a head's mean key."""
-        return torch.float16.itemsize * key_width if self.centred else 0
+    def head_bytes(self, key_width: int, value_width: int) -> int:
+        """Bytes of a head's mean key, and of what codes learn about it."""
+        learned = self.keys.head_bytes(key_width) if isinstance(self.keys, Learning) else 0
+        learned += self.values.head_bytes(value_width) if isinstance(self.values, Learning) else 0
+        return learned + (torch.float16.itemsize * key_width if self.centred else 0)
 
 
 KIVI, TURBO = "https://arxiv.org/abs/2402.02750", "https://arxiv.org/abs/2504.19874"
+SHADOW, THINK = "https://arxiv.org/abs/2410.21465", "https://arxiv.org/abs/2407.21018"
+GEAR = "https://arxiv.org/abs/2403.05527"
+QUERY_SQUARES = "query_squares"  # the head state for stores with `queries`
 WHOLE = 2**20  # channels: a slot's value has one step and one minimum
 
 
@@ -74,6 +85,12 @@ def _of_vllm(bits: int | None, value_bits: int) -> Store:
     keys: Code = PlainFloat8() if bits is None else Rotated(bits, keeps="length")
     title = f"vLLM's: {'float8' if bits is None else f'{bits}-bit'} keys, {value_bits}-bit values"
     return Store(title, keys, PerToken(value_bits, WHOLE), 0, 1, TURBO, gathered=16)
+
+
+def _of_gear(bits: int) -> Store:
+    """KIVI at `bits` with its errors in low rank."""
+    keys, values = Residual.of(PerChannel(bits)), Residual.of(PerToken(bits))
+    return Store(f"GEAR-L: KIVI, {bits} bits, and its errors in rank 4", keys, values, paper=GEAR, lot=GROUP)
 
 
 STORES: Registry[Store] = Registry(
@@ -109,13 +126,38 @@ STORES: Registry[Store] = Registry(
         "turboquant_4bit_nc": _of_vllm(4, 4),
         "turboquant_k3v4_nc": _of_vllm(3, 4),
         "turboquant_3bit_nc": _of_vllm(3, 3),
+        "gear4": _of_gear(4),
+        "gear2": _of_gear(2),
+        "low_rank": Store(
+            "16 coordinates in a basis of the prompt's keys before rotation, and of its values",
+            LowRank(16),
+            LowRank(16),
+            paper=SHADOW,
+            gathered=UNLIMITED,
+            unrotated=True,
+        ),
+        "think": Store(
+            "ThinK, half of the key channels, chosen by the prompt's last queries",
+            KeptChannels(50),
+            SixteenBits(),
+            0,
+            32,
+            THINK,
+            gathered=UNLIMITED,
+            queries=32,
+        ),
         ADAPTIVE: Store("for a budget in bytes centred3 to centred6, int8 from a third of the cache on, else native"),
         AUTO: Store("for a budget in bytes lean4, int8 from a third of the cache on, else native"),
     },
 )
 
 
-SETTINGS = {"sinks": 0, "residual": 1, "group": 2}  # with the minimum of each
+# the least and the most of each
+SETTINGS = {"sinks": (0, MOST), "residual": (1, MOST), "group": (2, MOST), "rank": (1, 64), "pruned": (1, 99)}
+OF_CODES: dict[str, tuple[type[Learning], ...]] = {
+    "rank": (LowRank, Residual),
+    "pruned": (KeptChannels,),
+}  # settings of codes of these classes
 
 
 def store_of(name: str) -> Store:
@@ -135,10 +177,15 @@ def _changed(base: str, settings: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for setting in settings:
         key, _, text = setting.partition("=")
-        if key not in SETTINGS or not text.isdigit() or not SETTINGS[key] <= int(text) <= MOST:
-            known = ", ".join(f"{one} (at least {least})" for one, least in SETTINGS.items())
+        if key not in SETTINGS or not text.isdigit() or not SETTINGS[key][0] <= int(text) <= SETTINGS[key][1]:
+            known = ", ".join(
+                f"{one} (at least {least})" if most == MOST else f"{one} ({least} to {most})"
+                for one, (least, most) in SETTINGS.items()
+            )
             raise UserError(f"{setting!r} is not a setting of a store: use {known}, as in kivi4/group=64/residual=128.")
-        if key != "group":
+        if key in OF_CODES:
+            found |= _changed_codes(base, key, setting, int(text))
+        elif key != "group":
             found[key] = int(text)
         elif isinstance(store.keys, PerChannel):
             found |= {"keys": replace(store.keys, group=int(text)), "lot": int(text)}
@@ -149,15 +196,36 @@ def _changed(base: str, settings: list[str]) -> dict[str, Any]:
     return found
 
 
+def _changed_codes(base: str, key: str, setting: str, number: int) -> dict[str, Any]:
+    """The codes of a store whose field `key` is `number`."""
+    kind, store = OF_CODES[key], STORES[base]
+    found: dict[str, Any] = {
+        side: code for side, code in (("keys", store.keys), ("values", store.values)) if isinstance(code, kind)
+    }
+    if not found:
+        others = " or ".join(name for name, one in STORES.items() if isinstance(one.keys, kind))
+        raise UserError(f"{base} has no {key}: remove {setting}, or choose {others}.")
+    return {side: replace(code, **{key: number}) for side, code in found.items()}
+
+
 def store_under(name: str, budget: Budget) -> Store:
     """Restore a store by name, with `auto` and `adaptive` resolved by the budget (`kvlab.requests.budget`)."""
     return store_of(resolve_store(name, budget))
 
 
-def keys_as_held(store: Store, keys: Tensor, order: Tensor, live: Tensor) -> Tensor:
+def keys_as_held(
+    store: Store,
+    keys: Tensor,
+    order: Tensor,
+    live: Tensor,
+    turn: Turn | None = None,
+    position: Tensor | None = None,
+    query_squares: Tensor | None = None,
+) -> Tensor:
     """`keys` (B, H, S, d) float32 after quantizing the first `live` (B, H) slots of `order` (B, H, S).
 
-    `order` is the order of the text. Slots that the store leaves native, and all others, are unchanged.
+    `order` is the order of the text. Slots that the store leaves native, and all others, are unchanged. `turn` rotates
+    keys by a `position` (B, H, S), for stores that turn them back; `query_squares` (B, H, d) as in the table.
     """
     keys, code = keys.float(), store.keys
     if code is None:
@@ -165,9 +233,15 @@ def keys_as_held(store: Store, keys: Tensor, order: Tensor, live: Tensor) -> Ten
     place, there = store.coded(live, int(live.max()))
     index = order.gather(2, place)[..., None].expand(*place.shape, keys.shape[-1])
     own = keys.gather(2, index)
+    at = position.gather(2, order.gather(2, place)) if position is not None else None
+    turned = own if at is None or turn is None or not store.unrotated else turn(own, -at)
     mean = store.mean_key(own, there)
-    encoded = own if mean is None else own - mean
+    encoded = turned if mean is None else turned - mean
+    if isinstance(code, Learning):
+        code = code.that_learned(encoded, there, query_squares)
     error = code.decode(code.encode(encoded, there), keys.shape[-1]) - encoded
+    if turned is not own and turn is not None and at is not None:
+        error = turn(error, at)
     return keys.scatter_add(2, index, torch.where(there[..., None], error, 0.0))
 
 

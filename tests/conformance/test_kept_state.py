@@ -133,7 +133,7 @@ HELD = {
     "Bucket": "evicted_votes first_decision guard_activations quota started table",
     "Quota": "largest per_row slots smallest",
     "SlotTable": TABLE,
-    "PackedTable": f"{TABLE} changed coded first_native mean_key native restless room used",
+    "PackedTable": f"{TABLE} changed coded first_native learned mean_key native restless room rotary used",
     "Slots": "extra keys log_mass position score valid values votes",
     "RotaryOfPasses": "_mixed _newest",
     "Rotary": "interleaved inverse_frequencies scaling",

@@ -57,6 +57,8 @@ SHORT: dict[str, dict[str, Any]] = {
     "kvcompose": {"sinks": 1, "piece": 16},
     "headkv": {"profile": "even", "window": 3, "kernel": 3, "buffer": 2},
     "nacl": {"window": 3, "drawn": 0.4},
+    "finch": {"window": 3},
+    "scissorhands": {"window": 6, "recent": 2, "buffer": 2},
     "raas": {"threshold": 0.05, "window": 4},
     "lazyeviction": {"threshold": 0.05, "window": 4, "buffer": 2, "recent": 2},
 }

@@ -35,6 +35,22 @@ their sources: `kvlab methods NAME`.
 FOOTER = """
 `compose` combines parts of the others:
 `kvlab compare --sample dialogue --score snapkv --allocate adakv --settle zsmerge`.
+Methods that change how slots are held (KIVI, TurboQuant, ThinK, GEAR, low rank) are [stores](stores.md), for use with
+every other method.
+
+Not here, with the reason:
+
+| method | why |
+|---|---|
+| Fast KVzip (2601.17668) | its gate with sink keys and its training are not written; `kvzap` learns the same scores |
+| KVgrad (OpenReview cg1wTCJjjk) | needs a gradient through all layers; second passes run without gradients |
+| LU-KV (2602.08585) | its curves of what a score loses in later text; `--allocate profile` splits by KVzip's cuts |
+| MiniCache (2405.14366) | two layers would share directions; a table of slots, and its bytes, belong to one layer |
+| EpiKV (2606.26472) | not written; needs the change of the hidden state at each generated token |
+| ThinKV (2510.01290) | bits by type of thought need several stores in one table |
+| RestoreKV (2608.01247) | a trained LoRA pass writes its restore tokens; there are no such weights for kvlab's models |
+| KVQuant (2401.18079) | its levels are calibrated per model; keys before rotation are in the store `low_rank` |
+
 `exactmerge` and `exactmerge2` are kvlab's own ([measurements](../kvlab/methods/merging/exactmerge2.md)).
 """
 

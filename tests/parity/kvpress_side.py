@@ -14,10 +14,17 @@ from kvpress import (
     CompactorPress,
     CURPress,
     EntropyGatedChunkKVPress,
+    FinchPress,
+    KeyDiffPress,
+    KnormPress,
+    LagKVPress,
     ObservedAttentionPress,
     PyramidKVPress,
+    SimLayerKVPress,
     SnapKVPress,
     StreamingLLMPress,
+    ThinKPress,
+    TOVAPress,
 )
 from transformers import AutoModelForCausalLM, DynamicCache
 
@@ -39,8 +46,31 @@ def main() -> None:
             EntropyGatedChunkKVPress(SnapKVPress(ratio, window_size=int(window), kernel_size=1)),
             "sdpa",
         ),
+        "finch": (finch(ratio, int(window)), "sdpa"),
+        "tova": (TOVAPress(ratio), "sdpa"),
+        "lagkv": (LagKVPress(ratio, n_sink=4, lag_size=32), "sdpa"),
+        "keydiff": (KeyDiffPress(ratio), "sdpa"),
+        "key-norm": (KnormPress(ratio), "sdpa"),
+        "simlayerkv": (SimLayerKVPress(lazy_threshold=0.5, n_recent=65), "sdpa"),
     }
-    json.dump({name: kept(folder, ids, *chosen) for name, chosen in presses.items()}, sys.stdout)
+    found = {name: kept(folder, ids, *chosen) for name, chosen in presses.items()}
+    json.dump(found | {"think": channels(folder, ids, 0.4)}, sys.stdout)
+
+
+def finch(ratio: float, window: int) -> FinchPress:
+    """With a window of a known length, so that no delimiter has to be found; keys stay where they are."""
+    press = FinchPress(ratio, rerotate_keys=False)
+    press.window_size, press.delimiter_token_id = window, -1
+    return press
+
+
+def channels(folder: str, ids: torch.Tensor, ratio: float) -> list[list[list[int]]]:
+    """Channels that ThinK leaves of the keys, by layer and KV head."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa").eval()
+    cache = DynamicCache()
+    with torch.no_grad(), ThinKPress(ratio, window_size=32)(model):
+        model(ids, past_key_values=cache)
+    return [[(head != 0).any(0).nonzero()[:, 0].tolist() for head in layer.keys[0]] for layer in cache.layers]
 
 
 def kept(folder: str, ids: torch.Tensor, press: object, attention: str) -> list[list[list[int]]]:

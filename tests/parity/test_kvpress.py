@@ -16,6 +16,7 @@ import torch
 
 from kvlab.cache import make_cache
 from kvlab.common.assets import asset_path
+from kvlab.methods import make_method
 from kvlab.models.load import load_model
 
 PYTHON = os.environ.get("KVLAB_KVPRESS_PYTHON", "")
@@ -143,6 +144,11 @@ def test_observed_attention(prompt: torch.Tensor, theirs: dict) -> None:
             0.9,
             "kvpress gives the window's tokens the highest score in chunks",
         ),
+        ("finch", {"window": WINDOW}, 0.995, "kvpress weighs a query by the tokens before it, kvlab counts it too"),
+        ("tova", {}, 0.995, "same definition"),
+        ("lagkv", {"lag": 32}, 0.97, "same definition; ranks in equal parts tie"),
+        ("keydiff", {}, 0.98, "kvlab always keeps the newest token"),
+        ("key-norm", {}, 0.98, "kvlab always keeps the newest token"),
     ],
 )
 def test_scores_of_keys_and_values(
@@ -151,3 +157,24 @@ def test_scores_of_keys_and_values(
     agreement = overlap(ours(prompt, method, int(TOKENS * KEEP), **options), theirs[method])
     report(method, agreement, note)
     assert agreement > least
+
+
+def test_simlayerkv(prompt: torch.Tensor, theirs: dict) -> None:
+    """At a threshold that some of the layers exceed; kvpress leaves out what the newest query gives to itself."""
+    mine = ours(prompt, "simlayerkv", 1, threshold=0.5, recent=64)
+    lazy = [[len(layer[0]) < TOKENS for layer in side] for side in (mine, theirs["simlayerkv"])]
+    report("simlayerkv", overlap(mine, theirs["simlayerkv"]), f"lazy layers {lazy[0]} here, {lazy[1]} there")
+    for own, other, both in zip(mine, theirs["simlayerkv"], zip(*lazy, strict=True), strict=True):
+        assert own == other if both[0] == both[1] else both[0], "more attention counts here, so more layers are lazy"
+    assert any(lazy[1]) and not all(lazy[0])
+
+
+def test_think(prompt: torch.Tensor, theirs: dict) -> None:
+    lab = load_model("mini")
+    cache = make_cache(lab, make_method("packed", store="think/pruned=40"), 1.0)
+    with torch.inference_mode():
+        lab.model(prompt, past_key_values=cache)
+    mine = [layer.tables[0].learned["keys"]["channels"][0].tolist() for layer in cache.compressed_layers()]
+    agreement = overlap(mine, theirs["think"])
+    report("think", agreement, "of the channels; kvpress prunes the newest 32 keys too, and chooses with them")
+    assert agreement > 0.9

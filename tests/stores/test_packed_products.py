@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from kvlab.methods.core.rotary import Rotary
 from kvlab.stores import STORES, turbo
 from kvlab.stores.bit_packing import packed
 from kvlab.stores.quantized_states import PackedStates
 from kvlab.stores.unpack_kernel import unpack_kernel
-from tests.stores.test_stores import PACKING, draw
+from tests.stores.test_stores import PACKING, draw, learned
 
 ROOM, NATIVE, WIDTH = 64, 5, 40
 
@@ -21,16 +24,19 @@ def test_products_and_sums_are_those_of_the_decoded_slots(name: str, columns: sl
     store = STORES[name]
     assert store.keys is not None
     mean = draw(2, 2, 1, WIDTH) if store.centred else None
-    coded = store.keys.encode(draw(2, 2, ROOM, WIDTH), torch.ones(2, 2, ROOM, dtype=torch.bool))
-    states = PackedStates(store.keys, coded, draw(2, 2, NATIVE, WIDTH), ROOM, mean)
+    keys, real = draw(2, 2, ROOM, WIDTH), torch.ones(2, 2, ROOM, dtype=torch.bool)
+    code, angle = learned(store.keys, keys, real), torch.arange(ROOM).expand(2, 2, -1)
+    turn = (Rotary(torch.logspace(0, -3, WIDTH // 2)).turn, angle) if store.unrotated else ()
+    states = PackedStates(code, code.encode(keys, real), draw(2, 2, NATIVE, WIDTH), ROOM, mean, *turn)
     query, mass = draw(2, 2, 3, WIDTH), draw(2, 2, 3, columns.stop - columns.start).abs()
-    products, total = states.products(query, columns), states.weighted_sum(mass, columns)
-    whole, expected = states.whole(), torch.zeros(2, 2, 3, WIDTH)
+    products, whole = states.products(query, columns), states.whole()
+    values = replace(states, turn=None)  # they are never turned
+    total, decoded, expected = values.weighted_sum(mass, columns), values.whole(), torch.zeros(2, 2, 3, WIDTH)
     for place, slot in enumerate(range(columns.start, columns.stop)):
         for row in range(3):
             dot = (query[:, :, row] * whole[:, :, slot]).sum(-1)
             torch.testing.assert_close(products[:, :, row, place], dot, rtol=1e-4, atol=1e-4)
-            expected[:, :, row] += mass[:, :, row, place, None] * whole[:, :, slot]
+            expected[:, :, row] += mass[:, :, row, place, None] * decoded[:, :, slot]
     torch.testing.assert_close(total, expected, rtol=1e-4, atol=1e-4)
 
 

@@ -20,7 +20,7 @@ from kvlab.methods.core.slot_columns import FREE, Columns
 from kvlab.models.load import prepare
 from kvlab.requests.compare import MethodChoice
 from kvlab.stores import STORES, Store, quantized_states, store_of
-from kvlab.stores.code import Decoding
+from kvlab.stores.code import Code, Decoding, Learning
 from kvlab.stores.kivi import PerToken
 from kvlab.stores.store import keys_as_held
 from tests.conformance.variants import SHORT
@@ -38,6 +38,11 @@ def lab_model() -> PreTrainedModel:
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def learned(code: Code, states: Tensor, real: Tensor) -> Code:
+    """A code that knows its slots, if it wants to."""
+    return code.that_learned(states, real, None) if isinstance(code, Learning) else code  # type: ignore[return-value]
 
 
 # codes
@@ -122,7 +127,9 @@ def test_bytes_are_what_the_tensors_take(method: str, store: str) -> None:
             assert isinstance(table, PackedTable) and table.used
             tensors = [*table.slots.own().values(), *table.native.values(), *table.head_state.values()]
             tensors += [tensor for coded in table.coded.values() for tensor in coded.values()]
-            mean = 0 if table.mean_key is None else 2 * table.mean_key.shape[-1]
+            own_of_heads = [tensor for own in table.learned.values() for tensor in own.values()]
+            own_of_heads += [] if table.mean_key is None else [table.mean_key]
+            mean = sum(2 * tensor[0, 0].numel() for tensor in own_of_heads)  # 16 bits each
             allocated += sum(tensor.untyped_storage().nbytes() for tensor in tensors)
             valid, room = table.valid(), table.room
             allocated += mean * valid.shape[0] * valid.shape[1]
@@ -189,7 +196,7 @@ def test_the_first_slots_and_the_newest_stay_exact() -> None:
             assert error[4:-60].min() > 0
 
 
-@pytest.mark.parametrize("name", ["turbo3", "kivi4", "centred5", "exact-groups"])
+@pytest.mark.parametrize("name", ["turbo3", "kivi4", "centred5", "exact-groups", "low_rank", "think"])
 def test_what_a_store_will_give_back_is_known_before(name: str) -> None:
     """`keys_as_held` of an unpacked table: what it gives back once what stays is packed, heads of any length."""
     store = replace(STORES[name], sinks=2, residual=3)

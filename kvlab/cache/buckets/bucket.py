@@ -204,5 +204,5 @@ def sizes_of(settings: LayerSettings, table: SlotTable, heads: int) -> Sizes:
     native, groups = native_slots(store, settings.pipeline, settings.compress_every)
     slot -= settings.pipeline.columns.lighter
     packed = slot - token + own + shared / store.lot
-    beside += groups * shared + store.head_bytes(keys.shape[-1])
+    beside += groups * shared + store.head_bytes(keys.shape[-1], values.shape[-1])
     return Sizes(token, slot, packed, native, beside, heads)

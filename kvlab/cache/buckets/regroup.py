@@ -15,12 +15,15 @@ from kvlab.cache.table.head_index import Streams
 from kvlab.cache.table.packed_table import PackedTable
 from kvlab.cache.table.slot_table import SlotTable
 from kvlab.common.limits import GROWTH, room_to_grow
+from kvlab.methods.core.rotary import Rotary
 
 # Together with growth space: at most 1.05 bytes allocated per live byte, apart from one block per head.
 MOST_PADDING = 1.05 / (1 + 1 / GROWTH)
 
 
-def settled(streams: Streams, buckets: list[Bucket], settings: LayerSettings) -> tuple[Streams, list[Bucket]]:
+def settled(
+    streams: Streams, buckets: list[Bucket], settings: LayerSettings, rotary: Rotary | None
+) -> tuple[Streams, list[Bucket]]:
     """Move valid slots into compact tables with space to grow; reads lengths on the host.
 
     A single bucket is split into the fewest buckets whose padding stays within `MOST_PADDING`; later the buckets stay
@@ -30,12 +33,12 @@ def settled(streams: Streams, buckets: list[Bucket], settings: LayerSettings) ->
     if streams.whole:
         split = _split(streams, buckets[0], lengths[0], settings)
         if not split.whole:
-            return split, _parts(split, buckets[0], lengths[0], settings)
+            return split, _parts(split, buckets[0], lengths[0], settings, rotary)
     for bucket, own in zip(buckets, lengths, strict=True):
         flat = [length for stream in own for length in stream]
         most = None if bucket.quota is None else bucket.quota.largest
         packed = bucket.table.packed(order_by_position(bucket.table.slots), _room(settings, most, max(flat)), flat)
-        bucket.table, bucket.index = _stored(packed, settings), None
+        bucket.table, bucket.index = _stored(packed, settings, rotary), None
     return streams, buckets
 
 
@@ -58,7 +61,9 @@ def _split(streams: Streams, bucket: Bucket, lengths: list[list[int]], settings:
     return Streams(streams.batch, streams.heads, width, groups, bucket.evicted_votes.device)
 
 
-def _parts(split: Streams, bucket: Bucket, lengths: list[list[int]], settings: LayerSettings) -> list[Bucket]:
+def _parts(
+    split: Streams, bucket: Bucket, lengths: list[list[int]], settings: LayerSettings, rotary: Rotary | None
+) -> list[Bucket]:
     assert bucket.quota is not None
     order, parts = order_by_position(bucket.table.slots), []
     flat = [length for stream in lengths for length in stream]
@@ -67,13 +72,15 @@ def _parts(split: Streams, bucket: Bucket, lengths: list[list[int]], settings: L
         heads = [member * split.width + head for member in members for head in range(split.width)]
         own, most = [flat[head] for head in heads], max(budgets[head] for head in heads)
         table = bucket.table.packed(order, _room(settings, most, max(own)), own, members, split.width)
-        parts.append(bucket.part(_stored(table, settings), partial(_of, split, number)))
+        part = bucket.part(table, partial(_of, split, number))
+        part.table = _stored(table, settings, rotary)  # from the head state of these streams
+        parts.append(part)
     return parts
 
 
-def _stored(table: SlotTable, settings: LayerSettings) -> SlotTable:
+def _stored(table: SlotTable, settings: LayerSettings, rotary: Rotary | None) -> SlotTable:
     """Convert to the storage format."""
-    return PackedTable(table, settings.store) if settings.store.packs else table
+    return PackedTable(table, settings.store, rotary) if settings.store.packs else table
 
 
 def _of(split: Streams, number: int, tensor: Tensor) -> Tensor:

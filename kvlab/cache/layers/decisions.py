@@ -27,6 +27,8 @@ from kvlab.cache.settings import Counter, LayerSettings, PendingLayer
 from kvlab.cache.token_pruning import TokenPruning
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import Slots, View
+from kvlab.stores.code import query_squares
+from kvlab.stores.store import QUERY_SQUARES
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,7 @@ def conclude(
     if moment.is_prompt:
         assert layer.quota is not None
         layer.prompt_settled = True
+        _note_query_squares(layer, seen[0])
         layer.quota.allocate_heads(settings, _views(layer, seen, moment, _rated(layer, visible))[0])
     due = [bucket.is_over and not whole for bucket, whole in zip_longest(layer.buckets, compressed)]
     over = moment.due and any(due)
@@ -157,7 +160,7 @@ def conclude(
         with settings.clock(moment.phase, layer.device):
             _compress(layer, _views(layer, seen, moment, _rated(layer, visible)), due, reported, moment)
     elif moment.is_prompt and (settings.store.packs or (_frees(settings) and not layer.buckets[0].table.is_dense)):
-        layer.streams, layer.buckets = settled(layer.streams, layer.buckets, settings)  # frees padding
+        layer.streams, layer.buckets = settled(layer.streams, layer.buckets, settings, seen[0].rotary)  # frees padding
     elif completes_prompt:
         layer.buckets[0].table.detach()
     if not moment.is_decode_step:
@@ -165,6 +168,14 @@ def conclude(
             table.pack_gathered()
     if moment.due:
         layer.waiting = 0
+
+
+def _note_query_squares(layer: LayerState, seen: PassSeen) -> None:
+    """Keep what the store wants to know of the prompt's last queries."""
+    if rows := layer.settings.store.queries:
+        heads = seen.key.shape[1]
+        squares = query_squares(seen.query, seen.row_valid, heads, rows)
+        layer.buckets[0].table.store_head_state({QUERY_SQUARES: squares})
 
 
 def _frees(settings: LayerSettings) -> bool:
@@ -258,7 +269,7 @@ def _compress(
             bucket.adopt(decision.after, lengths, _grown(layer, bucket, lengths, moment))
     if not moment.is_decode_step:
         old_bytes = layer.table_bytes()
-        layer.streams, layer.buckets = settled(streams, layer.buckets, settings)
+        layer.streams, layer.buckets = settled(streams, layer.buckets, settings, views[0].seen.rotary)
         layer.note_peak(old_bytes)
 
 

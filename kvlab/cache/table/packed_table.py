@@ -20,8 +20,9 @@ from kvlab.methods.core.rotary import Rotary
 from kvlab.methods.core.slot_columns import FREE, is_valid, key_lengths
 from kvlab.methods.core.view import KEY_LENGTH, Slots
 from kvlab.stores import Store
-from kvlab.stores.code import Code
+from kvlab.stores.code import Code, Learning
 from kvlab.stores.quantized_states import PackedStates, whole
+from kvlab.stores.store import QUERY_SQUARES
 
 
 class PackedTable(SlotTable):
@@ -32,8 +33,11 @@ class PackedTable(SlotTable):
     encoded part. `slots` has the metadata of both parts and states of width 0.
     """
 
-    def __init__(self, native: SlotTable, store: Store) -> None:
-        """Encode `native`, whose valid slots come first in every head, ordered by position."""
+    def __init__(self, native: SlotTable, store: Store, rotary: Rotary | None = None) -> None:
+        """Encode `native`, whose valid slots come first in every head, ordered by position.
+
+        `rotary` is needed by stores that turn keys back; None: the model has no rotation.
+        """
         own, live, longest = native.slots, native.live()[..., None], native.width
         codes = {"keys": store.keys, "values": store.values}
         self.scheme, self.codes = store, {side: code for side, code in codes.items() if code is not None}
@@ -49,8 +53,17 @@ class PackedTable(SlotTable):
         moved.position.masked_fill_(~real, FREE)
         states, real = {"keys": moved.keys, "values": moved.values}, is_valid(moved.position[:, :, : self.room])
         self.native = {side: part[:, :, self.room :] for side, part in states.items()}
-        self.mean_key = store.mean_key(moved.keys[:, :, : self.room], real)
-        self.coded = {side: self._encoded(side, states[side][:, :, : self.room], real) for side in self.codes}
+        self.rotary = rotary if store.unrotated else None
+        place = moved.position[:, :, : self.room]
+        coded_states = {side: part[:, :, : self.room] for side, part in states.items()}
+        self.mean_key = store.mean_key(coded_states["keys"], real)
+        squares = native.head_state.get(QUERY_SQUARES)
+        self.learned = {
+            side: code.learn(self._prepared(side, coded_states[side], place), real, squares)
+            for side, code in self.codes.items()
+            if isinstance(code, Learning)
+        }
+        self.coded = {side: self._encoded(side, coded_states[side], real, place) for side in self.codes}
         self.first_native = sinks
         without_states = replace(moved, keys=moved.keys[..., :0].clone(), values=moved.values[..., :0].clone())
         super().__init__(without_states, native.columns)
@@ -95,12 +108,24 @@ class PackedTable(SlotTable):
 
     def _packed_states(self, side: str, count: int) -> PackedStates:
         native = self.native[side][:, :, : count - self.room]
-        return PackedStates(self.codes[side], self.coded[side], native, self.room, self._mean(side))
+        turned = self.rotary is not None and side == "keys"
+        turn, place = (self.rotary.turn, self.slots.position[:, :, : self.room]) if turned else (None, None)  # type: ignore[union-attr]
+        return PackedStates(self._code(side), self.coded[side], native, self.room, self._mean(side), turn, place)
 
-    def _encoded(self, side: str, states: Tensor, real: Tensor) -> dict[str, Tensor]:
-        """Codes of native `states` (B, H, S, d), where `real` (B, H, S)."""
+    def _code(self, side: str) -> Code:
+        """The store's code with what was learned for this table."""
+        return replace(self.codes[side], **self.learned[side]) if side in self.learned else self.codes[side]  # type: ignore[type-var]
+
+    def _encoded(self, side: str, states: Tensor, real: Tensor, position: Tensor) -> dict[str, Tensor]:
+        """Codes of native `states` (B, H, S, d), where `real` (B, H, S), at `position` (B, H, S)."""
+        return self._code(side).encode(self._prepared(side, states, position), real)
+
+    def _prepared(self, side: str, states: Tensor, position: Tensor) -> Tensor:
+        """What is encoded of `states`: keys turned back to position 0, minus their mean, if the store asks for it."""
+        if side == "keys" and self.rotary is not None:
+            states = self.rotary.turn(states, -position)
         mean = self._mean(side)
-        return self.codes[side].encode(states if mean is None else states.float() - mean.float(), real)
+        return states if mean is None else states.float() - mean.float()
 
     def _mean(self, side: str) -> Tensor | None:
         return self.mean_key if side == "keys" else None
@@ -111,7 +136,7 @@ class PackedTable(SlotTable):
         """Write one token per head after the native slots, encoding full groups first."""
         keys, values, position = token.of_table(bucket)
         self.left_bytes, self.ends_with_newest = 0, True
-        if self.width - self.room >= self._stays + self.scheme.lot:
+        if self.width - self.room >= min(self._stays, self.occupied) + self.scheme.lot:
             self.pack_gathered()
         self._make_room(1, self.scheme.lot)
         place = torch.full((*keys.shape[:2], 1), self.width, dtype=torch.int64, device=keys.device)
@@ -194,10 +219,12 @@ class PackedTable(SlotTable):
             self._grow(max(count, self.used // GROWTH // group * group))
             start = self.room + self.first_native
         first, last = start - self.room, self.width - self.room
-        real = is_valid(self.slots.position[:, :, start : start + count])
+        place = self.slots.position[:, :, start : start + count]
+        real = is_valid(place)
         for side, code in self.codes.items():
             native = self.native[side]
-            _write(self.coded[side], code, self._encoded(side, native[:, :, first : first + count], real), self.used)
+            coded = self._encoded(side, native[:, :, first : first + count], real, place)
+            _write(self.coded[side], code, coded, self.used)
             native[:, :, first : last - count] = native[:, :, first + count : last].clone()
         for column in self.slots.own().values():
             column[:, :, self.used : self.used + count] = column[:, :, start : start + count]
@@ -263,7 +290,7 @@ class PackedTable(SlotTable):
         index = made.index
         for side, code in self.codes.items():
             stored = self.coded[side]
-            _write(stored, code, made.coded(code, stored, self.native[side].shape[3]), 0)
+            _write(stored, code, made.coded(self._code(side), stored, self.native[side].shape[3]), 0)
         for column in self.slots.own().values():
             column[:, :, : index.shape[2]] = at(column, index)
             column[:, :, index.shape[2] : self.room] = 0
@@ -292,6 +319,7 @@ class PackedTable(SlotTable):
         self.native = {side: change(tensor) for side, tensor in self.native.items()}
         self.coded = {side: {name: change(t) for name, t in stored.items()} for side, stored in self.coded.items()}
         self.mean_key = None if self.mean_key is None else change(self.mean_key)
+        self.learned = {side: {name: change(t) for name, t in own.items()} for side, own in self.learned.items()}
 
     def detach(self) -> None:
         """Nothing to do: the table owns its memory."""
@@ -303,12 +331,12 @@ class PackedTable(SlotTable):
         return super().table_bytes() + sum(self.part_bytes().values())
 
     def part_bytes(self) -> dict[str, int]:
-        """Bytes of `codes`, their `scales` with the mean key, and `native` keys and values."""
+        """Bytes of `codes`, their `scales` with what belongs to a head, and `native` keys and values."""
         coded = [(name in code.scales, tensor.nbytes) for side, code in self.codes.items()
                  for name, tensor in self.coded[side].items()]  # fmt: skip
         return {
             "codes": sum(size for is_scale, size in coded if not is_scale),
-            "scales": sum(size for is_scale, size in coded if is_scale) + self._mean_bytes(),
+            "scales": sum(size for is_scale, size in coded if is_scale) + sum(t.nbytes for t in self._of_heads()),
             "native": sum(tensor.nbytes for tensor in self.native.values()),
         }
 
@@ -319,15 +347,17 @@ class PackedTable(SlotTable):
     def _native_bytes(self) -> int:
         return sum(tensor.shape[-1] * tensor.element_size() for tensor in self.native.values())
 
-    def _mean_bytes(self) -> int:
-        return 0 if self.mean_key is None else self.mean_key.nbytes
+    def _of_heads(self) -> list[Tensor]:
+        """What belongs to a head's encoded slots together (B, H, ...): the mean key, and what codes learned."""
+        learned = [tensor for own in self.learned.values() for tensor in own.values()]
+        return learned if self.mean_key is None else [self.mean_key, *learned]
 
     def saved_bytes(self) -> Tensor:
         """Bytes (N, W) by which the valid slots are smaller than native ones."""
         valid = self.valid()[:, :, : self.room]
         saved = valid.sum(-1) * self._native_bytes()
-        if self.mean_key is not None:
-            saved = saved - valid.any(-1) * self.mean_key[0, 0].nbytes
+        for tensor in self._of_heads():
+            saved = saved - valid.any(-1) * tensor[0, 0].nbytes
         for side, code in self.codes.items():
             for name, tensor in self.coded[side].items():
                 alike = code.group if name in code.shared else 1

@@ -21,6 +21,8 @@ def native_slots(store: Store, pipeline: Pipeline, compress_every: int = 1) -> t
     if settle.changes_many:
         return UNLIMITED, 3
     changed = 0 if settle.still else compress_every - 1 + max(pipeline.buffer, 1)
+    if store.gathered >= UNLIMITED:  # generated tokens are never packed
+        return UNLIMITED, 3
     return store.sinks + max(store.residual, store.gathered, 2 * changed) + store.lot + 1 + changed, 3
 
 
@@ -33,5 +35,5 @@ def packed_sizes(store: Store, pipeline: Pipeline) -> dict[str, JsonValue] | Non
     number = (twice - own) / 64
     return {
         "native": native, "lot": store.lot, "lots": lots, "slot_bytes": own - 64 * number, "number_bytes": number,
-        "lot_bytes": shared / 64, "head_bytes": store.head_bytes(64) / 64, "lighter": pipeline.columns.lighter,
+        "lot_bytes": shared / 64, "head_bytes": store.head_bytes(64, 64) / 64, "lighter": pipeline.columns.lighter,
     }  # fmt: skip

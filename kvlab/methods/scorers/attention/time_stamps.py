@@ -60,7 +60,7 @@ class TimeStamps:
         """`score` (B, H, S) float32, stamps and gaps after this pass."""
         rows = min(self.window, seen.num_new) if first else seen.num_new
         newest = slots.position.masked_fill(~slots.valid, -1).amax((1, 2))  # (B,)
-        mass = seen.last_mass()[:, :, None] if rows == 1 else _mass(slots, seen, rows)  # (B, H, r, S)
+        mass = seen.last_mass()[:, :, None] if rows == 1 else group_mass(slots, seen, rows)  # (B, H, r, S)
         age = torch.arange(rows - 1, -1, -1, device=newest.device)
         time = (newest[:, None] - age)[:, None, :, None]  # (B, 1, r, 1)
         known = slots.extra[STAMP]
@@ -88,7 +88,7 @@ class TimeStamps:
         return torch.where(changed.get(OF_PROMPT, slots.extra[OF_PROMPT]), 1 + newness, score)
 
 
-def _mass(slots: Slots, seen: Seen, rows: int) -> Tensor:
+def group_mass(slots: Slots, seen: Seen, rows: int) -> Tensor:
     """Attention (B, H, r, S) of the last `rows` queries, mean over the group; 0 for rows of padding."""
     logits = seen.last_logits(rows) + slots.log_mass_of_heads()[:, :, :, None]
     return (logits - log_total(logits, seen.sinks)).exp().nan_to_num(0.0).mean(2)

@@ -15,7 +15,7 @@ from kvlab.methods.core.view import View
 from kvlab.methods.settlers.edges import at, first_of
 from kvlab.methods.settlers.refitting.global_ridge import top_share
 from kvlab.methods.settlers.residuals.observed_queries import Observed
-from kvlab.stores.store import keys_as_held
+from kvlab.stores.store import QUERY_SQUARES, keys_as_held
 
 FALLBACK = 32  # last queries of the prompt used without other references
 TINY = 1e-12
@@ -140,7 +140,9 @@ def observe_held(view: View, keep: Tensor, references: int, window: int, window_
     if not view.store.packs:
         return observed
     kept = view.slots.with_columns(valid=keep)
-    keys = keys_as_held(view.store, kept.keys, kept.in_text(), kept.live())
+    rotary, squares = view.seen.rotary, view.head_state.get(QUERY_SQUARES)
+    turn = None if rotary is None else rotary.turn
+    keys = keys_as_held(view.store, kept.keys, kept.in_text(), kept.live(), turn, kept.position, squares)
     held = replace(view, slots=view.slots.with_columns(keys=keys), seen=view.seen.of_keys(keys))
     return observed.through(observe(held, references, window, window_weight))
 

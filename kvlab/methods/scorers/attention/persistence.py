@@ -1,0 +1,56 @@
+"""How often a slot got less than its share of attention lately (Scissorhands)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from kvlab.methods.core.contract import Capabilities
+from kvlab.methods.core.view import Seen, Slots
+from kvlab.methods.scorers.attention.time_stamps import group_mass
+
+
+@dataclass(frozen=True)
+class Persistence:
+    """Score = -(number of the last `window` queries whose attention to the slot was below 1 / slots they saw).
+
+    The attention is the mean over the group. Only queries that saw the slot count. Of equal scores the older goes
+    first.
+    """
+
+    window: int = 400
+    every_step: bool = False
+    needs_hidden_states: bool = False
+    state: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(prompt_rows=self.prompt_rows, recalls=self.window, recall=self.recall, reads_logits=True)
+
+    def prompt_rows(self, tokens: int) -> int:
+        return self.window
+
+    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32 on the first prefill; later tokens keep score 0."""
+        if not first:
+            return {}
+        rows = min(self.window, seen.num_new)
+        newest = slots.position.masked_fill(~slots.valid, -1).amax((1, 2))  # (B,)
+        time = newest[:, None] - torch.arange(rows - 1, -1, -1, device=newest.device)
+        return {"score": _score(slots, group_mass(slots, seen, rows), time)}
+
+    def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32 from the newest queries."""
+        mass = seen.recalled_mass(slots.position, self.window).mean(2)
+        return {"score": _score(slots, mass, seen.recalled_queries(self.window)[1])}
+
+
+def _score(slots: Slots, mass: Tensor, time: Tensor) -> Tensor:
+    """Scores (B, H, S) from the attention `mass` (B, H, r, S) of queries at `time` (B, r)."""
+    saw = slots.valid[:, :, None] & (slots.position[:, :, None] <= time[:, None, :, None])
+    share = 1 / saw.sum(-1, keepdim=True).clamp_min(1)
+    newness = (slots.position + 1) / (time.amax(-1)[:, None, None] + 2)  # below 1
+    return newness - ((mass < share) & saw).sum(2)
