@@ -98,13 +98,16 @@ MAY_IMPORT = {
     "sweep": {"engine", "evaluate", "models"},
     "tasks": {"models"},
     "trace": {"model_info"},
+    # vLLM itself is imported where it is installed, by `backend`, `worker` and the start of an engine.
+    "vllm": {"attention", "cache", "methods", "models", "prefix", "serving", "tasks"},
 }
 SHARED = {"common", "requests", "plugins", "server"}  # what a request is, and what no room can do without
 ROOT_MODULES = {"__init__.py", "__main__.py", "extend.py"}  # `kvlab.extend`: the one import of plug-ins
 
 
-# setuptools builds the package; pydantic brings its core; weights in 4 and 8 bit take what a person has installed.
-UNDECLARED = {"setuptools", "pydantic_core", "bitsandbytes", "torchao"}
+# setuptools builds the package; pydantic brings its core; weights in 4 and 8 bit take what a person has installed;
+# vLLM has an environment of its own (`make vllm`).
+UNDECLARED = {"setuptools", "pydantic_core", "bitsandbytes", "torchao", "vllm"}
 
 
 @cache
