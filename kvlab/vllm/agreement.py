@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from kvlab.cache import make_cache
 from kvlab.cache.cache_copy import copy_cache
@@ -84,9 +85,9 @@ class Trial:
         cache = make_cache(self.loaded, self.choice.method, self.choice.budget)
         return run_alone(self.loaded, cache, ids, tokens, rows)
 
-    def session(self, **changed: bool) -> Session:
+    def session(self, **changed: Any) -> Session:
         """A session with this method, and settings of the backend that differ."""
-        return Session(self.loaded, replace(self.choice, **changed))
+        return Session(self.loaded, replace(self.choice, **changed), keep_finished=True)
 
     def compared(self, situation: str, made: Sequence[Generated], own: Sequence[OwnRun] | None = None) -> Agreement:
         """Compare what vLLM generated with kvlab's own runs."""
@@ -185,7 +186,7 @@ def handed_prefix(trial: Trial, engine: Engine, name: str) -> Agreement:
         method = trial.choice.method
         given = method.model_dump(mode="json")
         prefix = Prefix.make(trial.loaded, prompt.text, method.name, trial.choice.budget, chat="no", **given)
-        session = Session(trial.loaded, replace(trial.choice, prefix=prefix))
+        session = trial.session(prefix=prefix)
         made += engine.generate([prompt.ids], [prompt.tokens], session)
         own.append(run_alone(trial.loaded, copy_cache(prefix.cache), prompt.question, prompt.tokens))
     return trial.compared(name, made, own)

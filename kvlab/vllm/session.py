@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -72,10 +72,14 @@ class Span:
 
 @dataclass
 class Session:
-    """All requests of an engine under one choice; the model decides nothing here but reads prompts a second time."""
+    """All requests of an engine under one choice; `loaded` has the engine's weights and reads prompts a second time.
+
+    keep_finished: keep the caches of finished requests in `finished`, to look at them.
+    """
 
     loaded: LoadedModel
     choice: Choice
+    keep_finished: bool = False
     requests: dict[str, Request] = field(default_factory=dict)
     finished: dict[str, Request] = field(default_factory=dict)
     _runner: Any = None
@@ -89,8 +93,9 @@ class Session:
         """Note what the scheduler says of finished and resumed requests."""
         self._runner, self._spans = runner, None
         for name in scheduled.finished_req_ids:
-            if name in self.requests:
-                self.finished[name] = self.requests.pop(name)
+            request = self.requests.pop(name, None)
+            if request is not None and self.keep_finished:
+                self.finished[name] = request
         for name in scheduled.scheduled_cached_reqs.resumed_req_ids:
             self._resume(self.requests[name])
 
@@ -216,8 +221,3 @@ def use_session(session: Session | None) -> None:
     """Let `session` hold the slots of all requests that come from now on."""
     global _session
     _session = session
-
-
-def without_queries(choice: Choice) -> Choice:
-    """The choice with what an engine keeps: keys and values."""
-    return replace(choice, keep_queries=False)
