@@ -185,7 +185,7 @@ class Session:
         request.preemptions += 1
         if request.cache is None or self.choice.hold_preempted:
             return
-        if request.cache.settings.pipeline.waits and request.tokens_seen > len(request.ids):
+        if request.cache.settings.pipeline.waits and request.tokens_seen >= len(request.ids):
             request.cache, request.reason = None, REPLAY
         else:
             request.cache = self._new_cache(request.ids)

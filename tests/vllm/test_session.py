@@ -135,11 +135,12 @@ def test_without_queries_a_method_that_reads_them_is_left_to_vllm(tiny: LoadedMo
 
 
 def test_a_method_that_waits_for_all_layers_cannot_be_replayed(tiny: LoadedModel) -> None:
-    for held in (True, False):
+    for held, decoded in ((True, 1), (False, 1), (False, 0)):
         steps = Steps(tiny, "exactmerge2", hold_preempted=held)
         steps.step(0, PROMPT)
         steps.session.end_step()
-        steps.step(PROMPT, PROMPT + 1)
-        steps.step(0, PROMPT + 2, resumed=True)
+        for at in range(PROMPT, PROMPT + decoded):
+            steps.step(at, at + 1)
+        steps.step(0, PROMPT + decoded + 1, resumed=True)
         assert (steps.cache is not None) == held
         assert steps.session.requests["a"].reason == ("" if held else REPLAY)
