@@ -22,12 +22,12 @@ class InstructionsRecord(BaseModel):
     key: int = 0
     prompt: str = Field(min_length=1)
     instruction_id_list: list[str] = Field(min_length=1)
-    kwargs: list[dict[str, Any]]
+    arguments: list[dict[str, Any]] = Field(alias="kwargs")
 
     @model_validator(mode="after")
     def _arguments_of_each(self) -> InstructionsRecord:
-        if len(self.kwargs) != len(self.instruction_id_list):
-            raise UserError(f"{len(self.instruction_id_list)} instructions and {len(self.kwargs)} entries of 'kwargs'")
+        if len(self.arguments) != len(self.instruction_id_list):
+            raise UserError(f"{len(self.instruction_id_list)} instructions and {len(self.arguments)} entries of 'kwargs'")
         return self
 
 
@@ -43,7 +43,7 @@ def load_ifeval(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: 
 
 
 def _sample(path: Path, number: int, record: InstructionsRecord, tokenizer: PreTrainedTokenizerBase) -> Any:
-    pairs = zip(record.instruction_id_list, record.kwargs, strict=True)
+    pairs = zip(record.instruction_id_list, record.arguments, strict=True)
     answers = [
         json.dumps({"id": name, "kwargs": _given(values), "prompt": record.prompt}, ensure_ascii=False)
         for name, values in pairs
