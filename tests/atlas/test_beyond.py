@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from kvlab.atlas.beyond import recordings
-from kvlab.atlas.beyond.contests import CONTESTS, TEXT, Contest
+from kvlab.atlas.beyond.contest import TEXT, Contest
+from kvlab.atlas.beyond.contests import CONTESTS
 from kvlab.evaluate.request_parser import parse_request
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.methods import make_method

@@ -1,156 +1,21 @@
-"""Claims decided by two arms on the same prompts, one table per claim."""
+"""Claims decided by two arms on the same prompts."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-
-import pandas as pd
-
-from kvlab.atlas.exhibit import DIFFERENCE, Choice, Drawn, Exhibit, Needs
-from kvlab.atlas.scores import (
-    ABLE,
-    AHEAD,
-    NOT_BEHIND,
-    Arm,
-    Experiment,
-    contest,
-    gap_text,
-    origin_of,
-    read_table,
-    unable,
-)
-from kvlab.common.intervals import Interval
-from kvlab.evaluate.scoring.metrics import higher_is_better
-from kvlab.figures import scores as figures
-from kvlab.figures.base.palette import Theme
-from kvlab.requests.measurement import Measurement
-from kvlab.results.score_tables import PROMPT, paired_gap, score_table, with_names, without_preset
-from kvlab.results.sources import Sources
-from kvlab.results.verdict import Claim, Threshold
-
-NEEDLES = ("needle", "key_value")
-TEXT = ("next_token_kl",)
-MORE = 60  # prompts per task
-LEVEL_KL = Threshold(-0.01, "0.01 nats per token more KL from the full cache: hardly another next token")
-
-
-@dataclass(frozen=True)
-class Contest:
-    """The claim that `first` is better than `second` by more than `threshold` at one budget.
-
-    Where less is better the sign is flipped, so that positive differences favour `first`. `second` "full" is the full
-    cache. `unseen`: the context is compressed before the question is read. Small differences need more `samples`.
-    `names` tell arms of one method apart; the options are in the figure's frame. `short` is a shorter title.
-    """
-
-    slug: str
-    title: str
-    says: str
-    look_for: str
-    first: Arm
-    second: Arm
-    budget: float
-    tasks: tuple[str, ...]
-    unseen: bool = True
-    threshold: Threshold = AHEAD
-    samples: int = 20
-    names: tuple[str, str] = ("", "")
-    short: str = ""
-
-    @property
-    def experiment(self) -> Experiment:
-        """The deciding evaluation, over prompts of 1,024 tokens."""
-        arms = (self.first,) if self.second.method == "full" else (self.first, self.second)
-        return Experiment(
-            f"beyond-{self.slug}",
-            arms,
-            (self.budget,),
-            self.tasks,
-            self.samples,
-            only_budgets=True,
-            only_tasks=True,
-            lengths=(1024,),
-            question_aware=not self.unseen,
-        )
-
-    def rows(self, sources: Sources) -> pd.DataFrame:
-        """The experiment's rows; empty if only the full cache was evaluated."""
-        found = self.experiment.rows(sources)
-        return found if len(found) and (found["method"] != "full").any() else found.iloc[:0]
-
-    def difference(self, rows: pd.DataFrame) -> Interval | None:
-        """`first` minus `second` on the same prompts, mean over tasks, positive if better."""
-        table = with_names(rows)
-        sign = table["metric"].map(higher_is_better).map({True: 1.0, False: -1.0})
-        table = table.assign(score=sign * table["score"])
-        mine, theirs = (_of(table, arm) for arm in (self.first, self.second))
-        return paired_gap(mine, theirs, [*PROMPT, "question_aware"]) if len(mine) and len(theirs) else None
-
-    def claim(self, rows: pd.DataFrame, settle: Measurement | None) -> Claim:
-        """What the difference says of the claim."""
-        full = rows[(rows["method"] == "full") & rows["metric"].map(higher_is_better)]
-        if len(full) and full["score"].mean() < ABLE:
-            return unable(self.says, f"The full cache itself scores {full['score'].mean():.2f} here.", len(full))
-        found = self.difference(rows)
-        unit = " (nats of KL saved)" if self.tasks == TEXT else ""
-        first, second = (self.name_of(arm) for arm in (self.first, self.second))
-        part = f"{first} minus {second} at {100 * self.budget:g} %"
-        finding = f"{part}: {gap_text(found)}{unit}."
-        return contest(self.says, {part: found}, finding, settle, self.threshold)
-
-    def draw(self, sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-        """Scores of both arms and the full cache by task."""
-        rows = self.rows(sources)
-        if rows.empty:
-            return self.experiment.needs(sources)
-        table = score_table(rows)
-        claim = self.claim(rows, self.experiment.more_prompts(sources))
-        named = table.assign(arm=[self._name(method, *pair) for method, *pair in zip(
-            table["method"], table["options"], table["arm"], strict=True)])  # fmt: skip
-        reading = read_table(rows, table)
-        for written, name in sorted(zip(table["arm"], named["arm"], strict=True), key=lambda one: -len(one[0])):
-            reading = reading.renamed(f"{written} ", f"{name} ")
-        figure = figures.benchmark_table(named, theme, self.title)
-        return (Drawn("scores", figure, named, reading, origin_of(rows), claim),)
-
-    def name_of(self, arm: Arm) -> str:
-        """A short name that tells the two arms apart."""
-        return self.names[arm != self.first] or arm.label
-
-    def _name(self, method: str, options: str, written: str) -> str:
-        own = without_preset(json.loads(options))
-        for arm in (self.first, self.second):
-            if arm.method == method and without_preset(arm.options) == own:
-                return written if method == "full" else self.name_of(arm)
-        return written
-
-    def exhibit(self) -> Exhibit:
-        """The exhibit of this contest."""
-        seen = "before its question is read" if self.unseen else "with its question in sight"
-        shows = (
-            f"Both arms at {100 * self.budget:g} % and the full cache, a column per task; each prompt is compressed "
-            f"{seen}. Cells show mean scores with intervals. The share kept exceeds the budget by what is read and "
-            "written after the compression."
-        )
-        measured = {"scores": "nats of KL saved per token" if self.tasks == TEXT else DIFFERENCE}
-        return Exhibit(
-            "beyond", self.slug, self.title, shows, self.look_for, "eval", self.draw, short=self.short, numbers=measured
-        )
-
-
-def _of(table: pd.DataFrame, arm: Arm) -> pd.DataFrame:
-    mine = table[table["method"] == arm.method]
-    if arm.method == "full":
-        return mine
-    own = without_preset(arm.options)
-    return mine[[without_preset(json.loads(text)) == own for text in mine["options"]]]
-
+from kvlab.atlas.beyond.contest import LEVEL_KL, MORE, NEEDLES, TEXT, Contest
+from kvlab.atlas.scores import NOT_BEHIND, Arm
 
 FULL = Arm("full")
 MATCHING = Arm("attention-matching", {"ridge": 0.1, "bias": False, "on_policy": False})
 GRKV = Arm("grkv")
 BLOCKS, AT_ONCE = Arm("keydiff"), Arm("keydiff", {"block": 0})  # the paper's blocks have 128 tokens
+
+
+def reading(name: str, **options: float) -> Arm:
+    """Every token held, a part of the slots read at each step."""
+    return Arm("sparse", {"read": name, **options})
+
+
 CONTESTS = (
     Contest(
         "tab-1", "KVzip against SnapKV, the question unseen",
@@ -271,6 +136,74 @@ CONTESTS = (
         "Whether a list, whose keys are all unusual, loses more where it is cut block by block.",
         BLOCKS, AT_ONCE, 0.2, ("key_value",), threshold=NOT_BEHIND, samples=2 * MORE, names=("in blocks", "at once"),
         short="KeyDiff in blocks: lists",
+    ),
+    Contest(
+        "tab-19", "Quest's pages against random slots",
+        "Quest: a bound on the logits of a page finds the pages that a query needs.",
+        "How much closer to the full cache the bounded pages are, where as many slots are read.",
+        reading("quest", read_share=0.1), reading("random", read_share=0.1), 1.0, TEXT, names=("Quest", "random slots"),
+        short="Quest against random slots",
+    ),
+    Contest(
+        "tab-20", "A tenth of the slots read by Quest",
+        "Quest: a small share of the pages, chosen for each query, answers as the whole cache does.",
+        "Whether the loss stays within five points of score.",
+        reading("quest", read_share=0.1), FULL, 1.0, NEEDLES, threshold=NOT_BEHIND, samples=MORE, names=("Quest", ""),
+        short="Quest at a tenth",
+    ),
+    Contest(
+        "tab-21", "A sixteenth of the slots read by Double Sparsity",
+        "Double Sparsity: a sixteenth of the tokens, found by a few channels of the keys, loses nothing.",
+        "Whether the loss stays within five points of score.",
+        reading("double-sparsity", read_share=0.0625), FULL, 1.0, NEEDLES, threshold=NOT_BEHIND, samples=MORE,
+        names=("Double Sparsity", ""), short="Double Sparsity at a sixteenth",
+    ),
+    Contest(
+        "tab-22", "Product-quantised keys against bounds of pages",
+        "PQCache: quantised keys find the slots of a query better than bounds of whole pages.",
+        "The sign of the difference, where as many slots are read.",
+        reading("pqcache", read_share=0.1), reading("quest", read_share=0.1), 1.0, TEXT, names=("PQCache", "Quest"),
+        short="PQCache against Quest",
+    ),
+    Contest(
+        "tab-23", "Centroids for what is not read",
+        "RetroInfer: centroids that stand for unread clusters bring the output closer to the full cache's.",
+        "The sign of the difference: with estimated clusters minus without.",
+        reading("retroinfer"), reading("retroinfer/estimate=0"), 1.0, TEXT, names=("estimated", "left out"),
+    ),
+    Contest(
+        "tab-24", "A random sample beside the heaviest slots",
+        "vAttention: a sample of the rest, with weights, estimates what the heaviest slots alone leave out.",
+        # At 1,024 tokens vAttention reads a third of mini's slots.
+        "The sign of the difference to the third of the slots with truly highest attention, about as many as it reads.",
+        reading("vattention"), reading("oracle-topk", read_share=0.33), 1.0, TEXT,
+        names=("vAttention", "highest attention"), short="vAttention's sample",
+    ),
+    Contest(
+        "tab-25", "Compactor against SnapKV, the question unseen",
+        "Compactor: leverage and attention within chunks serve questions that were not in sight.",
+        "How far SnapKV falls where its window cannot hold the question.",
+        Arm("compactor"), Arm("snapkv"), 0.2, NEEDLES, short="Compactor, question unseen",
+    ),
+    Contest(
+        "tab-26", "Lengths of keys and values against attention",
+        "CurDKV: leverage of keys and values keeps more of a text than the attention of its last tokens.",
+        "Whether the interval of the difference lies above zero.",
+        Arm("cur"), Arm("snapkv"), 0.1, TEXT, samples=MORE, short="CurDKV against SnapKV",
+    ),
+    Contest(
+        "tab-27", "Chunks gated by entropy",
+        "Entropy-gated ChunkKV: a chunk with one good token is not worth all its slots.",
+        "Whether the gate finds more needles and entries of lists than whole chunks.",
+        Arm("entropy-gated-chunkkv"), Arm("chunkkv"), 0.2, NEEDLES, names=("gated", "whole chunks"),
+        short="Entropy-gated chunks",
+    ),
+    Contest(
+        "tab-28", "A share of the budget drawn at random",
+        "NACL: slots drawn at random beside the highest scores make eviction more robust.",
+        "The sign of the difference: a tenth drawn minus none, the question unseen.",
+        Arm("nacl", {"drawn": 0.1}), Arm("nacl", {"drawn": 0.0}), 0.2, TEXT, samples=MORE,
+        names=("a tenth drawn", "none drawn"),
     ),
 )  # fmt: skip
 TABLES = tuple(one.exhibit() for one in CONTESTS)

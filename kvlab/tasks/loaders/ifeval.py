@@ -26,8 +26,9 @@ class InstructionsRecord(BaseModel):
 
     @model_validator(mode="after")
     def _arguments_of_each(self) -> InstructionsRecord:
-        if len(self.arguments) != len(self.instruction_id_list):
-            raise UserError(f"{len(self.instruction_id_list)} instructions and {len(self.arguments)} entries of 'kwargs'")
+        instructions, arguments = len(self.instruction_id_list), len(self.arguments)
+        if arguments != instructions:
+            raise UserError(f"{instructions} instructions and {arguments} entries of 'kwargs'")
         return self
 
 
