@@ -183,10 +183,10 @@ def _difficulty(tasks: list[TaskEntry]) -> dict[str, dict[str, JsonValue]]:
 
 
 def _typed(task: TaskEntry, name: str, value: int | str) -> JsonValue:
-    label, key = f"{task.name}: {name}".replace("_", " "), in_url(f"{task.name}.{name}")
+    label, parameter = f"{task.name}: {name}".replace("_", " "), f"{task.name}.{name}"
     if words := task.choices.get(name):
-        return st.selectbox(label, words, words.index(str(value)), **key)
-    return int(st.number_input(label, 1, 10**6, int(value), **key))
+        return st.selectbox(label, words, words.index(str(value)), **in_url(parameter))
+    return int(st.number_input(label, 1, 10**6, int(value), **in_url(parameter)))
 
 
 def abilities_of(request: EvalRequest, listed: TaskList, rows: pd.DataFrame) -> None:

@@ -72,7 +72,7 @@ def by_method(rows: pd.DataFrame) -> pd.DataFrame:
 def with_paper_numbers(sources: Sources, preset: str) -> pd.DataFrame:
     """The paper's numbers with kvlab's (`kvlab.bench.tables.beside_the_paper`)."""
     names = [field.name for field in fields(Row)]
-    frame = newest(sources, preset)[names].astype(object)
+    frame = newest(sources, preset).reindex(columns=names).astype(object)  # older rows have fewer columns
     rows = [Row(**values) for values in frame.where(frame.notna(), None).to_dict("records")]
     return beside_the_paper(rows, preset)
 

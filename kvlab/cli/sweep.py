@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ import typer
 
 from kvlab.cli.eval import evaluate, request_from
 from kvlab.cli.options.plan_check import Force, check_fits
+from kvlab.cli.options.prefix import PrefixOptions
 from kvlab.cli.options.signature import KEYWORD, Command, parameters_of, with_parameters, with_plugins
 from kvlab.cli.options.tables import print_summary
 from kvlab.common.errors import UserError
@@ -23,8 +25,8 @@ sweep_commands = typer.Typer(help="An evaluation on many GPUs and machines that 
 
 LEASE_SECONDS = 60.0
 BLOCK = 32
-# Options of `kvlab eval` on output, papers' tables and the machine that the command runs on.
-EVAL_ONLY = ("out", "as_json", "preset", "table", "figure", "force")
+# Options of `kvlab eval` on output, papers' tables, kept prefixes and the machine that the command runs on.
+EVAL_ONLY = ("out", "as_json", "preset", "table", "figure", "force", *(field.name for field in fields(PrefixOptions)))
 Folder = Annotated[Path, typer.Argument(help="the sweep's folder; the dashboard reads runs/eval/NAME")]
 LeaseSeconds = Annotated[float, typer.Option(min=1, help="a worker that is silent for so many seconds loses its shard")]
 

@@ -7,8 +7,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.figures.base.palette import HUES, LOSS, SURFACES, Theme, mix, pick
+from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import colour_bar, finish, token_ticks
 from kvlab.figures.base.words import percent, plural, token_labels
+from kvlab.figures.simple import attention as simple
 
 LEAST = 2e-3  # missed attention of a block that is coloured
 SHADE = 0.62  # of the background in the colour of a block that was read
@@ -47,6 +49,7 @@ def reading_map(frame: pd.DataFrame, texts: list[str], theme: Theme = "light", s
     return figure.update_xaxes(showgrid=False)
 
 
+@with_simple(simple.reading_map)
 def read_reading_map(frame: pd.DataFrame) -> str:
     """Share of the slots read, attention missed, and where most of it was missed."""
     if frame.empty:

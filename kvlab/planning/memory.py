@@ -203,7 +203,7 @@ class Pass:
             if self.watched and self.leads and cache.is_full:
                 scoring = max(scoring, recording_bytes.gathering_bytes(work))
             needed = results + work.states_bytes() + scoring
-            needed = max(needed, work.attention_bytes()) if index == 0 else needed
+            needed = max(needed, work.attention_bytes(cache.holds, cache.budget)) if index == 0 else needed
             worst = max(worst, (earlier + states + sum(there), needed), key=sum)
             if work.chunked and index == 0:  # the first layer of the last chunk: nothing is compressed yet
                 worst = max(worst, (layers * every + self._beside(), needed), key=sum)

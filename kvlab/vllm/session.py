@@ -12,6 +12,7 @@ from torch import Tensor
 from kvlab.attention.layer_handoff import AttentionCall, take
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.cache.cache_copy import copy_cache
+from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.cache.second_pass import run_second_pass
 from kvlab.methods import Method
 from kvlab.models.load import LoadedModel
@@ -150,6 +151,7 @@ class Session:
         if request.cache is None:
             return
         layer = request.cache.layers[index]
+        assert isinstance(layer, CompressedLayer)
         module = self.loaded.model.get_decoder().layers[index].self_attn
         call = AttentionCall(scaling, softcap, module=module)
         own = query[span.row : span.row + span.end - span.start]

@@ -33,7 +33,7 @@ PUBLISHED = {
     "keepkv": "fig-1 fig-2a fig-2b fig-2c fig-2d fig-3 fig-4 fig-5 tab-1 tab-2 tab-3 tab-4",
     "gvote": "fig-1 fig-2 fig-3a fig-3b fig-4 fig-5 fig-6 fig-7",
 }
-OURS = {"beyond": " ".join([*(f"tab-{number}" for number in range(1, 19)), "fig-1", "fig-2"])}
+OURS = {"beyond": " ".join([*(f"tab-{number}" for number in range(1, 29)), "fig-1", "fig-2"])}
 SLUGS = [(paper, slug) for paper, text in PUBLISHED.items() for slug in text.split()]
 MAX_BYTES = 2_000_000
 

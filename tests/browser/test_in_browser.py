@@ -165,7 +165,7 @@ def test_from_the_atlas_to_an_exhibit_that_plays_its_steps(visit: Callable[..., 
 
 def test_a_row_of_the_list_opens_its_exhibit(visit: Callable[..., Any]):
     page = visit("atlas?comparison=papers&search=throughput+zsmerge")
-    page.get_by_text("1 of 73 figures and tables").wait_for()
+    page.get_by_text("1 of 83 figures and tables").wait_for()
     page.locator(".st-key-atlas-csv").wait_for()
     settle(page, "[data-testid=stDataFrame] canvas")
     rows = page.locator("[data-testid=stDataFrame] canvas").first.bounding_box()

@@ -35,7 +35,7 @@ VARIANTS: list[tuple[str, dict]] = [
 ]
 # Decisions at every step, for each; decisions about three tokens at once, which the cache brings about, for a third.
 CASES = [(*variant, every) for place, variant in enumerate(VARIANTS) for every in ((1, 3) if place % 3 == 0 else (1,))]
-PROMPT, STEPS = 40, 3
+PROMPT, STEPS = 40, 4
 
 
 @cache

@@ -257,7 +257,7 @@ def test_a_search_filters_list_and_cards_and_is_in_the_address(runs_root: Path, 
         "Width of the Gaussian",
     ]
     assert set(table["paper"]) == {"KVMerger"}
-    assert "3 of 73 figures and tables have Weights gaussian" in texts(page)
+    assert "3 of 83 figures and tables have Weights gaussian" in texts(page)
     assert [header.value for header in page.header] == ["KVMerger"]
     page.text_input[0].set_value("  ").run()
     assert len(set(zip(listed(page)["paper"], listed(page)["number"], strict=True))) == len(EXHIBITS)
@@ -268,4 +268,4 @@ def test_a_search_for_a_claim_finds_its_exhibit_and_one_for_nothing_says_so(runs
     assert listed(open_page("atlas", search="grkv refit ridge"))["number"].tolist() == ["Contest 6"]
     page = open_page("atlas", search="<b>no such word</b>")
     assert not page.exception and not page.dataframe
-    assert "0 of 73 figures and tables have" in texts(page)
+    assert "0 of 83 figures and tables have" in texts(page)

@@ -20,7 +20,7 @@ from kvlab.cache.cache_copy import copy_cache
 from kvlab.common.assets import asset_path
 from kvlab.common.errors import UserError
 from kvlab.library import prefixes
-from kvlab.library.prefixes import check_tensors, list_prefixes, read_prefix, read_texts, seal
+from kvlab.library.prefixes import FORMAT, check_tensors, list_prefixes, read_prefix, read_texts, seal
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.prefix import Prefix, provenance, tensor_file
 from kvlab.requests.live_session import GAP
@@ -232,8 +232,8 @@ def test_files_that_are_no_whole_prefix_are_refused(tiny: LoadedModel, saved: Pa
     with pytest.raises(UserError, match="is not a kvlab prefix"):
         Prefix.load(saved, tiny)
     saved.write_bytes(content)
-    rewritten(saved, lambda about: about.update(kvlab_prefix="2"))
-    with pytest.raises(UserError, match="has format 2, and this version of kvlab reads format 1"):
+    rewritten(saved, lambda about: about.update(kvlab_prefix=str(FORMAT + 1)))
+    with pytest.raises(UserError, match=f"has format {FORMAT + 1}, and this version of kvlab reads format {FORMAT}"):
         Prefix.load(saved, tiny)
     saved.write_bytes(content)
     rewritten(saved, lambda about: about.update(state=about["state"].replace('"Quota"', '"Share"')))

@@ -203,7 +203,7 @@ CONTESTS = (
         "NACL: slots drawn at random beside the highest scores make eviction more robust.",
         "The sign of the difference: a tenth drawn minus none, the question unseen.",
         Arm("nacl", {"drawn": 0.1}), Arm("nacl", {"drawn": 0.0}), 0.2, TEXT, samples=MORE,
-        names=("a tenth drawn", "none drawn"),
+        names=("a tenth drawn", "none drawn"), short="A share drawn at random",
     ),
 )  # fmt: skip
 TABLES = tuple(one.exhibit() for one in CONTESTS)

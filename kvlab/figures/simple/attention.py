@@ -135,6 +135,16 @@ def fates_over_steps(frame: pd.DataFrame) -> str:
     return sentence(f"{told}, and {end} at the end")
 
 
+def reading_map(frame: pd.DataFrame) -> str:
+    """How much of the slots this head's steps read, and how much of the attention they miss."""
+    if frame.empty:
+        return "Every step of this head reads all that it holds."
+    steps = frame.groupby("step")[["held", "read", "missed"]].sum(min_count=1)
+    read = min(1.0, float((steps["read"] / steps["held"].where(steps["held"] > 0)).mean()))
+    missed = part(float(steps["missed"].mean()))
+    return sentence(f"a step reads {part(read)} of the slots, and misses {missed} of the attention")
+
+
 def needle_mass(frame: pd.DataFrame) -> str:
     """Whether the chosen tokens get the attention they would get."""
     top = frame.loc[frame["true"].idxmax()] if frame["true"].notna().any() else None

@@ -9,6 +9,7 @@ from kvlab.methods.core.method import Method, register
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.published_settings import published
 from kvlab.methods.scorers.attention.finch import QuestionAttention
+from kvlab.methods.scorers.wrappers.wrapper import PromptOnly
 from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.methods.settlers.eviction.close_gaps import EvictAndCloseGaps
 from kvlab.methods.settlers.eviction.evict import Evict
@@ -34,7 +35,7 @@ class Finch(Method):
 
     def pipeline(self) -> Pipeline:
         settle = EvictAndCloseGaps() if self.positions == "cache" else Evict()
-        score, select = QuestionAttention(self.window), LowestScore(recent=self.window)
+        score, select = PromptOnly(QuestionAttention(self.window)), LowestScore(recent=self.window)
         return Pipeline(score, Uniform(), select, settle, decode=False)
 
     @property

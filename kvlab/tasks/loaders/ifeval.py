@@ -16,13 +16,13 @@ from kvlab.tasks.sample import Part
 NEW_TOKENS = 1280  # lm-eval's limit
 
 
-class InstructionsRecord(BaseModel):
+class InstructionsRecord(BaseModel):  # type: ignore[no-redef]  # mypy gives __init__ a parameter of the alias
     """One prompt: its instructions by name, and the arguments of each, null where it has none of that name."""
 
     key: int = 0
     prompt: str = Field(min_length=1)
     instruction_id_list: list[str] = Field(min_length=1)
-    arguments: list[dict[str, Any]] = Field(alias="kwargs")
+    arguments: list[dict[str, Any]] = Field(validation_alias="kwargs")
 
     @model_validator(mode="after")
     def _arguments_of_each(self) -> InstructionsRecord:
