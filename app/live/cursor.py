@@ -1,4 +1,4 @@
-"""What is in view in a session: lane, chosen words and head, which pages of its recorded comparisons show too."""
+"""Selection of a session (lane, chosen words, head), shared with the pages of its recorded comparisons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Record a session as a comparison, which every other page shows: at the lane, word and head that are in view here."""
+"""Record a session as a comparison, and open it on other pages at the selected lane, word and head."""
 
 from __future__ import annotations
 
