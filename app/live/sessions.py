@@ -91,7 +91,7 @@ def running_job(session: str) -> jobs.JobStatus | None:
 
 
 def waiting(job: jobs.JobStatus | None, words: str) -> None:
-    """What the session waits for: another job of the queue, or its own."""
+    """The reason why the session waits: another job of the queue, or its own."""
     if job is not None and job.position is not None:
         words = f"Waiting: number {job.position} in the queue."
     st.caption(words)

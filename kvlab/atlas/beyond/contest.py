@@ -87,7 +87,7 @@ class Contest:
         return paired_gap(mine, theirs, [*PROMPT, "question_aware"]) if len(mine) and len(theirs) else None
 
     def claim(self, rows: pd.DataFrame, settle: Measurement | None) -> Claim:
-        """What the difference says of the claim."""
+        """The verdict on the claim, by the paired difference of the arms."""
         full = rows[(rows["method"] == "full") & rows["metric"].map(higher_is_better)]
         if len(full) and full["score"].mean() < ABLE:
             return unable(self.says, f"The full cache itself scores {full['score'].mean():.2f} here.", len(full))
