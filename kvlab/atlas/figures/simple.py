@@ -143,7 +143,7 @@ def task_lengths(frame: pd.DataFrame) -> str:
 
 
 def three_ways(walk: Walkthrough) -> str:
-    """What the three ways of saving memory do."""
+    """The three ways of saving memory, which are the same for every run."""
     return "Memory can be saved by rounding all keys, by dropping some, or by merging those that are alike."
 
 
@@ -156,7 +156,7 @@ def merging_pipeline(walk: Walkthrough) -> str:
 
 
 def card(frame: pd.DataFrame) -> str:
-    """What the card shows."""
+    """How to read a verdict card."""
     return "Marks in the shaded range speak for the paper's claim, marks outside it against the claim."
 
 
@@ -249,7 +249,7 @@ def overlap_and_usage(frame: pd.DataFrame, prefix: str = "") -> str:
 
 
 def growth_by_samples(frame: pd.DataFrame) -> str:
-    """What more samples keep and cover."""
+    """Tokens kept and attention covered as samples are added."""
     first, last = frame.iloc[min(1, len(frame) - 1)], frame.iloc[-1]
     if not are_known(float(first["covered"]), float(last["covered"])):
         return NOT_RECORDED
@@ -292,7 +292,7 @@ def kernel_in_sigmas(points: pd.DataFrame) -> str:
 
 
 def kernel_curves(points: pd.DataFrame) -> str:
-    """What the weight depends on."""
+    """Weight of a merged key against its distance from the pivot."""
     return "The further a merged key is from the key it joins, the less it counts, by this curve."
 
 
@@ -304,13 +304,13 @@ def ratio_by_layer(means: pd.DataFrame) -> str:
 
 
 def ratio_by_threshold(frame: pd.DataFrame, chosen: float) -> str:
-    """What merging leaves at the paper's threshold."""
+    """Share of tokens left after merging at the paper's threshold."""
     mean = frame.groupby("threshold")["ratio"].mean()
     return sentence(f"at the paper's threshold, merging leaves {part(float(mean[chosen]))} of the tokens")
 
 
 def cache_contents(frame: pd.DataFrame) -> str:
-    """What is in residual slots at the end."""
+    """Number of tokens that residual slots stand for at the end."""
     last = frame[frame["step"] == frame["step"].max()]
     held = last.loc[last["region"] == "residual", "votes"].sum()
     if not held:
