@@ -1,8 +1,8 @@
 """Every method x every model family x dtype x a left-padded batch. A registered method is in it by being registered.
 
 `make conformance` (KVLAB_CONFORMANCE=full) takes each pair through all of it. `make test` takes each pair through a
-full budget, and by turns under a budget: a third of them as a padded batch beside its row alone, a third in one of three
-types and budgets, and a third as a padded batch in passes that methods share (test_shared_pass.py).
+full budget, and by turns under a budget: a third of them as a padded batch beside its row alone, a third in one of
+three types and budgets, and a third as a padded batch in passes that methods share (test_shared_pass.py).
 """
 
 from __future__ import annotations
