@@ -29,6 +29,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TRITON_INTERPRET", "0" if Path("/dev/nvidiactl").exists() else "1")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Rewrite assertions before workers start: each would do so for every file."""
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        from tests.rewriting import rewrite_once
+
+        rewrite_once(config)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_waiting_for_the_disk() -> Iterator[None]:
     """Files are still replaced in one step; that they outlive a loss of power, which fsync waits for, no test asks.

@@ -10,6 +10,7 @@ from kvlab.bench.targets import EVICTION, evicting
 from kvlab.common.errors import UserError
 from kvlab.methods import make_method, registered
 from kvlab.methods.allocators.uniform import Uniform
+from kvlab.methods.settlers.eviction.evict import Evict
 from kvlab.requests.compare import MethodChoice
 
 SEVEN, THIRTEEN, SMALL = "shape:llama2-7b", "shape:llama2-13b", "shape:llama3-8b"
@@ -70,8 +71,11 @@ _TABLE_2 = {
 
 def _merging(budget: float) -> tuple[MethodChoice, ...]:
     """Every registered merging method, preceded by the eviction it is compared with."""
-    names = (name for name, method in registered().items() if method.describe()["merges"] and name != "compose")
-    merging = [name for name in names if make_method(name).needs_budget]
+    merging = [
+        name
+        for name, method in registered().items()
+        if name != "compose" and method().needs_budget and not isinstance(method().pipeline().settle, Evict)
+    ]
     own = [name for name in merging if not isinstance(make_method(name).pipeline().allocate, Uniform)]
     return *_at(budget, EVICTION), *(evicting(name, budget) for name in own), *_at(budget, *merging)
 

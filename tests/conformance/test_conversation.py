@@ -1,8 +1,9 @@
 """One conversation through every method and variant: prompt, several tokens at once, decoding, a second turn, decoding.
 
 Each runs as a left-padded batch in float32 and bfloat16, and in float32 as the padded row alone, on every family. All
-of it is `make conformance` (KVLAB_CONFORMANCE=full); `make test` takes every variant on two families, which rotate, and
-in bfloat16 the first three passes.
+of it is `make conformance` (KVLAB_CONFORMANCE=full); `make test` takes every variant on one family, which rotate, and
+every method and preset once more in bfloat16, the first three passes: a choice changed within a method reads and writes
+the same columns in the same type.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ FULL = os.environ.get("KVLAB_CONFORMANCE") == "full"
 
 
 def cells() -> list[tuple[Variant, str, torch.dtype]]:
-    """Everything, or for each variant two families, one of each type."""
+    """Everything, or each variant on one family in float32, and each method and preset on another in bfloat16."""
     if FULL:
         return [(variant, family, dtype) for family, dtype, variant in product(EVERY, DTYPES, every_variant())]
     families = [family for family in FAMILIES if family != "mistral-sliding"]
@@ -42,6 +43,7 @@ def cells() -> list[tuple[Variant, str, torch.dtype]]:
         (variant, families[(place + 6 * half) % len(families)], dtype)
         for half, dtype in enumerate(DTYPES)
         for place, variant in enumerate(every_variant())
+        if dtype == torch.float32 or variant.changed.keys() <= {"preset"}
     ]
 
 

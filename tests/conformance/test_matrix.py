@@ -1,8 +1,8 @@
 """Every method x every model family x dtype x a left-padded batch. A registered method is in it by being registered.
 
-`make conformance` (KVLAB_CONFORMANCE=full) takes each pair through all of it. `make test` takes each pair through one
-case under a budget, by turns: half of them as a padded batch beside its row alone, the others in one of three types and
-budgets; test_shared_pass.py compresses the other half as padded batches in passes that methods share.
+`make conformance` (KVLAB_CONFORMANCE=full) takes each pair through all of it. `make test` takes each pair through a
+full budget, and by turns under a budget: a third of them as a padded batch beside its row alone, a third in one of
+three types and budgets, and a third as a padded batch in passes that methods share (test_shared_pass.py).
 """
 
 from __future__ import annotations
@@ -44,9 +44,8 @@ def turn_of(method: str, family: str) -> int:
     return METHODS.index(method) + COMPRESSIBLE.index(family)
 
 
-# Each method in about half of the families, each family with about half of the methods.
-PADDED = [pair for pair in PAIRS if FULL or turn_of(*pair) % 2 == 0]
-OTHERS = [pair for pair in PAIRS if FULL or turn_of(*pair) % 2 == 1]
+# Each method in about a third of the families, each family with about a third of the methods.
+PADDED, OTHERS, SHARED = ([pair for pair in PAIRS if FULL or turn_of(*pair) % 3 == third] for third in range(3))
 
 
 @cache
@@ -131,7 +130,7 @@ BUDGETS = ((torch.float32, 9, 3), (torch.bfloat16, 9, 1), (torch.bfloat16, 1, 1)
 def budget_cases() -> Iterable[tuple[str, str, torch.dtype, float | int, int]]:
     """(method, family, type, budget, every)."""
     for method, family in OTHERS:
-        for case in BUDGETS if FULL else (BUDGETS[turn_of(method, family) // 2 % len(BUDGETS)],):
+        for case in BUDGETS if FULL else (BUDGETS[turn_of(method, family) // 3 % len(BUDGETS)],):
             yield method, family, *case
 
 

@@ -18,7 +18,7 @@ from kvlab.cache import CompressedCache, make_cache
 from kvlab.cache.fan_out.fan_out_cache import FanOutCache, shares_passes
 from kvlab.methods import make_method
 from kvlab.models.load import prepare
-from tests.conformance.test_matrix import COMPRESSIBLE, OTHERS, PROMPT, STEPS, batch
+from tests.conformance.test_matrix import COMPRESSIBLE, PROMPT, SHARED, STEPS, batch
 from tests.families import DEVICE, cache_for, tiny_model
 
 # Attention is in float32, and on a GPU its rounding depends on the number of rows.
@@ -111,7 +111,7 @@ FEW = ("full", "h2o", "keepkv", "kvzip", "exactmerge2", "adakv")
 def test_every_method_together_equals_each_alone(family: str) -> None:
     """The pairs that test_matrix.py does not take as a padded batch; all of them in `make conformance`."""
     model = model_of(family, torch.float64)
-    methods = FEW if family in RECURRENT else [method for method, pair_family in OTHERS if pair_family == family]
+    methods = FEW if family in RECURRENT else [method for method, pair_family in SHARED if pair_family == family]
     sharing = [method for method in methods if shares_passes(cache_for(model, method, 0.4))]
     caches = [cache_for(model, method, 0.4) for method in sharing]
     logits = together(model, caches, FEW_STEPS)

@@ -11,6 +11,7 @@ from kvlab.bench.race import Outcome
 from kvlab.bench.rows import Row
 from kvlab.bench.targets import EVICTION, OVER_EVICTION, OVER_SAME_LAYERS, evicting
 from kvlab.methods import registered
+from kvlab.methods.settlers.eviction.evict import Evict
 from kvlab.requests.compare import MethodChoice
 
 
@@ -30,7 +31,7 @@ def over_eviction(bench: Bench, racers: Sequence[Contender], outcomes: Sequence[
     Also to eviction with the method's layer and head budgets, if that takes part.
     """
     taken = [(c.choice, o) for c, o in zip(racers, outcomes, strict=True) if isinstance(c, SlotContender)]
-    merging = {name for name, method in registered().items() if method.describe()["merges"]}
+    merging = {name for name, method in registered().items() if not isinstance(method().pipeline().settle, Evict)}
     for racer, outcome in zip(racers, outcomes, strict=True):
         if not isinstance(racer, SlotContender) or racer.choice.method not in merging:
             continue
