@@ -13,6 +13,7 @@ from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
 from app.components.tokentext import along_text, state_classes, tokentext
 from app.figures.tables import csv_button, show_table
+from app.navigation.token_cursor import share_token, shared_token
 from app.queue.submit import queue_and_open
 from app.run_views import page, view
 from app.run_views.require_level import full_run
@@ -73,8 +74,10 @@ def choose(run: Run, layer: int, head: int) -> tuple[int, int] | None:
         on_change=forget_span,
         placeholder="such as a name, a number or a sentence of the prompt",
     )
-    span = span_in_url(lineage.tokens) or (fact_span(run) if not words.strip() else None)
-    if span is None and words.strip():
+    span = span_in_url(lineage.tokens)
+    if span is None and not words.strip():
+        span = shared_span(run, lineage.tokens) or fact_span(run)
+    elif span is None:
         try:
             span = next(iter(autopsy.find_span(texts, words)), None)
         except UserError as error:
@@ -94,7 +97,7 @@ def choose(run: Run, layer: int, head: int) -> tuple[int, int] | None:
         identity=str(run.path),
         key=TEXT,
         chosen=span,
-        on_chosen=remember_span,
+        on_chosen=partial(remember_span, run.record.comparison_id),
         scroll=span[0] if span else None,
         title=f"{run.record.label}: the fate of each token, {moment}",
         source=page.source(run),
@@ -165,9 +168,16 @@ def span_in_url(tokens: int) -> tuple[int, int] | None:
     return (first, last) if first <= last < tokens else None
 
 
-def remember_span() -> None:
+def shared_span(run: Run, tokens: int) -> tuple[int, int] | None:
+    """The token chosen on another page in this text, as a span."""
+    token = shared_token([run.record.comparison_id])
+    return None if token is None or token >= tokens else (token, token)
+
+
+def remember_span(comparison: str) -> None:
     if (chosen := st.session_state[TEXT].get("chosen")) is not None:
         set_page_param("span", "-".join(str(int(edge)) for edge in chosen))
+        share_token(comparison, int(chosen[0]))
 
 
 def forget_span() -> None:

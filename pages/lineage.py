@@ -11,11 +11,12 @@ from app.base.lazy_views import after_first_chart
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
+from app.navigation.token_cursor import shared_token
 from app.run_views import page, view
 from app.run_views.require_level import full_run
 from app.session.open_runs import BY_STAMP
 from app.session.url_state import set_page_param, url_number
-from kvlab.analysis.lineage import influence
+from kvlab.analysis.lineage import Lineage, influence
 from kvlab.analysis.lineage.tables import lineage_tree, merged_count, merged_slots
 from kvlab.figures import lineage as figures
 from kvlab.trace.reader import Run
@@ -59,7 +60,7 @@ def one_slot(run: Run, layer: int, head: int) -> None:
         return
     left, right, _ = st.columns([3, 3, 1], vertical_alignment="bottom")
     with left:
-        slot = chosen_slot(merged, merged_count(lineage, step), texts)
+        slot = chosen_slot(merged, merged_count(lineage, step), texts, shared_slot(run, lineage, step))
     with right:
         width = one_of("Width of the river", list(WIDTHS), key="width")
     rivers, fading = st.columns([3, 2], gap="large")
@@ -70,13 +71,13 @@ def one_slot(run: Run, layer: int, head: int) -> None:
     view.head_text(run, layer, head, step, "lineage-text", shown=slot)
 
 
-def chosen_slot(merged: dict[int, int], every: int, texts: list[str]) -> int:
-    """The merged slot in the URL, or the one with the most votes, and a picker to change it.
+def chosen_slot(merged: dict[int, int], every: int, texts: list[str], shared: int | None) -> int:
+    """The merged slot in the URL, else `shared`, else the one with the most votes, and a picker to change it.
 
     `merged` are those with most votes of `every` merged slots.
     """
-    requested = url_number("slot")
-    st.session_state["lineage-slot"] = requested if requested in merged else next(iter(merged))
+    requested = [slot for slot in (url_number("slot"), shared) if slot in merged]
+    st.session_state["lineage-slot"] = requested[0] if requested else next(iter(merged))
     return st.selectbox(
         "Slot" if every <= len(merged) else f"Slot (the {len(merged)} of {every:,} with the most votes)",
         list(merged),
@@ -86,12 +87,18 @@ def chosen_slot(merged: dict[int, int], every: int, texts: list[str]) -> int:
     )
 
 
+def shared_slot(run: Run, lineage: Lineage, step: int) -> int | None:
+    """The slot at `step` of the token chosen on another page in this text; None if it has none."""
+    token = shared_token([run.record.comparison_id])
+    return None if token is None or token >= lineage.tokens else lineage.slot_of(token, step)
+
+
 def remember_slot() -> None:
     set_page_param("slot", st.session_state["lineage-slot"])
 
 
 def draw_river(
-    run: Run, lineage: page.Lineage, events: pd.DataFrame, texts: list[str], slot: int, step: int, width: str
+    run: Run, lineage: Lineage, events: pd.DataFrame, texts: list[str], slot: int, step: int, width: str
 ) -> None:
     tree = influence.weighted_tree(lineage_tree(lineage, events, texts, slot, step), events)
     figure = figures.merge_sankey(tree, slot, texts[slot], page_theme(), width)

@@ -93,7 +93,7 @@ def linked_view(run: Run, layer: int, head: int) -> None:
     step = chosen_step(run, lineage.steps.tolist())
     masses = page.masses_at(run, layer, head, step)
     token = chosen_token(run.record.comparison_id, lineage.tokens)
-    slot = slot_of(lineage, token, step)
+    slot = None if token is None else lineage.slot_of(token, step)
     if masses is None:
         page.explain_no_masses(run, layer, head, step)
     tokenstrip(
@@ -214,12 +214,6 @@ def show_check(table: pd.DataFrame) -> None:
             f"At {len(wrong)} of {len(table)} steps the events do not agree with the cache's own slot count (first at "
             f"step {first['step']}: {first['folded']} slots against {first['recorded']}): do not trust this picture."
         )
-
-
-def slot_of(lineage: Lineage, token: int | None, step: int) -> int | None:
-    """The slot of the chosen token at `step`, if it has one."""
-    slot = -1 if token is None else int(lineage.owners(step)[token])
-    return slot if slot >= 0 else None
 
 
 def remember_step() -> None:

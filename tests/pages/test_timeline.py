@@ -137,3 +137,17 @@ def test_where_nothing_was_decided_it_says_so(synthetic_runs, open_page):
     page = open_page("timeline", run=run.name)
     assert not page.exception
     assert any("No decision about the prompt was recorded" in str(element.value) for element in page.caption)
+
+
+def test_lineage_and_autopsy_open_with_the_chosen_token(runs_root: Path, open_page: Open):
+    path = write_synthetic_run(runs_root, method="keepkv")
+    page = open_page("timeline", run=path.name, step="16")
+    slots = page.dataframe[0].value
+    slot = int(slots[slots["votes"] > 1].sort_values("votes")["position"].iloc[0])  # not the one with most votes
+    page = open_page("timeline", run=path.name, step="16", token=str(slot))
+    page = page.switch_page("../pages/lineage.py").run()
+    assert not page.exception
+    assert page.selectbox(key="lineage-slot").value == slot
+    page = page.switch_page("../pages/autopsy.py").run()
+    assert not page.exception
+    assert page.dataframe[0].value["token"].tolist() == [slot]

@@ -51,6 +51,11 @@ class Lineage:
         owner = resolve_roots(np.where(moved, self.parent, here))
         return np.where((self.death <= step) | (self.birth > step), -1, owner)
 
+    def slot_of(self, token: int, step: int) -> int | None:
+        """The position naming the slot that holds `token` after `step`; None if it was evicted or not yet read."""
+        slot = int(self.owners(step)[token])
+        return slot if slot >= 0 else None
+
     def alive(self, step: int) -> np.ndarray:
         """(tokens,) whether the slot named by each token exists after `step`."""
         return (self.birth <= step) & (self.leave > step)
