@@ -68,8 +68,8 @@ adakv and criticalkv with the zeros that kvpress counts beyond the text's ends, 
 window; kvlab's floor stands on top of the window, as in the authors' code: 94.8 %.
 
 KVCache-Factory's classes (pyramidkv_utils.py, commit c97f9d7) on the states of the same prompt, with the zeros that
-they count too: SnapKV, H2O and StreamingLLM keep the same positions (100 %), PyramidKV 99.2 % (its layer lengths differ by a
-slot; at equal lengths 100 %), key norm 99.4 %, SnapKV with max pooling 99.2 %.
+they count too: SnapKV, H2O and StreamingLLM keep the same positions (100 %), PyramidKV 99.2 % (its layer lengths differ
+by a slot; at equal lengths 100 %), key norm 99.4 %, SnapKV with max pooling 99.2 %.
 
 `exactmerge` and `exactmerge2` are kvlab's own ([measurements](../kvlab/methods/merging/exactmerge2.md)).
 """
