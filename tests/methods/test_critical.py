@@ -38,7 +38,7 @@ def test_half_by_score_and_the_rest_by_what_it_adds(first: float, epsilon: float
         }  # fmt: skip
         certain = max(0, int(BUDGET * first) - WINDOW)  # the window's slots stand before all others
         ranked = sorted(score, key=lambda t: -score[t])
-        rest = sorted(ranked[certain:], key=lambda t: -(score[t] + epsilon) * norm[t])
+        rest = sorted(ranked[certain:], key=lambda t: -(score[t] / WINDOW + epsilon) * norm[t])
         expected = [*ranked[:certain], *rest[: BUDGET - WINDOW - certain], *range(TOKENS - WINDOW, TOKENS)]
         assert sorted(layer.table(head)) == sorted(expected)
 

@@ -1,6 +1,6 @@
 """Run by kvpress's own Python (`make parity`): which positions each press keeps, as JSON on standard output.
 
-Usage: kvpress_side.py MODEL_FOLDER IDS_JSON KEEP_RATIO WINDOW KERNEL
+Usage: kvpress_side.py MODEL_FOLDER IDS_JSON FILTERS_JSON KEEP_RATIO WINDOW KERNEL
 """
 
 import json
@@ -11,15 +11,20 @@ import torch
 from kvpress import (
     AdaKVPress,
     CapPress,
+    ChunkKVPress,
     CompactorPress,
+    CriticalKVPress,
     CURPress,
     EntropyGatedChunkKVPress,
     FinchPress,
     KeyDiffPress,
     KnormPress,
+    KVComposePress,
+    KVzipPress,
     LagKVPress,
     ObservedAttentionPress,
     PyramidKVPress,
+    QFilterPress,
     SimLayerKVPress,
     SnapKVPress,
     StreamingLLMPress,
@@ -30,7 +35,7 @@ from transformers import AutoModelForCausalLM, DynamicCache
 
 
 def main() -> None:
-    folder, ids_file, keep, window, kernel = sys.argv[1:]
+    folder, ids_file, filters, keep, window, kernel = sys.argv[1:]
     ids = torch.tensor([json.loads(Path(ids_file).read_text())])
     ratio, options = 1 - float(keep), {"window_size": int(window), "kernel_size": int(kernel)}
     presses = {
@@ -51,6 +56,11 @@ def main() -> None:
         "lagkv": (LagKVPress(ratio, n_sink=4, lag_size=32), "sdpa"),
         "keydiff": (KeyDiffPress(ratio), "sdpa"),
         "key-norm": (KnormPress(ratio), "sdpa"),
+        "criticalkv": (CriticalKVPress(SnapKVPress(ratio, **options)), "sdpa"),
+        "chunkkv": (ChunkKVPress(SnapKVPress(ratio, window_size=int(window), kernel_size=1), chunk_length=10), "sdpa"),
+        "qfilter": (qfilter(ratio, filters), "sdpa"),
+        "kvzip": (KVzipPress(ratio), "sdpa"),
+        "kvcompose": (KVComposePress(compression_ratio=ratio), "eager"),
         "simlayerkv": (SimLayerKVPress(lazy_threshold=0.5, n_recent=65), "sdpa"),
     }
     found = {name: kept(folder, ids, *chosen) for name, chosen in presses.items()}
@@ -61,6 +71,14 @@ def finch(ratio: float, window: int) -> FinchPress:
     """With a window of a known length, so that no delimiter has to be found; keys stay where they are."""
     press = FinchPress(ratio, rerotate_keys=False)
     press.window_size, press.delimiter_token_id = window, -1
+    return press
+
+
+def qfilter(ratio: float, filters: str) -> QFilterPress:
+    """With filters (layers, KV heads, d) from a file, in place of those of the hub."""
+    press = QFilterPress(ratio)
+    press.q_filters = torch.tensor(json.loads(Path(filters).read_text()))
+    press.post_init_from_model = lambda model: None
     return press
 
 

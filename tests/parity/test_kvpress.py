@@ -16,6 +16,7 @@ import torch
 
 from kvlab.cache import make_cache
 from kvlab.common.assets import asset_path
+from kvlab.fitted.query_statistics import read_query_statistics
 from kvlab.methods import make_method
 from kvlab.models.load import load_model
 
@@ -37,8 +38,12 @@ def prompt() -> torch.Tensor:
 def theirs(prompt: torch.Tensor, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[list[int]]]]:
     ids = tmp_path_factory.mktemp("parity") / "ids.json"
     ids.write_text(json.dumps(prompt[0].tolist()))
+    known, _, _ = read_query_statistics(asset_path("queries/mini.safetensors"))
+    filters = ids.with_name("filters.json")
+    # kvpress stores the negative of the direction of the queries.
+    filters.write_text(json.dumps([(-layer.direction).tolist() for _, layer in sorted(known.items())]))
     script = Path(__file__).with_name("kvpress_side.py")
-    arguments = [str(asset_path("mini")), str(ids), str(KEEP), str(WINDOW), str(KERNEL)]
+    arguments = [str(asset_path("mini")), str(ids), str(filters), str(KEEP), str(WINDOW), str(KERNEL)]
     done = subprocess.run([PYTHON, str(script), *arguments], capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
@@ -92,13 +97,19 @@ def test_snapkv(prompt: torch.Tensor, theirs: dict) -> None:
 
 
 def test_adakv(prompt: torch.Tensor, theirs: dict) -> None:
-    options = {"window": WINDOW, "kernel": KERNEL, "pooling": "average", "floor": 0.2, "floor_rule": "guarantee"}
-    mine = ours(prompt, "adakv", int(TOKENS * KEEP), **options)
+    """kvpress counts the window in a head's floor and pools zeros at the text's ends: with both, the same tokens."""
+    keep = int(TOKENS * KEEP)
+    options = {"window": WINDOW, "kernel": KERNEL, "pooling": "average", "floor_rule": "guarantee"}
+    theirs_here = {"floor": (int(keep * 0.2) - WINDOW) / (keep - WINDOW), "edges": "zeros"}
+    mine = ours(prompt, "adakv", keep, **options, **theirs_here)
     for left, right in zip(mine, theirs["adakv"], strict=True):
         assert sum(map(len, left)) == sum(map(len, right)), "a layer keeps the same number of slots in all"
     agreement = overlap(mine, theirs["adakv"])
-    report("adakv", agreement, "kvpress's floor counts the window, kvlab's stands on top of it; it masks, kvlab frees")
-    assert agreement > 0.95
+    default = overlap(ours(prompt, "adakv", keep, floor=0.2, **options), theirs["adakv"])
+    report(
+        "adakv", agreement, f"with kvpress's floor and zeros; kvlab's floor stands on top of the window: {default:.2%}"
+    )
+    assert agreement > 0.995
 
 
 def test_pyramidkv(prompt: torch.Tensor, theirs: dict) -> None:
@@ -145,6 +156,15 @@ def test_observed_attention(prompt: torch.Tensor, theirs: dict) -> None:
             "kvpress gives the window's tokens the highest score in chunks",
         ),
         ("finch", {"window": WINDOW}, 0.995, "kvpress weighs a query by the tokens before it, kvlab counts it too"),
+        (
+            "criticalkv",
+            {"window": WINDOW, "kernel": KERNEL, "pooling": "average", "edges": "zeros"},
+            0.995,
+            "with the zeros that kvpress counts beyond the text's ends",
+        ),
+        ("chunkkv", {"window": WINDOW}, 0.98, "kvpress gives the window's tokens the highest score in chunks"),
+        ("qfilter", {}, 0.98, "same filters; kvlab always keeps the newest token"),
+        ("kvcompose", {"ask": ""}, 0.8, "kvpress takes a group's mean, kvlab its maximum"),
         ("tova", {}, 0.995, "same definition"),
         ("lagkv", {"lag": 32}, 0.97, "same definition; ranks in equal parts tie"),
         ("keydiff", {}, 0.98, "kvlab always keeps the newest token"),
@@ -157,6 +177,16 @@ def test_scores_of_keys_and_values(
     agreement = overlap(ours(prompt, method, int(TOKENS * KEEP), **options), theirs[method])
     report(method, agreement, note)
     assert agreement > least
+
+
+def test_kvzip(prompt: torch.Tensor, theirs: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    """kvpress reads the first token again too, kvlab leaves it out: read again here, the same tokens stay."""
+    keep, ask = int(TOKENS * KEEP), "\n\nRepeat the previous context exactly.\n"
+    default = overlap(ours(prompt, "kvzip", keep, ask=ask), theirs["kvzip"])
+    monkeypatch.setattr(type(load_model("mini").tokenizer), "bos_token_id", None, raising=False)
+    agreement = overlap(ours(prompt, "kvzip", keep, ask=ask), theirs["kvzip"])
+    report("kvzip", agreement, f"with its request, and the first token read again; without: {default:.2%}")
+    assert agreement > 0.98
 
 
 def test_simlayerkv(prompt: torch.Tensor, theirs: dict) -> None:

@@ -29,11 +29,14 @@ class CriticalKV(WindowEvicting):
     paper, presets, reasons = published(__file__)
 
     first: float = Field(0.5, ge=0, le=1, description="share of the budget that goes by the score only")
-    epsilon: float = Field(1e-4, ge=0, description="added to scores before multiplying by the value's norm")
+    epsilon: float = Field(
+        1e-4, ge=0, description="added to a score, mean over the window, before multiplying by the value's norm"
+    )
     adaptive: bool = Field(False, description="heads compete for a layer's budget as in AdaKV")
     floor: float = Field(0.2, ge=0, le=1, description="with `adaptive`: share of the equal budget no head can lose")
 
     def pipeline(self) -> Pipeline:
         allocate = HeadAdaptive(window=self.window, floor=self.floor) if self.adaptive else Uniform()
-        select = Critical(LowestScore(recent=self.window), self.first, self.epsilon)
+        # SnapKV's score is a sum over the window; the published epsilon belongs to the mean.
+        select = Critical(LowestScore(recent=self.window), self.first, self.epsilon * self.window)
         return self.going_on(Pipeline(self.window_attention(), allocate, select, Evict(), decode=False))
