@@ -81,7 +81,16 @@ def evaluate(
         damaged = [f"{path} is damaged: its rows were measured again." for path in store.damaged]
     if kept is not None:
         damaged.append(f"Contexts: {kept.opened} opened from prefixes, {kept.kept} read and kept in {prefixes}.")
-    return EvalResult(rows, [*evaluation.notes, *damaged, *filter(None, [evaluation.maker.backoff.note])])
+    notes = [*damaged, *filter(None, [evaluation.maker.backoff.note, _not_scored(rows)])]
+    return EvalResult(rows, [*evaluation.notes, *notes])
+
+
+def _not_scored(rows: pd.DataFrame) -> str | None:
+    """A sentence about rows whose metric raised, with the first error; None without any."""
+    errors = rows["error"].dropna() if "error" in rows else ()
+    if not len(errors):
+        return None
+    return f"{len(errors)} of {len(rows)} answers have no score, as their check failed. The first: {errors.iloc[0]}"
 
 
 def _kept_contexts(root: Path, loaded: Loaded, request: EvalRequest) -> KeptContexts:

@@ -161,8 +161,11 @@ def test_a_metric_that_raises_on_one_prompt_does_not_end_the_others(
     lines = [{"prompt": WORDS, "answer": answer, "metric": "fussy", "max_new_tokens": 2} for answer in "abc"]
     file.write_text("\n".join(map(json.dumps, lines)))
     options = {"tasks": "", "files": [f"prompts={file}"], "methods": "h2o", "budgets": "0.3", "samples": 9}
-    rows = evaluate(request(**options), tmp_path / "out", loaded=tiny).rows
+    result = evaluate(request(**options), tmp_path / "out", loaded=tiny)
+    rows = result.rows
     assert len(rows) == 6
+    told = [note for note in result.notes if note.startswith("2 of 6 answers have no score")]
+    assert len(told) == 1 and told[0].endswith("fussy: KeyError: 'no such thing'")
     broken = rows["index"] == 1
     assert rows.loc[broken, "score"].isna().all() and (rows.loc[~broken, "score"] == 1).all()
     assert set(rows.loc[broken, "error"]) == {"fussy: KeyError: 'no such thing'"}

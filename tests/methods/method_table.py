@@ -46,8 +46,12 @@ Not here, with the reason:
 | KVgrad (OpenReview cg1wTCJjjk) | needs a gradient through all layers; second passes run without gradients |
 | LU-KV (2602.08585) | its curves of what a score loses in later text; `--allocate profile` splits by KVzip's cuts |
 | MiniCache (2405.14366) | two layers would share directions; a table of slots, and its bytes, belong to one layer |
-| EpiKV (2606.26472) | not written; needs the change of the hidden state at each generated token |
-| ThinKV (2510.01290) | bits by type of thought need several stores in one table |
+| EpiKV (2606.26472) | one choice for all layers and heads while generating, by the change of the residual stream \
+from token to token after two layers (10 less 21 of 32, z-scores over 64 tokens; the authors' `src/eviction.py`). \
+Here a layer decides alone while decoding, from its attention's normed input; a rule by layer is another method |
+| ThinKV (2510.01290) | types of thought by calibrated boundaries of attention sparsity, for all layers together; \
+no authors' code was found, and two rebuilds in EpiKV's repository differ (thirds of an entropy, minima of its \
+density). Bits by type need several stores in one table |
 | RestoreKV (2608.01247) | a trained LoRA pass writes its restore tokens; there are no such weights for kvlab's models |
 | KVQuant (2401.18079) | its levels are calibrated per model; keys before rotation are in the store `low_rank` |
 
