@@ -87,9 +87,9 @@ def evaluate(
 
 def _not_scored(rows: pd.DataFrame) -> str | None:
     """A sentence about rows whose metric raised, with the first error; None without any."""
-    errors = rows["error"].dropna() if "error" in rows else ()
-    if not len(errors):
+    if "error" not in rows or rows["error"].isna().all():
         return None
+    errors = rows["error"].dropna()
     return f"{len(errors)} of {len(rows)} answers have no score, as their check failed. The first: {errors.iloc[0]}"
 
 
