@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 import pandas as pd
 
+from kvlab.common.atomic_write import replace_text
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes
 from kvlab.common.intervals import Interval, mean_interval, mean_over_groups
@@ -63,6 +65,11 @@ def with_engine_table(text: str, table: str) -> str:
     if not (begun and ended):
         raise UserError(f"The document has no lines {BEGIN} and {END}: write them where the table shall be.")
     return f"{before}{BEGIN}\n\n{table}\n\n{END}{after}"
+
+
+def write_engine_table(file: Path, table: str) -> None:
+    """Put the table between the marks of a Markdown file. Raises UserError as `with_engine_table`."""
+    replace_text(file, with_engine_table(file.read_text(encoding="utf-8"), table))
 
 
 def _difference(rows: pd.DataFrame, beside: pd.DataFrame) -> Interval | None:
