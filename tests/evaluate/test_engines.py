@@ -26,6 +26,7 @@ job = json.load(open(sys.argv[1]))
 with open(job["rows"], "a") as rows:
     for prompt in job["prompts"][: job["mode"]["most"]]:
         rows.write(json.dumps({"key": prompt["key"], "ids": prompt["ids"][::-1]}) + "\\n")
+sys.exit(6)
 """
 
 
@@ -48,14 +49,15 @@ def test_rows_are_kept_and_only_missing_prompts_are_answered(tmp_path: Path) -> 
     side, rows, log = tmp_path / "side.py", tmp_path / "rows.jsonl", tmp_path / "log"
     side.write_text(SIDE)
     command, prompts = [sys.executable, str(side)], [{"key": str(one), "ids": [one, 9]} for one in range(3)]
-    with pytest.raises(UserError, match=r"status 0: .*log says why"):
-        run_side(command, {"threads": 1, "mode": {"most": 2}}, prompts, rows, log)
+    with pytest.raises(UserError, match=r"status 6: .*log says why"):
+        run_side(command, {"threads": 1, "mode": {"most": 0}}, prompts, rows, log)
     with rows.open("a") as file:
         file.write('{"key": "2", "ids"')  # a process that was killed
         file.write("\n")
-    found = run_side(command, {"threads": 1, "mode": {"most": 1}}, prompts, rows, log)
+    found = run_side(command, {"threads": 1, "mode": {"most": 2}}, prompts, rows, log)
     assert [found[str(one)]["ids"] for one in range(3)] == [[9, one] for one in range(3)]
-    assert len(rows.read_text().splitlines()) == 4, "two, one cut off, one"
+    assert len(rows.read_text().splitlines()) == 4, "one cut off, two of a process that crashes, one of the next"
+    assert "status 6 after 2 rows" in log.read_text() and "status 6 after 1 rows" in log.read_text()
     with pytest.raises(UserError, match="make openvino"):
         run_side([str(tmp_path / "none")], {"threads": 1}, [{"key": "4"}], rows, log)
 

@@ -33,7 +33,7 @@ from kvlab.server.offered_models import place_of
 
 ROWS, TIMES, LOG = "openvino.jsonl", "times.jsonl", "openvino.log"  # files in the folder of results
 STEPS = 64  # decode steps that are timed
-ROUND = 4  # prompts of each task that every cache answers before any answers the next ones
+ROUND = 10  # prompts of each task that every cache answers before any answers the next ones
 OPENVINO, KVLAB = "OpenVINO", "kvlab"
 Report = Callable[[str], None]
 
@@ -152,25 +152,33 @@ def prepared_prompts(request: EvalRequest, loaded: Loaded) -> list[PreparedPromp
 def run_side(
     command: Sequence[str], job: dict[str, Any], prompts: Sequence[dict[str, Any]], rows: Path, log: Path
 ) -> dict[str, dict[str, Any]]:
-    """Rows by key of all prompts; those that `rows` lacks are answered by one process of `command`.
+    """Rows by key of all prompts; those that `rows` lacks are answered by a process of `command`.
 
-    Raises UserError if it fails; rows that it has written stay.
+    One that crashes after it has written rows is started again for the others, and noted in `log`. Raises UserError if
+    it ends without any; rows that were written stay.
     """
     known = _read_rows(rows)
-    missing = [one for one in prompts if one["key"] not in known]
-    if missing:
-        with tempfile.TemporaryDirectory() as folder, log.open("a", encoding="utf-8") as errors:
-            file = Path(folder) / "job.json"
-            file.write_text(json.dumps({**job, "rows": str(rows.absolute()), "prompts": missing}), encoding="utf-8")
-            threads = {"OMP_NUM_THREADS": str(job["threads"])}
-            try:
-                ended = subprocess.run([*command, str(file)], env=os.environ | threads, stdout=errors, stderr=errors)
-            except OSError as error:
-                raise UserError(f"{command[0]} cannot be started: install OpenVINO with `make openvino`.") from error
-        known = _read_rows(rows)
-        if ended.returncode or any(one["key"] not in known for one in missing):
-            raise UserError(f"The engine's process ended with status {ended.returncode}: {log} says why.")
+    while missing := [one for one in prompts if one["key"] not in known]:
+        status = _run_process(command, {**job, "rows": str(rows.absolute()), "prompts": missing}, log)
+        before, known = len(known), _read_rows(rows)
+        if len(known) == before:
+            raise UserError(f"The engine's process ended with status {status}: {log} says why.")
+        if status:
+            with log.open("a", encoding="utf-8") as lines:
+                lines.write(f"status {status} after {len(known) - before} rows of {json.dumps(job)}\n")
     return known
+
+
+def _run_process(command: Sequence[str], job: dict[str, Any], log: Path) -> int:
+    """The status with which a process of `command` ended."""
+    with tempfile.TemporaryDirectory() as folder, log.open("a", encoding="utf-8") as errors:
+        file = Path(folder) / "job.json"
+        file.write_text(json.dumps(job), encoding="utf-8")
+        environment = os.environ | {"OMP_NUM_THREADS": str(job["threads"])}
+        try:
+            return subprocess.run([*command, str(file)], env=environment, stdout=errors, stderr=errors).returncode
+        except OSError as error:
+            raise UserError(f"{command[0]} cannot be started: install OpenVINO with `make openvino`.") from error
 
 
 def spec_of(choice: MethodChoice) -> str:
