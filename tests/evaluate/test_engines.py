@@ -6,15 +6,19 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 
 from kvlab.cli.engine import EngineOptions, compare_with_engine
 from kvlab.common.errors import UserError
-from kvlab.evaluate.engines import openvino_side_file
+from kvlab.evaluate.engines import comparison, openvino_side_file
 from kvlab.evaluate.engines.comparison import Answer, run_side
 from kvlab.evaluate.engines.modes import BLOCK, METHODS, MODES, RECENT, START, Mode, kept_tokens
+from kvlab.evaluate.engines.cache_types import of_llama
 from kvlab.evaluate.engines.table import BEGIN, END, equal_texts, score_lines, with_engine_table
+from kvlab.evaluate.request import EvalRequest, TaskChoice
 from kvlab.methods import make_method
 from kvlab.model_info.gguf_files import gguf_file
 from kvlab.requests.method_spec import parse_spec
@@ -60,6 +64,40 @@ def test_rows_are_kept_and_only_missing_prompts_are_answered(tmp_path: Path) -> 
     assert "status 6 after 2 rows" in log.read_text() and "status 6 after 1 rows" in log.read_text()
     with pytest.raises(UserError, match="make openvino"):
         run_side([str(tmp_path / "none")], {"threads": 1}, [{"key": "4"}], rows, log)
+
+
+def test_every_cache_answers_a_round_before_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """25 prompts a task in rounds of 10: rows so far are yielded of 10, 20 and 25, with kvlab's before each."""
+    asked: list[tuple[str, int]] = []
+
+    def prompts(request: EvalRequest, loaded: object) -> list[SimpleNamespace]:
+        return [SimpleNamespace(identity=SimpleNamespace(task="needle", index=one)) for one in range(request.samples)]
+
+    def evaluated(request: EvalRequest, *_: object, **__: object) -> SimpleNamespace:
+        asked.append(("kvlab", request.samples))
+        return SimpleNamespace(rows=pd.DataFrame())
+
+    def side(command: object, job: dict, jobs: list, *_: object) -> dict:
+        asked.append((job["mode"]["name"], len(jobs)))
+        return {one["key"]: {"ids": []} for one in jobs}
+
+    monkeypatch.setattr(comparison, "prepared_prompts", prompts)
+    monkeypatch.setattr(comparison, "evaluate", evaluated)
+    monkeypatch.setattr(comparison, "run_side", side)
+    monkeypatch.setattr(comparison, "held_model", lambda request: None)
+    monkeypatch.setattr(comparison, "_asked", lambda prompt, *_: {"key": prompt.identity.index})
+    monkeypatch.setattr(comparison, "_scored", lambda mode, prompt, *_: (mode, prompt.identity.index))
+    monkeypatch.setattr(comparison.Comparison, "model_file", tmp_path)
+    request = EvalRequest(model="mini", tasks=(TaskChoice(task="needle"),), samples=25, choices=())
+    given = comparison.Comparison(request, 160, tmp_path, modes=(Mode("full", "full"), Mode("SUM", "h2o", "SUM")))
+    rounds = list(comparison.compare_engines(given, tmp_path, lambda progress: None, lambda text: None))
+    assert [len(answers) for answers in rounds] == [20, 40, 50]
+    assert asked == [(name, number) for number in (10, 20, 25) for name in ("kvlab", "full", "SUM")]
+
+
+def test_llama_cpp_that_is_missing_says_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="install llama-cpp-py-sync"):
+        of_llama(sys.executable, tmp_path / "model.gguf", [[1, 2]])
 
 
 def test_differences_are_of_the_same_prompts() -> None:
