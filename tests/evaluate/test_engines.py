@@ -14,10 +14,10 @@ import pytest
 from kvlab.cli.engine import EngineOptions, compare_with_engine
 from kvlab.common.errors import UserError
 from kvlab.evaluate.engines import comparison, openvino_side_file
+from kvlab.evaluate.engines.cache_types import of_llama
 from kvlab.evaluate.engines.comparison import Answer, run_side
 from kvlab.evaluate.engines.modes import BLOCK, METHODS, MODES, RECENT, START, Mode, kept_tokens
-from kvlab.evaluate.engines.cache_types import of_llama
-from kvlab.evaluate.engines.table import BEGIN, END, equal_texts, score_lines, with_engine_table
+from kvlab.evaluate.engines.table import BEGIN, END, equal_texts, markdown, score_lines, with_engine_table
 from kvlab.evaluate.request import EvalRequest, TaskChoice
 from kvlab.methods import make_method
 from kvlab.model_info.gguf_files import gguf_file
@@ -123,6 +123,22 @@ def test_bad_input_is_said_before_anything_runs(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=sentence):
             compare_with_engine(options, None, "20%B", "mini", None)
+
+
+def test_speeds_are_ratios_to_the_own_full_cache(tmp_path: Path) -> None:
+    answers = [
+        Answer(engine, name, "needle", 0, 1.0, "1") for engine in ("kvlab", "OpenVINO") for name in ("full", "x")
+    ]
+    rows = [("kvlab", "full", 10.0, 4.0), ("kvlab", "x", 15.0, 5.0), ("OpenVINO", "full", 40.0, 2.0)]
+    rows += [("OpenVINO", "x", 20.0, 1.0)]
+    columns = ["engine", "method", "tokens_per_second", "first_seconds"]
+    times = pd.DataFrame(rows, columns=columns).assign(peak_bytes=2000, held_bytes=1000)
+    request = EvalRequest(model="mini", tasks=(TaskChoice(task="needle"),), lengths=(512,), samples=1, choices=())
+    made = markdown(comparison.Comparison(request, 160, tmp_path, modes=()), answers, times)
+    ratios = {line.split(" | ")[0] + line.split(" | ")[1]: line.split(" | ")[4:7] for line in made.splitlines()[2:6]}
+    assert ratios["| kvlab`x`"] == ["1.50", "1.25", "1.00"] and ratios["| OpenVINO`x`"] == ["0.50", "0.50", "1.00"]
+    assert "kvlab's 10.0 tokens/s, 4.0 s" in made and "OpenVINO's 40.0 tokens/s" in made
+    assert "speed" not in markdown(comparison.Comparison(request, 160, tmp_path, modes=()), answers, None)
 
 
 @pytest.mark.skipif("KVLAB_OPENVINO_PYTHON" not in os.environ, reason="make openvino asks for it")
