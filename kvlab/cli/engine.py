@@ -45,9 +45,9 @@ def compare_with_engine(
         raise UserError(f"There is no engine {options.engine!r}: use {', '.join(ENGINES)}.")
     if not options.python.is_file():
         raise UserError(f"{options.python} is missing: install OpenVINO with `make openvino`, or name its --python.")
-    from kvlab.evaluate.engines.comparison import Comparison, compare_engines, time_engines
+    from kvlab.evaluate.engines.comparison import Answer, Comparison, compare_engines, time_engines
     from kvlab.evaluate.engines.modes import METHODS, kept_tokens
-    from kvlab.evaluate.engines.table import markdown, with_engine_table
+    from kvlab.evaluate.engines.table import markdown, write_engine_table
     from kvlab.evaluate.progress import shown_progress
     from kvlab.evaluate.request_parser import parse_request
     from kvlab.requests.budget import Budget
@@ -63,10 +63,13 @@ def compare_with_engine(
     )  # fmt: skip
     comparison = Comparison(request, kept, options.python, options.threads, options.timed)
     errors = standard_error()
+    answers: list[Answer] = []
     with shown_progress(errors) as listener:
-        answers = compare_engines(comparison, options.out, listener, errors.print)
+        for answers in compare_engines(comparison, options.out, listener, errors.print):
+            if write is not None:
+                write_engine_table(write, markdown(comparison, answers, None))
     times = time_engines(comparison, options.out, errors.print) if options.timed else None
     table = markdown(comparison, answers, times)
     if write is not None:
-        write.write_text(with_engine_table(write.read_text(encoding="utf-8"), table), encoding="utf-8")
+        write_engine_table(write, table)
     typer.echo(table)

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from kvlab.cli.options.model import Model
 from kvlab.cli.options.tables import print_wide
+from kvlab.common.atomic_write import replace_text
 from kvlab.common.errors import UserError
 from kvlab.requests.budget import Budget
 from kvlab.requests.method_spec import parse_spec, split_list
@@ -28,7 +29,7 @@ def vllm(
     new_tokens: Annotated[int, typer.Option(min=8, help="tokens of the longest answer")] = 32,
     situations: Annotated[str | None, typer.Option(help="comma-separated; default: all")] = None,
     write: Annotated[
-        Path | None, typer.Option(help="put the table between the marks of this Markdown file, and ship it")
+        Path | None, typer.Option(help="put the table of this run between the marks of this Markdown file, and ship it")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False,
 ) -> None:
@@ -44,7 +45,7 @@ def vllm(
     from kvlab.methods import make_method
     from kvlab.models.load import load_model
     from kvlab.vllm.agreement import Trial, agreements, make_prompts, names
-    from kvlab.vllm.agreement_table import add_agreements, with_agreements
+    from kvlab.vllm.agreement_table import ship_run, with_agreements
     from kvlab.vllm.model_folder import model_folder
     from kvlab.vllm.session import Choice, Session
 
@@ -67,9 +68,8 @@ def vllm(
             if not as_json:
                 typer.echo(f"{row.method}, {row.situation}: {row.slots} / {row.tokens} of {row.prompts}", err=True)
             if write is not None:
-                everything = add_agreements([row])
-    if write is not None:
-        write.write_text(with_agreements(write.read_text(encoding="utf-8"), everything), encoding="utf-8")
+                everything = ship_run(rows)
+                replace_text(write, with_agreements(write.read_text(encoding="utf-8"), everything))
     if as_json:
         typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
         return

@@ -120,9 +120,14 @@ def time_from_rows(rows: pd.DataFrame, prompt: float) -> StepTime:
             "The benchmark has fewer than three batches and contexts of the full cache: measure more with `kvlab bench "
             "decode --contexts 1024,4096 --batches 1,4`."
         )
-    rows_of = steps["batch"].to_numpy(float)
-    design = np.stack([np.ones(len(steps)), rows_of, rows_of * steps["context"].to_numpy(float)], 1)
-    base, row, slot = _not_negative(design, steps["median"].to_numpy(float) / 1e3)
+    batch, context, median = (steps[name].to_numpy(float) for name in ("batch", "context", "median"))
+    return fitted_time(batch, context, median / 1e3, prompt)
+
+
+def fitted_time(batch: np.ndarray, context: np.ndarray, seconds: np.ndarray, prompt: float) -> StepTime:
+    """Fit decode steps of `batch` rows with `context` slots each, (steps,): base, row and slot, none negative."""
+    design = np.stack([np.ones(len(batch)), batch, batch * context], 1)
+    base, row, slot = _not_negative(design, seconds)
     return StepTime(base, row, slot, prompt)
 
 

@@ -26,7 +26,8 @@ TASK, SEED = "needle", 0
 class Agreement:
     """One cell of the table: of `prompts`, how many end with equal slots, and with equal tokens.
 
-    heads: share of heads that keep the same tokens. note: what breaks, and why, or what took place.
+    heads: share of heads that keep the same tokens. note: what breaks, and why, or what took place. No prompts: the
+    situation ended with the error in the note.
     """
 
     model: str
@@ -236,16 +237,37 @@ def shape_of_engine(kind: str, prompts: Sequence[Prompt]) -> EngineShape:
 
 
 def agreements(trials: Sequence[Trial], folder: str, wanted: Sequence[str]) -> Iterator[Agreement]:
-    """Every wanted situation of every trial, in vLLM with the model of a safetensors folder."""
+    """Every wanted situation of every trial, in vLLM with the model of a safetensors folder.
+
+    A situation that raises is a row with the error, and the next one gets a new engine.
+    """
     if CONTROL in wanted:
         yield from map(control, trials)
     for kind, situations in SITUATIONS.items():
         asked = {name: compare for name, compare in situations.items() if name in wanted}
-        if not asked:
-            continue
-        with started_engine(folder, shape_of_engine(kind, trials[0].prompts)) as engine:
-            for trial in trials:
-                if kind == PLAIN and trial.name == FULL:
-                    yield native(trial, engine, NATIVE)
-                for name, compare in asked.items():
-                    yield compare(trial, engine, name)
+        left = [(trial, name, compare) for trial in trials for name, compare in asked.items()]
+        if kind == PLAIN and left:
+            left = [(trial, NATIVE, native) for trial in trials if trial.name == FULL] + left
+        while left:
+            with started_engine(folder, shape_of_engine(kind, trials[0].prompts)) as engine:
+                yield from _until_one_raises(left, engine)
+
+
+def _until_one_raises(left: list[tuple[Trial, str, Compare]], engine: Engine) -> Iterator[Agreement]:
+    """Take comparisons off the list and make them; after an error the engine still holds requests, so it ends there."""
+    while left:
+        trial, name, compare = left.pop(0)
+        try:
+            row, raised = compare(trial, engine, name), False
+        except Exception as error:
+            row, raised = ended_with(error, trial, name), True
+        yield row
+        if raised:
+            return
+
+
+def ended_with(error: Exception, trial: Trial, situation: str) -> Agreement:
+    """The row of a situation that raised `error`."""
+    said = " ".join(f"{type(error).__name__}: {error}".split()).replace("; ", ", ")
+    note = f"{len(trial.prompts)}: ended with {said[:200]}"
+    return Agreement(trial.loaded.name, trial.name, situation, 0, 0, 0, 0.0, note)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -31,15 +31,19 @@ def read_agreements(file: Path = FILE) -> list[Agreement]:
         raise UserError(f"The table {file} is damaged: delete it and measure again.") from error
 
 
-def add_agreements(rows: Iterable[Agreement], file: Path = FILE) -> list[Agreement]:
-    """Write rows to the file, where they replace those of the same model, method and situation; returns all."""
-    known = {(row.model, row.method, row.situation): row for row in [*read_agreements(file), *rows]}
+def ship_run(rows: Sequence[Agreement], file: Path = FILE) -> list[Agreement]:
+    """Write the rows of one run to the file, where they replace all of their models; returns what it then holds.
+
+    So a model's table is never joined from several runs.
+    """
+    measured = {row.model for row in rows}
+    everything = [*(row for row in read_agreements(file) if row.model not in measured), *rows]
     text = io.StringIO()
     writer = csv.DictWriter(text, [one.name for one in fields(Agreement)], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(asdict(row) for row in known.values())
+    writer.writerows(asdict(row) for row in everything)
     replace_text(file, text.getvalue())
-    return list(known.values())
+    return everything
 
 
 def markdown(rows: Sequence[Agreement]) -> str:
@@ -72,6 +76,8 @@ def _of_model(model: str, rows: Sequence[Agreement]) -> str:
 def _cell(row: Agreement | None) -> str:
     if row is None:
         return ""
+    if not row.prompts:
+        return "error"
     whole = row.slots == row.prompts == row.tokens
     return f"{row.prompts} of {row.prompts}" if whole else f"{row.slots} / {row.tokens} of {row.prompts}"
 

@@ -27,13 +27,14 @@ class EngineShape:
     """What of vLLM's settings matters here.
 
     window: longest text, prompt and answer. rows: requests of a step. step_tokens: tokens of a step, beyond which
-    prompts are split. pages: pages of the engine; None: enough for all.
+    prompts are split. pages: pages of the engine; None: enough for all. cache_type: vLLM's `kv_cache_dtype`.
     """
 
     window: int
     rows: int = 8
     step_tokens: int | None = None
     pages: int | None = None
+    cache_type: str = "auto"
 
     @property
     def page_count(self) -> int:
@@ -61,7 +62,7 @@ class Engine:
             max_model_len=shape.window, max_num_seqs=shape.rows, num_gpu_blocks_override=shape.page_count,
             max_num_batched_tokens=shape.step_tokens or shape.rows * shape.window, enable_chunked_prefill=True,
             enable_prefix_caching=True, kv_cache_memory_bytes=2**30, disable_log_stats=True,
-            skip_tokenizer_init=True, seed=0,
+            skip_tokenizer_init=True, seed=0, kv_cache_dtype=shape.cache_type,
         )  # fmt: skip
 
     def generate(

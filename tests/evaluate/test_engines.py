@@ -6,15 +6,19 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 
 from kvlab.cli.engine import EngineOptions, compare_with_engine
 from kvlab.common.errors import UserError
-from kvlab.evaluate.engines import openvino_side_file
+from kvlab.evaluate.engines import comparison, openvino_side_file
+from kvlab.evaluate.engines.cache_types import of_llama
 from kvlab.evaluate.engines.comparison import Answer, run_side
 from kvlab.evaluate.engines.modes import BLOCK, METHODS, MODES, RECENT, START, Mode, kept_tokens
-from kvlab.evaluate.engines.table import BEGIN, END, equal_texts, score_lines, with_engine_table
+from kvlab.evaluate.engines.table import BEGIN, END, equal_texts, markdown, score_lines, with_engine_table
+from kvlab.evaluate.request import EvalRequest, TaskChoice
 from kvlab.methods import make_method
 from kvlab.model_info.gguf_files import gguf_file
 from kvlab.requests.method_spec import parse_spec
@@ -26,6 +30,7 @@ job = json.load(open(sys.argv[1]))
 with open(job["rows"], "a") as rows:
     for prompt in job["prompts"][: job["mode"]["most"]]:
         rows.write(json.dumps({"key": prompt["key"], "ids": prompt["ids"][::-1]}) + "\\n")
+sys.exit(6)
 """
 
 
@@ -48,16 +53,51 @@ def test_rows_are_kept_and_only_missing_prompts_are_answered(tmp_path: Path) -> 
     side, rows, log = tmp_path / "side.py", tmp_path / "rows.jsonl", tmp_path / "log"
     side.write_text(SIDE)
     command, prompts = [sys.executable, str(side)], [{"key": str(one), "ids": [one, 9]} for one in range(3)]
-    with pytest.raises(UserError, match=r"status 0: .*log says why"):
-        run_side(command, {"threads": 1, "mode": {"most": 2}}, prompts, rows, log)
+    with pytest.raises(UserError, match=r"status 6: .*log says why"):
+        run_side(command, {"threads": 1, "mode": {"most": 0}}, prompts, rows, log)
     with rows.open("a") as file:
         file.write('{"key": "2", "ids"')  # a process that was killed
         file.write("\n")
-    found = run_side(command, {"threads": 1, "mode": {"most": 1}}, prompts, rows, log)
+    found = run_side(command, {"threads": 1, "mode": {"most": 2}}, prompts, rows, log)
     assert [found[str(one)]["ids"] for one in range(3)] == [[9, one] for one in range(3)]
-    assert len(rows.read_text().splitlines()) == 4, "two, one cut off, one"
+    assert len(rows.read_text().splitlines()) == 4, "one cut off, two of a process that crashes, one of the next"
+    assert "status 6 after 2 rows" in log.read_text() and "status 6 after 1 rows" in log.read_text()
     with pytest.raises(UserError, match="make openvino"):
         run_side([str(tmp_path / "none")], {"threads": 1}, [{"key": "4"}], rows, log)
+
+
+def test_every_cache_answers_a_round_before_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """25 prompts a task in rounds of 10: rows so far are yielded of 10, 20 and 25, with kvlab's before each."""
+    asked: list[tuple[str, int]] = []
+
+    def prompts(request: EvalRequest, loaded: object) -> list[SimpleNamespace]:
+        return [SimpleNamespace(identity=SimpleNamespace(task="needle", index=one)) for one in range(request.samples)]
+
+    def evaluated(request: EvalRequest, *_: object, **__: object) -> SimpleNamespace:
+        asked.append(("kvlab", request.samples))
+        return SimpleNamespace(rows=pd.DataFrame())
+
+    def side(command: object, job: dict, jobs: list, *_: object) -> dict:
+        asked.append((job["mode"]["name"], len(jobs)))
+        return {one["key"]: {"ids": []} for one in jobs}
+
+    monkeypatch.setattr(comparison, "prepared_prompts", prompts)
+    monkeypatch.setattr(comparison, "evaluate", evaluated)
+    monkeypatch.setattr(comparison, "run_side", side)
+    monkeypatch.setattr(comparison, "held_model", lambda request: None)
+    monkeypatch.setattr(comparison, "_asked", lambda prompt, *_: {"key": prompt.identity.index})
+    monkeypatch.setattr(comparison, "_scored", lambda mode, prompt, *_: (mode, prompt.identity.index))
+    monkeypatch.setattr(comparison.Comparison, "model_file", tmp_path)
+    request = EvalRequest(model="mini", tasks=(TaskChoice(task="needle"),), samples=25, choices=())
+    given = comparison.Comparison(request, 160, tmp_path, modes=(Mode("full", "full"), Mode("SUM", "h2o", "SUM")))
+    rounds = list(comparison.compare_engines(given, tmp_path, lambda progress: None, lambda text: None))
+    assert [len(answers) for answers in rounds] == [20, 40, 50]
+    assert asked == [(name, number) for number in (10, 20, 25) for name in ("kvlab", "full", "SUM")]
+
+
+def test_llama_cpp_that_is_missing_says_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="install llama-cpp-py-sync"):
+        of_llama(sys.executable, tmp_path / "model.gguf", [[1, 2]])
 
 
 def test_differences_are_of_the_same_prompts() -> None:
@@ -83,6 +123,22 @@ def test_bad_input_is_said_before_anything_runs(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=sentence):
             compare_with_engine(options, None, "20%B", "mini", None)
+
+
+def test_speeds_are_ratios_to_the_own_full_cache(tmp_path: Path) -> None:
+    answers = [
+        Answer(engine, name, "needle", 0, 1.0, "1") for engine in ("kvlab", "OpenVINO") for name in ("full", "x")
+    ]
+    rows = [("kvlab", "full", 10.0, 4.0), ("kvlab", "x", 15.0, 5.0), ("OpenVINO", "full", 40.0, 2.0)]
+    rows += [("OpenVINO", "x", 20.0, 1.0)]
+    columns = ["engine", "method", "tokens_per_second", "first_seconds"]
+    times = pd.DataFrame(rows, columns=columns).assign(peak_bytes=2000, held_bytes=1000)
+    request = EvalRequest(model="mini", tasks=(TaskChoice(task="needle"),), lengths=(512,), samples=1, choices=())
+    made = markdown(comparison.Comparison(request, 160, tmp_path, modes=()), answers, times)
+    ratios = {line.split(" | ")[0] + line.split(" | ")[1]: line.split(" | ")[4:7] for line in made.splitlines()[2:6]}
+    assert ratios["| kvlab`x`"] == ["1.50", "1.25", "1.00"] and ratios["| OpenVINO`x`"] == ["0.50", "0.50", "1.00"]
+    assert "kvlab's 10.0 tokens/s, 4.0 s" in made and "OpenVINO's 40.0 tokens/s" in made
+    assert "speed" not in markdown(comparison.Comparison(request, 160, tmp_path, modes=()), answers, None)
 
 
 @pytest.mark.skipif("KVLAB_OPENVINO_PYTHON" not in os.environ, reason="make openvino asks for it")

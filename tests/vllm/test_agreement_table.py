@@ -1,26 +1,53 @@
-"""The measured table: rows replace their older selves, and what breaks is said below it."""
+"""The measured table: a run replaces the one before, and what breaks is said below it."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from kvlab.common.errors import UserError
-from kvlab.vllm.agreement import NATIVE, Agreement
-from kvlab.vllm.agreement_table import BEGIN, add_agreements, read_agreements, with_agreements
+from kvlab.vllm import agreement
+from kvlab.vllm.agreement import NATIVE, Agreement, Prompt, Trial
+from kvlab.vllm.agreement_table import BEGIN, read_agreements, ship_run, with_agreements
 
 ROW = Agreement("mini", "h2o", "batch", 10, 10, 10, 1.0, "3 were preempted")
 BROKEN = Agreement("mini", "h2o", "next turn", 10, 4, 7, 0.9, "6: pages are stale; 10 took pages from the prefix cache")
 
 
-def test_a_row_replaces_its_older_self(tmp_path: Path) -> None:
+def test_a_run_replaces_all_rows_of_its_model(tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     assert read_agreements(file) == []
-    add_agreements([ROW, BROKEN], file)
+    other = replace(ROW, model="smollm2")
+    ship_run([other], file)
+    assert ship_run([ROW, BROKEN], file) == [other, ROW, BROKEN]
     better = replace(ROW, slots=9)
-    assert add_agreements([better], file) == [better, BROKEN] == read_agreements(file)
+    assert ship_run([better], file) == [other, better] == read_agreements(file)
+
+
+def test_a_situation_that_raises_is_a_row_and_the_rest_goes_on_in_a_new_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raising(trial: Trial, engine: str, name: str) -> Agreement:
+        raise ValueError("no pages;\n none at all")
+
+    def agreeing(trial: Trial, engine: str, name: str) -> Agreement:
+        return Agreement("mini", trial.name, name, 3, 3, 3, 1.0, engine)
+
+    engines = (nullcontext(f"engine {number}") for number in range(9))
+    monkeypatch.setattr(agreement, "started_engine", lambda folder, shape: next(engines))
+    monkeypatch.setattr(agreement, "SITUATIONS", {"few pages": {"batch": raising, "preempted": agreeing}})
+    model = SimpleNamespace(name="mini")
+    trials = [Trial(model, name, None, [Prompt("", [1], [2], 3)] * 3) for name in ("h2o", "snapkv")]  # type: ignore
+    rows = list(agreement.agreements(trials, "folder", ["batch", "preempted"]))
+    assert [(row.method, row.situation, row.prompts) for row in rows] == [
+        ("h2o", "batch", 0), ("h2o", "preempted", 3), ("snapkv", "batch", 0), ("snapkv", "preempted", 3),
+    ]  # fmt: skip
+    assert rows[1].note == "engine 1" and rows[3].note == "engine 2"
+    made = with_agreements(f"{BEGIN}<!-- end -->", rows)
+    assert "| h2o | error | 3 of 3 |" in made
+    assert "- batch: ended with ValueError: no pages, none at all (h2o 3, snapkv 3)." in made
 
 
 def test_the_document_has_cells_and_reasons() -> None:

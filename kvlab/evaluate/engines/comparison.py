@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from kvlab.server.offered_models import place_of
 
 ROWS, TIMES, LOG = "openvino.jsonl", "times.jsonl", "openvino.log"  # files in the folder of results
 STEPS = 64  # decode steps that are timed
+ROUND = 10  # prompts of each task that every cache answers before any answers the next ones
 OPENVINO, KVLAB = "OpenVINO", "kvlab"
 Report = Callable[[str], None]
 
@@ -77,30 +78,36 @@ class Answer:
     prediction: str
 
 
-def compare_engines(comparison: Comparison, out: Path, on_progress: Listener, report: Report) -> list[Answer]:
-    """Answer all prompts with kvlab's methods and OpenVINO's modes; rows that the folder has are not measured again.
+def compare_engines(comparison: Comparison, out: Path, on_progress: Listener, report: Report) -> Iterator[list[Answer]]:
+    """Answer all prompts with kvlab's methods and OpenVINO's modes, and yield all answers so far after every round.
 
+    A round is `ROUND` prompts of each task, answered by every cache; rows that the folder has are not measured again.
     Raises UserError for a task whose last tokens are held back, a model that is no GGUF file, and an engine that fails.
     """
-    file, loaded = comparison.model_file, held_model(comparison.request)
-    prompts = prepared_prompts(comparison.request, loaded)
-    answers = _kvlab_answers(evaluate(comparison.request, out, loaded, on_progress=on_progress).rows)
-    for mode in comparison.modes:
-        jobs = [_asked(prompt, comparison, mode.as_data(comparison.kept)) for prompt in prompts]
-        report(f"OpenVINO: {mode.name}")
-        job = {"model": str(file), "threads": comparison.threads, "mode": mode.as_data(comparison.kept)}
-        found = run_side(comparison.command, job, jobs, out / ROWS, out / LOG)
-        answers += [
-            _scored(mode.name, prompt, found[one["key"]]["ids"], loaded)
-            for prompt, one in zip(prompts, jobs, strict=True)
-        ]
-    return answers
+    file, loaded, asked = comparison.model_file, held_model(comparison.request), comparison.request.samples
+    for samples in [*range(ROUND, asked, ROUND), asked]:
+        request = comparison.request.model_copy(update={"samples": samples})
+        prompts = prepared_prompts(request, loaded)
+        report(f"{samples} of {asked} prompts a task: kvlab")
+        answers = _kvlab_answers(evaluate(request, out, loaded, on_progress=on_progress).rows)
+        for mode in comparison.modes:
+            jobs = [_asked(prompt, comparison, mode.as_data(comparison.kept)) for prompt in prompts]
+            report(f"{samples} of {asked} prompts a task: OpenVINO, {mode.name}")
+            job = {"model": str(file), "threads": comparison.threads, "mode": mode.as_data(comparison.kept)}
+            found = run_side(comparison.command, job, jobs, out / ROWS, out / LOG)
+            answers += [
+                _scored(mode.name, prompt, found[one["key"]]["ids"], loaded)
+                for prompt, one in zip(prompts, jobs, strict=True)
+            ]
+        yield answers
 
 
 def time_engines(comparison: Comparison, out: Path, report: Report) -> pd.DataFrame:
-    """Read the first prompts alone with each cache: engine, method, tokens_per_second, first_seconds, held and peaks.
+    """Read the first prompts alone with each cache, each in a process of its own, and give means over prompts.
 
-    Other columns: held_tokens, held_bytes, loaded_bytes and peak_bytes of the process. Means over prompts.
+    Columns: engine, method, tokens_per_second and first_seconds, both of processor time, which other work on the
+    machine changes little; held_tokens, held_bytes, and the process's loaded_bytes and peak_bytes. Each prompt is read
+    by every cache before the next one is.
     """
     loaded = held_model(comparison.request)
     prompts = prepared_prompts(comparison.request, loaded)[: comparison.timed]
@@ -109,20 +116,23 @@ def time_engines(comparison: Comparison, out: Path, report: Report) -> pd.DataFr
     ]
     theirs = [(OPENVINO, mode.name, mode.as_data(comparison.kept)) for mode in comparison.modes]
     lines = []
-    for engine, name, mode in [*own, *theirs]:
-        report(f"alone: {engine}, {name}")
-        jobs = [{**_asked(prompt, comparison, mode, STEPS), "to_the_end": True} for prompt in prompts]
-        command = [sys.executable, "-m", "kvlab.evaluate.engines.kvlab_side"]
-        model = comparison.request.model
-        if engine == OPENVINO:
-            command, model = comparison.command, str(comparison.model_file)
-        job = {"model": model, "threads": comparison.threads, "mode": mode}
-        rows = run_side(command, job, jobs, out / TIMES, out / LOG)
-        frame = pd.DataFrame([rows[one["key"]] for one in jobs])
-        speed = (frame["steps"] - 1) / (frame["seconds"] - frame["first_seconds"])
-        means = frame[["first_seconds", "held_tokens", "held_bytes", "loaded_bytes", "peak_bytes"]].mean()
-        lines.append({"engine": engine, "method": name, "tokens_per_second": speed.mean(), **means})
-    return pd.DataFrame(lines)
+    for number, prompt in enumerate(prompts, 1):
+        for engine, name, mode in [*own, *theirs]:
+            report(f"alone, prompt {number} of {len(prompts)}: {engine}, {name}")
+            asked = {**_asked(prompt, comparison, mode, STEPS), "to_the_end": True}
+            command = [sys.executable, "-m", "kvlab.evaluate.engines.kvlab_side"]
+            model = comparison.request.model
+            if engine == OPENVINO:
+                command, model = comparison.command, str(comparison.model_file)
+            job = {"model": model, "threads": comparison.threads, "mode": mode}
+            row = run_side(command, job, [asked], out / TIMES, out / LOG)[asked["key"]]
+            speed = (row["steps"] - 1) / (row["processor_seconds"] - row["first_processor_seconds"])
+            sizes = {key: row[key] for key in ("held_tokens", "held_bytes", "loaded_bytes", "peak_bytes")}
+            first = row["first_processor_seconds"]
+            lines.append(
+                {"engine": engine, "method": name, "tokens_per_second": speed, "first_seconds": first, **sizes}
+            )
+    return pd.DataFrame(lines).groupby(["engine", "method"], sort=False, as_index=False).mean()
 
 
 def prepared_prompts(request: EvalRequest, loaded: Loaded) -> list[PreparedPrompt]:
@@ -142,25 +152,33 @@ def prepared_prompts(request: EvalRequest, loaded: Loaded) -> list[PreparedPromp
 def run_side(
     command: Sequence[str], job: dict[str, Any], prompts: Sequence[dict[str, Any]], rows: Path, log: Path
 ) -> dict[str, dict[str, Any]]:
-    """Rows by key of all prompts; those that `rows` lacks are answered by one process of `command`.
+    """Rows by key of all prompts; those that `rows` lacks are answered by a process of `command`.
 
-    Raises UserError if it fails; rows that it has written stay.
+    One that crashes after it has written rows is started again for the others, and noted in `log`. Raises UserError if
+    it ends without any; rows that were written stay.
     """
     known = _read_rows(rows)
-    missing = [one for one in prompts if one["key"] not in known]
-    if missing:
-        with tempfile.TemporaryDirectory() as folder, log.open("a", encoding="utf-8") as errors:
-            file = Path(folder) / "job.json"
-            file.write_text(json.dumps({**job, "rows": str(rows.absolute()), "prompts": missing}), encoding="utf-8")
-            threads = {"OMP_NUM_THREADS": str(job["threads"])}
-            try:
-                ended = subprocess.run([*command, str(file)], env=os.environ | threads, stdout=errors, stderr=errors)
-            except OSError as error:
-                raise UserError(f"{command[0]} cannot be started: install OpenVINO with `make openvino`.") from error
-        known = _read_rows(rows)
-        if ended.returncode or any(one["key"] not in known for one in missing):
-            raise UserError(f"The engine's process ended with status {ended.returncode}: {log} says why.")
+    while missing := [one for one in prompts if one["key"] not in known]:
+        status = _run_process(command, {**job, "rows": str(rows.absolute()), "prompts": missing}, log)
+        before, known = len(known), _read_rows(rows)
+        if len(known) == before:
+            raise UserError(f"The engine's process ended with status {status}: {log} says why.")
+        if status:
+            with log.open("a", encoding="utf-8") as lines:
+                lines.write(f"status {status} after {len(known) - before} rows of {json.dumps(job)}\n")
     return known
+
+
+def _run_process(command: Sequence[str], job: dict[str, Any], log: Path) -> int:
+    """The status with which a process of `command` ended."""
+    with tempfile.TemporaryDirectory() as folder, log.open("a", encoding="utf-8") as errors:
+        file = Path(folder) / "job.json"
+        file.write_text(json.dumps(job), encoding="utf-8")
+        environment = os.environ | {"OMP_NUM_THREADS": str(job["threads"])}
+        try:
+            return subprocess.run([*command, str(file)], env=environment, stdout=errors, stderr=errors).returncode
+        except OSError as error:
+            raise UserError(f"{command[0]} cannot be started: install OpenVINO with `make openvino`.") from error
 
 
 def spec_of(choice: MethodChoice) -> str:

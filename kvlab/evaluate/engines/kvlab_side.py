@@ -35,16 +35,18 @@ def main(job: dict[str, Any]) -> None:
 
 @torch.inference_mode()
 def _continued(loaded: LoadedModel, cache: CompressedCache, prompt: dict[str, Any]) -> dict[str, Any]:
-    ids, seconds, given = [], [], prompt["ids"]
+    ids, seconds, processor, given = [], [], [], prompt["ids"]
     cache.expect(len(given))
-    begun = time.perf_counter()
+    begun, processor_begun = time.perf_counter(), time.process_time()
     for _ in range(prompt["new_tokens"]):
         logits = loaded.model(torch.tensor([given]), past_key_values=cache, use_cache=True, logits_to_keep=1).logits
         given = [int(logits[0, -1].argmax())]
         ids += given
         seconds.append(time.perf_counter() - begun)
+        processor.append(time.process_time() - processor_begun)
     held = cache.memory()
     found = {"ids": ids, "first_seconds": seconds[0], "seconds": seconds[-1], "steps": len(seconds)}
+    found |= {"first_processor_seconds": processor[0], "processor_seconds": processor[-1]}
     return {**found, "held_tokens": round(held.live_slots), "held_bytes": held.allocated_bytes}
 
 

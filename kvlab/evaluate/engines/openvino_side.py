@@ -66,12 +66,13 @@ def answer(pipeline: Any, blocks: int, number: int, prompt: dict[str, Any]) -> d
     config = genai.GenerationConfig()
     config.max_new_tokens, config.ignore_eos = prompt["new_tokens"], prompt["to_the_end"]
     config.apply_chat_template = False
-    begun = time.perf_counter()
+    begun, processor_begun = time.perf_counter(), time.process_time()
     handle = pipeline.add_request(number, openvino.Tensor(np.array([prompt["ids"]], dtype=np.int64)), config)
-    seconds, used = [], []
+    seconds, processor, used = [], [], []
     while pipeline.has_non_finished_requests():
         pipeline.step()
         seconds.append(time.perf_counter() - begun)
+        processor.append(time.process_time() - processor_begun)
         used.append(pipeline.get_metrics().cache_usage / 100 * blocks * BLOCK)
     ids = [int(token) for one in handle.read_all() for token in one.generated_ids]
     held = [round(tokens) for tokens in used if tokens > 0]  # the last step frees everything
@@ -80,6 +81,8 @@ def answer(pipeline: Any, blocks: int, number: int, prompt: dict[str, Any]) -> d
         "ids": ids,
         "first_seconds": seconds[0],
         "seconds": seconds[-1],
+        "first_processor_seconds": processor[0],
+        "processor_seconds": processor[-1],
         "steps": len(seconds),
         "held_tokens": min(held, default=None),
         "held_bytes": round(min(held, default=0) * bytes_a_token),

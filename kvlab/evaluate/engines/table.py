@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 import pandas as pd
 
+from kvlab.common.atomic_write import replace_text
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes
 from kvlab.common.intervals import Interval, mean_interval, mean_over_groups
-from kvlab.evaluate.engines.comparison import KVLAB, Answer, Comparison
+from kvlab.evaluate.engines.comparison import KVLAB, OPENVINO, Answer, Comparison
 from kvlab.evaluate.engines.modes import BLOCK, RECENT, START, Mode
 from kvlab.requests.compare import FULL
 
+SPEED = ("speed of decoding", "time to the first token", "peak of the process", "cache held")  # three are ratios
 BEGIN, END = "<!-- kvlab serve-check --engine openvino -->", "<!-- end of the engine's table -->"
 
 
@@ -46,14 +49,16 @@ def markdown(comparison: Comparison, answers: Sequence[Answer], times: pd.DataFr
     """The table of the documentation, with what it holds for below it."""
     lines = score_lines(answers, comparison.modes)
     tasks = [choice.task for choice in comparison.request.tasks]
-    speed = ["tokens/s", "s to the first token", "cache held", "peak of the process"] if times is not None else []
+    speed = list(SPEED) if times is not None else []
     header = ["engine", "cache", *tasks, "less kvlab's nearest", *speed]
     rows = [header, ["---"] * len(header)]
     for line in lines.to_dict("records"):
         cells = [line["engine"], f"`{line['method']}`", *(_words(line[task]) for task in tasks)]
         less = "" if line["less"] is None else f"{_nearest(line['method'], comparison.modes)}: {_words(line['less'])}"
         rows.append([*cells, less, *_speed(line, times)])
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in rows) + "\n\n" + _conditions(comparison, answers)
+    return (
+        "\n".join("| " + " | ".join(cells) + " |" for cells in rows) + "\n\n" + _conditions(comparison, answers, times)
+    )
 
 
 def with_engine_table(text: str, table: str) -> str:
@@ -63,6 +68,11 @@ def with_engine_table(text: str, table: str) -> str:
     if not (begun and ended):
         raise UserError(f"The document has no lines {BEGIN} and {END}: write them where the table shall be.")
     return f"{before}{BEGIN}\n\n{table}\n\n{END}{after}"
+
+
+def write_engine_table(file: Path, table: str) -> None:
+    """Put the table between the marks of a Markdown file. Raises UserError as `with_engine_table`."""
+    replace_text(file, with_engine_table(file.read_text(encoding="utf-8"), table))
 
 
 def _difference(rows: pd.DataFrame, beside: pd.DataFrame) -> Interval | None:
@@ -78,24 +88,45 @@ def _nearest(method: str, modes: Sequence[Mode]) -> str:
 
 
 def _words(found: Interval) -> str:
-    return f"{found.mean:.2f} ({found.low:.2f} to {found.high:.2f}), n {found.n}"
+    mean, low, high = (f"{round(value, 2) + 0.0:.2f}" for value in (found.mean, found.low, found.high))  # no -0.00
+    return f"{mean} ({low} to {high}), n {found.n}"
 
 
 def _speed(line: dict[str, object], times: pd.DataFrame | None) -> list[str]:
+    """Ratios to the engine's own full cache, and the bytes held."""
     if times is None:
         return []
-    (one,) = times[(times["engine"] == line["engine"]) & (times["method"] == line["method"])].to_dict("records")
-    sizes = [format_bytes(int(one["held_bytes"])), format_bytes(int(one["peak_bytes"]))]
-    return [f"{one['tokens_per_second']:.1f}", f"{one['first_seconds']:.1f}", *sizes]
+    one, full = (_time_of(times, line["engine"], method) for method in (line["method"], FULL.method))
+    ratios = [f"{one[key] / full[key]:.2f}" for key in ("tokens_per_second", "first_seconds", "peak_bytes")]
+    return [*ratios, format_bytes(int(one["held_bytes"]))]
 
 
-def _conditions(comparison: Comparison, answers: Sequence[Answer]) -> str:
+def _time_of(times: pd.DataFrame, engine: object, method: str) -> dict[str, float]:
+    (one,) = times[(times["engine"] == engine) & (times["method"] == method)].to_dict("records")
+    return {str(key): value for key, value in one.items()}
+
+
+def _conditions(comparison: Comparison, answers: Sequence[Answer], times: pd.DataFrame | None) -> str:
     request, same = comparison.request, equal_texts(answers)
-    (length,) = request.lengths or (0,)
+    (length,), asked = request.lengths or (0,), len({one.index for one in answers})
     return (
-        f"{request.model}, {request.samples} prompts a task of {length} tokens, seed {request.seed}, question seen, "
+        f"{request.model}, {asked} prompts a task of {length} tokens, seed {request.seed}, question seen, "
         f"{comparison.kept} tokens kept (`full` and `packed`: all); OpenVINO in blocks of {BLOCK}, of which the first "
         f"{START} and the last {RECENT} tokens stay. 95 % intervals, differences paired. The two full caches write the "
-        f"same text to {_words(same)} of the prompts. Times: {comparison.timed} prompt(s) alone on "
-        f"{comparison.threads} thread(s)."
+        f"same text to {_words(same)} of the prompts.{'' if times is None else _time_conditions(comparison, times)}"
+    )
+
+
+def _time_conditions(comparison: Comparison, times: pd.DataFrame) -> str:
+    """How speeds were measured, and those of the full caches that the ratios refer to."""
+    told = [
+        f"{engine}'s {full['tokens_per_second']:.1f} tokens/s, {full['first_seconds']:.1f} s to the first token, "
+        f"{format_bytes(int(full['peak_bytes']))} at most"
+        for engine in (KVLAB, OPENVINO)
+        for full in [_time_of(times, engine, FULL.method)]
+    ]
+    return (
+        f" Speed: {comparison.timed} prompt(s), each read alone in a process of its own on {comparison.threads} "
+        f"thread(s), as ratios to the engine's own full cache; seconds are of processor time. The full caches: "
+        f"{'; '.join(told)}."
     )
