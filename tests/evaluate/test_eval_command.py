@@ -54,6 +54,7 @@ def test_the_table_and_the_json_tell_the_same(command):
 
 
 def test_progress_goes_to_standard_error_and_counts_what_is_on_disk(command):
+    CliRunner().invoke(app, command)
     again = CliRunner().invoke(app, [*command, "--json"])
     assert "18 measurements, 18 of them already on disk" in again.stderr
     json.loads(again.stdout)

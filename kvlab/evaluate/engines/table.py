@@ -96,7 +96,7 @@ def _speed(line: dict[str, object], times: pd.DataFrame | None) -> list[str]:
     """Ratios to the engine's own full cache, and the bytes held."""
     if times is None:
         return []
-    one, full = (_time_of(times, line["engine"], method) for method in (line["method"], FULL.method))
+    one, full = (_time_of(times, line["engine"], method) for method in (str(line["method"]), FULL.method))
     ratios = [f"{one[key] / full[key]:.2f}" for key in ("tokens_per_second", "first_seconds", "peak_bytes")]
     return [*ratios, format_bytes(int(one["held_bytes"]))]
 
