@@ -87,8 +87,8 @@ def evaluate(
 
 def _not_scored(rows: pd.DataFrame) -> str | None:
     """A sentence about rows whose metric raised, with the first error; None without any."""
-    errors = rows["error"].dropna() if "error" in rows else ()
-    if not len(errors):
+    errors = rows["error"].dropna()
+    if errors.empty:
         return None
     return f"{len(errors)} of {len(rows)} answers have no score, as their check failed. The first: {errors.iloc[0]}"
 
