@@ -87,9 +87,9 @@ def evaluate(
 
 def _not_scored(rows: pd.DataFrame) -> str | None:
     """A sentence about rows whose metric raised, with the first error; None without any."""
-    if "error" not in rows or rows["error"].isna().all():
-        return None
     errors = rows["error"].dropna()
+    if errors.empty:
+        return None
     return f"{len(errors)} of {len(rows)} answers have no score, as their check failed. The first: {errors.iloc[0]}"
 
 
