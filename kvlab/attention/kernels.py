@@ -9,8 +9,11 @@ import sysconfig
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +22,7 @@ from kvlab.attention.slot_attention import probabilities, slot_logits
 from kvlab.stores.unpack_kernel import SWITCH
 
 OneQuery = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], tuple[Tensor, Tensor, Tensor]]
+Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
 _failed = False  # the kernel could not be compiled in this process
@@ -32,6 +36,15 @@ def one_query_kernel(device: torch.device) -> OneQuery | None:
     cannot be compiled, plain torch computes the result, one warning is logged, and None is returned from then on.
     """
     return None if _failed or not kernels_on(device) else _fused_or_plain
+
+
+def attention_over_chosen(
+    query: Tensor, keys: Tensor, values: Tensor, slots: Tensor, bias: Tensor | None, scaling: float
+) -> tuple[Tensor, Tensor] | None:
+    """`triton_decode.chosen_attention`, or None where plain torch is to be used, as in `one_query_kernel`."""
+    if _failed or not kernels_on(query.device):
+        return None
+    return _fused(lambda: _triton().chosen_attention(query, keys, values, slots, bias, scaling), keys)
 
 
 def kernels_on(device: torch.device) -> bool:
@@ -77,17 +90,25 @@ def reference(
 def _fused_or_plain(
     query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, scaling: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Result of the fused kernel, or of plain torch (from then on) if the kernel cannot be compiled."""
+    given = query, keys, values, bias, scaling
+    found = _fused(lambda: _triton().ragged_attention(*given), keys)
+    return reference(*given) if found is None else found
+
+
+def _triton() -> ModuleType:
+    return import_module("kvlab.attention.triton_decode")
+
+
+def _fused(launch: Callable[[], Result], states: Tensor) -> Result | None:
+    """Result of a fused kernel over `states`; None, from then on, if the kernel cannot be compiled."""
     global _failed
     try:
-        from kvlab.attention.triton_decode import ragged_attention
-
-        with launching_on(keys):
-            return ragged_attention(query, keys, values, bias, scaling)
+        with launching_on(states):
+            return launch()
     except (torch.OutOfMemoryError, torch.AcceleratorError):  # device errors, not the kernel's
         raise
     except Exception as error:  # compiler, linker, driver and missing programs each raise their own
         _failed = True
         one_query_kernel.cache_clear()
         warn_without("attention", error)
-        return reference(query, keys, values, bias, scaling)
+        return None

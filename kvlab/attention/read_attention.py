@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kvlab.attention.alibi import Alibi
+from kvlab.attention.kernels import attention_over_chosen
 from kvlab.attention.slot_attention import softmax_beside
 from kvlab.methods.core.reading import Chosen, Held
 from kvlab.stores.quantized_states import States, states_at
@@ -60,6 +61,26 @@ def attend_chosen(query: Tensor, held: Held, chosen: Chosen, sinks: Tensor | Non
     softmax(q k scaling + log_mass + log_weight) v: importance weights and stand-ins of what was not read enter as log
     mass does. `sinks` (B, H, G) are logits of learned slots without a value.
     """
+    bias, read = _bias_of(held, chosen)
+    states = _whole_tensors(held, chosen, bias) if sinks is None else None
+    fused = attention_over_chosen(query, *states, chosen.slots, bias, held.scaling) if states is not None else None
+    output, own = _gathered_attention(query, held, chosen, bias, sinks) if fused is None else fused
+    return output.flatten(1, 2)[:, :, None].to(query.dtype), SlotsRead(chosen.slots, read, own)
+
+
+def _whole_tensors(held: Held, chosen: Chosen, bias: Tensor | None) -> tuple[Tensor, Tensor] | None:
+    """Keys and values if the fused kernel can read them: not packed, no stand-ins, one bias per set of slots."""
+    plain = chosen.keys is None and chosen.estimate is None and held.softcap is None
+    one_bias = bias is None or bias.shape == chosen.slots.shape
+    if plain and one_bias and isinstance(held.keys, Tensor) and isinstance(held.values, Tensor):
+        return held.keys, held.values
+    return None
+
+
+def _gathered_attention(
+    query: Tensor, held: Held, chosen: Chosen, bias: Tensor | None, sinks: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """(output (B, H, G, d) float32, attention of the chosen slots (B, H, G, k))."""
     blocks = chosen.slots.split(_block_size(held, chosen.slots), 3)
     scaled = query.float() * held.scaling
     of_blocks = (_gathered(held.keys, block) for block in blocks)
@@ -68,7 +89,7 @@ def attend_chosen(query: Tensor, held: Held, chosen: Chosen, sinks: Tensor | Non
     logits = torch.cat(parts, -1) if parts[1:] else parts[0]
     if held.softcap is not None:
         logits = held.softcap * torch.tanh(logits / held.softcap)
-    logits, read = _weighted(logits, held, chosen)
+    logits = logits if bias is None else logits + bias
     every = logits if chosen.estimate is None else torch.cat([logits, chosen.estimate.logits], -1)
     mass = softmax_beside(every, None if sinks is None else sinks)
     own = mass[..., : logits.shape[-1]]
@@ -77,7 +98,7 @@ def attend_chosen(query: Tensor, held: Held, chosen: Chosen, sinks: Tensor | Non
     output = reduce(torch.add, mixed)
     if chosen.estimate is not None:
         output = output + mass[..., logits.shape[-1] :] @ chosen.estimate.values.float()
-    return output.flatten(1, 2)[:, :, None].to(query.dtype), SlotsRead(chosen.slots, read, own)
+    return output, own
 
 
 def _block_size(held: Held, slots: Tensor) -> int:
@@ -107,15 +128,15 @@ def _mixed(mass: Tensor, values: Tensor) -> Tensor:
     return (mass[:, :, :, None] @ values.float())[:, :, :, 0]
 
 
-def _weighted(logits: Tensor, held: Held, chosen: Chosen) -> tuple[Tensor, Tensor]:
-    """(logits with bias and log weight, which of the slots (B, H, U, k) are read)."""
-    read = torch.ones(chosen.slots.shape, dtype=torch.bool, device=logits.device)
-    if chosen.log_weight is not None:
-        logits, read = logits + chosen.log_weight, ~torch.isneginf(chosen.log_weight)
+def _bias_of(held: Held, chosen: Chosen) -> tuple[Tensor | None, Tensor]:
+    """(bias with log weight (B, H, 1 or G, k) of the chosen slots, which of the slots (B, H, U, k) are read)."""
+    weight, slots = chosen.log_weight, chosen.slots
+    read = torch.ones(slots.shape, dtype=torch.bool, device=slots.device) if weight is None else ~torch.isneginf(weight)
     if held.bias is None:
-        return logits, read
-    sets, heads = chosen.slots.shape[2], held.bias.shape[2]
+        return weight, read
+    sets, heads = slots.shape[2], held.bias.shape[2]
     wide = max(sets, heads)
-    bias = held.bias.expand(-1, -1, wide, -1).gather(3, chosen.slots.expand(-1, -1, wide, -1))
+    bias = held.bias.expand(-1, -1, wide, -1).gather(3, slots.expand(-1, -1, wide, -1))
     seen = ~torch.isneginf(bias)
-    return logits + bias, read & (seen if sets == wide else seen.any(2, keepdim=True))
+    read = read & (seen if sets == wide else seen.any(2, keepdim=True))
+    return bias if weight is None else bias + weight, read

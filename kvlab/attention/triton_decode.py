@@ -1,6 +1,8 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """One decode query per head on a GPU: output, slot probabilities and logits in one pass over the keys.
 
+`chosen_attention` does so over given slots only, and loads no key or value of another.
+
 Split-K (flash decoding): each program takes a stretch of one head's slots and keeps a running log-sum-exp; a second
 kernel combines the stretches. Sums are float32 for every dtype; offsets are 64-bit because a cache may exceed 2^31
 elements. Importing this module needs the package `triton` (extra `kernels`).
@@ -32,8 +34,30 @@ def ragged_attention(
     mass, -inf at hidden slots. A head without valid slots gets zeros. Raises UserError if the device's shared memory is
     too small.
     """
+    return _attend(query, keys, values, None, bias, scaling)
+
+
+def chosen_attention(
+    query: Tensor, keys: Tensor, values: Tensor, slots: Tensor, bias: Tensor | None, scaling: float
+) -> tuple[Tensor, Tensor]:
+    """(output (B, H, G, d), probabilities (B, H, G, k) float32) over chosen slots.
+
+    `slots` (B, H, U, k) int64: the k slots that all query heads of a KV head read (U 1), or each its own (U G). `bias`
+    None or (B, H, U, k) float32: log mass and log weight, -inf where nothing is read. Otherwise as `ragged_attention`.
+    """
+    batch, heads, sets, count = slots.shape
+    own = query.reshape(batch, heads * sets, -1, query.shape[-1])  # one row per set of slots
+    given = None if bias is None else bias.reshape(batch, heads * sets, count)
+    output, mass, _ = _attend(own, keys, values, slots.reshape(batch, heads * sets, count), given, scaling)
+    return output.view_as(query), mass.view(batch, heads, -1, count)
+
+
+def _attend(
+    query: Tensor, keys: Tensor, values: Tensor, chosen: Tensor | None, bias: Tensor | None, scaling: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Launch both kernels; with `chosen` (B, rows of queries, k), `rows / H` of which share one KV head's states."""
     batch, heads, group, dim = query.shape
-    slots, rows = keys.shape[2], batch * heads
+    slots, rows = keys.shape[2] if chosen is None else chosen.shape[2], batch * heads
     block, stages, warps = launch_shape(dim, keys.dtype, shared_memory(query.device), group)
     splits = max(1, min(MOST_SPLITS, triton.cdiv(slots, block)))
     stretch = triton.cdiv(triton.cdiv(slots, splits), block) * block
@@ -47,8 +71,10 @@ def ragged_attention(
     shape = {"heads": heads, "group": group, "slots": slots, "dim": dim}
     blocks = {"BLOCK_G": padded(group), "BLOCK_S": block, "BLOCK_D": padded(dim)}
     seen = bias if bias is not None else logits  # never read without a bias
+    places = query.new_empty(0, dtype=torch.int64) if chosen is None else chosen.contiguous()
     _stretch[(rows, splits)](
-        query, keys, values, seen, logits, parts, tops, sums, scaling, stretch, splits, **shape,
+        query, keys, values, places, seen, logits, parts, tops, sums, scaling, stretch, splits, **shape,
+        sets=heads // keys.shape[1], HAS_PLACES=chosen is not None,
         key_b=keys.stride(0), key_h=keys.stride(1), key_s=keys.stride(2),
         value_b=values.stride(0), value_h=values.stride(1), value_s=values.stride(2),
         bias_b=seen.stride(0), bias_h=seen.stride(1), bias_s=seen.stride(-1),
@@ -66,12 +92,16 @@ def ragged_attention(
 
 @triton.jit
 def _stretch(
-    query, keys, values, bias, logits, parts, tops, sums, scaling, stretch, splits, heads, group, slots, dim,
+    query, keys, values, places, bias, logits, parts, tops, sums, scaling, stretch, splits,
+    heads, group, slots, dim, sets,
     key_b, key_h, key_s, value_b, value_h, value_s, bias_b, bias_h, bias_s,
-    HAS_BIAS: tl.constexpr, WIDEN: tl.constexpr,
+    HAS_PLACES: tl.constexpr, HAS_BIAS: tl.constexpr, WIDEN: tl.constexpr,
     BLOCK_G: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """One head's slots from `split * stretch` on: logits, and the stretch's output, maximum and sum."""
+    """One head's slots from `split * stretch` on: logits, and the stretch's output, maximum and sum.
+
+    With HAS_PLACES, its slots are those that `places` names in the table of the KV head, which `sets` rows share.
+    """
     row, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
     b, h = row // heads, row % heads
     g, d = tl.arange(0, BLOCK_G), tl.arange(0, BLOCK_D)
@@ -85,8 +115,10 @@ def _stretch(
         s = start + tl.arange(0, BLOCK_S)
         there, place = s < slots, s.to(tl.int64)
         both = there[:, None] & (d[None, :] < dim)
-        at_key = keys + b * key_b + h * key_h + place[:, None] * key_s + d[None, :]
-        at_value = values + b * value_b + h * value_h + place[:, None] * value_s + d[None, :]
+        where = tl.load(places + row * slots + place, mask=there, other=0) if HAS_PLACES else place
+        kv = h // sets
+        at_key = keys + b * key_b + kv * key_h + where[:, None] * key_s + d[None, :]
+        at_value = values + b * value_b + kv * value_h + where[:, None] * value_s + d[None, :]
         key, value = tl.load(at_key, mask=both, other=0.0), tl.load(at_value, mask=both, other=0.0)
         if WIDEN:
             queries, key, value = queries.to(tl.float32), key.to(tl.float32), value.to(tl.float32)

@@ -20,8 +20,10 @@ from kvlab.methods.core.rotary import Rotary
 from kvlab.methods.readings import READINGS, reading_of
 from kvlab.methods.readings.clusters import k_means
 from kvlab.methods.readings.magicpig import MagicPIG
+from tests.cache.kernels import kernel_module
 from tests.methods.reading_loops import attention, heads, held, live, logit, mean_attention, top
 
+STATES = "keys", "values"
 HOLES = pytest.mark.parametrize("holes", [False, True], ids=["dense", "holes"])
 
 
@@ -472,3 +474,20 @@ def test_slots_gathered_a_few_at_a_time_give_the_same(name: str, monkeypatch: py
     apart, again = attend_chosen(query, table, given, None)
     assert torch.allclose(apart, together, atol=1e-6)
     assert torch.allclose(again.mass, read.mass, atol=1e-7)
+
+
+@HOLES
+@pytest.mark.parametrize("reading", ["oracle-topk/share=0.3", "quest/share=0.3/page=4", "vattention/share=0.2"])
+def test_the_fused_kernel_equals_gathering(reading: str, holes: bool, monkeypatch: pytest.MonkeyPatch):
+    """Of slots per KV head and per query head, with log mass and importance weights; no other slot is loaded."""
+    kernel = kernel_module("kvlab.attention.triton_decode").chosen_attention
+    query, table = held(holes=holes)
+    given = chosen(reading, query, table)
+    output, gathered = attend_chosen(query, table, given, None)
+    read = torch.zeros(table.position.shape, dtype=torch.bool).scatter_(2, given.slots.flatten(2), True)
+    unread = replace(table, **{name: getattr(table, name).masked_fill(~read[..., None], math.nan) for name in STATES})
+    monkeypatch.setattr(read_attention, "attention_over_chosen", kernel)
+    ours, fused = attend_chosen(query, unread, given, None)
+    torch.testing.assert_close(ours, output, rtol=2e-5, atol=2e-5)
+    torch.testing.assert_close(fused.mass, gathered.mass, rtol=2e-5, atol=2e-5)
+    assert (fused.read == gathered.read).all()
