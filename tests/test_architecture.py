@@ -120,15 +120,8 @@ ROOT_MODULES = {"__init__.py", "__main__.py", "extend.py"}  # `kvlab.extend`: th
 # setuptools builds the package; pydantic brings its core; weights in 4 and 8 bit take what a person has installed;
 # OpenVINO and vLLM have environments of their own (`make openvino`, `make vllm`).
 UNDECLARED = {
-    "setuptools",
-    "pydantic_core",
-    "bitsandbytes",
-    "torchao",
-    "openvino",
-    "openvino_genai",
-    "llama_cpp_py_sync",
-    "vllm",
-}
+    "setuptools", "pydantic_core", "bitsandbytes", "torchao", "openvino", "openvino_genai", "xllamacpp", "vllm",
+}  # fmt: skip
 
 
 @cache

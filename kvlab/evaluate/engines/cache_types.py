@@ -1,7 +1,7 @@
 """Quantised caches of llama.cpp beside kvlab's stores: `python -m kvlab.evaluate.engines.cache_types LLAMA_PYTHON`.
 
-Each side is compared with its own full cache, on the same prompts, while the full cache's likeliest tokens are read.
-LLAMA_PYTHON is a Python that has llama-cpp-py-sync, llama.cpp with CFFI bindings in a wheel.
+Each side is compared with its own full cache on the same prompts, by the text that it writes. LLAMA_PYTHON is a Python
+that has xllamacpp.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ import json
 import subprocess
 import sys
 import tempfile
+from itertools import takewhile
 from pathlib import Path
 
-import pandas as pd
 import torch
 
 from kvlab.cache import make_cache
 from kvlab.common.errors import UserError
-from kvlab.common.intervals import mean_interval
-from kvlab.evaluate.engines.comparison import KVLAB, prepared_prompts
+from kvlab.evaluate.engines.comparison import prepared_prompts
 from kvlab.evaluate.request_parser import parse_request
 from kvlab.methods import make_method
 from kvlab.model_info.gguf_files import gguf_file
@@ -26,70 +25,64 @@ from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests.method_spec import parse_spec
 from kvlab.server.offered_models import place_of
 
-MODEL, TASKS, LENGTH, SAMPLES, SEED, STEPS = "smollm2", "needle,ruler_niah_multikey_1", 512, 10, 8672, 24
-LLAMA = "llama.cpp"
-TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "q4_0": 2}  # numbers of ggml's types; the first is the reference
-SPECS = ("packed:store=fp8", "packed:store=int8", "packed:store=kivi4")
+MODEL, TASK, LENGTH, PROMPTS, SEED, TOKENS = "smollm2", "needle", 384, 10, 8672, 24
+TYPES = ("f32", "f16", "q8_0", "q4_0")  # of ggml; the first is the full cache
+SPECS = ("full", "packed:store=int8", "packed:store=kivi4")
+Texts = list[list[int]]
 
 
 def main(python: str) -> None:
-    """Print a table: mean KL and share of equal likeliest tokens, with 95 % intervals over prompts."""
+    """Print a table: of the prompts how many texts are equal, and mean tokens before the first that differs."""
     file = gguf_file(place_of(MODEL))
     if file is None:
         raise UserError(f"Both read a GGUF file: get it with `kvlab models get {MODEL}`.")
     loaded = load_model(MODEL, "cpu")
     request = parse_request(
-        tasks=TASKS, files=(), methods="full", budgets="1.0", lengths=str(LENGTH), depths=None, question_aware="yes",
-        samples=SAMPLES, seed=SEED, model=MODEL, device="cpu",
+        tasks=TASK, files=(), methods=SPECS[0], budgets="1.0", lengths=str(LENGTH), depths=None, question_aware="yes",
+        samples=PROMPTS, seed=SEED, model=MODEL, device="cpu",
     )  # fmt: skip
     prompts = [one.context + one.question for one in prepared_prompts(request, loaded)]
-    rows = pd.concat([of_kvlab(loaded, prompts), of_llama(python, file, prompts)])
-    print("| engine | cache | KL to its own full cache, nats | same likeliest token |\n| --- | --- | --- | --- |")
-    for (engine, name), one in rows.groupby(["engine", "type"], sort=False):
-        kl = mean_interval(one["kl"].tolist(), kind="difference")
-        same = mean_interval(one["agreement"].tolist(), kind="score")
-        print(f"| {engine} | `{name}` | {kl.mean:.4f} ({max(kl.low, 0):.4f} to {kl.high:.4f}), n {kl.n} | "
-              f"{same.mean:.3f} ({same.low:.3f} to {same.high:.3f}) |")  # fmt: skip
+    print("| engine | cache | same text | tokens before the first that differs |\n|---|---|---|---|", flush=True)
+    _print("llama.cpp", {name: of_llama(python, file, name, prompts) for name in TYPES})
+    _print("kvlab", {spec: [continued(loaded, spec, ids) for ids in prompts] for spec in SPECS})
 
 
-def of_llama(python: str, file: Path, prompts: list[list[int]]) -> pd.DataFrame:
-    """llama.cpp's rows: engine, type, index, kl and agreement. Raises UserError if its process fails."""
+def of_llama(python: str, file: Path, cache_type: str, prompts: list[list[int]]) -> Texts:
+    """The likeliest tokens after each prompt with llama.cpp. Raises UserError if its process fails."""
     with tempfile.TemporaryDirectory() as folder:
-        rows, job = Path(folder) / "rows.jsonl", Path(folder) / "job.json"
-        given = {"model": str(file), "threads": 1, "steps": STEPS, "types": TYPES, "rows": str(rows)}
+        rows, job = Path(folder) / "rows.json", Path(folder) / "job.json"
+        given = {"model": str(file), "threads": 1, "tokens": TOKENS, "type": cache_type, "rows": str(rows)}
         job.write_text(json.dumps({**given, "prompts": prompts}), encoding="utf-8")
         side = Path(__file__).with_name("llama_side.py")
         if subprocess.run([python, str(side), str(job)], stderr=subprocess.DEVNULL).returncode or not rows.is_file():
-            raise UserError(f"{python} ran no llama.cpp: install llama-cpp-py-sync and numpy there.")
-        return pd.read_json(rows, lines=True).assign(engine=LLAMA)
-
-
-def of_kvlab(loaded: LoadedModel, prompts: list[list[int]]) -> pd.DataFrame:
-    """kvlab's rows, of the same columns."""
-    rows = []
-    for index, ids in enumerate(prompts):
-        reference = continued(loaded, "full", ids, None)
-        given = reference.argmax(1).tolist()
-        for spec in SPECS:
-            found = continued(loaded, spec, ids, given)
-            kl = float((reference.exp() * (reference - found)).sum(1).mean())
-            same = float((reference.argmax(1) == found.argmax(1)).double().mean())
-            rows.append({"engine": KVLAB, "type": spec, "index": index, "kl": kl, "agreement": same})
-    return pd.DataFrame(rows)
+            raise UserError(f"{python} ran no llama.cpp: install xllamacpp there.")
+        return [list(map(int, text)) for text in json.loads(rows.read_text(encoding="utf-8"))]
 
 
 @torch.inference_mode()
-def continued(loaded: LoadedModel, spec: str, ids: list[int], given: list[int] | None) -> torch.Tensor:
-    """Log probabilities (STEPS, V) after the prompt and each token, which are `given` or the likeliest."""
+def continued(loaded: LoadedModel, spec: str, ids: list[int]) -> list[int]:
+    """The likeliest tokens after a prompt with kvlab's cache of a method."""
     name, values = parse_spec(spec)
     cache = make_cache(loaded, make_method(name, **values), 1.0)
-    cache.expect(len(ids))
-    found, next_ids = [], ids
-    for step in range(STEPS):
-        logits = loaded.model(torch.tensor([next_ids]), past_key_values=cache, use_cache=True, logits_to_keep=1).logits
-        found.append(logits[0, -1].double().log_softmax(0))
-        next_ids = [int(found[-1].argmax()) if given is None else given[step]]
-    return torch.stack(found)
+    written, given = list[int](), ids
+    for _ in range(TOKENS):
+        logits = loaded.model(torch.tensor([given]), past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+        given = [int(logits[0, -1].argmax())]
+        written += given
+    return written
+
+
+def equal_tokens(full: list[int], text: list[int]) -> int:
+    """Number of tokens before the first that differs."""
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(full, text, strict=True))))
+
+
+def _print(engine: str, texts: dict[str, Texts]) -> None:
+    full, *others = texts.items()
+    for name, written in others:
+        equal = [equal_tokens(one, other) for one, other in zip(full[1], written, strict=True)]
+        whole = sum(number == TOKENS for number in equal)
+        print(f"| {engine} | `{name}` | {whole} of {len(equal)} | {sum(equal) / len(equal):.1f} |", flush=True)
 
 
 if __name__ == "__main__":
