@@ -80,7 +80,7 @@ openvino: $(VENV)/.installed
 	.venv-openvino/bin/pip install --quiet --disable-pip-version-check openvino-genai==2026.4.1.0
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,gguf]'
 	$(BIN)/kvlab models get smollm2
-	KVLAB_OPENVINO_PYTHON=.venv-openvino/bin/python $(BIN)/python -m pytest -n 0 tests/evaluate/test_engines.py
+	KVLAB_REAL=1 KVLAB_OPENVINO_PYTHON=.venv-openvino/bin/python $(BIN)/python -m pytest -n 0 tests/evaluate/test_engines.py
 	OMP_NUM_THREADS=1 $(BIN)/kvlab serve-check --engine openvino --model smollm2 --budget 160 --write docs/serving.md
 
 # vLLM on a CPU wants an older transformers, so it gets an environment of its own (3.4 GB): kvlab's slots inside its
