@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from kvlab.models.load import LoadedModel
@@ -27,6 +28,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Triton looks at this when it is imported, and anything that imports torch may do that.
 os.environ.setdefault("TRITON_INTERPRET", "0" if Path("/dev/nvidiactl").exists() else "1")
+
+
+settings.register_profile("no deadline", deadline=None)  # seconds of one example say nothing on a busy machine
+settings.load_profile("no deadline")
 
 
 def pytest_configure(config: pytest.Config) -> None:
