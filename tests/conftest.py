@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
-from hypothesis import settings
 
 if TYPE_CHECKING:
     from kvlab.models.load import LoadedModel
 
 # The suite finds the same every time; `pytest --hypothesis-profile=explore` looks for what nobody has seen yet.
-settings.register_profile("repeatable", derandomize=True, max_examples=50)
+# Without a deadline: the time of one example says nothing on a busy machine.
+settings.register_profile("repeatable", derandomize=True, max_examples=50, deadline=None)
 settings.register_profile("explore", derandomize=False, print_blob=True, max_examples=200)
 settings.load_profile("repeatable")
 
@@ -28,10 +28,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Triton looks at this when it is imported, and anything that imports torch may do that.
 os.environ.setdefault("TRITON_INTERPRET", "0" if Path("/dev/nvidiactl").exists() else "1")
-
-
-settings.register_profile("no deadline", deadline=None)  # seconds of one example say nothing on a busy machine
-settings.load_profile("no deadline")
 
 
 def pytest_configure(config: pytest.Config) -> None:

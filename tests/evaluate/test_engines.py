@@ -66,6 +66,30 @@ def test_rows_are_kept_and_only_missing_prompts_are_answered(tmp_path: Path) -> 
         run_side([str(tmp_path / "none")], {"threads": 1}, [{"key": "4"}], rows, log)
 
 
+@pytest.mark.parametrize(("crashes", "message"), [(2, None), (3, "status -11")])
+def test_a_process_that_is_killed_before_any_row_is_started_three_times(
+    crashes: int, message: str | None, tmp_path: Path
+) -> None:
+    side, job, rows, log = (tmp_path / name for name in ("side.py", "starts", "rows", "log"))
+    side.write_text(
+        "import json, os, pathlib, signal, sys\n"
+        f"starts = pathlib.Path({str(job)!r})\n"
+        "starts.write_text((starts.read_text() if starts.exists() else '') + '.')\n"
+        f"if len(starts.read_text()) <= {crashes}:\n"
+        "    os.kill(os.getpid(), signal.SIGSEGV)\n"
+        "rows = json.loads(pathlib.Path(sys.argv[1]).read_text())['rows']\n"
+        "open(rows, 'a').write(json.dumps({'key': 'a', 'ids': [1]}) + '\\n')\n",
+        encoding="utf-8",
+    )
+    given = [sys.executable, "-S", str(side)], {"threads": 1}, [{"key": "a"}], rows, log
+    if message is None:
+        assert run_side(*given)["a"]["ids"] == [1]
+    else:
+        with pytest.raises(UserError, match=message):
+            run_side(*given)
+    assert job.read_text() == "..."
+
+
 def test_every_cache_answers_a_round_before_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """25 prompts a task in rounds of 10: rows so far are yielded of 10, 20 and 25, with kvlab's before each."""
     asked: list[tuple[str, int]] = []

@@ -35,6 +35,7 @@ ROWS, TIMES, LOG = "openvino.jsonl", "times.jsonl", "openvino.log"  # files in t
 STEPS = 64  # decode steps that are timed
 ROUND = 10  # prompts of each task that every cache answers before any answers the next ones
 OPENVINO, KVLAB = "OpenVINO", "kvlab"
+ATTEMPTS = 3  # starts of a process that a signal kills before it has written a row
 Report = Callable[[str], None]
 
 
@@ -154,14 +155,15 @@ def run_side(
 ) -> dict[str, dict[str, Any]]:
     """Rows by key of all prompts; those that `rows` lacks are answered by a process of `command`.
 
-    One that crashes after it has written rows is started again for the others, and noted in `log`. Raises UserError if
-    it ends without any; rows that were written stay.
+    One that ends before it has written all is started again for the others, and noted in `log`. Raises UserError if it
+    ends without any row by an error of its own, or is killed by a signal so `ATTEMPTS` times; rows written before stay.
     """
-    known = _read_rows(rows)
+    known, fruitless = _read_rows(rows), 0
     while missing := [one for one in prompts if one["key"] not in known]:
         status = _run_process(command, {**job, "rows": str(rows.absolute()), "prompts": missing}, log)
         before, known = len(known), _read_rows(rows)
-        if len(known) == before:
+        fruitless = 0 if len(known) > before else fruitless + 1
+        if fruitless and (status >= 0 or fruitless == ATTEMPTS):
             raise UserError(f"The engine's process ended with status {status}: {log} says why.")
         if status:
             with log.open("a", encoding="utf-8") as lines:
