@@ -486,8 +486,14 @@ def test_the_fused_kernel_equals_gathering(reading: str, holes: bool, monkeypatc
     output, gathered = attend_chosen(query, table, given, None)
     read = torch.zeros(table.position.shape, dtype=torch.bool).scatter_(2, given.slots.flatten(2), True)
     unread = replace(table, **{name: getattr(table, name).masked_fill(~read[..., None], math.nan) for name in STATES})
-    monkeypatch.setattr(read_attention, "attention_over_chosen", kernel)
+    launched = []
+
+    def launch(*given: object) -> tuple[Tensor, Tensor]:
+        launched.append(given)
+        return kernel(*given)
+
+    monkeypatch.setattr(read_attention, "attention_over_chosen", launch)
     ours, fused = attend_chosen(query, unread, given, None)
     torch.testing.assert_close(ours, output, rtol=2e-5, atol=2e-5)
     torch.testing.assert_close(fused.mass, gathered.mass, rtol=2e-5, atol=2e-5)
-    assert (fused.read == gathered.read).all()
+    assert (fused.read == gathered.read).all() and len(launched) == 1
