@@ -18,6 +18,17 @@ def settle(page: Any, selector: str) -> None:
         page.wait_for_timeout(100)
 
 
+def bring_into_view(page: Any, selector: str) -> None:
+    """Scroll to what `selector` names, and wait until it stands still.
+
+    playwright's `scroll_into_view_if_needed` fails if the page is redrawn and its node replaced meanwhile.
+    """
+    page.locator(selector).first.wait_for(state="attached")
+    settle(page, selector)
+    page.locator(selector).first.evaluate("node => node.scrollIntoView({block: 'center'})")
+    settle(page, selector)
+
+
 def turn(page: Any, path: str) -> None:
     """Open another page of the dashboard in this tab, and wait for its first picture.
 

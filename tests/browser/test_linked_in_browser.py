@@ -17,7 +17,7 @@ from kvlab.analysis.lineage.decision import replay as analysed
 from kvlab.analysis.lineage.tables import token_texts
 from kvlab.trace import Run, open_run
 from tests.browser.received import Received
-from tests.browser.settle import settle
+from tests.browser.settle import bring_into_view, settle
 from tests.synthetic.runs import write_synthetic_run
 
 METHODS = ("full", "h2o", "keepkv")
@@ -89,7 +89,7 @@ def test_words_far_from_view_look_right_once_they_are_near(visit: Callable[..., 
     for word in (far, 0, int(changed[len(changed) // 2])):
         scroll_to_share(page, word / len(texts))
         page.wait_for_selector(f".kv-strip .t.s{then[word]}[data-p='{word}']", state="attached")
-        page.locator(f".kv-strip .t[data-p='{word}']").scroll_into_view_if_needed()
+        bring_into_view(page, f".kv-strip .t[data-p='{word}']")
         page.wait_for_selector(f".kv-strip .t.s{then[word]}[data-p='{word}']")
     assert page.locator(".kv-strip [data-part='text']").text_content() == "".join(text or "∅" for text in texts)
 

@@ -11,7 +11,7 @@ import pytest
 
 from kvlab.trace.stories import Story, View, save_story
 from tests.browser.received import Received
-from tests.browser.settle import settle, turn, until
+from tests.browser.settle import bring_into_view, settle, turn, until
 from tests.dashboard_speed.server import Dashboard
 from tests.synthetic.runs import write_synthetic_run
 
@@ -44,12 +44,10 @@ def test_a_word_marks_the_chart_and_the_chart_lights_the_word(visit: Callable[..
     chart = page.locator(".js-plotly-plot[data-linked]").first
     chart.wait_for()
     word = page.locator(".kv-text-panel .t[data-p='62']")
-    word.scroll_into_view_if_needed()
-    settle(page, ".kv-text-panel")
+    bring_into_view(page, ".kv-text-panel .t[data-p='62']")
     word.hover()
     page.wait_for_selector(".kv-token-mark", state="attached")
-    chart.scroll_into_view_if_needed()
-    settle(page, ".js-plotly-plot[data-linked]")
+    bring_into_view(page, ".js-plotly-plot[data-linked]")
     box = chart.locator(".nsewdrag").first.bounding_box()
     page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.5)
     page.mouse.move(box["x"] + box["width"] * 0.52, box["y"] + box["height"] * 0.55)
@@ -315,8 +313,7 @@ def the_line_under_the_pointer_comes_forward_with_its_name(page: Any) -> None:
     place = ".st-key-compare-memory .js-plotly-plot"
     chart = page.locator(place)
     chart.wait_for()
-    chart.scroll_into_view_if_needed()
-    settle(page, place)
+    bring_into_view(page, place)
     lines = chart.locator(".scatterlayer .trace")
     assert lines.count() == chart.locator(".annotation").count() == 3
     opacities = f"kind => [...document.querySelectorAll('{place} ' + kind)].map(node => node.style.opacity)"
