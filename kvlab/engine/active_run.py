@@ -19,12 +19,14 @@ from kvlab.trace import RunWriter
 
 @dataclass
 class OwnText:
-    """The continuation that a method writes itself; `branch` is None as long as it equals the forced text."""
+    """The continuation that a method writes itself; `branch` is None as long as it equals the forced text, and `row` is
+    its row of that branch."""
 
     choose: Choose
     ids: list[int] = field(default_factory=list)
     logprobs: list[Tensor] = field(default_factory=list)  # scalar tensors
     branch: Branch | None = None
+    row: int = 0
     ended: bool = False
 
 

@@ -1,7 +1,7 @@
 """One pass over the prompt and one decode loop for several runs of a comparison.
 
 The rows of the batch are the full cache, which leads, each run's cache, which decodes the full cache's tokens and is
-recorded, and a copy of it for the run's own text from the first token on that differs.
+recorded, and the run's own text from the first token on that differs: a second row of its cache, or of a copy of it.
 """
 
 from __future__ import annotations
@@ -110,38 +110,51 @@ class SharedPass:
             run.observers.now = fan_out.now
         return start.next_logits.expand(fan_out.num_rows, -1)
 
-    def _choose(self, rows: Tensor, index: int) -> dict[Branch, int]:
-        """The next token of every branch that goes on, from logits (R, V); notes scores and own texts."""
+    def _choose(self, rows: Tensor, index: int) -> dict[Branch, list[int]]:
+        """The next tokens of every branch that goes on, one a row, from logits (R, V); notes scores and own texts."""
         logprobs, likeliest = torch.log_softmax(rows, -1), rows.argmax(-1).tolist()
         last, pick = index == self.most - 1, partial(_pick, rows, likeliest)
         if self.leader is not None and not self.forced_ended:
-            self.reference.ids.append(pick(self.leader, self.choose))
+            self.reference.ids.append(pick(self.leader.rows.start, self.choose))
             self.reference.logprobs.append(logprobs[self.leader.rows.start].clone().cpu())
-        tokens: dict[Branch, int] = {}
+        tokens: dict[Branch, list[int]] = {}
         forced = None if self.forced_ended else self.reference.ids[index]
         if forced is not None:
             self._score(logprobs, forced, index)
             leading = [] if self.leader is None else [self.leader]
             self.forced_ended = forced in self.ends or last
             if not self.forced_ended:
-                tokens |= dict.fromkeys([*leading, *(self._branch(run) for run in self.runs)], forced)
+                tokens = {branch: [forced] for branch in (*leading, *map(self._branch, self.runs))}
             elif self.leader is not None and self.probe is not None and self.probe.waits_for(index):
-                tokens[self.leader] = forced
+                tokens[self.leader] = [forced]
                 self.leader.cache.settings.observer = self.probe  # the step after the last is not recorded
-        for run in self.runs:
+        writing = [run for run in self.runs if not run.own.ended]
+        for run in writing:
             own = run.own
-            if own.ended:
-                continue
-            branch = own.branch or self._branch(run)
-            token = pick(branch, own.choose)
+            row = (own.branch or self._branch(run)).rows.start + own.row
+            token = pick(row, own.choose)
             own.ids.append(token)
-            own.logprobs.append(logprobs[branch.rows.start, token].clone())  # a view would keep all rows
+            own.logprobs.append(logprobs[row, token].clone())  # a view would keep all rows
             own.ended = token in self.ends or last
-            if not own.ended and own.branch is None and token != forced:
-                own.branch = self.fan_out.fork(branch)
-            if not own.ended and own.branch is not None:
-                tokens[own.branch] = token
+        for run in writing:  # once every row has been read, as rows move
+            self._arrange(run, forced)
+            if run.own.branch is not None and not run.own.ended:
+                tokens.setdefault(run.own.branch, []).append(run.own.ids[-1])
         return tokens
+
+    def _arrange(self, run: ActiveRun, forced: int | None) -> None:
+        """Give the run's own text a row of its own if it leaves the forced text; end the row of a text that ended."""
+        own, branch = run.own, self._branch(run)
+        if own.row and (own.ended or self.forced_ended):
+            self.fan_out.keep_text(branch, 0 if own.ended else own.row)
+            own.row = 0
+        if own.branch is None and not own.ended and own.ids[-1] != forced:
+            if run.recorder is not None and not self.forced_ended and self.fan_out.add_text(branch):
+                own.branch, own.row = branch, 1
+            else:
+                own.branch = self.fan_out.fork(branch)
+        if self.forced_ended and own.branch is branch:
+            branch.cache.settings.observer = None
 
     def _score(self, logprobs: Tensor, token: int, index: int) -> None:
         """Note how each run predicts the forced `token` next to the full cache, from log-probabilities (R, V)."""
@@ -155,12 +168,13 @@ class SharedPass:
         for run, scores in zip(self.runs, torch.stack([own[:, token], gap, agrees.to(gap)], -1), strict=True):
             run.forced.append(scores)
 
-    def _step(self, tokens: dict[Branch, int]) -> Tensor:
-        """Logits (R, V) after one more token of every branch."""
+    def _step(self, tokens: dict[Branch, list[int]]) -> Tensor:
+        """Logits (R, V) after one more token of every row."""
         loaded, fan_out = self.prepared.loaded, self.fan_out
-        given = torch.tensor([[tokens[branch]] for branch in fan_out.branches], device=loaded.device)
+        rows = [(branch, token) for branch in fan_out.branches for token in tokens[branch]]
+        given = torch.tensor([[token] for _, token in rows], device=loaded.device)
         logits: Tensor = loaded.model(given, past_key_values=fan_out, use_cache=True).logits[:, -1].float()
-        kept = [branch.error is None for branch in fan_out.branches]
+        kept = [branch.error is None for branch, _ in rows]
         if not all(kept):
             logits = logits[[row for row, stays in enumerate(kept) if stays]]
             self._end_failed()
@@ -177,7 +191,7 @@ class SharedPass:
             assert self.leader is not None and self.leader.error is not None
             raise self.leader.error
         for run in list(self.runs):
-            branches = [branch for branch in (self._branch(run), run.own.branch) if branch is not None]
+            branches = [branch for branch in {self._branch(run), run.own.branch} if branch is not None]
             error = next((branch.error for branch in branches if branch.error is not None), None)
             if error is not None:
                 run.writer.finish("failed", str(error) or type(error).__name__)
@@ -198,7 +212,6 @@ def chooser_of(prepared: Prepared) -> Callable[[], Choose]:
     return partial(chooser, prepared.loaded, prepared.ids, request.max_new_tokens, request.generation_config)
 
 
-def _pick(rows: Tensor, likeliest: list[int], branch: Branch, choose: Choose) -> int:
-    """The branch's token: the likeliest, unless `choose` processes its logits."""
-    row = branch.rows.start
+def _pick(rows: Tensor, likeliest: list[int], row: int, choose: Choose) -> int:
+    """The row's token: the likeliest, unless `choose` processes its logits."""
     return likeliest[row] if choose is torch.argmax else int(choose(rows[row]))

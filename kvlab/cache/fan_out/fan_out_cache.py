@@ -19,6 +19,7 @@ from kvlab.cache.cache_copy import copy_cache, copy_states, join_layers, select_
 from kvlab.cache.fan_out.fan_out_layer import Branch, FanOutHybridLayer, FanOutLayer, clock_of
 from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.cache.layers.hybrid_layer import HybridLayer
+from kvlab.cache.layers.recorded_row import can_hold_two_texts
 from kvlab.cache.settings import LayerSettings
 
 
@@ -115,6 +116,21 @@ class FanOutCache(Cache):
         self._number_rows([self._count(one) for one in self.branches[:-1]] + [self._count(branch)])
         return own
 
+    def add_text(self, branch: Branch) -> bool:
+        """Let a second text continue the branch's only row in one more row of its own; False, and nothing happens, if
+        the branch's observer could not tell them apart."""
+        layers = branch.cache.compressed_layers()
+        if not can_hold_two_texts(layers):
+            return False
+        self._repeat(branch, [0, 0])
+        branch.cache.settings.texts = 2
+        return True
+
+    def keep_text(self, branch: Branch, row: int) -> None:
+        """End the other of the branch's two texts."""
+        self.keep_rows(branch, [row])
+        branch.cache.settings.texts = 1
+
     def drop(self, leaving: Sequence[Branch]) -> None:
         """Remove branches and their rows."""
         kept = [branch for branch in self.branches if branch not in leaving]
@@ -127,6 +143,10 @@ class FanOutCache(Cache):
 
     def keep_rows(self, branch: Branch, rows: Sequence[int]) -> None:
         """Keep only some rows of a branch, numbered within it."""
+        self._repeat(branch, rows)
+
+    def _repeat(self, branch: Branch, rows: Sequence[int]) -> None:
+        """Let a branch have the `rows` that are numbered within it; a row may repeat."""
         every = list(range(self.num_rows))
         own = [every[branch.rows][row] for row in rows]
         self._select_others([row for one in self.branches for row in (own if one is branch else every[one.rows])])

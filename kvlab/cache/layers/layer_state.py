@@ -128,8 +128,8 @@ class LayerState:
         return replace(seen, key=table.states()[0], bias=bias, hides=not table.is_dense)
 
     def note_peak(self, beside: int) -> None:
-        """Update the peak memory; `beside`: bytes of other tables that exist at the same time."""
-        self.peak_bytes = max(self.peak_bytes, self.table_bytes() + beside)
+        """Update the peak memory of a text; `beside`: bytes of other tables that exist at the same time."""
+        self.peak_bytes = max(self.peak_bytes, (self.table_bytes() + beside) // self.settings.texts)
 
 
 @dataclass(frozen=True)

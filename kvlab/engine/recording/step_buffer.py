@@ -15,6 +15,7 @@ from torch import Tensor
 
 from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.cache.layers.dispatch import COUNT_NAMES
+from kvlab.methods.core.slot_columns import is_valid
 from kvlab.methods.core.view import Slots
 from kvlab.trace import RunWriter
 
@@ -46,9 +47,9 @@ class _Noted:
     tokens_seen: int
     peak_bytes: int
     held: _Held
-    budget: Tensor  # (B, H)
+    budget: Tensor  # (H,)
     columns: dict[str, Tensor]
-    counts: np.ndarray | None  # (3, B, H) as in `COUNT_NAMES`, in place of `columns` and of counts from tables
+    counts: np.ndarray | None  # (3, H) as in `COUNT_NAMES`, in place of `columns` and of counts from tables
 
     def kind(self) -> tuple[tuple[str, ...] | None, torch.device]:
         """Group key: entries with equal kinds are read together. The names are None where there are counts."""
@@ -85,7 +86,7 @@ class PendingRows:
         for layer, own, reported in zip(layers, columns, counts, strict=True):
             assert layer.budget is not None
             host = (step, layer.layer_idx, layer.cumulative_length, layer.peak_bytes, self._tables(layer))
-            self.noted.append(_Noted(*host, layer.budget, own, reported))
+            self.noted.append(_Noted(*host, layer.budget[0], own, None if reported is None else reported[:, 0]))
 
     def write(self) -> None:
         """Append everything queued; this is where the device is synchronised."""
@@ -110,12 +111,12 @@ class PendingRows:
 
     def _reported(self, group: list[_Noted]) -> dict[str, np.ndarray]:
         """Columns (rows, H) from in-place counts: one slot per head left, and no guard was active."""
-        counts = np.stack([row.counts for row in group if row.counts is not None], 1)[:, :, 0]  # (3, rows, H)
+        counts = np.stack([row.counts for row in group if row.counts is not None], 1)  # (3, rows, H)
         columns = dict(zip(COUNT_NAMES, counts, strict=True))
         columns[LEFT] = np.ones_like(counts[0])
         before = [self.guarded.get(row.layer, 0.0) for row in group]
         columns[GUARDED] = np.stack([np.broadcast_to(count, counts.shape[2:]) for count in before])
-        columns[BUDGET] = torch.stack([row.budget for row in group])[:, 0].float().numpy()
+        columns[BUDGET] = torch.stack([row.budget for row in group]).float().numpy()
         return columns
 
     def _step_columns(self, group: list[_Noted], given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -143,17 +144,17 @@ class PendingRows:
         return new
 
     def _tables(self, layer: CompressedLayer) -> _Held:
-        """Sizes of the tables, recomputed only when a table was created, grown or given head state."""
-        tables = layer.tables
+        """Sizes of a row's tables, recomputed only when a table was created, grown or given head state."""
+        tables, rows = layer.tables, len(layer.lengths)
         index = layer.index_bytes()
-        key = (index, *((id(table), table.capacity, len(table.head_state)) for table in tables))
+        key = (rows, index, *((id(table), table.capacity, len(table.head_state)) for table in tables))
         if layer.layer_idx not in self._held or self._held[layer.layer_idx][0] != key:
             held = _Held(
                 max(table.capacity for table in tables),
                 tables[0].slot_bytes(),
-                sum(table.head_bytes() for table in tables) + index,
-                layer.table_bytes(),
-                *layer.packed_bytes(),
+                (sum(table.head_bytes() for table in tables) + index) // rows,
+                layer.table_bytes() // rows,
+                *(None if size is None else size // rows for size in layer.packed_bytes()),
             )
             self._held[layer.layer_idx] = (key, held)
         return self._held[layer.layer_idx][1]
@@ -162,7 +163,7 @@ class PendingRows:
 def _read(group: list[_Noted], names: Sequence[str]) -> dict[str, np.ndarray]:
     """The named columns (rows, H) and the budgets, read from the device in one transfer."""
     given = [torch.stack([row.columns[name] for row in group]).float() for name in names]
-    budget = torch.stack([row.budget for row in group])[:, 0].float()
+    budget = torch.stack([row.budget for row in group]).float()
     read = torch.stack([*given, budget]).cpu().numpy()  # (K, rows, H)
     return dict(zip((*names, BUDGET), read, strict=True))
 
@@ -174,18 +175,18 @@ def _columns_of(reported: np.ndarray) -> dict[str, Tensor]:
 
 
 def _counted(layers: Sequence[CompressedLayer]) -> dict[str, Tensor]:
-    """Counts from the tables of all layers, (layers, H) each, on the device of the first."""
+    """Counts from the first rows of all layers' tables, (layers, H) each, on the device of the first."""
     tables = [layer.tables[0] for layer in layers if layer.streams.whole]
-    guarded = [layer.guard_activations for layer in layers]
+    guarded = [layer.guard_activations[:1] for layer in layers]
     alike = {(table.slots.position.shape, table.slots.position.device) for table in tables}
     if len(tables) == len(layers) and len(alike) == 1:
         # Same shapes are read together, as each read of the device takes time.
-        valid = torch.cat([table.valid() for table in tables])
-        votes = torch.cat([table.slots.votes for table in tables])
+        valid = torch.cat([is_valid(table.slots.position[:1]) for table in tables])
+        votes = torch.cat([table.slots.votes[:1] for table in tables])
         joined = tables[0].slots.with_columns(valid=valid, votes=votes)
         return {LIVE: joined.live(), MOST: joined.most_votes(), GUARDED: torch.cat(guarded), **_beside(layers)}
     device = guarded[0].device
-    live, most = ([layer.per_head(read) for layer in layers] for read in (Slots.live, Slots.most_votes))
+    live, most = ([layer.per_head(read)[:1] for layer in layers] for read in (Slots.live, Slots.most_votes))
     counts = zip(TABLES, (live, most, guarded), strict=True)
     return {name: torch.cat([count.to(device) for count in each]) for name, each in counts} | _beside(layers)
 
@@ -193,16 +194,16 @@ def _counted(layers: Sequence[CompressedLayer]) -> dict[str, Tensor]:
 def _beside(layers: Sequence[CompressedLayer]) -> dict[str, Tensor]:
     """Bytes per head that a packing store saves against native slots, and those that a reading read."""
     settings, device = layers[0].settings, layers[0].guard_activations.device
-    found = {SAVED: [layer.saved_bytes() for layer in layers]} if settings.store.packs else {}
+    found = {SAVED: [layer.saved_bytes()[:1] for layer in layers]} if settings.store.packs else {}
     if settings.reading is not None:
         found[READ] = [_read_of(layer) for layer in layers]
     return {name: torch.cat([part.to(device) for part in parts]) for name, parts in found.items()}
 
 
 def _read_of(layer: CompressedLayer) -> Tensor:
-    """Bytes (B, H) read in this step; NaN for a prompt."""
+    """Bytes (1, H) read in this step; NaN for a prompt."""
     read = layer.last_read()
-    return torch.full_like(layer.guard_activations, torch.nan) if read is None else read.float()
+    return torch.full_like(layer.guard_activations[:1], torch.nan) if read is None else read[:1].float()
 
 
 def _memory_columns(
