@@ -54,8 +54,8 @@ def slots_of_heads(run: Run) -> None:
         return
     table = budgets_by_layer(steps, 0)
     focus = head_in_view(run)
-    figure, reading = slots_by_head(table, page_theme(), focus), read_slots_by_head(table)
-    page.show_figure(run, figure, table, reading, "heads-slots", "slots-by-head", focus)
+    figure, caption = slots_by_head(table, page_theme(), focus), read_slots_by_head(table)
+    page.show_figure(run, figure, table, caption, "heads-slots", "slots-by-head", focus)
 
 
 def groups_of(run: Run, table: pd.DataFrame) -> None:
@@ -71,8 +71,8 @@ def groups_of(run: Run, table: pd.DataFrame) -> None:
         page.show_figure(run, figure, table, figures.read_heads_plane(table, groups), "heads-plane", "fingerprints")
     with right:
         focus = head_in_view(run)
-        figure, reading = figures.groups_by_head(table, theme, focus), figures.read_groups_by_head(table)
-        page.show_figure(run, figure, table, reading, "heads-where", "groups-by-head", focus)
+        figure, caption = figures.groups_by_head(table, theme, focus), figures.read_groups_by_head(table)
+        page.show_figure(run, figure, table, caption, "heads-where", "groups-by-head", focus)
     shown = groups.assign(group=groups["group"] + 1).rename(columns={"alike": "key likeness"})
     shown = shown[["group", "heads", "sink", "local", "key likeness", "regret"]]
     show_table(shown, "One row per group: means of the four features")

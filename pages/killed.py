@@ -86,8 +86,8 @@ def result(run: Run, rescue: RestoreResult) -> None:
             st.caption(plain(figures.read_attention_before_after(looks)))
         else:
             figure = figures.attention_before_after(looks, rescue.reader, theme)
-            reading = figures.read_attention_before_after(looks)
-            page.show_figure(run, figure, looks, reading, "killed-looks", "killed-attention")
+            caption = figures.read_attention_before_after(looks)
+            page.show_figure(run, figure, looks, caption, "killed-looks", "killed-attention")
     everything(run, table)
     further(run, rescue, chosen)
 

@@ -191,8 +191,8 @@ def where(run: Run, steps: pd.DataFrame) -> None:
     measure = one_of("Measure", names, "output_error", key="measure")
     focus = head_in_view(run)
     figure = sag_figures.measure_by_head(table, measure, page_theme(), focus)
-    reading = sag_figures.read_measure_by_head(table, measure)
-    page.show_figure(run, figure, table, reading, "merges-where", f"{measure}-by-head", focus)
+    caption = sag_figures.read_measure_by_head(table, measure)
+    page.show_figure(run, figure, table, caption, "merges-where", f"{measure}-by-head", focus)
 
 
 main()

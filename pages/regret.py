@@ -103,21 +103,21 @@ def budgets(run: Run, focus: Place) -> None:
     left, right = page.map_columns(run)
     with left:
         figure = memory_figures.slots_by_head(table, theme, focus)
-        reading = memory_figures.read_slots_by_head(table)
-        page.show_figure(run, figure, table, reading, "regret-budget", "slots-by-head", focus)
+        caption = memory_figures.read_slots_by_head(table)
+        page.show_figure(run, figure, table, caption, "regret-budget", "slots-by-head", focus)
     if not table["regret"].notna().any():
         return
     with right:
         figure = sag_figures.measure_by_head(table, "regret", theme, focus)
-        reading = sag_figures.read_measure_by_head(table, "regret")
-        page.show_figure(run, figure, table, reading, "regret-heads", "regret-by-head", focus)
+        caption = sag_figures.read_measure_by_head(table, "regret")
+        page.show_figure(run, figure, table, caption, "regret-heads", "regret-by-head", focus)
     if table["live_slots"].nunique() < 2:
         st.caption("All heads have the same number of slots, so there is nothing to compare their losses with.")
         return
     correlation = regret.rank_correlation(table["live_slots"], table["regret"])
     figure = figures.budget_against_regret(table, theme)
-    reading = figures.read_budget_against_regret(table, correlation)
-    page.show_figure(run, figure, table, reading, "regret-scatter", "budget-against-regret")
+    caption = figures.read_budget_against_regret(table, correlation)
+    page.show_figure(run, figure, table, caption, "regret-scatter", "budget-against-regret")
 
 
 main()

@@ -88,9 +88,9 @@ def killer_section(batch: analysis.Batch, record: RunRecord, origin: Provenance)
     if len(results) >= LEAST_RESULTS:
         layers = [layer for layer in range(record.model.num_hidden_layers) if layer not in record.sliding_layers]
         killers = count_killers(list(results.values()), layers, record.model.num_key_value_heads)
-        reading = killer_figures.read_killer_heads(killers, len({one.comparison_id for one in results.values()}))
+        caption = killer_figures.read_killer_heads(killers, len({one.comparison_id for one in results.values()}))
         figure = killer_figures.killer_heads(killers, page_theme())
-        show(figure, killers.heads, reading, "killer-heads", "killer-heads", origin)
+        show(figure, killers.heads, caption, "killer-heads", "killer-heads", origin)
     restore.search_all([name for name in failed["run_id"] if name not in results], restore.EACH, "search-batch")
 
 

@@ -60,8 +60,8 @@ def draw(here: pd.DataFrame, rows: pd.DataFrame, place: str) -> None:
         frame = speed_tables.measured(here, figure_name)
         if frame["value"].notna().any():
             figure = figures.measured(frame, unit, place, theme, title, bound)
-            reading = figures.read_measured(frame, unit, more, bound)
-            show(figure, frame, reading, f"speed-{name}", f"{name}-{place}", origin)
+            caption = figures.read_measured(frame, unit, more, bound)
+            show(figure, frame, caption, f"speed-{name}", f"{name}-{place}", origin)
     parts = speed_tables.split(here)
     if len(parts):
         figure = figures.step_split(parts, place, theme)

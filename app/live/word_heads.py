@@ -57,9 +57,9 @@ def word_heads(
     left, right = st.columns(2)
     with left:
         holding = figures.heads_that_hold(table, label, theme, focus)
-        reading = read_focus(figures.read_heads_that_hold(table), holding, focus)
-        show(holding, table, reading, "live-heads-hold", name, source)
+        caption = read_focus(figures.read_heads_that_hold(table), holding, focus)
+        show(holding, table, caption, "live-heads-hold", name, source)
     with right:
         attention = figures.attention_to_token(table, label, theme, focus)
-        reading = read_focus(figures.read_attention_to_token(table), attention, focus)
-        show(attention, table, reading, "live-heads-attend", f"{name}-attention", source)
+        caption = read_focus(figures.read_attention_to_token(table), attention, focus)
+        show(attention, table, caption, "live-heads-attend", f"{name}-attention", source)

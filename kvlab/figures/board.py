@@ -12,10 +12,10 @@ import plotly.graph_objects as go
 
 from kvlab.analysis.comparison.board import OWN_BUDGET
 from kvlab.analysis.comparison.verdict import MOST_CHARACTERS
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.lines import hatch
 from kvlab.figures.base.palette import FATES, HUES, STATE_COLOURS, SURFACES, Theme, fate_scale, mix, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import INK, QUIET, finish
 from kvlab.figures.base.words import byte_size, number, percent, plural, token_text, visible
 from kvlab.figures.simple import comparison as simple

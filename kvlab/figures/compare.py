@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.end_labels import End, label_ends, labelled_height
 from kvlab.figures.base.palette import Style, Theme, run_styles
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import HEIGHT, QUIET, axis_height, finish, layer_axis, log_axis
 from kvlab.figures.base.words import byte_unit, number, percent, plural, visible
 from kvlab.figures.simple import comparison as simple

@@ -6,9 +6,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.comparison.difference import NAMES
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.lines import Line, add_lines
 from kvlab.figures.base.palette import HUES, STATE_COLOURS, Theme, method_hue, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import finish, log_axis
 from kvlab.figures.base.words import number, plural, visible
 from kvlab.figures.simple import comparison as simple

@@ -7,10 +7,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.attention.fingerprints import FEATURES
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.lines import add_points
 from kvlab.figures.base.palette import HUES, SURFACES, Theme, pick, stepped_scale
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import QUIET, finish
 from kvlab.figures.base.words import percent, plural
 from kvlab.figures.simple import vectors as simple

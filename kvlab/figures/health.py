@@ -9,10 +9,10 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.end_labels import End, label_ends, labelled_height
 from kvlab.figures.base.lines import add_line
 from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import HEIGHT, QUIET, finish, log_axis
 from kvlab.figures.base.words import number, plural
 from kvlab.figures.compare import MAX_MARKERS, styles_of

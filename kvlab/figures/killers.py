@@ -9,9 +9,9 @@ import plotly.graph_objects as go
 from kvlab.analysis.comparison.killers import Killers
 from kvlab.analysis.comparison.restore import slot_count_text
 from kvlab.common.formatting import prompts
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.head_map import head_map
 from kvlab.figures.base.palette import LOSS, Theme
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.words import number, plural
 from kvlab.figures.simple import comparison as simple
 

@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.lines import add_band, add_line
 from kvlab.figures.base.palette import DASHES, HUES, STATE_COLOURS, SURFACES, Theme, mix, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import MANY_LINES, PALE, finish, log_axis
 from kvlab.figures.base.words import number, percent, plural, shown_of, token_label
 from kvlab.figures.simple import merging as simple

@@ -11,10 +11,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.common.formatting import listed
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.cells import colours_at, ink_on
 from kvlab.figures.base.lines import hatch
 from kvlab.figures.base.palette import FATES, HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import INK, finish
 from kvlab.figures.base.words import number, percent, plural, visible
 from kvlab.figures.board import NO_GRID, VERDICTS, no_fading

@@ -7,9 +7,9 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.lines import Line, add_lines, add_points
 from kvlab.figures.base.palette import HUES, LOSS, Theme, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import axis_height, colour_bar, finish, layer_axis
 from kvlab.figures.base.words import number, percent, plural, visible
 from kvlab.figures.simple import attention as simple

@@ -10,9 +10,9 @@ import plotly.graph_objects as go
 from kvlab.analysis.comparison.repeats import Batch, compare_with_best
 from kvlab.analysis.comparison.verdict import KINDS, NO_REFERENCE
 from kvlab.common.formatting import in_range, mean_words, prompts, range_words
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.lines import hatch
 from kvlab.figures.base.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import INK, QUIET
 from kvlab.figures.base.words import byte_size, number, percent, plural, visible
 from kvlab.figures.board import FATES, bytes_text, in_grid, lay_out, no_fading, read_over_budget

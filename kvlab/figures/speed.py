@@ -9,11 +9,11 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from kvlab.analysis.comparison.speed import REFERENCE
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.cells import channels, ink_on
 from kvlab.figures.base.doubts import doubt_of
 from kvlab.figures.base.doubts import trusted as trusted_rows
 from kvlab.figures.base.palette import HUES, SURFACES, Theme, method_style, mix, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import INK, QUIET, finish
 from kvlab.figures.base.words import byte_size, byte_unit, number, plural
 from kvlab.figures.simple import memory as simple

@@ -6,9 +6,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.attention.token_heads import MERGED, NO_SLOT, OWN, STATES
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.palette import STATE_COLOURS, Theme, pick, stepped_scale
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.words import percent
 from kvlab.figures.simple import attention as simple
 

@@ -21,9 +21,9 @@ from kvlab.analysis.comparison.trade_off import (
 )
 from kvlab.analysis.comparison.verdict import KINDS
 from kvlab.common.formatting import ONE_PROMPT, listed, mean_words, prompts
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.palette import SURFACES, Style, Theme, run_styles
 from kvlab.figures.base.point_labels import POINT, place_labels
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import CLEAR, HEIGHT, INK, QUIET, finish, log_axis
 from kvlab.figures.base.words import AXES, byte_size, byte_unit, number, percent, visible
 from kvlab.figures.board import VERDICTS

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.palette import HUES, LOSS, SURFACES, Theme, mix, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import colour_bar, finish, token_ticks
 from kvlab.figures.base.words import percent, plural, token_labels
 from kvlab.figures.simple import attention as simple

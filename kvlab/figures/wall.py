@@ -11,8 +11,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from PIL import Image
 
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.palette import STATE_COLOURS, SURFACES, WALL_FATES, Theme, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import finish, round_distance
 from kvlab.figures.base.words import number, percent, plural
 from kvlab.figures.simple import comparison as simple

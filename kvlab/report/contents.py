@@ -22,7 +22,7 @@ from kvlab.figures import regret, trade_off
 from kvlab.figures.base.export import Section
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import byte_size, number, percent
-from kvlab.report.caption import caption_of, last_words, provenance
+from kvlab.report.subject import last_words, provenance, subject_of
 from kvlab.requests.compare import FULL
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import Labels
@@ -40,11 +40,11 @@ class Report:
         lines: results, one sentence each, most important first.
         table: one row per run, as text.
         settings: those that differ between runs, one column per run.
-        figures: the most informative ones, with reading and origin.
+        figures: the most informative ones, with caption and origin.
         texts: each run's own continuation, diffed against the full cache's.
         distrust: caveats.
         origin: comparison, model, device and versions.
-        of: methods, model and prompt, as a caption.
+        of: methods, model and prompt, on one line.
         provenance: run ids, settings and versions, for speaker notes.
     """
 
@@ -88,7 +88,7 @@ def report(runs: Sequence[Run], labels: Labels, theme: Theme = "light") -> Repor
         texts=tuple(_texts(runs)),
         distrust=tuple(_distrust(runs, asked, table)),
         origin=origin,
-        of=caption_of(runs, {}),
+        of=subject_of(runs, {}),
         provenance=f"{origin}\n{provenance(runs)}",
     )
 

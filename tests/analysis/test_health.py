@@ -66,11 +66,11 @@ def test_a_step_is_as_healthy_as_its_worst_head(told: Run):
 
 
 def test_it_is_said_what_was_lost_what_grew_and_which_guards_stepped_in(told: Run, runs: dict[str, Run]):
-    reading = read_growth_over_steps(health.over_steps([runs["full"], runs["h2o"], told]))
+    caption = read_growth_over_steps(health.over_steps([runs["full"], runs["h2o"], told]))
     label = "keepkv"  # all have one budget
-    assert f"Non-finite: 3 slots at step 2, the first at step 2 ({label})." in reading
-    assert f"keys 1.5 times ({label}, step 1) and values 3.25 times ({label}, step 0)" in reading
-    assert f"{label} 7 times" in reading
+    assert f"Non-finite: 3 slots at step 2, the first at step 2 ({label})." in caption
+    assert f"keys 1.5 times ({label}, step 1) and values 3.25 times ({label}, step 0)" in caption
+    assert f"{label} 7 times" in caption
 
 
 def test_the_full_cache_is_left_out_and_equal_labels_are_told_apart(runs: dict[str, Run]):

@@ -113,7 +113,7 @@ def test_the_sign_test_counts_the_splits_that_are_as_uneven(ahead: int, behind: 
     assert sign_test(ahead, behind) == pytest.approx(as_uneven / len(splits))
 
 
-def test_the_reading_names_no_best_where_none_is_right(batch: Batch):
+def test_the_caption_names_no_best_where_none_is_right(batch: Batch):
     assert "Most often right, for the fewest bytes: " in figures.read_board(batch)
     none = build_batch([prompt_table(number, dict.fromkeys(RIGHTS, "wrong")) for number in (1, 2)])
     assert "Most often right" not in figures.read_board(none)

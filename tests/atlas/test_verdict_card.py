@@ -48,8 +48,8 @@ def test_frame_figure_and_caption_have_the_verdict_s_numbers(threshold: Threshol
         judged.interval.mean, judged.interval.low, judged.interval.high, 8,
     )  # fmt: skip
     assert frame[frame["part"] == "threshold"][["low", "high"]].to_numpy().tolist() == [[low, high]]
-    reading = read_card(frame)
-    assert "One dot per prompt (n = 8)" in reading and reading.endswith(f"Counts for the claim: {words}.")
+    caption = read_card(frame)
+    assert "One dot per prompt (n = 8)" in caption and caption.endswith(f"Counts for the claim: {words}.")
     for theme in ("light", "dark"):
         figure = verdict_card(frame, theme, "It.")
         dots, middle = figure.data

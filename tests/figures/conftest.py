@@ -40,7 +40,7 @@ def large_runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
 
 @pytest.fixture(scope="session")
 def figures(large_runs: list[Run]) -> list[Drawn]:
-    """(name, how to draw it in a theme, its reading, its frame) of every figure; drawn once a theme."""
+    """(name, how to draw it in a theme, its caption, its frame) of every figure; drawn once a theme."""
     runs = large_runs
     drawn = [*_of_one_run(runs[2]), *_of_a_head(runs[2]), *_of_runs(runs), *drawn_views(runs)]
     return [(name, cache(draw), *told) for name, draw, *told in drawn]

@@ -172,7 +172,7 @@ def test_cells_and_their_hover_text_stay_together_and_layers_without_a_recording
     assert not head_map(table, "a", "light", bar="b", hover="", focus=(6, 0)).layout.shapes
 
 
-def test_a_reading_says_which_head_is_outlined():
+def test_a_caption_says_which_head_is_outlined():
     figure = memory.slots_by_head(by_head(6, 2), focus=(3, 1))
     assert read_focus("Told.", figure, (3, 1)) == "Told. Outlined: layer 3, head 1, the head in view."
     assert read_focus("Told.", figure, None) == "Told."

@@ -60,7 +60,7 @@ def test_lines_over_budgets_leave_out_the_full_cache_and_fill_right_answers() ->
 
 
 def test_the_sentence_names_what_is_lost_first() -> None:
-    reading = read_spans(frame_of(RUNS, HELD))
-    assert "part 1 (h2o at 20 %)" in reading and "part 0 (snapkv at 20 %)" in reading
-    assert "3 of 3 answers are right" in reading
+    caption = read_spans(frame_of(RUNS, HELD))
+    assert "part 1 (h2o at 20 %)" in caption and "part 0 (snapkv at 20 %)" in caption
+    assert "3 of 3 answers are right" in caption
     assert "no compressed run" in read_spans(frame_of(RUNS[:1], HELD[:1]))

@@ -62,18 +62,18 @@ def drawn(theme: str):
     table, size = ranks(), sizes()
     yield "ranks", quality.rank_table(table, theme), quality.read_rank_table(table)
     yield "bytes", quality.score_against_bytes(size, theme), quality.read_score_against_bytes(size)
-    reading = speeds.read_measured(rates, "tokens/s", True)
-    yield "rates", speeds.measured(rates, "tokens/s", PLACE, theme, "Rate"), reading
+    caption = speeds.read_measured(rates, "tokens/s", True)
+    yield "rates", speeds.measured(rates, "tokens/s", PLACE, theme, "Rate"), caption
     yield "split", speeds.step_split(parts, PLACE, theme), speeds.read_step_split(parts)
     yield "recording", speeds.recording(cost, PLACE, theme), speeds.read_recording(cost)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_every_figure_is_named_read_and_not_empty(theme: str):
-    for name, figure, reading in drawn(theme):
+    for name, figure, caption in drawn(theme):
         assert figure.layout.title.text and figure.layout.xaxis.title.text and figure.layout.yaxis.title.text, name
-        assert re.search(r"\d", reading) or name == "split", name
-        assert "nan" not in reading and "\n" not in reading, name
+        assert re.search(r"\d", caption) or name == "split", name
+        assert "nan" not in caption and "\n" not in caption, name
         assert any(trace.hoverinfo != "skip" for trace in figure.data), name
 
 
@@ -110,9 +110,9 @@ def test_bounds_ratios_and_reasons_are_drawn():
     figure = speeds.measured(frame, "tokens/s", PLACE)
     assert list(figure.data[0].text) == ["1 x full", "2.2 x full", "oom: the model does not fit"]
     assert np.nanmax(figure.data[1].x) == 900
-    reading = speeds.read_measured(frame, "tokens/s", True)
-    assert "h2o 20 % has 220 tokens/s, 2.2 times the full cache's" in reading
-    assert "1 row could not be measured" in reading
+    caption = speeds.read_measured(frame, "tokens/s", True)
+    assert "h2o 20 % has 220 tokens/s, 2.2 times the full cache's" in caption
+    assert "1 row could not be measured" in caption
 
 
 def test_a_figure_measured_again_is_the_newest():
@@ -142,8 +142,8 @@ def against(*full: tuple[str, float, bool], repeats: int = 5, spread: float = 0.
 def test_the_reference_of_a_ratio_is_named_and_that_of_comparisons_stands_beside_it():
     frame = against(("full: kvlab", 200.0, False), ("full: transformers sdpa", 250.0, True))
     assert list(speeds.measured(frame, "tokens/s", PLACE).data[0].text)[-1] == "0.88 x transformers sdpa, 1.1 x kvlab"
-    reading = speeds.read_measured(frame, "tokens/s", True)
-    assert "0.88 times the full cache's (transformers sdpa) and 1.1 times that of kvlab's" in reading
+    caption = speeds.read_measured(frame, "tokens/s", True)
+    assert "0.88 times the full cache's (transformers sdpa) and 1.1 times that of kvlab's" in caption
     alone = against(("full: kvlab", 200.0, True))
     assert list(speeds.measured(alone, "tokens/s", PLACE).data[0].text)[-1] == "1.1 x kvlab"
 

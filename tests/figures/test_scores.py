@@ -71,9 +71,9 @@ def test_a_composition_is_named_by_its_parts_and_coloured_as_what_settles():
 def test_an_arm_is_placed_where_all_arms_were_evaluated_and_ties_are_ties():
     frame = table(h2o=0.2, keepkv=0.4)
     elsewhere = frame[frame["arm"] == "h2o"].assign(task="needle", score=1.0)
-    reading = by_arm(pd.concat([frame, elsewhere]))
-    assert reading.startswith("keepkv scores 0.4 (0.3 to 0.5, n = 8) on average over 1 task")
-    assert reading.endswith("; h2o is last with 0.2 (0.1 to 0.3, n = 8).")
+    caption = by_arm(pd.concat([frame, elsewhere]))
+    assert caption.startswith("keepkv scores 0.4 (0.3 to 0.5, n = 8) on average over 1 task")
+    assert caption.endswith("; h2o is last with 0.2 (0.1 to 0.3, n = 8).")
     assert "All 2 score the same on average over 1 task: 0" in by_arm(table(h2o=0, keepkv=0))
     three = by_arm(table(h2o=0.0, keepkv=0.0, cam=0.5))
     assert three.endswith("h2o and keepkv are last with 0 (-0.1 to 0.1, n = 8).")

@@ -138,9 +138,9 @@ def test_a_budget_fills_and_names_its_points_and_leaves_the_axes():
     for trace in dots(chosen).values():
         assert [symbol.endswith("-open") for symbol in trace.marker.symbol] == [True, False, True]
         assert trace.marker.size[1] > trace.marker.size[0] == trace.marker.size[2]
-    reading = read_quality_against_bytes(budgets("wrong"), "20 %")
-    assert "Best for their bytes at 20 %: keepkv (no other with as few bytes is closer to the full cache)." in reading
-    assert "✗ wrong" in reading
+    caption = read_quality_against_bytes(budgets("wrong"), "20 %")
+    assert "Best for their bytes at 20 %: keepkv (no other with as few bytes is closer to the full cache)." in caption
+    assert "✗ wrong" in caption
     assert "✗" not in read_quality_against_bytes(runs([1], [1]))
 
 
@@ -156,8 +156,8 @@ def test_shares_of_right_answers_are_better_upwards_with_their_intervals():
     for trace in dots(figure).values():
         assert list(trace.error_y.array) == pytest.approx([0.2] * 3)
     assert any("91.7 % right" in note.text for note in figure.layout.annotations)
-    reading = read_quality_against_bytes(points)
-    assert "Best for their bytes: h2o 20 % and h2o 40 % (no other with as few bytes has more right answers)." in reading
+    caption = read_quality_against_bytes(points)
+    assert "Best for their bytes: h2o 20 % and h2o 40 % (no other with as few bytes has more right answers)." in caption
     one = dots(quality_against_bytes(points, budget="20 %"))["h2o"]
     assert np.isnan(one.error_y.array[0]) and one.error_y.array[1] == pytest.approx(0.2), "bars of one budget only"
     assert "No run has a right answer" in read_quality_against_bytes(points.assign(quality=0.0))

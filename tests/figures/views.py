@@ -38,7 +38,7 @@ Drawn = tuple[str, Callable[[str], go.Figure], str, pd.DataFrame]
 
 
 def drawn_views(runs: list[Run]) -> Iterator[Drawn]:
-    """(name, how to draw it in a theme, its reading, its frame) of every figure; `runs` as in `conftest`."""
+    """(name, how to draw it in a theme, its caption, its frame) of every figure; `runs` as in `conftest`."""
     merging = runs[2]
     yield from _of_bound(merging)
     yield from _of_influence(merging)
@@ -61,12 +61,12 @@ def _of_bound(run: Run) -> Iterator[Drawn]:
     table = bound.bound_by_head(run, [0, 1])
     one = table.query("layer == 0 and head == 1").reset_index(drop=True)
     for name, frame in (("bound head", one), ("bound medians", bound.over_heads(table))):
-        reading = bounds.read_sag_against_bound(frame, predicts=True)
-        yield name, lambda theme, frame=frame: bounds.sag_against_bound(frame, theme), reading, frame
+        caption = bounds.read_sag_against_bound(frame, predicts=True)
+        yield name, lambda theme, frame=frame: bounds.sag_against_bound(frame, theme), caption, frame
     summary = bound.heads_summary(table)
     for measure in bounds.MEASURES:
-        reading = bounds.read_bound_by_head(summary, measure)
-        yield measure, lambda theme, m=measure: bounds.bound_by_head(summary, m, theme), reading, summary
+        caption = bounds.read_bound_by_head(summary, measure)
+        yield measure, lambda theme, m=measure: bounds.bound_by_head(summary, m, theme), caption, summary
 
 
 def _of_influence(run: Run) -> Iterator[Drawn]:
@@ -80,11 +80,11 @@ def _of_influence(run: Run) -> Iterator[Drawn]:
     shares, merges = influence.influence(lineage, events)
     decay = influence.decay_by_merges(shares, merges)
     half = influence.half_life(decay)
-    reading = rivers.read_influence_decay(decay, half)
-    yield "decay", lambda theme: rivers.influence_decay(decay, half, theme), reading, decay
+    caption = rivers.read_influence_decay(decay, half)
+    yield "decay", lambda theme: rivers.influence_decay(decay, half, theme), caption, decay
     inside = influence.members_over_steps(lineage, shares, texts, slot, step)
-    reading = rivers.read_members_over_steps(inside)
-    yield "members", lambda theme: rivers.members_over_steps(inside, slot, theme), reading, inside
+    caption = rivers.read_members_over_steps(inside)
+    yield "members", lambda theme: rivers.members_over_steps(inside, slot, theme), caption, inside
 
 
 def _of_regret(run: Run) -> Iterator[Drawn]:
@@ -92,8 +92,8 @@ def _of_regret(run: Run) -> Iterator[Drawn]:
     yield "regret map", lambda theme: regrets.regret_map(picture, 9, theme), regrets.read_regret_map(picture), picture
     yield "regret", lambda theme: regrets.regret_over_steps(table, theme), regrets.read_regret_over_steps(table), table
     budgets = regret.budget_and_regret(run.steps)
-    reading = regrets.read_budget_against_regret(budgets, 0.3)
-    yield "scatter", lambda theme: regrets.budget_against_regret(budgets, theme), reading, budgets
+    caption = regrets.read_budget_against_regret(budgets, 0.3)
+    yield "scatter", lambda theme: regrets.budget_against_regret(budgets, theme), caption, budgets
 
 
 def _of_difference(a: Run, b: Run) -> Iterator[Drawn]:
@@ -101,7 +101,7 @@ def _of_difference(a: Run, b: Run) -> Iterator[Drawn]:
     yield "kl of both", lambda theme: differences.kl_of_both(kl, ("a", "b"), theme), differences.read_kl_of_both(kl), kl
     first, second = (wall.wall_of(run) for run in (a, b))
     shares, apart = wall.shares_by_head(second, 20), wall.difference_by_head(first, second, 20)
-    for name, table, codes, reading, looks in (
+    for name, table, codes, caption, looks in (
         ("cache wall", shares, second.fates(20), walls.read_wall, walls.fate_looks),
         ("difference of walls", apart, wall.difference_codes(first.fates(20), second.fates(20)), walls.read_difference,
          lambda theme: differences.wall_looks(("blue", "orange"), "a", "b", theme)),
@@ -111,22 +111,22 @@ def _of_difference(a: Run, b: Run) -> Iterator[Drawn]:
             colours, names, _ = looks(theme)
             return walls.wall_picture(codes, list(first.layers), first.heads, colours, names, "The cache", theme)
 
-        yield name, draw, reading(table, looks("light")[1]), table
+        yield name, draw, caption(table, looks("light")[1]), table
     read = a.attention_row(0, 1, 4)
     masses = pd.DataFrame({"true": read[0], "slot": read[1]}).astype(np.float32).iloc[:40]
     masses = masses.assign(position=range(40), text=a.tokens["text"].iloc[:40])
-    reading = attentions.read_attention_along_text(masses)
-    yield "attention", lambda theme: attentions.attention_along_text(masses, theme), reading, masses
+    caption = attentions.read_attention_along_text(masses)
+    yield "attention", lambda theme: attentions.attention_along_text(masses, theme), caption, masses
 
 
 def _of_needle(run: Run) -> Iterator[Drawn]:
     table = autopsy.autopsy(run, (40, 60))
     survived, over = autopsy.survival(table), autopsy.fates_over_steps(table, 60)
     for fate in autopsy.FATES:
-        reading = autopsies.read_survival_by_head(survived)
-        yield fate, lambda theme, f=fate: autopsies.survival_by_head(survived, f, theme), reading, survived
-    reading = autopsies.read_fates_over_steps(over)
-    yield "fates", lambda theme: autopsies.fates_over_steps(over, theme), reading, over
+        caption = autopsies.read_survival_by_head(survived)
+        yield fate, lambda theme, f=fate: autopsies.survival_by_head(survived, f, theme), caption, survived
+    caption = autopsies.read_fates_over_steps(over)
+    yield "fates", lambda theme: autopsies.fates_over_steps(over, theme), caption, over
     mass = autopsy.needle_mass(run, table, 0, 1)
     yield "needle", lambda theme: autopsies.needle_mass(mass, theme), autopsies.read_needle_mass(mass), mass
 
@@ -164,8 +164,8 @@ def _of_decision(run: Run) -> Iterator[Drawn]:
         draw = lambda theme, chosen=chosen: decisions.scores_at_decision(table, chosen, theme)  # noqa: E731
         yield name, draw, decisions.read_scores_at_decision(table, chosen), table
     heads_of = decision.budgets_by_head({(0, 0): table, (0, 1): table, (1, 0): table, (1, 1): table}, (lost,))
-    reading = decisions.read_budgets_for(heads_of)
-    yield "decision budgets", lambda theme: decisions.budgets_for(heads_of, theme), reading, heads_of
+    caption = decisions.read_budgets_for(heads_of)
+    yield "decision budgets", lambda theme: decisions.budgets_for(heads_of, theme), caption, heads_of
 
 
 def _of_killed(run: Run) -> Iterator[Drawn]:
@@ -178,8 +178,8 @@ def _of_killed(run: Run) -> Iterator[Drawn]:
     )  # fmt: skip
     kl, looks = restore.kl_by_series(known, found), restore.attention_by_series(known, found, run)
     yield "killed kl", lambda theme: killeds.kl_before_after(kl, theme), killeds.read_kl_before_after(kl), kl
-    reading = killeds.read_attention_before_after(looks)
-    yield "killed looks", lambda theme: killeds.attention_before_after(looks, (0, 1), theme), reading, looks
+    caption = killeds.read_attention_before_after(looks)
+    yield "killed looks", lambda theme: killeds.attention_before_after(looks, (0, 1), theme), caption, looks
 
 
 def _of_unread() -> Iterator[Drawn]:
@@ -201,8 +201,8 @@ def _of_serving(runs: list[Run]) -> Iterator[Drawn]:
     users = pd.DataFrame({"budget": shares, "rate": [1.0, 1.5, 3.1], "together": [10.0, 20.0, 50.0]})
     users = users.assign(rate_ratio=users["rate"], together_ratio=users["together"] / 10)
     yield "freed", lambda theme: servings.freed_by_run(freed, theme), servings.read_freed_by_run(freed), freed
-    reading = servings.read_pages_over_steps(over)
-    yield "pages over steps", lambda theme: servings.pages_over_steps(over, 16, theme), reading, over
+    caption = servings.read_pages_over_steps(over)
+    yield "pages over steps", lambda theme: servings.pages_over_steps(over, 16, theme), caption, over
     yield "pages map", lambda theme: servings.pages_map(stays, 16, theme), servings.read_pages_map(stays), stays
     yield "users", lambda theme: servings.users_by_budget(users, theme), servings.read_users_by_budget(users), users
 

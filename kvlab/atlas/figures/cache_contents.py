@@ -12,9 +12,9 @@ from kvlab.analysis.lineage.states import STATES
 from kvlab.atlas.analysis.regions import REGIONS
 from kvlab.atlas.figures import simple
 from kvlab.figures.base.animation import frames_of, with_slider
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.cells import cell_text
 from kvlab.figures.base.palette import HUES, STATE_COLOURS, STATE_NAMES, Theme, pick, state_scale, stepped_scale
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import CLEAR, finish
 from kvlab.figures.base.words import percent, plural, shown_of, token_label
 from kvlab.figures.timeline import block_note, state_legend

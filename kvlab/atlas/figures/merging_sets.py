@@ -7,9 +7,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.atlas.figures import simple
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.lines import add_line, add_points
 from kvlab.figures.base.palette import DASHES, FALLBACK_MARKERS, HUES, STATE_COLOURS, Theme, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import finish
 from kvlab.figures.base.words import number, percent, plural, shown_of
 from kvlab.figures.scores import line_text

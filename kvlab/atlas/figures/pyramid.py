@@ -11,9 +11,9 @@ from plotly.subplots import make_subplots
 
 from kvlab.atlas.figures import simple
 from kvlab.figures.base.animation import frames_of, with_slider
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.cells import cell_text
 from kvlab.figures.base.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import CLEAR, finish
 from kvlab.figures.base.words import number, percent, plural, shown_of
 

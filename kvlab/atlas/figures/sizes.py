@@ -8,9 +8,9 @@ from plotly.subplots import make_subplots
 
 from kvlab.atlas.figures import simple
 from kvlab.common.formatting import mean_words
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.lines import hatch
 from kvlab.figures.base.palette import HUES, Theme, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import INK, finish
 from kvlab.figures.base.words import byte_size, percent, plural, spaced
 

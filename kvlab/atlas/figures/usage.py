@@ -10,9 +10,9 @@ from plotly.subplots import make_subplots
 
 from kvlab.atlas.figures import simple
 from kvlab.common.formatting import prompts
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.lines import interval_bars
 from kvlab.figures.base.palette import HUES, SURFACES, Theme, method_style, mix, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import finish
 from kvlab.figures.base.words import number, percent, plural, shown_of, spaced
 from kvlab.figures.scores import TASK_HUES, TASK_MARKERS, line_text, sample_note

@@ -11,8 +11,8 @@ import plotly.graph_objects as go
 
 from kvlab.atlas.figures import simple
 from kvlab.common.formatting import in_range, short
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.palette import HUES, SURFACES, Theme, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import INK, QUIET, finish
 from kvlab.figures.base.words import number
 from kvlab.results.verdict import Claim

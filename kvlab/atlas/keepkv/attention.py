@@ -212,9 +212,9 @@ def draw_concentration(sources: Sources, choice: Choice, theme: Theme) -> tuple[
     place = chosen_head(run, choice.layer, choice.head)
     frame = concentration_of_heads(run, list(dict.fromkeys([*heads_with_attention(run), place])))
     figure = figures.cumulative_mass(frame, *place, TOP, theme)
-    reading = figures.read_cumulative_mass(frame, *place, TOP)
+    caption = figures.read_cumulative_mass(frame, *place, TOP)
     return (
-        Drawn("cumulative attention", figure, frame, reading, of_run(run), majority(gather(sources, CONCENTRATION))),
+        Drawn("cumulative attention", figure, frame, caption, of_run(run), majority(gather(sources, CONCENTRATION))),
     )
 
 
@@ -260,9 +260,9 @@ def draw_variance(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     texts = token_texts(run.tokens, run.record.prompt_tokens)
     ratio, shuffled = variance_ratios(frame)
     figure = figures.variance_by_token(frame, texts, theme)
-    reading = figures.read_variance_by_token(frame, ratio, shuffled)
+    caption = figures.read_variance_by_token(frame, ratio, shuffled)
     where = of_run(run).at(f"layer {layer}, head {head}")
-    return (Drawn("variance by token", figure, frame, reading, where, locality(gather(sources, IN_TIME_ROWS))),)
+    return (Drawn("variance by token", figure, frame, caption, where, locality(gather(sources, IN_TIME_ROWS))),)
 
 
 def draw_prediction(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:

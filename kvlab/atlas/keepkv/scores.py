@@ -105,8 +105,8 @@ def draw_ratios(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     says = "KeepKV outperforms every other method at every compression ratio."
     claim = better(says, RATIOS, sources, [(OURS, rival) for rival in RIVALS])
     figure = figures.score_against_budget(table, theme, "Score by tokens kept")
-    reading = read_by_budget(RATIOS.rows(sources), table)
-    return (Drawn("scores", figure, table, reading, RATIOS.origin(sources), claim),)
+    caption = read_by_budget(RATIOS.rows(sources), table)
+    return (Drawn("scores", figure, table, caption, RATIOS.origin(sources), claim),)
 
 
 def draw_combined(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -120,8 +120,8 @@ def draw_combined(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
         says = f"{title} with KeepKV's merging scores above {title} alone at every ratio."
         claim = better(says, experiment, sources, [(merged, plain)])
         figure = figures.score_against_budget(table, theme, f"{title} with and without KeepKV's merging")
-        reading, where = read_by_budget(experiment.rows(sources), table), experiment.origin(sources)
-        drawn.append(Drawn(f"{name}: with {title}", figure, table, reading, where, claim))
+        caption, where = read_by_budget(experiment.rows(sources), table), experiment.origin(sources)
+        drawn.append(Drawn(f"{name}: with {title}", figure, table, caption, where, claim))
     return tuple(drawn) or COMBINED.needs(sources)
 
 

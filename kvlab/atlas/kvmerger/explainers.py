@@ -100,8 +100,8 @@ def draw_pipeline(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
         return found
     run, walk = found
     figure = figures.merging_pipeline(walk, _texts(run), theme)
-    reading = figures.read_merging_pipeline(walk).within(after=eviction_sentence(run))
-    return (Drawn("pipeline", figure, _named(run, walk), reading, of_run(run), pivot_leads(gather(sources, EVIDENCE))),)
+    caption = figures.read_merging_pipeline(walk).within(after=eviction_sentence(run))
+    return (Drawn("pipeline", figure, _named(run, walk), caption, of_run(run), pivot_leads(gather(sources, EVIDENCE))),)
 
 
 def _window(sources: Sources, choice: Choice) -> tuple[Run, Walkthrough] | Needs:

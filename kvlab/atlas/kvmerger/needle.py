@@ -62,8 +62,8 @@ def _fates(rows: pd.DataFrame, place: Provenance, theme: Theme) -> Drawn:
     held = rows[HIDDEN].sum(axis=1)
     rows = rows.assign(held=held, gone=(1 - held).clip(lower=0))
     frame = over_tasks(rows, ["row"], (*HIDDEN, "held", "gone", "score"))
-    figure, reading = figures.needle_fates(frame, theme), figures.read_needle_fates(frame)
-    return Drawn("fates", figure, frame, reading, place, fate(answers(rows)))
+    figure, caption = figures.needle_fates(frame, theme), figures.read_needle_fates(frame)
+    return Drawn("fates", figure, frame, caption, place, fate(answers(rows)))
 
 
 def answers(rows: pd.DataFrame) -> pd.DataFrame:

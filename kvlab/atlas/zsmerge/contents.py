@@ -100,11 +100,11 @@ def draw_strategies(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
     counts = {name: state_counts(lineage) for name, lineage in lineages.items()}
     frame = pd.concat([table.assign(run=name).reset_index() for name, table in mosaics.items()], ignore_index=True)
     frame.columns = frame.columns.map(str)
-    reading = figures.read_fates(mosaics, counts).within(after=PANELS if len(runs) == 3 else WITHOUT_B)
+    caption = figures.read_fates(mosaics, counts).within(after=PANELS if len(runs) == 3 else WITHOUT_B)
     where = joined(*map(of_run, runs))
     pair = [evicting, merging]
     claim = closer(gather(sources, DRIFT, pair), *(run.record.label for run in pair))
-    return (Drawn("strategies", figures.fates(mosaics, theme), frame, reading, where, claim),)
+    return (Drawn("strategies", figures.fates(mosaics, theme), frame, caption, where, claim),)
 
 
 def draw_contents(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:

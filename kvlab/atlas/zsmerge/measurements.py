@@ -27,10 +27,10 @@ def draw_lengths(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
     if rows.empty:
         return benchmarks.needs(sources, FIGURE_3)
     frame = _lengths(rows)
-    figure, reading = speed.over_length(frame, theme), speed.read_over_length(frame)
+    figure, caption = speed.over_length(frame, theme), speed.read_over_length(frame)
     where, grey, shapes = benchmarks.bench_origin(rows), benchmarks.grey_numbers(FIGURE_3), benchmarks.shapes_of(rows)
     claim = benchmarks.of_repeats(benchmarks.steady(frame, *benchmarks.measured(sources, rows, FIGURE_3)), rows)
-    return (Drawn("lengths", figure, frame, reading, where, claim, grey, model=shapes),)
+    return (Drawn("lengths", figure, frame, caption, where, claim, grey, model=shapes),)
 
 
 def _lengths(rows: pd.DataFrame) -> pd.DataFrame:
