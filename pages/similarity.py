@@ -97,7 +97,7 @@ def zoomable_map(run: Run, layer: int, head: int, step: int, what: str, mode: ma
     every, cell = len(sets), max(1, span // TILE)
     sets = sets[sets["reach"] >= cell].head(figures.MOST_OUTLINES)
     frame = tile.frame()
-    theme, caption = page_theme(), figures.read_similarity_map(frame, len(sets), every)
+    theme, caption = page_theme(), figures.caption_similarity_map(frame, len(sets), every)
     name = page.file_name(run, f"{what}-layer-{layer}-head-{head}")
 
     draw = partial(figures.similarity_map, frame, texts, theme, what=what, mode=shown, sets=sets)
@@ -161,7 +161,7 @@ def neighbours(run: Run, layer: int, head: int, what: str) -> None:
     texts = page.head_history(run, layer, head)[2]
     frame = maps.neighbour_profile(unit, token)
     figure = figures.neighbours(frame, texts, token, page_theme(), what)
-    caption = figures.read_neighbours(frame)
+    caption = figures.caption_neighbours(frame)
     page.show_figure(run, figure, frame, caption, "similarity-near", f"token-{token}-{what}-layer-{layer}-head-{head}")
 
 
@@ -170,7 +170,7 @@ def band(run: Run, layer: int, head: int, what: str) -> None:
     if frame.empty:
         return
     figure = figures.similarity_band(frame, page.head_history(run, layer, head)[2], page_theme(), what)
-    caption = figures.read_similarity_band(frame)
+    caption = figures.caption_similarity_band(frame)
     page.show_figure(run, figure, frame, caption, "similarity-band", f"band-{what}-layer-{layer}-head-{head}")
 
 
@@ -187,7 +187,7 @@ def wall(run: Run, layer: int, head: int, what: str) -> None:
     shown = figures.layers_to_show(frame["layer"].unique().tolist(), layer, *figures.extreme_layers(frame))
     drawn = {place: thumbnail for place, thumbnail in thumbnails.items() if place[0] in shown}
     figure = figures.similarity_wall(drawn, page_theme(), what, every=len(thumbnails), focus=(layer, head))
-    caption = figures.read_similarity_wall(frame, shown)
+    caption = figures.caption_similarity_wall(frame, shown)
     page.show_figure(run, figure, frame, caption, "similarity-wall", f"wall-{what}", (layer, head))
 
 

@@ -83,7 +83,7 @@ def show_without_events(run: Run) -> None:
     budgets = budgets_by_layer(run.steps)
     focus = head_in_view(run)
     figure = memory_figures.slots_by_head(budgets, page_theme(), focus)
-    caption = memory_figures.read_slots_by_head(budgets)
+    caption = memory_figures.caption_slots_by_head(budgets)
     page.show_figure(run, figure, budgets, caption, "timeline-budget", "slots-by-head", focus)
 
 
@@ -161,10 +161,10 @@ def lineage_of_slot(
     )
     tree = lineage_tree(lineage, events, texts, chosen, step)
     if tree.empty:
-        st.caption(plain(river.read_merge_sankey(tree)))
+        st.caption(plain(river.caption_merge_sankey(tree)))
         return
     figure = river.merge_sankey(tree, chosen, texts[chosen], page_theme())
-    page.show_figure(run, figure, tree, river.read_merge_sankey(tree), "timeline-river", f"slot-{chosen}")
+    page.show_figure(run, figure, tree, river.caption_merge_sankey(tree), "timeline-river", f"slot-{chosen}")
 
 
 def whole_history(run: Run, layer: int, head: int) -> None:
@@ -172,11 +172,11 @@ def whole_history(run: Run, layer: int, head: int) -> None:
     st.header("The whole run")
     name = f"layer-{layer}-head-{head}"
     picture, counts = mosaic(lineage), state_counts(lineage)
-    caption = timeline.read_token_mosaic(picture, counts)
+    caption = timeline.caption_token_mosaic(picture, counts)
     figure = along_text(timeline.token_mosaic(picture, texts, page_theme()), "y")
     page.show_figure(run, figure, picture, caption, "timeline-mosaic", f"mosaic-{name}")
     if len(lineage.steps) > 1:
-        caption = timeline.read_state_totals(counts)
+        caption = timeline.caption_state_totals(counts)
         figure = along_text(timeline.state_totals(counts, page_theme()), offset=run.record.prompt_tokens - 1)
         page.show_figure(run, figure, counts, caption, "timeline-states", f"states-{name}")
     what_was_read(run, layer, head)
@@ -193,7 +193,7 @@ def what_was_read(run: Run, layer: int, head: int) -> None:
     except UserError as error:
         st.caption(plain(str(error)))
         return
-    caption = unread_figures.read_reading_map(table)
+    caption = unread_figures.caption_reading_map(table)
     if table.empty:
         st.caption(plain(caption))
         return

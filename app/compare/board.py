@@ -82,7 +82,7 @@ def board_section(runs: Sequence[Run], board: Board) -> bool:
     results = restore.results_of((run.record.comparison_id, run.record.run_id) for run in failed)
     told = {run_id: short_words(result) for run_id, result in results.items()}
     frame = board.frame.assign(restored=board.frame["run_id"].map(told).fillna(""))
-    caption, figure = figures.read_board(frame), figures.board(frame, page_theme())
+    caption, figure = figures.caption_board(frame), figures.board(frame, page_theme())
     drawn = show(figure, frame, caption, CHART, "board", of_comparison(runs), on_click=choose_clicked)
     restore.say_results(failed, results)
     missing = [run for run in failed if run.record.run_id not in results]
@@ -171,7 +171,7 @@ def heads_section(run: Run, board: Board, label: str, reader: pd.Series | None) 
     heads = _heads(run, tuple(board.question.positions.tolist()), board.question.step)
     at = None if reader is None else (int(reader["layer"]), int(reader["head"]))
     figure = figures.fact_by_head(heads, label, fate, at, page_theme())
-    caption = figures.read_fact_by_head(heads, reader, board.question.moment)
+    caption = figures.caption_fact_by_head(heads, reader, board.question.moment)
     page.show_figure(run, figure, heads, caption, "board-heads", "fact-by-head")
 
 

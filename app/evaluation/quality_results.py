@@ -170,7 +170,7 @@ def _pick(rows: pd.DataFrame, column: str, label: str, place: st.delta_generator
 def ranks(tables: Tables, budget: str, origin: Provenance) -> None:
     """Methods by task; a click on a cell shows its prompts below."""
     figure = figures.rank_table(tables.ranks, page_theme(), f"Ranks at {budget}")
-    caption = figures.read_rank_table(tables.ranks)
+    caption = figures.caption_rank_table(tables.ranks)
     show(figure, tables.ranks, caption, RANKS, f"ranks-{budget}", origin, on_click=choose_clicked)
 
 
@@ -188,7 +188,7 @@ def by_budget(tables: Tables, origin: Provenance) -> None:
     """Scores of each task by the share of tokens actually kept."""
     figure, caption = (
         scores.score_against_budget(tables.scores, page_theme()),
-        scores.read_score_against_budget(tables.means),
+        scores.caption_score_against_budget(tables.means),
     )
     show(figure, tables.scores, caption, "quality-budget", "score-by-budget", origin)
 
@@ -199,7 +199,7 @@ def by_bytes(tables: Tables, axis: str, origin: Provenance) -> None:
         st.caption("None of these tasks has a score for which more is better, so there is no frontier.")
         return
     figure = figures.score_against_bytes(tables.bytes, page_theme(), axis=axis)
-    caption = figures.read_score_against_bytes(tables.bytes, axis)
+    caption = figures.caption_score_against_bytes(tables.bytes, axis)
     show(figure, tables.bytes, caption, "quality-bytes", "score-by-bytes", origin)
 
 
@@ -209,7 +209,7 @@ def needles(tables: Tables, origin: Provenance) -> None:
         st.caption("A needle map needs prompts at several depths, for example 0, 0.25, 0.5, 0.75, 1.")
         return
     figure = needle_map.needle_map(tables.needles, page_theme())
-    caption = needle_map.read_needle_map(tables.needles, tables.needle_means)
+    caption = needle_map.caption_needle_map(tables.needles, tables.needle_means)
     show(figure, tables.needles, caption, "quality-needles", "needle-map", origin)
 
 

@@ -124,7 +124,7 @@ def draw(found: SafeBudgets, origin: Provenance) -> None:
     figure = figures.risk_against_budget(
         table, tolerance, AXES[found.criterion.by], page_theme(), "" if group == ALL else group
     )
-    caption = figures.read_risk_against_budget(table, tolerance)
+    caption = figures.caption_risk_against_budget(table, tolerance)
     show(figure, table, caption, "safe-risk", "risk-by-budget", origin)
     for line in sentences.method_lines(found):
         st.markdown(f"- {plain(line)}")

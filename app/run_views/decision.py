@@ -30,7 +30,7 @@ def decision_section(run: Run, layer: int, head: int, token: int | None) -> None
         return
     chosen = chosen_tokens(run, token, table)
     figure = figures.scores_at_decision(table, chosen, page_theme())
-    caption = figures.read_scores_at_decision(table, chosen)
+    caption = figures.caption_scores_at_decision(table, chosen)
     page.show_figure(run, figure, table, caption, "decision", f"decision-layer-{layer}-head-{head}")
     if not chosen:
         st.caption(
@@ -40,7 +40,7 @@ def decision_section(run: Run, layer: int, head: int, token: int | None) -> None
     heads = budgets_by_head(run, tuple(chosen))
     if heads["needed"].notna().any():
         figure = figures.budgets_for(heads, page_theme(), (layer, head))
-        caption = figures.read_budgets_for(heads)
+        caption = figures.caption_budgets_for(heads)
         page.show_figure(run, figure, heads, caption, "decision-heads", "decision-budgets", (layer, head))
 
 

@@ -96,7 +96,7 @@ def attention_pane(place: Place) -> None:
     true, slot = (np.asarray(mass[:read], np.float32) for mass in masses)
     frame = pd.DataFrame({"position": np.arange(read), "text": texts[:read], "true": true, "slot": slot})
     figure = along_text(attention_figures.attention_along_text(frame, page_theme()), place=place.name)
-    caption = attention_figures.read_attention_along_text(frame)
+    caption = attention_figures.caption_attention_along_text(frame)
     page.show_figure(place.run, figure, frame, caption, "wall-attention", f"attention-step-{place.step}")
 
 
@@ -110,7 +110,7 @@ def lineage_pane(place: Place) -> None:
         st.caption(f"No slot of {place.name} holds more than one token at this step.")
         return
     tree = lineage_tree(lineage, events, texts, slot, place.step)
-    caption = river.read_merge_sankey(tree)
+    caption = river.caption_merge_sankey(tree)
     if tree.empty:
         note(caption)
         return
@@ -127,7 +127,7 @@ def kl_pane(place: Place) -> None:
     if not compare.has_kl(along):
         st.info("These runs have no KL from the full cache: it requires a finished forced continuation.")
         return
-    figure, caption = compare_figures.kl_along_text(along, page_theme()), compare_figures.read_kl_along_text(along)
+    figure, caption = compare_figures.kl_along_text(along, page_theme()), compare_figures.caption_kl_along_text(along)
     show(figure, along, caption, "wall-kl", "kl-along-text", of_comparison(place.runs))
 
 
@@ -147,8 +147,8 @@ def kl_of_two(a: Run, b: Run) -> None:
     hues = difference_figures.hues_of(a.record.method, b.record.method)
     figure = difference_figures.kl_of_both(table, labels, page_theme(), hues)
     figure = along_text(figure, offset=a.record.prompt_tokens - 1)
-    changed = difference_figures.read_hues(a.record.method, b.record.method)
-    caption = difference_figures.read_kl_of_both(table).within(after=changed)
+    changed = difference_figures.caption_hues(a.record.method, b.record.method)
+    caption = difference_figures.caption_kl_of_both(table).within(after=changed)
     show(figure, table, caption, "wall-kl-of-two", "kl-of-both", joined(page.source(a), page.source(b)))
 
 
@@ -158,7 +158,7 @@ def board_pane(place: Place) -> None:
     if board is None or board.frame.empty:
         st.info("This comparison has no expected answer: enter one on the page Compare.", icon=":material/info:")
         return
-    figure, caption = board_figures.board(board.frame, page_theme()), board_figures.read_board(board.frame)
+    figure, caption = board_figures.board(board.frame, page_theme()), board_figures.caption_board(board.frame)
     show(figure, board.frame, caption, "wall-board", "board", of_comparison(place.runs))
 
 

@@ -208,19 +208,19 @@ def origin_of(rows: pd.DataFrame) -> Provenance:
     return Provenance(f"evaluation {names}", details, settings_of_rows(rows))
 
 
-def read_by_budget(rows: pd.DataFrame, table: pd.DataFrame, panel: str = "task") -> FigureCaption:
+def caption_by_budget(rows: pd.DataFrame, table: pd.DataFrame, panel: str = "task") -> FigureCaption:
     """Caption of `figures.score_against_budget` from its rows and table."""
-    return figures.read_score_against_budget(means_over_tasks(rows, shared_by_all_arms(table), ["arm"]), panel)
+    return figures.caption_score_against_budget(means_over_tasks(rows, shared_by_all_arms(table), ["arm"]), panel)
 
 
-def read_by_option(rows: pd.DataFrame, table: pd.DataFrame, option: str) -> FigureCaption:
+def caption_by_option(rows: pd.DataFrame, table: pd.DataFrame, option: str) -> FigureCaption:
     """Caption of `figures.score_by_option` from its rows and table."""
-    return figures.read_score_by_option(means_over_tasks(rows, table, ["asked", option]), option)
+    return figures.caption_score_by_option(means_over_tasks(rows, table, ["asked", option]), option)
 
 
-def read_table(rows: pd.DataFrame, table: pd.DataFrame) -> FigureCaption:
+def caption_table(rows: pd.DataFrame, table: pd.DataFrame) -> FigureCaption:
     """Caption of `figures.benchmark_table` from its rows and table."""
-    return figures.read_benchmark_table(means_over_tasks(rows, table))
+    return figures.caption_benchmark_table(means_over_tasks(rows, table))
 
 
 def gap(

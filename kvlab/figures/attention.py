@@ -32,7 +32,7 @@ def attention_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figu
 
 
 @with_simple(simple.attention_along_text)
-def read_attention_along_text(frame: pd.DataFrame) -> str:
+def caption_attention_along_text(frame: pd.DataFrame) -> str:
     """What the slots of this cache hold of the full cache's attention, and the token read most by it."""
     held = frame["true"].where(frame["slot"] > 0, 0).sum()
     top = frame.loc[frame["true"].idxmax()]

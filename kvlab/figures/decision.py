@@ -71,7 +71,7 @@ def thinned(frame: pd.DataFrame, chosen: Sequence[int], most: int = MOST_POINTS)
 
 
 @with_simple(simple.scores_at_decision)
-def read_scores_at_decision(frame: pd.DataFrame, chosen: Sequence[int] = ()) -> str:
+def caption_scores_at_decision(frame: pd.DataFrame, chosen: Sequence[int] = ()) -> str:
     """The tokens just below the cutoff, and the slots the chosen tokens would have needed."""
     line = cutoff(frame)
     told = f"{plural(line.budget, 'token')} of {len(frame):,} kept a slot."
@@ -105,7 +105,7 @@ def budgets_for(frame: pd.DataFrame, theme: Theme = "light", focus: Place | None
 
 
 @with_simple(simple.budgets_for)
-def read_budgets_for(frame: pd.DataFrame) -> str:
+def caption_budgets_for(frame: pd.DataFrame) -> str:
     """The heads that kept all tokens, and the one with the most missing slots."""
     known = frame[frame["needed"].notna()]
     if known.empty:

@@ -34,7 +34,7 @@ def hues_of(method_a: str, method_b: str) -> Hues:
     return a, b
 
 
-def read_hues(method_a: str, method_b: str) -> str:
+def caption_hues(method_a: str, method_b: str) -> str:
     """One sentence if a run has another colour here than in other figures; "" if none has."""
     shown = zip("AB", (method_a, method_b), hues_of(method_a, method_b), strict=True)
     changed = [f"{letter} ({method})" for letter, method, hue in shown if hue != method_hue(method)]
@@ -94,7 +94,7 @@ def kl_of_both(
 
 
 @with_simple(simple.kl_of_both)
-def read_kl_of_both(frame: pd.DataFrame) -> str:
+def caption_kl_of_both(frame: pd.DataFrame) -> str:
     """Means, and the token with the largest difference."""
     known = frame.dropna(subset=["a", "b"])
     if known.empty:

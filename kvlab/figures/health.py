@@ -62,7 +62,7 @@ def without_growth(frame: pd.DataFrame) -> list[str]:
 
 
 @with_simple(simple.growth_over_steps)
-def read_growth_over_steps(frame: pd.DataFrame) -> str:
+def caption_growth_over_steps(frame: pd.DataFrame) -> str:
     """Non-finite slots, largest growth and guard activations."""
     if frame[["non_finite", *PANELS]].isna().all(axis=None):
         return f"Only guards were recorded: numerical health needs level full. {_guarded(frame)}"

@@ -32,7 +32,7 @@ def killer_heads(killers: Killers, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.killer_heads)
-def read_killer_heads(killers: Killers, over: int) -> str:
+def caption_killer_heads(killers: Killers, over: int) -> str:
     """The head named most often, with n and the price; `over` is the number of prompts."""
     told = [f"Of {plural(killers.results, 'lost answer')} over {prompts(over)}, {killers.located} can be restored in "
             "single heads"]  # fmt: skip

@@ -68,7 +68,7 @@ def span_map(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.spans)
-def read_spans(frame: pd.DataFrame) -> str:
+def caption_spans(frame: pd.DataFrame) -> str:
     """The parts of which most and least is left, the first parts that are lost, and how many answers are right."""
     cells = frame[frame["method"] != "full"]
     if cells.empty:

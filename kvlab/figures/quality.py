@@ -74,7 +74,7 @@ def _told(cells: pd.DataFrame, arm: str, task: str) -> str:
 
 
 @with_simple(simple.rank_table)
-def read_rank_table(frame: pd.DataFrame) -> str:
+def caption_rank_table(frame: pd.DataFrame) -> str:
     """Methods level with the best in each task."""
     parts = []
     for task, group in frame.groupby("task", sort=False):
@@ -126,7 +126,7 @@ def score_against_bytes(
 
 
 @with_simple(simple.score_against_bytes)
-def read_score_against_bytes(frame: pd.DataFrame, axis: str = HELD) -> str:
+def caption_score_against_bytes(frame: pd.DataFrame, axis: str = HELD) -> str:
     """The points of the frontier, smallest first."""
     frame = frame.assign(live_bytes=frame[axis])
     best = frame[frame["frontier"]].sort_values("live_bytes")
@@ -183,7 +183,7 @@ def _words(line: dict[str, object]) -> str:
     return f"{line['dataset']}{metric} {line['budget']}".strip()
 
 
-def read_ours_beside_theirs(frame: pd.DataFrame) -> FigureCaption:
+def caption_ours_beside_theirs(frame: pd.DataFrame) -> FigureCaption:
     """How many of the paper's cells were measured, and how many of its values are in our interval."""
     theirs, run = paper_models(frame), frame[frame["ours"].notna()]
     if not theirs:

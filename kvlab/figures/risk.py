@@ -76,7 +76,7 @@ def _share(value: float) -> str:
 
 
 @with_simple(simple.risk_against_budget)
-def read_risk_against_budget(table: pd.DataFrame, tolerance: float) -> str:
+def caption_risk_against_budget(table: pd.DataFrame, tolerance: float) -> str:
     """What the marks are, and the smallest certified budget of each method."""
     safe = [
         f"{arm} {own.loc[own['certified'], 'asked'].iloc[-1] if own['certified'].any() else 'none'}"

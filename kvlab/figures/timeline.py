@@ -38,7 +38,7 @@ def token_mosaic(frame: pd.DataFrame, texts: list[str], theme: Theme = "light", 
 
 
 @with_simple(simple.token_mosaic)
-def read_token_mosaic(frame: pd.DataFrame, counts: pd.DataFrame) -> str:
+def caption_token_mosaic(frame: pd.DataFrame, counts: pd.DataFrame) -> str:
     """Shares at the last step, from the `counts` of all tokens (`state_counts`), and the size of a cell."""
     last = counts.iloc[-1]
     tokens = int(last[["unseen", "own", "pivot", "absorbed", "evicted"]].sum())
@@ -73,7 +73,7 @@ def state_totals(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.state_totals)
-def read_state_totals(frame: pd.DataFrame) -> str:
+def caption_state_totals(frame: pd.DataFrame) -> str:
     """Counts at the last step."""
     last = frame.iloc[-1]
     slots = last["own"] + last["pivot"]

@@ -32,7 +32,7 @@ def heads_that_hold(table: pd.DataFrame, word: str, theme: Theme = "light", focu
 
 
 @with_simple(simple.heads_that_hold)
-def read_heads_that_hold(table: pd.DataFrame) -> str:
+def caption_heads_that_hold(table: pd.DataFrame) -> str:
     """Shares of heads by state."""
     own, merged, gone = ((table["state"] == state).mean() for state in (OWN, MERGED, NO_SLOT))
     parts = [f"{percent(own)} of {len(table)} heads hold it in a slot of its own"]
@@ -51,7 +51,7 @@ def attention_to_token(table: pd.DataFrame, word: str, theme: Theme = "light", f
 
 
 @with_simple(simple.attention_to_token)
-def read_attention_to_token(table: pd.DataFrame) -> str:
+def caption_attention_to_token(table: pd.DataFrame) -> str:
     """The head that reads the token most, and the mean over heads."""
     most = table.loc[table["attention"].idxmax()]
     if most["attention"] <= 0:

@@ -50,7 +50,7 @@ def reading_map(frame: pd.DataFrame, texts: list[str], theme: Theme = "light", s
 
 
 @with_simple(simple.reading_map)
-def read_reading_map(frame: pd.DataFrame) -> str:
+def caption_reading_map(frame: pd.DataFrame) -> str:
     """Share of the slots read, attention missed, and where most of it was missed."""
     if frame.empty:
         return "No decode step left slots unread in this head (0 steps)."

@@ -114,23 +114,23 @@ def _figures(
     runs: Sequence[Run], asked: board.AnswerCheck | None, table: pd.DataFrame, origin: str, theme: Theme
 ) -> Iterator[Section]:
     if asked is not None and len(cells := board.board(runs, asked, table)):
-        yield Section(board_figures.board(cells, theme), board_figures.read_board(cells), origin)
+        yield Section(board_figures.board(cells, theme), board_figures.caption_board(cells), origin)
     if table.loc[table["method"] != FULL.method, "mean_kl"].notna().any():
         points = run_points(table, board.places(runs))
         trade = trade_off.quality_against_bytes(points, theme)
-        yield Section(trade, trade_off.read_quality_against_bytes(points), origin)
+        yield Section(trade, trade_off.caption_quality_against_bytes(points), origin)
         text = compare.along_text(runs)
-        yield Section(figures.kl_along_text(text, theme), figures.read_kl_along_text(text), origin)
+        yield Section(figures.kl_along_text(text, theme), figures.caption_kl_along_text(text), origin)
     memory = compare.memory_over_steps(runs)
     if len(memory):
         drawn = figures.memory_over_steps(memory, "live_bytes", theme)
-        yield Section(drawn, figures.read_memory_over_steps(memory, "live_bytes"), origin)
+        yield Section(drawn, figures.caption_memory_over_steps(memory, "live_bytes"), origin)
     worst = _furthest(runs, table)
     lost = regret_over_steps(worst.steps, worst.tokens) if worst is not None and len(worst.steps) else pd.DataFrame()
     if len(lost) and lost["mean"].notna().any():  # level light records no regret
         of = f"{worst.record.label}, the run furthest from the full cache."  # type: ignore[union-attr]
         yield Section(
-            regret.regret_over_steps(lost, theme), regret.read_regret_over_steps(lost).within(before=of), origin
+            regret.regret_over_steps(lost, theme), regret.caption_regret_over_steps(lost).within(before=of), origin
         )
 
 
@@ -178,7 +178,7 @@ def _distrust(runs: Sequence[Run], asked: board.AnswerCheck | None, table: pd.Da
         yield "No fact was marked; it is assumed to be where the prompt contains the answer."
     if asked is not None and asked.problem:
         yield asked.problem
-    beyond = figures.read_beyond_budget(compare.beyond_budget(runs))
+    beyond = figures.caption_beyond_budget(compare.beyond_budget(runs))
     if beyond:
         yield beyond
     eager = table.loc[table["readings"].astype(str).str.contains("eager"), "label"] if "readings" in table else []

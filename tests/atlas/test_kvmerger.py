@@ -13,7 +13,7 @@ import pytest
 from kvlab.analysis.similarity.head_states import BEFORE, KEYS, VALUES, head_states, spread_heads
 from kvlab.atlas.analysis.merging_sets import Walkthrough, merged_pairs, persistence, represented, walkthrough
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
-from kvlab.atlas.figures.merging_steps import read_three_ways
+from kvlab.atlas.figures.merging_steps import caption_three_ways
 from kvlab.atlas.kvmerger import explainers, similarity
 from kvlab.atlas.kvmerger.recordings import eviction_sentence
 from kvlab.atlas.kvmerger.similarity import cosine_by_offset, cosine_of_any_pair
@@ -270,8 +270,8 @@ def test_tokens_that_no_query_attends_to_are_said_so(runs: tuple[Run, ...]) -> N
     unseen = replace(walk, tokens=walk.tokens.assign(attention=0.0))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert "which had none of the window's attention" in read_three_ways(unseen)
-    assert "% of the window's attention" in read_three_ways(walk)
+        assert "which had none of the window's attention" in caption_three_ways(unseen)
+    assert "% of the window's attention" in caption_three_ways(walk)
 
 
 def test_walls_show_every_head_of_every_kind(sources: Sources) -> None:

@@ -30,8 +30,8 @@ MODULES = {
 }  # fmt: skip
 # Sentences that join another caption, or stand below a table.
 REMARKS = {
-    "read_beyond_budget", "read_over_budget", "read_unequal_bytes", "read_hues", "read_references", "read_significance",
-    "read_ours_beside_theirs",
+    "caption_beyond_budget", "caption_over_budget", "caption_unequal_bytes", "caption_hues", "caption_references",
+    "caption_significance", "caption_ours_beside_theirs",
 }  # fmt: skip
 PRIVATE = re.compile(
     r"\b(sag|sags|regret|votes?|KL|nats?|pivots?|perturbation|ballots|logits?|epsilon|gamma|cosine|median|quartile|"
@@ -41,18 +41,18 @@ CONTRAST = re.compile(r"\b(largest|smallest|higher|lower|closest|furthest|better
 LONGEST = 190
 
 
-def readers() -> Iterator[tuple[str, Any]]:
+def captions() -> Iterator[tuple[str, Any]]:
     """Every caption function of both packages of figures."""
     for package in (kvlab.figures, kvlab.atlas.figures):
         for module in iter_modules(package.__path__):
             here = import_module(f"{package.__name__}.{module.name}")
             for name, function in vars(here).items():
-                if name.startswith("read_") and inspect.unwrap(function).__module__ == here.__name__:
+                if name.startswith("caption_") and inspect.unwrap(function).__module__ == here.__name__:
                     yield name, function
 
 
 def test_every_figure_has_both_sentences():
-    found = list(readers())
+    found = list(captions())
     assert len(found) > 100
     alone = {name for name, function in found if not hasattr(function, "__wrapped__")}
     assert alone == REMARKS
@@ -124,7 +124,7 @@ def test_the_board_says_who_holds_the_fact_and_who_lost_it():
          "verdict": ["right", "right", "wrong", "wrong"], "kept": [0.6, 0.4, 0.0, 0.0],
          "dropped": [0.1, 0.3, 1.0, 1.0], "kl_answer": 1.0}
     )  # fmt: skip
-    caption = boards.read_board(frame)
+    caption = boards.caption_board(frame)
     assert caption.simple == (
         "The answer is right in 1 of the 2 runs; of the text that the answer needs, the largest part is held by "
         "keepkv, nothing of it by h2o."

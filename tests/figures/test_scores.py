@@ -38,11 +38,11 @@ def means(frame: pd.DataFrame, *by: str) -> pd.DataFrame:
 
 
 def by_arm(frame: pd.DataFrame, panel: str = "task") -> str:
-    return scores.read_score_against_budget(means(shared_by_all_arms(frame), "arm"), panel)
+    return scores.caption_score_against_budget(means(shared_by_all_arms(frame), "arm"), panel)
 
 
 def by_row(frame: pd.DataFrame) -> str:
-    return scores.read_benchmark_table(means(frame, "arm", "method", "asked"))
+    return scores.caption_benchmark_table(means(frame, "arm", "method", "asked"))
 
 
 def test_each_methods_largest_budget_comes_first_and_tasks_are_words():
@@ -90,11 +90,11 @@ def test_without_a_task_that_all_were_given_each_arm_stands_for_itself():
 
 def test_the_best_value_of_an_option_is_none_where_all_are_alike():
     frame = table(a=0.0, b=0.0, c=0.0).query("method != 'full'").assign(beta=lambda rows: rows["arm"])
-    assert "0 (-0.1 to 0.1, n = 8) with every value alike at 10 %" in scores.read_score_by_option(
+    assert "0 (-0.1 to 0.1, n = 8) with every value alike at 10 %" in scores.caption_score_by_option(
         means(frame, "asked", "beta"), "beta"
     )
     frame.loc[frame["arm"].isin(["a", "b"]), "score"] = 0.5
-    assert "0.5 (0.4 to 0.6, n = 8) with a and b at 40 %" in scores.read_score_by_option(
+    assert "0.5 (0.4 to 0.6, n = 8) with a and b at 40 %" in scores.caption_score_by_option(
         means(frame, "asked", "beta"), "beta"
     )
 

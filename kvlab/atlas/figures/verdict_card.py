@@ -100,7 +100,7 @@ def verdict_card(frame: pd.DataFrame, theme: Theme, title: str) -> go.Figure:
 
 
 @with_simple(simple.card)
-def read_card(frame: pd.DataFrame) -> str:
+def caption_card(frame: pd.DataFrame) -> str:
     """Caption of the figure: what dots, bar, shade and squares are, and n."""
     (held,) = frame[frame["part"] == THRESHOLD].to_dict("records")
     dots, units = (int((frame["part"] == part).sum()) for part in (DOT, UNIT))

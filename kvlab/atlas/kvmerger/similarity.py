@@ -185,7 +185,7 @@ def _by_distance(run: Run, claim: Claim, theme: Theme) -> Drawn:
     frame = groups[["cosine", "any_pair"]].mean()
     frame = frame.assign(low=groups["cosine"].quantile(0.1), high=groups["cosine"].quantile(0.9)).reset_index()
     figure = panels.cosine_by_distance(frame, theme)
-    caption = panels.read_cosine_by_distance(frame).within(after=sample_sentence(run, heads, MOST_TOKENS))
+    caption = panels.caption_cosine_by_distance(frame).within(after=sample_sentence(run, heads, MOST_TOKENS))
     return Drawn("by distance", figure, frame, caption, of_run(run), claim)
 
 
@@ -220,7 +220,7 @@ def _walls(run: Run, layer: int, paper: str, claim: Claim, theme: Theme) -> tupl
         frame = _wall_frame(near[near["kind"] == kind], small)
         layers = walls.layers_to_show(frame["layer"].unique().tolist(), layer, *walls.extreme_layers(frame))
         figure = walls.similarity_wall({place: one for place, one in small.items() if place[0] in layers}, theme, kind)
-        caption = walls.read_similarity_wall(frame, layers, every).within(before=paper)
+        caption = walls.caption_similarity_wall(frame, layers, every).within(before=paper)
         drawn.append(Drawn(kind, figure, frame, caption, of_run(run), claim if kind == KEYS else None))
     return tuple(drawn)
 
@@ -242,7 +242,7 @@ def draw_neighbours(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
     tokens = chosen_tokens(run.record.prompt_tokens, choice.token)
     frame = pd.concat([_profiles(run, place, tokens) for place in heads], ignore_index=True)
     figure = panels.neighbours_of_heads(frame, theme)
-    caption = panels.read_neighbours_of_heads(frame, heads_with_states(run))
+    caption = panels.caption_neighbours_of_heads(frame, heads_with_states(run))
     return (Drawn("neighbours", figure, frame, caption, of_run(run), differs(gather(sources, EVIDENCE))),)
 
 

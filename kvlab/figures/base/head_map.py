@@ -84,7 +84,7 @@ def head_map(
     return outline(_square(figure, layers, heads, cell), table.index.tolist(), table.columns.tolist(), focus, theme)
 
 
-def read_focus(caption: str, figure: go.Figure, focus: Place | None) -> str:
+def caption_focus(caption: str, figure: go.Figure, focus: Place | None) -> str:
     """The caption of a map with the sentence on the outlined head; pages do not draw a map of one colour."""
     if focus is None or same_cells(figure):
         return caption
