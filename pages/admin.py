@@ -121,8 +121,8 @@ def people(persons: tuple[UserUsage, ...]) -> None:
     table = pd.DataFrame(rows)
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="heading-admin-people"):
         st.header("Users", width="stretch")
-        reading = "What each user has used, and their limits."
-        menu(Offer("Users of this server", lambda: table_of(table), reading, "page Administration"), "admin-people")
+        caption = "What each user has used, and their limits."
+        menu(Offer("Users of this server", lambda: table_of(table), caption, "page Administration"), "admin-people")
     if rows:
         names = {"user": st.column_config.TextColumn(width="medium")}
         st.dataframe(

@@ -204,13 +204,13 @@ def everywhere(run: Run, table: pd.DataFrame, left_out: Unread | None, moment: s
         labels = {fate: FATES_OF_READING[fate][0] for fate in fates}
         fate = one_of("Show the share", labels, fates[-1], key="fate")
         figure = figures.survival_by_head(survived, fate, theme, focus)
-        reading = figures.read_survival_by_head(survived, moment)
-        page.show_figure(run, figure, survived, reading, "autopsy-heads", "autopsy-heads", focus)
+        caption = figures.caption_survival_by_head(survived, moment)
+        page.show_figure(run, figure, survived, caption, "autopsy-heads", "autopsy-heads", focus)
     with right:
         steps = autopsy.fates_over_steps(table, int(run.steps["step"].max()), left_out)
         figure = along_text(figures.fates_over_steps(steps, theme), offset=run.record.prompt_tokens - 1)
-        reading = figures.read_fates_over_steps(steps)
-        page.show_figure(run, figure, steps, reading, "autopsy-steps", "autopsy-steps")
+        caption = figures.caption_fates_over_steps(steps)
+        page.show_figure(run, figure, steps, caption, "autopsy-steps", "autopsy-steps")
 
 
 def here(run: Run, table: pd.DataFrame, layer: int, head: int, moment: str) -> None:
@@ -227,7 +227,12 @@ def here(run: Run, table: pd.DataFrame, layer: int, head: int, moment: str) -> N
         return
     figure = along_text(figures.needle_mass(masses, page_theme()), offset=run.record.prompt_tokens - 1)
     page.show_figure(
-        run, figure, masses, figures.read_needle_mass(masses), "autopsy-mass", f"needle-mass-layer-{layer}-head-{head}"
+        run,
+        figure,
+        masses,
+        figures.caption_needle_mass(masses),
+        "autopsy-mass",
+        f"needle-mass-layer-{layer}-head-{head}",
     )
 
 

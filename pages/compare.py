@@ -125,7 +125,7 @@ def main() -> None:
         drawn |= board_section(runs, board)
     answer_form(runs, board)
     what_differs(runs)
-    headline(runs, table, figures.read_beyond_budget(compare.beyond_budget(runs)))
+    headline(runs, table, figures.caption_beyond_budget(compare.beyond_budget(runs)))
     notes(runs)
     along = compare.along_text(runs)
     sections = [
@@ -249,8 +249,8 @@ def kl_along_the_text(runs: Sequence[Run], along: pd.DataFrame) -> bool:
         )
         return False
     st.header("Along the text")
-    figure, reading = figures.kl_along_text(along, page_theme()), figures.read_kl_along_text(along)
-    return show(figure, along, reading, "compare-kl", "kl-along-text", of_comparison(runs))
+    figure, caption = figures.kl_along_text(along, page_theme()), figures.caption_kl_along_text(along)
+    return show(figure, along, caption, "compare-kl", "kl-along-text", of_comparison(runs))
 
 
 def agreement_and_nll(runs: Sequence[Run], along: pd.DataFrame) -> bool:
@@ -259,11 +259,11 @@ def agreement_and_nll(runs: Sequence[Run], along: pd.DataFrame) -> bool:
         return False
     left, right = st.columns(2, gap="large")
     with left:
-        figure, reading = figures.agreement_along_text(along, theme), figures.read_agreement_along_text(along)
-        agreement = show(figure, along, reading, "compare-agreement", "agreement-along-text", origin)
+        figure, caption = figures.agreement_along_text(along, theme), figures.caption_agreement_along_text(along)
+        agreement = show(figure, along, caption, "compare-agreement", "agreement-along-text", origin)
     with right:
-        figure, reading = figures.extra_nll_along_text(along, theme), figures.read_extra_nll_along_text(along)
-        surprise = show(figure, along, reading, "compare-nll", "nll-along-text", origin)
+        figure, caption = figures.extra_nll_along_text(along, theme), figures.caption_extra_nll_along_text(along)
+        surprise = show(figure, along, caption, "compare-nll", "nll-along-text", origin)
     return agreement or surprise
 
 
@@ -278,14 +278,14 @@ def bytes_of(runs: Sequence[Run]) -> bool:
         memory = compare.memory_over_steps(runs)
         measures = {"live_bytes": "live", "allocated_bytes": "allocated", "peak_bytes": "peak"}
         measure = one_of("Bytes", measures, key="bytes", label_visibility="collapsed")
-        figure, reading = (
-            figures.memory_over_steps(memory, measure, theme), figures.read_memory_over_steps(memory, measure),
+        figure, caption = (
+            figures.memory_over_steps(memory, measure, theme), figures.caption_memory_over_steps(memory, measure),
         )  # fmt: skip
-        drawn = show(figure, memory, reading, "compare-memory", f"memory-{measure}", origin)
+        drawn = show(figure, memory, caption, "compare-memory", f"memory-{measure}", origin)
     with right:
         slots = compare.slots_by_layer(runs)
-        figure, reading = figures.slots_by_layer(slots, theme), figures.read_slots_by_layer(slots)
-        return show(figure, slots, reading, "compare-slots", "slots-by-layer", origin) or drawn
+        figure, caption = figures.slots_by_layer(slots, theme), figures.caption_slots_by_layer(slots)
+        return show(figure, slots, caption, "compare-slots", "slots-by-layer", origin) or drawn
 
 
 def texts(runs: Sequence[Run], table: pd.DataFrame) -> None:

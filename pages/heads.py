@@ -14,7 +14,7 @@ from app.session.url_state import in_url
 from kvlab.analysis.attention import fingerprints
 from kvlab.analysis.comparison.memory import budgets_by_layer
 from kvlab.figures import heads as figures
-from kvlab.figures.memory import read_slots_by_head, slots_by_head
+from kvlab.figures.memory import caption_slots_by_head, slots_by_head
 from kvlab.trace.reader import Run
 
 MAX_VECTORS = 4_000_000  # tokens x layers x heads that are read without a switch
@@ -54,8 +54,8 @@ def slots_of_heads(run: Run) -> None:
         return
     table = budgets_by_layer(steps, 0)
     focus = head_in_view(run)
-    figure, reading = slots_by_head(table, page_theme(), focus), read_slots_by_head(table)
-    page.show_figure(run, figure, table, reading, "heads-slots", "slots-by-head", focus)
+    figure, caption = slots_by_head(table, page_theme(), focus), caption_slots_by_head(table)
+    page.show_figure(run, figure, table, caption, "heads-slots", "slots-by-head", focus)
 
 
 def groups_of(run: Run, table: pd.DataFrame) -> None:
@@ -68,11 +68,11 @@ def groups_of(run: Run, table: pd.DataFrame) -> None:
     with left:
         places, directions, shares = fingerprints.plane(table)
         figure = figures.heads_plane(table, places, directions, shares, groups["name"].tolist(), theme)
-        page.show_figure(run, figure, table, figures.read_heads_plane(table, groups), "heads-plane", "fingerprints")
+        page.show_figure(run, figure, table, figures.caption_heads_plane(table, groups), "heads-plane", "fingerprints")
     with right:
         focus = head_in_view(run)
-        figure, reading = figures.groups_by_head(table, theme, focus), figures.read_groups_by_head(table)
-        page.show_figure(run, figure, table, reading, "heads-where", "groups-by-head", focus)
+        figure, caption = figures.groups_by_head(table, theme, focus), figures.caption_groups_by_head(table)
+        page.show_figure(run, figure, table, caption, "heads-where", "groups-by-head", focus)
     shown = groups.assign(group=groups["group"] + 1).rename(columns={"alike": "key likeness"})
     shown = shown[["group", "heads", "sink", "local", "key likeness", "regret"]]
     show_table(shown, "One row per group: means of the four features")

@@ -79,15 +79,15 @@ def result(run: Run, rescue: RestoreResult) -> None:
     with left:
         kl = analysis.kl_by_series(rescue, chosen)
         figure = figures.kl_before_after(kl, theme)
-        page.show_figure(run, figure, kl, figures.read_kl_before_after(kl), "killed-kl", "killed-kl")
+        page.show_figure(run, figure, kl, figures.caption_kl_before_after(kl), "killed-kl", "killed-kl")
     with right:
         looks = analysis.attention_by_series(rescue, chosen, run)
         if looks.empty or rescue.reader is None:
-            st.caption(plain(figures.read_attention_before_after(looks)))
+            st.caption(plain(figures.caption_attention_before_after(looks)))
         else:
             figure = figures.attention_before_after(looks, rescue.reader, theme)
-            reading = figures.read_attention_before_after(looks)
-            page.show_figure(run, figure, looks, reading, "killed-looks", "killed-attention")
+            caption = figures.caption_attention_before_after(looks)
+            page.show_figure(run, figure, looks, caption, "killed-looks", "killed-attention")
     everything(run, table)
     further(run, rescue, chosen)
 

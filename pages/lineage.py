@@ -102,8 +102,8 @@ def draw_river(
 ) -> None:
     tree = influence.weighted_tree(lineage_tree(lineage, events, texts, slot, step), events)
     figure = figures.merge_sankey(tree, slot, texts[slot], page_theme(), width)
-    reading = figures.read_merge_sankey(tree)
-    page.show_figure(run, figure, tree, reading, "lineage-river", f"river-slot-{slot}")
+    caption = figures.caption_merge_sankey(tree)
+    page.show_figure(run, figure, tree, caption, "lineage-river", f"river-slot-{slot}")
 
 
 def draw_members(run: Run, layer: int, head: int, slot: int, step: int) -> None:
@@ -111,8 +111,8 @@ def draw_members(run: Run, layer: int, head: int, slot: int, step: int) -> None:
     share, _ = influence_of(run, layer, head)
     table = influence.members_over_steps(lineage, share, texts, slot, step)
     figure = figures.members_over_steps(table, slot, page_theme())
-    reading = figures.read_members_over_steps(table)
-    page.show_figure(run, figure, table, reading, "lineage-members", f"shares-slot-{slot}")
+    caption = figures.caption_members_over_steps(table)
+    page.show_figure(run, figure, table, caption, "lineage-members", f"shares-slot-{slot}")
 
 
 def half_life(run: Run, layer: int, head: int) -> None:
@@ -121,11 +121,11 @@ def half_life(run: Run, layer: int, head: int) -> None:
     decay = influence.decay_by_merges(share, merges)
     half = influence.half_life(decay)
     if len(decay) < 2:  # one point is a sentence, not a curve
-        st.caption(plain(figures.read_influence_decay(decay, half)))
+        st.caption(plain(figures.caption_influence_decay(decay, half)))
         return
     figure = figures.influence_decay(decay, half, page_theme())
-    reading = figures.read_influence_decay(decay, half)
-    page.show_figure(run, figure, decay, reading, "lineage-decay", f"half-life-layer-{layer}-head-{head}")
+    caption = figures.caption_influence_decay(decay, half)
+    page.show_figure(run, figure, decay, caption, "lineage-decay", f"half-life-layer-{layer}-head-{head}")
 
 
 @st.cache_resource(max_entries=OPEN_INFLUENCES, hash_funcs=BY_STAMP, show_spinner="Following every token")

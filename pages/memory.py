@@ -51,14 +51,14 @@ def bytes_over_steps(run: Run) -> None:
     offset = run.record.prompt_tokens - 1
     if shape == SHAPES[0]:
         table = cost.memory_stack(run.memory, run.record)
-        figure, reading = figures.memory_stack(table, page_theme()), figures.read_memory_stack(table)
+        figure, caption = figures.memory_stack(table, page_theme()), figures.caption_memory_stack(table)
     else:
         table = over_steps(run.memory, run.record)
-        figure, reading = (
+        figure, caption = (
             figures.memory_over_steps(table, page_theme()),
-            figures.read_memory_over_steps(table),
+            figures.caption_memory_over_steps(table),
         )
-    page.show_figure(run, along_text(figure, offset=offset), table, reading, "memory-steps", "memory")
+    page.show_figure(run, along_text(figure, offset=offset), table, caption, "memory-steps", "memory")
     by_layer(run)
 
 
@@ -66,8 +66,8 @@ def bytes_over_steps(run: Run) -> None:
 def by_layer(run: Run) -> None:
     step = view.run_scrubber(run)
     table = cost.layer_bytes(run.memory, run.record, step)
-    figure, reading = figures.layer_bytes(table, page_theme()), figures.read_layer_bytes(table)
-    page.show_figure(run, figure, table, reading, "memory-layers", f"memory-step-{step}")
+    figure, caption = figures.layer_bytes(table, page_theme()), figures.caption_layer_bytes(table)
+    page.show_figure(run, figure, table, caption, "memory-layers", f"memory-step-{step}")
 
 
 def health_of(runs: Sequence[Run]) -> None:
@@ -80,12 +80,12 @@ def health_of(runs: Sequence[Run]) -> None:
     if table.empty:
         st.info("No compressed run of this comparison has recorded its steps.", icon=":material/info:")
         return
-    reading = health_figures.read_growth_over_steps(table)
+    caption = health_figures.caption_growth_over_steps(table)
     if table[list(health.GROWTHS)].isna().all(axis=None):
-        st.info(plain(reading), icon=":material/info:")
+        st.info(plain(caption), icon=":material/info:")
         return
     figure, origin = health_figures.growth_over_steps(table, page_theme()), of_comparison(runs)
-    show(figure, table, reading, "memory-health", "health", joined(origin, page.source(runs[-1])))
+    show(figure, table, caption, "memory-health", "health", joined(origin, page.source(runs[-1])))
 
 
 @st.cache_data(max_entries=8, hash_funcs=BY_STAMP, show_spinner="Reading the steps of every run")
@@ -104,8 +104,8 @@ def recording_cost(runs: Sequence[Run]) -> None:
     if not table["off"].notna().any():
         st.info("No run of this comparison has timings.", icon=":material/info:")
         return
-    figure, reading = figures.instrument_cost(table, page_theme()), figures.read_instrument_cost(table)
-    show(figure, table, reading, "memory-instrument", "instrument-cost", of_comparison(runs))
+    figure, caption = figures.instrument_cost(table, page_theme()), figures.caption_instrument_cost(table)
+    show(figure, table, caption, "memory-instrument", "instrument-cost", of_comparison(runs))
 
 
 main()

@@ -99,13 +99,15 @@ def what_left(run: Run, steps: pd.DataFrame, layer: int | None, head: int | None
     merged = recorded and bool(steps["merged"].sum())
     left, right = page.map_columns(run)
     with left:
-        picture(run, merge_figures.events_over_steps, merge_figures.read_events_over_steps, counts, "steps", "events")
+        picture(
+            run, merge_figures.events_over_steps, merge_figures.caption_events_over_steps, counts, "steps", "events"
+        )
     with right:
         if layer is None and merged:
             focus = head_in_view(run)
             draw = partial(merge_figures.events_by_head, focus=focus)
             table = table_of(run, layer, head, "by_head")
-            picture(run, draw, merge_figures.read_events_by_head, table, "heads", "merged-share", focus)
+            picture(run, draw, merge_figures.caption_events_by_head, table, "heads", "merged-share", focus)
 
 
 def merged_groups(run: Run, layer: int | None, head: int | None) -> None:
@@ -113,13 +115,13 @@ def merged_groups(run: Run, layer: int | None, head: int | None) -> None:
     left, right = st.columns(2, gap="large")
     with left:
         if len(table := table_of(run, layer, head, "alike")):
-            draw, read = merge_figures.similarity_distribution, merge_figures.read_similarity_distribution
+            draw, read = merge_figures.similarity_distribution, merge_figures.caption_similarity_distribution
             picture(run, draw, read, table, "alike", "merge-similarity")
     with right:
-        draw, read = merge_figures.votes_distribution, merge_figures.read_votes_distribution
+        draw, read = merge_figures.votes_distribution, merge_figures.caption_votes_distribution
         picture(run, draw, read, table_of(run, layer, head, "votes"), "votes", "votes")
     if len(table := table_of(run, layer, head, "balance")):
-        picture(run, merge_figures.mass_balance, merge_figures.read_mass_balance, table, "balance", "mass-balance")
+        picture(run, merge_figures.mass_balance, merge_figures.caption_mass_balance, table, "balance", "mass-balance")
 
 
 def picture(
@@ -163,13 +165,13 @@ def what_it_did(run: Run, steps: pd.DataFrame) -> None:
     st.header("Effect on attention")
     table, theme = sag.over_steps(steps), page_theme()
     figures = [
-        ("mass", sag_figures.mass_over_steps, sag_figures.read_mass_over_steps),
-        ("error", sag_figures.errors_over_steps, sag_figures.read_errors_over_steps),
+        ("mass", sag_figures.mass_over_steps, sag_figures.caption_mass_over_steps),
+        ("error", sag_figures.errors_over_steps, sag_figures.caption_errors_over_steps),
     ]
     if table["merged_true_mass"].fillna(0).any():
-        figures.append(("sag", sag_figures.sag_over_steps, sag_figures.read_sag_over_steps))
+        figures.append(("sag", sag_figures.sag_over_steps, sag_figures.caption_sag_over_steps))
     if table["guard_activations"].any():
-        figures.append(("guard", sag_figures.guard_over_steps, sag_figures.read_guard_over_steps))
+        figures.append(("guard", sag_figures.guard_over_steps, sag_figures.caption_guard_over_steps))
     columns = st.columns(2, gap="large")
     for place, (name, draw, read) in enumerate(figures):
         with columns[place % 2]:
@@ -191,8 +193,8 @@ def where(run: Run, steps: pd.DataFrame) -> None:
     measure = one_of("Measure", names, "output_error", key="measure")
     focus = head_in_view(run)
     figure = sag_figures.measure_by_head(table, measure, page_theme(), focus)
-    reading = sag_figures.read_measure_by_head(table, measure)
-    page.show_figure(run, figure, table, reading, "merges-where", f"{measure}-by-head", focus)
+    caption = sag_figures.caption_measure_by_head(table, measure)
+    page.show_figure(run, figure, table, caption, "merges-where", f"{measure}-by-head", focus)
 
 
 main()

@@ -53,10 +53,10 @@ def missed(run: Run, layer: int, head: int) -> None:
     with left:
         picture = regret.regret_map(run.steps)
         figure = along_text(figures.regret_map(picture, step, theme), offset=offset)
-        page.show_figure(run, figure, picture, figures.read_regret_map(picture), "regret-map", "regret-map")
+        page.show_figure(run, figure, picture, figures.caption_regret_map(picture), "regret-map", "regret-map")
     with right:
         figure = along_text(figures.regret_over_steps(table, theme), offset=offset)
-        page.show_figure(run, figure, table, figures.read_regret_over_steps(table), "regret-steps", "regret-steps")
+        page.show_figure(run, figure, table, figures.caption_regret_over_steps(table), "regret-steps", "regret-steps")
     dropped(run, layer, head, step)
     worst_head(run, step, (layer, head))
 
@@ -103,21 +103,21 @@ def budgets(run: Run, focus: Place) -> None:
     left, right = page.map_columns(run)
     with left:
         figure = memory_figures.slots_by_head(table, theme, focus)
-        reading = memory_figures.read_slots_by_head(table)
-        page.show_figure(run, figure, table, reading, "regret-budget", "slots-by-head", focus)
+        caption = memory_figures.caption_slots_by_head(table)
+        page.show_figure(run, figure, table, caption, "regret-budget", "slots-by-head", focus)
     if not table["regret"].notna().any():
         return
     with right:
         figure = sag_figures.measure_by_head(table, "regret", theme, focus)
-        reading = sag_figures.read_measure_by_head(table, "regret")
-        page.show_figure(run, figure, table, reading, "regret-heads", "regret-by-head", focus)
+        caption = sag_figures.caption_measure_by_head(table, "regret")
+        page.show_figure(run, figure, table, caption, "regret-heads", "regret-by-head", focus)
     if table["live_slots"].nunique() < 2:
         st.caption("All heads have the same number of slots, so there is nothing to compare their losses with.")
         return
     correlation = regret.rank_correlation(table["live_slots"], table["regret"])
     figure = figures.budget_against_regret(table, theme)
-    reading = figures.read_budget_against_regret(table, correlation)
-    page.show_figure(run, figure, table, reading, "regret-scatter", "budget-against-regret")
+    caption = figures.caption_budget_against_regret(table, correlation)
+    page.show_figure(run, figure, table, caption, "regret-scatter", "budget-against-regret")
 
 
 main()

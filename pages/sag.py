@@ -51,9 +51,9 @@ def one_head(run: Run, layer: int, head: int) -> None:
     table = table_of_head(run, layer, head)
     figure = figures.sag_against_bound(table, page_theme())
     figure = along_text(figure, offset=run.record.prompt_tokens - 1, place=f"{layer}/{head}")
-    reading = figures.read_sag_against_bound(table, predicts(run))
+    caption = figures.caption_sag_against_bound(table, predicts(run))
     facts(table)
-    page.show_figure(run, figure, table, reading, "sag-bound", f"sag-bound-layer-{layer}-head-{head}")
+    page.show_figure(run, figure, table, caption, "sag-bound", f"sag-bound-layer-{layer}-head-{head}")
     flush()
     how_it_is_computed(run)
 
@@ -139,14 +139,14 @@ def many_heads(run: Run, layers: list[int], focus: Place) -> None:
         return
     medians = bound.over_heads(table)
     figure = along_text(figures.sag_against_bound(medians, page_theme()), offset=run.record.prompt_tokens - 1)
-    reading = figures.read_sag_against_bound(medians, predicts(run)).within(before="Medians over heads.")
-    page.show_figure(run, figure, medians, reading, "sag-medians", "sag-bound-medians")
+    caption = figures.caption_sag_against_bound(medians, predicts(run)).within(before="Medians over heads.")
+    page.show_figure(run, figure, medians, caption, "sag-medians", "sag-bound-medians")
     titles = {title: name for name, (title, _) in figures.MEASURES.items()}
     measure = titles[one_of("Measure", list(titles), key="measure")]
     heads = bound.heads_summary(table)
     figure = figures.bound_by_head(heads, measure, page_theme(), focus)
-    reading = figures.read_bound_by_head(heads, measure)
-    page.show_figure(run, figure, heads, reading, "sag-heads", f"bound-{measure}", focus)
+    caption = figures.caption_bound_by_head(heads, measure)
+    page.show_figure(run, figure, heads, caption, "sag-heads", f"bound-{measure}", focus)
     how_it_is_computed(run)
 
 

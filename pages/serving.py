@@ -61,9 +61,9 @@ def of_runs(run: Run, runs: Sequence[Run]) -> None:
     own = next(row for row, one in zip(rows, runs, strict=True) if one is run)
     st.markdown(plain(f"{own.title} is level {own.level} ({own.held.why}): an engine must hold {LEVELS[own.level]}."))
     table = run_pages.freed_by_run(rows, size)
-    figure, reading = figures.freed_by_run(table, page_theme()), figures.read_freed_by_run(table)
+    figure, caption = figures.freed_by_run(table, page_theme()), figures.caption_freed_by_run(table)
     source = joined(of_comparison(runs), page.source(runs[-1]))
-    show(figure, table, reading, "serving-freed", "freed-pages", source)
+    show(figure, table, caption, "serving-freed", "freed-pages", source)
     pages_of(run, size)
 
 
@@ -74,12 +74,14 @@ def pages_of(run: Run, size: int) -> None:
     left, right = st.columns(2, gap="large")
     with left:
         table = run_pages.pages_map(wall(run), size, step)
-        figure, reading = figures.pages_map(table, size, page_theme()), figures.read_pages_map(table)
-        page.show_figure(run, figure, table, reading, "serving-map", f"pages-step-{step}")
+        figure, caption = figures.pages_map(table, size, page_theme()), figures.caption_pages_map(table)
+        page.show_figure(run, figure, table, caption, "serving-map", f"pages-step-{step}")
     with right:
         table = pages_over_steps(run, size)
         figure = along_text(figures.pages_over_steps(table, size, page_theme()), offset=run.record.prompt_tokens - 1)
-        page.show_figure(run, figure, table, figures.read_pages_over_steps(table), "serving-steps", "pages-over-steps")
+        page.show_figure(
+            run, figure, table, figures.caption_pages_over_steps(table), "serving-steps", "pages-over-steps"
+        )
 
 
 @st.cache_resource(max_entries=8, hash_funcs=BY_STAMP, show_spinner=False)

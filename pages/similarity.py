@@ -97,11 +97,11 @@ def zoomable_map(run: Run, layer: int, head: int, step: int, what: str, mode: ma
     every, cell = len(sets), max(1, span // TILE)
     sets = sets[sets["reach"] >= cell].head(figures.MOST_OUTLINES)
     frame = tile.frame()
-    theme, reading = page_theme(), figures.read_similarity_map(frame, len(sets), every)
+    theme, caption = page_theme(), figures.caption_similarity_map(frame, len(sets), every)
     name = page.file_name(run, f"{what}-layer-{layer}-head-{head}")
 
     draw = partial(figures.similarity_map, frame, texts, theme, what=what, mode=shown, sets=sets)
-    heading(f"Similarity of the {what}", draw, frame, reading, "similarity-map-export", name, page.source(run))
+    heading(f"Similarity of the {what}", draw, frame, caption, "similarity-map-export", name, page.source(run))
     tilemap(
         tile,
         texts,
@@ -112,7 +112,7 @@ def zoomable_map(run: Run, layer: int, head: int, step: int, what: str, mode: ma
         key=MAP,
         on_window=remember_window,
     )
-    note(reading)
+    note(caption)
     if mode == "max" and shown == "mean":
         st.caption(
             f"The largest value of a block is computed for at most {maps.MAX_PAIR_WINDOW:,} tokens: zoom in to see it."
@@ -161,8 +161,8 @@ def neighbours(run: Run, layer: int, head: int, what: str) -> None:
     texts = page.head_history(run, layer, head)[2]
     frame = maps.neighbour_profile(unit, token)
     figure = figures.neighbours(frame, texts, token, page_theme(), what)
-    reading = figures.read_neighbours(frame)
-    page.show_figure(run, figure, frame, reading, "similarity-near", f"token-{token}-{what}-layer-{layer}-head-{head}")
+    caption = figures.caption_neighbours(frame)
+    page.show_figure(run, figure, frame, caption, "similarity-near", f"token-{token}-{what}-layer-{layer}-head-{head}")
 
 
 def band(run: Run, layer: int, head: int, what: str) -> None:
@@ -170,8 +170,8 @@ def band(run: Run, layer: int, head: int, what: str) -> None:
     if frame.empty:
         return
     figure = figures.similarity_band(frame, page.head_history(run, layer, head)[2], page_theme(), what)
-    reading = figures.read_similarity_band(frame)
-    page.show_figure(run, figure, frame, reading, "similarity-band", f"band-{what}-layer-{layer}-head-{head}")
+    caption = figures.caption_similarity_band(frame)
+    page.show_figure(run, figure, frame, caption, "similarity-band", f"band-{what}-layer-{layer}-head-{head}")
 
 
 def wall(run: Run, layer: int, head: int, what: str) -> None:
@@ -187,8 +187,8 @@ def wall(run: Run, layer: int, head: int, what: str) -> None:
     shown = figures.layers_to_show(frame["layer"].unique().tolist(), layer, *figures.extreme_layers(frame))
     drawn = {place: thumbnail for place, thumbnail in thumbnails.items() if place[0] in shown}
     figure = figures.similarity_wall(drawn, page_theme(), what, every=len(thumbnails), focus=(layer, head))
-    reading = figures.read_similarity_wall(frame, shown)
-    page.show_figure(run, figure, frame, reading, "similarity-wall", f"wall-{what}", (layer, head))
+    caption = figures.caption_similarity_wall(frame, shown)
+    page.show_figure(run, figure, frame, caption, "similarity-wall", f"wall-{what}", (layer, head))
 
 
 @st.cache_data(max_entries=16, show_spinner="Reading all heads")

@@ -61,12 +61,12 @@ def parts_of_prompt(
     default = LINES if several_budgets(frame) else MAP
     chosen = one_of("View", (MAP, LINES), default, key="spans_view")
     if chosen == MAP:
-        figure, reading = figures.span_map(frame, page_theme()), figures.read_spans(frame)
+        figure, caption = figures.span_map(frame, page_theme()), figures.caption_spans(frame)
     else:
         figure = span_panels.spans_over_budgets(frame, page_theme())
-        reading = span_panels.read_spans_over_budgets(frame)
+        caption = span_panels.caption_spans_over_budgets(frame)
     name = f"spans-{runs[0].record.comparison_id}"
-    show(figure, frame, reading, CHART, name, of_comparison(runs), on_click=choose_clicked)
+    show(figure, frame, caption, CHART, name, of_comparison(runs), on_click=choose_clicked)
     open_elsewhere(runs, spans)
     st.caption(plain(MORE))
 

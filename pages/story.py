@@ -17,7 +17,7 @@ from app.run_views import page
 from app.session.url_state import in_url
 from app.story.story_mode import tell
 from kvlab.common.errors import UserError
-from kvlab.figures.base.reading import both_of
+from kvlab.figures.base.caption import both_of
 from kvlab.report.deck import slide_text
 from kvlab.report.export import FORMATS
 from kvlab.report.page import story_html

@@ -83,8 +83,8 @@ def show_without_events(run: Run) -> None:
     budgets = budgets_by_layer(run.steps)
     focus = head_in_view(run)
     figure = memory_figures.slots_by_head(budgets, page_theme(), focus)
-    reading = memory_figures.read_slots_by_head(budgets)
-    page.show_figure(run, figure, budgets, reading, "timeline-budget", "slots-by-head", focus)
+    caption = memory_figures.caption_slots_by_head(budgets)
+    page.show_figure(run, figure, budgets, caption, "timeline-budget", "slots-by-head", focus)
 
 
 @st.fragment
@@ -161,10 +161,10 @@ def lineage_of_slot(
     )
     tree = lineage_tree(lineage, events, texts, chosen, step)
     if tree.empty:
-        st.caption(plain(river.read_merge_sankey(tree)))
+        st.caption(plain(river.caption_merge_sankey(tree)))
         return
     figure = river.merge_sankey(tree, chosen, texts[chosen], page_theme())
-    page.show_figure(run, figure, tree, river.read_merge_sankey(tree), "timeline-river", f"slot-{chosen}")
+    page.show_figure(run, figure, tree, river.caption_merge_sankey(tree), "timeline-river", f"slot-{chosen}")
 
 
 def whole_history(run: Run, layer: int, head: int) -> None:
@@ -172,13 +172,13 @@ def whole_history(run: Run, layer: int, head: int) -> None:
     st.header("The whole run")
     name = f"layer-{layer}-head-{head}"
     picture, counts = mosaic(lineage), state_counts(lineage)
-    reading = timeline.read_token_mosaic(picture, counts)
+    caption = timeline.caption_token_mosaic(picture, counts)
     figure = along_text(timeline.token_mosaic(picture, texts, page_theme()), "y")
-    page.show_figure(run, figure, picture, reading, "timeline-mosaic", f"mosaic-{name}")
+    page.show_figure(run, figure, picture, caption, "timeline-mosaic", f"mosaic-{name}")
     if len(lineage.steps) > 1:
-        reading = timeline.read_state_totals(counts)
+        caption = timeline.caption_state_totals(counts)
         figure = along_text(timeline.state_totals(counts, page_theme()), offset=run.record.prompt_tokens - 1)
-        page.show_figure(run, figure, counts, reading, "timeline-states", f"states-{name}")
+        page.show_figure(run, figure, counts, caption, "timeline-states", f"states-{name}")
     what_was_read(run, layer, head)
     show_check(check_slots(lineage, page.head_steps(run, layer, head)))
 
@@ -193,12 +193,12 @@ def what_was_read(run: Run, layer: int, head: int) -> None:
     except UserError as error:
         st.caption(plain(str(error)))
         return
-    reading = unread_figures.read_reading_map(table)
+    caption = unread_figures.caption_reading_map(table)
     if table.empty:
-        st.caption(plain(reading))
+        st.caption(plain(caption))
         return
     figure = along_text(unread_figures.reading_map(table, texts, page_theme()), "y")
-    page.show_figure(run, figure, table, reading, "timeline-read", f"read-layer-{layer}-head-{head}")
+    page.show_figure(run, figure, table, caption, "timeline-read", f"read-layer-{layer}-head-{head}")
 
 
 def show_check(table: pd.DataFrame) -> None:

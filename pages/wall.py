@@ -49,7 +49,7 @@ def whole_wall(run: Run, other: Run | None, runs: Sequence[Run], layer: int, hea
     token = chosen_token(run.record.comparison_id, one.wall.tokens)
     picture = picture_at(one, second, step)
     name = page.file_name(run, f"wall-step-{step}")
-    heading(picture.title, picture.draw, picture.shares, picture.reading, WALL, name, picture.source)
+    heading(picture.title, picture.draw, picture.shares, picture.caption, WALL, name, picture.source)
     cache_wall(
         one.wall,
         one.data,
@@ -68,7 +68,7 @@ def whole_wall(run: Run, other: Run | None, runs: Sequence[Run], layer: int, hea
         on_step=remember_step,
         on_place=remember_place,
     )
-    note(picture.reading)
+    note(picture.caption)
     docked_panes(Place(run, None if second is None else second.run, runs, layer, head, step, token))
     with st.expander("Shares of every head, as a table"):
         show_table(picture.shares, f"Heads after step {step}", height=360)

@@ -157,7 +157,7 @@ def test_scores_with_intervals_are_within_them_everywhere(one: float, other: flo
 def test_a_mean_of_slots_has_the_digits_of_its_bounds() -> None:
     """1,234 to 1,235 slots were said to be 1,230 on average."""
     frame = pd.DataFrame({"live_slots": [1234, 1235, 1235], "share": [0.5, 0.5, 0.5]})
-    assert "1,234 to 1,235 slots, 1,235 on average" in memory.read_slots_by_head(frame)
+    assert "1,234 to 1,235 slots, 1,235 on average" in memory.caption_slots_by_head(frame)
 
 
 def test_json_on_the_command_line_is_not_rounded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -130,8 +130,8 @@ def needs(missing: Needs, key: str) -> None:
 def figure(exhibit: Exhibit, drawn: Drawn, model: str) -> None:
     """One figure with its export menu, its claim, the paper's values in grey, and its source; `model` is in view."""
     key = f"{exhibit.paper}-{exhibit.slug}-{drawn.name}"
-    show(drawn.figure, drawn.frame, drawn.reading, key, key, drawn.origin)
-    collect(key, Section(drawn.figure, drawn.reading, str(drawn.origin), card_lines(drawn.claim, drawn.model)))
+    show(drawn.figure, drawn.frame, drawn.caption, key, key, drawn.origin)
+    collect(key, Section(drawn.figure, drawn.caption, str(drawn.origin), card_lines(drawn.claim, drawn.model)))
     verdict_card(exhibit, drawn, key, model)
     if drawn.grey is not None and len(drawn.grey):
         grey(drawn.grey, f"{key}-grey")

@@ -12,7 +12,7 @@ from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.figures.figure import note, show
 from kvlab.atlas.exhibit import Drawn, Exhibit
-from kvlab.atlas.figures.verdict_card import card_frame, read_card
+from kvlab.atlas.figures.verdict_card import caption_card, card_frame
 from kvlab.atlas.figures.verdict_card import verdict_card as card_figure
 from kvlab.atlas.model_data import measured_on, with_badge
 from kvlab.atlas.registry import PAPERS, find
@@ -52,7 +52,7 @@ def verdict_card(exhibit: Exhibit, drawn: Drawn, key: str, model: str) -> None:
             ships = shipped()
             # As text: a verdict is not about the run in view alone, and its slide is not named after it.
             source = ships.words if ships and claim.finding.startswith(OWN) else str(drawn.origin)
-            marks = read_card(frame)
+            marks = caption_card(frame)
             show(chart, frame, marks.within(before=sentence), f"{key}-evidence", f"{key}-evidence", source, noted=marks)
         with right:
             _badge(claim)

@@ -31,7 +31,7 @@ TERMS = {
     "forced": "Every method reads the text that the full cache wrote, so that predictions are compared word by word.",
     "fingerprint": "Numbers that describe how a head attends: to the first tokens, to recent ones, to similar keys.",
 }
-# Other forms in which readings use a term.
+# Other forms in which captions use a term.
 FORMS = {"eviction": "evict(?:ions?|ed|s)?", "merging": "merg(?:ing|es?|ed)", "pooling": "pool(?:ing|s|ed)?"}
 WITH_PICTURES = "Glossary, with animations"
 _PATTERNS = {

@@ -82,8 +82,8 @@ def board_section(runs: Sequence[Run], board: Board) -> bool:
     results = restore.results_of((run.record.comparison_id, run.record.run_id) for run in failed)
     told = {run_id: short_words(result) for run_id, result in results.items()}
     frame = board.frame.assign(restored=board.frame["run_id"].map(told).fillna(""))
-    reading, figure = figures.read_board(frame), figures.board(frame, page_theme())
-    drawn = show(figure, frame, reading, CHART, "board", of_comparison(runs), on_click=choose_clicked)
+    caption, figure = figures.caption_board(frame), figures.board(frame, page_theme())
+    drawn = show(figure, frame, caption, CHART, "board", of_comparison(runs), on_click=choose_clicked)
     restore.say_results(failed, results)
     missing = [run for run in failed if run.record.run_id not in results]
     restore.search_all([run.record.run_id for run in missing], restore.total_estimate(missing), "search-all")
@@ -171,8 +171,8 @@ def heads_section(run: Run, board: Board, label: str, reader: pd.Series | None) 
     heads = _heads(run, tuple(board.question.positions.tolist()), board.question.step)
     at = None if reader is None else (int(reader["layer"]), int(reader["head"]))
     figure = figures.fact_by_head(heads, label, fate, at, page_theme())
-    reading = figures.read_fact_by_head(heads, reader, board.question.moment)
-    page.show_figure(run, figure, heads, reading, "board-heads", "fact-by-head")
+    caption = figures.caption_fact_by_head(heads, reader, board.question.moment)
+    page.show_figure(run, figure, heads, caption, "board-heads", "fact-by-head")
 
 
 @st.cache_data(max_entries=32, hash_funcs=BY_STAMP, show_spinner=False)

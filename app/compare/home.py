@@ -48,5 +48,5 @@ def home_view(points: pd.DataFrame, budget: str, source: FigureSource) -> bool:
         return False
     axis = bytes_axis() if reads_less(points) else HELD
     figure = figures.quality_against_bytes(points, page_theme(), budget, axis)
-    reading = figures.read_quality_against_bytes(points, budget, axis)
-    return show(figure, points, reading, "compare-trade", "quality-against-bytes", source)
+    caption = figures.caption_quality_against_bytes(points, budget, axis)
+    return show(figure, points, caption, "compare-trade", "quality-against-bytes", source)

@@ -57,7 +57,7 @@ def batch_section(record: RunRecord, repeat: Repeat, batch: analysis.Batch) -> s
     """
     begun = len(batch.references)
     of = f" of {repeat.of} requested" if begun < repeat.of else ""
-    references = figures.read_references(batch) if batch.is_asked else ""
+    references = figures.caption_references(batch) if batch.is_asked else ""
     about = "each has its own needle in the same text." if repeat.planting else "each was run separately."
     failing = NO_REFERENCE in references
     st.markdown(f"**{prompts(begun).capitalize()}**{of}: {about} {'' if failing else plain(references)}")
@@ -71,7 +71,7 @@ def batch_section(record: RunRecord, repeat: Repeat, batch: analysis.Batch) -> s
     if len(batch.cells):
         if batch.is_asked:
             figure = figures.board(batch.cells, page_theme())
-            show(figure, batch.prompts, figures.read_board(batch), CHART, "repeats", origin, on_click=choose_clicked)
+            show(figure, batch.prompts, figures.caption_board(batch), CHART, "repeats", origin, on_click=choose_clicked)
         killer_section(batch, record, origin)
         ranking(batch)
         cell_section(batch, record.comparison_id)
@@ -88,9 +88,9 @@ def killer_section(batch: analysis.Batch, record: RunRecord, origin: Provenance)
     if len(results) >= LEAST_RESULTS:
         layers = [layer for layer in range(record.model.num_hidden_layers) if layer not in record.sliding_layers]
         killers = count_killers(list(results.values()), layers, record.model.num_key_value_heads)
-        reading = killer_figures.read_killer_heads(killers, len({one.comparison_id for one in results.values()}))
+        caption = killer_figures.caption_killer_heads(killers, len({one.comparison_id for one in results.values()}))
         figure = killer_figures.killer_heads(killers, page_theme())
-        show(figure, killers.heads, reading, "killer-heads", "killer-heads", origin)
+        show(figure, killers.heads, caption, "killer-heads", "killer-heads", origin)
     restore.search_all([name for name in failed["run_id"] if name not in results], restore.EACH, "search-batch")
 
 
@@ -106,7 +106,7 @@ def ranking(batch: analysis.Batch) -> None:
             f"{plain(size)}: "
             + ", ".join(f"**{plain(row.label)}** {plain(figures.score_text(row))}" for row in group.itertuples())
         )
-        if apart := figures.read_significance(batch, group):
+        if apart := figures.caption_significance(batch, group):
             st.caption(plain(apart))
     reasons = ["**full cache**: the reference"]
     reasons += [f"**{plain(label)}**: {reason}" for label, reason in left_out]

@@ -170,8 +170,8 @@ def _pick(rows: pd.DataFrame, column: str, label: str, place: st.delta_generator
 def ranks(tables: Tables, budget: str, origin: Provenance) -> None:
     """Methods by task; a click on a cell shows its prompts below."""
     figure = figures.rank_table(tables.ranks, page_theme(), f"Ranks at {budget}")
-    reading = figures.read_rank_table(tables.ranks)
-    show(figure, tables.ranks, reading, RANKS, f"ranks-{budget}", origin, on_click=choose_clicked)
+    caption = figures.caption_rank_table(tables.ranks)
+    show(figure, tables.ranks, caption, RANKS, f"ranks-{budget}", origin, on_click=choose_clicked)
 
 
 def choose_clicked() -> None:
@@ -186,11 +186,11 @@ def choose_clicked() -> None:
 
 def by_budget(tables: Tables, origin: Provenance) -> None:
     """Scores of each task by the share of tokens actually kept."""
-    figure, reading = (
+    figure, caption = (
         scores.score_against_budget(tables.scores, page_theme()),
-        scores.read_score_against_budget(tables.means),
+        scores.caption_score_against_budget(tables.means),
     )
-    show(figure, tables.scores, reading, "quality-budget", "score-by-budget", origin)
+    show(figure, tables.scores, caption, "quality-budget", "score-by-budget", origin)
 
 
 def by_bytes(tables: Tables, axis: str, origin: Provenance) -> None:
@@ -199,8 +199,8 @@ def by_bytes(tables: Tables, axis: str, origin: Provenance) -> None:
         st.caption("None of these tasks has a score for which more is better, so there is no frontier.")
         return
     figure = figures.score_against_bytes(tables.bytes, page_theme(), axis=axis)
-    reading = figures.read_score_against_bytes(tables.bytes, axis)
-    show(figure, tables.bytes, reading, "quality-bytes", "score-by-bytes", origin)
+    caption = figures.caption_score_against_bytes(tables.bytes, axis)
+    show(figure, tables.bytes, caption, "quality-bytes", "score-by-bytes", origin)
 
 
 def needles(tables: Tables, origin: Provenance) -> None:
@@ -209,8 +209,8 @@ def needles(tables: Tables, origin: Provenance) -> None:
         st.caption("A needle map needs prompts at several depths, for example 0, 0.25, 0.5, 0.75, 1.")
         return
     figure = needle_map.needle_map(tables.needles, page_theme())
-    reading = needle_map.read_needle_map(tables.needles, tables.needle_means)
-    show(figure, tables.needles, reading, "quality-needles", "needle-map", origin)
+    caption = needle_map.caption_needle_map(tables.needles, tables.needle_means)
+    show(figure, tables.needles, caption, "quality-needles", "needle-map", origin)
 
 
 def prompts(rows: pd.DataFrame, tables: Tables, budget: str) -> None:

@@ -124,8 +124,8 @@ def draw(found: SafeBudgets, origin: Provenance) -> None:
     figure = figures.risk_against_budget(
         table, tolerance, AXES[found.criterion.by], page_theme(), "" if group == ALL else group
     )
-    reading = figures.read_risk_against_budget(table, tolerance)
-    show(figure, table, reading, "safe-risk", "risk-by-budget", origin)
+    caption = figures.caption_risk_against_budget(table, tolerance)
+    show(figure, table, caption, "safe-risk", "risk-by-budget", origin)
     for line in sentences.method_lines(found):
         st.markdown(f"- {plain(line)}")
     offered_table("Risk of every budget", as_percent(table, SHARES), TABLE, "safe-table", origin)

@@ -60,14 +60,14 @@ def draw(here: pd.DataFrame, rows: pd.DataFrame, place: str) -> None:
         frame = speed_tables.measured(here, figure_name)
         if frame["value"].notna().any():
             figure = figures.measured(frame, unit, place, theme, title, bound)
-            reading = figures.read_measured(frame, unit, more, bound)
-            show(figure, frame, reading, f"speed-{name}", f"{name}-{place}", origin)
+            caption = figures.caption_measured(frame, unit, more, bound)
+            show(figure, frame, caption, f"speed-{name}", f"{name}-{place}", origin)
     parts = speed_tables.split(here)
     if len(parts):
         figure = figures.step_split(parts, place, theme)
-        show(figure, parts, figures.read_step_split(parts), "speed-split", f"step-{place}", origin)
+        show(figure, parts, figures.caption_step_split(parts), "speed-split", f"step-{place}", origin)
     cost = speed_tables.recording(here)
     if len(cost):
         figure = figures.recording(cost, place, theme)
-        show(figure, cost, figures.read_recording(cost), "speed-recording", f"recording-{place}", origin)
+        show(figure, cost, figures.caption_recording(cost), "speed-recording", f"recording-{place}", origin)
     st.caption(f":material/folder_open: {plain(str(origin))}")

@@ -15,8 +15,8 @@ from app.figures.provenance import slide_words, view_query
 from app.session.open_runs import runs_root
 from app.session.url_state import current_page
 from kvlab.common.errors import UserError
+from kvlab.figures.base.caption import simple_of
 from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.reading import simple_of
 from kvlab.report.deck import deck
 from kvlab.report.export import export_talk
 from kvlab.report.views import Shown, kind_of
@@ -31,16 +31,16 @@ MOST_SLIDES = 3  # of a whole view
 def slide_of(
     title: str,
     shown: go.Figure | Shown,
-    reading: str,
+    caption: str,
     source: FigureSource,
     query: Mapping[str, str],
     theme_of_slide: Theme,
 ) -> Slide:
-    """A slide of a figure, table or text with a title that stands alone, its caption and source.
+    """A slide of a figure, table or text with a title that stands alone, its caption, subject and source.
 
     `query` are the URL parameters of the view.
     """
-    title, caption, notes = slide_words(title, source, query, shown)
+    title, subject, notes = slide_words(title, source, query, shown)
     if isinstance(shown, go.Figure):
         content: str = str(shown.to_json())
         kind: Kind = "figure"
@@ -50,9 +50,9 @@ def slide_of(
         raise UserError("This is too large for a slide: add the view from the sidebar, or show less of it.")
     return Slide(
         title=title,
-        reading=str(reading),
-        simple=simple_of(reading),
-        of=caption,
+        caption=str(caption),
+        simple=simple_of(caption),
+        of=subject,
         source=notes,
         kind=kind,
         figure=content,
@@ -60,11 +60,11 @@ def slide_of(
     )
 
 
-def add_slide(title: str, shown: go.Figure | Shown, reading: str, source: FigureSource) -> None:
+def add_slide(title: str, shown: go.Figure | Shown, caption: str, source: FigureSource) -> None:
     """Append a slide to the story that was last added to."""
     name, query = st.session_state.get(STORY) or default_story(), view_query()
     try:
-        view = View(page=current_page(), query=query, slide=slide_of(title, shown, reading, source, query, theme()))
+        view = View(page=current_page(), query=query, slide=slide_of(title, shown, caption, source, query, theme()))
         story = load_story(runs_root(), name).with_view(view)
         save_story(runs_root(), story)
     except UserError as error:
@@ -82,7 +82,7 @@ def slides_of_view(items: Sequence[Item]) -> list[Slide]:
     reason, slides = "", []
     for item in items:
         try:
-            slides.append(slide_of(item.title, item.build(), item.reading, item.source, view_query(), theme()))
+            slides.append(slide_of(item.title, item.build(), item.caption, item.source, view_query(), theme()))
         except UserError as error:
             reason = reason or f" ({error})"
         if len(slides) == MOST_SLIDES:

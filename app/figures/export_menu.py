@@ -33,7 +33,7 @@ class Offer:
 
     title: str
     build: Callable[[], Shown]
-    reading: str = ""
+    caption: str = ""
     source: FigureSource = ""
     has_picture: bool = False
     steps: int = 0  # frames of a GIF; none without
@@ -48,7 +48,7 @@ def titled(offer: Offer, key: str) -> None:
 
 def menu(offer: Offer, key: str) -> None:
     """A button that opens the menu."""
-    record_item(key, Item(offer.title, offer.build, offer.reading, offer.source, offer.has_picture))
+    record_item(key, Item(offer.title, offer.build, offer.caption, offer.source, offer.has_picture))
     with st.popover(
         unseen(f"Export: {offer.title}"), icon=":material/download:", help=HELP, type="tertiary", key=f"menu-{key}"
     ):
@@ -58,7 +58,7 @@ def menu(offer: Offer, key: str) -> None:
                 _pictures(offer, name, key, query, theme, of)
 
             def page() -> bytes:
-                slide = slide_of(offer.title, offer.build(), offer.reading, offer.source, query, theme)
+                slide = slide_of(offer.title, offer.build(), offer.caption, offer.source, query, theme)
                 return deck(Story(name=offer.title, views=(View(page="", slide=slide),)))
 
             st.download_button(f"HTML {of}", page, f"{name}.html", key=f"{key}-html", on_click="ignore")
@@ -67,7 +67,7 @@ def menu(offer: Offer, key: str) -> None:
         if permission.button(
             f"Add to story {unseen(f'({offer.title})')}", permission.why_not(), key=f"{key}-slide", **STORY_BUTTON
         ):
-            add_slide(offer.title, offer.build(), offer.reading, offer.source)
+            add_slide(offer.title, offer.build(), offer.caption, offer.source)
 
 
 def _pictures(offer: Offer, name: str, key: str, query: dict[str, str], theme: Theme, of: str) -> None:
@@ -78,7 +78,7 @@ def _pictures(offer: Offer, name: str, key: str, query: dict[str, str], theme: T
     def image(kind: ImageFormat) -> bytes:
         shown = offer.build()
         source = picture_source(offer.source, query, shown)
-        return writer.picture(picture(shown, theme, TALL), kind, offer.reading, source, theme)
+        return writer.picture(picture(shown, theme, TALL), kind, offer.caption, source, theme)
 
     def gif() -> bytes:
         history = offer.build()

@@ -1,4 +1,4 @@
-"""A figure on a page: the chart, its reading in two sentences, and the export menu."""
+"""A figure on a page: the chart, its caption in two sentences, and the export menu."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from app.figures.image_writer import browser, image_writer
 from app.figures.page_contents import Item, clear_items, record_item
 from app.figures.provenance import picture_source, view_query
 from kvlab.figures.base import export
-from kvlab.figures.base.reading import both_of, paired, simple_of
+from kvlab.figures.base.caption import both_of, paired, simple_of
 from kvlab.figures.base.template import has_colour_bar, same_cells, same_lines
 from kvlab.results.provenance import FigureSource
 
@@ -34,27 +34,27 @@ CONFIG = {
 def show(
     figure: go.Figure,
     frame: pd.DataFrame,
-    reading: str,
+    caption: str,
     key: str,
     filename: str,
     source: FigureSource = "",
     on_click: Callable[[], None] | None = None,
     noted: str | None = None,
 ) -> bool:
-    """Draw title and export menu, the chart, and its reading; `source` is the run and versions, for exports.
+    """Draw title and export menu, the chart, and its caption; `source` is the run and versions, for exports.
 
-    `noted` is what is under the chart in place of the reading, where the page has part of it elsewhere. `on_click` is
+    `noted` is what is under the chart in place of the caption, where the page has part of it elsewhere. `on_click` is
     called when a mark of the chart is clicked; the selection is then in the session under `key`. Returns False, without
     a chart, if all of its lines or cells are equal.
     """
-    collect(key, export.Section(figure, reading, str(source)))
+    collect(key, export.Section(figure, caption, str(source)))
     title = str(figure.layout.title.text or filename)
-    heading(title, lambda: figure, frame, reading, key, filename, source)
+    heading(title, lambda: figure, frame, caption, key, filename, source)
     if count := same_lines(figure):
-        note(paired(reading).within(before=f"All {count} lines are equal, so they are not drawn."))
+        note(paired(caption).within(before=f"All {count} lines are equal, so they are not drawn."))
         return False
     if count := same_cells(figure):
-        note(paired(reading).within(before=f"All {count:,} cells have the same colour, so the map is not drawn."))
+        note(paired(caption).within(before=f"All {count:,} cells have the same colour, so the map is not drawn."))
         return False
     # The title is page text, so that it wraps and zooms. The margin keeps the toolbar off a colour bar.
     above = 34 if has_colour_bar(figure) else 30 if figure.layout.annotations else 12
@@ -64,11 +64,11 @@ def show(
         theme=None,
         key=key,
         config=CONFIG,
-        alt=f"{title}. {both_of(reading)}",
+        alt=f"{title}. {both_of(caption)}",
         on_select=on_click or "ignore",
         selection_mode="points",
     )
-    note(reading if noted is None else noted, title)
+    note(caption if noted is None else noted, title)
     return True
 
 
@@ -102,13 +102,13 @@ def heading(
     title: str,
     draw: Callable[[], go.Figure],
     frame: pd.DataFrame,
-    reading: str,
+    caption: str,
     key: str,
     filename: str,
     source: FigureSource = "",
 ) -> None:
     """The title of a figure with its export menu; `draw` is called on export."""
-    record_item(key, Item(title, draw, reading, source))
+    record_item(key, Item(title, draw, caption, source))
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"heading-{key}"):
         st.markdown(f"**{plain(title)}**", width="stretch")
         with st.popover(
@@ -118,24 +118,24 @@ def heading(
             type="tertiary",
             key=f"menu-{key}",
         ):
-            _downloads(title, draw, frame, reading, key, slug(filename), source)
+            _downloads(title, draw, frame, caption, key, slug(filename), source)
 
 
-def note(reading: str, title: str = "") -> None:
-    """The reading of a figure: the simple sentence, and in small print the exact one; terms are explained on hover.
+def note(caption: str, title: str = "") -> None:
+    """The caption of a figure: the simple sentence, and in small print the exact one; terms are explained on hover.
 
     Both are escaped, as they quote token text.
     """
-    if simple := simple_of(reading):
+    if simple := simple_of(caption):
         st.markdown(plain(simple))
-    st.caption(plain(reading), help=terms_in(f"{title} {reading}"))
+    st.caption(plain(caption), help=terms_in(f"{title} {caption}"))
 
 
 def _downloads(
     title: str,
     draw: Callable[[], go.Figure],
     frame: pd.DataFrame,
-    reading: str,
+    caption: str,
     key: str,
     name: str,
     source: FigureSource,
@@ -150,7 +150,7 @@ def _downloads(
 
     def image(kind: export.ImageFormat) -> bytes:
         figure = draw()
-        return writer.image(figure, kind, reading, picture_source(source, query, figure), theme)
+        return writer.image(figure, kind, caption, picture_source(source, query, figure), theme)
 
     of = unseen(f"of {title}")
     # In one row, so that the menu of a figure at the bottom of the window is not cut.
@@ -158,12 +158,12 @@ def _downloads(
         _button(f"PNG {of}", lambda: image("png"), f"{name}.png", f"{key}-png", disabled=missing)
         _button(f"SVG {of}", lambda: image("svg"), f"{name}.svg", f"{key}-svg", disabled=missing)
         _button(f"CSV {of}", lambda: export.csv(frame), f"{name}.csv", f"{key}-csv")
-        _button(f"HTML {of}", lambda: export.page(draw(), reading, str(source), theme), f"{name}.html", f"{key}-html")
+        _button(f"HTML {of}", lambda: export.page(draw(), caption, str(source), theme), f"{name}.html", f"{key}-html")
     if permission.button(
         f"Add to story {unseen(f'({title})')}", permission.why_not(), key=f"{key}-slide", **STORY_BUTTON
     ):
         figure = draw()
-        add_slide(str(figure.layout.title.text or "Figure"), figure, reading, source)
+        add_slide(str(figure.layout.title.text or "Figure"), figure, caption, source)
 
 
 def _button(label: str, build: Callable[[], bytes], file_name: str, key: str, disabled: bool = False) -> None:

@@ -23,7 +23,7 @@ class Item:
 
     title: str
     build: Callable[[], go.Figure | Shown]
-    reading: str = ""
+    caption: str = ""
     source: FigureSource = ""
     has_picture: bool = True
 

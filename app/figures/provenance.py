@@ -1,4 +1,4 @@
-"""Find the runs behind a figure and build its caption: methods, model, prompt, place and provenance."""
+"""Find the runs behind a figure and build its subject and provenance: methods, model, prompt and place."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from app.session.open_runs import open_cached, runs_root
 from app.session.url_state import params
 from kvlab.common.errors import UserError
-from kvlab.report.caption import caption_of, place_of, provenance, slide_title
+from kvlab.report.subject import place_of, provenance, slide_title, subject_of
 from kvlab.report.views import Text
 from kvlab.results.provenance import FigureSource
 from kvlab.trace.catalogue import list_runs
@@ -47,10 +47,10 @@ def runs_of(source: FigureSource, query: Mapping[str, str]) -> list[Run]:
 def slide_words(
     title: str, source: FigureSource, query: Mapping[str, str], shown: object = None
 ) -> tuple[str, str, str]:
-    """The title of a slide, which stands alone, the caption under it, and the provenance for its notes."""
+    """The title of a slide, which stands alone, its subject, and the provenance for its notes."""
     runs, query = runs_of(source, query), _with_chosen(query, shown)
     text, axes = str(source), axes_of(shown)
-    of = caption_of(runs, query, axes) or text
+    of = subject_of(runs, query, axes) or text
     return slide_title(title, runs, query, axes), of, "\n".join(filter(None, (text, provenance(runs))))
 
 

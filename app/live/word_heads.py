@@ -14,7 +14,7 @@ from app.live.word_edits import word_edits
 from app.navigation.selection import runs_root
 from kvlab.analysis.attention.token_heads import TokenHeads, read_token_heads
 from kvlab.figures import token_heads as figures
-from kvlab.figures.base.head_map import read_focus
+from kvlab.figures.base.head_map import caption_focus
 from kvlab.live.log import heads_path
 from kvlab.live.transcript import Transcript
 from kvlab.requests.live_session import LiveRequest
@@ -57,9 +57,9 @@ def word_heads(
     left, right = st.columns(2)
     with left:
         holding = figures.heads_that_hold(table, label, theme, focus)
-        reading = read_focus(figures.read_heads_that_hold(table), holding, focus)
-        show(holding, table, reading, "live-heads-hold", name, source)
+        caption = caption_focus(figures.caption_heads_that_hold(table), holding, focus)
+        show(holding, table, caption, "live-heads-hold", name, source)
     with right:
         attention = figures.attention_to_token(table, label, theme, focus)
-        reading = read_focus(figures.read_attention_to_token(table), attention, focus)
-        show(attention, table, reading, "live-heads-attend", f"{name}-attention", source)
+        caption = caption_focus(figures.caption_attention_to_token(table), attention, focus)
+        show(attention, table, caption, "live-heads-attend", f"{name}-attention", source)

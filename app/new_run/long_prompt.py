@@ -49,10 +49,10 @@ def cut_section(prompt: str, how: ChatFormat, extra: int = 0) -> str:
     if keep is None:
         return prompt
     cut = truncation.truncate_prompt(prompt, how, extra + new_tokens(), keep)
-    reading = f"{len(cut.removed):,} characters are left out. The text is cut here:"
-    st.caption(reading)
+    caption = f"{len(cut.removed):,} characters are left out. The text is cut here:"
+    st.caption(caption)
     offer = Offer(
-        "Where the prompt is cut", lambda: cut_as_passages(cut), reading, f"prompt for {model_title(how.model)}"
+        "Where the prompt is cut", lambda: cut_as_passages(cut), caption, f"prompt for {model_title(how.model)}"
     )
     titled(offer, "cut-text")
     with st.container(height=180, border=True):

@@ -30,8 +30,8 @@ def decision_section(run: Run, layer: int, head: int, token: int | None) -> None
         return
     chosen = chosen_tokens(run, token, table)
     figure = figures.scores_at_decision(table, chosen, page_theme())
-    reading = figures.read_scores_at_decision(table, chosen)
-    page.show_figure(run, figure, table, reading, "decision", f"decision-layer-{layer}-head-{head}")
+    caption = figures.caption_scores_at_decision(table, chosen)
+    page.show_figure(run, figure, table, caption, "decision", f"decision-layer-{layer}-head-{head}")
     if not chosen:
         st.caption(
             "Click a word above, or mark a fact, to see the budget that keeping it would have needed in every head."
@@ -40,8 +40,8 @@ def decision_section(run: Run, layer: int, head: int, token: int | None) -> None
     heads = budgets_by_head(run, tuple(chosen))
     if heads["needed"].notna().any():
         figure = figures.budgets_for(heads, page_theme(), (layer, head))
-        reading = figures.read_budgets_for(heads)
-        page.show_figure(run, figure, heads, reading, "decision-heads", "decision-budgets", (layer, head))
+        caption = figures.caption_budgets_for(heads)
+        page.show_figure(run, figure, heads, caption, "decision-heads", "decision-budgets", (layer, head))
 
 
 def chosen_tokens(run: Run, token: int | None, table: pd.DataFrame) -> list[int]:

@@ -19,7 +19,7 @@ from app.session.url_state import in_url
 from kvlab.analysis.lineage import Lineage, fold
 from kvlab.analysis.lineage.tables import token_texts
 from kvlab.common.errors import UserError
-from kvlab.figures.base.head_map import Place, read_focus, takes_whole_width
+from kvlab.figures.base.head_map import Place, caption_focus, takes_whole_width
 from kvlab.results.provenance import Provenance, of_run
 from kvlab.trace.reader import Run
 
@@ -46,13 +46,13 @@ def file_name(run: Run, what: str) -> str:
 
 
 def show_figure(
-    run: Run, figure: go.Figure, frame: pd.DataFrame, reading: str, key: str, name: str, focus: Place | None = None
+    run: Run, figure: go.Figure, frame: pd.DataFrame, caption: str, key: str, name: str, focus: Place | None = None
 ) -> bool:
     """As `app.figures.figure.show`, with the run's source and `name` as the file name.
 
     `focus` is the head that a map outlines.
     """
-    return show(figure, frame, read_focus(reading, figure, focus), key, file_name(run, name), source(run))
+    return show(figure, frame, caption_focus(caption, figure, focus), key, file_name(run, name), source(run))
 
 
 def explain_level(run: Run, what: str) -> None:

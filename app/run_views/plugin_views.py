@@ -31,7 +31,7 @@ def _page(view: View) -> None:
     page.explain_status(run)
     try:
         frame = view.frame(run)
-        figure, reading = view.figure(frame, theme()), view.reading(frame)
+        figure, caption = view.figure(frame, theme()), view.caption(frame)
     except UserError as error:
         st.info(plain(str(error)), icon=":material/info:")
         return
@@ -41,4 +41,4 @@ def _page(view: View) -> None:
         return
     if not figure.layout.title.text:
         figure.update_layout(title_text=view.title)
-    page.show_figure(run, figure, frame, reading, f"view-{view.name}", view.name)
+    page.show_figure(run, figure, frame, caption, f"view-{view.name}", view.name)

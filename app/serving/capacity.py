@@ -41,8 +41,8 @@ def capacity() -> None:
     except UserError as error:
         st.info(plain(str(error)), icon=":material/info:")
         return
-    figure, reading = figures.users_by_budget(table, page_theme()), figures.read_users_by_budget(table)
-    show(figure, table, reading, "serving-users", "users-by-budget", "kvlab serve-check --capacity")
+    figure, caption = figures.users_by_budget(table, page_theme()), figures.caption_users_by_budget(table)
+    show(figure, table, caption, "serving-users", "users-by-budget", "kvlab serve-check --capacity")
     st.caption(plain(words))
 
 

@@ -21,7 +21,7 @@ from app.navigation.selection import runs_root
 from app.session.url_state import get_param, parse_number
 from kvlab.browser import read_static
 from kvlab.common.errors import UserError
-from kvlab.figures.base.reading import both_of
+from kvlab.figures.base.caption import both_of
 from kvlab.report.deck import slide_text
 from kvlab.trace.stories import Story, View, load_story, save_story
 

@@ -47,7 +47,7 @@ class WallPicture:
     codes: np.ndarray
     looks: Looks
     shares: pd.DataFrame
-    reading: str
+    caption: str
     source: Provenance
 
     def draw(self) -> go.Figure:
@@ -87,16 +87,16 @@ def picture_at(one: OpenWall, other: OpenWall | None, step: int) -> WallPicture:
     moment = "the prompt" if step == 0 else f"step {step}"
     if other is None:
         looks, shares = figures.fate_looks(theme), shares_by_head(wall, step)
-        reading, source = figures.read_wall(shares, looks[1]), page.source(one.run)
+        caption, source = figures.caption_wall(shares, looks[1]), page.source(one.run)
         title, codes = f"{record.label}: the cache after {moment}", wall.fates(step)
     else:
         second = other.run.record
         looks = wall_looks(hues_of(record.method, second.method), record.label, second.label, theme)
         shares = difference_by_head(wall, other.wall, step)
-        reading, source = figures.read_difference(shares, looks[1]), joined(*map(page.source, (one.run, other.run)))
+        caption, source = figures.caption_difference(shares, looks[1]), joined(*map(page.source, (one.run, other.run)))
         title = f"{record.label} and {second.label}: the caches after {moment}"
         codes = difference_codes(wall.fates(step), other.wall.fates(step))
-    return WallPicture(title, wall.layers, wall.heads, codes, looks, shares, reading, source)
+    return WallPicture(title, wall.layers, wall.heads, codes, looks, shares, caption, source)
 
 
 @st.cache_data(max_entries=64, show_spinner=False, hash_funcs=BY_STAMP | {Wall: lambda wall: wall.tokens})

@@ -96,8 +96,8 @@ def attention_pane(place: Place) -> None:
     true, slot = (np.asarray(mass[:read], np.float32) for mass in masses)
     frame = pd.DataFrame({"position": np.arange(read), "text": texts[:read], "true": true, "slot": slot})
     figure = along_text(attention_figures.attention_along_text(frame, page_theme()), place=place.name)
-    reading = attention_figures.read_attention_along_text(frame)
-    page.show_figure(place.run, figure, frame, reading, "wall-attention", f"attention-step-{place.step}")
+    caption = attention_figures.caption_attention_along_text(frame)
+    page.show_figure(place.run, figure, frame, caption, "wall-attention", f"attention-step-{place.step}")
 
 
 def lineage_pane(place: Place) -> None:
@@ -110,12 +110,12 @@ def lineage_pane(place: Place) -> None:
         st.caption(f"No slot of {place.name} holds more than one token at this step.")
         return
     tree = lineage_tree(lineage, events, texts, slot, place.step)
-    reading = river.read_merge_sankey(tree)
+    caption = river.caption_merge_sankey(tree)
     if tree.empty:
-        note(reading)
+        note(caption)
         return
     figure = river.merge_sankey(tree, slot, texts[slot], page_theme())
-    page.show_figure(place.run, figure, tree, reading, "wall-lineage", f"slot-{slot}")
+    page.show_figure(place.run, figure, tree, caption, "wall-lineage", f"slot-{slot}")
 
 
 def kl_pane(place: Place) -> None:
@@ -127,8 +127,8 @@ def kl_pane(place: Place) -> None:
     if not compare.has_kl(along):
         st.info("These runs have no KL from the full cache: it requires a finished forced continuation.")
         return
-    figure, reading = compare_figures.kl_along_text(along, page_theme()), compare_figures.read_kl_along_text(along)
-    show(figure, along, reading, "wall-kl", "kl-along-text", of_comparison(place.runs))
+    figure, caption = compare_figures.kl_along_text(along, page_theme()), compare_figures.caption_kl_along_text(along)
+    show(figure, along, caption, "wall-kl", "kl-along-text", of_comparison(place.runs))
 
 
 def kl_of_two(a: Run, b: Run) -> None:
@@ -147,9 +147,9 @@ def kl_of_two(a: Run, b: Run) -> None:
     hues = difference_figures.hues_of(a.record.method, b.record.method)
     figure = difference_figures.kl_of_both(table, labels, page_theme(), hues)
     figure = along_text(figure, offset=a.record.prompt_tokens - 1)
-    changed = difference_figures.read_hues(a.record.method, b.record.method)
-    reading = difference_figures.read_kl_of_both(table).within(after=changed)
-    show(figure, table, reading, "wall-kl-of-two", "kl-of-both", joined(page.source(a), page.source(b)))
+    changed = difference_figures.caption_hues(a.record.method, b.record.method)
+    caption = difference_figures.caption_kl_of_both(table).within(after=changed)
+    show(figure, table, caption, "wall-kl-of-two", "kl-of-both", joined(page.source(a), page.source(b)))
 
 
 def board_pane(place: Place) -> None:
@@ -158,8 +158,8 @@ def board_pane(place: Place) -> None:
     if board is None or board.frame.empty:
         st.info("This comparison has no expected answer: enter one on the page Compare.", icon=":material/info:")
         return
-    figure, reading = board_figures.board(board.frame, page_theme()), board_figures.read_board(board.frame)
-    show(figure, board.frame, reading, "wall-board", "board", of_comparison(place.runs))
+    figure, caption = board_figures.board(board.frame, page_theme()), board_figures.caption_board(board.frame)
+    show(figure, board.frame, caption, "wall-board", "board", of_comparison(place.runs))
 
 
 def edit_pane(place: Place) -> None:

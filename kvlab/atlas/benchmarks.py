@@ -48,8 +48,8 @@ def draw_rates(
         frame = rates(with_paper_numbers(sources, preset))
         figure = speed.against_the_paper(frame, theme, title)
         claim = of_repeats(judge(frame, *measured(sources, rows, preset)), rows)
-        reading, where = speed.read_against_the_paper(frame), bench_origin(rows)
-        return (Drawn(name, figure, frame, reading, where, claim, grey_numbers(preset), model=shapes_of(rows)),)
+        caption, where = speed.caption_against_the_paper(frame), bench_origin(rows)
+        return (Drawn(name, figure, frame, caption, where, claim, grey_numbers(preset), model=shapes_of(rows)),)
 
     return draw
 

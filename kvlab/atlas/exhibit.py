@@ -58,7 +58,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Drawn:
-    """One figure of an exhibit with its frame, reading and origin.
+    """One figure of an exhibit with its frame, caption and origin.
 
     `grey` holds the paper's own values, shown as a grey table under the figure; `further` describes the same
     measurement on the paper's model and data. `model` is the one it was measured on ("": of no model, as a calculator).
@@ -68,7 +68,7 @@ class Drawn:
     name: str
     figure: go.Figure
     frame: pd.DataFrame
-    reading: str
+    caption: str
     origin: Provenance
     claim: Claim | None = None
     grey: pd.DataFrame | None = None

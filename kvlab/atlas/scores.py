@@ -20,7 +20,7 @@ from kvlab.common.model_title import model_title
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.evaluate.scoring.metrics import higher_is_better, packages
 from kvlab.figures import scores as figures
-from kvlab.figures.base.reading import FigureReading
+from kvlab.figures.base.caption import FigureCaption
 from kvlab.figures.base.words import number
 from kvlab.model_info.names import context_length
 from kvlab.requests.compare import FULL
@@ -208,19 +208,19 @@ def origin_of(rows: pd.DataFrame) -> Provenance:
     return Provenance(f"evaluation {names}", details, settings_of_rows(rows))
 
 
-def read_by_budget(rows: pd.DataFrame, table: pd.DataFrame, panel: str = "task") -> FigureReading:
-    """Reading of `figures.score_against_budget` from its rows and table."""
-    return figures.read_score_against_budget(means_over_tasks(rows, shared_by_all_arms(table), ["arm"]), panel)
+def caption_by_budget(rows: pd.DataFrame, table: pd.DataFrame, panel: str = "task") -> FigureCaption:
+    """Caption of `figures.score_against_budget` from its rows and table."""
+    return figures.caption_score_against_budget(means_over_tasks(rows, shared_by_all_arms(table), ["arm"]), panel)
 
 
-def read_by_option(rows: pd.DataFrame, table: pd.DataFrame, option: str) -> FigureReading:
-    """Reading of `figures.score_by_option` from its rows and table."""
-    return figures.read_score_by_option(means_over_tasks(rows, table, ["asked", option]), option)
+def caption_by_option(rows: pd.DataFrame, table: pd.DataFrame, option: str) -> FigureCaption:
+    """Caption of `figures.score_by_option` from its rows and table."""
+    return figures.caption_score_by_option(means_over_tasks(rows, table, ["asked", option]), option)
 
 
-def read_table(rows: pd.DataFrame, table: pd.DataFrame) -> FigureReading:
-    """Reading of `figures.benchmark_table` from its rows and table."""
-    return figures.read_benchmark_table(means_over_tasks(rows, table))
+def caption_table(rows: pd.DataFrame, table: pd.DataFrame) -> FigureCaption:
+    """Caption of `figures.benchmark_table` from its rows and table."""
+    return figures.caption_benchmark_table(means_over_tasks(rows, table))
 
 
 def gap(

@@ -11,9 +11,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.atlas.exhibit import RECORDED, Choice, Drawn, Exhibit, Needs
+from kvlab.figures.base.caption import FigureCaption, simple_of
 from kvlab.figures.base.packed_arrays import decode_arrays
 from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.reading import FigureReading, simple_of
 from kvlab.figures.base.thumbnail import thumbnail
 from kvlab.requests.measurement import MINI
 from kvlab.results.provenance import Provenance
@@ -81,8 +81,8 @@ def rows_of(exhibit: Exhibit, figures: Sequence[Drawn], theme: Theme) -> list[di
             "theme": theme,
             "figure": one.figure.to_json(),
             "frame": one.frame.to_json(orient="table", index=False, double_precision=15),  # shares may be tiny
-            "reading": str(one.reading),
-            "simple": simple_of(one.reading),
+            "caption": str(one.caption),
+            "simple": simple_of(one.caption),
             "origin": str(one.origin),
             "claim": "" if one.claim is None else json.dumps(claim_values(one.claim)),
         }
@@ -106,8 +106,8 @@ def _read(row: dict[str, str]) -> Drawn:
     figure = go.Figure(decode_arrays(json.loads(row["figure"])), skip_invalid=True)
     frame = pd.read_json(StringIO(row["frame"]), orient="table", precise_float=True)
     claim = parse_claim(json.loads(row["claim"])) if row["claim"] else None
-    reading = FigureReading(row["reading"], row.get("simple") or "")
-    return Drawn(row["name"], figure, frame, reading, Provenance(row["origin"]), claim)
+    caption = FigureCaption(row.get("caption") or row["reading"], row.get("simple") or "")  # `reading` in older files
+    return Drawn(row["name"], figure, frame, caption, Provenance(row["origin"]), claim)
 
 
 def claim_values(claim: Claim) -> dict[str, object]:

@@ -168,11 +168,11 @@ def _print(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame) -> None:
 def _draw(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame, path: Path) -> None:
     from kvlab.atlas.paper_table_text import comparison_caption
     from kvlab.figures.base.export import page
-    from kvlab.figures.quality import ours_beside_theirs, read_ours_beside_theirs
+    from kvlab.figures.quality import caption_ours_beside_theirs, ours_beside_theirs
 
     drawn = ours_beside_theirs(frame, title=table.title)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(page(drawn, read_ours_beside_theirs(frame), comparison_caption(table, frame, rows)))
+        path.write_bytes(page(drawn, caption_ours_beside_theirs(frame), comparison_caption(table, frame, rows)))
     except OSError as error:
         raise UserError(f"The figure cannot be written to {path} ({error.strerror or error}).") from error

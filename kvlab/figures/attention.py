@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.palette import MASS_COLOURS, Theme, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import finish
 from kvlab.figures.base.words import percent, plural, visible
 from kvlab.figures.simple import attention as simple
@@ -32,7 +32,7 @@ def attention_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figu
 
 
 @with_simple(simple.attention_along_text)
-def read_attention_along_text(frame: pd.DataFrame) -> str:
+def caption_attention_along_text(frame: pd.DataFrame) -> str:
     """What the slots of this cache hold of the full cache's attention, and the token read most by it."""
     held = frame["true"].where(frame["slot"] > 0, 0).sum()
     top = frame.loc[frame["true"].idxmax()]

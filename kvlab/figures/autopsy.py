@@ -5,10 +5,10 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.lines import Line, add_area, add_lines
 from kvlab.figures.base.palette import FATES_OF_READING, STATE_COLOURS, Theme, fate_scale, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import finish
 from kvlab.figures.base.words import percent, plural
 from kvlab.figures.simple import attention as simple
@@ -33,7 +33,7 @@ def survival_by_head(frame: pd.DataFrame, fate: str, theme: Theme = "light", foc
 
 
 @with_simple(simple.survival_by_head)
-def read_survival_by_head(frame: pd.DataFrame, moment: str = "") -> str:
+def caption_survival_by_head(frame: pd.DataFrame, moment: str = "") -> str:
     """Shares over all heads; `moment` names the step."""
     fates = {fate: words for fate, (words, *_) in FATES_OF_READING.items() if fate in frame}
     shares = ", ".join(f"{percent(frame[fate].mean())} {words}" for fate, words in fates.items())
@@ -60,7 +60,7 @@ def fates_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.fates_over_steps)
-def read_fates_over_steps(frame: pd.DataFrame) -> str:
+def caption_fates_over_steps(frame: pd.DataFrame) -> str:
     """Shares after the prompt and after the last step."""
     first, last = frame.iloc[0], frame.iloc[-1]
     unread = ""
@@ -80,7 +80,7 @@ def needle_mass(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.needle_mass)
-def read_needle_mass(frame: pd.DataFrame) -> str:
+def caption_needle_mass(frame: pd.DataFrame) -> str:
     """The step with the most attention on them."""
     top = frame.loc[frame["true"].idxmax()]
     if top["true"] < 1e-4:

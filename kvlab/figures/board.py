@@ -12,10 +12,10 @@ import plotly.graph_objects as go
 
 from kvlab.analysis.comparison.board import OWN_BUDGET
 from kvlab.analysis.comparison.verdict import MOST_CHARACTERS
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.lines import hatch
 from kvlab.figures.base.palette import FATES, HUES, STATE_COLOURS, SURFACES, Theme, fate_scale, mix, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import INK, QUIET, finish
 from kvlab.figures.base.words import byte_size, number, percent, plural, token_text, visible
 from kvlab.figures.simple import comparison as simple
@@ -85,7 +85,7 @@ def budgets_in_order(cells: pd.DataFrame) -> list[str]:
 
 
 @with_simple(simple.board)
-def read_board(frame: pd.DataFrame) -> str:
+def caption_board(frame: pd.DataFrame) -> str:
     """How many runs got the answer, and what the cells show."""
     cells = frame.drop_duplicates("run_id")
     if cells.empty:
@@ -104,7 +104,7 @@ def read_board(frame: pd.DataFrame) -> str:
             "mean over the fact's tokens)."
         )
     kl = "on the answer's tokens and on all" if cells["column"].nunique() <= CROWDED else "on the answer's tokens"
-    return f"Of {plural(len(cells), 'run')}: {told}. KL in nats per token {kl}. {read_over_budget(cells)}{strip}"
+    return f"Of {plural(len(cells), 'run')}: {told}. KL in nats per token {kl}. {caption_over_budget(cells)}{strip}"
 
 
 def _moment(frame: pd.DataFrame) -> str:
@@ -114,7 +114,7 @@ def _moment(frame: pd.DataFrame) -> str:
     return "when the answer was written" if frame["kl_answer"].notna().any() else "at the end of the prompt"
 
 
-def read_over_budget(cells: pd.DataFrame) -> str:
+def caption_over_budget(cells: pd.DataFrame) -> str:
     """Explain the percentage next to the bytes, with a trailing space; empty if no cell has one."""
     if "over_budget" not in cells or not cells["over_budget"].notna().any():
         return ""
@@ -173,7 +173,7 @@ def fact_by_head(frame: pd.DataFrame, label: str, fate: str, reader: Place | Non
 
 
 @with_simple(simple.fact_by_head)
-def read_fact_by_head(frame: pd.DataFrame, reader: pd.Series | None, moment: str = "") -> str:
+def caption_fact_by_head(frame: pd.DataFrame, reader: pd.Series | None, moment: str = "") -> str:
     """The head that reads the fact and what it still holds, then all heads; `moment` names the step."""
     shares = ", ".join(f"{percent(frame[fate].mean())} {words}" for fate, (words, *_) in FATES.items())
     everywhere = f"Over all {plural(len(frame), 'head')}{f', {moment}' if moment else ''}: {shares}."

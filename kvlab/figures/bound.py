@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.lines import Line, add_lines, add_points
 from kvlab.figures.base.palette import HUES, LOSS, SEQUENTIAL, Theme, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import finish, log_axis
 from kvlab.figures.base.words import number, percent, plural
 from kvlab.figures.simple import attention as simple
@@ -63,7 +63,7 @@ def sag_against_bound(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.sag_against_bound)
-def read_sag_against_bound(frame: pd.DataFrame, predicts: bool) -> str:
+def caption_sag_against_bound(frame: pd.DataFrame, predicts: bool) -> str:
     """How often the bound exists and how tight it is; `predicts`: epsilon is the method's own."""
     whose = "the method's own prediction" if predicts else "predicting each step by the previous one"
     if not frame["gamma"].notna().any():
@@ -105,7 +105,7 @@ def bound_by_head(frame: pd.DataFrame, measure: str, theme: Theme = "light", foc
 
 
 @with_simple(simple.bound_by_head)
-def read_bound_by_head(frame: pd.DataFrame, measure: str) -> str:
+def caption_bound_by_head(frame: pd.DataFrame, measure: str) -> str:
     """Summary over all heads."""
     heads = plural(len(frame), "head")
     if measure == "epsilon":

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.end_labels import End, label_ends, labelled_height
 from kvlab.figures.base.palette import Style, Theme, run_styles
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import HEIGHT, QUIET, axis_height, finish, layer_axis, log_axis
 from kvlab.figures.base.words import byte_unit, number, percent, plural, visible
 from kvlab.figures.simple import comparison as simple
@@ -42,7 +42,7 @@ def kl_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.kl_along_text)
-def read_kl_along_text(frame: pd.DataFrame) -> str:
+def caption_kl_along_text(frame: pd.DataFrame) -> str:
     """The closest run, and the largest KL of a single token."""
     known = frame[(frame["method"] != "full") & frame["kl"].notna()]
     if known.empty:
@@ -64,7 +64,7 @@ def agreement_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figu
 
 
 @with_simple(simple.agreement_along_text)
-def read_agreement_along_text(frame: pd.DataFrame) -> str:
+def caption_agreement_along_text(frame: pd.DataFrame) -> str:
     """Overall agreement of each run."""
     known = frame[(frame["method"] != "full") & frame["agree"].notna()]
     if known.empty:
@@ -82,7 +82,7 @@ def extra_nll_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figu
 
 
 @with_simple(simple.extra_nll_along_text)
-def read_extra_nll_along_text(frame: pd.DataFrame) -> str:
+def caption_extra_nll_along_text(frame: pd.DataFrame) -> str:
     """The total of each run."""
     known = frame[(frame["method"] != "full") & frame["extra_nll"].notna()]
     if known.empty:
@@ -109,7 +109,7 @@ def memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes", theme: T
 
 
 @with_simple(simple.memory_over_steps)
-def read_memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes") -> str:
+def caption_memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes") -> str:
     """The smallest and the largest cache at the end, relative to the uncompressed one."""
     last = frame[frame["step"] == frame.groupby("label")["step"].transform("max")]
     last = last.assign(share=last[measure] / last["full_bytes"])
@@ -153,7 +153,7 @@ def same_slots(frame: pd.DataFrame) -> list[list[str]]:
 
 
 @with_simple(simple.slots_by_layer)
-def read_slots_by_layer(frame: pd.DataFrame) -> str:
+def caption_slots_by_layer(frame: pd.DataFrame) -> str:
     """Whether the budget is uniform over layers."""
     spread = frame.groupby("label", sort=False)["live_slots"].agg(["min", "max"])
     uneven = spread[spread["max"] > 1.02 * spread["min"]]
@@ -221,7 +221,7 @@ def _each_run(frame: pd.DataFrame, theme: Theme) -> Iterator[tuple[str, pd.DataF
         yield label, frame[frame["label"] == label], look
 
 
-def read_beyond_budget(frame: pd.DataFrame) -> str:
+def caption_beyond_budget(frame: pd.DataFrame) -> str:
     """Which runs hold more slots than allotted; empty if none does."""
     if frame.empty:
         return ""

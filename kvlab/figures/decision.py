@@ -9,10 +9,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.lineage.decision import FATES, budget_for, cutoff, nearly_kept
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.lines import add_points
 from kvlab.figures.base.palette import HUES, LOSS, STATE_COLOURS, SURFACES, Theme, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import finish
 from kvlab.figures.base.words import number, plural, visible
 from kvlab.figures.simple import merging as simple
@@ -71,7 +71,7 @@ def thinned(frame: pd.DataFrame, chosen: Sequence[int], most: int = MOST_POINTS)
 
 
 @with_simple(simple.scores_at_decision)
-def read_scores_at_decision(frame: pd.DataFrame, chosen: Sequence[int] = ()) -> str:
+def caption_scores_at_decision(frame: pd.DataFrame, chosen: Sequence[int] = ()) -> str:
     """The tokens just below the cutoff, and the slots the chosen tokens would have needed."""
     line = cutoff(frame)
     told = f"{plural(line.budget, 'token')} of {len(frame):,} kept a slot."
@@ -105,7 +105,7 @@ def budgets_for(frame: pd.DataFrame, theme: Theme = "light", focus: Place | None
 
 
 @with_simple(simple.budgets_for)
-def read_budgets_for(frame: pd.DataFrame) -> str:
+def caption_budgets_for(frame: pd.DataFrame) -> str:
     """The heads that kept all tokens, and the one with the most missing slots."""
     known = frame[frame["needed"].notna()]
     if known.empty:

@@ -6,9 +6,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.comparison.difference import NAMES
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.lines import Line, add_lines
 from kvlab.figures.base.palette import HUES, STATE_COLOURS, Theme, method_hue, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import finish, log_axis
 from kvlab.figures.base.words import number, plural, visible
 from kvlab.figures.simple import comparison as simple
@@ -34,7 +34,7 @@ def hues_of(method_a: str, method_b: str) -> Hues:
     return a, b
 
 
-def read_hues(method_a: str, method_b: str) -> str:
+def caption_hues(method_a: str, method_b: str) -> str:
     """One sentence if a run has another colour here than in other figures; "" if none has."""
     shown = zip("AB", (method_a, method_b), hues_of(method_a, method_b), strict=True)
     changed = [f"{letter} ({method})" for letter, method, hue in shown if hue != method_hue(method)]
@@ -94,7 +94,7 @@ def kl_of_both(
 
 
 @with_simple(simple.kl_of_both)
-def read_kl_of_both(frame: pd.DataFrame) -> str:
+def caption_kl_of_both(frame: pd.DataFrame) -> str:
     """Means, and the token with the largest difference."""
     known = frame.dropna(subset=["a", "b"])
     if known.empty:

@@ -7,10 +7,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.attention.fingerprints import FEATURES
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.lines import add_points
 from kvlab.figures.base.palette import HUES, SURFACES, Theme, pick, stepped_scale
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import QUIET, finish
 from kvlab.figures.base.words import percent, plural
 from kvlab.figures.simple import vectors as simple
@@ -56,7 +56,7 @@ def heads_plane(
 
 
 @with_simple(simple.heads_plane)
-def read_heads_plane(table: pd.DataFrame, groups: pd.DataFrame) -> str:
+def caption_heads_plane(table: pd.DataFrame, groups: pd.DataFrame) -> str:
     """List of the groups."""
     parts = [f"{int(row['group']) + 1} ({plural(row['heads'], 'head')}): {row['name']}" for _, row in groups.iterrows()]
     return f"{plural(len(table), 'head')} in {plural(len(groups), 'group')}. " + "; ".join(parts) + "."
@@ -76,7 +76,7 @@ def groups_by_head(table: pd.DataFrame, theme: Theme = "light", focus: Place | N
 
 
 @with_simple(simple.groups_by_head)
-def read_groups_by_head(table: pd.DataFrame) -> str:
+def caption_groups_by_head(table: pd.DataFrame) -> str:
     """Whether groups follow layers."""
     same = table.groupby("layer")["group"].agg(lambda groups: groups.value_counts(normalize=True).iloc[0]).mean()
     return f"On average {percent(float(same))} of a layer's heads belong to the group most common in that layer."

@@ -9,10 +9,10 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.end_labels import End, label_ends, labelled_height
 from kvlab.figures.base.lines import add_line
 from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import HEIGHT, QUIET, finish, log_axis
 from kvlab.figures.base.words import number, plural
 from kvlab.figures.compare import MAX_MARKERS, styles_of
@@ -62,7 +62,7 @@ def without_growth(frame: pd.DataFrame) -> list[str]:
 
 
 @with_simple(simple.growth_over_steps)
-def read_growth_over_steps(frame: pd.DataFrame) -> str:
+def caption_growth_over_steps(frame: pd.DataFrame) -> str:
     """Non-finite slots, largest growth and guard activations."""
     if frame[["non_finite", *PANELS]].isna().all(axis=None):
         return f"Only guards were recorded: numerical health needs level full. {_guarded(frame)}"

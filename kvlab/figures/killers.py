@@ -9,9 +9,9 @@ import plotly.graph_objects as go
 from kvlab.analysis.comparison.killers import Killers
 from kvlab.analysis.comparison.restore import slot_count_text
 from kvlab.common.formatting import prompts
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.head_map import head_map
 from kvlab.figures.base.palette import LOSS, Theme
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.words import number, plural
 from kvlab.figures.simple import comparison as simple
 
@@ -32,7 +32,7 @@ def killer_heads(killers: Killers, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.killer_heads)
-def read_killer_heads(killers: Killers, over: int) -> str:
+def caption_killer_heads(killers: Killers, over: int) -> str:
     """The head named most often, with n and the price; `over` is the number of prompts."""
     told = [f"Of {plural(killers.results, 'lost answer')} over {prompts(over)}, {killers.located} can be restored in "
             "single heads"]  # fmt: skip

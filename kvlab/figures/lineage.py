@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.lines import add_band, add_line
 from kvlab.figures.base.palette import DASHES, HUES, STATE_COLOURS, SURFACES, Theme, mix, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import MANY_LINES, PALE, finish, log_axis
 from kvlab.figures.base.words import number, percent, plural, shown_of, token_label
 from kvlab.figures.simple import merging as simple
@@ -90,7 +90,7 @@ def _widest(frame: pd.DataFrame, width: str) -> tuple[pd.DataFrame, pd.DataFrame
 
 
 @with_simple(simple.merge_sankey)
-def read_merge_sankey(frame: pd.DataFrame) -> str:
+def caption_merge_sankey(frame: pd.DataFrame) -> str:
     """Summary of the slot's merges."""
     if frame.empty:
         return "Nothing was merged into this slot: it holds only its own token."
@@ -139,7 +139,7 @@ def influence_decay(frame: pd.DataFrame, half: float, theme: Theme = "light") ->
 
 
 @with_simple(simple.influence_decay)
-def read_influence_decay(frame: pd.DataFrame, half: float) -> str:
+def caption_influence_decay(frame: pd.DataFrame, half: float) -> str:
     """The half-life."""
     last = frame.iloc[-1]
     rest = f"after {plural(last['merges'], 'merge')}, the most here, the median share is {percent(last['share'])}"
@@ -172,7 +172,7 @@ def members_over_steps(frame: pd.DataFrame, slot: int, theme: Theme = "light") -
 
 
 @with_simple(simple.members_over_steps)
-def read_members_over_steps(frame: pd.DataFrame) -> str:
+def caption_members_over_steps(frame: pd.DataFrame) -> str:
     """The token with the largest share."""
     last = frame[frame["step"] == frame["step"].max()].sort_values("share", ascending=False)
     top = last.iloc[0]

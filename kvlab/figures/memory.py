@@ -7,10 +7,10 @@ import plotly.graph_objects as go
 
 from kvlab.common.formatting import in_range
 from kvlab.common.limits import BLOCK
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.lines import Line, add_area, add_line, add_lines, add_points
 from kvlab.figures.base.palette import HUES, Theme, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import INK, axis_height, finish, layer_axis, mark_size
 from kvlab.figures.base.words import byte_size, byte_unit, number, percent, plural
 from kvlab.figures.simple import memory as simple
@@ -35,7 +35,7 @@ def memory_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.memory_over_steps)
-def read_memory_over_steps(frame: pd.DataFrame) -> str:
+def caption_memory_over_steps(frame: pd.DataFrame) -> str:
     """The last step."""
     last = frame.iloc[-1]
     return (
@@ -54,7 +54,7 @@ def slots_by_head(frame: pd.DataFrame, theme: Theme = "light", focus: Place | No
 
 
 @with_simple(simple.slots_by_head)
-def read_slots_by_head(frame: pd.DataFrame) -> str:
+def caption_slots_by_head(frame: pd.DataFrame) -> str:
     """Smallest, largest and mean."""
     slots, kept = frame["live_slots"], percent(frame["share"].mean())
     if slots.min() == slots.max():
@@ -90,7 +90,7 @@ def memory_stack(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.memory_stack)
-def read_memory_stack(frame: pd.DataFrame) -> str:
+def caption_memory_stack(frame: pd.DataFrame) -> str:
     """Bytes freed at the end, and the peak."""
     last, peak = frame.iloc[-1], frame["peak_bytes"].max()
     freed = 1 - last["allocated_bytes"] / last["full_bytes"]
@@ -133,7 +133,7 @@ def layer_bytes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.layer_bytes)
-def read_layer_bytes(frame: pd.DataFrame) -> str:
+def caption_layer_bytes(frame: pd.DataFrame) -> str:
     """The largest layer."""
     sizes = frame[["live", "slack"]].sum(axis=1)
     top, whole = frame.loc[sizes.idxmax()], float(sizes.max())
@@ -175,7 +175,7 @@ def instrument_cost(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.instrument_cost)
-def read_instrument_cost(frame: pd.DataFrame) -> str:
+def caption_instrument_cost(frame: pd.DataFrame) -> str:
     """The overhead, if the readings are reliable."""
     known = frame.dropna(subset=["overhead"])
     if known.empty:

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.lines import add_points
 from kvlab.figures.base.palette import HUES, KIND_COLOURS, STATE_COLOURS, Theme, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import finish, log_axis
 from kvlab.figures.base.words import lost, number, percent, plural
 from kvlab.figures.simple import merging as simple
@@ -53,7 +53,7 @@ def events_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.events_over_steps)
-def read_events_over_steps(frame: pd.DataFrame) -> str:
+def caption_events_over_steps(frame: pd.DataFrame) -> str:
     """Totals in the prefill and while decoding."""
     if frame.empty:
         return "No slot left the cache in this run."
@@ -79,7 +79,7 @@ def events_by_head(frame: pd.DataFrame, theme: Theme = "light", focus: Place | N
 
 
 @with_simple(simple.events_by_head)
-def read_events_by_head(frame: pd.DataFrame) -> str:
+def caption_events_by_head(frame: pd.DataFrame) -> str:
     """The overall share and its range over heads."""
     total = frame[["evict", "merge", "pool"]].sum()
     share = (total["merge"] + total["pool"]) / max(1, total.sum())
@@ -103,7 +103,7 @@ def similarity_distribution(frame: pd.DataFrame, theme: Theme = "light") -> go.F
 
 
 @with_simple(simple.similarity_distribution)
-def read_similarity_distribution(frame: pd.DataFrame) -> str:
+def caption_similarity_distribution(frame: pd.DataFrame) -> str:
     """Mean cosine and the share of dissimilar pairs."""
     total = frame["count"].sum()
     if not total:
@@ -130,7 +130,7 @@ def votes_distribution(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure
 
 
 @with_simple(simple.votes_distribution)
-def read_votes_distribution(frame: pd.DataFrame) -> str:
+def caption_votes_distribution(frame: pd.DataFrame) -> str:
     """Mean and largest votes."""
     slots = frame["slots"].sum()
     if not slots:
@@ -167,7 +167,7 @@ def mass_balance(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.mass_balance)
-def read_mass_balance(frame: pd.DataFrame) -> str:
+def caption_mass_balance(frame: pd.DataFrame) -> str:
     """How many merged slots lost and gained attention."""
     least = 0.01 * frame["mass_before"]
     sagged, rose = float((frame["sag"] > least).mean()), float((-frame["sag"] > least).mean())

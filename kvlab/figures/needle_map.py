@@ -8,9 +8,9 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from kvlab.common.formatting import prompts
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.lines import add_points, hatch
 from kvlab.figures.base.palette import FATES, HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import QUIET, colour_bar, finish
 from kvlab.figures.base.words import percent, plural, two_digits
 from kvlab.figures.scores import line_text
@@ -54,7 +54,7 @@ def needle_map(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.needle_map)
-def read_needle_map(frame: pd.DataFrame, means: pd.DataFrame) -> str:
+def caption_needle_map(frame: pd.DataFrame, means: pd.DataFrame) -> str:
     """Mean score of each row over all cells; `means` has one line per row."""
     cells, most = frame[["length", "depth"]].drop_duplicates(), int(frame["prompts"].max())
     parts = [f"{line['row']} {line_text(line, show=two_digits)}" for _, line in means.iterrows()]
@@ -89,7 +89,7 @@ def needle_fates(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.needle_fates)
-def read_needle_fates(frame: pd.DataFrame) -> str:
+def caption_needle_fates(frame: pd.DataFrame) -> str:
     """The rows that keep most and least of the needle."""
     most, least = frame.loc[frame["held"].idxmax()], frame.loc[frame["held"].idxmin()]
     return (

@@ -11,10 +11,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.common.formatting import listed
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.cells import colours_at, ink_on
 from kvlab.figures.base.lines import hatch
 from kvlab.figures.base.palette import FATES, HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import INK, finish
 from kvlab.figures.base.words import number, percent, plural, visible
 from kvlab.figures.board import NO_GRID, VERDICTS, no_fading
@@ -68,7 +68,7 @@ def span_map(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.spans)
-def read_spans(frame: pd.DataFrame) -> str:
+def caption_spans(frame: pd.DataFrame) -> str:
     """The parts of which most and least is left, the first parts that are lost, and how many answers are right."""
     cells = frame[frame["method"] != "full"]
     if cells.empty:

@@ -8,10 +8,10 @@ import plotly.graph_objects as go
 
 from kvlab.analysis.comparison.trade_off import HELD
 from kvlab.figures.base.arm_names import arm_text
+from kvlab.figures.base.caption import FigureCaption, with_simple
 from kvlab.figures.base.cells import cell_text
 from kvlab.figures.base.lines import interval_bars
 from kvlab.figures.base.palette import HUES, SEQUENTIAL, Theme, pick, run_styles
-from kvlab.figures.base.reading import FigureReading, with_simple
 from kvlab.figures.base.template import colour_bar, finish
 from kvlab.figures.base.words import AXES, byte_size, byte_unit, number, plural, spaced
 from kvlab.figures.scores import line_text, sample_note
@@ -74,7 +74,7 @@ def _told(cells: pd.DataFrame, arm: str, task: str) -> str:
 
 
 @with_simple(simple.rank_table)
-def read_rank_table(frame: pd.DataFrame) -> str:
+def caption_rank_table(frame: pd.DataFrame) -> str:
     """Methods level with the best in each task."""
     parts = []
     for task, group in frame.groupby("task", sort=False):
@@ -126,7 +126,7 @@ def score_against_bytes(
 
 
 @with_simple(simple.score_against_bytes)
-def read_score_against_bytes(frame: pd.DataFrame, axis: str = HELD) -> str:
+def caption_score_against_bytes(frame: pd.DataFrame, axis: str = HELD) -> str:
     """The points of the frontier, smallest first."""
     frame = frame.assign(live_bytes=frame[axis])
     best = frame[frame["frontier"]].sort_values("live_bytes")
@@ -183,16 +183,16 @@ def _words(line: dict[str, object]) -> str:
     return f"{line['dataset']}{metric} {line['budget']}".strip()
 
 
-def read_ours_beside_theirs(frame: pd.DataFrame) -> FigureReading:
+def caption_ours_beside_theirs(frame: pd.DataFrame) -> FigureCaption:
     """How many of the paper's cells were measured, and how many of its values are in our interval."""
     theirs, run = paper_models(frame), frame[frame["ours"].notna()]
     if not theirs:
         told = f"{plural(len(run), 'cell')} measured here; the paper prints no numbers."
-        return FigureReading(told, "The paper prints no numbers to compare with.")
+        return FigureCaption(told, "The paper prints no numbers to compare with.")
     values = run[theirs[0]]
     inside = int(((values >= run["ours_low"]) & (values <= run["ours_high"])).sum())
     told = (
         f"{len(run)} of {plural(len(frame), 'cell')} were measured; in {inside} of them the value of {theirs[0]} is "
         "within our 95 % interval."
     )
-    return FigureReading(told, simple.ours_beside_theirs(inside, int(values.notna().sum())))
+    return FigureCaption(told, simple.ours_beside_theirs(inside, int(values.notna().sum())))

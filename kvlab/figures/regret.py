@@ -7,9 +7,9 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.lines import Line, add_lines, add_points
 from kvlab.figures.base.palette import HUES, LOSS, Theme, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import axis_height, colour_bar, finish, layer_axis
 from kvlab.figures.base.words import number, percent, plural, visible
 from kvlab.figures.simple import attention as simple
@@ -39,7 +39,7 @@ def regret_map(frame: pd.DataFrame, step: int | None = None, theme: Theme = "lig
 
 
 @with_simple(simple.regret_map)
-def read_regret_map(frame: pd.DataFrame) -> str:
+def caption_regret_map(frame: pd.DataFrame) -> str:
     """The peak."""
     values = frame.to_numpy(np.float64)
     if not np.isfinite(values).any():
@@ -68,7 +68,7 @@ def regret_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.regret_over_steps)
-def read_regret_over_steps(frame: pd.DataFrame) -> str:
+def caption_regret_over_steps(frame: pd.DataFrame) -> str:
     """The step with the largest mean regret."""
     if not frame["mean"].notna().any():
         return "Regret was not measured (0 steps)."
@@ -97,7 +97,7 @@ def budget_against_regret(frame: pd.DataFrame, theme: Theme = "light") -> go.Fig
 
 
 @with_simple(simple.budget_against_regret)
-def read_budget_against_regret(frame: pd.DataFrame, correlation: float) -> str:
+def caption_budget_against_regret(frame: pd.DataFrame, correlation: float) -> str:
     """The rank correlation."""
     spread = frame["live_slots"].max() - frame["live_slots"].min()
     if not frame["regret"].notna().any():

@@ -10,12 +10,12 @@ import plotly.graph_objects as go
 from kvlab.analysis.comparison.repeats import Batch, compare_with_best
 from kvlab.analysis.comparison.verdict import KINDS, NO_REFERENCE
 from kvlab.common.formatting import in_range, mean_words, prompts, range_words
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.lines import hatch
 from kvlab.figures.base.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import INK, QUIET
 from kvlab.figures.base.words import byte_size, number, percent, plural, visible
-from kvlab.figures.board import FATES, bytes_text, in_grid, lay_out, no_fading, read_over_budget
+from kvlab.figures.board import FATES, bytes_text, caption_over_budget, in_grid, lay_out, no_fading
 from kvlab.figures.simple import comparison as simple
 
 WIDTH, BAR, FOOT = 0.94, 0.1, 0.15  # of a cell; height of the bar and its offset below the row's middle
@@ -36,7 +36,7 @@ def board(cells: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.repeats_board)
-def read_board(batch: Batch) -> str:
+def caption_board(batch: Batch) -> str:
     """What the cells show, and the number of prompts behind them."""
     cells = batch.cells[batch.cells["n"] > 0]
     if cells.empty:
@@ -49,7 +49,7 @@ def read_board(batch: Batch) -> str:
     return (
         f"Each cell shows the share of {over}{beyond} answered right (dot) with its 95 % Wilson interval (bar). "
         f"{most_often if best['right'] else 'No cell is right on any prompt.'} KL (nats per token) and bytes are "
-        f"means over the prompts. {read_over_budget(cells)}{_read_fates(cells)}"
+        f"means over the prompts. {caption_over_budget(cells)}{_read_fates(cells)}"
     )
 
 
@@ -65,7 +65,7 @@ def _read_fates(cells: pd.DataFrame) -> str:
     )
 
 
-def read_references(batch: Batch) -> str:
+def caption_references(batch: Batch) -> str:
     """On how many prompts the full cache answers, and a warning with the numbers of the others."""
     known = batch.references[batch.references["reference"].isin(KINDS[:3])]
     failed = known.loc[known["reference"] != "right", "number"]
@@ -82,7 +82,7 @@ def rank_line(group: pd.DataFrame) -> str:
     return f"about {byte_size(group['live_bytes'].median())}: {runs}"
 
 
-def read_significance(batch: Batch, group: pd.DataFrame) -> str:
+def caption_significance(batch: Batch, group: pd.DataFrame) -> str:
     """Which cells of a group differ significantly from its first; "" for a group of one."""
     rivals = compare_with_best(batch, group)
     if rivals.empty:

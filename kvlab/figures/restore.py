@@ -5,9 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.lines import add_line
 from kvlab.figures.base.palette import HUES, Theme, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import finish
 from kvlab.figures.base.words import number, percent, visible
 from kvlab.figures.simple import attention as simple
@@ -29,7 +29,7 @@ def kl_before_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.kl_before_after)
-def read_kl_before_after(frame: pd.DataFrame) -> str:
+def caption_kl_before_after(frame: pd.DataFrame) -> str:
     """The means."""
     means = frame.groupby("series", sort=False)["kl"].mean()
     told = f"Mean KL {number(float(means.iloc[0]))} nats per token {means.index[0]}"
@@ -55,7 +55,7 @@ def attention_before_after(frame: pd.DataFrame, head: tuple[int, int], theme: Th
 
 
 @with_simple(simple.attention_before_after)
-def read_attention_before_after(frame: pd.DataFrame) -> str:
+def caption_attention_before_after(frame: pd.DataFrame) -> str:
     """The token with the most attention."""
     if frame.empty:
         return "Attention was not recorded: the answer is the first token after the prompt."

@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.palette import HUES, Style, Theme, pick, run_styles
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import QUIET, finish
 from kvlab.figures.base.words import percent
 from kvlab.figures.simple import scores as simple
@@ -76,7 +76,7 @@ def _share(value: float) -> str:
 
 
 @with_simple(simple.risk_against_budget)
-def read_risk_against_budget(table: pd.DataFrame, tolerance: float) -> str:
+def caption_risk_against_budget(table: pd.DataFrame, tolerance: float) -> str:
     """What the marks are, and the smallest certified budget of each method."""
     safe = [
         f"{arm} {own.loc[own['certified'], 'asked'].iloc[-1] if own['certified'].any() else 'none'}"

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.lines import Line, add_area, add_line, add_lines, hatch
 from kvlab.figures.base.palette import DIVERGING, HUES, LOSS, MASS_COLOURS, Theme, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import finish, log_axis
 from kvlab.figures.base.words import lost, number, percent, plural
 from kvlab.figures.simple import attention as simple
@@ -54,7 +54,7 @@ def mass_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.mass_over_steps)
-def read_mass_over_steps(frame: pd.DataFrame) -> str:
+def caption_mass_over_steps(frame: pd.DataFrame) -> str:
     """Mean shares."""
     means = frame[["kept_mass", "merged_true_mass", "regret"]].mean()
     return (
@@ -72,7 +72,7 @@ def sag_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.sag_over_steps)
-def read_sag_over_steps(frame: pd.DataFrame) -> str:
+def caption_sag_over_steps(frame: pd.DataFrame) -> str:
     """Mean and largest sag."""
     if not frame["merged_true_mass"].fillna(0).any():
         return "There are no merged slots, so there is no sag; this method's loss is regret."
@@ -101,7 +101,7 @@ def errors_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.errors_over_steps)
-def read_errors_over_steps(frame: pd.DataFrame) -> str:
+def caption_errors_over_steps(frame: pd.DataFrame) -> str:
     """The output error."""
     error = frame["output_error"]
     if not error.notna().any():
@@ -123,7 +123,7 @@ def guard_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.guard_over_steps)
-def read_guard_over_steps(frame: pd.DataFrame) -> str:
+def caption_guard_over_steps(frame: pd.DataFrame) -> str:
     """Totals."""
     total, merged = frame["guard_activations"].sum(), frame["merged"].sum()
     if not total:
@@ -150,7 +150,7 @@ def measure_by_head(frame: pd.DataFrame, measure: str, theme: Theme = "light", f
 
 
 @with_simple(simple.measure_by_head)
-def read_measure_by_head(frame: pd.DataFrame, measure: str) -> str:
+def caption_measure_by_head(frame: pd.DataFrame, measure: str) -> str:
     """The head with the largest value."""
     values = frame[measure]
     if not values.notna().any():

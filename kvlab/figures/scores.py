@@ -14,10 +14,10 @@ from plotly.subplots import make_subplots
 
 from kvlab.common.formatting import ONE_PROMPT, Show, mean_words, range_words
 from kvlab.figures.base.arm_names import arm_text, composition, row_names
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.cells import cell_text
 from kvlab.figures.base.lines import interval_bars
 from kvlab.figures.base.palette import DIVERGING, HUES, Style, Theme, pick, run_styles
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import QUIET, colour_bar, finish
 from kvlab.figures.base.words import number, percent, plural, shown_of, spaced
 from kvlab.figures.simple import scores as simple
@@ -51,7 +51,7 @@ def score_against_budget(frame: pd.DataFrame, theme: Theme = "light", title: str
 
 
 @with_simple(simple.score_against_budget)
-def read_score_against_budget(means: pd.DataFrame, panel: str = "task") -> str:
+def caption_score_against_budget(means: pd.DataFrame, panel: str = "task") -> str:
     """The best arm with its difference to the full cache, and the worst, where all were evaluated.
 
     `means` has one row per arm; `panel` names what its column tasks counts.
@@ -99,7 +99,7 @@ def score_by_option(frame: pd.DataFrame, option: str, theme: Theme = "light", ti
 
 
 @with_simple(simple.score_by_option)
-def read_score_by_option(means: pd.DataFrame, option: str) -> str:
+def caption_score_by_option(means: pd.DataFrame, option: str) -> str:
     """The best values of the option in each budget; `means` has one row per requested budget and value."""
     parts = []
     for asked, group in means.groupby("asked", sort=False):
@@ -142,7 +142,7 @@ def benchmark_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "S
 
 
 @with_simple(simple.benchmark_table)
-def read_benchmark_table(means: pd.DataFrame) -> str:
+def caption_benchmark_table(means: pd.DataFrame) -> str:
     """The best compressed row by its mean over the tasks, and the share of tokens it kept; `means` has all rows."""
     means = means.assign(row=row_names).sort_values("score", ascending=False, kind="stable")
     compressed, full = means[means["method"] != FULL.method], means[means["method"] == FULL.method]

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.lines import Line, add_lines
 from kvlab.figures.base.palette import HUES, SEQUENTIAL, Theme, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import axis_height, colour_bar_below, finish, layer_axis
 from kvlab.figures.base.words import number, percent, plural
 from kvlab.figures.simple import memory as simple
@@ -43,7 +43,7 @@ def freed_by_run(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.freed_by_run)
-def read_freed_by_run(frame: pd.DataFrame) -> str:
+def caption_freed_by_run(frame: pd.DataFrame) -> str:
     """What the best and the worst run free of what they drop."""
     compressed = frame[frame["dropped"] > 0]
     if compressed.empty:
@@ -70,7 +70,7 @@ def pages_over_steps(frame: pd.DataFrame, page: int, theme: Theme = "light") -> 
 
 
 @with_simple(simple.pages_over_steps)
-def read_pages_over_steps(frame: pd.DataFrame) -> str:
+def caption_pages_over_steps(frame: pd.DataFrame) -> str:
     """Fragmentation after the prompt and at the end."""
     own = frame[frame["sharing"] == "layer"]
     first, last = own.iloc[0], own.iloc[-1]
@@ -106,7 +106,7 @@ def pages_map(frame: pd.DataFrame, page: int, theme: Theme = "light") -> go.Figu
 
 
 @with_simple(simple.pages_map)
-def read_pages_map(frame: pd.DataFrame) -> str:
+def caption_pages_map(frame: pd.DataFrame) -> str:
     """How many pages stay, and how much of them is used."""
     stays = frame[frame["kept"] > 0]
     free, used = 1 - len(stays) / len(frame), stays["kept"].sum() / stays["slots"].sum()
@@ -136,7 +136,7 @@ def users_by_budget(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.users_by_budget)
-def read_users_by_budget(frame: pd.DataFrame) -> str:
+def caption_users_by_budget(frame: pd.DataFrame) -> str:
     """The ratio at the smallest budget and at 20 %."""
     full = frame.loc[frame["budget"].idxmax()]
     small = frame.loc[(frame["budget"] - 0.2).abs().idxmin()]

@@ -9,9 +9,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.similarity.float16 import block_edges, block_means
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.head_map import Place, outline
 from kvlab.figures.base.palette import DIVERGING, HUES, STATE_COLOURS, SURFACES, Theme, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import colour_bar, colour_bar_below, finish, token_ticks
 from kvlab.figures.base.words import number, plural, shown_of, token_labels, visible
 from kvlab.figures.simple import vectors as simple
@@ -52,7 +52,7 @@ def similarity_map(
 
 
 @with_simple(simple.similarity_map)
-def read_similarity_map(frame: pd.DataFrame, sets: int = 0, every: int = 0) -> str:
+def caption_similarity_map(frame: pd.DataFrame, sets: int = 0, every: int = 0) -> str:
     """The range of the window; `sets` of `every` merge sets in it are outlined."""
     values = frame.to_numpy()
     block = int(frame.index[1] - frame.index[0]) if len(frame) > 1 else 1
@@ -78,7 +78,7 @@ def similarity_band(frame: pd.DataFrame, texts: list[str], theme: Theme = "light
 
 
 @with_simple(simple.similarity_band)
-def read_similarity_band(frame: pd.DataFrame) -> str:
+def caption_similarity_band(frame: pd.DataFrame) -> str:
     """Near against far."""
     near, far = float(np.nanmean(frame.iloc[:1])), float(np.nanmean(frame.iloc[len(frame) // 2 :]))
     verdict = "distance makes little difference"
@@ -154,7 +154,7 @@ def _ranks(numbers: list[int]) -> dict[str, object]:
 
 
 @with_simple(simple.similarity_wall)
-def read_similarity_wall(frame: pd.DataFrame, layers: Sequence[int] | None = None, every: int = 0) -> str:
+def caption_similarity_wall(frame: pd.DataFrame, layers: Sequence[int] | None = None, every: int = 0) -> str:
     """The most and the least similar head; `frame` has columns layer, head, mean, near, far.
 
     `layers` are those drawn (default: all); `every` is the number of heads if `frame` has fewer.
@@ -192,7 +192,7 @@ def neighbours(
 
 
 @with_simple(simple.neighbours)
-def read_neighbours(frame: pd.DataFrame) -> str:
+def caption_neighbours(frame: pd.DataFrame) -> str:
     """The closest neighbour."""
     others = frame[frame["offset"] != 0]
     if others.empty:

@@ -8,12 +8,12 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.palette import SURFACES, Theme, run_styles
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import QUIET, finish
 from kvlab.figures.base.words import visible
 from kvlab.figures.board import no_fading
-from kvlab.figures.prompt_spans import cell_words, moment_of, read_spans
+from kvlab.figures.prompt_spans import caption_spans, cell_words, moment_of
 from kvlab.figures.simple import comparison as simple
 
 PANELS, PANEL = 4, 190  # panels side by side; pixels of one from top to bottom
@@ -61,7 +61,7 @@ def spans_over_budgets(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure
 
 
 @with_simple(simple.spans)
-def read_spans_over_budgets(frame: pd.DataFrame) -> str:
-    """As `read_spans`, and what the marks say."""
+def caption_spans_over_budgets(frame: pd.DataFrame) -> str:
+    """As `caption_spans`, and what the marks say."""
     marks = " A filled mark is a right answer." if (frame["verdict"] != "").any() else ""
-    return f"{read_spans(frame)}{marks}"
+    return f"{caption_spans(frame)}{marks}"

@@ -9,11 +9,11 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from kvlab.analysis.comparison.speed import REFERENCE
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.cells import channels, ink_on
 from kvlab.figures.base.doubts import doubt_of
 from kvlab.figures.base.doubts import trusted as trusted_rows
 from kvlab.figures.base.palette import HUES, SURFACES, Theme, method_style, mix, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import INK, QUIET, finish
 from kvlab.figures.base.words import byte_size, byte_unit, number, plural
 from kvlab.figures.simple import memory as simple
@@ -60,7 +60,7 @@ def measured(
 
 
 @with_simple(simple.measured)
-def read_measured(frame: pd.DataFrame, unit: str, more_is_better: bool, bound: str = DEVICE_BOUND) -> str:
+def caption_measured(frame: pd.DataFrame, unit: str, more_is_better: bool, bound: str = DEVICE_BOUND) -> str:
     """The best against the full cache."""
     ran = frame.dropna(subset="value")
     trusted = trusted_rows(ran, unit)
@@ -95,7 +95,7 @@ def step_split(frame: pd.DataFrame, place: str, theme: Theme = "light") -> go.Fi
 
 
 @with_simple(simple.step_split)
-def read_step_split(frame: pd.DataFrame) -> str:
+def caption_step_split(frame: pd.DataFrame) -> str:
     """The methods that spend most and least of a step on deciding."""
     share = frame["deciding"] / frame[["attention", "deciding", "rest"]].sum(axis=1)
     most, least = share.idxmax(), share.idxmin()
@@ -129,7 +129,7 @@ def recording(frame: pd.DataFrame, place: str, theme: Theme = "light") -> go.Fig
 
 
 @with_simple(simple.recording)
-def read_recording(frame: pd.DataFrame) -> str:
+def caption_recording(frame: pd.DataFrame) -> str:
     """The maximum per level."""
     parts = [
         f"level {level} at most {number(group['value'].max(), 3)} times"
@@ -203,7 +203,7 @@ def over_length(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.over_length)
-def read_over_length(frame: pd.DataFrame) -> str:
+def caption_over_length(frame: pd.DataFrame) -> str:
     """Rate and bytes of each line at both ends."""
     parts = []
     for name, group in frame[frame["status"] == "ok"].groupby("name", sort=False):
@@ -251,7 +251,7 @@ def _why_missing(figure: go.Figure, names: pd.Series, reasons: pd.Series, shift:
 
 
 @with_simple(simple.against_the_paper)
-def read_against_the_paper(frame: pd.DataFrame) -> str:
+def caption_against_the_paper(frame: pd.DataFrame) -> str:
     """The ratios, where both exist."""
     both = frame.dropna(subset=["our_ratio", "paper_ratio"])
     parts = [

@@ -7,9 +7,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.lineage.states import STATES
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.lines import add_area
 from kvlab.figures.base.palette import STATE_COLOURS, STATE_NAMES, Theme, pick, state_scale
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import CLEAR, finish, token_ticks
 from kvlab.figures.base.words import number, percent, plural, shown_of, token_labels
 from kvlab.figures.simple import merging as simple
@@ -38,7 +38,7 @@ def token_mosaic(frame: pd.DataFrame, texts: list[str], theme: Theme = "light", 
 
 
 @with_simple(simple.token_mosaic)
-def read_token_mosaic(frame: pd.DataFrame, counts: pd.DataFrame) -> str:
+def caption_token_mosaic(frame: pd.DataFrame, counts: pd.DataFrame) -> str:
     """Shares at the last step, from the `counts` of all tokens (`state_counts`), and the size of a cell."""
     last = counts.iloc[-1]
     tokens = int(last[["unseen", "own", "pivot", "absorbed", "evicted"]].sum())
@@ -73,7 +73,7 @@ def state_totals(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.state_totals)
-def read_state_totals(frame: pd.DataFrame) -> str:
+def caption_state_totals(frame: pd.DataFrame) -> str:
     """Counts at the last step."""
     last = frame.iloc[-1]
     slots = last["own"] + last["pivot"]

@@ -6,9 +6,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.attention.token_heads import MERGED, NO_SLOT, OWN, STATES
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.palette import STATE_COLOURS, Theme, pick, stepped_scale
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.words import percent
 from kvlab.figures.simple import attention as simple
 
@@ -32,7 +32,7 @@ def heads_that_hold(table: pd.DataFrame, word: str, theme: Theme = "light", focu
 
 
 @with_simple(simple.heads_that_hold)
-def read_heads_that_hold(table: pd.DataFrame) -> str:
+def caption_heads_that_hold(table: pd.DataFrame) -> str:
     """Shares of heads by state."""
     own, merged, gone = ((table["state"] == state).mean() for state in (OWN, MERGED, NO_SLOT))
     parts = [f"{percent(own)} of {len(table)} heads hold it in a slot of its own"]
@@ -51,7 +51,7 @@ def attention_to_token(table: pd.DataFrame, word: str, theme: Theme = "light", f
 
 
 @with_simple(simple.attention_to_token)
-def read_attention_to_token(table: pd.DataFrame) -> str:
+def caption_attention_to_token(table: pd.DataFrame) -> str:
     """The head that reads the token most, and the mean over heads."""
     most = table.loc[table["attention"].idxmax()]
     if most["attention"] <= 0:

@@ -21,9 +21,9 @@ from kvlab.analysis.comparison.trade_off import (
 )
 from kvlab.analysis.comparison.verdict import KINDS
 from kvlab.common.formatting import ONE_PROMPT, listed, mean_words, prompts
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.palette import SURFACES, Style, Theme, run_styles
 from kvlab.figures.base.point_labels import POINT, place_labels
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import CLEAR, HEIGHT, INK, QUIET, finish, log_axis
 from kvlab.figures.base.words import AXES, byte_size, byte_unit, number, percent, visible
 from kvlab.figures.board import VERDICTS
@@ -197,7 +197,7 @@ def _label_points(
 
 
 @with_simple(simple.quality_against_bytes)
-def read_quality_against_bytes(points: pd.DataFrame, budget: str = "", axis: str = HELD) -> str:
+def caption_quality_against_bytes(points: pd.DataFrame, budget: str = "", axis: str = HELD) -> str:
     """What a dot is, the points that are best for their bytes, and which methods hold more bytes than others."""
     points = with_axis(points, axis)
     shown = at_budget(points, budget)
@@ -209,7 +209,7 @@ def read_quality_against_bytes(points: pd.DataFrame, budget: str = "", axis: str
     dots = f"{ONE_PROMPT.capitalize()}: each dot is one run, without an interval" if count == 1 else many
     signs = "; ✓ right, ≈ nearly, ✗ wrong" if known["verdict"].isin(list(SIGNS)).any() else ""
     names, where = list(best_points(shown)["row" if budget else "label"]), f" at {budget}" if budget else ""
-    unequal = read_unequal_bytes(points, budget) if axis == HELD else ""
+    unequal = caption_unequal_bytes(points, budget) if axis == HELD else ""
     end = f" {unequal}" if unequal else ""
     if not names:
         return f"{dots}{signs}. No run{where} has a right answer.{end}"
@@ -217,7 +217,7 @@ def read_quality_against_bytes(points: pd.DataFrame, budget: str = "", axis: str
     return f"{dots}{signs}. Best for their bytes{where}: {listed(names)} (no other with as few bytes {better}).{end}"
 
 
-def read_unequal_bytes(points: pd.DataFrame, budget: str = "") -> str:
+def caption_unequal_bytes(points: pd.DataFrame, budget: str = "") -> str:
     """Which methods hold more than the median of their budget; "" where there is nothing to compare."""
     shown = at_budget(points, budget)
     known = shown[(shown["method"] != "full") & (shown["column"] != OWN_BUDGET) & shown["live_bytes"].notna()]

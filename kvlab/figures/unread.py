@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.palette import HUES, LOSS, SURFACES, Theme, mix, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import colour_bar, finish, token_ticks
 from kvlab.figures.base.words import percent, plural, token_labels
 from kvlab.figures.simple import attention as simple
@@ -50,7 +50,7 @@ def reading_map(frame: pd.DataFrame, texts: list[str], theme: Theme = "light", s
 
 
 @with_simple(simple.reading_map)
-def read_reading_map(frame: pd.DataFrame) -> str:
+def caption_reading_map(frame: pd.DataFrame) -> str:
     """Share of the slots read, attention missed, and where most of it was missed."""
     if frame.empty:
         return "No decode step left slots unread in this head (0 steps)."

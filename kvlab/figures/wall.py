@@ -11,8 +11,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from PIL import Image
 
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.palette import STATE_COLOURS, SURFACES, WALL_FATES, Theme, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import finish, round_distance
 from kvlab.figures.base.words import number, percent, plural
 from kvlab.figures.simple import comparison as simple
@@ -67,7 +67,7 @@ def wall_picture(
 
 
 @with_simple(simple.wall)
-def read_wall(shares: pd.DataFrame, names: list[str]) -> str:
+def caption_wall(shares: pd.DataFrame, names: list[str]) -> str:
     """Mean and range over heads of the first two shares of `shares_by_head`, and of what was dropped."""
     parts = []
     for column, name in zip(("kept", "holds", "absorbed", "dropped"), names, strict=False):
@@ -80,7 +80,7 @@ def read_wall(shares: pd.DataFrame, names: list[str]) -> str:
 
 
 @with_simple(simple.difference)
-def read_difference(shares: pd.DataFrame, names: list[str]) -> str:
+def caption_difference(shares: pd.DataFrame, names: list[str]) -> str:
     """Mean shares over heads of `difference_by_head`, and the heads that differ least and most."""
     means = [f"{percent(float(shares[column].mean()))} {name}" for column, name in zip(COLUMNS, names, strict=False)]
     least, most = (shares.loc[place] for place in (shares["jaccard"].idxmax(), shares["jaccard"].idxmin()))

@@ -22,7 +22,7 @@ from kvlab.figures import regret, trade_off
 from kvlab.figures.base.export import Section
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import byte_size, number, percent
-from kvlab.report.caption import caption_of, last_words, provenance
+from kvlab.report.subject import last_words, provenance, subject_of
 from kvlab.requests.compare import FULL
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import Labels
@@ -40,11 +40,11 @@ class Report:
         lines: results, one sentence each, most important first.
         table: one row per run, as text.
         settings: those that differ between runs, one column per run.
-        figures: the most informative ones, with reading and origin.
+        figures: the most informative ones, with caption and origin.
         texts: each run's own continuation, diffed against the full cache's.
         distrust: caveats.
         origin: comparison, model, device and versions.
-        of: methods, model and prompt, as a caption.
+        of: methods, model and prompt, on one line.
         provenance: run ids, settings and versions, for speaker notes.
     """
 
@@ -88,7 +88,7 @@ def report(runs: Sequence[Run], labels: Labels, theme: Theme = "light") -> Repor
         texts=tuple(_texts(runs)),
         distrust=tuple(_distrust(runs, asked, table)),
         origin=origin,
-        of=caption_of(runs, {}),
+        of=subject_of(runs, {}),
         provenance=f"{origin}\n{provenance(runs)}",
     )
 
@@ -114,23 +114,23 @@ def _figures(
     runs: Sequence[Run], asked: board.AnswerCheck | None, table: pd.DataFrame, origin: str, theme: Theme
 ) -> Iterator[Section]:
     if asked is not None and len(cells := board.board(runs, asked, table)):
-        yield Section(board_figures.board(cells, theme), board_figures.read_board(cells), origin)
+        yield Section(board_figures.board(cells, theme), board_figures.caption_board(cells), origin)
     if table.loc[table["method"] != FULL.method, "mean_kl"].notna().any():
         points = run_points(table, board.places(runs))
         trade = trade_off.quality_against_bytes(points, theme)
-        yield Section(trade, trade_off.read_quality_against_bytes(points), origin)
+        yield Section(trade, trade_off.caption_quality_against_bytes(points), origin)
         text = compare.along_text(runs)
-        yield Section(figures.kl_along_text(text, theme), figures.read_kl_along_text(text), origin)
+        yield Section(figures.kl_along_text(text, theme), figures.caption_kl_along_text(text), origin)
     memory = compare.memory_over_steps(runs)
     if len(memory):
         drawn = figures.memory_over_steps(memory, "live_bytes", theme)
-        yield Section(drawn, figures.read_memory_over_steps(memory, "live_bytes"), origin)
+        yield Section(drawn, figures.caption_memory_over_steps(memory, "live_bytes"), origin)
     worst = _furthest(runs, table)
     lost = regret_over_steps(worst.steps, worst.tokens) if worst is not None and len(worst.steps) else pd.DataFrame()
     if len(lost) and lost["mean"].notna().any():  # level light records no regret
         of = f"{worst.record.label}, the run furthest from the full cache."  # type: ignore[union-attr]
         yield Section(
-            regret.regret_over_steps(lost, theme), regret.read_regret_over_steps(lost).within(before=of), origin
+            regret.regret_over_steps(lost, theme), regret.caption_regret_over_steps(lost).within(before=of), origin
         )
 
 
@@ -178,7 +178,7 @@ def _distrust(runs: Sequence[Run], asked: board.AnswerCheck | None, table: pd.Da
         yield "No fact was marked; it is assumed to be where the prompt contains the answer."
     if asked is not None and asked.problem:
         yield asked.problem
-    beyond = figures.read_beyond_budget(compare.beyond_budget(runs))
+    beyond = figures.caption_beyond_budget(compare.beyond_budget(runs))
     if beyond:
         yield beyond
     eager = table.loc[table["readings"].astype(str).str.contains("eager"), "label"] if "readings" in table else []

@@ -16,8 +16,8 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from kvlab.common.errors import UserError
+from kvlab.figures.base.caption import FigureCaption, simple_of
 from kvlab.figures.base.palette import HUES, SURFACES, Theme, pick
-from kvlab.figures.base.reading import FigureReading, simple_of
 from kvlab.figures.base.template import FONT, GRID, INK, QUIET
 from kvlab.report.interactive import data, in_script, markup, script, styles
 from kvlab.report.views import Passages, Shown, Table, parse_shown
@@ -77,8 +77,8 @@ def untitled(figure: go.Figure) -> go.Figure:
 
 
 def slide_text(view: View) -> str:
-    """Text of a slide: its caption, else its reading with both sentences."""
-    return view.caption or (FigureReading(view.slide.reading, view.slide.simple) if view.slide else "")
+    """Text of a slide: the view's own caption, else the figure's with both sentences."""
+    return view.caption or (FigureCaption(view.slide.caption, view.slide.simple) if view.slide else "")
 
 
 def missing_picture_text(view: View) -> str:
@@ -121,7 +121,7 @@ def _slide(view: View, shown: go.Figure | Shown | None, at: int, count: int) -> 
 
 
 def _words(text: str) -> str:
-    """The text of a slide, a reading's exact sentence in small print below its simple one."""
+    """The text of a slide, a figure caption's exact sentence in small print below its simple one."""
     exact, simple = html.escape(text), html.escape(simple_of(text))
     return f"<p>{simple}<br><small>{exact}</small></p>" if simple else f"<p>{exact}</p>"
 

@@ -8,9 +8,9 @@ from urllib.parse import urlencode
 
 import pandas as pd
 
-from kvlab.figures.base.export import Section, reading_html
+from kvlab.figures.base.caption import both_of
+from kvlab.figures.base.export import Section, caption_html
 from kvlab.figures.base.palette import SURFACES, Theme
-from kvlab.figures.base.reading import both_of
 from kvlab.figures.base.template import FONT, INK, for_export
 from kvlab.report.contents import Report
 from kvlab.report.deck import slide_text
@@ -84,7 +84,7 @@ def _figure(section: Section, theme: Theme, first: bool) -> str:
     chart = for_export(section.figure, theme, WIDE).to_html(
         full_html=False, include_plotlyjs=first, config={"displaylogo": False}
     )
-    return f"<section>{chart}{reading_html(section.reading)}</section>"
+    return f"<section>{chart}{caption_html(section.caption)}</section>"
 
 
 STORY_STYLE = (

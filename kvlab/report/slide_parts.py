@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from kvlab.analysis.comparison.textdiff import Segment
 from kvlab.common.errors import UserError
+from kvlab.figures.base.caption import both_of, simple_of
 from kvlab.figures.base.palette import HUES, SURFACES, Theme, pick
-from kvlab.figures.base.reading import both_of, simple_of
 from kvlab.figures.base.template import INK, QUIET
 from kvlab.report.draw import NOT_XML
 from kvlab.report.views import Table
@@ -21,8 +21,8 @@ from kvlab.report.views import Table
 MISSING = "Slides need python-pptx: pip install 'kvlab[slides]', or export HTML or PDF instead."
 WIDTH, HEIGHT, EDGE = 13.333, 7.5, 0.5  # inches, 16:9
 INCH = 914_400  # EMU
-TITLE_HEIGHT, READING_HEIGHT, OF_HEIGHT = 0.8, 1.0, 0.35
-SIMPLE_HEIGHT = 0.4  # of the reading's
+TITLE_HEIGHT, CAPTION_HEIGHT, OF_HEIGHT = 0.8, 1.0, 0.35
+SIMPLE_HEIGHT = 0.4  # of the caption's
 CHARACTER, LEADING = 0.58, 1.25 / 72  # character width relative to the font size; line height in inches per point
 MARKED = "Orange: only this run wrote it. Struck out: only the full cache did."
 DRAWING = "http://schemas.openxmlformats.org/drawingml/2006/main"
@@ -98,29 +98,29 @@ def add_words(
     _sized(frame, points, theme, quiet=quiet)
 
 
-def add_reading(slide: Any, reading: str, of: str, theme: Theme) -> None:
-    """Add both sentences of the reading at the bottom, with the caption in small print."""
-    top, room = HEIGHT - READING_HEIGHT - OF_HEIGHT - 0.1, READING_HEIGHT
-    simple = simple_of(reading)
+def add_caption(slide: Any, caption: str, of: str, theme: Theme) -> None:
+    """Add both sentences of the caption at the bottom, with its subject `of` in small print."""
+    top, room = HEIGHT - CAPTION_HEIGHT - OF_HEIGHT - 0.1, CAPTION_HEIGHT
+    simple = simple_of(caption)
     if simple:
         add_words(slide, [simple], top, SIMPLE_HEIGHT, 16, theme)
         top, room = top + SIMPLE_HEIGHT, room - SIMPLE_HEIGHT
-    points = 16 if len(reading) < 230 and not simple else 12 if len(reading) < 420 else 10
-    add_words(slide, [reading], top, room, points, theme)
+    points = 16 if len(caption) < 230 and not simple else 12 if len(caption) < 420 else 10
+    add_words(slide, [caption], top, room, points, theme)
     if of:
         add_words(slide, [of], HEIGHT - OF_HEIGHT - 0.1, OF_HEIGHT, 11 if len(of) < 150 else 9, theme, quiet=True)
 
 
 def add_table(
-    deck: Any, title: str, table: Table, notes: str, reading: str = "", of: str = "", theme: Theme = "light"
+    deck: Any, title: str, table: Table, notes: str, caption: str = "", of: str = "", theme: Theme = "light"
 ) -> None:
     """Add a slide with an editable table in the largest font that fits."""
     slide = add_slide(deck, title, notes, theme)
     if not table.columns:
-        add_words(slide, [reading or "An empty table."], TITLE_HEIGHT + 0.5, 1.0, 16, theme)
+        add_words(slide, [caption or "An empty table."], TITLE_HEIGHT + 0.5, 1.0, 16, theme)
         return
     rows, widths = len(table.rows) + 1, _column_widths(table)
-    room = HEIGHT - TITLE_HEIGHT - 0.5 - (READING_HEIGHT + OF_HEIGHT + 0.2 if reading or of else EDGE)
+    room = HEIGHT - TITLE_HEIGHT - 0.5 - (CAPTION_HEIGHT + OF_HEIGHT + 0.2 if caption or of else EDGE)
     points = next((size for size in range(16, 7, -1) if _table_height(table, widths, size) <= room), 7)
     size = inches(EDGE, TITLE_HEIGHT + 0.4, sum(widths), 0.3 * rows)
     grid = slide.shapes.add_table(rows, len(table.columns), *size).table
@@ -133,8 +133,8 @@ def add_table(
             cell.margin_top = cell.margin_bottom = inches(0.03)[0]
             cell.text = clean(text)
             _sized(cell.text_frame, points, bold=not row, plain=True)
-    if reading or of:
-        add_reading(slide, reading, of, theme)
+    if caption or of:
+        add_caption(slide, caption, of, theme)
 
 
 def _table_height(table: Table, widths: Sequence[float], points: int) -> float:
@@ -155,18 +155,18 @@ def _column_widths(table: Table) -> list[float]:
 
 def add_passages(
     deck: Any, title: str, passages: Sequence[tuple[str, Sequence[Segment]]],
-    reading: str, of: str, notes: str, theme: Theme = "light",
+    caption: str, of: str, notes: str, theme: Theme = "light",
 ) -> None:  # fmt: skip
     """Add a slide with texts side by side: orange is only in the run's text, struck out only in the full cache's."""
     slide = add_slide(deck, title, notes, theme)
     top = TITLE_HEIGHT + 0.3
-    high = HEIGHT - top - READING_HEIGHT - OF_HEIGHT - 0.2
+    high = HEIGHT - top - CAPTION_HEIGHT - OF_HEIGHT - 0.2
     wide = (WIDTH - 2 * EDGE) / max(1, len(passages))
     for place, (label, segments) in enumerate(passages):
         box = slide.shapes.add_textbox(*inches(EDGE + place * wide, top, wide, high))
         box.text_frame.word_wrap = True
         _passage(box.text_frame, label, segments, wide - 0.3, high - 0.2, theme)
-    add_reading(slide, reading or MARKED, of, theme)
+    add_caption(slide, caption or MARKED, of, theme)
 
 
 def _passage(frame: Any, label: str, segments: Sequence[Segment], width: float, height: float, theme: Theme) -> None:
@@ -206,13 +206,13 @@ def _run(paragraph: Any, text: str, points: int, ink: str, bold: bool = False, s
         run._r.get_or_add_rPr().set("strike", "sngStrike")
 
 
-def add_picture(slide: Any, made: Picture, top: float, room: float, reading: str) -> None:
+def add_picture(slide: Any, made: Picture, top: float, room: float, caption: str) -> None:
     """Add the picture as large as possible at its aspect ratio, with its SVG for programs that support it."""
     shown = slide.shapes.add_picture(io.BytesIO(made.png), *inches(EDGE, top))
     factor = min((WIDTH - 2 * EDGE) * INCH / shown.width, room * INCH / shown.height)
     shown.width, shown.height = int(shown.width * factor), int(shown.height * factor)
     shown.left = int((WIDTH * INCH - shown.width) / 2)
-    shown._element.nvPicPr.cNvPr.set("descr", clean(both_of(reading)))
+    shown._element.nvPicPr.cNvPr.set("descr", clean(both_of(caption)))
     if made.svg is not None:
         _attach_svg(slide, shown, made.svg)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from kvlab.figures.base.caption import both_of, paired
 from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.reading import both_of, paired
 from kvlab.report import slide_parts as parts
 from kvlab.report.contents import Report
 from kvlab.report.deck import content, missing_picture_text, slide_text
@@ -37,7 +37,7 @@ def slides(report: Report, draw: Draw) -> bytes:
         parts.add_table(deck, "Runs", table_of(rows), notes)
     for section in report.figures:
         title = str(section.figure.layout.title.text or "Figure")
-        add_figure(deck, title, section.figure, section.reading, report.of, f"{section.source}\n{notes}", draw)
+        add_figure(deck, title, section.figure, section.caption, report.of, f"{section.source}\n{notes}", draw)
     if len(report.settings):
         for rows in _chunks(report.settings.reset_index(), MOST_ROWS):
             parts.add_table(deck, "Different settings", table_of(rows), notes)
@@ -49,7 +49,7 @@ def slides(report: Report, draw: Draw) -> bytes:
 
 
 def story_slides(story: Story, draw: Draw) -> bytes:
-    """The slides of a story, each with its caption, else its reading; raises as `slides`."""
+    """The slides of a story, each with its view's own caption, else its figure's; raises as `slides`."""
     deck = parts.empty_deck()
     for view in story.views:
         shown, words = content(view), slide_text(view)
@@ -81,17 +81,17 @@ def _batches(rows: Sequence[Any], most: int) -> list[tuple[Any, ...]]:
 
 
 def add_figure(
-    deck: Any, title: str, shown: go.Figure | Shown, reading: str, of: str, notes: str, draw: Draw,
+    deck: Any, title: str, shown: go.Figure | Shown, caption: str, of: str, notes: str, draw: Draw,
     theme: Theme = "light",
 ) -> None:  # fmt: skip
-    """Add an editable chart if the figure is simple, else a picture, with its reading."""
+    """Add an editable chart if the figure is simple, else a picture, with its caption."""
     slide = parts.add_slide(deck, title, notes, theme)
     top = parts.TITLE_HEIGHT + 0.25
-    room = parts.HEIGHT - top - parts.READING_HEIGHT - parts.OF_HEIGHT - 0.2
+    room = parts.HEIGHT - top - parts.CAPTION_HEIGHT - parts.OF_HEIGHT - 0.2
     if isinstance(shown, go.Figure) and chart_kind(shown):
         add_chart(slide, shown, parts.inches(parts.EDGE, top, parts.WIDTH - 2 * parts.EDGE, room), theme)
-        slide.shapes[-1]._element.nvGraphicFramePr.cNvPr.set("descr", parts.clean(both_of(reading)))
+        slide.shapes[-1]._element.nvGraphicFramePr.cNvPr.set("descr", parts.clean(both_of(caption)))
     else:
         made = draw(shown if isinstance(shown, go.Figure) else picture(shown, theme), theme)
-        parts.add_picture(slide, made, top, room, reading)
-    parts.add_reading(slide, reading, of, theme)
+        parts.add_picture(slide, made, top, room, caption)
+    parts.add_caption(slide, caption, of, theme)

@@ -51,7 +51,7 @@ class Shipped:
         return pd.read_parquet(file) if file.exists() else pd.DataFrame(columns=["prompt", "label"])
 
     def drawings(self, exhibit: str, theme: str) -> list[dict[str, str]]:
-        """One row per figure: exhibit, name, theme, figure (JSON), frame (JSON), reading, origin, claim (JSON or "").
+        """One row per figure: exhibit, name, theme, figure (JSON), frame (JSON), caption, origin, claim (JSON or "").
 
         Reads only the row groups that hold it and caches nothing, because all figures take 44 MB.
         """

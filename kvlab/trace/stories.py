@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from kvlab.common.atomic_write import replace_text
 from kvlab.common.errors import UserError
@@ -30,8 +30,8 @@ class Slide(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     title: str
-    reading: str = ""
-    simple: str = Field("", description="the reading in one sentence for newcomers; empty in older stories")
+    caption: str = Field("", validation_alias=AliasChoices("caption", "reading"))  # `reading` in older stories
+    simple: str = Field("", description="the caption in one sentence for newcomers; empty in older stories")
     of: str = Field("", description="description of its data: method and budget, model, prompt, layer, head, words")
     source: str = Field("", description="origin: run id, settings, device, versions")
     kind: Kind = "figure"

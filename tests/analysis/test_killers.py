@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from kvlab.analysis.comparison.killers import count_killers, failed_runs, short_words
-from kvlab.figures.killers import killer_heads, read_killer_heads
+from kvlab.figures.killers import caption_killer_heads, killer_heads
 from kvlab.requests.restore import Restore
 from kvlab.trace.restore_results import RestoreResult, SearchResult
 
@@ -50,14 +50,14 @@ def test_layers_without_a_recording_are_left_out_and_no_result_is_no_killer():
 
 
 def test_n_and_the_price_are_said():
-    reading = read_killer_heads(count_killers(RESULTS, (0, 1), 2), over=4)
-    assert reading.startswith(
+    caption = caption_killer_heads(count_killers(RESULTS, (0, 1), 2), over=4)
+    assert caption.startswith(
         "Of 5 lost answers over 4 prompts, 3 can be restored in single heads, 1 only in every head"
     )
-    assert "1 not by anything that was tried." in reading
-    assert "Most often: layer 1, head 0 (3 of 5)." in reading
-    assert "Price of an answer: 2 to 30 slots, median 7" in reading
-    lost = read_killer_heads(count_killers([RESULTS[4]] * 2, (0, 1), 2), over=2)
+    assert "1 not by anything that was tried." in caption
+    assert "Most often: layer 1, head 0 (3 of 5)." in caption
+    assert "Price of an answer: 2 to 30 slots, median 7" in caption
+    lost = caption_killer_heads(count_killers([RESULTS[4]] * 2, (0, 1), 2), over=2)
     assert "Most often" not in lost and "Price" not in lost and "2 not by anything" in lost
 
 

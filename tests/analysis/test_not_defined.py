@@ -15,14 +15,14 @@ from kvlab.analysis.lineage import influence
 from kvlab.atlas.analysis import merge_effects, pyramid
 from kvlab.atlas.analysis.attention_rows import LAST, Rows, concentration, prediction_errors
 from kvlab.atlas.analysis.merge_effects import OneMerge, attended_merge
-from kvlab.atlas.figures.attention_rows import read_attention_map
-from kvlab.atlas.figures.one_merge import read_slot_before_and_after, slot_before_and_after
+from kvlab.atlas.figures.attention_rows import caption_attention_map
+from kvlab.atlas.figures.one_merge import caption_slot_before_and_after, slot_before_and_after
 from kvlab.atlas.keepkv.attention import locality, variance_ratios
 from kvlab.atlas.kvmerger.weights import weight_ratio
 from kvlab.engine.probe import _inside, _overlaps
 from kvlab.engine.recording.shadow import _stored
 from kvlab.engine.recording.step_errors import relative_error
-from kvlab.figures.merges import read_mass_balance
+from kvlab.figures.merges import caption_mass_balance
 from tests.synthetic.hidden_states import hidden_statistics
 
 PLACE = {"layer": 0, "head": 0}
@@ -49,7 +49,7 @@ def test_the_change_of_a_merge_does_not_depend_on_how_much_attention_it_has(mass
     one = attended_merge(run, 0, 0)
     assert one is not None
     frame = merge_effects.before_and_after([("x", "zsmerge", one)])
-    assert "x 25 % lost" in read_slot_before_and_after(frame, 0)
+    assert "x 25 % lost" in caption_slot_before_and_after(frame, 0)
     bars = {bar.name: bar.y[0] for bar in slot_before_and_after(frame).data}
     assert bars["the slot before"] + bars["what was merged into it"] == pytest.approx(1)
     assert bars["the merged slot after"] == pytest.approx(0.75)
@@ -60,7 +60,7 @@ def test_a_merge_of_nothing_has_no_change():
     assert merge_effects.merge_groups(run)["sag"].isna().all()
     one = attended_merge(run, 0, 0)
     assert one is not None
-    told = read_slot_before_and_after(merge_effects.before_and_after([("x", "zsmerge", one)]), 0)
+    told = caption_slot_before_and_after(merge_effects.before_and_after([("x", "zsmerge", one)]), 0)
     assert "x not defined, as its parts have no attention" in told and "nan" not in told
 
 
@@ -68,13 +68,13 @@ def test_a_slot_with_next_to_no_attention_gives_way_to_one_with_some_and_that_is
     events = (merge(2, 5, 9, 2e-14, 0.5), merge(7, 6, 10, 0.1, -0.1), merge(8, 5, 11, 0.05, 0.1))
     one = attended_merge(run_of(*events), 0, 0, 2)
     assert one is not None and (one.step, one.target) == (7, 6)
-    told = read_slot_before_and_after(merge_effects.before_and_after([("x", "zsmerge", one)]), 2)
+    told = caption_slot_before_and_after(merge_effects.before_and_after([("x", "zsmerge", one)]), 2)
     assert "x 10 % gained" in told and "x of step 7" in told
     requested = attended_merge(run_of(*events), 0, 0, 2, token=9)
     assert requested is not None and requested.step == 2
     alone = attended_merge(run_of(events[0]), 0, 0, 2)
     assert alone is not None
-    told = read_slot_before_and_after(merge_effects.before_and_after([("x", "zsmerge", alone)]), 2)
+    told = caption_slot_before_and_after(merge_effects.before_and_after([("x", "zsmerge", alone)]), 2)
     assert "x 50 % lost" in told and "Negligible attention" in told
 
 
@@ -111,8 +111,8 @@ def test_what_looks_at_sinks_alone_has_no_distance():
 
 def test_a_row_without_attention_is_concentrated_nowhere():
     assert np.isnan(concentration(Rows(np.zeros((1, 4), np.float32), 0, 4))[0, 1:]).all()
-    assert read_attention_map(pd.DataFrame(np.zeros((2, 4)))) == "There is no attention here."
-    half = read_attention_map(pd.DataFrame([[0.0] * 4, [1.0, 0, 0, 0]]))
+    assert caption_attention_map(pd.DataFrame(np.zeros((2, 4)))) == "There is no attention here."
+    half = caption_attention_map(pd.DataFrame([[0.0] * 4, [1.0, 0, 0, 0]]))
     assert half == "Over 1 queries, the most attended twentieth of the text gets 100 % of the attention."
 
 
@@ -178,8 +178,8 @@ def test_attention_without_a_mass_has_no_nucleus():
 def test_the_sentence_on_merged_slots_is_over_all_of_them():
     """The chart draws the 2,000 largest changes; the shares are of all."""
     frame = pd.DataFrame({"mass_before": 1e-3, "sag": [5e-4] * 2000 + [0.0] * 6000})
-    told = read_mass_balance(frame)
+    told = caption_mass_balance(frame)
     assert "Of 8,000 merged slots 25 % lost more than 1 %" in told and "the 2,000 largest changes" in told
     assert "in total 12.5 % lost" in told
-    nothing = read_mass_balance(pd.DataFrame({"mass_before": [0.0], "sag": [0.0]}))
+    nothing = caption_mass_balance(pd.DataFrame({"mass_before": [0.0], "sag": [0.0]}))
     assert "together" not in nothing

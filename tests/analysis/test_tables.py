@@ -133,10 +133,10 @@ def test_runs_that_end_beyond_their_budget_are_named():
     absent.steps = absent.steps.head(0)
     found = compare.beyond_budget([run("keeps", (128, 126)), run("holds", (1, 1)), run("waits", (2, 2), 2), absent])
     assert found.to_dict("records") == [{"label": "keeps", "slots": 266.0, "budget": 140.0}]
-    said = figures.read_beyond_budget(found)
+    said = figures.caption_beyond_budget(found)
     assert "exceed the budget" in said
     assert "keeps 266 slots for 140" in said
-    assert figures.read_beyond_budget(found.head(0)) == ""
+    assert figures.caption_beyond_budget(found.head(0)) == ""
 
 
 def test_only_runs_of_about_the_same_bytes_are_rivals():

@@ -15,7 +15,7 @@ from kvlab.atlas.figures.verdict_card import card_frame
 from kvlab.atlas.model_data import draw_shown
 from kvlab.atlas.registry import EXHIBITS, PAPERS, find, of_paper
 from kvlab.common.errors import UserError
-from kvlab.figures.base.reading import simple_of
+from kvlab.figures.base.caption import simple_of
 from kvlab.requests.measurement import command_line
 from kvlab.results.shipped_folder import shipped
 from kvlab.results.sources import Sources
@@ -145,7 +145,7 @@ def test_what_is_lost_or_not_there_yet_is_told_in_a_sentence(
     for layer in layers_of(exhibit) if one_gone else (0,):
         try:
             drawn = exhibit.draw(broken, Choice(layer=layer, head=1, step=8, token=20), "light")
-            told = drawn.sentence if isinstance(drawn, Needs) else ". ".join(one.reading for one in drawn)
+            told = drawn.sentence if isinstance(drawn, Needs) else ". ".join(one.caption for one in drawn)
         except UserError as error:
             told = str(error)
         assert told.endswith((".", "»", "”"))
@@ -173,16 +173,16 @@ def test_drawing_is_pure_and_shows_something(exhibit: Exhibit, recorded: Sources
 
 
 def is_sound(drawn: Drawn) -> None:
-    """A figure that is small and named, a reading and a claim with numbers, and where it came from."""
+    """A figure that is small and named, a caption and a claim with numbers, and where it came from."""
     assert len(drawn.frame)
     assert drawn.figure.data
     assert drawn.figure.layout.title.text
     assert len(drawn.figure.to_json()) < MAX_BYTES
-    assert re.search(r"\d", drawn.reading)
-    assert simple_of(drawn.reading).endswith("."), (drawn.name, drawn.reading)
-    assert "nan" not in simple_of(drawn.reading).split()
-    assert "nan" not in drawn.reading.lower().split()
-    assert "\n" not in drawn.reading
+    assert re.search(r"\d", drawn.caption)
+    assert simple_of(drawn.caption).endswith("."), (drawn.name, drawn.caption)
+    assert "nan" not in simple_of(drawn.caption).split()
+    assert "nan" not in drawn.caption.lower().split()
+    assert "\n" not in drawn.caption
     assert drawn.origin
     if drawn.claim is not None:
         assert drawn.claim.verdict in ("holds", "does not hold", "not enough to say")

@@ -13,7 +13,7 @@ import pytest
 from kvlab.analysis.similarity.head_states import BEFORE, KEYS, VALUES, head_states, spread_heads
 from kvlab.atlas.analysis.merging_sets import Walkthrough, merged_pairs, persistence, represented, walkthrough
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
-from kvlab.atlas.figures.merging_steps import read_three_ways
+from kvlab.atlas.figures.merging_steps import caption_three_ways
 from kvlab.atlas.kvmerger import explainers, similarity
 from kvlab.atlas.kvmerger.recordings import eviction_sentence
 from kvlab.atlas.kvmerger.similarity import cosine_by_offset, cosine_of_any_pair
@@ -88,7 +88,7 @@ def test_figures_say_where_they_come_from(slug: str, sources: Sources) -> None:
         assert figure.figure.layout.title.text
         assert any(run.record.run_id in figure.origin.all_run_ids for run in sources.runs)
         assert len(figure.frame)
-        assert "nan" not in figure.reading
+        assert "nan" not in figure.caption
         assert figure.claim is None or any(character.isdigit() for character in figure.claim.finding)
 
 
@@ -198,7 +198,7 @@ def test_what_was_evicted_beside_merging_is_said(sources: Sources) -> None:
     assert f"Of the {len(first) / heads:,.0f} tokens" in said
     assert f" {(first['kind'] == 'evict').sum() / heads:,.0f} were evicted" in said
     by_distance, _ = drawn("fig-3d", sources)
-    assert "the paper evicts none" in by_distance.reading
+    assert "the paper evicts none" in by_distance.caption
     other = Run(run.path, run.record.model_copy(update={"method": "h2o"}))
     assert eviction_sentence(other) == ""
 
@@ -270,14 +270,14 @@ def test_tokens_that_no_query_attends_to_are_said_so(runs: tuple[Run, ...]) -> N
     unseen = replace(walk, tokens=walk.tokens.assign(attention=0.0))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert "which had none of the window's attention" in read_three_ways(unseen)
-    assert "% of the window's attention" in read_three_ways(walk)
+        assert "which had none of the window's attention" in caption_three_ways(unseen)
+    assert "% of the window's attention" in caption_three_ways(walk)
 
 
 def test_walls_show_every_head_of_every_kind(sources: Sources) -> None:
     walls = drawn("fig-8", sources)
     assert [wall.name for wall in walls] == [KEYS, BEFORE, VALUES]
-    assert all("Mistral-7B-Instruct" in wall.reading for wall in walls)
+    assert all("Mistral-7B-Instruct" in wall.caption for wall in walls)
     assert [len(wall.frame) for wall in walls] == [6, 6, 6]
     assert walls[0].claim is not None
     assert walls[1].claim is None

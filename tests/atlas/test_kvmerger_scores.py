@@ -99,7 +99,7 @@ def test_scores_are_of_prompts_that_every_arm_saw(tmp_path: Path) -> None:
     rows = FULL + arm("kvmerger", 0.5) + [row("kvmerger", 1.0, 3, pivot="random")]
     scores, _ = drawn("tab-3", evaluation(tmp_path, rows))
     assert scores.frame.set_index("arm")["prompts"].tolist() == [1, 1, 1]
-    assert "one prompt" in scores.reading, "there is no interval of one prompt"
+    assert "one prompt" in scores.caption, "there is no interval of one prompt"
     assert scores.claim is not None and scores.claim.verdict == "not enough to say"
 
 

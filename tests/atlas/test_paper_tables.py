@@ -14,7 +14,7 @@ from kvlab.atlas import paper_table_text, paper_tables
 from kvlab.atlas.papers import paper_values
 from kvlab.common.errors import UserError
 from kvlab.common.terminal import PlainConsole
-from kvlab.figures.quality import ours_beside_theirs, read_ours_beside_theirs
+from kvlab.figures.quality import caption_ours_beside_theirs, ours_beside_theirs
 from kvlab.methods import make_method
 from kvlab.tasks.loaders import LOADERS
 from tests import benchmark_files as files
@@ -119,7 +119,7 @@ def test_what_was_not_run_stays_empty_and_an_average_wants_all_tasks():
     assert frame.loc[~frame["dataset"].isin(["trec", "avg."]), "ours"].notna().all()
     nothing = paper_tables.compare_scores(table, some.iloc[:0])
     assert nothing["ours"].isna().all() and len(nothing) == len(frame)
-    assert "13" not in read_ours_beside_theirs(nothing).split(" of ")[0]
+    assert "13" not in caption_ours_beside_theirs(nothing).split(" of ")[0]
 
 
 def test_the_figure_and_the_texts_show_the_same_numbers():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from kvlab.atlas import shipped_archive
@@ -28,7 +29,7 @@ from kvlab.common.errors import UserError
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.figures.base.thumbnail import thumbnail
 from kvlab.requests.measurement import ExhibitFill
-from kvlab.results.shipped_folder import Shipped, shipped
+from kvlab.results.shipped_folder import DRAWN, MADE, Shipped, shipped
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, HOLDS, OPEN, Basis, Claim
 from kvlab.trace import open_run
@@ -69,9 +70,19 @@ def test_a_figure_reads_back_as_it_was_drawn(packed: tuple[Sources, Shipped]):
             assert ships.cards[exhibit.key, "dark"].picture == thumbnail(own[0].figure, "dark")
             assert list(one.frame) == list(other.frame)
             assert len(one.frame) == len(other.frame)
-            assert (one.name, one.reading, str(one.origin)) == (other.name, other.reading, str(other.origin))
+            assert (one.name, one.caption, str(one.origin)) == (other.name, other.caption, str(other.origin))
             # Whoever measured it had another folder.
             assert (one.claim and replace(one.claim, settle=None)) == other.claim
+
+
+def test_files_that_call_a_caption_a_reading_open(packed: tuple[Sources, Shipped], tmp_path: Path):
+    _, ships = packed
+    (tmp_path / MADE).write_bytes((ships.root / MADE).read_bytes())
+    pq.write_table(pq.read_table(ships.root / DRAWN).rename_columns({"caption": "reading"}), tmp_path / DRAWN)
+    exhibit = exhibits(*FEW[:1])[0]
+    new, old = (drawn(one, exhibit, Sources(Path("nowhere")), "dark") for one in (ships, Shipped(tmp_path)))
+    assert isinstance(new, tuple) and isinstance(old, tuple)
+    assert [one.caption for one in old] == [one.caption for one in new] and all(one.caption for one in old)
 
 
 def test_what_one_run_of_a_prompt_alone_shows_is_found(packed: tuple[Sources, Shipped]):

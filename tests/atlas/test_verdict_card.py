@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kvlab.atlas.evidence import interval_of
-from kvlab.atlas.figures.verdict_card import card_frame, read_card, verdict_card
+from kvlab.atlas.figures.verdict_card import caption_card, card_frame, verdict_card
 from kvlab.atlas.shipped_exhibits import claim_values
 from kvlab.common.intervals import Interval, mean_interval, mean_over_groups, pairs_interval
 from kvlab.results.shipped_folder import parse_claim
@@ -48,8 +48,8 @@ def test_frame_figure_and_caption_have_the_verdict_s_numbers(threshold: Threshol
         judged.interval.mean, judged.interval.low, judged.interval.high, 8,
     )  # fmt: skip
     assert frame[frame["part"] == "threshold"][["low", "high"]].to_numpy().tolist() == [[low, high]]
-    reading = read_card(frame)
-    assert "One dot per prompt (n = 8)" in reading and reading.endswith(f"Counts for the claim: {words}.")
+    caption = caption_card(frame)
+    assert "One dot per prompt (n = 8)" in caption and caption.endswith(f"Counts for the claim: {words}.")
     for theme in ("light", "dark"):
         figure = verdict_card(frame, theme, "It.")
         dots, middle = figure.data
@@ -70,11 +70,11 @@ def test_a_stack_of_dots_has_its_number():
 
 def test_the_caption_says_pairs_and_single_prompts_and_what_was_not_kept():
     pairs = Claim("A.", "holds", "1", interval=pairs_interval(np.full((4, 4), 0.9)), threshold=ABOVE)
-    assert "6 pairs, n = 4 prompts" in read_card(card_frame(pairs))
-    one = read_card(card_frame(claim(values=[0.3])))
+    assert "6 pairs, n = 4 prompts" in caption_card(card_frame(pairs))
+    one = caption_card(card_frame(claim(values=[0.3])))
     assert "one prompt gives 0.3 and no interval" in one
     bare = Claim("A.", "holds", "1", interval=Interval(0.5, 0.4, 0.6, 8), threshold=ABOVE)
-    assert "were not kept (n = 8)" in read_card(card_frame(bare))
+    assert "were not kept (n = 8)" in caption_card(card_frame(bare))
     assert len(verdict_card(card_frame(bare), "light", "It.").data[0].x) == 0
     figure = verdict_card(card_frame(bare), "light", "It.")
     assert "single values were not kept" in [one.text for one in figure.layout.annotations]
@@ -95,7 +95,7 @@ def test_the_paper_s_values_are_on_the_same_axis_under_their_own_name():
     assert list(paper.x) == [0.9, 1.4] and figure.layout.xaxis.range[1] > 1.4
     assert list(figure.layout.yaxis.ticktext) == ["each prompt", "mean, 95 %", "the paper"]
     assert figure.layout.xaxis.title.text == "share of the heads" and figure.layout.title.text == "It."
-    assert "the paper's own 0.9 to 1.4" in read_card(frame)
+    assert "the paper's own 0.9 to 1.4" in caption_card(frame)
 
 
 def test_values_without_prompts_are_dots_without_an_interval():
@@ -104,7 +104,7 @@ def test_values_without_prompts_are_dots_without_an_interval():
     figure = verdict_card(frame, "light", "A.")
     assert [trace.name for trace in figure.data] == ["dots", "the paper"]
     assert figure.layout.yaxis.ticktext[0] == "each value"
-    assert "One dot per measured value (2), no interval" in read_card(frame)
+    assert "One dot per measured value (2), no interval" in caption_card(frame)
 
 
 @pytest.mark.parametrize("found", [
@@ -118,7 +118,7 @@ def test_infinite_and_equal_values_leave_a_finite_axis(found: Interval):
     assert np.isfinite([left, right]).all() and left < found.mean < right
     bar = next(trace for trace in figure.data if trace.name == "mean").error_x
     assert found.mean - bar.arrayminus[0] >= left - 1e-9 and found.mean + bar.array[0] <= right + 1e-9
-    assert "inf" not in read_card(frame)
+    assert "inf" not in caption_card(frame)
 
 
 def test_a_shipped_claim_keeps_the_values_behind_its_interval():

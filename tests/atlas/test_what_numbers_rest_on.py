@@ -112,8 +112,8 @@ def test_what_is_drawn_from_evaluations_gives_n_and_an_interval(several: Sources
     found = drawn(key, several)
     assert any(one.claim for one in found)
     for one in found if key not in COUNTS_ONLY else ():
-        assert INTERVAL.search(one.reading), one.reading
-        assert_every_interval_is_one(one.reading)
+        assert INTERVAL.search(one.caption), one.caption
+        assert_every_interval_is_one(one.caption)
         if one.claim is not None and key != "gvote/fig-5":  # which counts the models whose own claim holds
             assert INTERVAL.search(one.claim.finding), one.claim.finding
             assert_every_interval_is_one(one.claim.finding)
@@ -136,7 +136,7 @@ def test_a_mean_of_one_prompt_a_task_has_no_interval_where_there_is_one_task(one
     if isinstance(found, Needs) or key in COUNTS_ONLY:
         return
     for one in found:
-        told = one.reading + (one.claim.finding if one.claim else "")
+        told = one.caption + (one.claim.finding if one.claim else "")
         assert not INTERVAL.search(told), told
         assert "one prompt" in told, told
     claim = found[0].claim
@@ -166,8 +166,8 @@ def test_prompts_beside_one_another_give_n_and_an_interval(tmp_path: Path):
     for key in ("kvmerger/fig-3b", "kvmerger/fig-9"):
         first = drawn(key, Sources(tmp_path, runs[0], runs))[0]
         assert first.frame["prompt"].nunique() == 3
-        assert all(found.endswith("n = 3)") for found in INTERVAL.findall(first.reading))
-        assert len(INTERVAL.findall(first.reading)) == 2
+        assert all(found.endswith("n = 3)") for found in INTERVAL.findall(first.caption))
+        assert len(INTERVAL.findall(first.caption)) == 2
         assert first.claim is not None
         assert not first.claim.finding.startswith("One prompt")
         assert INTERVAL.search(first.claim.finding) or first.claim.verdict == "not enough to say"

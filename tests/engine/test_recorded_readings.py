@@ -16,8 +16,8 @@ from kvlab.analysis.comparison.trade_off import READ, reads_less, run_points
 from kvlab.analysis.lineage import fold
 from kvlab.engine.compare import compare
 from kvlab.evaluate.results.summary import with_measures
-from kvlab.figures.trade_off import quality_against_bytes, read_quality_against_bytes
-from kvlab.figures.unread import read_reading_map
+from kvlab.figures.trade_off import caption_quality_against_bytes, quality_against_bytes
+from kvlab.figures.unread import caption_reading_map
 from kvlab.methods.spec import parse_choices
 from kvlab.requests.compare import CompareRequest
 from kvlab.trace import Run, open_run
@@ -75,7 +75,7 @@ def test_what_was_held_and_not_read_is_a_fate_and_a_map(runs: list[Run]) -> None
     missed = blocks.groupby("step")[["missed", "held"]].sum()
     assert missed["missed"].to_numpy() == pytest.approx(steps["unread_mass"].iloc[1:].to_numpy(), abs=2e-3)
     assert (missed["held"].to_numpy() == steps["live_slots"].to_numpy()[:-1] + 1).all(), "and the step's own token"
-    assert "missed" in read_reading_map(blocks)
+    assert "missed" in caption_reading_map(blocks)
 
 
 def test_bytes_read_are_recorded_by_step_and_older_runs_read_what_they_hold(runs: list[Run]) -> None:
@@ -104,7 +104,7 @@ def test_a_figure_compares_by_bytes_read_where_a_run_reads_less(runs: list[Run])
     drawn = {trace.name: trace.x[0] for trace in figure.data if trace.name != "Pareto frontier"}
     assert drawn[table["label"][2]] == min(drawn.values())
     assert "live bytes" in quality_against_bytes(points).layout.xaxis.title.text
-    assert "Equal bytes" not in read_quality_against_bytes(points, axis=READ)
+    assert "Equal bytes" not in caption_quality_against_bytes(points, axis=READ)
 
 
 def test_rows_of_older_evaluations_read_what_they_hold() -> None:

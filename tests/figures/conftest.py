@@ -40,7 +40,7 @@ def large_runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
 
 @pytest.fixture(scope="session")
 def figures(large_runs: list[Run]) -> list[Drawn]:
-    """(name, how to draw it in a theme, its reading, its frame) of every figure; drawn once a theme."""
+    """(name, how to draw it in a theme, its caption, its frame) of every figure; drawn once a theme."""
     runs = large_runs
     drawn = [*_of_one_run(runs[2]), *_of_a_head(runs[2]), *_of_runs(runs), *drawn_views(runs)]
     return [(name, cache(draw), *told) for name, draw, *told in drawn]
@@ -54,16 +54,16 @@ def _of_a_head(run: Run) -> Iterator[Drawn]:
     yield (
         "mosaic",
         lambda theme: timeline.token_mosaic(picture, texts, theme, step),
-        timeline.read_token_mosaic(picture, totals),
+        timeline.caption_token_mosaic(picture, totals),
         picture,
     )
-    yield "states", lambda theme: timeline.state_totals(totals, theme), timeline.read_state_totals(totals), totals
+    yield "states", lambda theme: timeline.state_totals(totals, theme), timeline.caption_state_totals(totals), totals
     slot = int(slot_table(history, texts, step).sort_values("votes")["position"].iloc[-1])
     tree = lineage_tree(history, events, texts, slot, step)
     yield (
         "river",
         lambda theme: lineage.merge_sankey(tree, slot, texts[slot], theme),
-        lineage.read_merge_sankey(tree),
+        lineage.caption_merge_sankey(tree),
         tree,
     )
     whole = (0, len(unit))
@@ -71,17 +71,22 @@ def _of_a_head(run: Run) -> Iterator[Drawn]:
     yield (
         "map",
         lambda theme: similarity.similarity_map(tile, texts, theme, sets=sets),
-        similarity.read_similarity_map(tile),
+        similarity.caption_similarity_map(tile),
         tile,
     )
     band, near = maps.diagonal_band(unit), maps.neighbour_profile(unit, 700)
     yield (
         "band",
         lambda theme: similarity.similarity_band(band, texts, theme),
-        similarity.read_similarity_band(band),
+        similarity.caption_similarity_band(band),
         band,
     )
-    yield "near", lambda theme: similarity.neighbours(near, texts, 700, theme), similarity.read_neighbours(near), near
+    yield (
+        "near",
+        lambda theme: similarity.neighbours(near, texts, 700, theme),
+        similarity.caption_neighbours(near),
+        near,
+    )
     thumbnails = {(layer, head): maps.thumbnail(unit) for layer in range(32) for head in range(8)}
     heads = pd.DataFrame(
         [{"layer": layer, "head": head, "mean": 0.4, **maps.locality(unit)} for layer, head in [(0, 0), (1, 0)]]
@@ -89,7 +94,7 @@ def _of_a_head(run: Run) -> Iterator[Drawn]:
     yield (
         "wall",
         lambda theme: similarity.similarity_wall(thumbnails, theme),
-        similarity.read_similarity_wall(heads),
+        similarity.caption_similarity_wall(heads),
         heads,
     )
 
@@ -114,7 +119,7 @@ def _of_one_run(run: Run) -> Iterator[Drawn]:
         yield (
             f"by_head {measure}",
             lambda theme, measure=measure: sag.measure_by_head(heads, measure, theme),
-            sag.read_measure_by_head(heads, measure),
+            sag.caption_measure_by_head(heads, measure),
             heads,
         )
 
@@ -129,10 +134,10 @@ def _of_runs(runs: list[Run]) -> Iterator[Drawn]:
     yield (
         "memory",
         lambda theme: compare.memory_over_steps(used, theme=theme),
-        compare.read_memory_over_steps(used),
+        compare.caption_memory_over_steps(used),
         used,
     )
 
 
 def _drawn(module: Any, name: str, frame: pd.DataFrame) -> Drawn:
-    return name, lambda theme: getattr(module, name)(frame, theme), getattr(module, f"read_{name}")(frame), frame
+    return name, lambda theme: getattr(module, name)(frame, theme), getattr(module, f"caption_{name}")(frame), frame

@@ -1,4 +1,4 @@
-"""Small frames for every reading: by seed, and the extremes of none, all, equal, missing and a single row."""
+"""Small frames for every caption: by seed, and the extremes of none, all, equal, missing and a single row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS = 6
 
 
 class Case(NamedTuple):
-    """The arguments of a reading, and whether no name may be singled out, as all values are equal."""
+    """The arguments of a caption, and whether no name may be singled out, as all values are equal."""
 
     args: tuple[Any, ...]
     alike: bool

@@ -16,10 +16,10 @@ from kvlab.figures.base.head_map import (
     SMALLEST,
     TALLEST,
     WHOLE,
+    caption_focus,
     cell_size,
     fits_text,
     head_map,
-    read_focus,
     takes_whole_width,
 )
 from kvlab.figures.base.template import LABEL, TALLEST_AXIS, axis_height, layer_axis, mark_size, same_cells
@@ -172,12 +172,12 @@ def test_cells_and_their_hover_text_stay_together_and_layers_without_a_recording
     assert not head_map(table, "a", "light", bar="b", hover="", focus=(6, 0)).layout.shapes
 
 
-def test_a_reading_says_which_head_is_outlined():
+def test_a_caption_says_which_head_is_outlined():
     figure = memory.slots_by_head(by_head(6, 2), focus=(3, 1))
-    assert read_focus("Told.", figure, (3, 1)) == "Told. Outlined: layer 3, head 1, the head in view."
-    assert read_focus("Told.", figure, None) == "Told."
+    assert caption_focus("Told.", figure, (3, 1)) == "Told. Outlined: layer 3, head 1, the head in view."
+    assert caption_focus("Told.", figure, None) == "Told."
     same = memory.slots_by_head(by_head(6, 2).assign(live_slots=7))
-    assert read_focus("Told.", same, (3, 1)) == "Told.", "a map of one colour is not drawn"
+    assert caption_focus("Told.", same, (3, 1)) == "Told.", "a map of one colour is not drawn"
 
 
 def test_a_map_of_one_colour_is_known():

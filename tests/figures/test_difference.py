@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from kvlab.figures.base.palette import HUES, METHODS, method_hue, pick
-from kvlab.figures.difference import FAMILIES, class_looks, hues_of, kl_of_both, read_hues
+from kvlab.figures.difference import FAMILIES, caption_hues, class_looks, hues_of, kl_of_both
 
 
 def family(hue: str) -> tuple[str, ...]:
@@ -43,7 +43,7 @@ def test_the_pair_that_was_drawn_in_two_blues_is_wine_and_blue(theme: str):
 
 
 def test_a_replaced_colour_is_said():
-    assert read_hues("h2o", "keepkv") == read_hues("exactmerge2", "streaming-llm") == ""
-    assert read_hues("keepkv", "streaming-llm").startswith("B (streaming-llm) has another colour here")
-    assert read_hues("h2o", "h2o").startswith("B (h2o) has")
-    assert "A (window) and B (duoattention) have" in read_hues("window", "duoattention")
+    assert caption_hues("h2o", "keepkv") == caption_hues("exactmerge2", "streaming-llm") == ""
+    assert caption_hues("keepkv", "streaming-llm").startswith("B (streaming-llm) has another colour here")
+    assert caption_hues("h2o", "h2o").startswith("B (h2o) has")
+    assert "A (window) and B (duoattention) have" in caption_hues("window", "duoattention")

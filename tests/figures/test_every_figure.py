@@ -1,4 +1,4 @@
-"""What holds for every figure: small enough, named axes, both themes, something to see, a reading with numbers."""
+"""What holds for every figure: small enough, named axes, both themes, something to see, a caption with numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from kvlab.figures.base.template import same_lines
 
-Drawn = tuple[str, Any, str, Any]  # name, how to draw it in a theme, reading, frame
+Drawn = tuple[str, Any, str, Any]  # name, how to draw it in a theme, caption, frame
 MAX_BYTES = 2_000_000
 MAX_CELLS = 768
 
@@ -56,11 +56,11 @@ def test_light_and_dark_differ_in_colours_only(figures: list[Drawn]):
         assert without_colours(light) == without_colours(dark), name
 
 
-def test_every_reading_is_one_line_with_a_number(figures: list[Drawn]):
-    for name, _, reading, frame in figures:
-        assert re.search(r"\d", reading), name
-        assert "\n" not in reading, name
-        assert "nan" not in reading, (name, reading)
+def test_every_caption_is_one_line_with_a_number(figures: list[Drawn]):
+    for name, _, caption, frame in figures:
+        assert re.search(r"\d", caption), name
+        assert "\n" not in caption, name
+        assert "nan" not in caption, (name, caption)
         assert len(frame), name
 
 

@@ -16,9 +16,9 @@ from PIL import Image
 from kvlab.common.errors import UserError
 from kvlab.figures.base import export
 from kvlab.figures.base.animation import frames_of, with_slider
-from kvlab.figures.base.caption import caption, wrapped
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.template import finish, without_controls
+from kvlab.figures.base.text_panel import text_panel, wrapped
 from tests.dashboard_speed.server import chromium
 
 FRAME = pd.DataFrame({"step": [0, 1], "text": ["a,\n<b>", "ü"]})
@@ -87,11 +87,11 @@ def test_the_page_needs_nothing_else_and_shows_text_as_text(figure: go.Figure):
 
 def test_a_page_of_several_figures_holds_plotly_once(figure: go.Figure):
     one = export.page(figure, "It rose by 1.", "run 7")
-    sections = [export.Section(figure, f"Reading {place}.", f"run {place}", ("A claim.",)) for place in range(3)]
+    sections = [export.Section(figure, f"Caption {place}.", f"run {place}", ("A claim.",)) for place in range(3)]
     three = export.document("Three <figures>", "What they show.", sections)
     assert len(three) < len(one) + 100_000
     text = three.decode()
-    assert all(f"Reading {place}." in text and f"run {place}" in text for place in range(3))
+    assert all(f"Caption {place}." in text and f"run {place}" in text for place in range(3))
     assert "Three &lt;figures&gt;" in text
     assert text.count("A claim.") == 3
     assert 'src="http' not in text
@@ -106,7 +106,7 @@ def test_without_a_browser_images_say_what_to_install(figure: go.Figure, monkeyp
 @pytest.mark.e2e
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is missing")
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_images_carry_their_reading_and_origin_below_the_picture(
+def test_images_carry_their_caption_and_origin_below_the_picture(
     figure: go.Figure, writer: export.ImageWriter, page: Any, theme: Theme
 ):
     bare, whole = writer.image(figure, "svg", theme=theme), writer.image(figure, "svg", READING, ORIGIN, theme)
@@ -136,12 +136,12 @@ def test_images_without_words_are_the_picture_alone(figure: go.Figure, writer: e
 
 
 def test_a_caption_is_wrapped_and_as_high_as_its_lines():
-    short, long = caption("One line.", "run 7"), caption("Many words make lines. " * 40, "run 7")
+    short, long = text_panel("One line.", "run 7"), text_panel("Many words make lines. " * 40, "run 7")
     assert long.layout.height > short.layout.height
     lines = long.layout.annotations[0].text.split("<br>")
     assert " ".join(lines) == " ".join(("Many words make lines. " * 40).split())
     assert len(wrapped("注意" * 100, 13, 1000)) > len(wrapped("ab" * 100, 13, 1000))
-    assert caption("", "").layout.annotations == ()
+    assert text_panel("", "").layout.annotations == ()
 
 
 def _texts(svg: bytes, page: Any) -> tuple[float, float, list[tuple[str, dict[str, float]]]]:

@@ -44,10 +44,10 @@ def test_the_widest_ribbons_are_drawn_and_the_last_is_all_others(width: str, dep
 
 
 def test_the_words_are_of_all_tokens_of_the_slot():
-    told = lineage.read_merge_sankey(tree(211))
+    told = lineage.caption_merge_sankey(tree(211))
     assert told.startswith("211 tokens were merged into it") and "it represents 212" in told
     assert "Showing 60 of 211 tokens, the widest; the last ribbon is the rest." in told
-    assert "Showing" not in lineage.read_merge_sankey(tree(60))
+    assert "Showing" not in lineage.caption_merge_sankey(tree(60))
 
 
 def test_few_tokens_have_a_ribbon_each():
@@ -58,7 +58,7 @@ def test_few_tokens_have_a_ribbon_each():
 def test_lines_of_some_tokens_say_of_how_many():
     share = np.linspace(0.1, 0.001, 30)
     frame = pd.DataFrame({"token": range(30), "text": "a", "step": 0, "share": share})
-    figure, told = lineage.members_over_steps(frame, 0), lineage.read_members_over_steps(frame)
+    figure, told = lineage.members_over_steps(frame, 0), lineage.caption_members_over_steps(frame)
     assert len(figure.data) == 12
     assert "its 30 tokens make up 152 % of it" in told
     numbers = re.search(r"Showing (\d+) of (\d+) tokens, which make up ([\d.]+) % of it", told)
@@ -80,7 +80,7 @@ def test_a_wall_of_a_deep_model_speaks_of_all_heads_and_shows_the_one_in_focus(b
     for focus in (7, 17, 18):
         shown = similarity.layers_to_show(range(60), focus, *similarity.extreme_layers(frame))
         assert {focus, best[0], 28} <= set(shown) and len(shown) <= similarity.MOST_LAYERS + 3
-        told = similarity.read_similarity_wall(frame, shown)
+        told = similarity.caption_similarity_wall(frame, shown)
         assert "over 180 heads" in told and f"layer {best[0]} head {best[1]} (0.9); least: layer 28 head 0" in told
         assert f"Showing {3 * len(shown)} of 180 heads, those of layers {', '.join(map(str, shown))}." in told
 
@@ -88,8 +88,8 @@ def test_a_wall_of_a_deep_model_speaks_of_all_heads_and_shows_the_one_in_focus(b
 def test_a_wall_of_a_few_layers_is_whole():
     assert similarity.layers_to_show([3, 1, 0], 7) == [0, 1, 3]
     assert similarity.layers_to_show(range(30), 7) == [*range(30)]
-    assert "Showing" not in similarity.read_similarity_wall(heads_of(29, 1, (0, 0)), list(range(29)))
-    assert "over 10 heads of 40" in similarity.read_similarity_wall(heads_of(10, 1, (0, 0)), None, 40)
+    assert "Showing" not in similarity.caption_similarity_wall(heads_of(29, 1, (0, 0)), list(range(29)))
+    assert "over 10 heads of 40" in similarity.caption_similarity_wall(heads_of(10, 1, (0, 0)), None, 40)
 
 
 @pytest.mark.parametrize(("layers", "heads"), [(30, 3), (6, 4), (4, 8), (19, 32)])
@@ -118,33 +118,33 @@ def test_the_mosaic_speaks_of_all_tokens_and_not_of_what_most_of_a_block_are():
     """Where one token in five keeps its slot, none of the blocks does."""
     counts = pd.DataFrame({"step": [4], "unseen": 0, "own": 200, "pivot": 0, "absorbed": 0, "evicted": 800})
     blocks = pd.DataFrame(np.full((50, 1), State.EVICTED, np.uint8), columns=[4])
-    told = timeline.read_token_mosaic(blocks, counts)
+    told = timeline.caption_token_mosaic(blocks, counts)
     assert "20 % of the tokens have their own slot" in told and "80 % were evicted" in told
     assert "A cell is a block of about 20 tokens, in their most common state; sinks always show." in told
-    assert "block" not in timeline.read_token_mosaic(pd.concat([blocks] * 20), counts)
-    told = cache_contents.read_fates({"a": blocks}, {"a": counts})
+    assert "block" not in timeline.caption_token_mosaic(pd.concat([blocks] * 20), counts)
+    told = cache_contents.caption_fates({"a": blocks}, {"a": counts})
     assert "a dropped 80 % and merged 0 %" in told and "A cell is a block of about 20 tokens" in told
 
 
 def test_tokens_panels_and_slots_that_are_not_drawn_are_counted():
     frame = pd.DataFrame({"variance": 1.0, "window_variance": 0.5}, index=range(1600))
-    assert "Showing 1,500 of 1,600 tokens" in attention_rows.read_variance_by_token(frame, 0.5, 1.0)
-    assert "Showing 1,500 of 1,600 tokens" in probe.read_scatter_of_rows(0.5, 0.4, 1600)
+    assert "Showing 1,500 of 1,600 tokens" in attention_rows.caption_variance_by_token(frame, 0.5, 1.0)
+    assert "Showing 1,500 of 1,600 tokens" in probe.caption_scatter_of_rows(0.5, 0.4, 1600)
     means = pd.DataFrame(
         {"arm": ["a", "b"], "tasks": 11, "prompts": 9, "score": [1.0, 0.5], "score_low": 0.4, "score_high": 1.0,
          "difference": np.nan, "difference_low": np.nan, "difference_high": np.nan}
     )  # fmt: skip
-    assert "Showing 9 of 11 tasks, the first." in scores.read_score_against_budget(means)
+    assert "Showing 9 of 11 tasks, the first." in scores.caption_score_against_budget(means)
     slots = pd.DataFrame({"step": 1, "position": range(28), "region": "context", "votes": 1, "slots": 340})
-    assert "Showing 28 of 340 slots, those that move first." in cache_contents.read_cache_contents(slots)
+    assert "Showing 28 of 340 slots, those that move first." in cache_contents.caption_cache_contents(slots)
     tile = pd.DataFrame(np.zeros((2, 2)))
-    assert "Outlined: 2,000 of 2,400 merge sets" in similarity.read_similarity_map(tile, 2000, 2400)
-    assert "Outlined" not in similarity.read_similarity_map(tile, 12, 12)
+    assert "Outlined: 2,000 of 2,400 merge sets" in similarity.caption_similarity_map(tile, 2000, 2400)
+    assert "Outlined" not in similarity.caption_similarity_map(tile, 12, 12)
     layers = pd.DataFrame({"layer": [0], "distance": 1.0, "sink_mass": 0.1, "local_mass": 0.1})
-    assert "Sampled: 64 of 300 queries" in attention_rows.read_distance_by_layer(layers, 300, 64)
+    assert "Sampled: 64 of 300 queries" in attention_rows.caption_distance_by_layer(layers, 300, 64)
     assert pictures.estimate_gif(200).startswith("64 frames of 200 steps")
     beside = pd.DataFrame({"layer": [0, 1], "head": 0, "offset": 1, "similarity": [0.2, 0.8]})
-    assert "Of the heads drawn, 2 of 90, the adjacent key" in similarity_panels.read_neighbours_of_heads(beside, 90)
+    assert "Of the heads drawn, 2 of 90, the adjacent key" in similarity_panels.caption_neighbours_of_heads(beside, 90)
 
 
 def test_a_long_report_has_all_its_lines_on_slides():

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvlab.figures.prompt_spans import read_spans, span_map
+from kvlab.figures.prompt_spans import caption_spans, span_map
 from kvlab.figures.span_panels import spans_over_budgets
 
 
@@ -60,7 +60,7 @@ def test_lines_over_budgets_leave_out_the_full_cache_and_fill_right_answers() ->
 
 
 def test_the_sentence_names_what_is_lost_first() -> None:
-    reading = read_spans(frame_of(RUNS, HELD))
-    assert "part 1 (h2o at 20 %)" in reading and "part 0 (snapkv at 20 %)" in reading
-    assert "3 of 3 answers are right" in reading
-    assert "no compressed run" in read_spans(frame_of(RUNS[:1], HELD[:1]))
+    caption = caption_spans(frame_of(RUNS, HELD))
+    assert "part 1 (h2o at 20 %)" in caption and "part 0 (snapkv at 20 %)" in caption
+    assert "3 of 3 answers are right" in caption
+    assert "no compressed run" in caption_spans(frame_of(RUNS[:1], HELD[:1]))

@@ -60,20 +60,20 @@ def drawn(theme: str):
     rates = speed_tables.measured(benchmark(), "decode rate")
     parts, cost = speed_tables.split(benchmark()), speed_tables.recording(benchmark())
     table, size = ranks(), sizes()
-    yield "ranks", quality.rank_table(table, theme), quality.read_rank_table(table)
-    yield "bytes", quality.score_against_bytes(size, theme), quality.read_score_against_bytes(size)
-    reading = speeds.read_measured(rates, "tokens/s", True)
-    yield "rates", speeds.measured(rates, "tokens/s", PLACE, theme, "Rate"), reading
-    yield "split", speeds.step_split(parts, PLACE, theme), speeds.read_step_split(parts)
-    yield "recording", speeds.recording(cost, PLACE, theme), speeds.read_recording(cost)
+    yield "ranks", quality.rank_table(table, theme), quality.caption_rank_table(table)
+    yield "bytes", quality.score_against_bytes(size, theme), quality.caption_score_against_bytes(size)
+    caption = speeds.caption_measured(rates, "tokens/s", True)
+    yield "rates", speeds.measured(rates, "tokens/s", PLACE, theme, "Rate"), caption
+    yield "split", speeds.step_split(parts, PLACE, theme), speeds.caption_step_split(parts)
+    yield "recording", speeds.recording(cost, PLACE, theme), speeds.caption_recording(cost)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_every_figure_is_named_read_and_not_empty(theme: str):
-    for name, figure, reading in drawn(theme):
+    for name, figure, caption in drawn(theme):
         assert figure.layout.title.text and figure.layout.xaxis.title.text and figure.layout.yaxis.title.text, name
-        assert re.search(r"\d", reading) or name == "split", name
-        assert "nan" not in reading and "\n" not in reading, name
+        assert re.search(r"\d", caption) or name == "split", name
+        assert "nan" not in caption and "\n" not in caption, name
         assert any(trace.hoverinfo != "skip" for trace in figure.data), name
 
 
@@ -89,7 +89,7 @@ def test_shared_ranks_are_marked_and_level_ones_are_bold():
     assert words[("needle", "h2o")] == "2 · 0.2"
     assert words[("key value", "h2o")] == "<b>1= · 0.5</b>"
     assert list(figure.data[2].customdata[0]) == ["needle", "h2o"], "a click says task and method"
-    assert "needle: keepkv; key value: all 2" in quality.read_rank_table(ranks())
+    assert "needle: keepkv; key value: all 2" in quality.caption_rank_table(ranks())
 
 
 def test_of_many_tasks_a_cell_has_the_rank_alone():
@@ -110,9 +110,9 @@ def test_bounds_ratios_and_reasons_are_drawn():
     figure = speeds.measured(frame, "tokens/s", PLACE)
     assert list(figure.data[0].text) == ["1 x full", "2.2 x full", "oom: the model does not fit"]
     assert np.nanmax(figure.data[1].x) == 900
-    reading = speeds.read_measured(frame, "tokens/s", True)
-    assert "h2o 20 % has 220 tokens/s, 2.2 times the full cache's" in reading
-    assert "1 row could not be measured" in reading
+    caption = speeds.caption_measured(frame, "tokens/s", True)
+    assert "h2o 20 % has 220 tokens/s, 2.2 times the full cache's" in caption
+    assert "1 row could not be measured" in caption
 
 
 def test_a_figure_measured_again_is_the_newest():
@@ -142,8 +142,8 @@ def against(*full: tuple[str, float, bool], repeats: int = 5, spread: float = 0.
 def test_the_reference_of_a_ratio_is_named_and_that_of_comparisons_stands_beside_it():
     frame = against(("full: kvlab", 200.0, False), ("full: transformers sdpa", 250.0, True))
     assert list(speeds.measured(frame, "tokens/s", PLACE).data[0].text)[-1] == "0.88 x transformers sdpa, 1.1 x kvlab"
-    reading = speeds.read_measured(frame, "tokens/s", True)
-    assert "0.88 times the full cache's (transformers sdpa) and 1.1 times that of kvlab's" in reading
+    caption = speeds.caption_measured(frame, "tokens/s", True)
+    assert "0.88 times the full cache's (transformers sdpa) and 1.1 times that of kvlab's" in caption
     alone = against(("full: kvlab", 200.0, True))
     assert list(speeds.measured(alone, "tokens/s", PLACE).data[0].text)[-1] == "1.1 x kvlab"
 
@@ -154,6 +154,6 @@ def test_one_repeat_or_scattered_ones_have_a_hatched_bar_and_no_ratio(repeats: i
     bars = speeds.measured(frame, "tokens/s", PLACE).data[0]
     assert list(bars.text) == [f"– ({doubt})"] * 2
     assert list(bars.marker.pattern.shape) == ["/", "/"]
-    assert f"ratios are unreliable ({doubt})" in speeds.read_measured(frame, "tokens/s", True)
+    assert f"ratios are unreliable ({doubt})" in speeds.caption_measured(frame, "tokens/s", True)
     counted = speeds.measured(frame, "bytes", PLACE).data[0]
     assert "/" not in list(counted.marker.pattern.shape), "bytes are the same however often they are counted"

@@ -38,11 +38,11 @@ def means(frame: pd.DataFrame, *by: str) -> pd.DataFrame:
 
 
 def by_arm(frame: pd.DataFrame, panel: str = "task") -> str:
-    return scores.read_score_against_budget(means(shared_by_all_arms(frame), "arm"), panel)
+    return scores.caption_score_against_budget(means(shared_by_all_arms(frame), "arm"), panel)
 
 
 def by_row(frame: pd.DataFrame) -> str:
-    return scores.read_benchmark_table(means(frame, "arm", "method", "asked"))
+    return scores.caption_benchmark_table(means(frame, "arm", "method", "asked"))
 
 
 def test_each_methods_largest_budget_comes_first_and_tasks_are_words():
@@ -71,9 +71,9 @@ def test_a_composition_is_named_by_its_parts_and_coloured_as_what_settles():
 def test_an_arm_is_placed_where_all_arms_were_evaluated_and_ties_are_ties():
     frame = table(h2o=0.2, keepkv=0.4)
     elsewhere = frame[frame["arm"] == "h2o"].assign(task="needle", score=1.0)
-    reading = by_arm(pd.concat([frame, elsewhere]))
-    assert reading.startswith("keepkv scores 0.4 (0.3 to 0.5, n = 8) on average over 1 task")
-    assert reading.endswith("; h2o is last with 0.2 (0.1 to 0.3, n = 8).")
+    caption = by_arm(pd.concat([frame, elsewhere]))
+    assert caption.startswith("keepkv scores 0.4 (0.3 to 0.5, n = 8) on average over 1 task")
+    assert caption.endswith("; h2o is last with 0.2 (0.1 to 0.3, n = 8).")
     assert "All 2 score the same on average over 1 task: 0" in by_arm(table(h2o=0, keepkv=0))
     three = by_arm(table(h2o=0.0, keepkv=0.0, cam=0.5))
     assert three.endswith("h2o and keepkv are last with 0 (-0.1 to 0.1, n = 8).")
@@ -90,11 +90,11 @@ def test_without_a_task_that_all_were_given_each_arm_stands_for_itself():
 
 def test_the_best_value_of_an_option_is_none_where_all_are_alike():
     frame = table(a=0.0, b=0.0, c=0.0).query("method != 'full'").assign(beta=lambda rows: rows["arm"])
-    assert "0 (-0.1 to 0.1, n = 8) with every value alike at 10 %" in scores.read_score_by_option(
+    assert "0 (-0.1 to 0.1, n = 8) with every value alike at 10 %" in scores.caption_score_by_option(
         means(frame, "asked", "beta"), "beta"
     )
     frame.loc[frame["arm"].isin(["a", "b"]), "score"] = 0.5
-    assert "0.5 (0.4 to 0.6, n = 8) with a and b at 40 %" in scores.read_score_by_option(
+    assert "0.5 (0.4 to 0.6, n = 8) with a and b at 40 %" in scores.caption_score_by_option(
         means(frame, "asked", "beta"), "beta"
     )
 

@@ -14,9 +14,9 @@ from kvlab.analysis.comparison.trade_off import run_points
 from kvlab.figures.base.point_labels import POINT, overlap, place_labels
 from kvlab.figures.trade_off import (
     MOST_LABELS,
+    caption_quality_against_bytes,
+    caption_unequal_bytes,
     quality_against_bytes,
-    read_quality_against_bytes,
-    read_unequal_bytes,
 )
 
 METHODS = ("h2o", "snapkv", "zsmerge", "keepkv", "kvmerger", "gvote", "tova", "kvzip", "d2o", "less")
@@ -117,7 +117,7 @@ def test_one_prompt_is_said_in_the_title_and_no_dot_has_an_interval():
     figure = quality_against_bytes(points)
     assert figure.layout.title.text == "Quality against bytes: one prompt, one dot per run"
     assert all(trace.error_y.array is None for trace in figure.data)
-    assert read_quality_against_bytes(points).startswith("One prompt: each dot is one run, without an interval")
+    assert caption_quality_against_bytes(points).startswith("One prompt: each dot is one run, without an interval")
 
 
 def test_budgets_of_a_method_are_one_line_from_the_smallest_on():
@@ -138,10 +138,10 @@ def test_a_budget_fills_and_names_its_points_and_leaves_the_axes():
     for trace in dots(chosen).values():
         assert [symbol.endswith("-open") for symbol in trace.marker.symbol] == [True, False, True]
         assert trace.marker.size[1] > trace.marker.size[0] == trace.marker.size[2]
-    reading = read_quality_against_bytes(budgets("wrong"), "20 %")
-    assert "Best for their bytes at 20 %: keepkv (no other with as few bytes is closer to the full cache)." in reading
-    assert "✗ wrong" in reading
-    assert "✗" not in read_quality_against_bytes(runs([1], [1]))
+    caption = caption_quality_against_bytes(budgets("wrong"), "20 %")
+    assert "Best for their bytes at 20 %: keepkv (no other with as few bytes is closer to the full cache)." in caption
+    assert "✗ wrong" in caption
+    assert "✗" not in caption_quality_against_bytes(runs([1], [1]))
 
 
 def test_shares_of_right_answers_are_better_upwards_with_their_intervals():
@@ -156,18 +156,18 @@ def test_shares_of_right_answers_are_better_upwards_with_their_intervals():
     for trace in dots(figure).values():
         assert list(trace.error_y.array) == pytest.approx([0.2] * 3)
     assert any("91.7 % right" in note.text for note in figure.layout.annotations)
-    reading = read_quality_against_bytes(points)
-    assert "Best for their bytes: h2o 20 % and h2o 40 % (no other with as few bytes has more right answers)." in reading
+    caption = caption_quality_against_bytes(points)
+    assert "Best for their bytes: h2o 20 % and h2o 40 % (no other with as few bytes has more right answers)." in caption
     one = dots(quality_against_bytes(points, budget="20 %"))["h2o"]
     assert np.isnan(one.error_y.array[0]) and one.error_y.array[1] == pytest.approx(0.2), "bars of one budget only"
-    assert "No run has a right answer" in read_quality_against_bytes(points.assign(quality=0.0))
+    assert "No run has a right answer" in caption_quality_against_bytes(points.assign(quality=0.0))
 
 
 def test_who_holds_more_bytes_than_the_median_is_said():
     sizes = runs([2.0, 2.02, 2.04, 2.29, 2.33], [1.0] * 5)
-    said = read_unequal_bytes(sizes)
+    said = caption_unequal_bytes(sizes)
     assert said.startswith("Not at equal bytes.")
     assert "kvmerger 4 % by 14 % (2.33 MiB against 2.04 MiB)" in said and "keepkv 3 % by 12 %" in said
     assert "h2o" not in said
-    assert read_unequal_bytes(runs([2.0, 2.05, 2.1], [1.0] * 3)).startswith("Equal bytes: no method holds over 5 %")
-    assert read_unequal_bytes(runs([2.0], [1.0])) == "", "one method has nothing to compare with"
+    assert caption_unequal_bytes(runs([2.0, 2.05, 2.1], [1.0] * 3)).startswith("Equal bytes: no method holds over 5 %")
+    assert caption_unequal_bytes(runs([2.0], [1.0])) == "", "one method has nothing to compare with"

@@ -38,7 +38,7 @@ Drawn = tuple[str, Callable[[str], go.Figure], str, pd.DataFrame]
 
 
 def drawn_views(runs: list[Run]) -> Iterator[Drawn]:
-    """(name, how to draw it in a theme, its reading, its frame) of every figure; `runs` as in `conftest`."""
+    """(name, how to draw it in a theme, its caption, its frame) of every figure; `runs` as in `conftest`."""
     merging = runs[2]
     yield from _of_bound(merging)
     yield from _of_influence(merging)
@@ -54,19 +54,24 @@ def drawn_views(runs: list[Run]) -> Iterator[Drawn]:
     yield from _of_serving(runs[1:3])
     yield from _of_spans(runs)
     table = health.over_steps(runs)
-    yield "health", lambda theme: healths.growth_over_steps(table, theme), healths.read_growth_over_steps(table), table
+    yield (
+        "health",
+        lambda theme: healths.growth_over_steps(table, theme),
+        healths.caption_growth_over_steps(table),
+        table,
+    )
 
 
 def _of_bound(run: Run) -> Iterator[Drawn]:
     table = bound.bound_by_head(run, [0, 1])
     one = table.query("layer == 0 and head == 1").reset_index(drop=True)
     for name, frame in (("bound head", one), ("bound medians", bound.over_heads(table))):
-        reading = bounds.read_sag_against_bound(frame, predicts=True)
-        yield name, lambda theme, frame=frame: bounds.sag_against_bound(frame, theme), reading, frame
+        caption = bounds.caption_sag_against_bound(frame, predicts=True)
+        yield name, lambda theme, frame=frame: bounds.sag_against_bound(frame, theme), caption, frame
     summary = bound.heads_summary(table)
     for measure in bounds.MEASURES:
-        reading = bounds.read_bound_by_head(summary, measure)
-        yield measure, lambda theme, m=measure: bounds.bound_by_head(summary, m, theme), reading, summary
+        caption = bounds.caption_bound_by_head(summary, measure)
+        yield measure, lambda theme, m=measure: bounds.bound_by_head(summary, m, theme), caption, summary
 
 
 def _of_influence(run: Run) -> Iterator[Drawn]:
@@ -76,72 +81,88 @@ def _of_influence(run: Run) -> Iterator[Drawn]:
     slot = next(iter(merged_slots(lineage, step)))
     tree = influence.weighted_tree(lineage_tree(lineage, events, texts, slot, step), events)
     draw = lambda theme: rivers.merge_sankey(tree, slot, texts[slot], theme, "flow")  # noqa: E731
-    yield "river", draw, rivers.read_merge_sankey(tree), tree
+    yield "river", draw, rivers.caption_merge_sankey(tree), tree
     shares, merges = influence.influence(lineage, events)
     decay = influence.decay_by_merges(shares, merges)
     half = influence.half_life(decay)
-    reading = rivers.read_influence_decay(decay, half)
-    yield "decay", lambda theme: rivers.influence_decay(decay, half, theme), reading, decay
+    caption = rivers.caption_influence_decay(decay, half)
+    yield "decay", lambda theme: rivers.influence_decay(decay, half, theme), caption, decay
     inside = influence.members_over_steps(lineage, shares, texts, slot, step)
-    reading = rivers.read_members_over_steps(inside)
-    yield "members", lambda theme: rivers.members_over_steps(inside, slot, theme), reading, inside
+    caption = rivers.caption_members_over_steps(inside)
+    yield "members", lambda theme: rivers.members_over_steps(inside, slot, theme), caption, inside
 
 
 def _of_regret(run: Run) -> Iterator[Drawn]:
     picture, table = regret.regret_map(run.steps), regret.regret_over_steps(run.steps, run.tokens)
-    yield "regret map", lambda theme: regrets.regret_map(picture, 9, theme), regrets.read_regret_map(picture), picture
-    yield "regret", lambda theme: regrets.regret_over_steps(table, theme), regrets.read_regret_over_steps(table), table
+    yield (
+        "regret map",
+        lambda theme: regrets.regret_map(picture, 9, theme),
+        regrets.caption_regret_map(picture),
+        picture,
+    )
+    yield (
+        "regret",
+        lambda theme: regrets.regret_over_steps(table, theme),
+        regrets.caption_regret_over_steps(table),
+        table,
+    )
     budgets = regret.budget_and_regret(run.steps)
-    reading = regrets.read_budget_against_regret(budgets, 0.3)
-    yield "scatter", lambda theme: regrets.budget_against_regret(budgets, theme), reading, budgets
+    caption = regrets.caption_budget_against_regret(budgets, 0.3)
+    yield "scatter", lambda theme: regrets.budget_against_regret(budgets, theme), caption, budgets
 
 
 def _of_difference(a: Run, b: Run) -> Iterator[Drawn]:
     kl = difference.kl_of_both(a, b)
-    yield "kl of both", lambda theme: differences.kl_of_both(kl, ("a", "b"), theme), differences.read_kl_of_both(kl), kl
+    yield (
+        "kl of both",
+        lambda theme: differences.kl_of_both(kl, ("a", "b"), theme),
+        differences.caption_kl_of_both(kl),
+        kl,
+    )
     first, second = (wall.wall_of(run) for run in (a, b))
     shares, apart = wall.shares_by_head(second, 20), wall.difference_by_head(first, second, 20)
-    for name, table, codes, reading, looks in (
-        ("cache wall", shares, second.fates(20), walls.read_wall, walls.fate_looks),
-        ("difference of walls", apart, wall.difference_codes(first.fates(20), second.fates(20)), walls.read_difference,
-         lambda theme: differences.wall_looks(("blue", "orange"), "a", "b", theme)),
-    ):  # fmt: skip
+    codes_apart = wall.difference_codes(first.fates(20), second.fates(20))
+    looks_apart = lambda theme: differences.wall_looks(("blue", "orange"), "a", "b", theme)  # noqa: E731
+    for name, table, codes, caption, looks in (
+        ("cache wall", shares, second.fates(20), walls.caption_wall, walls.fate_looks),
+        ("difference of walls", apart, codes_apart, walls.caption_difference, looks_apart),
+    ):
 
         def draw(theme: str, codes=codes, looks=looks) -> go.Figure:
             colours, names, _ = looks(theme)
             return walls.wall_picture(codes, list(first.layers), first.heads, colours, names, "The cache", theme)
 
-        yield name, draw, reading(table, looks("light")[1]), table
+        yield name, draw, caption(table, looks("light")[1]), table
     read = a.attention_row(0, 1, 4)
     masses = pd.DataFrame({"true": read[0], "slot": read[1]}).astype(np.float32).iloc[:40]
     masses = masses.assign(position=range(40), text=a.tokens["text"].iloc[:40])
-    reading = attentions.read_attention_along_text(masses)
-    yield "attention", lambda theme: attentions.attention_along_text(masses, theme), reading, masses
+    caption = attentions.caption_attention_along_text(masses)
+    yield "attention", lambda theme: attentions.attention_along_text(masses, theme), caption, masses
 
 
 def _of_needle(run: Run) -> Iterator[Drawn]:
     table = autopsy.autopsy(run, (40, 60))
     survived, over = autopsy.survival(table), autopsy.fates_over_steps(table, 60)
     for fate in autopsy.FATES:
-        reading = autopsies.read_survival_by_head(survived)
-        yield fate, lambda theme, f=fate: autopsies.survival_by_head(survived, f, theme), reading, survived
-    reading = autopsies.read_fates_over_steps(over)
-    yield "fates", lambda theme: autopsies.fates_over_steps(over, theme), reading, over
+        caption = autopsies.caption_survival_by_head(survived)
+        yield fate, lambda theme, f=fate: autopsies.survival_by_head(survived, f, theme), caption, survived
+    caption = autopsies.caption_fates_over_steps(over)
+    yield "fates", lambda theme: autopsies.fates_over_steps(over, theme), caption, over
     mass = autopsy.needle_mass(run, table, 0, 1)
-    yield "needle", lambda theme: autopsies.needle_mass(mass, theme), autopsies.read_needle_mass(mass), mass
+    yield "needle", lambda theme: autopsies.needle_mass(mass, theme), autopsies.caption_needle_mass(mass), mass
 
 
 def _of_board(runs: list[Run]) -> Iterator[Drawn]:
     answer = "".join(board.reference_texts(runs)[4:7]).strip()
     asked = board.check_answer(runs, board.ExpectedAnswer(answer, ((200, 260),), False))
     frame, readers = board.board(runs, asked, board.verdicts(runs, asked)), board.readers(runs, asked)
-    yield "board", lambda theme: boards.board(frame, theme), boards.read_board(frame), frame
+    yield "board", lambda theme: boards.board(frame, theme), boards.caption_board(frame), frame
     heads_of = facts.head_shares(facts.fact_fates(runs[2], asked.positions, asked.step))
     for at in (None, readers.iloc[0]):
         place = None if at is None else (int(at["layer"]), int(at["head"]))
         for fate in facts.FATES:
             draw = lambda theme, f=fate, p=place: boards.fact_by_head(heads_of, "some", f, p, theme)  # noqa: E731
-            yield f"fact {fate}", draw, boards.read_fact_by_head(heads_of, at), heads_of
+            yield f"fact {fate}", draw, boards.caption_fact_by_head(heads_of, at), heads_of
 
 
 def _of_spans(runs: list[Run]) -> Iterator[Drawn]:
@@ -150,7 +171,7 @@ def _of_spans(runs: list[Run]) -> Iterator[Drawn]:
     obeyed = frame["span"].map({"part 3": True, "part 4": False}).astype("boolean")
     frame = frame.assign(verdict=frame["run_id"].map({runs[2].record.run_id: "right"}).fillna(""), obeyed=obeyed)
     for name, figure in (("span map", spans_of_prompt.span_map), ("span lines", span_panels.spans_over_budgets)):
-        yield name, lambda theme, figure=figure: figure(frame, theme), spans_of_prompt.read_spans(frame), frame
+        yield name, lambda theme, figure=figure: figure(frame, theme), spans_of_prompt.caption_spans(frame), frame
 
 
 def _of_decision(run: Run) -> Iterator[Drawn]:
@@ -162,10 +183,10 @@ def _of_decision(run: Run) -> Iterator[Drawn]:
     lost = int(decision.nearly_kept(table, 1)["token"].iloc[0])
     for name, chosen in (("decision", ()), ("decision of a token", (lost,))):
         draw = lambda theme, chosen=chosen: decisions.scores_at_decision(table, chosen, theme)  # noqa: E731
-        yield name, draw, decisions.read_scores_at_decision(table, chosen), table
+        yield name, draw, decisions.caption_scores_at_decision(table, chosen), table
     heads_of = decision.budgets_by_head({(0, 0): table, (0, 1): table, (1, 0): table, (1, 1): table}, (lost,))
-    reading = decisions.read_budgets_for(heads_of)
-    yield "decision budgets", lambda theme: decisions.budgets_for(heads_of, theme), reading, heads_of
+    caption = decisions.caption_budgets_for(heads_of)
+    yield "decision budgets", lambda theme: decisions.budgets_for(heads_of, theme), caption, heads_of
 
 
 def _of_killed(run: Run) -> Iterator[Drawn]:
@@ -177,9 +198,9 @@ def _of_killed(run: Run) -> Iterator[Drawn]:
         attention_full=(0.5, 0.2), attention_before=(0.0, 0.3), found=(found,),
     )  # fmt: skip
     kl, looks = restore.kl_by_series(known, found), restore.attention_by_series(known, found, run)
-    yield "killed kl", lambda theme: killeds.kl_before_after(kl, theme), killeds.read_kl_before_after(kl), kl
-    reading = killeds.read_attention_before_after(looks)
-    yield "killed looks", lambda theme: killeds.attention_before_after(looks, (0, 1), theme), reading, looks
+    yield "killed kl", lambda theme: killeds.kl_before_after(kl, theme), killeds.caption_kl_before_after(kl), kl
+    caption = killeds.caption_attention_before_after(looks)
+    yield "killed looks", lambda theme: killeds.attention_before_after(looks, (0, 1), theme), caption, looks
 
 
 def _of_unread() -> Iterator[Drawn]:
@@ -189,7 +210,7 @@ def _of_unread() -> Iterator[Drawn]:
                          columns=["step", "first", "last", "held", "read", "true", "missed"])  # fmt: skip
     texts = [f"word {number}" for number in range(1512)]
     draw_map = lambda theme: unreads.reading_map(table, texts, theme, 5)  # noqa: E731
-    yield "reading map", draw_map, unreads.read_reading_map(table), table
+    yield "reading map", draw_map, unreads.caption_reading_map(table), table
 
 
 def _of_serving(runs: list[Run]) -> Iterator[Drawn]:
@@ -200,11 +221,11 @@ def _of_serving(runs: list[Run]) -> Iterator[Drawn]:
     shares = [1.0, 0.5, 0.2]
     users = pd.DataFrame({"budget": shares, "rate": [1.0, 1.5, 3.1], "together": [10.0, 20.0, 50.0]})
     users = users.assign(rate_ratio=users["rate"], together_ratio=users["together"] / 10)
-    yield "freed", lambda theme: servings.freed_by_run(freed, theme), servings.read_freed_by_run(freed), freed
-    reading = servings.read_pages_over_steps(over)
-    yield "pages over steps", lambda theme: servings.pages_over_steps(over, 16, theme), reading, over
-    yield "pages map", lambda theme: servings.pages_map(stays, 16, theme), servings.read_pages_map(stays), stays
-    yield "users", lambda theme: servings.users_by_budget(users, theme), servings.read_users_by_budget(users), users
+    yield "freed", lambda theme: servings.freed_by_run(freed, theme), servings.caption_freed_by_run(freed), freed
+    caption = servings.caption_pages_over_steps(over)
+    yield "pages over steps", lambda theme: servings.pages_over_steps(over, 16, theme), caption, over
+    yield "pages map", lambda theme: servings.pages_map(stays, 16, theme), servings.caption_pages_map(stays), stays
+    yield "users", lambda theme: servings.users_by_budget(users, theme), servings.caption_users_by_budget(users), users
 
 
 def _of_heads(run: Run) -> Iterator[Drawn]:
@@ -213,15 +234,15 @@ def _of_heads(run: Run) -> Iterator[Drawn]:
     groups = fingerprints.describe(table.drop(columns="group"), table["group"].to_numpy())
     places, directions, shares = fingerprints.plane(table)
     draw = lambda theme: heads.heads_plane(table, places, directions, shares, groups["name"].tolist(), theme)  # noqa: E731
-    yield "plane", draw, heads.read_heads_plane(table, groups), table
-    yield "groups", lambda theme: heads.groups_by_head(table, theme), heads.read_groups_by_head(table), table
+    yield "plane", draw, heads.caption_heads_plane(table, groups), table
+    yield "groups", lambda theme: heads.groups_by_head(table, theme), heads.caption_groups_by_head(table), table
 
 
 def _of_cost(run: Run) -> Iterator[Drawn]:
     stack = cost.memory_stack(run.memory, run.record)
-    yield "stack", lambda theme: costs.memory_stack(stack, theme), costs.read_memory_stack(stack), stack
+    yield "stack", lambda theme: costs.memory_stack(stack, theme), costs.caption_memory_stack(stack), stack
     layers = cost.layer_bytes(run.memory, run.record, 7)
-    yield "layers", lambda theme: costs.layer_bytes(layers, theme), costs.read_layer_bytes(layers), layers
+    yield "layers", lambda theme: costs.layer_bytes(layers, theme), costs.caption_layer_bytes(layers), layers
     timed = Run(run.path, run.record.model_copy(update={"recorded_tokens_per_second": 20.0}))
     table = cost.instrument_cost([timed, run])
-    yield "cost", lambda theme: costs.instrument_cost(table, theme), costs.read_instrument_cost(table), table
+    yield "cost", lambda theme: costs.instrument_cost(table, theme), costs.caption_instrument_cost(table), table

@@ -35,7 +35,7 @@ def outlined(page: AppTest) -> list[tuple[float, float]]:
     return found
 
 
-def readings(page: AppTest) -> list[str]:
+def captions(page: AppTest) -> list[str]:
     """The captions without the backslashes that escape them."""
     return [caption.value.replace("\\", "") for caption in page.caption]
 
@@ -55,12 +55,12 @@ def test_every_map_of_heads_outlines_the_head_in_view(
     page = open_page(name, run=deep_runs[2], layer="18", head="1", **query)
     assert not page.exception
     assert outlined(page) == maps * [(18, 1)]
-    assert sum("Outlined: layer 18, head 1, the head in view." in told for told in readings(page)) == maps
+    assert sum("Outlined: layer 18, head 1, the head in view." in told for told in captions(page)) == maps
 
 
 def test_a_map_of_one_colour_becomes_a_sentence(deep_runs: list[str], open_page: Open):
     page = open_page("regret", run=deep_runs[2], layer="18", head="1")
-    assert sum("All 40 cells have the same colour, so the map is not drawn." in told for told in readings(page)) == 2
+    assert sum("All 40 cells have the same colour, so the map is not drawn." in told for told in captions(page)) == 2
     page = open_page("regret", run=deep_runs[1], layer="18", head="1")
     assert outlined(page) == [(18, 1)], "the regret of a method that evicts"
 
@@ -71,6 +71,6 @@ def test_a_page_without_pickers_outlines_the_head_that_was_chosen_or_the_first_t
     for layer, head in (("99", "1"), ("3", "7"), ("x", "0")):
         page = open_page("heads", run=deep_runs[2], layer=layer, head=head)
         assert not page.exception
-        told = "".join(readings(page))
+        told = "".join(captions(page))
         assert "the head in view" in told
         assert f"Outlined: layer {layer}, head {head}" not in told

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvlab.report.caption import caption_of, provenance
+from kvlab.report.subject import provenance, subject_of
 from kvlab.results.provenance import of_comparison, of_run
 from kvlab.trace.reader import open_run
 from kvlab.trace.record import read_record, write_record
@@ -55,6 +55,6 @@ def test_a_model_with_a_name_needs_no_tooltip(runs_root: Path, open_page: Open):
 
 def test_exports_name_the_folder(run_of_a_folder: Path):
     run = open_run(run_of_a_folder)
-    told = (caption_of([run], {}), provenance([run]), str(of_run(run)), str(of_comparison([run])))
+    told = (subject_of([run], {}), provenance([run]), str(of_run(run)), str(of_comparison([run])))
     for words in told:
         assert "smollm2" in words and "/data" not in words

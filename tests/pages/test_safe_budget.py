@@ -131,4 +131,4 @@ def test_the_figure_shows_what_is_certified(theme: str) -> None:
     assert filled == {"h2o": [False, False, True], "snapkv": [False, True, True]}
     top = figure.layout.yaxis.range[1]
     assert top > 4 * 0.05 and top < 1, "the tolerance can be seen"
-    assert "Smallest safe budget: h2o 90 %, snapkv 50 %." in risk.read_risk_against_budget(safe.table, 0.05)
+    assert "Smallest safe budget: h2o 90 %, snapkv 50 %." in risk.caption_risk_against_budget(safe.table, 0.05)

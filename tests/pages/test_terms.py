@@ -24,7 +24,7 @@ def test_only_the_terms_that_a_text_uses_are_explained() -> None:
     assert both.startswith("**mass**: ") and "**log mass**: " in both
 
 
-def test_readings_have_their_terms_as_help(shared_runs: Path, open_page: Callable[..., AppTest]) -> None:
+def test_captions_have_their_terms_as_help(shared_runs: Path, open_page: Callable[..., AppTest]) -> None:
     page = open_page("sag", run=RUN)
     assert not page.exception
     assert any(TERMS["sag"] in (caption.help or "") for caption in page.caption)

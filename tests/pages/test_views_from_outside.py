@@ -48,13 +48,19 @@ def held(frame_error: list[Exception]):
     undo(STRANGER)
 
 
-def test_it_is_drawn_with_its_reading_and_names_its_run_and_its_origin(runs_root: Path) -> None:
+def test_it_is_drawn_with_its_caption_and_names_its_run_and_its_origin(runs_root: Path) -> None:
     write_synthetic_run(runs_root, method="unheard")
     page = AppTest.from_function(draw_held, default_timeout=60).run()
     assert not page.exception
     said = "\n".join(str(element.value) for element in [*page.title, *page.markdown, *page.caption])
     assert "Slots held" in said and plain("From the plug-in stranger.") in said and "2 layers" in said
     assert "unheard" in said, "the method of a run needs no registry"
+
+
+def test_a_view_may_pass_its_caption_by_its_former_name() -> None:
+    parts = vars(VIEWS["held"]) | {"reading": lambda table: f"{len(table)} rows."}
+    old = View(**{name: part for name, part in parts.items() if name != "caption"})
+    assert old.caption(pd.DataFrame({"x": [1, 2]})) == "2 rows."
 
 
 @pytest.mark.parametrize("error", [UserError("This run has no such table."), ZeroDivisionError("by nought\nadvice")])

@@ -34,7 +34,7 @@ MEASURED = """() => {  // size of letters, whether the height is enough, whether
 def story(count: int = 3) -> Story:
     figure = go.Figure(go.Scatter(y=np.sin(np.arange(200)), text=[WORDS] * 200)).update_layout(title=WORDS)
     slide = Slide(
-        title=f"keepkv 30 % {WORDS}", reading="It rises.", source="one prompt of 24 tokens", figure=figure.to_json()
+        title=f"keepkv 30 % {WORDS}", caption="It rises.", source="one prompt of 24 tokens", figure=figure.to_json()
     )
     views = [View(page="sag", query={"run": "x"}, slide=slide) for _ in range(count)]
     return Story(name="Talk", views=(*views, View(page="compare", caption="What we saw")))
@@ -58,6 +58,8 @@ def test_slides_are_kept_edited_and_come_back(tmp_path: Path):
     assert [view.title for view in made.views[:2]] == ["First", "First"] and len(made.views) == 5
     old = '{"name": "Old", "views": [{"page": "sag", "query": {}, "caption": "c"}]}'
     assert parse_story(old).views[0].slide is None, "a story from before slides opens"
+    before = made.model_dump_json().replace('"caption":"It rises."', '"reading":"It rises."')
+    assert before != made.model_dump_json() and parse_story(before) == made, "a caption was called a reading"
 
 
 def test_a_story_is_slides_of_its_figures():

@@ -18,9 +18,9 @@ from kvlab.cli import commands
 from kvlab.common.errors import UserError
 from kvlab.figures.base.export import ImageWriter
 from kvlab.figures.similarity import similarity_map
-from kvlab.report.caption import caption_of, provenance, slide_title
 from kvlab.report.draw import columns
 from kvlab.report.pictures import MOST_FRAMES, animation, frames_of, history_picture, laid_out, picture
+from kvlab.report.subject import provenance, slide_title, subject_of
 from kvlab.report.views import History, Text
 from kvlab.trace.reader import Run
 from tests.report.test_views import HOSTILE, SVG, needs_browser
@@ -102,13 +102,13 @@ def test_bad_words_for_a_gif_are_one_sentence(keepkv: Run, tmp_path: Path):
 
 def test_what_stands_under_a_picture(keepkv: Run):
     text = keepkv.tokens["text"].tolist()
-    of = caption_of([keepkv], {"layer": "3", "head": "1", "span": "2-3"})
+    of = subject_of([keepkv], {"layer": "3", "head": "1", "span": "2-3"})
     for part in (keepkv.record.label, keepkv.record.model.name, "layer 3, head 1", f"“{''.join(text[2:4]).strip()}”"):
         assert part in of
     assert keepkv.record.run_id not in of and keepkv.record.run_id in provenance([keepkv])
-    assert "head" not in caption_of([keepkv], {"layer": "3", "head": "1"}, ("layer", "head"))
-    assert "words “secret”" in caption_of([keepkv], {"words": " secret\n"})
-    assert caption_of([keepkv], {"span": "99999-4"}) and caption_of([], {}) == ""
+    assert "head" not in subject_of([keepkv], {"layer": "3", "head": "1"}, ("layer", "head"))
+    assert "words “secret”" in subject_of([keepkv], {"words": " secret\n"})
+    assert subject_of([keepkv], {"span": "99999-4"}) and subject_of([], {}) == ""
 
 
 def test_the_title_of_a_slide_stands_alone(keepkv: Run):

@@ -66,7 +66,7 @@ def test_it_says_what_the_runs_hold(told: Report, runs: list[Run]):
     assert told.table["mean KL"].tolist() == [number(value) for value in table["mean_kl"]]
     assert told.question.endswith(" ".join(runs[0].record.prompt.split())[-40:])
     assert any(re.match(r"\d of 2 compressed runs get it right", line) for line in told.lines)
-    assert len(told.figures) == 5 and all(section.reading and section.source for section in told.figures)
+    assert len(told.figures) == 5 and all(section.caption and section.source for section in told.figures)
     assert any("one prompt" in line for line in told.distrust)
     own = {label: "".join(part.text for part in parts if part.kind != "missing") for label, parts in told.texts}
     assert list(own.values()) == [run.record.free_text for run in runs]
@@ -109,7 +109,7 @@ def test_slides_hold_all_of_it_inside_their_edges(told: Report, runs: list[Run])
             assert shape.left >= 0 and shape.top >= 0
             assert shape.left + shape.width <= deck.slide_width and shape.top + shape.height <= deck.slide_height
     texts = " ".join(shape.text_frame.text for slide in deck.slides for shape in slide.shapes if shape.has_text_frame)
-    assert all(section.reading in texts for section in told.figures)
+    assert all(section.caption in texts for section in told.figures)
 
 
 @needs_browser
@@ -157,7 +157,7 @@ def test_on_paper_nothing_is_cut(root: Path, told: Report, in_figures: tuple[set
     told_of_it = subprocess.run(["pdfinfo", file], check=True, capture_output=True, text=True).stdout
     inches = float(re.search(r"Page size: +([\d.]+)", told_of_it)[1]) / 72  # type: ignore[index]
     assert 96 * inches > widest > 800, "a page has room for a figure"
-    assert all(section.reading.split(".")[0] in words for section in told.figures)
+    assert all(section.caption.split(".")[0] in words for section in told.figures)
     assert all(label in words for label in told.table["run"]) and "Caveats" in words
     subprocess.run(["pdftoppm", "-r", "30", "-gray", "-png", file, tmp_path / "page"], check=True)
     pages = [np.asarray(Image.open(one), float) for one in sorted(tmp_path.glob("page-*.png"))]

@@ -43,7 +43,7 @@ def view(title: str, shown: Shown | go.Figure, **more: Any) -> View:
     figure = isinstance(shown, go.Figure)
     drawn = shown.to_json() if isinstance(shown, go.Figure) else shown.model_dump_json()
     kind = "figure" if figure or not isinstance(shown, Shown) else kind_of(shown)
-    return View(page="x", slide=Slide(title=title, reading="It shows.", kind=kind, figure=drawn, **more))
+    return View(page="x", slide=Slide(title=title, caption="It shows.", kind=kind, figure=drawn, **more))
 
 
 @pytest.fixture(scope="module")

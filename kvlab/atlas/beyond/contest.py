@@ -13,10 +13,10 @@ from kvlab.atlas.scores import (
     AHEAD,
     Arm,
     Experiment,
+    caption_table,
     contest,
     gap_text,
     origin_of,
-    read_table,
     unable,
 )
 from kvlab.common.intervals import Interval
@@ -107,11 +107,11 @@ class Contest:
         claim = self.claim(rows, self.experiment.more_prompts(sources))
         named = table.assign(arm=[self._name(method, *pair) for method, *pair in zip(
             table["method"], table["options"], table["arm"], strict=True)])  # fmt: skip
-        reading = read_table(rows, table)
+        caption = caption_table(rows, table)
         for written, name in sorted(zip(table["arm"], named["arm"], strict=True), key=lambda one: -len(one[0])):
-            reading = reading.renamed(f"{written} ", f"{name} ")
+            caption = caption.renamed(f"{written} ", f"{name} ")
         figure = figures.benchmark_table(named, theme, self.title)
-        return (Drawn("scores", figure, named, reading, origin_of(rows), claim),)
+        return (Drawn("scores", figure, named, caption, origin_of(rows), claim),)
 
     def name_of(self, arm: Arm) -> str:
         """A short name that tells the two arms apart."""

@@ -17,8 +17,8 @@ from kvlab.atlas.measurements import comparison
 from kvlab.atlas.pyramid_pool.recordings import GROWS
 from kvlab.common.formatting import prompts
 from kvlab.common.intervals import Interval, pairs_interval
+from kvlab.figures.base.caption import FigureCaption
 from kvlab.figures.base.palette import SEQUENTIAL, Theme
-from kvlab.figures.base.reading import FigureReading
 from kvlab.figures.base.template import finish
 from kvlab.figures.base.words import percent, two_digits
 from kvlab.results.provenance import of_run
@@ -89,15 +89,15 @@ def draw_shares(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
         f"Head {int(top['head'])} of layer {int(top['layer'])} has the most slots, {percent(top['share'])}; mean "
         f"over {prompts(rows['prompt'].nunique())}."
     )
-    reading = FigureReading(told, simple.shares_by_head(frame))
+    caption = FigureCaption(told, simple.shares_by_head(frame))
     where = of_run(run)
     by_layer = frame.groupby("layer", as_index=False)["share"].sum()
     bars = go.Figure(go.Bar(x=[f"layer {layer}" for layer in by_layer["layer"]], y=by_layer["share"]))
     second = finish(bars, title="Share of the slots by layer", x="layer", y="share", theme=theme, legend=False)
     layers = f"Shares of the layers: {', '.join(percent(share) for share in by_layer['share'])}."
     return (
-        Drawn("heads", figure, frame, reading, where, invariant(rows)),
-        Drawn("layers", second, by_layer, FigureReading(layers, simple.shares_by_layer(by_layer)), where, later(rows)),
+        Drawn("heads", figure, frame, caption, where, invariant(rows)),
+        Drawn("layers", second, by_layer, FigureCaption(layers, simple.shares_by_layer(by_layer)), where, later(rows)),
     )
 
 

@@ -7,10 +7,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.atlas.figures import simple
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.head_map import head_map
 from kvlab.figures.base.lines import Line, add_band, add_line, add_lines, add_points
 from kvlab.figures.base.palette import HUES, LOSS, SEQUENTIAL, SURFACES, Theme, mix, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import QUIET, colour_bar, finish, log_axis
 from kvlab.figures.base.words import number, percent, plural, shown_of, visible
 
@@ -39,7 +39,7 @@ def attention_map(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.attention_map)
-def read_attention_map(frame: pd.DataFrame) -> str:
+def caption_attention_map(frame: pd.DataFrame) -> str:
     """Concentration of the rows."""
     values = np.sort(frame.to_numpy(float), axis=1)[:, ::-1]
     values = values[values.sum(axis=1) > 0]
@@ -64,7 +64,7 @@ def distance_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.distance_by_layer)
-def read_distance_by_layer(frame: pd.DataFrame, queries: int, most: int) -> str:
+def caption_distance_by_layer(frame: pd.DataFrame, queries: int, most: int) -> str:
     """First and last layer; at most `most` of the recorded `queries` were sampled."""
     first, last = frame.iloc[0], frame.iloc[-1]
     return (
@@ -102,7 +102,7 @@ def cumulative_mass(frame: pd.DataFrame, layer: int, head: int, top: float, them
 
 
 @with_simple(simple.cumulative_mass)
-def read_cumulative_mass(frame: pd.DataFrame, layer: int, head: int, top: float) -> str:
+def caption_cumulative_mass(frame: pd.DataFrame, layer: int, head: int, top: float) -> str:
     """The chosen head and the extremes at the share kept."""
     at = frame[np.isclose(frame["share"], top)].set_index(["layer", "head"])["mass"]
     area = frame.groupby(["layer", "head"])[["share", "mass"]].apply(lambda t: np.trapezoid(t["mass"], t["share"]))
@@ -134,7 +134,7 @@ def returning_over_steps(frame: pd.DataFrame, top: float, theme: Theme = "light"
 
 
 @with_simple(simple.returning_over_steps)
-def read_returning_over_steps(frame: pd.DataFrame) -> str:
+def caption_returning_over_steps(frame: pd.DataFrame) -> str:
     """Mean and final shares of each ranking."""
     parts = []
     for kind, group in frame.groupby("kind", sort=False):
@@ -157,7 +157,7 @@ def returning_by_head(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.returning_by_head)
-def read_returning_by_head(frame: pd.DataFrame) -> str:
+def caption_returning_by_head(frame: pd.DataFrame) -> str:
     """The heads with the most and the fewest."""
     low, high = frame.loc[frame["ever"].idxmin()], frame.loc[frame["ever"].idxmax()]
     return (
@@ -186,7 +186,7 @@ def variance_by_token(frame: pd.DataFrame, texts: list[str], theme: Theme = "lig
 
 
 @with_simple(simple.variance_by_token)
-def read_variance_by_token(frame: pd.DataFrame, ratio: float, shuffled: float) -> str:
+def caption_variance_by_token(frame: pd.DataFrame, ratio: float, shuffled: float) -> str:
     """Variance ratio of windows, and that expected without locality."""
     smaller = float((frame["window_variance"] < frame["variance"]).mean())
     return (
@@ -211,7 +211,7 @@ def error_by_step(frame: pd.DataFrame, kind: str, theme: Theme = "light") -> go.
 
 
 @with_simple(simple.error_by_step)
-def read_error_by_step(frame: pd.DataFrame, kind: str) -> str:
+def caption_error_by_step(frame: pd.DataFrame, kind: str) -> str:
     """The predictors from best to worst."""
     medians = frame[frame["kind"] == kind].groupby("predictor", sort=False)["error"].median().sort_values()
     shown = ", ".join(f"{name} {number(error)}" for name, error in medians.items())

@@ -12,9 +12,9 @@ from kvlab.analysis.lineage.states import STATES
 from kvlab.atlas.analysis.regions import REGIONS
 from kvlab.atlas.figures import simple
 from kvlab.figures.base.animation import frames_of, with_slider
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.cells import cell_text
 from kvlab.figures.base.palette import HUES, STATE_COLOURS, STATE_NAMES, Theme, pick, state_scale, stepped_scale
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import CLEAR, finish
 from kvlab.figures.base.words import percent, plural, shown_of, token_label
 from kvlab.figures.timeline import block_note, state_legend
@@ -55,7 +55,7 @@ def cache_contents(frame: pd.DataFrame, texts: list[str], theme: Theme = "light"
 
 
 @with_simple(simple.cache_contents)
-def read_cache_contents(frame: pd.DataFrame) -> str:
+def caption_cache_contents(frame: pd.DataFrame) -> str:
     """Tokens in residual slots at the last step, and the number of slots shown."""
     last = frame[frame["step"] == frame["step"].max()]
     residual = last[last["region"] == "residual"]
@@ -88,7 +88,7 @@ def regions_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure
 
 
 @with_simple(simple.regions_over_steps)
-def read_regions_over_steps(frame: pd.DataFrame) -> str:
+def caption_regions_over_steps(frame: pd.DataFrame) -> str:
     """The split at the last step."""
     last = frame.iloc[-1]
     parts = ", ".join(f"{last[region]:,.0f} {region}" for region in REGIONS)
@@ -125,7 +125,7 @@ def fates(mosaics: Mapping[str, pd.DataFrame], theme: Theme = "light") -> go.Fig
 
 
 @with_simple(simple.fates)
-def read_fates(mosaics: Mapping[str, pd.DataFrame], counts: Mapping[str, pd.DataFrame]) -> str:
+def caption_fates(mosaics: Mapping[str, pd.DataFrame], counts: Mapping[str, pd.DataFrame]) -> str:
     """Tokens dropped and merged by each method at the last step, from the `state_counts` in `counts`."""
     parts = []
     for name, states in counts.items():

@@ -7,9 +7,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.atlas.figures import simple
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.lines import add_line, add_points
 from kvlab.figures.base.palette import DASHES, FALLBACK_MARKERS, HUES, STATE_COLOURS, Theme, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import finish
 from kvlab.figures.base.words import number, percent, plural, shown_of
 from kvlab.figures.scores import line_text
@@ -49,7 +49,7 @@ def kernel_in_sigmas(points: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.kernel_in_sigmas)
-def read_kernel_in_sigmas(points: pd.DataFrame) -> str:
+def caption_kernel_in_sigmas(points: pd.DataFrame) -> str:
     """Largest deviation from the kernel, and the share of pairs."""
     off = float((points["relative_weight"] - points["kernel"]).abs().max())
     pairs = float((points["others"] == 1).sum() / (1 / points["others"]).sum())
@@ -61,7 +61,7 @@ def read_kernel_in_sigmas(points: pd.DataFrame) -> str:
 
 
 @with_simple(simple.kernel_curves)
-def read_kernel_curves(points: pd.DataFrame) -> str:
+def caption_kernel_curves(points: pd.DataFrame) -> str:
     """Observed distances and sigmas."""
     low, high = points["distance"].quantile([0.1, 0.9])
     return (
@@ -119,7 +119,7 @@ def ratio_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.ratio_by_layer)
-def read_ratio_by_layer(means: pd.DataFrame) -> str:
+def caption_ratio_by_layer(means: pd.DataFrame) -> str:
     """The layers that shrink most and least; `means` has one row per layer, with intervals over the prompts."""
     least, most = means.loc[means["ratio"].idxmin()], means.loc[means["ratio"].idxmax()]
     low, high = (line_text(line, "ratio", percent) for line in (least, most))
@@ -156,7 +156,7 @@ def ratio_by_threshold(frame: pd.DataFrame, chosen: float, theme: Theme = "light
 
 
 @with_simple(simple.ratio_by_threshold)
-def read_ratio_by_threshold(frame: pd.DataFrame, chosen: float) -> str:
+def caption_ratio_by_threshold(frame: pd.DataFrame, chosen: float) -> str:
     """Ratios at the paper's threshold and at the extremes."""
     mean = frame.groupby("threshold")["ratio"].mean()
     return (

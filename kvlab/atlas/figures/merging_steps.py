@@ -8,8 +8,8 @@ from plotly.subplots import make_subplots
 
 from kvlab.atlas.analysis.merging_sets import Walkthrough, key_error, quantized, represented
 from kvlab.atlas.figures import simple
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.palette import DIVERGING, STATE_COLOURS, SURFACES, Theme, mix, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import GRID, INK, QUIET, colour_bar, finish
 from kvlab.figures.base.words import number, percent, token_labels
 
@@ -57,7 +57,7 @@ def evicted(walk: Walkthrough, kept: int = KEPT) -> np.ndarray:
 
 
 @with_simple(simple.three_ways)
-def read_three_ways(walk: Walkthrough) -> str:
+def caption_three_ways(walk: Walkthrough) -> str:
     """Kept slots and key error of each merging rule."""
     attention = walk.tokens["attention"]
     total = float(attention.sum())
@@ -92,7 +92,7 @@ def merging_pipeline(walk: Walkthrough, texts: list[str], theme: Theme = "light"
 
 
 @with_simple(simple.merging_pipeline)
-def read_merging_pipeline(walk: Walkthrough) -> str:
+def caption_merging_pipeline(walk: Walkthrough) -> str:
     """Number of sets and the pivots' shares."""
     sets = walk.tokens.groupby("set")
     larger = sets.filter(lambda group: len(group) > 1)

@@ -9,9 +9,9 @@ import plotly.graph_objects as go
 
 from kvlab.atlas.analysis.merge_effects import LEAST_MASS
 from kvlab.atlas.figures import simple
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.lines import Line, add_lines, add_points, hatch
 from kvlab.figures.base.palette import HUES, MASS_COLOURS, STATE_COLOURS, SURFACES, Theme, method_style, mix, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import QUIET, finish
 from kvlab.figures.base.words import lost, number, percent, plural, token_label, visible
 
@@ -57,7 +57,7 @@ def where_attention_goes(frame: pd.DataFrame, place: str, theme: Theme = "light"
 
 
 @with_simple(simple.where_attention_goes)
-def read_where_attention_goes(frame: pd.DataFrame) -> str:
+def caption_where_attention_goes(frame: pd.DataFrame) -> str:
     """The runs that lose least and most."""
     lost = frame.set_index("label")[["sag", "regret"]].sum(axis=1)
     full = frame[frame["method"] != "full"].set_index("label")
@@ -101,7 +101,7 @@ def slot_before_and_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Fig
 
 
 @with_simple(simple.slot_before_and_after)
-def read_slot_before_and_after(frame: pd.DataFrame, step: int) -> str:
+def caption_slot_before_and_after(frame: pd.DataFrame, step: int) -> str:
     """Attention that each run's slot lost or gained; `step` is the current step, other steps are mentioned."""
     changes = [
         f"{row.label} {lost(row.lost) if math.isfinite(row.lost) else 'not defined, as its parts have no attention'}"
@@ -142,7 +142,7 @@ def change_by_rule(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.change_by_rule)
-def read_change_by_rule(frame: pd.DataFrame) -> str:
+def caption_change_by_rule(frame: pd.DataFrame) -> str:
     """Total change of each run's merges."""
     shown = [
         f"{row.label} {lost(row.total)} ({percent(row.sagging)} of {plural(row.merges, 'merge')} sag)"
@@ -175,7 +175,7 @@ def candidate_similarity(
 
 
 @with_simple(simple.candidate_similarity)
-def read_candidate_similarity(frame: pd.DataFrame, source: int, threshold: float | None) -> str:
+def caption_candidate_similarity(frame: pd.DataFrame, source: int, threshold: float | None) -> str:
     """The chosen candidate, and how many reach the threshold."""
     chosen = frame[frame["chosen"]]
     own = f"slot {int(chosen['position'].iloc[0])} at {number(chosen['similarity'].iloc[0])}" if len(chosen) else "none"
@@ -209,7 +209,7 @@ def parts_of_merge(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.parts_of_merge)
-def read_parts_of_merge(frame: pd.DataFrame) -> str:
+def caption_parts_of_merge(frame: pd.DataFrame) -> str:
     """Sums before and the slot after."""
     before, after = frame[frame["role"] != "merged slot"], frame[frame["role"] == "merged slot"].iloc[0]
     return (
@@ -227,7 +227,7 @@ def influence_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figu
 
 
 @with_simple(simple.influence_over_steps)
-def read_influence_over_steps(frame: pd.DataFrame) -> str:
+def caption_influence_over_steps(frame: pd.DataFrame) -> str:
     """Means of both."""
     means = frame[["true_mass", "mass"]].mean()
     return (

@@ -10,9 +10,9 @@ from plotly.subplots import make_subplots
 from kvlab.analysis.similarity.float16 import block_edges
 from kvlab.atlas.analysis.probe import ALL
 from kvlab.atlas.figures import simple
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.lines import add_band, add_line, add_points
 from kvlab.figures.base.palette import HUES, SEQUENTIAL, SURFACES, Theme, mix, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import QUIET, colour_bar, finish
 from kvlab.figures.base.words import number, percent, plural, shown_of, token_label, token_text
 
@@ -28,7 +28,7 @@ def histograms(frame: pd.DataFrame, layer: int, theme: Theme = "light") -> go.Fi
 
 
 @with_simple(simple.histograms)
-def read_histograms(frame: pd.DataFrame, layer: int) -> str:
+def caption_histograms(frame: pd.DataFrame, layer: int) -> str:
     """Deviation of the pooled density from the normal distribution."""
     first = frame[frame["channel"] == ALL]
     step = first["deviation"].iloc[1] - first["deviation"].iloc[0]
@@ -51,7 +51,7 @@ def quantile_pairs(frame: pd.DataFrame, layer: int, theme: Theme = "light") -> g
 
 
 @with_simple(simple.quantile_pairs)
-def read_quantile_pairs(frame: pd.DataFrame, layer: int) -> str:
+def caption_quantile_pairs(frame: pd.DataFrame, layer: int) -> str:
     """The channels furthest from and closest to the diagonal."""
     off = (frame["quantile"] - frame["normal"]).abs().groupby(frame["channel"], sort=False).max()
     single = off.drop(ALL)
@@ -81,7 +81,7 @@ def moments_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.moments_by_layer)
-def read_moments_by_layer(frame: pd.DataFrame) -> str:
+def caption_moments_by_layer(frame: pd.DataFrame) -> str:
     """Share of nearly normal channels, and the layer with the fewest."""
     share = frame.groupby("layer")["close"].mean()
     worst = frame.loc[frame["kurtosis"].abs().idxmax()]
@@ -146,7 +146,7 @@ def overlap_and_usage(frame: pd.DataFrame, prefix: str = "", theme: Theme = "lig
 
 
 @with_simple(simple.overlap_and_usage)
-def read_overlap_and_usage(frame: pd.DataFrame, prefix: str = "") -> str:
+def caption_overlap_and_usage(frame: pd.DataFrame, prefix: str = "") -> str:
     """Means and extremes."""
     overlap, usage, true = (frame[f"{prefix}{name}"] for name in ("overlap", "usage", "true_usage"))
     low = frame.loc[overlap.idxmin()]
@@ -179,7 +179,7 @@ def growth_by_samples(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.growth_by_samples)
-def read_growth_by_samples(frame: pd.DataFrame) -> str:
+def caption_growth_by_samples(frame: pd.DataFrame) -> str:
     """First and last sample."""
     first, last = frame.iloc[min(1, len(frame) - 1)], frame.iloc[-1]
     return (
@@ -200,7 +200,7 @@ def coverage_ahead(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.coverage_ahead)
-def read_coverage_ahead(frame: pd.DataFrame) -> str:
+def caption_coverage_ahead(frame: pd.DataFrame) -> str:
     """First, mean and worst."""
     worst = frame.loc[frame["covered"].idxmin()]
     return (
@@ -228,7 +228,7 @@ def attention_strips(frame: pd.DataFrame, place: str, theme: Theme = "light") ->
 
 
 @with_simple(simple.attention_strips)
-def read_attention_strips(frame: pd.DataFrame, texts: list[str]) -> str:
+def caption_attention_strips(frame: pd.DataFrame, texts: list[str]) -> str:
     """The most attended token of each."""
     true, synthetic = (frame.loc[frame[name].idxmax()] for name in ("true", "synthetic"))
     places = [int(row["position"]) for row in (true, synthetic)]
@@ -259,7 +259,7 @@ def scatter_of_rows(frame: pd.DataFrame, texts: list[str], correlation: float, t
 
 
 @with_simple(simple.scatter_of_rows)
-def read_scatter_of_rows(correlation: float, inner: float, tokens: int) -> str:
+def caption_scatter_of_rows(correlation: float, inner: float, tokens: int) -> str:
     """Both correlations."""
     return (
         f"Pearson's r over {tokens:,} prompt tokens: {number(correlation)}, {number(inner)} without the sinks. "

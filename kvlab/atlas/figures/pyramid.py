@@ -11,9 +11,9 @@ from plotly.subplots import make_subplots
 
 from kvlab.atlas.figures import simple
 from kvlab.figures.base.animation import frames_of, with_slider
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.cells import cell_text
 from kvlab.figures.base.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import CLEAR, finish
 from kvlab.figures.base.words import number, percent, plural, shown_of
 
@@ -46,7 +46,7 @@ def budgets_by_layer(frame: pd.DataFrame, sinks: int, theme: Theme = "light") ->
 
 
 @with_simple(simple.budgets_by_layer)
-def read_budgets_by_layer(frame: pd.DataFrame) -> str:
+def caption_budgets_by_layer(frame: pd.DataFrame) -> str:
     """First and last layer, and budget utilisation."""
     first, last = frame.iloc[0], frame.iloc[-1]
     times = f", {number(first['asked'] / last['asked'])} to 1" if last["asked"] else ""
@@ -93,7 +93,7 @@ def three_axes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.three_axes)
-def read_three_axes(frame: pd.DataFrame) -> str:
+def caption_three_axes(frame: pd.DataFrame) -> str:
     """How much of each axis remains."""
     layers = frame.groupby("layer")["live_slots"].mean()
     low, high = int(frame["live_slots"].min()), int(frame["live_slots"].max())
@@ -126,7 +126,7 @@ def windows(spans: Mapping[int, pd.DataFrame], theme: Theme = "light") -> go.Fig
 
 
 @with_simple(simple.windows)
-def read_windows(spans: Mapping[int, pd.DataFrame], most: int, steps: int) -> str:
+def caption_windows(spans: Mapping[int, pd.DataFrame], most: int, steps: int) -> str:
     """The last step's slots; at most `most` of them and some of `steps` steps are drawn."""
     step, table = list(spans.items())[-1]
     pooled = table[table["tokens"] > 1]

@@ -8,9 +8,9 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from kvlab.atlas.figures import simple
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.lines import add_band, add_line
 from kvlab.figures.base.palette import DIVERGING, HUES, Theme, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import QUIET, colour_bar, finish, log_axis
 from kvlab.figures.base.words import number
 
@@ -64,7 +64,7 @@ def cosine_by_distance(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure
 
 
 @with_simple(simple.cosine_by_distance)
-def read_cosine_by_distance(frame: pd.DataFrame) -> str:
+def caption_cosine_by_distance(frame: pd.DataFrame) -> str:
     """Adjacent tokens against any two, by kind."""
     parts = []
     for kind, group in frame.groupby("kind", sort=False):
@@ -100,7 +100,7 @@ def neighbours_of_heads(frame: pd.DataFrame, theme: Theme = "light") -> go.Figur
 
 
 @with_simple(simple.neighbours_of_heads)
-def read_neighbours_of_heads(frame: pd.DataFrame, every: int) -> str:
+def caption_neighbours_of_heads(frame: pd.DataFrame, every: int) -> str:
     """How the drawn heads (of `every`) differ in the similarity of adjacent tokens."""
     beside = frame[frame["offset"].abs() == 1].groupby(["layer", "head"])["similarity"].mean()
     if beside.empty:

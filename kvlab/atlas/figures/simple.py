@@ -1,4 +1,4 @@
-"""The simple sentences of the atlas's figures, each with the name and the parameters of its reading (`with_simple`)."""
+"""The simple sentences of the atlas's figures, each with the name and the parameters of its caption (`with_simple`)."""
 
 from __future__ import annotations
 

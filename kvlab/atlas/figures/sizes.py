@@ -8,9 +8,9 @@ from plotly.subplots import make_subplots
 
 from kvlab.atlas.figures import simple
 from kvlab.common.formatting import mean_words
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.lines import hatch
 from kvlab.figures.base.palette import HUES, Theme, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import INK, finish
 from kvlab.figures.base.words import byte_size, percent, plural, spaced
 
@@ -35,7 +35,7 @@ def cache_share(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.cache_share)
-def read_cache_share(frame: pd.DataFrame) -> str:
+def caption_cache_share(frame: pd.DataFrame) -> str:
     """Measured and published ratios."""
     parts = [f"{row.row} {percent(row.ours)} (paper {percent(row.paper)})" for row in frame.itertuples()]
     return f"Bytes of the cache relative to the full one: {', '.join(parts)}."
@@ -68,7 +68,7 @@ def kv_sizes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.kv_sizes)
-def read_kv_sizes(frame: pd.DataFrame) -> str:
+def caption_kv_sizes(frame: pd.DataFrame) -> str:
     """The largest cache, and how many fit into 80 GB."""
     top = frame.loc[frame["bytes"].idxmax()]
     fit = int((frame["bytes"] <= GPU_BYTES).sum())
@@ -105,7 +105,7 @@ def task_lengths(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 @with_simple(simple.task_lengths)
-def read_task_lengths(frame: pd.DataFrame) -> str:
+def caption_task_lengths(frame: pd.DataFrame) -> str:
     """Numbers of tasks, prompts and tokens."""
     return (
         f"{plural(len(frame), 'task')} with {plural(frame['prompts'].sum(), 'prompt')} of "

@@ -10,9 +10,9 @@ from plotly.subplots import make_subplots
 
 from kvlab.atlas.figures import simple
 from kvlab.common.formatting import prompts
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.lines import interval_bars
 from kvlab.figures.base.palette import HUES, SURFACES, Theme, method_style, mix, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import finish
 from kvlab.figures.base.words import number, percent, plural, shown_of, spaced
 from kvlab.figures.scores import TASK_HUES, TASK_MARKERS, line_text, sample_note
@@ -46,7 +46,7 @@ def usage_by_task(frame: pd.DataFrame, means: pd.DataFrame, theme: Theme = "ligh
 
 
 @with_simple(simple.usage_by_task)
-def read_usage_by_task(means: pd.DataFrame) -> str:
+def caption_usage_by_task(means: pd.DataFrame) -> str:
     """Smallest and largest task mean."""
     low, high = means.loc[means["kept"].idxmin()], means.loc[means["kept"].idxmax()]
     least, most = (line_text(line, "kept", percent) for line in (low, high))
@@ -88,7 +88,7 @@ def option_sweep(frame: pd.DataFrame, option: str, theme: Theme = "light") -> go
 
 
 @with_simple(simple.option_sweep)
-def read_option_sweep(means: pd.DataFrame, option: str) -> str:
+def caption_option_sweep(means: pd.DataFrame, option: str) -> str:
     """First against last value; `means` over the tasks has one row per value, in order."""
     first, last = means.iloc[0], means.iloc[-1]
     shows: dict[str, Callable[[float], str]] = {"score": number, "kept": percent, "seconds": number}

@@ -11,8 +11,8 @@ import plotly.graph_objects as go
 
 from kvlab.atlas.figures import simple
 from kvlab.common.formatting import in_range, short
+from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.palette import HUES, SURFACES, Theme, pick
-from kvlab.figures.base.reading import with_simple
 from kvlab.figures.base.template import INK, QUIET, finish
 from kvlab.figures.base.words import number
 from kvlab.results.verdict import Claim
@@ -100,7 +100,7 @@ def verdict_card(frame: pd.DataFrame, theme: Theme, title: str) -> go.Figure:
 
 
 @with_simple(simple.card)
-def read_card(frame: pd.DataFrame) -> str:
+def caption_card(frame: pd.DataFrame) -> str:
     """Caption of the figure: what dots, bar, shade and squares are, and n."""
     (held,) = frame[frame["part"] == THRESHOLD].to_dict("records")
     dots, units = (int((frame["part"] == part).sum()) for part in (DOT, UNIT))

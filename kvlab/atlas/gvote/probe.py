@@ -124,11 +124,11 @@ def draw_gaussian(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     where = of_run(run)
     return (
         Drawn("histograms", figures.histograms(density, layer, theme), density,
-              figures.read_histograms(density, layer), where, gaussian(gather(sources, CHANNELS))),
+              figures.caption_histograms(density, layer), where, gaussian(gather(sources, CHANNELS))),
         Drawn("quantiles", figures.quantile_pairs(pairs, layer, theme), pairs,
-              figures.read_quantile_pairs(pairs, layer), where),
+              figures.caption_quantile_pairs(pairs, layer), where),
         Drawn("by layer", figures.moments_by_layer(moments, theme), moments,
-              figures.read_moments_by_layer(moments), where),
+              figures.caption_moments_by_layer(moments), where),
     )  # fmt: skip
 
 
@@ -142,13 +142,13 @@ def draw_overlap(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
     claim = overlap(gather(sources, QUERIES))
     return (
         Drawn("overlap and usage", figures.overlap_and_usage(heads, "", theme), heads,
-              figures.read_overlap_and_usage(heads), where, claim, paper_values()),
+              figures.caption_overlap_and_usage(heads), where, claim, paper_values()),
         Drawn("without sinks", figures.overlap_and_usage(heads, "inner_", theme), heads,
-              figures.read_overlap_and_usage(heads, "inner_"), where),
+              figures.caption_overlap_and_usage(heads, "inner_"), where),
         Drawn("union", figures.growth_by_samples(grown, theme), grown,
-              figures.read_growth_by_samples(grown), where),
+              figures.caption_growth_by_samples(grown), where),
         Drawn("later queries", figures.coverage_ahead(ahead, theme), ahead,
-              figures.read_coverage_ahead(ahead), where),
+              figures.caption_coverage_ahead(ahead), where),
     )  # fmt: skip
 
 
@@ -179,9 +179,9 @@ def draw_correlation(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dr
     correlations = float(own["correlation"]), float(own["inner_correlation"])
     return (
         Drawn("attention", figures.attention_strips(frame, place, theme), frame,
-              figures.read_attention_strips(frame, texts), where),
+              figures.caption_attention_strips(frame, texts), where),
         Drawn("scatter", figures.scatter_of_rows(frame, texts, correlations[0], theme), frame,
-              figures.read_scatter_of_rows(*correlations, len(frame)), where.at(place),
+              figures.caption_scatter_of_rows(*correlations, len(frame)), where.at(place),
               correlated(gather(sources, QUERIES))),
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ import pandas as pd
 from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs
 from kvlab.atlas.figures import usage
 from kvlab.atlas.gvote import budgets
-from kvlab.atlas.scores import ABLE, OWN_TASKS, Arm, Experiment, arms, contest, gap, gap_text, read_by_budget, unable
+from kvlab.atlas.scores import ABLE, OWN_TASKS, Arm, Experiment, arms, caption_by_budget, contest, gap, gap_text, unable
 from kvlab.common.model_title import model_title
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.evaluate.results.summary import with_measures
@@ -52,14 +52,16 @@ def against_usage(
         means = mean_rows(rows, table)
         shown = pd.concat([table, means], ignore_index=True) if mean else table
         figure = figures.score_against_budget(shown, theme, title)
-        where, reading = experiment.origin(sources), read_by_budget(rows, table, panel)
+        where, caption = experiment.origin(sources), caption_by_budget(rows, table, panel)
         used, own = usage_rows(rows), own_rows(table)
         saves, follows = judged(sources)
         if experiment is not BY_TASK:
             saves, follows = (replace(one, judged_at=JUDGED_AT) for one in (saves, follows))
         return (
-            Drawn("scores", figure, shown, reading, where, saves),
-            Drawn("usage", usage.usage_by_task(used, own, theme), used, usage.read_usage_by_task(own), where, follows),
+            Drawn("scores", figure, shown, caption, where, saves),
+            Drawn(
+                "usage", usage.usage_by_task(used, own, theme), used, usage.caption_usage_by_task(own), where, follows
+            ),
         )
 
     return draw
@@ -158,9 +160,9 @@ def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
         return BY_MODEL.needs(sources)
     table = pd.concat(parts, ignore_index=True)
     figure = figures.score_against_budget(table, theme, "Score by tokens kept, mean over tasks, by model")
-    reading = read_by_budget(pd.concat(asked, ignore_index=True), table, "model")
+    caption = caption_by_budget(pd.concat(asked, ignore_index=True), table, "model")
     claim = budgets.everywhere(claims, model_title(here))
-    return (Drawn("models", figure, table, reading, BY_MODEL.origin(sources).at(plural(len(parts), "model")), claim),)
+    return (Drawn("models", figure, table, caption, BY_MODEL.origin(sources).at(plural(len(parts), "model")), claim),)
 
 
 def _only(sources: Sources, model: str) -> Sources:
@@ -181,9 +183,9 @@ def over_option(experiment: Experiment, option: str, says: str) -> Draw:
         frame = option_column(table, option).sort_values(option, key=lambda values: values.astype(float), kind="stable")
         means = means_over_tasks(rows, frame, [option, "arm"])
         means = means.sort_values(option, key=lambda values: values.astype(float), kind="stable")
-        figure, reading = usage.option_sweep(frame, option, theme), usage.read_option_sweep(means, option)
+        figure, caption = usage.option_sweep(frame, option, theme), usage.caption_option_sweep(means, option)
         claim = rises_claim(rows, means, option, says, experiment.more_prompts(sources))
-        return (Drawn("sweep", figure, frame, reading, experiment.origin(sources), claim),)
+        return (Drawn("sweep", figure, frame, caption, experiment.origin(sources), claim),)
 
     return draw
 

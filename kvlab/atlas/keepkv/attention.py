@@ -212,9 +212,9 @@ def draw_concentration(sources: Sources, choice: Choice, theme: Theme) -> tuple[
     place = chosen_head(run, choice.layer, choice.head)
     frame = concentration_of_heads(run, list(dict.fromkeys([*heads_with_attention(run), place])))
     figure = figures.cumulative_mass(frame, *place, TOP, theme)
-    reading = figures.read_cumulative_mass(frame, *place, TOP)
+    caption = figures.caption_cumulative_mass(frame, *place, TOP)
     return (
-        Drawn("cumulative attention", figure, frame, reading, of_run(run), majority(gather(sources, CONCENTRATION))),
+        Drawn("cumulative attention", figure, frame, caption, of_run(run), majority(gather(sources, CONCENTRATION))),
     )
 
 
@@ -236,8 +236,8 @@ def draw_return(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     shown = WINDOW_MEAN if WINDOW_MEAN in kinds else kinds[0]
     last = frame[frame["kind"] == shown].sort_values("step").groupby(["layer", "head"]).last().reset_index()
     by_head = last[["layer", "head", "ever"]]
-    by_step = figures.returning_over_steps(frame, TOP, theme), figures.read_returning_over_steps(frame)
-    of_heads = figures.returning_by_head(by_head, theme), figures.read_returning_by_head(by_head)
+    by_step = figures.returning_over_steps(frame, TOP, theme), figures.caption_returning_over_steps(frame)
+    of_heads = figures.returning_by_head(by_head, theme), figures.caption_returning_by_head(by_head)
     where = of_run(run)
     if method and OWN in kinds:
         where = joined(where, Provenance(f"evictions of {method.record.label}"))
@@ -260,9 +260,9 @@ def draw_variance(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     texts = token_texts(run.tokens, run.record.prompt_tokens)
     ratio, shuffled = variance_ratios(frame)
     figure = figures.variance_by_token(frame, texts, theme)
-    reading = figures.read_variance_by_token(frame, ratio, shuffled)
+    caption = figures.caption_variance_by_token(frame, ratio, shuffled)
     where = of_run(run).at(f"layer {layer}, head {head}")
-    return (Drawn("variance by token", figure, frame, reading, where, locality(gather(sources, IN_TIME_ROWS))),)
+    return (Drawn("variance by token", figure, frame, caption, where, locality(gather(sources, IN_TIME_ROWS))),)
 
 
 def draw_prediction(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -279,7 +279,7 @@ def draw_prediction(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
             names[kind],
             figures.error_by_step(frame, kind, theme),
             errors,
-            figures.read_error_by_step(frame, kind),
+            figures.caption_error_by_step(frame, kind),
             of_run(run),
             predicts(gather(sources, PREDICTING), str(kind), names[kind]),
         )

@@ -171,8 +171,8 @@ def draw_rules(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, .
     table, rows = merge_effects.sag_of_runs(runs), gather(sources, SAG, runs)
     drawn = []
     if len(table):
-        figure, reading = figures.change_by_rule(table, theme), figures.read_change_by_rule(table)
-        drawn = [Drawn("all merges", figure, table, reading, of_run(runs[0]), sags(rows))]
+        figure, caption = figures.change_by_rule(table, theme), figures.caption_change_by_rule(table)
+        drawn = [Drawn("all merges", figure, table, caption, of_run(runs[0]), sags(rows))]
     return (
         *_shares(every, runs[0], choice, theme),
         *_slots(runs, exact(rows), choice, theme),
@@ -186,7 +186,7 @@ def _shares(every: Sequence[Run], first: Run, choice: Choice, theme: Theme) -> t
         return ()
     place = f"layer {choice.layer}, head {choice.head}, step {int(frame['step'].iloc[0])}"
     figure = figures.where_attention_goes(frame, place, theme)
-    return (Drawn("where attention goes", figure, frame, figures.read_where_attention_goes(frame), of_run(first)),)
+    return (Drawn("where attention goes", figure, frame, figures.caption_where_attention_goes(frame), of_run(first)),)
 
 
 def _slots(runs: list[Run], claim: Claim, choice: Choice, theme: Theme) -> tuple[Drawn, ...]:
@@ -200,8 +200,8 @@ def _slots(runs: list[Run], claim: Claim, choice: Choice, theme: Theme) -> tuple
         return ()
     frame = merge_effects.before_and_after(labelled)
     figure = figures.slot_before_and_after(frame, theme)
-    reading = figures.read_slot_before_and_after(frame, choice.step)
-    return (Drawn("one slot", figure, frame, reading, of_run(runs[0]), claim),)
+    caption = figures.caption_slot_before_and_after(frame, choice.step)
+    return (Drawn("one slot", figure, frame, caption, of_run(runs[0]), claim),)
 
 
 def draw_workflow(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -224,11 +224,11 @@ def draw_workflow(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     where = of_run(run).at(f"layer {merge.layer}, head {merge.head}, step {merge.step}")
     first = figures.candidate_similarity(near, merge.source, texts, threshold, theme)
     second, third = figures.parts_of_merge(parts, theme), figures.influence_over_steps(later, theme)
-    claim, reading = keeps(gather(sources, INFLUENCE, [run])), figures.read_influence_over_steps(later)
+    claim, caption = keeps(gather(sources, INFLUENCE, [run])), figures.caption_influence_over_steps(later)
     return (
-        Drawn("candidates", first, near, figures.read_candidate_similarity(near, merge.source, threshold), where),
-        Drawn("votes and scores", second, parts, figures.read_parts_of_merge(parts), where),
-        Drawn("influence", third, later, reading, where, claim),
+        Drawn("candidates", first, near, figures.caption_candidate_similarity(near, merge.source, threshold), where),
+        Drawn("votes and scores", second, parts, figures.caption_parts_of_merge(parts), where),
+        Drawn("influence", third, later, caption, where, claim),
     )
 
 

@@ -14,12 +14,12 @@ from kvlab.atlas.scores import (
     Arm,
     Experiment,
     arms,
+    caption_by_budget,
+    caption_by_option,
+    caption_table,
     contest,
     gap,
     gap_text,
-    read_by_budget,
-    read_by_option,
-    read_table,
     unable,
 )
 from kvlab.figures import scores as figures
@@ -105,8 +105,8 @@ def draw_ratios(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     says = "KeepKV outperforms every other method at every compression ratio."
     claim = better(says, RATIOS, sources, [(OURS, rival) for rival in RIVALS])
     figure = figures.score_against_budget(table, theme, "Score by tokens kept")
-    reading = read_by_budget(RATIOS.rows(sources), table)
-    return (Drawn("scores", figure, table, reading, RATIOS.origin(sources), claim),)
+    caption = caption_by_budget(RATIOS.rows(sources), table)
+    return (Drawn("scores", figure, table, caption, RATIOS.origin(sources), claim),)
 
 
 def draw_combined(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -120,8 +120,8 @@ def draw_combined(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
         says = f"{title} with KeepKV's merging scores above {title} alone at every ratio."
         claim = better(says, experiment, sources, [(merged, plain)])
         figure = figures.score_against_budget(table, theme, f"{title} with and without KeepKV's merging")
-        reading, where = read_by_budget(experiment.rows(sources), table), experiment.origin(sources)
-        drawn.append(Drawn(f"{name}: with {title}", figure, table, reading, where, claim))
+        caption, where = caption_by_budget(experiment.rows(sources), table), experiment.origin(sources)
+        drawn.append(Drawn(f"{name}: with {title}", figure, table, caption, where, claim))
     return tuple(drawn) or COMBINED.needs(sources)
 
 
@@ -134,7 +134,7 @@ def draw_benchmark(sources: Sources, choice: Choice, theme: Theme) -> tuple[Draw
     claim = better(says, BENCHMARK, sources, [(OURS, arm) for arm in BENCHMARK.arms if arm != OURS], "tab-2")
     figure = figures.benchmark_table(table, theme, "Scores at 20 % of the cache")
     grey, where = grey_table(paper_values("keepkv", "tab-2")), BENCHMARK.origin(sources)
-    return (Drawn("scores", figure, table, read_table(BENCHMARK.rows(sources), table), where, claim, grey),)
+    return (Drawn("scores", figure, table, caption_table(BENCHMARK.rows(sources), table), where, claim, grey),)
 
 
 def draw_option(slug: str, experiment: Experiment, option: str, says: str, best: int) -> Draw:
@@ -148,8 +148,8 @@ def draw_option(slug: str, experiment: Experiment, option: str, says: str, best:
         claim = better(says, experiment, sources, [(winner, arm) for arm in experiment.arms if arm != winner], slug)
         values, where = option_column(table, option), experiment.origin(sources)
         grey = grey_table(paper_values("keepkv", slug))
-        by_value = figures.score_by_option(values, option, theme), read_by_option(rows, values, option)
-        all_tasks = figures.benchmark_table(table, theme), read_table(rows, table)
+        by_value = figures.score_by_option(values, option, theme), caption_by_option(rows, values, option)
+        all_tasks = figures.benchmark_table(table, theme), caption_table(rows, table)
         return (
             Drawn("by option", by_value[0], values, by_value[1], where, claim, grey),
             Drawn("scores", all_tasks[0], table, all_tasks[1], where),

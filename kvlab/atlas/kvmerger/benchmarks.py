@@ -14,12 +14,12 @@ from kvlab.atlas.scores import (
     Arm,
     Experiment,
     arms,
+    caption_by_option,
+    caption_table,
     contest,
     gap,
     gap_text,
     origin_of,
-    read_by_option,
-    read_table,
     score_text,
     unable,
 )
@@ -74,15 +74,15 @@ class Table:
         table = score_table(rows)
         values = paper_values(PAPER, self.slug)
         claim = contested(self.says, rows, self.pairs, self.experiment.more_prompts(sources), values)
-        figure, reading = figures.benchmark_table(table, theme), read_table(rows, table)
+        figure, caption = figures.benchmark_table(table, theme), caption_table(rows, table)
         place, beside = origin_of(rows), grey_table(values) if len(values) else None
-        drawn = (Drawn("scores", figure, table, reading, place, claim, beside),)
+        drawn = (Drawn("scores", figure, table, caption, place, claim, beside),)
         if not self.option:
             return drawn
         by_value = option_column(table, self.option).replace({self.option: {"default": self.default}})
         figure = figures.score_by_option(by_value, self.option, theme)
-        reading = read_by_option(rows, by_value, self.option)
-        return (*drawn, Drawn("by option", figure, by_value, reading, place))
+        caption = caption_by_option(rows, by_value, self.option)
+        return (*drawn, Drawn("by option", figure, by_value, caption, place))
 
 
 def on_the_same_prompts(rows: pd.DataFrame) -> pd.DataFrame:

@@ -90,7 +90,7 @@ def draw_three_ways(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
     off = np.linalg.norm(represented(walk) - walk.keys, axis=1) / np.linalg.norm(walk.keys, axis=1)
     frame = _named(run, walk).assign(kept_by_eviction=kept, key_error_of_merging=off)
     claim = keeps_more(gather(sources, EVIDENCE))
-    return (Drawn("three ways", figure, frame, figures.read_three_ways(walk), of_run(run), claim),)
+    return (Drawn("three ways", figure, frame, figures.caption_three_ways(walk), of_run(run), claim),)
 
 
 def draw_pipeline(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -100,8 +100,8 @@ def draw_pipeline(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
         return found
     run, walk = found
     figure = figures.merging_pipeline(walk, _texts(run), theme)
-    reading = figures.read_merging_pipeline(walk).within(after=eviction_sentence(run))
-    return (Drawn("pipeline", figure, _named(run, walk), reading, of_run(run), pivot_leads(gather(sources, EVIDENCE))),)
+    caption = figures.caption_merging_pipeline(walk).within(after=eviction_sentence(run))
+    return (Drawn("pipeline", figure, _named(run, walk), caption, of_run(run), pivot_leads(gather(sources, EVIDENCE))),)
 
 
 def _window(sources: Sources, choice: Choice) -> tuple[Run, Walkthrough] | Needs:

@@ -27,8 +27,8 @@ from kvlab.atlas.figures import similarity_panels as panels
 from kvlab.atlas.figures import simple
 from kvlab.atlas.kvmerger.recordings import run_with_keys, sample_sentence
 from kvlab.figures import similarity as walls
+from kvlab.figures.base.caption import FigureCaption
 from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.reading import FigureReading
 from kvlab.figures.base.words import number, two_digits
 from kvlab.results.provenance import of_run
 from kvlab.results.sources import Sources
@@ -174,8 +174,8 @@ def _maps(run: Run, choice: Choice, claim: Claim, theme: Theme) -> Drawn:
     found = near_and_any(locality_of_heads(run, [(choice.layer, choice.head)]))
     parts = [f"{kind} {number(row.near, 2)} against {number(row.any_pair, 2)}" for kind, row in found.iterrows()]
     told = f"Mean cosine of tokens at most {NEAR} apart and of any two: {'; '.join(parts)}."
-    reading = FigureReading(told, simple.maps_side_by_side(found))
-    return Drawn("maps", figure, _long(tiles), reading, of_run(run), claim)
+    caption = FigureCaption(told, simple.maps_side_by_side(found))
+    return Drawn("maps", figure, _long(tiles), caption, of_run(run), claim)
 
 
 def _by_distance(run: Run, claim: Claim, theme: Theme) -> Drawn:
@@ -185,8 +185,8 @@ def _by_distance(run: Run, claim: Claim, theme: Theme) -> Drawn:
     frame = groups[["cosine", "any_pair"]].mean()
     frame = frame.assign(low=groups["cosine"].quantile(0.1), high=groups["cosine"].quantile(0.9)).reset_index()
     figure = panels.cosine_by_distance(frame, theme)
-    reading = panels.read_cosine_by_distance(frame).within(after=sample_sentence(run, heads, MOST_TOKENS))
-    return Drawn("by distance", figure, frame, reading, of_run(run), claim)
+    caption = panels.caption_cosine_by_distance(frame).within(after=sample_sentence(run, heads, MOST_TOKENS))
+    return Drawn("by distance", figure, frame, caption, of_run(run), claim)
 
 
 def wall_of(number_of_figure: str, model: str, tokens: int) -> Draw:
@@ -220,8 +220,8 @@ def _walls(run: Run, layer: int, paper: str, claim: Claim, theme: Theme) -> tupl
         frame = _wall_frame(near[near["kind"] == kind], small)
         layers = walls.layers_to_show(frame["layer"].unique().tolist(), layer, *walls.extreme_layers(frame))
         figure = walls.similarity_wall({place: one for place, one in small.items() if place[0] in layers}, theme, kind)
-        reading = walls.read_similarity_wall(frame, layers, every).within(before=paper)
-        drawn.append(Drawn(kind, figure, frame, reading, of_run(run), claim if kind == KEYS else None))
+        caption = walls.caption_similarity_wall(frame, layers, every).within(before=paper)
+        drawn.append(Drawn(kind, figure, frame, caption, of_run(run), claim if kind == KEYS else None))
     return tuple(drawn)
 
 
@@ -242,8 +242,8 @@ def draw_neighbours(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
     tokens = chosen_tokens(run.record.prompt_tokens, choice.token)
     frame = pd.concat([_profiles(run, place, tokens) for place in heads], ignore_index=True)
     figure = panels.neighbours_of_heads(frame, theme)
-    reading = panels.read_neighbours_of_heads(frame, heads_with_states(run))
-    return (Drawn("neighbours", figure, frame, reading, of_run(run), differs(gather(sources, EVIDENCE))),)
+    caption = panels.caption_neighbours_of_heads(frame, heads_with_states(run))
+    return (Drawn("neighbours", figure, frame, caption, of_run(run), differs(gather(sources, EVIDENCE))),)
 
 
 def chosen_tokens(length: int, token: int | None) -> list[int]:

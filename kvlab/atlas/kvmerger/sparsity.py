@@ -83,8 +83,8 @@ def draw_ratios(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     table = ratios(run, heads, THRESHOLDS)
     figure = figures.ratio_by_threshold(table, PAPER_THRESHOLD, theme)
     sampled = sample_sentence(run, heads, MOST_TOKENS)
-    reading = figures.read_ratio_by_threshold(table, PAPER_THRESHOLD).within(after=sampled)
-    return drawn, Drawn("by threshold", figure, table, reading, of_run(run))
+    caption = figures.caption_ratio_by_threshold(table, PAPER_THRESHOLD).within(after=sampled)
+    return drawn, Drawn("by threshold", figure, table, caption, of_run(run))
 
 
 def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -110,10 +110,10 @@ def _of_model(sources: Sources, runs: list[Run], theme: Theme) -> Drawn:
     means = over_prompts(by_layer)
     fewest = min(runs, key=lambda run: len(heads[prompt_name(run)]))
     sampled = sample_sentence(fewest, heads[prompt_name(fewest)], MOST_TOKENS)
-    reading = figures.read_ratio_by_layer(means).within(after=sampled)
+    caption = figures.caption_ratio_by_layer(means).within(after=sampled)
     more = f"and {plural(len(runs) - 1, 'more prompt')}" if len(runs) > 1 else ""
     where, claim = replace(of_run(runs[0]), note=more), same(gather(Sources(sources.root, None, runs), EVIDENCE))
-    return Drawn(model_title(model), figure, by_layer, reading, where, claim, model=model)
+    return Drawn(model_title(model), figure, by_layer, caption, where, claim, model=model)
 
 
 def over_prompts(by_layer: pd.DataFrame) -> pd.DataFrame:

@@ -69,9 +69,9 @@ def draw_kernel(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     if points.empty:
         return Needs("Nothing was merged in this run's prefill.", comparison(sources, METHODS, BUDGETS))
     curves = kernel_curves(points)
-    reading = figures.read_kernel_curves(points).within(after=f"{some} {eviction_sentence(run)}")
-    shown = figures.kernel_curves(points, curves, theme), reading
-    on_one = figures.kernel_in_sigmas(points, theme), figures.read_kernel_in_sigmas(points).within(after=some)
+    caption = figures.caption_kernel_curves(points).within(after=f"{some} {eviction_sentence(run)}")
+    shown = figures.kernel_curves(points, curves, theme), caption
+    on_one = figures.kernel_in_sigmas(points, theme), figures.caption_kernel_in_sigmas(points).within(after=some)
     return (
         Drawn("by distance", shown[0], points, shown[1], of_run(run)),
         Drawn("in sigmas", on_one[0], points, on_one[1], of_run(run), nearer(gather(sources, EVIDENCE, [run]))),

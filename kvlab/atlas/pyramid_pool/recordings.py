@@ -182,8 +182,8 @@ def draw_axes(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ..
         return Needs("No run recorded its slots by layer and head.", comparison(sources, PYRAMIDS[:1]))
     step = _step(run, choice)
     frame = budgets_by_layer(run.steps, step)
-    figure, reading = figures.three_axes(frame, theme), figures.read_three_axes(frame)
-    return (Drawn("axes", figure, frame, reading, of_run(run), _two_axes(sources, run, step)),)
+    figure, caption = figures.three_axes(frame, theme), figures.caption_three_axes(frame)
+    return (Drawn("axes", figure, frame, caption, of_run(run), _two_axes(sources, run, step)),)
 
 
 def _two_axes(sources: Sources, run: Run, step: int) -> Claim:
@@ -204,9 +204,9 @@ def draw_layers(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
         return run
     frame = pyramid.layer_budgets(run.steps, _step(run, choice))
     sinks = _option(run, "sinks", 0)
-    figure, reading = figures.budgets_by_layer(frame, sinks, theme), figures.read_budgets_by_layer(frame)
+    figure, caption = figures.budgets_by_layer(frame, sinks, theme), figures.caption_budgets_by_layer(frame)
     claim = falls(gather(sources, LINES, [run]))
-    return (Drawn("layers", figure, frame, reading, of_run(run), claim),)
+    return (Drawn("layers", figure, frame, caption, of_run(run), claim),)
 
 
 def _option(run: Run, name: str, default: int) -> int:
@@ -237,9 +237,9 @@ def draw_windows(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
     shown = {step: table.nlargest(pyramid.MOST_SLOTS, "tokens").sort_index() for step, table in tables.items()}
     frame = pd.concat([table.assign(step=step) for step, table in tables.items()], ignore_index=True)
     claim = older(gather(sources, WINDOWS, [run]))
-    reading = figures.read_windows(tables, pyramid.MOST_SLOTS, len(_every_step(head.lineage)))
+    caption = figures.caption_windows(tables, pyramid.MOST_SLOTS, len(_every_step(head.lineage)))
     figure = figures.windows(shown, theme)
-    return (Drawn("windows", figure, frame, reading, of_run(run), claim),)
+    return (Drawn("windows", figure, frame, caption, of_run(run), claim),)
 
 
 def _pooled(sources: Sources) -> Run | None:
@@ -269,10 +269,12 @@ def draw_attention(sources: Sources, choice: Choice, theme: Theme) -> tuple[Draw
     flat = rows.rename(columns=str).reset_index()
     where = replace(of_run(run), note="the full cache's attention, kept alongside")
     figure = attention_rows.distance_by_layer(layers, theme)
-    reading = attention_rows.read_distance_by_layer(layers, len(rows), pyramid.MOST_ROWS)
+    caption = attention_rows.caption_distance_by_layer(layers, len(rows), pyramid.MOST_ROWS)
     return (
-        Drawn("map", attention_rows.attention_map(rows, theme), flat, attention_rows.read_attention_map(rows), where),
-        Drawn("layers", figure, layers, reading, where, localises(gather(sources, DISTANCES))),
+        Drawn(
+            "map", attention_rows.attention_map(rows, theme), flat, attention_rows.caption_attention_map(rows), where
+        ),
+        Drawn("layers", figure, layers, caption, where, localises(gather(sources, DISTANCES))),
     )
 
 

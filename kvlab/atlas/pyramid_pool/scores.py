@@ -14,12 +14,12 @@ from kvlab.atlas.scores import (
     Arm,
     Experiment,
     arms,
+    caption_by_budget,
+    caption_by_option,
+    caption_table,
     contest,
     gap,
     gap_text,
-    read_by_budget,
-    read_by_option,
-    read_table,
 )
 from kvlab.common.intervals import Interval, mean_interval
 from kvlab.evaluate.scoring.metrics import higher_is_better
@@ -59,9 +59,9 @@ def draw_option(
         if table.empty:
             return experiment.needs(sources)
         frame, rows = option_column(shared_budgets(table), option), experiment.rows(sources)
-        figure, reading = figures.score_by_option(frame, option, theme, title), read_by_option(rows, frame, option)
+        figure, caption = figures.score_by_option(frame, option, theme, title), caption_by_option(rows, frame, option)
         claim = judge(rows, sorted(frame["budget"].unique()), experiment.more_prompts(sources))
-        return (Drawn(option, figure, frame, reading, experiment.origin(sources), claim),)
+        return (Drawn(option, figure, frame, caption, experiment.origin(sources), claim),)
 
     return draw
 
@@ -102,9 +102,9 @@ def draw_budgets(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
         return BUDGETS.needs(sources)
     figure = figures.score_against_budget(table, theme, "Score by initial budget")
     rows = BUDGETS.rows(sources)
-    reading = read_by_budget(rows, table)
+    caption = caption_by_budget(rows, table)
     claim = _more_is_better(rows, BUDGETS.more_prompts(sources))
-    return (Drawn("budget", figure, table, reading, BUDGETS.origin(sources), claim),)
+    return (Drawn("budget", figure, table, caption, BUDGETS.origin(sources), claim),)
 
 
 def _more_is_better(rows: pd.DataFrame, settle: Measurement | None) -> Claim:
@@ -133,8 +133,8 @@ def draw_tasks(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, .
         return Needs("No evaluation was found.", everything)
     frame = _with_intervals(evaluated_tasks(rows), rows)
     origin = Provenance(f"evaluation {', '.join(sorted(rows['name'].unique()))}")
-    figure, reading = task_figures.task_lengths(frame, theme), task_figures.read_task_lengths(frame)
-    return (Drawn("tasks", figure, frame, reading, origin, _like_the_papers(frame), _paper_tasks()),)
+    figure, caption = task_figures.task_lengths(frame, theme), task_figures.caption_task_lengths(frame)
+    return (Drawn("tasks", figure, frame, caption, origin, _like_the_papers(frame), _paper_tasks()),)
 
 
 def _with_intervals(frame: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
@@ -179,11 +179,11 @@ def draw_rivals(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     held = ", ".join(
         f"{line['arm']} {figures.line_text(line, 'slots', '{:.1f}'.format)}" for _, line in used.iterrows()
     )
-    reading = read_table(rows, table).within(after=f"Slots held at the end: {held}.")
+    caption = caption_table(rows, table).within(after=f"Slots held at the end: {held}.")
     grey = grey_table(paper_values(OURS, "tab-2"))
     claim, where = _competes(rows, RIVALS.more_prompts(sources)), RIVALS.origin(sources)
     further = RIVALS.on_paper_data(sources, PAPER_MODEL, *(f"longbench={name}.jsonl" for name in PAPER_TASKS))
-    return (Drawn("scores", figure, table, reading, where, claim, grey, further),)
+    return (Drawn("scores", figure, table, caption, where, claim, grey, further),)
 
 
 def _competes(rows: pd.DataFrame, settle: Measurement | None) -> Claim:

@@ -100,11 +100,11 @@ def draw_strategies(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
     counts = {name: state_counts(lineage) for name, lineage in lineages.items()}
     frame = pd.concat([table.assign(run=name).reset_index() for name, table in mosaics.items()], ignore_index=True)
     frame.columns = frame.columns.map(str)
-    reading = figures.read_fates(mosaics, counts).within(after=PANELS if len(runs) == 3 else WITHOUT_B)
+    caption = figures.caption_fates(mosaics, counts).within(after=PANELS if len(runs) == 3 else WITHOUT_B)
     where = joined(*map(of_run, runs))
     pair = [evicting, merging]
     claim = closer(gather(sources, DRIFT, pair), *(run.record.label for run in pair))
-    return (Drawn("strategies", figures.fates(mosaics, theme), frame, reading, where, claim),)
+    return (Drawn("strategies", figures.fates(mosaics, theme), frame, caption, where, claim),)
 
 
 def draw_contents(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -118,8 +118,8 @@ def draw_contents(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     first, second = figures.cache_contents(slots, head.texts, theme), figures.regions_over_steps(counts, theme)
     claim = bounded(gather(sources, FILLED, [run]))
     return (
-        Drawn("contents", first, slots, figures.read_cache_contents(slots), where, claim),
-        Drawn("regions", second, counts, figures.read_regions_over_steps(counts), where),
+        Drawn("contents", first, slots, figures.caption_cache_contents(slots), where, claim),
+        Drawn("regions", second, counts, figures.caption_regions_over_steps(counts), where),
     )
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 from kvlab.atlas import benchmarks
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.papers import grey_table, paper_gap, paper_values
-from kvlab.atlas.scores import OWN_TASKS, Arm, Experiment, contest, gap, gap_text, read_table
+from kvlab.atlas.scores import OWN_TASKS, Arm, Experiment, caption_table, contest, gap, gap_text
 from kvlab.figures import scores, speed
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import percent
@@ -27,10 +27,10 @@ def draw_lengths(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
     if rows.empty:
         return benchmarks.needs(sources, FIGURE_3)
     frame = _lengths(rows)
-    figure, reading = speed.over_length(frame, theme), speed.read_over_length(frame)
+    figure, caption = speed.over_length(frame, theme), speed.caption_over_length(frame)
     where, grey, shapes = benchmarks.bench_origin(rows), benchmarks.grey_numbers(FIGURE_3), benchmarks.shapes_of(rows)
     claim = benchmarks.of_repeats(benchmarks.steady(frame, *benchmarks.measured(sources, rows, FIGURE_3)), rows)
-    return (Drawn("lengths", figure, frame, reading, where, claim, grey, model=shapes),)
+    return (Drawn("lengths", figure, frame, caption, where, claim, grey, model=shapes),)
 
 
 def _lengths(rows: pd.DataFrame) -> pd.DataFrame:
@@ -68,7 +68,7 @@ def draw_summaries(sources: Sources, choice: Choice, theme: Theme) -> tuple[Draw
         return SUMMARIES.needs(sources)
     figure = scores.benchmark_table(table, theme, "H2O, LESS and ZSMerge at 20, 10 and 5 %")
     grey, claim = grey_table(paper_values("zsmerge", "tab-2")), _above(rows, SUMMARIES.more_prompts(sources))
-    return (Drawn("scores", figure, table, read_table(rows, table), SUMMARIES.origin(sources), claim, grey),)
+    return (Drawn("scores", figure, table, caption_table(rows, table), SUMMARIES.origin(sources), claim, grey),)
 
 
 def _above(rows: pd.DataFrame, settle: Measurement | None) -> Claim:

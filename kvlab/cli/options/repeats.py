@@ -67,7 +67,7 @@ def run_repeats(request: CompareRequest, out: Path, progress: Callable[[Progress
 def show_batch(out: Path, batch: str, as_json: bool) -> None:
     """Print a batch: right answers with intervals, rankings, and the full cache's results."""
     from kvlab.analysis.comparison.repeats import build_batch, ranked, repeat_table
-    from kvlab.figures.repeats import rank_line, read_references, read_significance
+    from kvlab.figures.repeats import caption_references, caption_significance, rank_line
 
     found = build_batch(
         [repeat_table([open_run(out / run.run_id) for run in entry.runs]) for entry in list_repeats(out, batch)]
@@ -78,9 +78,9 @@ def show_batch(out: Path, batch: str, as_json: bool) -> None:
     print_batch(found.cells)
     groups, left_out = ranked(found.cells)
     if found.is_asked:
-        typer.echo(read_references(found))
+        typer.echo(caption_references(found))
     for group in groups:
-        typer.echo(f"At {rank_line(group)}. {read_significance(found, group)}".rstrip())
+        typer.echo(f"At {rank_line(group)}. {caption_significance(found, group)}".rstrip())
     for label, reason in left_out:
         typer.echo(f"Not ranked: {label}, {reason}.")
     typer.echo(f"Open it: kvlab app --runs {out} --open {batch}")

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from kvlab.cli.options.tables import print_wide
-from kvlab.figures.serving import read_users_by_budget
+from kvlab.figures.serving import caption_users_by_budget
 from kvlab.requests.method_spec import split_list
 from kvlab.serving.capacity import SHARES, Limits, Users, by_budget, by_method
 from kvlab.serving.devices import assumptions, engine_of
@@ -68,7 +68,7 @@ def print_capacity(
         for row in in_place.to_dict("records"):
             table.add_row(row["method"], f"{100 * row['budget']:.0f} %", *_cells(row))
         print_wide(table)
-    typer.echo(read_users_by_budget(frame))
+    typer.echo(caption_users_by_budget(frame))
     typer.echo(assumptions(engine, device, served.model))
 
 

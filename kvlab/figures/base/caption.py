@@ -1,85 +1,64 @@
-"""Caption under an exported image: both sentences of the reading, and in small print the run and versions."""
+"""Caption of a figure, in two sentences: the exact one with this run's numbers, and a simple one for newcomers."""
 
 from __future__ import annotations
 
-import html
-import io
-import re
-import textwrap
-import unicodedata
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec
 
-import plotly.graph_objects as go
-from PIL import Image
-
-from kvlab.figures.base.palette import SURFACES, Theme
-from kvlab.figures.base.reading import simple_of
-from kvlab.figures.base.template import FONT, INK, QUIET
-
-EDGE, LEADING = 24, 1.45
-SIMPLE_SIZE, READING_SIZE, SOURCE_SIZE = 15, 13, 11
-# Mean character widths per font size, so that wrapping does not depend on the installed fonts.
-NARROW, WIDE = 0.6, 1.05
-SIZE_OF_SVG = re.compile(rb'<svg[^>]*?\swidth="([\d.]+)"[^>]*?\sheight="([\d.]+)"')
+P = ParamSpec("P")
 
 
-def caption(reading: str, source: str, theme: Theme = "light", width: int = 1100) -> go.Figure:
-    """A figure that holds only these texts, wrapped to `width` pixels."""
-    figure, down = go.Figure(), 6.0
-    texts = (
-        (simple_of(reading), SIMPLE_SIZE, INK[theme]), (reading, READING_SIZE, INK[theme]),
-        (source, SOURCE_SIZE, QUIET[theme]),
-    )  # fmt: skip
-    for text, size, ink in texts:
-        lines = wrapped(text, size, width - 2 * EDGE)
-        if not lines:
-            continue
-        figure.add_annotation(
-            text="<br>".join(_literal(line) for line in lines),
-            font={"size": size, "color": ink, "family": FONT},
-            align="left", showarrow=False, borderpad=0,
-            x=0, xref="paper", xanchor="left", xshift=EDGE,
-            y=1, yref="paper", yanchor="top", yshift=-down,
-        )  # fmt: skip
-        down += len(lines) * size * LEADING + 6
-    figure.update_xaxes(visible=False).update_yaxes(visible=False)
-    nothing = {"l": 0, "r": 0, "t": 0, "b": 0, "pad": 0}
-    ground = {"paper_bgcolor": SURFACES[theme], "plot_bgcolor": SURFACES[theme]}
-    return figure.update_layout(template="none", width=width, height=round(down) + 10, margin=nothing, **ground)
+class FigureCaption(str):
+    """The exact sentence, as a string, with the simple one as `simple`.
+
+    A plain string is a caption without a simple sentence, as plug-ins and older exports have.
+    """
+
+    simple: str
+
+    def __new__(cls, exact: str, simple: str = "") -> FigureCaption:
+        """Pair an exact sentence with a simple one."""
+        caption = super().__new__(cls, exact)
+        caption.simple = simple
+        return caption
+
+    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]
+        """What a copy, such as a cached one, is made of."""
+        return str(self), self.simple
+
+    def within(self, before: str = "", after: str = "") -> FigureCaption:
+        """The caption with more words around the exact sentence."""
+        return FigureCaption(" ".join(filter(None, (before.strip(), str(self), after.strip()))), self.simple)
+
+    def renamed(self, name: str, other: str) -> FigureCaption:
+        """The caption with another name for something, in both sentences."""
+        return FigureCaption(self.replace(name, other), self.simple.replace(name, other))
 
 
-def wrapped(text: str, size: float, width: float) -> list[str]:
-    """Wrap the text to `width` pixels at this font size; East Asian text gets fewer characters per line."""
-    square = any(unicodedata.east_asian_width(character) in "WF" for character in text)
-    return textwrap.wrap(" ".join(text.split()), max(1, int(width / (size * (WIDE if square else NARROW)))))
+def paired(caption: str) -> FigureCaption:
+    """The caption itself, or a plain string as one without a simple sentence."""
+    return FigureCaption(caption, simple_of(caption))
 
 
-def below_svg(picture: bytes, text: bytes) -> bytes:
-    """One SVG with `text` (SVG) under `picture` (SVG)."""
-    (width, height), (_, more) = svg_size(picture), svg_size(text)
-    size = f'width="{width:g}" height="{height + more:g}" viewBox="0 0 {width:g} {height + more:g}"'
-    opening = f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {size}>'
-    return opening.encode() + picture + f'<g transform="translate(0,{height:g})">'.encode() + text + b"</g></svg>"
+def simple_of(caption: str) -> str:
+    """The simple sentence of a caption; "" if it has none."""
+    return caption.simple if isinstance(caption, FigureCaption) else ""
 
 
-def below_png(picture: bytes, text: bytes) -> bytes:
-    """One PNG with `text` under `picture`, which are equally wide."""
-    parts = [Image.open(io.BytesIO(part)).convert("RGB") for part in (picture, text)]
-    whole = Image.new("RGB", (parts[0].width, sum(part.height for part in parts)))
-    whole.paste(parts[0], (0, 0))
-    whole.paste(parts[1], (0, parts[0].height))
-    file = io.BytesIO()
-    whole.save(file, "png", optimize=True)
-    return file.getvalue()
+def both_of(caption: str) -> str:
+    """Both sentences in one line, the simple one first."""
+    return f"{simple_of(caption)} {caption}".strip()
 
 
-def svg_size(picture: bytes) -> tuple[float, float]:
-    """Width and height in pixels."""
-    found = SIZE_OF_SVG.match(picture.lstrip())
-    if found is None:
-        raise ValueError("an SVG must begin with its width and height")
-    return float(found[1]), float(found[2])
+def with_simple(tell: Callable[P, str]) -> Callable[[Callable[P, str]], Callable[P, FigureCaption]]:
+    """Add to a function of exact sentences the function `tell` of simple ones, which takes the same arguments."""
 
+    def pair(caption: Callable[P, str]) -> Callable[P, FigureCaption]:
+        @wraps(caption)
+        def caption_both(*args: P.args, **kwargs: P.kwargs) -> FigureCaption:
+            return FigureCaption(caption(*args, **kwargs), tell(*args, **kwargs))
 
-def _literal(text: str) -> str:
-    """Escape text for plotly (tags and formulas)."""
-    return html.escape(text, quote=False).replace("$", "&#36;")
+        return caption_both
+
+    return pair

@@ -14,10 +14,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.common.errors import UserError
-from kvlab.figures.base.caption import below_png, below_svg, caption, svg_size
+from kvlab.figures.base.caption import simple_of
 from kvlab.figures.base.palette import SURFACES, Theme
-from kvlab.figures.base.reading import simple_of
 from kvlab.figures.base.template import FONT, INK, for_export, without_controls
+from kvlab.figures.base.text_panel import below_png, below_svg, svg_size, text_panel
 
 ImageFormat = Literal["png", "svg"]
 NO_BROWSER = (
@@ -43,28 +43,28 @@ class ImageWriter:
         self._started = False
 
     def image(
-        self, figure: go.Figure, kind: ImageFormat, reading: str = "", source: str = "", theme: Theme = "light"
+        self, figure: go.Figure, kind: ImageFormat, caption: str = "", source: str = "", theme: Theme = "light"
     ) -> bytes:
-        """The figure as PNG (at scale 2) or SVG on an opaque background, with its reading and source below.
+        """The figure as PNG (at scale 2) or SVG on an opaque background, with its caption and source below.
 
         Raises:
             UserError: there is no Chromium, or it does not respond.
         """
         if find_browser() is None:
             raise UserError(NO_BROWSER)
-        return self._answer(self._captioned, figure, kind, reading, source, theme)
+        return self._answer(self._captioned, figure, kind, caption, source, theme)
 
     def picture(
-        self, svg: bytes, kind: ImageFormat, reading: str = "", source: str = "", theme: Theme = "light", scale: int = 2
+        self, svg: bytes, kind: ImageFormat, caption: str = "", source: str = "", theme: Theme = "light", scale: int = 2
     ) -> bytes:
         """Convert an SVG to PNG (at `scale`) or SVG with the same caption; raises as `image` does."""
-        if kind == "svg" and not (reading or source):
+        if kind == "svg" and not (caption or source):
             return svg
         if find_browser() is None:
             raise UserError(NO_BROWSER)
         # The caption is rendered at scale 2, so only a picture without one may use another scale.
-        scale = 2 if reading or source else scale
-        return self._answer(self._pictured, svg, kind, reading, source, theme, scale)
+        scale = 2 if caption or source else scale
+        return self._answer(self._pictured, svg, kind, caption, source, theme, scale)
 
     def close(self) -> None:
         """Stop the browser."""
@@ -80,19 +80,19 @@ class ImageWriter:
         except TooSlow as error:
             raise UserError("Chromium did not render the figure within a minute: export HTML instead.") from error
 
-    def _pictured(self, svg: bytes, kind: ImageFormat, reading: str, source: str, theme: Theme, scale: int) -> bytes:
+    def _pictured(self, svg: bytes, kind: ImageFormat, caption: str, source: str, theme: Theme, scale: int) -> bytes:
         figure = figure_from_svg(svg)
         picture = svg if kind == "svg" else self._draw(figure, kind, scale)
-        if not (reading or source):
+        if not (caption or source):
             return picture
-        text = self._draw(caption(reading, source, theme, figure.layout.width), kind)
+        text = self._draw(text_panel(caption, source, theme, figure.layout.width), kind)
         return below_svg(picture, text) if kind == "svg" else below_png(picture, text)
 
-    def _captioned(self, figure: go.Figure, kind: ImageFormat, reading: str, source: str, theme: Theme) -> bytes:
+    def _captioned(self, figure: go.Figure, kind: ImageFormat, caption: str, source: str, theme: Theme) -> bytes:
         picture = self._draw(for_export(without_controls(figure), theme), kind)
-        if not (reading or source):
+        if not (caption or source):
             return picture
-        text = self._draw(caption(reading, source, theme), kind)
+        text = self._draw(text_panel(caption, source, theme), kind)
         return below_svg(picture, text) if kind == "svg" else below_png(picture, text)
 
     def _draw(self, figure: go.Figure, kind: ImageFormat, scale: int = 2) -> bytes:
@@ -126,17 +126,17 @@ def csv(frame: pd.DataFrame) -> bytes:
 
 @dataclass(frozen=True)
 class Section:
-    """A figure of an HTML document with its reading, source, and further lines of text."""
+    """A figure of an HTML document with its caption, source, and further lines of text."""
 
     figure: go.Figure
-    reading: str
+    caption: str
     source: str
     lines: tuple[str, ...] = ()
 
 
-def page(figure: go.Figure, reading: str, source: str, theme: Theme = "light") -> bytes:
-    """One self-contained HTML file: the figure, both sentences of its reading, and its source."""
-    return document(str(figure.layout.title.text or "kvlab"), "", [Section(figure, reading, source)], theme)
+def page(figure: go.Figure, caption: str, source: str, theme: Theme = "light") -> bytes:
+    """One self-contained HTML file: the figure, both sentences of its caption, and its source."""
+    return document(str(figure.layout.title.text or "kvlab"), "", [Section(figure, caption, source)], theme)
 
 
 def document(title: str, introduction: str, sections: Sequence[Section], theme: Theme = "light") -> bytes:
@@ -157,10 +157,10 @@ def _section(section: Section, theme: Theme, first: bool) -> str:
     )
     lines = "".join(f"<p>{html.escape(line)}</p>" for line in section.lines)
     source = f"<p><small>{html.escape(section.source)}</small></p>"
-    return f"<section>{chart}{reading_html(section.reading)}{lines}{source}</section>"
+    return f"<section>{chart}{caption_html(section.caption)}{lines}{source}</section>"
 
 
-def reading_html(reading: str) -> str:
-    """A reading as paragraphs: the simple sentence, if it has one, above the exact one in small print."""
-    exact, simple = html.escape(reading), html.escape(simple_of(reading))
+def caption_html(caption: str) -> str:
+    """A caption as paragraphs: the simple sentence, if it has one, above the exact one in small print."""
+    exact, simple = html.escape(caption), html.escape(simple_of(caption))
     return f"<p>{simple}</p><p><small>{exact}</small></p>" if simple else f"<p>{exact}</p>"

@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.figures.base.caption import paired
 from kvlab.figures.base.cells import cell_text
 from kvlab.figures.base.palette import SEQUENTIAL, SURFACES, Theme
-from kvlab.figures.base.reading import paired
 from kvlab.figures.base.template import INK, LABEL, colour_bar_below, finish, round_distance, same_cells
 
 Place = tuple[int, int]  # layer and KV head
@@ -84,12 +84,12 @@ def head_map(
     return outline(_square(figure, layers, heads, cell), table.index.tolist(), table.columns.tolist(), focus, theme)
 
 
-def read_focus(reading: str, figure: go.Figure, focus: Place | None) -> str:
-    """The reading of a map with the sentence on the outlined head; pages do not draw a map of one colour."""
+def caption_focus(caption: str, figure: go.Figure, focus: Place | None) -> str:
+    """The caption of a map with the sentence on the outlined head; pages do not draw a map of one colour."""
     if focus is None or same_cells(figure):
-        return reading
+        return caption
     outlined = f"Outlined: layer {focus[0]}, head {focus[1]}, the head in view."
-    return paired(reading).within(after=outlined)
+    return paired(caption).within(after=outlined)
 
 
 def _square(figure: go.Figure, layers: Sequence[str], heads: Sequence[str], cell: int) -> go.Figure:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -13,13 +13,18 @@ from kvlab.plugins.registry import Registry
 from kvlab.trace.reader import Run
 
 
+def _no_words(_: pd.DataFrame) -> str:
+    return ""
+
+
 @dataclass(frozen=True)
 class View:
     """A dashboard page about one run.
 
-    `frame` reads the run, `figure` draws the frame in a theme, `reading` describes it in one line. The page shows
-    `title` and `sentence`, the current run, the figure with its reading, and the frame as CSV. A UserError from `frame`
+    `frame` reads the run, `figure` draws the frame in a theme, `caption` describes it in one line. The page shows
+    `title` and `sentence`, the current run, the figure with its caption, and the frame as CSV. A UserError from `frame`
     is shown as is. `name` is part of the page's URL: lower-case letters, digits and underscores.
+    `reading` is the former name of `caption`, for plug-ins that pass it by name.
     """
 
     name: str
@@ -27,7 +32,13 @@ class View:
     sentence: str
     frame: Callable[[Run], pd.DataFrame]
     figure: Callable[[pd.DataFrame, Theme], go.Figure]
-    reading: Callable[[pd.DataFrame], str]
+    caption: Callable[[pd.DataFrame], str] = _no_words
+    reading: InitVar[Callable[[pd.DataFrame], str] | None] = None
+
+    def __post_init__(self, reading: Callable[[pd.DataFrame], str] | None) -> None:
+        """Take the former name of `caption`."""
+        if reading is not None:
+            object.__setattr__(self, "caption", reading)
 
 
 # The dashboard imports only plug-ins that register views, because others import torch and transformers.

@@ -1,4 +1,4 @@
-"""The two sentences of every reading: which figures have them, and what simple ones never say."""
+"""The two sentences of every caption: which figures have them, and what simple ones never say."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import kvlab.figures
 from kvlab.atlas.figures import simple as atlas
 from kvlab.figures import board as boards
 from kvlab.figures.base import export
-from kvlab.figures.base.reading import FigureReading, both_of, paired, simple_of
+from kvlab.figures.base.caption import FigureCaption, both_of, paired, simple_of
 from kvlab.figures.simple import amounts, attention, comparison, memory, merging, scores, vectors
 from tests.figures.generated_frames import CASES, NAMES, cases
 
@@ -28,10 +28,10 @@ MODULES = {
     "attention": attention, "merging": merging, "comparison": comparison, "memory": memory, "scores": scores,
     "vectors": vectors, "atlas": atlas,
 }  # fmt: skip
-# Sentences that join another reading, or stand below a table.
+# Sentences that join another caption, or stand below a table.
 REMARKS = {
-    "read_beyond_budget", "read_over_budget", "read_unequal_bytes", "read_hues", "read_references", "read_significance",
-    "read_ours_beside_theirs",
+    "caption_beyond_budget", "caption_over_budget", "caption_unequal_bytes", "caption_hues", "caption_references",
+    "caption_significance", "caption_ours_beside_theirs",
 }  # fmt: skip
 PRIVATE = re.compile(
     r"\b(sag|sags|regret|votes?|KL|nats?|pivots?|perturbation|ballots|logits?|epsilon|gamma|cosine|median|quartile|"
@@ -41,18 +41,18 @@ CONTRAST = re.compile(r"\b(largest|smallest|higher|lower|closest|furthest|better
 LONGEST = 190
 
 
-def readers() -> Iterator[tuple[str, Any]]:
-    """Every reading function of both packages of figures."""
+def captions() -> Iterator[tuple[str, Any]]:
+    """Every caption function of both packages of figures."""
     for package in (kvlab.figures, kvlab.atlas.figures):
         for module in iter_modules(package.__path__):
             here = import_module(f"{package.__name__}.{module.name}")
             for name, function in vars(here).items():
-                if name.startswith("read_") and inspect.unwrap(function).__module__ == here.__name__:
+                if name.startswith("caption_") and inspect.unwrap(function).__module__ == here.__name__:
                     yield name, function
 
 
 def test_every_figure_has_both_sentences():
-    found = list(readers())
+    found = list(captions())
     assert len(found) > 100
     alone = {name for name, function in found if not hasattr(function, "__wrapped__")}
     assert alone == REMARKS
@@ -124,22 +124,22 @@ def test_the_board_says_who_holds_the_fact_and_who_lost_it():
          "verdict": ["right", "right", "wrong", "wrong"], "kept": [0.6, 0.4, 0.0, 0.0],
          "dropped": [0.1, 0.3, 1.0, 1.0], "kl_answer": 1.0}
     )  # fmt: skip
-    reading = boards.read_board(frame)
-    assert reading.simple == (
+    caption = boards.caption_board(frame)
+    assert caption.simple == (
         "The answer is right in 1 of the 2 runs; of the text that the answer needs, the largest part is held by "
         "keepkv, nothing of it by h2o."
     )
-    assert reading.startswith("Of 2 runs: 1 right, 1 wrong.")
+    assert caption.startswith("Of 2 runs: 1 right, 1 wrong.")
 
 
-def test_a_reading_is_its_exact_sentence_and_keeps_the_simple_one():
-    reading = FigureReading("KL is 0.5 <nats>.", "It is close.")
-    assert reading == "KL is 0.5 <nats>." and both_of(reading) == "It is close. KL is 0.5 <nats>."
-    assert simple_of(pickle.loads(pickle.dumps(reading))) == "It is close."  # as the page's caches copy it
-    more = reading.within("Medians.", "Sampled.")
+def test_a_caption_is_its_exact_sentence_and_keeps_the_simple_one():
+    caption = FigureCaption("KL is 0.5 <nats>.", "It is close.")
+    assert caption == "KL is 0.5 <nats>." and both_of(caption) == "It is close. KL is 0.5 <nats>."
+    assert simple_of(pickle.loads(pickle.dumps(caption))) == "It is close."  # as the page's caches copy it
+    more = caption.within("Medians.", "Sampled.")
     assert (more, more.simple) == ("Medians. KL is 0.5 <nats>. Sampled.", "It is close.")
     assert (
-        reading.renamed("KL", "It").simple == "It is close." and simple_of("plain") == simple_of(paired("plain")) == ""
+        caption.renamed("KL", "It").simple == "It is close." and simple_of("plain") == simple_of(paired("plain")) == ""
     )
-    assert export.reading_html(reading) == "<p>It is close.</p><p><small>KL is 0.5 &lt;nats&gt;.</small></p>"
-    assert export.reading_html("<b>") == "<p>&lt;b&gt;</p>"
+    assert export.caption_html(caption) == "<p>It is close.</p><p><small>KL is 0.5 &lt;nats&gt;.</small></p>"
+    assert export.caption_html("<b>") == "<p>&lt;b&gt;</p>"

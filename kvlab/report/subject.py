@@ -1,4 +1,4 @@
-"""Captions of pictures, and their origin for speaker notes."""
+"""Subject of a picture: its methods, model, prompt and place as one line, and its origin for speaker notes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ ABOUT_HEADS = re.compile(r"\b(?:heads?|layers?)\b", re.IGNORECASE)
 SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
 
-def caption_of(runs: Sequence[Run], address: Mapping[str, str], without: Sequence[str] = ()) -> str:
-    """Caption: methods with budgets, model, prompt, layer, head and searched words, as in the URL parameters `address`.
+def subject_of(runs: Sequence[Run], address: Mapping[str, str], without: Sequence[str] = ()) -> str:
+    """Subject: methods with budgets, model, prompt, layer, head and searched words, as in the URL parameters `address`.
 
     `without` names parameters that a figure shows all of, such as `head` for a head map.
     """
@@ -62,7 +62,7 @@ def _named(runs: Sequence[Run]) -> list[str]:
 
 
 def place_of(runs: Sequence[Run], address: Mapping[str, str], without: Sequence[str] = ()) -> str:
-    """The prompt, layer, head and searched words of `caption_of`."""
+    """The prompt, layer, head and searched words of `subject_of`."""
     if not runs:
         return ""
     place = [f"{name} {address[name]}" for name in ("layer", "head") if address.get(name) and name not in without]
