@@ -113,7 +113,7 @@ class LayerSettings:
     prompt_ids: list[Tensor] = field(default_factory=list, repr=False)  # (B, q) per pass, if the method reads text
     second_pass_seconds: float = 0.0  # measured if `timed`
     shape: dict[str, Any] | None = None  # identifies the model: see `shape_of`
-    texts: int = 1  # texts of one prompt, each in a row; observers see the first
+    texts: int = 1  # texts that continue one prompt, each in a row; counts and sizes are those of one
     unattended: int | None = None  # the layer whose states were appended last, until its attention is computed
 
     def forget(self) -> None:

@@ -1,7 +1,8 @@
 """One pass over the prompt and one decode loop for several runs of a comparison.
 
 The rows of the batch are the full cache, which leads, each run's cache, which decodes the full cache's tokens and is
-recorded, and the run's own text from the first token on that differs: a second row of its cache, or of a copy of it.
+recorded, and the run's own text from the first token on that differs: a second row of that cache if only counts are
+recorded, otherwise a copy of it.
 """
 
 from __future__ import annotations

@@ -16,11 +16,12 @@ from kvlab.methods.scorers.attention.window import WindowAttention
 from kvlab.methods.scorers.key_value.key_only import UnusualKeys
 from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.models.load import LoadedModel, load_model
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice, RecordLevel
 from kvlab.trace import Run, open_run
 
 PROMPT = "The harbour lamp was lit at seven, and the old captain counted the boats as they came in. " * 2
 METHODS = ("h2o", "keepkv", "snapkv", "kvzip", "adakv")
+LEVELS: tuple[RecordLevel, ...] = ("light", "full")
 EXACT = ["step", "layer", "head", "kind", "source", "target"]
 
 
@@ -48,6 +49,18 @@ def test_every_run_is_what_it_is_alone(loaded: LoadedModel, tmp_path: Path) -> N
         for table in ("steps", "tokens"):
             pd.testing.assert_frame_equal(run.select(table), alone.select(table), rtol=1e-3, atol=1e-4)
         assert run.record.free_text == alone.record.free_text
+
+
+def test_counts_and_sizes_are_those_of_one_text(loaded: LoadedModel, tmp_path: Path) -> None:
+    """At level `light` a method's own text is a second row of its cache, at level `full` a copy."""
+    light, full = (opened(compare(request(*METHODS, level=level), tmp_path / level, loaded=loaded)) for level in LEVELS)
+    for method, run in light.items():
+        assert run.record.free_text == full[method].record.free_text
+        for table in ("steps", "memory"):
+            counted = run.select(table).dropna(axis=1, how="all")
+            pd.testing.assert_frame_equal(counted, full[method].select(table)[counted.columns], check_dtype=False)
+    texts = {run.record.free_text for run in light.values()}
+    assert len(texts) > 2, "some methods write texts of their own"
 
 
 def test_the_prompt_is_read_once_and_every_step_runs_once(loaded: LoadedModel, tmp_path: Path) -> None:

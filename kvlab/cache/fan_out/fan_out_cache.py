@@ -19,7 +19,6 @@ from kvlab.cache.cache_copy import copy_cache, copy_states, join_layers, select_
 from kvlab.cache.fan_out.fan_out_layer import Branch, FanOutHybridLayer, FanOutLayer, clock_of
 from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.cache.layers.hybrid_layer import HybridLayer
-from kvlab.cache.layers.recorded_row import can_hold_two_texts
 from kvlab.cache.settings import LayerSettings
 
 
@@ -117,10 +116,9 @@ class FanOutCache(Cache):
         return own
 
     def add_text(self, branch: Branch) -> bool:
-        """Let a second text continue the branch's only row in one more row of its own; False, and nothing happens, if
-        the branch's observer could not tell them apart."""
-        layers = branch.cache.compressed_layers()
-        if not can_hold_two_texts(layers):
+        """Let a second text continue the branch's only row in one more row of its cache, whose counts stay those of the
+        first row; False, and nothing happens, if its observer reads slots."""
+        if branch.cache.settings.observes_slots:
             return False
         self._repeat(branch, [0, 0])
         branch.cache.settings.texts = 2

@@ -18,7 +18,6 @@ from kvlab.cache.layers.blockwise import BlockwiseAttention
 from kvlab.cache.layers.decisions import decide
 from kvlab.cache.layers.layer_state import LayerState, UnboundedLayer
 from kvlab.cache.layers.reading import attend_read, note_bytes_read, note_everything_read, reading_of_step
-from kvlab.cache.layers.recorded_row import first_row, first_row_of_pass
 from kvlab.cache.layers.second_pass_queries import check_second_pass, note_second_pass
 from kvlab.cache.table.head_index import NewToken, Streams
 from kvlab.cache.table.slot_table import SlotTable
@@ -212,8 +211,6 @@ class CompressedLayer(LayerState, UnboundedLayer):
             return None
         tables = [table.with_scores() for table in self.tables] if reads_slots else visible
         slots, whole = join_passes(self.streams, seen, tables, query, reads_slots)
-        if reads_slots and self.settings.texts > 1:
-            slots, whole, output = first_row(slots), first_row_of_pass(whole), first_row(output)
         observer.attended(self.layer_idx, slots, whole, output)
         return whole
 

@@ -23,7 +23,6 @@ from kvlab.cache.layers.dispatch import (
     run_kernel,
 )
 from kvlab.cache.layers.layer_state import LayerState
-from kvlab.cache.layers.recorded_row import first_row_of_decision
 from kvlab.cache.settings import Counter, LayerSettings, PendingLayer
 from kvlab.cache.token_pruning import TokenPruning
 from kvlab.methods.core.plan import Plan
@@ -261,8 +260,6 @@ def _compress(
     ]
     if settings.observer is not None and reported is not None:
         joined = join_decisions(streams, reported, views, decisions, settings.observes_slots)
-        if settings.observes_slots and settings.texts > 1:
-            joined = first_row_of_decision(joined, reported)
         settings.observer.compressed(layer.layer_idx, joined.view, joined.plan, joined.before, joined.after)
     if moment.is_prompt and settings.token_pruning is not None and decisions[0] is not None:
         _prune_next_layer(settings.token_pruning, views[0].slots, decisions[0].plan)

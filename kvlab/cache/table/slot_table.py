@@ -54,6 +54,7 @@ class SlotTable:
         self._fills = False  # whether the next token fills the last free slot
         self._refill: Refill | None = None
         self._slots_bytes: int | None = None
+        self._leading: Slots | None = None  # views of the first slots, as last taken
 
     @property
     def capacity(self) -> int:
@@ -107,7 +108,11 @@ class SlotTable:
         return self.columns.with_log_mass(self._first(count))
 
     def _first(self, count: int) -> Slots:
-        return self.slots if count == self.capacity else self.slots.map(lambda tensor: tensor[:, :, :count])
+        if count == self.capacity:
+            return self.slots
+        if self._leading is None or self._leading.position.shape[2] != count:
+            self._leading = self.slots.map(lambda tensor: tensor[:, :, :count])
+        return self._leading
 
     def bias(self, visible: Slots) -> Tensor | None:
         """`Slots.bias` of the `visible` slots; None if it is 0."""
