@@ -124,6 +124,8 @@ def _needs(method: type[Method], pipeline: Pipeline) -> str:
         pipeline.score.every_step or type(pipeline.score) is LastQuery or pipeline.can.allocate.prompt_rows != last_row
     ):
         needs.append("newest query")
+    if score.residual_rule is not None:
+        needs.append("residual stream")
     if pipeline.score.needs_hidden_states:
         needs.append("hidden states")
     if pipeline.rehearsal is not None:

@@ -118,6 +118,9 @@ def _defer(layer: LayerState, seen: PassSeen, reported: PassSeen | None) -> None
     settings.pending = {} if settings.pending is None else settings.pending
     settings.pending[layer.rank] = PendingLayer(layer, layer.seen_again(seen), reported is not None)
     last = len(settings.pending) == settings.num_layers
+    if last:
+        for waiting in settings.pending.values():
+            waiting.layer.store_newest_scores()
     if last and pipeline.rehearsal is None and not settings.stays_pending:
         decide_pending(settings)
 
