@@ -16,11 +16,6 @@ from torch import Tensor
 from kvlab.common.errors import UserError
 from kvlab.methods.core.token_scores import ResidualRule, TokenScores
 
-MISSING = (
-    "This method needs the model's residual stream, which only the model that make_cache was given provides: pass the "
-    "text to that model, not to an earlier copy of it."
-)
-
 
 def depths_of(rule: ResidualRule, num_layers: int, last: int) -> tuple[int, ...]:
     """Numbers of decoder layers after which the stream is read, each below the next and at most `last`.

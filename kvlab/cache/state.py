@@ -18,7 +18,6 @@ from torch import Tensor
 
 from kvlab.cache.buckets.bucket import Bucket, Quota
 from kvlab.cache.cache import CompressedCache
-from kvlab.cache.residual_stream import ResidualStream
 from kvlab.cache.rotary import RotaryOfPasses
 from kvlab.cache.settings import LayerSettings
 from kvlab.cache.table.head_index import Streams

@@ -19,12 +19,11 @@ from kvlab.cache.layers.decisions import decide
 from kvlab.cache.layers.layer_state import LayerState, UnboundedLayer
 from kvlab.cache.layers.reading import attend_read, note_bytes_read, note_everything_read, reading_of_step
 from kvlab.cache.layers.second_pass_queries import check_second_pass, note_second_pass
-from kvlab.cache.residual_stream import MISSING, ResidualStream
+from kvlab.cache.layers.token_scores import follow_stream, store_token_scores, token_scores
 from kvlab.cache.table.head_index import NewToken, Streams
 from kvlab.cache.table.slot_table import SlotTable
 from kvlab.cache.token_pruning import Rows
 from kvlab.common.errors import UserError
-from kvlab.methods.core.token_scores import TokenScores
 from kvlab.methods.core.view import Slots
 
 
@@ -129,8 +128,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
                 "This method needs the model's hidden states, which only the model that make_cache was given provides: "
                 "pass the prompt to that model, not to an earlier copy of it."
             )
-        if self.settings.stream is not None and not self.settings.in_second_pass:
-            self._follow_stream(self.settings.stream, call, row_valid, completes_prompt or incomplete)
+        follow_stream(self, call, row_valid, completes_prompt or incomplete)
         common = call.scaling, call.softcap, call.module, call.hidden_states, self.rotary.now(), self.generator
         real: Sequence[Tensor | None] = [None] * len(self.tables)
         if row_valid is not None:
@@ -147,7 +145,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
             for bucket, one in zip(self.buckets, seen, strict=True):
                 work = bucket.reusable_work()
                 one.along = None if work is None else work.key_of_guess()
-        for part, scores in zip(seen, self._token_scores(self.cumulative_length - rows), strict=True):
+        for part, scores in zip(seen, token_scores(self, self.cumulative_length - rows), strict=True):
             part.token_scores = scores
         seen[0].results = None if seen[0].has_state else call.results
         self._keep_queries(seen, real)
@@ -170,8 +168,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
         elif incomplete:
             if self.settings.part_observer is not None:
                 self.settings.part_observer.attended_part(self.layer_idx, seen[0])
-            if seen[0].token_scores is not None:
-                self.buckets[0].table.store({"score": seen[0].token_scores.placed(visible[0])})
+            store_token_scores(self, self.cumulative_length - rows)
             self.buckets[0].table.store(self.settings.pipeline.accumulate(visible[0], seen[0]))
         else:
             decide(self, seen, visible, self._report(seen, visible, query, output), completes_prompt)
@@ -196,30 +193,6 @@ class CompressedLayer(LayerState, UnboundedLayer):
             return [None] * len(self.tables)
         parts = zip(self.tables, self.streams.by_head(sinks.expand(self.streams.batch, -1)), strict=True)
         return [part.unflatten(1, (table.slots.keys.shape[1], -1)) for table, part in parts]
-
-    def _follow_stream(
-        self, stream: ResidualStream, call: AttentionCall, row_valid: Tensor | None, in_prompt: bool
-    ) -> None:
-        """Take the residual stream that this layer's attention was called with."""
-        stream.follow(call.residuals, row_valid, self.tokens_seen, self.cumulative_length, in_prompt)
-        is_last = self.rank == self.settings.num_layers - 1
-        if is_last and call.module is not None and stream.scores_at(self.cumulative_length) is None:
-            raise UserError(MISSING)
-
-    def _token_scores(self, end: int) -> Sequence[TokenScores | None]:
-        """For each table, the scores of the tokens of the pass that ended at logical length `end`; None without."""
-        stream = self.settings.stream
-        known = None if stream is None else stream.scores_at(end)
-        if known is None:
-            return [None] * len(self.tables)
-        parts = zip(self.streams.by_row(known.score), self.streams.by_row(known.first), strict=True)
-        return [TokenScores(score, first, end) for score, first in parts]
-
-    def store_newest_scores(self) -> None:
-        """Store the scores of the newest pass's tokens, which are known once the model's last layer has been reached."""
-        for table, scores in zip(self.tables, self._token_scores(self.cumulative_length), strict=True):
-            if scores is not None:
-                table.store({"score": scores.placed(table.stored())})
 
     def _set_budget(self) -> None:
         """Compute the layer's budget from the length of the prompt."""

@@ -23,6 +23,7 @@ from kvlab.cache.layers.dispatch import (
     run_kernel,
 )
 from kvlab.cache.layers.layer_state import LayerState
+from kvlab.cache.layers.token_scores import store_token_scores
 from kvlab.cache.settings import Counter, LayerSettings, PendingLayer
 from kvlab.cache.token_pruning import TokenPruning
 from kvlab.methods.core.plan import Plan
@@ -120,7 +121,7 @@ def _defer(layer: LayerState, seen: PassSeen, reported: PassSeen | None) -> None
     last = len(settings.pending) == settings.num_layers
     if last:
         for waiting in settings.pending.values():
-            waiting.layer.store_newest_scores()
+            store_token_scores(waiting.layer, waiting.layer.cumulative_length)
     if last and pipeline.rehearsal is None and not settings.stays_pending:
         decide_pending(settings)
 
