@@ -130,7 +130,7 @@ class CompressedCache(Cache):
         super().reset()
         self.settings.forget()
 
-    def reorder_cache(self, beam_idx: Tensor) -> None:
+    def reorder_cache(self, beam_idx: Any) -> None:  # transformers annotates LongTensor
         """Permute rows, as in transformers."""
         super().reorder_cache(beam_idx)
         self._map_stream(lambda tensor: tensor[beam_idx.to(tensor.device)])

@@ -47,9 +47,11 @@ Not here, with the reason:
 | KVgrad (OpenReview cg1wTCJjjk) | needs a gradient through all layers; second passes run without gradients |
 | LU-KV (2602.08585) | its curves of what a score loses in later text; `--allocate profile` splits by KVzip's cuts |
 | MiniCache (2405.14366) | two layers would share directions; a table of slots, and its bytes, belong to one layer |
-| ThinKV (2510.01290) | types of thought by calibrated boundaries of attention sparsity, for all layers together; \
-no authors' code was found, and two rebuilds in EpiKV's repository differ (thirds of an entropy, minima of its \
-density). Bits by type need several stores in one table |
+| ThinKV (2510.01290) | no authors' code was found, and what was at hand of the paper (abstract, first page) gives no \
+formula: how sparse attention is measured (which queries, heads and layers), how its thresholds are calibrated, how \
+many tokens of a thought of each type stay when the next one begins, what k-means compares, how many bits each type \
+has. Two rebuilds in EpiKV's repository take an entropy of columns instead, rank by attention without k-means, and \
+differ from each other (thirds; minima of a density). Bits by type would also need several stores in one table |
 | RestoreKV (2608.01247) | a trained LoRA pass writes its restore tokens; there are no such weights for kvlab's models |
 | KVQuant (2401.18079) | its levels are calibrated per model; keys before rotation are in the store `low_rank` |
 

@@ -23,7 +23,7 @@ from tests.families import tiny_model
 
 TOKENS, STEPS, WINDOW, SINKS, RECENT = 20, 14, 5, 2, 3
 EARLY, LATE = 1, 2  # of the 3 layers of the tiny model: 11 and 22 of 32
-OPTIONS = {"window": WINDOW, "sinks": SINKS, "recent": RECENT}
+OPTIONS: dict[str, Any] = {"window": WINDOW, "sinks": SINKS, "recent": RECENT}
 LAB = prepare(tiny_model("llama", torch.float32))
 
 
