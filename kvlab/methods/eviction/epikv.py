@@ -20,6 +20,7 @@ class EpiKV(Method):
     Changes at a depth where they go with important tokens count for a token, and those at a later depth against it;
     both as z-scores among the newest tokens, so that neither grows with the text. No attention is read. Every layer
     decides by the scores of the tokens before its pass, the newest tokens are protected, so all layers choose alike.
+    Where prompt tokens compete, all layers hold the whole prompt until its last one has read it.
     """
 
     name: ClassVar[str] = "epikv"
