@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         register_reading,
     )
     from kvlab.methods.core.second_pass import Rehearsal
+    from kvlab.methods.core.token_scores import ResidualRule, TokenScores
     from kvlab.methods.core.view import Seen, Slots, View
     from kvlab.methods.scorers.attention.accumulated_attention import AccumulatedAttention
     from kvlab.methods.scorers.attention.ema import EmaScore
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from kvlab.methods.scorers.attention.pyramidinfer import RecentRows
     from kvlab.methods.scorers.attention.time_stamps import TimeStamps
     from kvlab.methods.scorers.attention.window import WindowAttention
+    from kvlab.methods.scorers.epiphany import Epiphany
     from kvlab.methods.scorers.key_value.draws import Draws
     from kvlab.methods.scorers.key_value.key_only import ShortKeys, UnusualKeys
     from kvlab.methods.scorers.key_value.lag import Lag
@@ -129,6 +131,7 @@ _HOME = {
         "kvlab.methods.core.published_settings": "Preset",
         "kvlab.methods.core.reading": "Chosen Estimate Held PartReading Reading ReadingCapabilities register_reading",
         "kvlab.methods.core.second_pass": "Rehearsal",
+        "kvlab.methods.core.token_scores": "ResidualRule TokenScores",
         "kvlab.methods.core.view": "Seen Slots View",
         # Scorers.
         "kvlab.methods.scorers.wrappers.wrapper": "PromptOnly SlotsAlone",
@@ -139,6 +142,7 @@ _HOME = {
         "kvlab.methods.scorers.attention.pyramidinfer": "RecentRows",
         "kvlab.methods.scorers.attention.time_stamps": "TimeStamps",
         "kvlab.methods.scorers.attention.window": "WindowAttention",
+        "kvlab.methods.scorers.epiphany": "Epiphany",
         "kvlab.methods.scorers.key_value.draws": "Draws",
         "kvlab.methods.scorers.key_value.key_only": "ShortKeys UnusualKeys",
         "kvlab.methods.scorers.key_value.lag": "Lag",

@@ -21,6 +21,7 @@ from kvlab.attention.tiles import Tiles
 from kvlab.common.errors import UserError
 from kvlab.methods.core.reading import Chosen, Held
 from kvlab.methods.core.rotary import Rotary
+from kvlab.methods.core.token_scores import TokenScores
 from kvlab.methods.core.view import Slots
 from kvlab.stores.quantized_states import PackedStates, States, mixed
 
@@ -53,6 +54,7 @@ class PassSeen:
     # (B, H, d): a key to compare with all others; its `products` cost little more next to a single query.
     along: Tensor | None = field(default=None, repr=False)
     products: Tensor | None = field(default=None, init=False, repr=False)  # (B, H, S): `along` times keys, scaled
+    token_scores: TokenScores | None = field(default=None, repr=False)  # of the pass before
     _last_logits: Tensor | None = field(default=None, repr=False)  # (B, H, G, 1, S), without log mass
     _last_mass: Tensor | None = field(default=None, repr=False)
     # what a single query read, if a reading chose; None: everything

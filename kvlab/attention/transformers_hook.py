@@ -18,7 +18,7 @@ from transformers.masking_utils import sdpa_mask
 from transformers.utils.import_utils import is_tracing
 
 from kvlab.attention.alibi import Alibi
-from kvlab.attention.layer_handoff import AttentionCall, take, take_hidden_states
+from kvlab.attention.layer_handoff import AttentionCall, take, take_hidden_states, take_residuals
 from kvlab.attention.slot_attention import NEVER, ROW_BLOCK, repeat_heads, slot_attention, softmax_beside
 from kvlab.common.errors import UserError
 
@@ -74,7 +74,8 @@ def kvlab_attention(
     if layer is not None:
         if isinstance(attention_mask, RowMask) or (attention_mask is not None and attention_mask.dim() == 4):
             raise UserError("Compressed slots do not support custom 4-D attention masks: pass a 2-D padding mask.")
-        call = AttentionCall(scaling, softcap, attention_mask, module, slopes, s_aux, take_hidden_states(module))
+        hidden, residuals = take_hidden_states(module), take_residuals(layer.layer_idx)
+        call = AttentionCall(scaling, softcap, attention_mask, module, slopes, s_aux, hidden, residuals=residuals)
         output = layer.attend(query, key, value, call)
     elif isinstance(attention_mask, RowMask):
         output = _masked(query, key, value, attention_mask.blocks(query.device), scaling, softcap, s_aux)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, DynamicSlidingWindowLayer, get_layer_types_and_kwargs
 
@@ -127,6 +129,31 @@ class CompressedCache(Cache):
         """Forget the text and its announced length."""
         super().reset()
         self.settings.forget()
+
+    def reorder_cache(self, beam_idx: Any) -> None:  # transformers annotates LongTensor
+        """Permute rows, as in transformers."""
+        super().reorder_cache(beam_idx)
+        self._map_stream(lambda tensor: tensor[beam_idx.to(tensor.device)])
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Select rows, as in transformers."""
+        super().batch_select_indices(indices)
+        self._map_stream(lambda tensor: tensor[indices.to(tensor.device)])
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat rows, as in transformers."""
+        super().batch_repeat_interleave(repeats)
+        self._map_stream(lambda tensor: tensor.repeat_interleave(repeats, dim=0))
+
+    def keep_compressed_rows(self, rows: Sequence[int]) -> None:
+        """Keep some rows of the compressed layers only; the others belong to several caches."""
+        for layer in self.compressed_layers():
+            layer.batch_select_indices(torch.tensor(rows, device=layer.device))
+        self._map_stream(lambda tensor: tensor[torch.tensor(rows, device=tensor.device)])
+
+    def _map_stream(self, change: Callable[[Tensor], Tensor]) -> None:
+        if self.settings.stream is not None:
+            self.settings.stream.map_rows(change)
 
     def expect(self, tokens: int, chunk: int | None = None) -> list[int]:
         """Announce a first prompt of `tokens` per row (padding included) that arrives in one or several passes.

@@ -8,12 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from kvlab.attention import ATTENTION_NAME
-from kvlab.attention.layer_handoff import watch_hidden_states
+from kvlab.attention.layer_handoff import decoder_layers, watch_hidden_states, watch_residual_stream
 from kvlab.attention.low_rank_state import keeps_state
 from kvlab.attention.queries import num_key_value_heads
 from kvlab.cache.cache import CompressedCache
 from kvlab.cache.kernels.cpu import precompile
 from kvlab.cache.prompt_hooks import announce_prompts, record_token_ids
+from kvlab.cache.residual_stream import ResidualStream, depths_of
 from kvlab.cache.rotary import changing_rotary, find_rotary, unrotated_layers
 from kvlab.cache.second_pass import install_second_pass, second_pass_state
 from kvlab.cache.settings import LayerSettings, Observer, shape_of
@@ -96,7 +97,12 @@ def make_cache(
     if pipeline.reads_text and settings.compresses:
         record_token_ids(language_model)
     announce_prompts(language_model)
-    return CompressedCache(config, settings)
+    cache = CompressedCache(config, settings)
+    if (rule := pipeline.can.score.residual_rule) is not None and settings.compresses:
+        depths = depths_of(rule, len(decoder_layers(language_model)), cache.compressed_layers()[-1].layer_idx)
+        watch_residual_stream(language_model, depths)
+        settings.stream = ResidualStream(rule, depths)
+    return cache
 
 
 def composed_reading(method: Method, pipeline: Pipeline) -> Reading | None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from kvlab.attention.pass_view import PassSeen
+from kvlab.cache.residual_stream import ResidualStream
 from kvlab.cache.rotary import RotaryOfPasses
 from kvlab.cache.token_pruning import TokenPruning
 from kvlab.common.errors import UserError
@@ -110,6 +111,7 @@ class LayerSettings:
     pending: dict[int, PendingLayer] | None = field(default=None, repr=False)
     stays_pending: bool = False  # defer the prompt's decision for good: other caches continue from it (`shared_prefix`)
     second_pass: SecondPass | None = field(default=None, repr=False)  # if the method needs one
+    stream: ResidualStream | None = field(default=None, repr=False)  # if the method scores tokens by it
     prompt_ids: list[Tensor] = field(default_factory=list, repr=False)  # (B, q) per pass, if the method reads text
     second_pass_seconds: float = 0.0  # measured if `timed`
     shape: dict[str, Any] | None = None  # identifies the model: see `shape_of`
@@ -125,6 +127,8 @@ class LayerSettings:
             self.token_pruning.begin()
         if self.second_pass is not None:
             self.second_pass.forget()
+        if self.stream is not None:
+            self.stream.forget()
 
     @property
     def is_lossy(self) -> bool:

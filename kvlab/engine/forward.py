@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
 from transformers.utils import logging
 
+from kvlab.attention.layer_handoff import decoder_layers
 from kvlab.cache import CompressedCache
 from kvlab.cache.chunked_prefill import chunk_sizes
 from kvlab.cache.fan_out.fan_out_cache import FanOutCache
@@ -71,15 +72,12 @@ def before_every_layer(model: PreTrainedModel, check: Callable[[], None] | None)
     if check is None:
         yield
         return
-    count = model.config.get_text_config(decoder=True).num_hidden_layers
-    lists = (module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == count)
-    layers: Iterable[nn.Module] = next(lists, nn.ModuleList())
 
     def check_within_pass(*_: object) -> None:
         with under_way():
             check()
 
-    hooks = [layer.register_forward_pre_hook(check_within_pass) for layer in layers]
+    hooks = [layer.register_forward_pre_hook(check_within_pass) for layer in decoder_layers(model)]
     try:
         yield
     finally:

@@ -79,7 +79,7 @@ def missing(row: Servability, engine: str) -> list[str]:
             "attention weights and queries: fused kernels do not return them; compute them for the scored rows"
         )
     if HIDDEN in reads:
-        lacks.append("hidden states at the attention module's input: no hook passes them on")
+        lacks.append("hidden states of the model: no hook passes them on")
     if row.second_pass:
         lacks.append("a second pass over the prompt before the request goes on")
     if row.decodes and "after_step" not in known["hooks"]:

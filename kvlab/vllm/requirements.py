@@ -39,7 +39,7 @@ def check_installed() -> None:
 
 def check_method(name: str, pipeline: Pipeline) -> None:
     """Raise UserError for a method that needs what an attention backend of vLLM does not see."""
-    if pipeline.score.needs_hidden_states:
+    if pipeline.score.needs_hidden_states or pipeline.can.score.residual_rule is not None:
         raise UserError(
             f"{name} reads hidden states, which vLLM does not give to an attention backend: choose another method."
         )

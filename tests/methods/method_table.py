@@ -24,7 +24,8 @@ Written by `python -m tests.methods.method_table`; a test compares it with the r
 their sources: `kvlab methods NAME`.
 
 - **needs**: which queries' attention is read (*none*: keys, values and positions are enough), *hidden states* of the
-  attention module, a *second pass* over the prompt, or a *file* that `kvlab fit` makes for a model.
+  attention module, the *residual stream* between two decoder layers, a *second pass* over the prompt, or a *file* that
+  `kvlab fit` makes for a model.
 - **acts at**: when tokens leave the cache; *prompt (decode by option)*: after the prompt, and with `decode=budget` also
   while generating; *every N*: generated tokens gather before each decision.
 - **tested against**: the test that compares what is kept with the paper's formula, written token by token.
@@ -46,12 +47,11 @@ Not here, with the reason:
 | KVgrad (OpenReview cg1wTCJjjk) | needs a gradient through all layers; second passes run without gradients |
 | LU-KV (2602.08585) | its curves of what a score loses in later text; `--allocate profile` splits by KVzip's cuts |
 | MiniCache (2405.14366) | two layers would share directions; a table of slots, and its bytes, belong to one layer |
-| EpiKV (2606.26472) | one choice for all layers and heads while generating, by the change of the residual stream \
-from token to token after two layers (10 less 21 of 32, z-scores over 64 tokens; the authors' `src/eviction.py`). \
-Here a layer decides alone while decoding, from its attention's normed input; a rule by layer is another method |
-| ThinKV (2510.01290) | types of thought by calibrated boundaries of attention sparsity, for all layers together; \
-no authors' code was found, and two rebuilds in EpiKV's repository differ (thirds of an entropy, minima of its \
-density). Bits by type need several stores in one table |
+| ThinKV (2510.01290) | no authors' code was found, and what was at hand of the paper (abstract, first page) gives no \
+formula: how sparse attention is measured (which queries, heads and layers), how its thresholds are calibrated, how \
+many tokens of a thought of each type stay when the next one begins, what k-means compares, how many bits each type \
+has. Two rebuilds in EpiKV's repository take an entropy of columns instead, rank by attention without k-means, and \
+differ from each other (thirds; minima of a density). Bits by type would also need several stores in one table |
 | RestoreKV (2608.01247) | a trained LoRA pass writes its restore tokens; there are no such weights for kvlab's models |
 | KVQuant (2401.18079) | its levels are calibrated per model; keys before rotation are in the store `low_rank` |
 
@@ -74,6 +74,10 @@ window; kvlab's floor stands on top of the window, as in the authors' code: 94.8
 KVCache-Factory's classes (pyramidkv_utils.py, commit c97f9d7) on the states of the same prompt, with the zeros that
 they count too: SnapKV, H2O and StreamingLLM keep the same positions (100 %), PyramidKV 99.2 % (its layer lengths differ
 by a slot; at equal lengths 100 %), key norm 99.4 %, SnapKV with max pooling 99.2 %.
+
+EpiKV's class (src/eviction.py, commit d424208) on the residual streams of the same runs, `epikv:preset=paper`: on mini,
+300 steps at 178 slots, all layers and heads keep the same positions after every step; on SmolLM2, 200 steps at 122
+slots, after all steps but one, where the scores of the first two generated tokens tie.
 
 `exactmerge` and `exactmerge2` are kvlab's own ([measurements](../kvlab/methods/merging/exactmerge2.md)).
 """
@@ -124,6 +128,8 @@ def _needs(method: type[Method], pipeline: Pipeline) -> str:
         pipeline.score.every_step or type(pipeline.score) is LastQuery or pipeline.can.allocate.prompt_rows != last_row
     ):
         needs.append("newest query")
+    if score.residual_rule is not None:
+        needs.append("residual stream")
     if pipeline.score.needs_hidden_states:
         needs.append("hidden states")
     if pipeline.rehearsal is not None:

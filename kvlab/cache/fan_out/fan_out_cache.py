@@ -148,8 +148,7 @@ class FanOutCache(Cache):
         every = list(range(self.num_rows))
         own = [every[branch.rows][row] for row in rows]
         self._select_others([row for one in self.branches for row in (own if one is branch else every[one.rows])])
-        for layer in branch.cache.compressed_layers():
-            layer.batch_select_indices(torch.tensor(rows, device=layer.device))
+        branch.cache.keep_compressed_rows(rows)
         self._number_rows([len(rows) if one is branch else self._count(one) for one in self.branches])
 
     def take_over(self, again: Sequence[Branch], seconds: float) -> None:

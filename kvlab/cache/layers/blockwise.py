@@ -28,7 +28,7 @@ class BlockwiseAttention:
     """Attends in place of a layer, in blocks of `size` tokens."""
 
     def __init__(self, layer: Appending, size: int) -> None:
-        self.layer, self.size = layer, size
+        self.layer, self.size, self.layer_idx = layer, size, layer.layer_idx
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
         """Output (B, Hq, q, d); budgets refer to the whole prompt.

@@ -19,6 +19,7 @@ from kvlab.cache.layers.decisions import decide
 from kvlab.cache.layers.layer_state import LayerState, UnboundedLayer
 from kvlab.cache.layers.reading import attend_read, note_bytes_read, note_everything_read, reading_of_step
 from kvlab.cache.layers.second_pass_queries import check_second_pass, note_second_pass
+from kvlab.cache.layers.token_scores import follow_stream, store_token_scores, token_scores
 from kvlab.cache.table.head_index import NewToken, Streams
 from kvlab.cache.table.slot_table import SlotTable
 from kvlab.cache.token_pruning import Rows
@@ -127,6 +128,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
                 "This method needs the model's hidden states, which only the model that make_cache was given provides: "
                 "pass the prompt to that model, not to an earlier copy of it."
             )
+        follow_stream(self, call, row_valid, completes_prompt or incomplete)
         common = call.scaling, call.softcap, call.module, call.hidden_states, self.rotary.now(), self.generator
         real: Sequence[Tensor | None] = [None] * len(self.tables)
         if row_valid is not None:
@@ -143,6 +145,8 @@ class CompressedLayer(LayerState, UnboundedLayer):
             for bucket, one in zip(self.buckets, seen, strict=True):
                 work = bucket.reusable_work()
                 one.along = None if work is None else work.key_of_guess()
+        for part, scores in zip(seen, token_scores(self, self.cumulative_length - rows), strict=True):
+            part.token_scores = scores
         seen[0].results = None if seen[0].has_state else call.results
         self._keep_queries(seen, real)
         if not self.streams.whole:
@@ -164,6 +168,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
         elif incomplete:
             if self.settings.part_observer is not None:
                 self.settings.part_observer.attended_part(self.layer_idx, seen[0])
+            store_token_scores(self, self.cumulative_length - rows)
             self.buckets[0].table.store(self.settings.pipeline.accumulate(visible[0], seen[0]))
         else:
             decide(self, seen, visible, self._report(seen, visible, query, output), completes_prompt)

@@ -23,6 +23,7 @@ from kvlab.cache.layers.dispatch import (
     run_kernel,
 )
 from kvlab.cache.layers.layer_state import LayerState
+from kvlab.cache.layers.token_scores import store_token_scores
 from kvlab.cache.settings import Counter, LayerSettings, PendingLayer
 from kvlab.cache.token_pruning import TokenPruning
 from kvlab.methods.core.plan import Plan
@@ -118,6 +119,9 @@ def _defer(layer: LayerState, seen: PassSeen, reported: PassSeen | None) -> None
     settings.pending = {} if settings.pending is None else settings.pending
     settings.pending[layer.rank] = PendingLayer(layer, layer.seen_again(seen), reported is not None)
     last = len(settings.pending) == settings.num_layers
+    if last:
+        for waiting in settings.pending.values():
+            store_token_scores(waiting.layer, waiting.layer.cumulative_length)
     if last and pipeline.rehearsal is None and not settings.stays_pending:
         decide_pending(settings)
 

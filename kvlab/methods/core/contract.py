@@ -13,6 +13,7 @@ from kvlab.common.errors import UserError
 from kvlab.methods.core.in_place import InPlace
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.second_pass import Rehearsal
+from kvlab.methods.core.token_scores import ResidualRule
 from kvlab.methods.core.view import Seen, Slots, View
 
 Update = Callable[[Slots, Seen], Mapping[str, Tensor]]
@@ -49,6 +50,8 @@ class Capabilities:
         row_weights: weights (q,) float32 of a pass's q queries in the sum of attention that `update` asks for, given q
             and a device, so that a pass which several caches share computes their sums together.
         decay: factor of its running sum of attention at each query; None if the score is not such a sum.
+        residual_rule: how tokens are scored by changes of the residual stream, for all layers and heads together; the
+            cache follows the stream, and `Seen.token_scores` has what is known.
         counted_state: name of the state that counts the queries that saw a slot, if it can be derived.
 
     Attributes of an allocator:
@@ -94,6 +97,7 @@ class Capabilities:
     note: Callable[[Slots, Seen], None] | None = None
     rate: Callable[[Slots], Tensor] | None = None
     row_weights: Callable[[int, torch.device], Tensor] | None = None
+    residual_rule: ResidualRule | None = None
     counted_state: str | None = None
     decay: float | None = None
 
@@ -274,6 +278,7 @@ _OLD_NAMES = {"counted_state": "counts", "counts_votes": "counts", "reads_logits
 _OF_SCORERS = ("accumulate", "recall", "rehearsed", "note", "rate", "counted_state")
 _NEW = (
     "row_weights",
+    "residual_rule",
     "in_place",
     "with_tokenizer",
     "bounds",

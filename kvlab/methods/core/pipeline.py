@@ -102,7 +102,9 @@ class Pipeline:
     @property
     def waits(self) -> bool:
         """Whether layers must wait until all of them have seen the prompt, or for a rehearsal."""
-        return self.deferred or self.can.allocate.across_layers or self.rehearsal is not None
+        rule = self.can.score.residual_rule
+        by_stream = rule is not None and rule.of_prompt
+        return self.deferred or by_stream or self.can.allocate.across_layers or self.rehearsal is not None
 
     @property
     def references(self) -> int:

@@ -45,6 +45,7 @@ class Beside:
             accumulate=self.accumulate,
             recall=main.recall,
             rehearsed=main.rehearsed,
+            residual_rule=main.residual_rule,
         )
 
     @property
