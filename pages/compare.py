@@ -32,9 +32,9 @@ from kvlab.analysis.comparison.speed import ratio_text
 from kvlab.analysis.comparison.textdiff import diff
 from kvlab.analysis.comparison.trade_off import run_points
 from kvlab.common.formatting import ONE_PROMPT
-from kvlab.figures import board as figures_of_board
 from kvlab.figures import compare as figures
 from kvlab.figures.base.words import byte_size, number
+from kvlab.figures.board_texts import excess_text, verdict_text
 from kvlab.report.contents import text_table
 from kvlab.report.views import Passages, table_of
 from kvlab.results.provenance import of_comparison
@@ -213,7 +213,7 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
     """The table with readable units, the most important columns first, as a narrow page cuts the last."""
     columns = {
         "method": table["label"],
-        "answer": [figures_of_board.verdict_text(row) for row in table.itertuples()] if "verdict" in table else None,
+        "answer": [verdict_text(row) for row in table.itertuples()] if "verdict" in table else None,
         "mean KL": table["mean_kl"].astype(float),
         "agrees": 100 * table["top1_agreement"].astype(float),
         # A verdict says more than where the texts diverge.
@@ -238,7 +238,7 @@ def over_budget_words(table: pd.DataFrame) -> list[str] | None:
     shares = table["over_budget"].astype(float)
     if not shares.notna().any():
         return None
-    return ["–" if pd.isna(share) else figures_of_board.excess_text(share) for share in shares]
+    return ["–" if pd.isna(share) else excess_text(share) for share in shares]
 
 
 def kl_along_the_text(runs: Sequence[Run], along: pd.DataFrame) -> bool:

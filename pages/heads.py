@@ -7,7 +7,8 @@ import streamlit as st
 
 from app.base.theme import theme as page_theme
 from app.figures.tables import show_table
-from app.navigation.selection import current_run, head_in_view, recorded_layers
+from app.navigation.place import head_in_view, recorded_layers
+from app.navigation.selection import current_run
 from app.run_views import page
 from app.session.open_runs import BY_STAMP
 from app.session.url_state import in_url

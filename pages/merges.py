@@ -13,7 +13,7 @@ from app.base.lazy_views import after_first_chart
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
-from app.navigation.selection import head_in_view
+from app.navigation.place import head_in_view
 from app.run_views import page, view
 from app.run_views.require_level import run_with_steps
 from app.session.open_runs import BY_STAMP

@@ -10,7 +10,7 @@ from app.base.lazy_views import after_first_chart
 from app.base.theme import theme as page_theme
 from app.components.tokentext import along_text
 from app.figures.tables import show_table
-from app.navigation.selection import head_in_view
+from app.navigation.place import head_in_view
 from app.run_views import page, view
 from app.run_views.require_level import run_with_steps
 from app.session.url_state import go_to_and_redraw

@@ -11,7 +11,7 @@ from app.base.lazy_views import after_first_chart, flush
 from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
 from app.components.tokentext import along_text
-from app.navigation.selection import recorded_layers
+from app.navigation.place import recorded_layers
 from app.run_views import page, view
 from app.run_views.require_level import full_run
 from app.session.open_runs import BY_STAMP

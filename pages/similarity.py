@@ -14,7 +14,8 @@ from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
 from app.components.tilemap import clamp, tilemap
 from app.figures.figure import heading, note
-from app.navigation.selection import current_run, pick_step, recorded_layers
+from app.navigation.place import pick_step, recorded_layers
+from app.navigation.selection import current_run
 from app.navigation.token_cursor import offer_token
 from app.run_views import page, view
 from app.session.open_runs import BY_STAMP

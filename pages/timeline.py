@@ -14,7 +14,8 @@ from app.base.widgets import one_of
 from app.components.tokenstrip import tokenstrip
 from app.components.tokentext import along_text
 from app.figures.tables import MOST_ROWS, show_table
-from app.navigation.selection import chosen_step, current_run, head_in_view, step_reason
+from app.navigation.place import chosen_step, head_in_view, step_reason
+from app.navigation.selection import current_run
 from app.navigation.token_cursor import chosen_token
 from app.run_views import page, view
 from app.run_views.decision import decision_section, played_decision

@@ -11,7 +11,8 @@ from app.base.theme import theme as page_theme
 from app.components.wall import cache_wall
 from app.figures.figure import heading, note
 from app.figures.tables import show_table
-from app.navigation.selection import chosen_step, current_sources, other_run, step_reason
+from app.navigation.place import chosen_step, step_reason
+from app.navigation.selection import current_sources, other_run
 from app.navigation.token_cursor import chosen_token
 from app.run_views import page, view
 from app.session.url_state import go_to

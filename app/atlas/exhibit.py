@@ -15,7 +15,7 @@ from app.base.text import plain, shorten
 from app.base.theme import theme as page_theme
 from app.figures.export_menu import Offer, titled
 from app.figures.figure import collect, page_file, show
-from app.navigation.selection import pick_head, pick_layer, pick_step, pick_token
+from app.navigation.place import pick_head, pick_layer, pick_step, pick_token
 from app.session.url_state import in_url
 from kvlab.atlas.exhibit import Choice, Control, Drawn, Exhibit, Needs
 from kvlab.atlas.model_data import draw_shown

@@ -29,6 +29,7 @@ from kvlab.analysis.comparison.killers import failed_runs, short_words
 from kvlab.common.errors import UserError
 from kvlab.figures import board as figures
 from kvlab.figures.base.words import byte_size, plural
+from kvlab.figures.board_texts import verdict_text
 from kvlab.results.provenance import of_comparison
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace.reader import Run
@@ -137,7 +138,7 @@ def cell_section(runs: Sequence[Run], board: Board) -> None:
         st.selectbox(
             "Look into (or click a cell)",
             list(cells.index),
-            format_func=lambda name: f"{lines[name].label} · {figures.verdict_text(lines[name], 24)}",
+            format_func=lambda name: f"{lines[name].label} · {verdict_text(lines[name], 24)}",
             key=CELL,
             on_change=remember_cell,
             width=330,

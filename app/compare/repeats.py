@@ -26,7 +26,7 @@ from kvlab.common.formatting import prompts
 from kvlab.figures import killers as killer_figures
 from kvlab.figures import repeats as figures
 from kvlab.figures.base.words import byte_size, plural
-from kvlab.figures.board import verdict_text
+from kvlab.figures.board_texts import verdict_text
 from kvlab.report.views import table_of
 from kvlab.requests.repeats import Repeat
 from kvlab.results.provenance import Provenance

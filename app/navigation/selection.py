@@ -1,8 +1,8 @@
-"""The comparison, run, layer, head and step that a page shows, chosen by the URL or by the pickers of the bar.
+"""The comparison and run that a page shows, chosen by the URL or by the pickers of the bar; `place` has the rest.
 
-The URL of a view is a link to it. A value that does not exist gets one sentence. Without a choice the page opens where
-there is something to see (`kvlab.analysis.lineage.starting_point`), and the picker says why. Choices stay when the page
-changes. The pickers are in the bar at the top of the page (`app.navigation.context_bar`).
+The URL of a view is a link to it. A value that does not exist gets one sentence. Without a choice the page opens a run
+where there is something to see (`kvlab.analysis.lineage.starting_point`), and the picker says why. Choices stay when
+the page changes. The pickers are in the bar at the top of the page (`app.navigation.context_bar`).
 """
 
 from __future__ import annotations
@@ -15,17 +15,13 @@ import streamlit as st
 from app.base.text import code, plain
 from app.navigation import context_bar as bar
 from app.navigation.run_titles import comparison_label, failure, show_run, show_runs
-from app.session.open_runs import open_cached, run_to_open, runs_root, telling_head, telling_step
+from app.session.open_runs import open_cached, run_to_open, runs_root
 from app.session.url_state import (
     choose,
     chosen_value,
     forget,
     get_param,
     go_to_and_redraw,
-    in_url,
-    params,
-    parse_number,
-    pending_value,
     remember,
     set_page_param_from,
     set_param,
@@ -111,118 +107,6 @@ def current_sources(prefer: Prefer = "any") -> Sources:
     return Sources(runs_root(), chosen, runs)
 
 
-def pick_layer(run: Run) -> int:
-    """The layer in the URL or the bar; layers without a recording are not offered."""
-    layers = recorded_layers(run)
-    if not layers:
-        st.warning("Every layer of this model uses sliding-window attention, so nothing was recorded.")
-        st.stop()
-    sentence = f"is not a recorded layer of this run: choose one of {_span(layers)}"
-    layer, reason = _place(run, "layer", layers, sentence)
-    st.session_state["pick_layer"] = layer
-    return bar.picker("layer", "Layer", layers, str, reason, on_change=_choose, args=(("layer", "head"),))
-
-
-def pick_head(run: Run) -> int:
-    """The KV head in the URL or the bar."""
-    heads = list(range(run.record.model.num_key_value_heads))
-    head, reason = _place(run, "head", heads, f"is not a KV head of this run: choose one of {_span(heads)}")
-    group = run.record.model.num_attention_heads // run.record.model.num_key_value_heads
-    help_text = f"Serves {group} query heads. {reason or ''}"
-    st.session_state["pick_head"] = head
-    return bar.picker("head", "KV head", heads, str, help_text, on_change=_choose, args=(("layer", "head"),))
-
-
-def pick_step(run: Run) -> int:
-    """The step in the URL or the bar; 0 is the prefill."""
-    steps = list(range(last_step(run) + 1))
-    step = chosen_step(run, steps)
-    st.session_state["pick_step"] = step
-    help_text = f"0 is the prefill, then one step per token. {step_reason(run)}"
-    return bar.picker("step", "Step", steps, str, help_text, on_change=_choose, args=(("step",),))
-
-
-def pick_token(run: Run) -> int | None:
-    """The position of the token in the URL or entered here; None without one."""
-    last = max(run.record.prompt_tokens + last_step(run) - 1, 0)
-    requested = get_param("token")
-    number = parse_number(requested)
-    if requested is not None and (number is None or str(number) != requested or number > last):
-        st.warning(f"Token {code(requested)} is not a token of this run: choose one of 0 to {last}.")
-    help_text = f"Position in the text, 0 to {last}; if empty, the figure chooses."
-    with bar.row():
-        return st.number_input("Token", 0, last, None, 1, **in_url("token"), help=help_text, width=bar.WIDTHS["step"])
-
-
-def place_of(run: Run) -> tuple[int, int]:
-    """The layer and head shown, for callbacks: the session has them before the URL does."""
-    layer, head = (pending_value(name) or chosen_value(name) for name in ("layer", "head"))
-    return telling_head(run)[:2] if layer is None or head is None else (int(layer), int(head))
-
-
-def head_in_view(run: Run) -> tuple[int, int]:
-    """The layer and head to outline on a page without pickers for them: the chosen ones, if this run has them."""
-    layer, head = (
-        parse_number(pending_value(name) or get_param(name) or chosen_value(name)) for name in ("layer", "head")
-    )
-    known = layer in recorded_layers(run) and head in range(run.record.model.num_key_value_heads)
-    return (layer, head) if known and layer is not None and head is not None else telling_head(run)[:2]
-
-
-def recorded_layers(run: Run) -> list[int]:
-    """The layers that the run recorded: all but those with sliding-window attention."""
-    return [layer for layer in range(run.record.model.num_hidden_layers) if layer not in run.record.sliding_layers]
-
-
-def chosen_step(run: Run, steps: Sequence[int]) -> int:
-    """The step of `steps` in the URL, else the one chosen on another page, else the one to show first."""
-    by_text = {str(step): step for step in steps}
-    requested = url_value("step")
-    if requested is not None and requested not in by_text:
-        st.warning(f"Step {code(requested)} is not a step of this run: choose one of {steps[0]} to {steps[-1]}.")
-        return steps[-1]
-    text = requested or chosen_value("step")
-    if text in by_text:
-        remember("step", text)
-        return by_text[text]
-    first = telling_step(run).step
-    return first if first in steps else steps[-1]
-
-
-def step_reason(run: Run) -> str:
-    """Why the page opened at its step; "" if the user chose it."""
-    if "step" in params():
-        return ""
-    step, reason = telling_step(run)
-    return f"Opened at step {step}: {reason}."
-
-
-def last_step(run: Run) -> int:
-    """The last recorded step of a run; 0 if it recorded none."""
-    steps = run.select("memory", columns=["step"])["step"]
-    return int(steps.max()) if len(steps) else 0
-
-
-def _place(run: Run, name: str, values: Sequence[int], sentence: str) -> tuple[int, str | None]:
-    """The layer or head to show, and the reason if the user chose none."""
-    texts = {str(value) for value in values}
-    requested = get_param(name)
-    if requested is not None and requested not in texts:
-        st.warning(f"{name.capitalize()} {code(requested)} {sentence}.")
-    if params().keys().isdisjoint(("layer", "head")):
-        stored = {part: chosen_value(part) for part in ("layer", "head")}
-        if None in stored.values() or stored[name] not in texts:
-            telling = telling_head(run)
-            return getattr(telling, name), f"Opened here: {telling.reason}."
-        for part, text in stored.items():
-            remember(part, str(text))
-        requested = get_param(name)
-    # A link that names only one of the two means the first of the other.
-    value = int(requested) if requested in texts else values[0]
-    remember(name, str(value), url=requested in (None, str(value)))  # a wrong value stays in the URL with its warning
-    return value, None
-
-
 def _open_all(comparison: ComparisonEntry) -> list[Run]:
     return [run for entry in comparison.runs if (run := _open_or_explain(entry)) is not None]
 
@@ -293,7 +177,7 @@ def _pick_repeat(wanted: str, group: Sequence[ComparisonEntry]) -> None:
 
 def _choose_repeat() -> None:
     st.session_state["pick_comparison"] = st.session_state["pick_repeat"]
-    _choose(("comparison",))
+    take_choice(("comparison",))
 
 
 def _wanted_comparison(comparisons: Sequence[ComparisonEntry]) -> str | None:
@@ -343,11 +227,11 @@ def _bar_picker(
     if not exists:
         st.error(f"There is no {name} {code(wanted)} in this folder of runs: choose another above.")
     st.session_state[f"pick_{name}"] = wanted if exists else None
-    bar.picker(name, label, list(options), words, why, on_change=_choose, args=((name,),))
+    bar.picker(name, label, list(options), words, why, on_change=take_choice, args=((name,),))
     return exists
 
 
-def _choose(names: tuple[str, ...]) -> None:
+def take_choice(names: tuple[str, ...]) -> None:
     """Callback of the pickers: put their values into the URL."""
     if "comparison" in names:
         for name in ("run", "b", "step", "token"):
@@ -355,8 +239,3 @@ def _choose(names: tuple[str, ...]) -> None:
     if "run" in names:
         st.session_state.pop(OPENED, None)
     choose({name: st.session_state.get(f"pick_{name}") for name in names})
-
-
-def _span(numbers: Sequence[int]) -> str:
-    contiguous = numbers[-1] - numbers[0] == len(numbers) - 1
-    return f"{numbers[0]} to {numbers[-1]}" if contiguous else ", ".join(map(str, numbers))

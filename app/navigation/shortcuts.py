@@ -8,7 +8,7 @@ from functools import partial
 import streamlit as st
 
 from app.navigation import context_bar
-from app.navigation.selection import place_of, recorded_layers
+from app.navigation.place import place_of, recorded_layers
 from app.session.streamlit_internals import is_fragment_run
 from app.session.url_state import go_to, heads_turned
 from kvlab.browser import read_static

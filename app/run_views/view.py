@@ -10,7 +10,7 @@ from streamlit.delta_generator import DeltaGenerator
 from app.components.scrubber import scrubber
 from app.components.tokentext import state_classes, tokentext
 from app.navigation import context_bar as bar
-from app.navigation.selection import chosen_step, last_step, pick_head, pick_layer, step_reason
+from app.navigation.place import chosen_step, last_step, pick_head, pick_layer, step_reason
 from app.navigation.shortcuts import Keys, page_keys
 from app.run_views import page
 from app.session.open_runs import BY_STAMP, is_as_opened

@@ -11,21 +11,20 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.comparison.board import OWN_BUDGET
-from kvlab.analysis.comparison.verdict import MOST_CHARACTERS
 from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.lines import hatch
 from kvlab.figures.base.palette import FATES, HUES, STATE_COLOURS, SURFACES, Theme, fate_scale, mix, pick
 from kvlab.figures.base.template import INK, QUIET, finish
-from kvlab.figures.base.words import byte_size, number, percent, plural, token_text, visible
+from kvlab.figures.base.words import percent, plural, visible
+from kvlab.figures.board_texts import CROWDED, bytes_text, closeness_text, fate_text, hover_text, verdict_text
 from kvlab.figures.simple import comparison as simple
 
 VERDICTS = {"right": ("✓", "blue"), "nearly": ("≈", "orange"), "wrong": ("✗", "wine"), "unfinished": ("–", "grey")}
 WIDTH = 0.94  # of a cell, as a share of the column
 STRIP, FOOT = 0.36, 0.42  # height and bottom of the strip, in rows below the row's middle
 PAGE_PIXELS = 400  # for all cells together, in a window of 1,280 pixels at 150 %
-# With more columns than these, cells put bytes on their own line, shorten the KLs, and show one KL only.
-ONE_LINE, ROOMY, CROWDED = 1, 2, 4
+ONE_LINE = 1  # with more columns, cells put bytes on their own line
 MOST_TOKENS, MOST_LABELS = 48, 45
 NO_GRID = {"showgrid": False, "zeroline": False, "ticks": "", "fixedrange": True}
 
@@ -121,44 +120,6 @@ def caption_over_budget(cells: pd.DataFrame) -> str:
     return "The percentage after the bytes: excess over the budget's keys and values (metadata and generated tokens). "
 
 
-def bytes_text(line: Any, limit: int = 1000) -> str:
-    """Live bytes with their excess over the budget, or their share of the full cache's if there is no budget.
-
-    Texts longer than `limit` characters are shortened to the bytes alone, or to ""; "" if not recorded.
-    """
-    if pd.isna(line.live_bytes):
-        return ""
-    size, above = byte_size(line.live_bytes), getattr(line, "over_budget", None)
-    if above is not None and pd.notna(above):
-        longer = f"{size} ({excess_text(above)})"
-    else:
-        longer = size if pd.isna(line.live_ratio) else f"{size} ({number(100 * line.live_ratio, 2)} % of full)"
-    return next((words for words in (longer, size) if len(words) <= limit), "")
-
-
-def excess_text(share: float) -> str:
-    """Excess over the budget, such as `+14 %`."""
-    return f"{'+' if share >= 0 else ''}{number(100 * share, 2)} %"
-
-
-def verdict_text(line: Any, limit: int = 40) -> str:
-    """A verdict as plain text, such as `nearly: 4 for 3` or `wrong: … 12.`
-
-    Quotes at most `limit` characters of what was written.
-    """
-    if line.verdict == "right":
-        return f"right, from token {line.at + 1}" if line.late else "right"
-    if line.verdict == "nearly":
-        if not line.wrong:
-            return f"nearly: stops before {_said(line.expected, limit)}"
-        if not line.expected:
-            return f"nearly: goes on with {_said(line.wrong, limit)}"
-        return f"nearly: {_said(line.wrong, limit)} for {_said(line.expected, limit)}"
-    if line.verdict == "wrong":
-        return f"wrong: {_said(line.wrote, limit)}" if line.wrote else "wrong: only spaces"
-    return "not finished"
-
-
 def fact_by_head(frame: pd.DataFrame, label: str, fate: str, reader: Place | None, theme: Theme = "light") -> go.Figure:
     """Share of the fact's tokens with this fate by layer and KV head (`facts.head_shares`).
 
@@ -203,7 +164,7 @@ def _grounds(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
                 x=here["x"], y=[WIDTH] * len(here), base=here["y"] - WIDTH / 2, width=here["span"] - 1 + WIDTH,
                 showlegend=False,
                 marker={"color": mix(colour, SURFACES[theme], 0.86), "line": {"color": colour, "width": 1.5}},
-                customdata=here[["run_id"]].assign(told=[_told(line) for line in here.itertuples()]).to_numpy(),
+                customdata=here[["run_id"]].assign(told=[hover_text(line) for line in here.itertuples()]).to_numpy(),
                 hovertemplate="%{customdata[1]}<extra></extra>", **no_fading(),
             )
         )  # fmt: skip
@@ -219,7 +180,7 @@ def _strips(frame: pd.DataFrame, cells: pd.DataFrame, theme: Theme) -> list[go.B
         share = known[fate].to_numpy(float)
         colour = pick(STATE_COLOURS[state], theme)
         look = {"color": colour, "pattern": hatch(pattern, colour, theme, size=4), "line": {"width": 0}}
-        words = [[run, _fate_words(line)] for run, line in zip(known["run_id"], known.itertuples(), strict=True)]
+        words = [[run, fate_text(line)] for run, line in zip(known["run_id"], known.itertuples(), strict=True)]
         traces.append(
             go.Bar(
                 x=left + known["offset"], y=-STRIP * share, base=known["y"] + FOOT - STRIP * before,
@@ -256,7 +217,7 @@ def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, An
         fitting = next((words for words in shorter if len(words) <= here), "")
         verdicts.append(f"<b>{sign} {html.escape(fitting, quote=False)}</b>")
         sizes.append(size)  # the hover text has everything
-        told = _closeness(line, columns)
+        told = closeness_text(line, columns)
         beside = len(size) + 2 if columns <= ONE_LINE else 0
         closeness.append(told if len(told) + beside <= room * 1.2 else "")
     half = cells["span"] / 2 - 0.06
@@ -313,46 +274,3 @@ def _token_axis(figure: go.Figure, frame: pd.DataFrame, columns: int, theme: The
 def no_fading() -> dict[str, Any]:
     """Keep plotly from fading unselected cells."""
     return {"selected": {"marker": {"opacity": 1}}, "unselected": {"marker": {"opacity": 1}}}
-
-
-def _closeness(line: Any, columns: int) -> str:
-    """The two KLs; without the first, the second alone."""
-    if pd.isna(line.mean_kl):
-        return ""
-    everywhere = number(line.mean_kl, 2)
-    if pd.isna(line.kl_answer):
-        return f"KL {everywhere} all" if columns <= CROWDED else ""
-    here = number(line.kl_answer, 2)
-    if columns > CROWDED:
-        return f"KL {here}"
-    return f"KL {here} answer · {everywhere} all" if columns <= ROOMY else f"KL {here} | {everywhere}"
-
-
-def _told(line: Any) -> str:
-    """Hover text of a cell."""
-    share = "" if pd.isna(line.live_ratio) else f", {percent(line.live_ratio)} of the full cache's"
-    known = pd.notna(getattr(line, "over_budget", None))
-    above = f", {excess_text(line.over_budget)} over the budget" if known else ""
-    here = "not measured" if pd.isna(line.kl_answer) else f"{number(line.kl_answer)} nats per token"
-    everywhere = "not measured" if pd.isna(line.mean_kl) else f"{number(line.mean_kl)} nats per token"
-    size = "not recorded" if pd.isna(line.live_bytes) else byte_size(line.live_bytes)
-    back = getattr(line, "restored", "")
-    wrote = f"wrote {_said(line.wrote, MOST_CHARACTERS)}" if line.wrote else "wrote nothing but spaces"
-    parts = [
-        f"<b>{visible(line.label, 60)}</b>: {html.escape(verdict_text(line), quote=False)}",
-        html.escape(wrote, quote=False),
-        f"live bytes {size}{share}{above}",
-        f"KL on the answer {here}, on all {everywhere}",
-        *([back] if back else []),
-    ]
-    return "<br>".join(parts).replace("·", " ")
-
-
-def _fate_words(line: Any) -> str:
-    shares = ", ".join(f"{getattr(line, fate):.0%} {name}" for fate, (name, *_) in FATES.items())
-    return f"{visible(line.text, 40)} (token {line.position}): {shares} of heads"
-
-
-def _said(text: str, limit: int) -> str:
-    """A token or words without leading space."""
-    return token_text(text.strip(), limit).replace("·", " ") if text.strip() else "a space"

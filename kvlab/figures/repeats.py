@@ -12,10 +12,11 @@ from kvlab.analysis.comparison.verdict import KINDS, NO_REFERENCE
 from kvlab.common.formatting import in_range, mean_words, prompts, range_words
 from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.lines import hatch
-from kvlab.figures.base.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
+from kvlab.figures.base.palette import FATES, HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
 from kvlab.figures.base.template import INK, QUIET
 from kvlab.figures.base.words import byte_size, number, percent, plural, visible
-from kvlab.figures.board import FATES, bytes_text, caption_over_budget, in_grid, lay_out, no_fading
+from kvlab.figures.board import caption_over_budget, in_grid, lay_out, no_fading
+from kvlab.figures.board_texts import bytes_text
 from kvlab.figures.simple import comparison as simple
 
 WIDTH, BAR, FOOT = 0.94, 0.1, 0.15  # of a cell; height of the bar and its offset below the row's middle

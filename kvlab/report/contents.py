@@ -22,6 +22,7 @@ from kvlab.figures import regret, trade_off
 from kvlab.figures.base.export import Section
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import byte_size, number, percent
+from kvlab.figures.board_texts import excess_text, verdict_text
 from kvlab.report.subject import last_words, provenance, subject_of
 from kvlab.requests.compare import FULL
 from kvlab.trace.reader import Run
@@ -147,13 +148,13 @@ def text_table(table: pd.DataFrame) -> pd.DataFrame:
     reads = "reading" in table and table["reading"].ne("").any()
     columns = {
         "run": table["label"],
-        "answer": [board_figures.verdict_text(row) for row in table.itertuples()] if "verdict" in table else None,
+        "answer": [verdict_text(row) for row in table.itertuples()] if "verdict" in table else None,
         "mean KL": [number(value) for value in table["mean_kl"]],
         "agrees": [percent(value) for value in table["top1_agreement"]],
         "live": [byte_size(value) if value == value else "not recorded" for value in table["live_bytes"].astype(float)],
         "read a step": [byte_size(value) for value in table["bytes_read"].astype(float)] if reads else None,
         "of full": [percent(value) for value in table["live_ratio"]],
-        "over budget": [board_figures.excess_text(value) if value == value else "–" for value in above]
+        "over budget": [excess_text(value) if value == value else "–" for value in above]
         if (above := table["over_budget"].astype(float)).notna().any()
         else None,
         "tokens/s": table["speed"],

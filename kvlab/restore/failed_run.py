@@ -16,6 +16,7 @@ from kvlab.attention.pass_view import PassSeen
 from kvlab.cache import CompressedCache
 from kvlab.common.answer_match import find_answer
 from kvlab.common.errors import UserError
+from kvlab.common.sequences import shared_prefix
 from kvlab.engine.prompt import divergence
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import Slots, View
@@ -158,10 +159,10 @@ def gather_evidence(run: Run, labels: Labels, prompt: Prompt) -> Evidence:
         Wanted(None) if expected is None else Wanted(expected.answer, others=expected.others),
     )
     if expected is None:
-        differs = first_difference(own, whole)
-        if differs is None:
+        same = shared_prefix(own, whole)
+        if same == len(whole):
             raise UserError(f"{run.record.label} writes the same text as the full cache: there is nothing to restore.")
-        wanted = Wanted(None, tuple(whole[: differs + 1]))
+        wanted = Wanted(None, tuple(whole[: same + 1]))
     elif not wanted.is_there(whole, texts):
         wrote = "".join(texts).strip()[:60]
         raise UserError(
@@ -226,11 +227,3 @@ class Wanted:
         """(first, last) token of the answer in the full cache's continuation."""
         last = max(len(self.ids) - 1, 0)
         return next(filter(None, (answer_tokens(texts, one) for one in self.answers)), (last, last))
-
-
-def first_difference(own: list[int], reference: list[int]) -> int | None:
-    """Index of the first token that differs from the full cache's continuation; None if none does."""
-    pairs = enumerate(zip(own, reference, strict=False))
-    short = min(len(own), len(reference))
-    place = next((index for index, (mine, theirs) in pairs if mine != theirs), short)
-    return None if place == len(reference) else place

@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import takewhile
 
 from kvlab.cache import make_cache
+from kvlab.common.sequences import shared_prefix
 from kvlab.methods import make_method
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests.method_spec import parse_spec
@@ -56,13 +56,7 @@ def of_vllm(folder: str, cache_type: str, prompts: Sequence[Prompt]) -> Texts:
 
 def _words(full: Texts, written: Texts) -> str:
     equal = sum(one == other for one, other in zip(full, written, strict=True))
-    return f"{equal} of {len(full)} | {mean_equal_tokens(full, written):.1f}"
-
-
-def mean_equal_tokens(full: Texts, written: Texts) -> float:
-    """Mean number of tokens of a text before the first that differs."""
-    pairs = [zip(one, other, strict=True) for one, other in zip(full, written, strict=True)]
-    return sum(len(list(takewhile(lambda pair: pair[0] == pair[1], pair))) for pair in pairs) / len(full)
+    return f"{equal} of {len(full)} | {sum(map(shared_prefix, full, written)) / len(full):.1f}"
 
 
 if __name__ == "__main__":

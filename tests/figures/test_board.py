@@ -15,6 +15,7 @@ from kvlab.analysis.comparison.board import OWN_BUDGET
 from kvlab.figures import autopsy
 from kvlab.figures import board as figures
 from kvlab.figures.base.palette import FATES, STATE_COLOURS, pick
+from kvlab.figures.board_texts import excess_text, verdict_text
 
 KINDS = list(figures.VERDICTS)
 
@@ -104,7 +105,7 @@ def test_what_a_run_wrote_is_never_read_as_markup():
 def test_verdicts_in_words():
     def told(**fields: object) -> str:
         whole = {"verdict": "right", "late": False, "at": 1, "wrote": "", "wrong": "", "expected": ""} | fields
-        return figures.verdict_text(SimpleNamespace(**whole))
+        return verdict_text(SimpleNamespace(**whole))
 
     assert told() == "right"
     assert told(late=True, at=9) == "right, from token 10"
@@ -153,7 +154,7 @@ def test_cells_say_how_far_their_bytes_are_above_the_budget():
     assert sum("2.19 MiB (10 % of full)" in text for text in told) == 1, "one that takes no budget is beside the full"
     assert "over the budget's keys and values" in figures.caption_board(frame)
     for share, words in ((0.14, "+14 %"), (0.0486, "+4.9 %"), (-0.7, "-70 %"), (1.2, "+120 %"), (0.0, "+0 %")):
-        assert figures.excess_text(share) == words
+        assert excess_text(share) == words
 
 
 def test_the_board_says_after_which_step_the_fates_are_taken():

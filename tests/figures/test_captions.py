@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import kvlab.atlas.figures
 import kvlab.figures
-from kvlab.atlas.figures import simple as atlas
+from kvlab.atlas.figures import simple as of_atlas
 from kvlab.figures import board as boards
 from kvlab.figures.base import export
 from kvlab.figures.base.caption import FigureCaption, both_of, paired, simple_of
@@ -26,8 +26,10 @@ from tests.figures.generated_frames import CASES, NAMES, cases
 
 MODULES = {
     "attention": attention, "merging": merging, "comparison": comparison, "memory": memory, "scores": scores,
-    "vectors": vectors, "atlas": atlas,
+    "vectors": vectors,
 }  # fmt: skip
+for _module in iter_modules(of_atlas.__path__):
+    MODULES[f"atlas {_module.name}"] = import_module(f"{of_atlas.__name__}.{_module.name}")
 # Sentences that join another caption, or stand below a table.
 REMARKS = {
     "caption_beyond_budget", "caption_over_budget", "caption_unequal_bytes", "caption_hues", "caption_references",
@@ -82,7 +84,11 @@ def test_simple_sentences_are_plain_and_single_out_nothing_where_all_are_equal()
             assert variant != "missing" or not CONTRAST.search(told), what
             mentioned = [one for one in NAMES if one in told]
             assert not case.alike or len(mentioned) in (0, 1 if variant == "single" else len(NAMES)), what
-        assert len(said) > 1 or name in ("atlas.card", "atlas.three_ways", "atlas.kernel_curves"), name
+        assert len(said) > 1 or name in (
+            "atlas verdict.card",
+            "atlas merging.three_ways",
+            "atlas merging.kernel_curves",
+        ), name
 
 
 @given(st.floats(0, 1))

@@ -17,7 +17,8 @@ from tests.synthetic.runs import write_synthetic_run
 def going_page() -> None:
     import streamlit as st
 
-    from app.navigation.selection import current_run, pick_head, pick_layer
+    from app.navigation.place import pick_head, pick_layer
+    from app.navigation.selection import current_run
     from app.session.url_state import apply_pending, go_to, mark_drawn
 
     if st.session_state.pop("press", False):  # what a key does, before the page runs

@@ -24,7 +24,8 @@ PLACES = {
 def one_run_page() -> None:
     import streamlit as st
 
-    from app.navigation.selection import current_run, pick_head, pick_layer, pick_step
+    from app.navigation.place import pick_head, pick_layer, pick_step
+    from app.navigation.selection import current_run
 
     run = current_run()
     if run is not None:

@@ -9,7 +9,6 @@ import pytest
 
 from kvlab.serving.simulation import Engine, StepTime, Traffic, simulate
 from kvlab.vllm import traffic as module
-from kvlab.vllm.cache_types import mean_equal_tokens
 from kvlab.vllm.traffic import WINDOW, Clock, figures, limited, served
 
 STEP = 0.01
@@ -56,7 +55,3 @@ def test_an_engine_that_is_the_simulated_one_has_its_times() -> None:
 def test_lengths_fit_into_the_window() -> None:
     given = limited(Traffic(np.zeros(2), np.array([5000, 3]), np.array([1, 5000])))
     assert (given.prompt + given.output <= WINDOW).all() and given.output.min() == 2
-
-
-def test_tokens_before_the_first_that_differs() -> None:
-    assert mean_equal_tokens([(1, 2, 3), (4, 5, 6)], [(1, 2, 3), (4, 9, 6)]) == 2.0

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import Literal, NamedTuple
+
+from kvlab.common.sequences import shared_prefix
 
 # A word includes the white space before it, so that blanks between different words do not match.
 PIECES = re.compile(r"\s*\w+|\s*[^\w\s]|\s+")
@@ -33,11 +34,3 @@ def diff(own: str, full: str) -> list[Segment]:
         segments += [Segment("missing", "".join(theirs[a:b]))] * (b > a)
         segments += [Segment("own", "".join(ours[c:d]))] * (d > c)
     return segments
-
-
-def shared_prefix(own: Sequence[str], full: Sequence[str]) -> int:
-    """Number of characters (or pieces) two texts have in common from the start."""
-    for index, (left, right) in enumerate(zip(own, full, strict=False)):
-        if left != right:
-            return index
-    return min(len(own), len(full))

@@ -9,8 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from kvlab.analysis.comparison.textdiff import shared_prefix
 from kvlab.common.answer_match import Folded, find_answer, fold, starts_word
+from kvlab.common.sequences import shared_prefix
 
 Kind = Literal["right", "nearly", "wrong", "unfinished"]
 KINDS: tuple[Kind, ...] = ("right", "nearly", "wrong", "unfinished")  # best first

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from kvlab.atlas.analysis.merging_sets import persistence
 from kvlab.atlas.evidence import Evidence, basis_of, gather, interval_of, mean_text
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
-from kvlab.atlas.figures import simple
+from kvlab.atlas.figures.simple import budgets as simple
 from kvlab.atlas.kvmerger.similarity import draw_maps
 from kvlab.atlas.measurements import comparison
 from kvlab.atlas.pyramid_pool.recordings import GROWS

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.atlas.figures import simple
+from kvlab.atlas.figures.simple import attention as simple
 from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.head_map import head_map
 from kvlab.figures.base.lines import Line, add_band, add_line, add_lines, add_points

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from kvlab.analysis.lineage.states import STATES
 from kvlab.atlas.analysis.regions import REGIONS
-from kvlab.atlas.figures import simple
+from kvlab.atlas.figures.simple import budgets as simple
 from kvlab.figures.base.animation import frames_of, with_slider
 from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.cells import cell_text

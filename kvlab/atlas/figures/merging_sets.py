@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.atlas.figures import simple
+from kvlab.atlas.figures.simple import merging as simple
 from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.lines import add_line, add_points
 from kvlab.figures.base.palette import DASHES, FALLBACK_MARKERS, HUES, STATE_COLOURS, Theme, pick

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from kvlab.atlas.analysis.merging_sets import Walkthrough, key_error, quantized, represented
-from kvlab.atlas.figures import simple
+from kvlab.atlas.figures.simple import merging as simple
 from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.palette import DIVERGING, STATE_COLOURS, SURFACES, Theme, mix, pick
 from kvlab.figures.base.template import GRID, INK, QUIET, colour_bar, finish

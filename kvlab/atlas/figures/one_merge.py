@@ -8,7 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.atlas.analysis.merge_effects import LEAST_MASS
-from kvlab.atlas.figures import simple
+from kvlab.atlas.figures.simple import merging as simple
 from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.lines import Line, add_lines, add_points, hatch
 from kvlab.figures.base.palette import HUES, MASS_COLOURS, STATE_COLOURS, SURFACES, Theme, method_style, mix, pick

@@ -9,7 +9,7 @@ from plotly.subplots import make_subplots
 
 from kvlab.analysis.similarity.float16 import block_edges
 from kvlab.atlas.analysis.probe import ALL
-from kvlab.atlas.figures import simple
+from kvlab.atlas.figures.simple import probe as simple
 from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.lines import add_band, add_line, add_points
 from kvlab.figures.base.palette import HUES, SEQUENTIAL, SURFACES, Theme, mix, pick

@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from kvlab.atlas.figures import simple
+from kvlab.atlas.figures.simple import budgets as simple
 from kvlab.figures.base.animation import frames_of, with_slider
 from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.cells import cell_text

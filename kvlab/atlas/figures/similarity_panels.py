@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from kvlab.atlas.figures import simple
+from kvlab.atlas.figures.simple import similarity as simple
 from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.lines import add_band, add_line
 from kvlab.figures.base.palette import DIVERGING, HUES, Theme, pick

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.atlas.figures import simple
+from kvlab.atlas.figures.simple import verdict as simple
 from kvlab.common.formatting import in_range, short
 from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.palette import HUES, SURFACES, Theme, pick

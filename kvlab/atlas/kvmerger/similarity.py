@@ -24,7 +24,7 @@ from kvlab.analysis.similarity.head_states import (
 from kvlab.atlas.evidence import Evidence, basis_of, gather, interval_of, mean_text, over_prompts
 from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs
 from kvlab.atlas.figures import similarity_panels as panels
-from kvlab.atlas.figures import simple
+from kvlab.atlas.figures.simple import similarity as simple
 from kvlab.atlas.kvmerger.recordings import run_with_keys, sample_sentence
 from kvlab.figures import similarity as walls
 from kvlab.figures.base.caption import FigureCaption

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from kvlab.cache.table import apply_plan
 from kvlab.cache.table.apply_plan import at, like, longer, wide
 from kvlab.cache.table.compaction import Squeeze
 from kvlab.cache.table.head_index import NewToken
+from kvlab.cache.table.packed_slots import PackedSlots
 from kvlab.cache.table.slot_table import SlotTable
 from kvlab.common.limits import GROWTH
 from kvlab.methods.core.plan import Plan
@@ -21,7 +21,7 @@ from kvlab.methods.core.slot_columns import FREE, is_valid, key_lengths
 from kvlab.methods.core.view import KEY_LENGTH, Slots
 from kvlab.stores import Store
 from kvlab.stores.code import Code, Learning
-from kvlab.stores.quantized_states import PackedStates, whole
+from kvlab.stores.quantized_states import PackedStates
 from kvlab.stores.store import QUERY_SQUARES
 
 
@@ -386,31 +386,3 @@ def _write(stored: Mapping[str, Tensor], code: Code, new: Mapping[str, Tensor], 
     for name, tensor in stored.items():
         first = behind // code.group if name in code.shared else behind
         tensor[:, :, first : first + new[name].shape[2]] = new[name]
-
-
-class PackedSlots(Slots):
-    """View of a packed table whose keys and values are decoded on first access; eviction-only plans never do."""
-
-    @classmethod
-    def of(cls, slots: Slots, keys: PackedStates, values: PackedStates) -> PackedSlots:
-        """Combine the metadata of `slots` with these states."""
-        return cls(**{**vars(slots), "keys": cast(Tensor, keys), "values": cast(Tensor, values)})
-
-    def after(self, plan: Plan) -> Slots:
-        """Result of a plan that changes no keys or values."""
-        left = self.with_columns(valid=plan.keep)
-        left.extra = self.extra | (plan.extra or {})
-        if plan.log_mass is not None:
-            left.log_mass = torch.where(plan.keep, plan.log_mass, self.log_mass)
-        return left
-
-    def decoded(self) -> Slots:
-        """Decode everything, for the time of one layer's decision."""
-        return Slots(**{name: getattr(self, name) for name in vars(self)})
-
-    def __getattribute__(self, name: str) -> Any:
-        value = super().__getattribute__(name)
-        if name in ("keys", "values") and isinstance(value, PackedStates):
-            value = whole(value)
-            setattr(self, name, value)
-        return value

@@ -10,13 +10,13 @@ import json
 import subprocess
 import sys
 import tempfile
-from itertools import takewhile
 from pathlib import Path
 
 import torch
 
 from kvlab.cache import make_cache
 from kvlab.common.errors import UserError
+from kvlab.common.sequences import shared_prefix
 from kvlab.evaluate.engines.comparison import prepared_prompts
 from kvlab.evaluate.request_parser import parse_request
 from kvlab.methods import make_method
@@ -72,15 +72,10 @@ def continued(loaded: LoadedModel, spec: str, ids: list[int]) -> list[int]:
     return written
 
 
-def equal_tokens(full: list[int], text: list[int]) -> int:
-    """Number of tokens before the first that differs."""
-    return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(full, text, strict=True))))
-
-
 def _print(engine: str, texts: dict[str, Texts]) -> None:
     full, *others = texts.items()
     for name, written in others:
-        equal = [equal_tokens(one, other) for one, other in zip(full[1], written, strict=True)]
+        equal = [shared_prefix(one, other) for one, other in zip(full[1], written, strict=True)]
         whole = sum(number == TOKENS for number in equal)
         print(f"| {engine} | `{name}` | {whole} of {len(equal)} | {sum(equal) / len(equal):.1f} |", flush=True)
 

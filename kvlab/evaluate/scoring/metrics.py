@@ -21,6 +21,7 @@ from rouge_score import rouge_scorer
 
 from kvlab.common.answer_match import find_answer
 from kvlab.common.errors import UserError
+from kvlab.common.sequences import shared_prefix
 from kvlab.evaluate.scoring import ifeval
 from kvlab.evaluate.scoring.boxed_answer import boxed
 from kvlab.evaluate.scoring.order import each_line, last_line, line_results, no_loop, walk
@@ -76,9 +77,7 @@ def _bare_words(text: str) -> list[str]:
 
 
 def _common_prefix(words: list[str], expected: list[str]) -> float:
-    pairs = zip(words, expected, strict=False)
-    same = next((i for i, (word, right) in enumerate(pairs) if word != right), min(len(words), len(expected)))
-    return same / max(len(expected), 1)
+    return shared_prefix(words, expected) / max(len(expected), 1)
 
 
 def f1(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
