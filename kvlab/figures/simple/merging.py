@@ -92,7 +92,8 @@ def budgets_for(frame: pd.DataFrame) -> str:
     if known.empty:
         return "The score alone explains the decision of no head."
     kept = int((known["needed"] <= known["slots"]).sum())
-    return sentence(f"the chosen text was kept whole by {some_of(kept, len(known), 'head')}")
+    told = f"the chosen text was kept whole by {some_of(kept, len(known), 'head')}"
+    return sentence(told if len(known) == len(frame) else f"where the score alone decides, {told}")
 
 
 def merge_sankey(frame: pd.DataFrame) -> str:
