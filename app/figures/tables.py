@@ -52,7 +52,9 @@ def show_table(table: pd.DataFrame, alt: str, source: str = "", **options: Any) 
         table = table.head(MOST_ROWS)
     words = table.rename(columns=lambda name: str(name).replace("_", " "))
     # Adding zero turns -0 into 0.
-    shares = {name: (100 * words[name].astype(float)).round(SMALLEST) + 0.0 for name in words if name in SHARES | FEATURES}
+    shares = {
+        name: (100 * words[name].astype(float)).round(SMALLEST) + 0.0 for name in words if name in SHARES | FEATURES
+    }
     shown = words.assign(**shares)
     # Streamlit shows a missing number as None; an empty cell is clearer for counts.
     gaps = [name for name in shown.select_dtypes("integer") if shown[name].isna().any()]

@@ -103,8 +103,8 @@ def read_merge_sankey(frame: pd.DataFrame) -> str:
     when = f"at step {first}" if first == last else f"from step {first} to {last}"
     were = "was" if len(frame) == 1 else "were"
     return (
-        f"{plural(len(frame), 'token')} {were} merged into it{chain}, {when}, with a mean key cosine of {number(similar, 2)}; including its own it represents "
-        f"{len(frame) + 1:,}.{drawn}"
+        f"{plural(len(frame), 'token')} {were} merged into it{chain}, {when}, with a mean key cosine of "
+        f"{number(similar, 2)}; including its own it represents {len(frame) + 1:,}.{drawn}"
     )
 
 
