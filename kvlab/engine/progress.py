@@ -84,17 +84,25 @@ class Watch:
 
 
 class Pace:
-    """When to do something again that is only for show: after `LIVE_SECONDS`, and in `LIVE_SHARE` of the time."""
+    """When to do something again that is only for show: after some seconds, and in a share of the time."""
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.perf_counter,
+        seconds: float | None = None,
+        share: float | None = None,
+    ) -> None:
+        """By default after `LIVE_SECONDS`, in `LIVE_SHARE` of the time."""
         self._clock = clock
+        self._seconds = LIVE_SECONDS if seconds is None else seconds
+        self._share = LIVE_SHARE if share is None else share
         self._begun = clock()
         self._last, self._spent = -math.inf, 0.0
 
     def is_due(self) -> bool:
         """Whether it may be done now."""
         now = self._clock()
-        return now - self._last >= LIVE_SECONDS and self._spent <= LIVE_SHARE * (now - self._begun)
+        return now - self._last >= self._seconds and self._spent <= self._share * (now - self._begun)
 
     @contextmanager
     def spending(self) -> Iterator[None]:
