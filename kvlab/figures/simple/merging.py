@@ -69,7 +69,7 @@ def mass_balance(frame: pd.DataFrame) -> str:
     if not whole:
         return "The merged slots had no attention that could be lost."
     how = beside(whole - lost, whole, "more attention than", "less attention than", "about the attention that", 0.01)
-    return f"All together, merged slots have {how} their parts had before the merge."
+    return f"Right after the merge, all merged slots together have {how} their parts had before it."
 
 
 def scores_at_decision(frame: pd.DataFrame, chosen: Sequence[int] = ()) -> str:
