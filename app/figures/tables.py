@@ -26,11 +26,12 @@ SHARES = {  # columns of fractions, with their tooltips
     "key weight": "Weight of the merged slot in the target's new key.",
     "value weight": "The same for the value.",
 }
-FEATURES = {  # fractions that need fewer digits: features of heads
+FEATURES = {  # likewise, of heads
     "sink": "Attention on the first 4 tokens.",
     "local": "Attention on the last 32 tokens.",
     "regret": "Share of the full cache's attention that goes to dropped tokens.",
 }
+SMALLEST = 6  # decimals of a percentage: recorded attention has none smaller
 PLAIN = {
     "similarity": "Cosine of the two keys.",
     "key likeness": "Mean cosine of neighbouring keys.",
@@ -51,7 +52,9 @@ def show_table(table: pd.DataFrame, alt: str, source: str = "", **options: Any) 
         table = table.head(MOST_ROWS)
     words = table.rename(columns=lambda name: str(name).replace("_", " "))
     # Adding zero turns -0 into 0.
-    shares = {name: (100 * words[name].astype(float)).round(3) + 0.0 for name in words if name in SHARES | FEATURES}
+    shares = {
+        name: (100 * words[name].astype(float)).round(SMALLEST) + 0.0 for name in words if name in SHARES | FEATURES
+    }
     shown = words.assign(**shares)
     # Streamlit shows a missing number as None; an empty cell is clearer for counts.
     gaps = [name for name in shown.select_dtypes("integer") if shown[name].isna().any()]
@@ -62,7 +65,7 @@ def show_table(table: pd.DataFrame, alt: str, source: str = "", **options: Any) 
     titled(offer, f"table-{slug(without_numbers(alt))}")
     config = {
         name: st.column_config.NumberColumn(format=digits, help=text)
-        for digits, texts_of in (("%.3f %%", SHARES), ("%.1f %%", FEATURES), ("%.3g", PLAIN))
+        for digits, texts_of in (("%.3g %%", SHARES | FEATURES), ("%.3g", PLAIN))
         for name, text in texts_of.items()
     }
     st.dataframe(shown, hide_index=True, column_config=config, alt=alt, **options)

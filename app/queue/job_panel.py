@@ -5,6 +5,7 @@ It polls until the job ends, and then shows the outcome.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import streamlit as st
@@ -260,10 +261,20 @@ def _progress(status: JobStatus) -> None:
         request = jobs.request_of(runs_root(), status.job_id)
         # The stage of batches and evaluations includes the time left.
         has_time = isinstance(request, EvalJob) or (isinstance(request, CompareRequest) and request.is_batch)
-        left = [time_left(status.elapsed, share)] if share >= LEAST_SHARE and not has_time else []
-        parts = [*run_count(status), stage, *left, format_duration(status.elapsed), busy]
+        left = "" if has_time else words_left(status, share, isinstance(request, CompareRequest), time.time())
+        parts = [*run_count(status), stage, left, format_duration(status.elapsed), busy]
         stage = " · ".join(filter(None, parts))
     st.progress(min(max(share, 0.0), 1.0), plain(stage))
+
+
+def words_left(status: JobStatus, share: float, is_comparison: bool, now: float) -> str:
+    """`about 8 s left`, by the comparison's own estimate or else by the share of the work that is done."""
+    if not is_comparison:
+        return time_left(status.elapsed, share) if share >= LEAST_SHARE else ""
+    if status.progress is None or status.progress.expected_end is None:
+        return ""
+    seconds = status.progress.expected_end - now
+    return f"about {format_duration(seconds, rough=True)} left" if seconds > 0 else "longer than estimated"
 
 
 def run_count(status: JobStatus) -> list[str]:

@@ -30,7 +30,7 @@ PAGES = {
     "benchmark": ("speed", "file"),
 }
 TITLES = {
-    "starred": "★", "open": "open", "title": "title", "answer": "answers", "least_kl": "closest KL",
+    "starred": "★", "open": "open", "title": "title", "answer": "answers", "least_kl": "smallest KL",
     "methods": "methods", "budgets": "budgets", "model": "model", "tokens": "prompt tokens", "created": "date (UTC)",
     "owner": "owner",
     "tags": "tags", "kind": "kind", "score": "score", "runs": "runs", "bytes": "MiB", "status": "state",
@@ -166,7 +166,7 @@ def _config() -> dict[str, Any]:
         "budgets": st.column_config.ListColumn(width="small"),
         "tags": st.column_config.ListColumn(width="small"),
         "answers": text(help=HELP["answer"], width=100),
-        "closest KL": number(format="%.3g", help=HELP["least_kl"], width=90),
+        "smallest KL": number(format="%.3g", help=HELP["least_kl"], width=90),
         "score": number(format="%.3g", help=HELP["score"], width=70),
         "prompt tokens": number(format="localized", width=100),
         "runs": number(help=HELP["runs"], width=60),

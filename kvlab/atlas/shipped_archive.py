@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from kvlab.atlas.evidence import Evidence, evidence_rows
-from kvlab.atlas.exhibit import RECORDED, Choice, Needs
+from kvlab.atlas.exhibit import RECORDED, Choice, Exhibit, Needs
 from kvlab.atlas.gvote import probe
 from kvlab.atlas.keepkv import attention, merging
 from kvlab.atlas.kvmerger import explainers, similarity, sparsity, weights
@@ -61,19 +61,12 @@ def pack(runs: Path, to: Path, machine: str = "two CPU cores") -> int:
     Raises:
         UserError: the folder holds no recorded comparison, or the result would be too large.
     """
-    every = list(recorded(runs))
-    if not every:
-        raise UserError(f"{runs} holds no recorded comparison: fill it with kvlab atlas fill --out {runs} first.")
+    every = _all_recorded(runs)
     shutil.rmtree(to, ignore_errors=True)
-    (to / EVIDENCE).mkdir(parents=True)
     newest = Sources(runs, every[0][0], every[0])
     _tables(newest, to)
-    for evidence in ALL_EVIDENCE:
-        if found := [rows for group in every for rows in _shown(group, evidence)]:
-            rows = pd.concat(found, ignore_index=True)
-            rows.drop(columns="run").to_parquet(to / EVIDENCE / f"{evidence.name}.parquet", compression="zstd")
-    for name, rows in zip((DRAWN, CARDS), _drawings(newest), strict=True):
-        rows.to_parquet(to / name, compression="zstd", compression_level=12, row_group_size=ROWS_TOGETHER)
+    _evidence(every, to)
+    _write_drawings(to, *_drawings(newest, EXHIBITS))
     record, rows = every[0][0].record, newest.evaluations
     digest = str(rows["model_digest"].iloc[0]) if len(rows) else ""
     made = {
@@ -85,6 +78,26 @@ def pack(runs: Path, to: Path, machine: str = "two CPU cores") -> int:
     if size > LARGEST:
         raise UserError(f"{to} takes {format_bytes(size)} of at most {format_bytes(LARGEST)}: record fewer texts.")
     return size
+
+
+def pack_recorded(runs: Path, to: Path) -> int:
+    """Replace the evidence, figures and cards of recorded runs in the output of `pack`; returns the size in bytes.
+
+    Raises:
+        UserError: the folder holds no recorded comparison, or lacks runs of a figure that ships.
+    """
+    every = _all_recorded(runs)
+    exhibits = [exhibit for exhibit in EXHIBITS if exhibit.source in RECORDED]
+    figures, cards = _drawings(Sources(runs, every[0][0], every[0]), exhibits)
+    known = pd.read_parquet(to / CARDS)
+    ours = known["exhibit"].isin([exhibit.key for exhibit in exhibits])
+    if lacking := sorted(set(known.loc[ours, "exhibit"]) - set(cards["exhibit"])):
+        raise UserError(f"Nothing was recorded for {', '.join(lacking)}: kvlab atlas fill --out {runs} --only them.")
+    _evidence(every, to)
+    _write_drawings(to, figures, pd.concat([known[~ours], cards], ignore_index=True))
+    made = json.loads((to / MADE).read_text(encoding="utf-8")) | {"texts": len(every)}
+    (to / MADE).write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
+    return sum(file.stat().st_size for file in to.rglob("*") if file.is_file())
 
 
 def pack_also(runs: Path, to: Path, keys: Sequence[str]) -> int:
@@ -119,6 +132,27 @@ def recorded(runs: Path) -> Iterator[list[Run]]:
             yield [open_run(runs / run.run_id) for run in entry.runs]
 
 
+def _all_recorded(runs: Path) -> list[list[Run]]:
+    """All recorded comparisons; raises UserError if there are none."""
+    every = list(recorded(runs))
+    if not every:
+        raise UserError(f"{runs} holds no recorded comparison: fill it with kvlab atlas fill --out {runs} first.")
+    return every
+
+
+def _evidence(every: Sequence[list[Run]], to: Path) -> None:
+    (to / EVIDENCE).mkdir(parents=True, exist_ok=True)
+    for evidence in ALL_EVIDENCE:
+        if found := [rows for group in every for rows in _shown(group, evidence)]:
+            rows = pd.concat(found, ignore_index=True)
+            rows.drop(columns="run").to_parquet(to / EVIDENCE / f"{evidence.name}.parquet", compression="zstd")
+
+
+def _write_drawings(to: Path, figures: pd.DataFrame, cards: pd.DataFrame) -> None:
+    figures.to_parquet(to / DRAWN, compression="zstd", compression_level=12, row_group_size=ROWS_TOGETHER)
+    cards.to_parquet(to / CARDS, compression="zstd", compression_level=12)
+
+
 def _shown(group: list[Run], evidence: Evidence) -> list[pd.DataFrame]:
     """The rows of one prompt: of all runs of the methods, or without methods, of the first run that has any.
 
@@ -143,11 +177,11 @@ def _kept(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.drop(columns=["name", *[column for column in LEFT_OUT if column in rows]])
 
 
-def _drawings(sources: Sources) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The figures of recorded runs, and the cards of all exhibits except calculators."""
+def _drawings(sources: Sources, exhibits: Sequence[Exhibit]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The figures of recorded runs, and the cards of these exhibits except calculators."""
     figures: list[dict[str, str]] = []
     cards = []
-    for exhibit in EXHIBITS:
+    for exhibit in exhibits:
         for theme in THEMES if exhibit.source != "calculator" else ():
             drawn = exhibit.draw(sources, Choice(), theme)
             if isinstance(drawn, Needs):

@@ -74,12 +74,13 @@ def ship(
     to: Annotated[Path, typer.Option(help="the folder of the shipped results")] = Path("assets/results"),
     machine: Annotated[str, typer.Option(help="the machine that measured it")] = "two CPU cores",
     only: Annotated[str, typer.Option(help="exhibits of evaluations to add to what is there, as of `fill`")] = "",
+    recorded: Annotated[bool, typer.Option("--recorded", help="replace only what recorded runs show")] = False,
 ) -> None:
     """Pack a filled folder as the results that ship with kvlab."""
-    from kvlab.atlas.shipped_archive import pack, pack_also
+    from kvlab.atlas.shipped_archive import pack, pack_also, pack_recorded
 
     keys = [key for key in only.split(",") if key]
-    size = pack_also(runs, to, keys) if keys else pack(runs, to, machine)
+    size = pack_recorded(runs, to) if recorded else pack_also(runs, to, keys) if keys else pack(runs, to, machine)
     typer.echo(f"{format_bytes(size)} in {to}")
 
 

@@ -64,7 +64,7 @@ def compare(
         return list(complete.values())
     prepared = prepare(request, root, loaded, download_reporter(progress, cancelled))
     groups = groups_of(prepared, complete, most_together(prepared, root))
-    watch = Watch(num_steps(prepared, len(groups)), progress, cancelled)
+    watch = Watch(num_steps(prepared, groups), progress, cancelled, {"timing": TURNS_SHARE})
     paths: dict[int, Path] = dict(complete)
     if request.repeat is None:  # a batch resumes by itself
         pending_requests.save_request(root, comparison_id, request)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -72,11 +72,15 @@ def most_together(prepared: Prepared, root: Path) -> int:
     return max(int(min(on_device, on_host)), 1)
 
 
-def num_steps(prepared: Prepared, groups: int) -> int:
-    """Steps of progress: layers of the prompt's passes, and decode steps, of so many groups."""
+def num_steps(prepared: Prepared, groups: Sequence[Group]) -> dict[str, int]:
+    """Steps of progress by phase: layers of the prompt's passes, decode steps, and first readings of speed."""
     chunk, tokens = prepared.request.prefill_chunk, prepared.ids.shape[1]
     prompt = prepared.shape.num_hidden_layers * -(-tokens // (chunk or tokens))
-    return groups * (prompt + prepared.request.max_new_tokens)
+    return {
+        "prompt": len(groups) * prompt,
+        "decoding": len(groups) * prepared.request.max_new_tokens,
+        "timing": sum(len(group.indexes) for group in groups),
+    }
 
 
 @dataclass(eq=False)

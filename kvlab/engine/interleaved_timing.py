@@ -50,15 +50,17 @@ def time_interleaved(runs: Sequence[TimedRun], loaded: LoadedModel, allowed: flo
     for run in runs:
         _read_speed(run, loaded, watch)
     turn = time.perf_counter() - begun
+    turns = turns_within(allowed - turn, turn)
+    watch.forecast.plan("timing", turns * len(runs))
     captures = loaded.device.type == "cuda" and not hasattr(loaded.model, "hf_device_map")
-    for _ in range(turns_within(allowed - turn, turn)):
+    for _ in range(turns):
         for run in runs:
             _read_speed(run, loaded, watch, captures, first=False)
 
 
 def _read_speed(run: TimedRun, loaded: LoadedModel, watch: Watch, captures: bool = False, first: bool = True) -> None:
     """Add a reading to the run's record; the first also gives the speed while recording."""
-    watch.advance("timing in turns", 0)
+    watch.advance("timing in turns")
     most = read_record(run.path).max_new_tokens - 1
     reading = measure_speed(loaded, copy_cache(run.settled), run.token, most, captures)
     if reading is None:

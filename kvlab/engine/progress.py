@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes
+from kvlab.engine.forecast import Forecast
 from kvlab.models.downloads import Report
 from kvlab.requests.compare import Progress
 from kvlab.requests.live_texts import LiveTexts
@@ -22,12 +23,22 @@ class Cancelled(Exception):
 
 
 class Watch:
-    """Count and report steps; raise `Cancelled` at the next step after a stop was requested."""
+    """Count and report steps; raise `Cancelled` at the next step after a stop was requested.
+
+    The first word of a stage names its phase, of which steps take about equally long.
+    """
 
     def __init__(
-        self, total: int, report: Callable[[Progress], None] | None, cancelled: Callable[[], bool] | None
+        self,
+        steps: int | Mapping[str, int],
+        report: Callable[[Progress], None] | None,
+        cancelled: Callable[[], bool] | None,
+        shares: Mapping[str, float] | None = None,
     ) -> None:
-        self.total, self.done = total, 0
+        """`steps` are counted, in all or by phase; `shares` of all other time are expected of phases not yet timed."""
+        planned = {} if isinstance(steps, int) else dict(steps)
+        self.total, self.done = steps if isinstance(steps, int) else sum(planned.values()), 0
+        self.forecast, self._shares = Forecast(planned), shares
         self.run_id: str | None = None
         self._report, self._cancelled = report, cancelled
         self._pace = Pace()
@@ -36,16 +47,23 @@ class Watch:
         """Report that `steps` more of `stage` are about to run, now and then with the texts that `live` reads."""
         self.check()
         self.done = min(self.done + steps, self.total)
+        self.forecast.begin(stage.split()[0], steps)
         self._tell(stage, live if live is not None and self._pace.is_due() else None)
 
     def show(self, stage: str, live: Callable[[], LiveTexts]) -> None:
         """Report the texts that `live` reads, however long ago the last were."""
+        self.forecast.begin(stage.split()[0], 0)
         self._tell(stage, live)
 
     def check(self) -> None:
         """Raise `Cancelled` if a stop was requested."""
         if self._cancelled is not None and self._cancelled():
             raise Cancelled
+
+    def skip(self, phase: str, steps: int) -> None:
+        """Count steps that are not needed, as a text ended early."""
+        self.done = min(self.done + steps, self.total)
+        self.forecast.skip(phase, steps)
 
     def reach(self, done: int, stage: str) -> None:
         """Jump to `done`, as a continuation may end early."""
@@ -57,21 +75,34 @@ class Watch:
             return
         with self._pace.spending() if live is not None else nullcontext():
             texts = None if live is None else live()
-            self._report(Progress(stage=stage, done=self.done, total=self.total, run_id=self.run_id, live=texts))
+            left = self.forecast.seconds_left(self._shares) if self.done else None
+            end = None if left is None else time.time() + left
+            told = Progress(
+                stage=stage, done=self.done, total=self.total, run_id=self.run_id, live=texts, expected_end=end
+            )
+            self._report(told)
 
 
 class Pace:
-    """When to do something again that is only for show: after `LIVE_SECONDS`, and in `LIVE_SHARE` of the time."""
+    """When to do something again that is only for show: after some seconds, and in a share of the time."""
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.perf_counter,
+        seconds: float | None = None,
+        share: float | None = None,
+    ) -> None:
+        """By default after `LIVE_SECONDS`, in `LIVE_SHARE` of the time."""
         self._clock = clock
+        self._seconds = LIVE_SECONDS if seconds is None else seconds
+        self._share = LIVE_SHARE if share is None else share
         self._begun = clock()
         self._last, self._spent = -math.inf, 0.0
 
     def is_due(self) -> bool:
         """Whether it may be done now."""
         now = self._clock()
-        return now - self._last >= LIVE_SECONDS and self._spent <= LIVE_SHARE * (now - self._begun)
+        return now - self._last >= self._seconds and self._spent <= self._share * (now - self._begun)
 
     @contextmanager
     def spending(self) -> Iterator[None]:

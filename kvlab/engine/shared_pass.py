@@ -72,6 +72,7 @@ class SharedPass:
         counter = energy_counter(self.prepared.loaded.device)
         meter = Meter(counter)
         rows = self._read_prompt()
+        index = 0
         for index in range(self.most):
             tokens = self._choose(rows, index)
             self.fan_out.drop([branch for branch in self.fan_out.branches if branch not in tokens])
@@ -81,6 +82,7 @@ class SharedPass:
             stage = "decoding" if together == 1 else f"decoding {together} rows together"
             self.watch.advance(stage, live=self._texts)
             rows = self._step(tokens)
+        self.watch.skip("decoding", self.most - index)
         self.watch.show("writing the recordings", self._texts)
         joules = meter.joules()
         for run in self.runs:

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.palette import MASS_COLOURS, Theme, pick
 from kvlab.figures.base.template import finish
-from kvlab.figures.base.words import percent, plural, visible
+from kvlab.figures.base.words import percent, plural, token_text, visible
 from kvlab.figures.simple import attention as simple
 
 FLOOR = 1e-6
@@ -36,10 +36,10 @@ def caption_attention_along_text(frame: pd.DataFrame) -> str:
     """What the slots of this cache hold of the full cache's attention, and the token read most by it."""
     held = frame["true"].where(frame["slot"] > 0, 0).sum()
     top = frame.loc[frame["true"].idxmax()]
-    most = f"token {int(top['position'])} “{visible(top['text'])}” ({percent(float(top['true']))})"
+    most = f"token {int(top['position'])} “{token_text(top['text'])}” ({percent(float(top['true']))})"
     kept = "is" if top["slot"] > 0 else "is not"
     slots = plural(int((frame["slot"] > 0).sum()), "slot")
     return (
-        f"{slots} are read; their tokens get {percent(float(held))} of the full "
+        f"{slots} get attention; their tokens have {percent(float(held))} of the full "
         f"cache's attention. The full cache reads {most} most, which {kept} among them."
     )

@@ -59,7 +59,7 @@ def caption_kl_along_text(frame: pd.DataFrame) -> str:
 def agreement_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Rolling share of tokens where both caches prefer the same next token."""
     title, y = "Top-1 agreement with the full cache", "agreement (rolling share)"
-    axis: dict[str, object] = {"tickformat": ".0%"}
+    axis: dict[str, object] = {"tickformat": ".3~p"}
     return _along_text(frame, "agreement", "agreement %{y:.0%}", title, y, theme, (-0.03, 1.05), axis)
 
 

@@ -106,7 +106,7 @@ def budgets_for(frame: pd.DataFrame, theme: Theme = "light", focus: Place | None
 
 @with_simple(simple.budgets_for)
 def caption_budgets_for(frame: pd.DataFrame) -> str:
-    """The heads that kept all tokens, and the one with the most missing slots."""
+    """The heads that kept all tokens, and the one with the most missing slots, where the score alone explains it."""
     known = frame[frame["needed"].notna()]
     if known.empty:
         return f"In none of {plural(len(frame), 'head')} does the score alone explain the decision."
@@ -115,4 +115,7 @@ def caption_budgets_for(frame: pd.DataFrame) -> str:
     held = int((more == 0).sum())
     rest = f" Layer {dearest['layer']} head {dearest['head']} missed most: it had {int(dearest['slots']):,} slots and "
     rest = f"{rest}would have needed {int(dearest['needed']):,}." if more.max() else ""
-    return f"{held} of {plural(len(known), 'head')} kept all of them.{rest}"
+    told = f"{held} of {plural(len(known), 'head')} kept all of them."
+    if len(known) < len(frame):
+        told = f"The score alone explains the decision in {len(known)} of {plural(len(frame), 'head')}: {told}"
+    return f"{told}{rest}"

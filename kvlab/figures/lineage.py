@@ -9,10 +9,11 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.figures.base.caption import with_simple
+from kvlab.figures.base.end_labels import End, label_ends, labelled_height
 from kvlab.figures.base.lines import add_band, add_line
 from kvlab.figures.base.palette import DASHES, HUES, STATE_COLOURS, SURFACES, Theme, mix, pick
-from kvlab.figures.base.template import MANY_LINES, PALE, finish, log_axis
-from kvlab.figures.base.words import number, percent, plural, shown_of, token_label
+from kvlab.figures.base.template import HEIGHT, MANY_LINES, PALE, finish, log_axis
+from kvlab.figures.base.words import number, percent, plural, shown_of, token_label, token_text
 from kvlab.figures.simple import merging as simple
 
 MOST_RIBBONS = 60
@@ -51,7 +52,7 @@ def merge_sankey(
         node={
             "label": labels,
             "color": [pivot if position in targets else absorbed for position in positions],
-            "pad": 14,  # one line of text, as most sources are thinner than their label
+            "pad": 20,  # one line of text, as most sources are thinner than their label
             "thickness": 12,
             "line": {"width": 0},
             "hovertemplate": "%{label}<extra></extra>",
@@ -66,8 +67,8 @@ def merge_sankey(
         },
     )
     figure = go.Figure(river)
-    height = max(240, 90 + 22 * len(links))
-    finish(figure, title=f"Merges into slot {slot}", x="", y="", theme=theme, height=min(1200, height), legend=False)
+    height = max(240, 90 + 28 * len(links))
+    finish(figure, title=f"Merges into slot {slot}", x="", y="", theme=theme, height=min(1400, height), legend=False)
     return figure.update_layout(margin={"l": 12, "r": 12, "t": 46, "b": 16})
 
 
@@ -98,10 +99,12 @@ def caption_merge_sankey(frame: pd.DataFrame) -> str:
     chain = f" through up to {depth} consecutive merges" if depth > 1 else ""
     similar = frame["similarity"].mean()
     drawn = shown_of(MOST_RIBBONS, len(frame), "token", "the widest; the last ribbon is the rest")
+    first, last = int(frame["step"].min()), int(frame["step"].max())
+    when = f"at step {first}" if first == last else f"from step {first} to {last}"
+    were = "was" if len(frame) == 1 else "were"
     return (
-        f"{plural(len(frame), 'token')} were merged into it{chain}, from step {frame['step'].min()} "
-        f"to {frame['step'].max()}, with a mean key cosine of {number(similar, 2)}; including its own it represents "
-        f"{len(frame) + 1:,}.{drawn}"
+        f"{plural(len(frame), 'token')} {were} merged into it{chain}, {when}, with a mean key cosine of "
+        f"{number(similar, 2)}; including its own it represents {len(frame) + 1:,}.{drawn}"
     )
 
 
@@ -112,6 +115,7 @@ def _merge(row: dict[str, Any]) -> str:
 
 HUE_ORDER = ("blue", "orange", "green", "purple", "red", "gold", "sky", "grey")
 MOST_LINES = 12
+LEAST = 1e-6  # share of a value that is drawn
 
 
 def influence_decay(frame: pd.DataFrame, half: float, theme: Theme = "light") -> go.Figure:
@@ -155,7 +159,7 @@ def members_over_steps(frame: pd.DataFrame, slot: int, theme: Theme = "light") -
     The first `MOST_LINES` tokens are drawn; among many, the token with the largest final share is in focus.
     """
     frame = frame[frame["token"].isin(frame["token"].unique()[:MOST_LINES])]
-    figure, last = go.Figure(), frame[frame["step"] == frame["step"].max()]
+    figure, last, ends = go.Figure(), frame[frame["step"] == frame["step"].max()], []
     focus = last.loc[last["share"].idxmax(), "token"] if len(last) else slot
     for index, (token, part) in enumerate(frame.groupby("token", sort=False)):
         name = token_label(int(token), part["text"].iloc[0], 14)  # type: ignore[call-overload]
@@ -166,9 +170,13 @@ def members_over_steps(frame: pd.DataFrame, slot: int, theme: Theme = "light") -
             width=1.2 if pale else 2.4, line_shape="hv", opacity=PALE if pale else 1.0,
             mode="lines+markers" if len(part) < 3 else "lines",
         )  # fmt: skip
-    title = f"Tokens represented by slot {slot}"
-    finish(figure, title=title, x="step", y="share of the value (log)", theme=theme)
-    return figure.update_yaxes(**log_axis(frame["share"].clip(lower=1e-6)))
+        end = f"{token} “{token_text(part['text'].iloc[0], 14)}”"  # escaped where it is drawn
+        ends.append(End(end, float(part["step"].iloc[-1]), max(float(part["share"].iloc[-1]), LEAST), colour))
+    title, height = f"Tokens represented by slot {slot}", labelled_height(len(ends), HEIGHT)
+    finish(figure, title=title, x="step", y="share of the value (log)", theme=theme, height=height, legend=False)
+    shares = frame["share"].clip(lower=LEAST)
+    span = (math.log10(float(shares.min())) - 0.05, math.log10(float(shares.max())) + 0.05)
+    return label_ends(figure.update_yaxes(**log_axis(shares)), ends, span, theme)
 
 
 @with_simple(simple.members_over_steps)

@@ -85,8 +85,8 @@ def caption_spans(frame: pd.DataFrame) -> str:
         needed = dead["span"].str.match(NEEDED)  # before running text
         dead = pd.concat([dead[needed], dead[~needed]])
         names = [f"{cell.span} ({cell.row} at {cell.column})" for cell in dead.head(MOST_NAMED).itertuples()]
-        more = f" and {len(dead) - MOST_NAMED} more" if len(dead) > MOST_NAMED else ""
-        told.append(f"From large budgets to small, first lost (under 5 % held): {listed(names)}{more}.")
+        more = [f"{len(dead) - MOST_NAMED} more"] if len(dead) > MOST_NAMED else []
+        told.append(f"From large budgets to small, first lost (under 5 % held): {listed([*names, *more])}.")
     else:
         told.append("No part falls under 5 %.")
     return " ".join([*told, *_read_answers(frame)])

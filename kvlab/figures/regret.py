@@ -25,7 +25,7 @@ def regret_map(frame: pd.DataFrame, step: int | None = None, theme: Theme = "lig
     heat = go.Heatmap(
         z=values, x=frame.columns.to_numpy(), y=frame.index.to_numpy(), colorscale=LOSS[theme], zmin=0,
         zmax=float(np.nanmax(values)) or 1.0 if np.isfinite(values).any() else 1.0,
-        colorbar=colour_bar("regret (share of attention)", theme, tickformat=".0%"),
+        colorbar=colour_bar("regret (share of attention)", theme, tickformat=".3~p"),
         hovertemplate="layer %{y}, step %{x}<br>regret %{z:.1%}<extra></extra>",
     )  # fmt: skip
     figure = go.Figure(heat)

@@ -45,7 +45,7 @@ def score_against_budget(frame: pd.DataFrame, theme: Theme = "light", title: str
     _show_each_name_once(figure)
     rows = -(-len(tasks) // columns)
     finish(figure, title=title, x="", y="", theme=theme, height=110 + 230 * rows)
-    figure.update_xaxes(tickformat=".0%", rangemode="tozero")
+    figure.update_xaxes(tickformat=".3~p", rangemode="tozero")
     figure.update_xaxes(title_text="tokens kept", row=rows)
     return _finish_panels(figure, frame, theme)
 

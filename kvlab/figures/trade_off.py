@@ -91,7 +91,7 @@ def _lay_out(figure: go.Figure, drawn: pd.DataFrame, across: str, cut: bool, leg
     y = "mean KL (nats per token, log): lower is better" if is_kl else "answers right: higher is better"
     height = HEIGHT + 60 + (8 * drawn["row"].nunique() if legend else 0)
     finish(figure, title=f"Quality against bytes: {what}", x=x, y=y, theme=theme, height=height, legend=legend)
-    axis = log_axis(drawn["quality"]) if is_kl else {"tickformat": ".0%"}
+    axis = log_axis(drawn["quality"]) if is_kl else {"tickformat": ".3~p"}
     figure.update_yaxes(**axis).update_layout(hovermode="closest")
 
 

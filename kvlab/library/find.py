@@ -18,7 +18,7 @@ from kvlab.server.users import Role, require
 
 ANSWERS = {"right": "all right", "some": "some right", "wrong": "none right", "unknown": "not judged"}
 SORTS = {
-    "created": "date", "title": "title", "answer": "right answers", "least_kl": "closest KL", "score": "score",
+    "created": "date", "title": "title", "answer": "right answers", "least_kl": "smallest KL", "score": "score",
     "tokens": "prompt tokens", "runs": "runs", "bytes": "bytes", "status": "state", "model": "model",
 }  # fmt: skip
 RISING = ("title", "least_kl", "status", "model")  # ascending by default

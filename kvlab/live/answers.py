@@ -30,10 +30,19 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Reference:
-    """The full cache that lanes are compared with; with `known` it writes those tokens again and is not reported."""
+    """The full cache that lanes are compared with; with `known` it writes those tokens again and is not reported.
+
+    `logits` (V,) of each token are added while it writes; where they are held with `known`, it need not write again.
+    """
 
     lane: Lane
     known: Sequence[int] | None = None
+    logits: list[Tensor] = field(default_factory=list)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the full cache's text and its logits are known, so that it does not run."""
+        return self.known is not None and len(self.logits) >= len(self.known) > 0
 
     def is_silent(self, lane: Lane) -> bool:
         """Whether this lane is not reported."""
@@ -62,7 +71,7 @@ class Answers:
             tokens = {lane: self._choose(rows[lane], turn, index, sampling) for lane in active}
             if reference.known is not None and reference.lane in tokens:
                 tokens[reference.lane] = reference.known[index]
-            yield from self._written(turn, active, rows, tokens, reference)
+            yield from self._written(turn, index, active, rows, tokens, reference)
             is_last = index == sampling.max_new_tokens - 1
             over = {lane: reason for lane in active if (reason := self._end_of(tokens[lane], is_last))}
             # The model's own end token is part of the text before the next question; any other token is read now.
@@ -88,14 +97,21 @@ class Answers:
     def _written(
         self,
         turn: int,
+        index: int,
         active: Sequence[Lane],
         rows: dict[Lane, Tensor],
         tokens: dict[Lane, int],
         reference: Reference,
     ) -> Iterator[Event]:
         """The events of one token of every lane that writes, compared with the full cache's as long as texts agree."""
-        full = reference.lane
-        expected = torch.log_softmax(rows[full], -1) if full in active else None
+        full, expected, written = reference.lane, None, tokens.get(reference.lane)
+        if reference.is_held:
+            expected = torch.log_softmax(reference.logits[index], -1) if index < len(reference.logits) else None
+            written = reference.known[index] if reference.known and index < len(reference.known) else None
+        elif full in active:
+            expected = torch.log_softmax(rows[full], -1)
+            if reference.known is None:
+                reference.logits.append(rows[full].clone())  # a view would keep all rows
         for lane in active:
             if reference.is_silent(lane):
                 continue
@@ -103,7 +119,7 @@ class Answers:
             if lane is not full and lane.follows:
                 if expected is not None:
                     kl = divergence(expected, torch.log_softmax(rows[lane], -1))[0]
-                leaves = token != tokens.get(full)
+                leaves = token != written
                 lane.follows = not leaves
             yield TokenWritten(turn, self.number(lane), token, lane.write(token, self.loaded), kl, leaves)
 

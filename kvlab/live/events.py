@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
+
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -19,10 +21,14 @@ class Event:
 
 @dataclass(frozen=True)
 class Exchange:
-    """A question and the token ids of each lane's answer, by the lane's number."""
+    """A question and the token ids of each lane's answer, by the lane's number.
+
+    `logits` are the full cache's (V,), of each token of its answer; empty where they were not held.
+    """
 
     question: str
     answers: dict[int, list[int]]
+    logits: tuple[Tensor, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
+from kvlab.engine.progress import Pace
 from kvlab.engine.prompt import prompt_pieces
 from kvlab.live.events import ContextRead, Event, LaneSettled, TokenWritten
 from kvlab.live.session import LiveSession
 
-HELD_SECONDS = 0.1  # after which what is left of the context is reported again while an answer is written
+# What is left of the context is reported again while an answer is written: after so long, in this share of the time.
+HELD_SECONDS, HELD_SHARE = 0.1, 0.05
 
 
 class SessionReporter:
@@ -29,7 +30,7 @@ class SessionReporter:
 
     def follow(self, events: Iterator[Event]) -> Iterator[Event]:
         """Report events of the session while they are taken from the result."""
-        reported = time.monotonic()
+        pace, writing = Pace(seconds=HELD_SECONDS, share=HELD_SHARE), set[int]()
         for event in events:
             self.tell(event.as_json())
             if isinstance(event, ContextRead):
@@ -37,15 +38,18 @@ class SessionReporter:
             if isinstance(event, LaneSettled):
                 self._held.pop(event.lane, None)
                 self._tell_lane(event.lane)
-            if isinstance(event, TokenWritten) and time.monotonic() - reported >= HELD_SECONDS:
-                self.tell_held()
-                reported = time.monotonic()
+            if isinstance(event, TokenWritten):
+                writing.add(event.lane)
+                if pace.is_due():
+                    with pace.spending():
+                        self.tell_held(writing)
+                    writing.clear()
             yield event
-        self.tell_held()
+        self.tell_held(range(len(self.session.lanes)))
 
-    def tell_held(self) -> None:
-        """Report what heads hold of each token of the context, in every lane; after the first time only changes."""
-        for number in range(len(self.session.lanes)):
+    def tell_held(self, lanes: Iterable[int]) -> None:
+        """Report what heads hold of each token of the context, in these lanes; after the first time only changes."""
+        for number in sorted(lanes):
             self._tell_lane(number)
 
     def _tell_lane(self, number: int) -> None:

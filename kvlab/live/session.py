@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from torch import Tensor
+
 from kvlab.cache.fan_out.fan_out_cache import shares_passes
 from kvlab.cache.prompt_pass import PromptPass
 from kvlab.common.errors import UserError
@@ -32,6 +34,7 @@ from kvlab.models.turns import Turns
 from kvlab.requests.compare import FULL, MethodChoice
 
 MOST_CHECKPOINT_BYTES = 2**30  # of all lanes together; older questions are then answered from the context on
+MOST_LOGIT_BYTES = 2**26  # of the full cache's answers; beyond it the full cache writes again beside a changed lane
 MOST_HELD_BYTES = 2**29  # of the context's pass; beyond it a lane that is changed reads the context again
 
 
@@ -106,9 +109,12 @@ class LiveSession:
     def answer_again(self, number: int, sampling: Sampling) -> Iterator[Event]:
         """Answer all questions again in a lane that was changed; other lanes stay as they are.
 
-        A copy of the full cache writes its texts again beside the lane, for the KL, as long as both texts agree.
+        For the KL its predictions are compared with the full cache's. Where those are not held, a copy of the full
+        cache writes its texts again beside the lane, as long as both texts agree.
         """
-        lane, full = self.lanes[number], self.lanes[0].fork()
+        lane = self.lanes[number]
+        is_held = all(exchange.logits for exchange in self.history)
+        full = self.lanes[0] if is_held else self.lanes[0].fork()
         self.answers.stopped.clear()
         for turn, exchange in enumerate(self.history):
             if lane.failure:
@@ -118,9 +124,10 @@ class LiveSession:
             is_cut = bool(known) and known[-1] not in self.end_ids
             limited = replace(sampling, max_new_tokens=len(known)) if is_cut else sampling
             lane.begin_answer(turn)
-            lanes = [full, lane] if lane.follows else [lane]
+            lanes = [full, lane] if lane.follows and not is_held else [lane]
             ids = self._question_ids(exchange.question, turn)
-            yield from self.answers.write(turn, lanes, ids, limited, Reference(full, known))
+            reference = Reference(full, known, list(exchange.logits) if is_held else [])
+            yield from self.answers.write(turn, lanes, ids, limited, reference)
             exchange.answers[number] = list(lane.answer)
 
     def fork(self) -> LiveSession:
@@ -176,11 +183,18 @@ class LiveSession:
         self.answers.stopped.clear()
         try:
             self._begin(lanes)
-            yield from self.answers.write(self.turn, lanes, ids, sampling, Reference(self.lanes[0]))
+            reference = Reference(self.lanes[0])
+            yield from self.answers.write(self.turn, lanes, ids, sampling, reference)
         except Exception:
             self.go_back(self.turn)
             raise
-        self.history.append(Exchange(question, {self._number(lane): list(lane.answer) for lane in lanes}))
+        answers = {self._number(lane): list(lane.answer) for lane in lanes}
+        self.history.append(Exchange(question, answers, self._held(reference.logits)))
+
+    def _held(self, logits: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The logits, if they fit beside those of earlier questions."""
+        every = [*logits, *(row for exchange in self.history for row in exchange.logits)]
+        return tuple(logits) if sum(row.nbytes for row in every) <= MOST_LOGIT_BYTES else ()
 
     def _question_ids(self, question: str, turn: int) -> list[int]:
         return self.turns.question_ids(self.loaded, question, is_first=turn == 0)

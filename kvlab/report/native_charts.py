@@ -90,8 +90,9 @@ def _look(chart: Any, figure: go.Figure, count: int, theme: Theme) -> None:
             axis.minimum_scale, axis.maximum_scale = sorted(map(float, told.range))
         if told.type == "log":
             _logarithmic(axis)
-        if str(told.tickformat or "").endswith("%"):
-            axis.tick_labels.number_format, axis.tick_labels.number_format_is_linked = "0%", False
+        if (kind := str(told.tickformat or "")[-1:]) in ("%", "p"):  # d3's whole and exact percentages
+            axis.tick_labels.number_format = "0%" if kind == "%" else "0.0%"
+            axis.tick_labels.number_format_is_linked = False
 
 
 def _logarithmic(axis: Any) -> None:

@@ -252,3 +252,4 @@ class Progress(Frozen):
     total: int
     run_id: str | None = None
     live: LiveTexts | None = None
+    expected_end: float | None = Field(None, description="Unix time, by what the steps of this run took so far")

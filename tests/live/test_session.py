@@ -213,8 +213,14 @@ def test_a_changed_lane_is_that_of_a_new_session_without_another_pass(
         list(session.change_lane(0, changed))
 
 
-@pytest.mark.parametrize(("method", "budget"), [("keepkv", 0.1), ("h2o", 1.0)])
-def test_a_changed_lane_alone_answers_all_questions_again(lab: LoadedModel, method: str, budget: float) -> None:
+@pytest.mark.parametrize(("method", "budget", "is_held"), [("keepkv", 0.1, True), ("h2o", 1.0, False)])
+def test_a_changed_lane_alone_answers_all_questions_again(
+    lab: LoadedModel, method: str, budget: float, is_held: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_held:  # the full cache's predictions: it does not run again
+        monkeypatch.delattr(Lane, "fork")
+    else:
+        monkeypatch.setattr("kvlab.live.session.MOST_LOGIT_BYTES", 0)
     changed = MethodChoice(method=method, budget=budget)
     session, fresh = started(lab, *CHOICES), started(lab, CHOICES[0], changed, CHOICES[2])
     expected = [event for question in QUESTIONS for event in fresh.ask(question, SHORT)]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
+import numpy as np
 from streamlit.testing.v1 import AppTest
 
 
@@ -14,6 +17,7 @@ def script() -> None:
         {
             "source_text": [" a\n", "<b>"],
             "true mass": [0.25, -1e-9],
+            "mass": [2.5e-6, 0.419431],
             "lost at step": pd.array([3, None], "Int32"),
             "votes": [1.0, 2.0],
         }
@@ -25,10 +29,14 @@ def test_a_table_is_readable():
     page = AppTest.from_function(script).run()
     assert not page.exception
     shown = page.dataframe[0].value
-    assert list(shown) == ["source text", "true mass", "lost at step", "votes"]
+    assert list(shown) == ["source text", "true mass", "mass", "lost at step", "votes"]
     assert shown["source text"].tolist() == ["·a⏎", "<b>"]
     assert shown["true mass"].tolist() == [25, 0]
     assert not str(shown["true mass"].iloc[1]).startswith("-")
+    # Small attention is not shown as none: the browser writes three significant digits.
+    np.testing.assert_allclose(shown["mass"], [2.5e-4, 41.9431])
+    columns = json.loads(page.dataframe[0].proto.columns)
+    assert columns["mass"]["type_config"]["format"] == "%.3g %%"
     assert shown["lost at step"].tolist() == ["3", ""]
 
 

@@ -130,7 +130,7 @@ def returning_over_steps(frame: pd.DataFrame, top: float, theme: Theme = "light"
     finish(figure, title=f"Evicted prompt tokens that return to the top {percent(top)}", x="decode step",
            y="share of the evicted tokens", theme=theme, height=440)  # fmt: skip
     figure.update_layout(margin={"t": 128}, legend={"entrywidth": 0.47, "entrywidthmode": "fraction"})
-    return figure.update_yaxes(tickformat=".0%", rangemode="tozero")
+    return figure.update_yaxes(tickformat=".3~p", rangemode="tozero")
 
 
 @with_simple(simple.returning_over_steps)

@@ -42,7 +42,7 @@ def usage_by_task(frame: pd.DataFrame, means: pd.DataFrame, theme: Theme = "ligh
         )  # fmt: skip
     finish(figure, title="Share of the tokens kept", x="box: quartiles and 5 to 95 % of the prompts; mark: mean",
            y="tokens kept", theme=theme, height=400, legend=False)  # fmt: skip
-    return figure.update_yaxes(tickformat=".0%", rangemode="tozero")
+    return figure.update_yaxes(tickformat=".3~p", rangemode="tozero")
 
 
 @with_simple(simple.usage_by_task)
@@ -82,7 +82,7 @@ def option_sweep(frame: pd.DataFrame, option: str, theme: Theme = "light") -> go
     axis = f"{name} ({sample_note(frame)})"
     finish(figure, title=f"Effect of {name}", x=axis, y="", theme=theme, height=420)
     figure.update_xaxes(type="category", categoryarray=values).update_yaxes(rangemode="tozero")
-    figure.update_yaxes(tickformat=".0%", col=2)
+    figure.update_yaxes(tickformat=".3~p", col=2)
     figure.update_annotations(font={"size": 13})
     return figure.update_layout(margin={"t": 118}, legend={"y": 1.12})
 

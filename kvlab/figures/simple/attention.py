@@ -60,7 +60,7 @@ def sag_over_steps(frame: pd.DataFrame) -> str:
     if abs(mean) <= SLIGHT * apart:
         return "Merged slots get about the attention that their tokens would get apart."
     way = "less" if mean > 0 else "more"
-    return f"On average, merged slots get {way} attention than their tokens would get apart."
+    return f"On average over the steps, merged slots get {way} attention than their tokens would get apart."
 
 
 def errors_over_steps(frame: pd.DataFrame) -> str:

@@ -48,7 +48,8 @@ def instrument_cost(frame: pd.DataFrame) -> str:
     if sure.empty:
         return "How much recording slows a run down cannot be said from these timings."
     slow = int((sure > 1.05).sum())
-    return sentence(f"recording slows down {some_of(slow, len(sure), 'run')}; speeds are measured without it")
+    which = some_of(slow, len(sure), "run" if len(sure) == len(known) else "well-timed run")
+    return sentence(f"recording slows down {which}; speeds are measured without it")
 
 
 def freed_by_run(frame: pd.DataFrame) -> str:

@@ -69,7 +69,7 @@ def mass_balance(frame: pd.DataFrame) -> str:
     if not whole:
         return "The merged slots had no attention that could be lost."
     how = beside(whole - lost, whole, "more attention than", "less attention than", "about the attention that", 0.01)
-    return f"All together, merged slots have {how} their parts had before the merge."
+    return f"Right after the merge, all merged slots together have {how} their parts had before it."
 
 
 def scores_at_decision(frame: pd.DataFrame, chosen: Sequence[int] = ()) -> str:
@@ -92,7 +92,8 @@ def budgets_for(frame: pd.DataFrame) -> str:
     if known.empty:
         return "The score alone explains the decision of no head."
     kept = int((known["needed"] <= known["slots"]).sum())
-    return sentence(f"the chosen text was kept whole by {some_of(kept, len(known), 'head')}")
+    told = f"the chosen text was kept whole by {some_of(kept, len(known), 'head')}"
+    return sentence(told if len(known) == len(frame) else f"where the score alone decides, {told}")
 
 
 def merge_sankey(frame: pd.DataFrame) -> str:
