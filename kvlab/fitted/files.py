@@ -114,12 +114,22 @@ class Kind:
 
     def check_weights(self, fitted_to: Tensor, model: nn.Module, name: str, given: str, setting: str) -> None:
         """Raise UserError if `given` was fitted to other weights than those of the model called `name`."""
-        if not same_weights(fitted_to, model):
-            name = name_of(model, name)
-            raise UserError(
-                f"{given} were not fitted to these weights of {name}: run `{self.command} --model {name} --out FILE` "
-                f"and set {setting}=FILE (for timing, {setting}=untrained)."
-            )
+        if same_weights(fitted_to, model):
+            return
+        name, known = name_of(model, name), self.shipped_for(model)
+        remedy = f"run `{self.command} --model {name} --out FILE` and set {setting}=FILE"
+        raise UserError(
+            f"{given} were not fitted to these weights of {name}: "
+            f"{f'set {setting}={known}, which were' if known else remedy} (for timing, {setting}=untrained)."
+        )
+
+    def shipped_for(self, model: nn.Module) -> str | None:
+        """Name of the shipped file fitted to the model's weights, if there is one."""
+        return next((name for name in self.shipped if same_weights(self._signature(name), model)), None)
+
+    def _signature(self, name: str) -> Tensor:
+        with safe_open(self.path(name), "pt") as file:
+            return file.get_tensor(SIGNATURE).float()
 
 
 def write_fitted(path: Path, tensors: dict[str, Tensor], model: nn.Module, about: dict[str, str]) -> None:

@@ -38,9 +38,8 @@ def with_profile(pipeline: Pipeline, model: nn.Module, name: str = "") -> Pipeli
 
 def _remedy(model: nn.Module, name: str) -> str:
     """How to get a profile of this model."""
-    for shipped in PROFILES.shipped:
-        if same_weights(read_profile(PROFILES.path(shipped))[1], model):
-            return f"set profile={shipped}, which was"
+    if shipped := PROFILES.shipped_for(model):
+        return f"set profile={shipped}, which was"
     return f"run `kvlab profile --model {name} --out FILE` and set profile=FILE"
 
 

@@ -14,7 +14,7 @@ from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.learned.query_statistics import QueryStatistics
 from kvlab.methods.scorers.lookahead.query_statistics import UNTRAINED, QueryCentres, QueryFilter
 
-SHIPPED = {name: f"queries/{name}.safetensors" for name in ("mini", "mini-60", "mini-half")}
+SHIPPED = {name: f"queries/{name}.safetensors" for name in ("mini", "mini-60", "mini-half", "smollm2")}
 QUERIES = Kind("file of query statistics", "kvlab fit --method triattention", SHIPPED)
 
 

@@ -28,7 +28,7 @@ from kvlab.server.users import acting, is_owner
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.user_labels import Kind, claim_name, load_labels, may_view
 
-SHIPPED = re.compile(r"mini|even|untrained|fit:[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+SHIPPED = re.compile(r"mini|mini-60|mini-half|smollm2|even|untrained|fit:[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 NAMED = re.compile(r"[\w.:+-]*")
 Named = EvalJob | BenchJob | FitJob  # jobs whose results have a name and an owner
 KINDS: dict[type, Kind] = {EvalJob: "evaluation", BenchJob: "benchmark", FitJob: "fit"}

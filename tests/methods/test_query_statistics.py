@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from kvlab.cache import make_cache
+from kvlab.common.assets import asset_path
 from kvlab.common.errors import UserError
 from kvlab.fitted.query_statistics import QUERIES, read_query_statistics, write_query_statistics
 from kvlab.fitting.query_statistics import Watcher, watch
@@ -211,3 +212,24 @@ def test_those_that_ship_have_a_mean_no_longer_than_their_queries(name: str) -> 
         half = one.mean.shape[1] // 2
         assert (one.mean.unflatten(-1, (2, half)).norm(dim=-2) <= one.length * (1 + 1e-5)).all()
         torch.testing.assert_close(one.direction.norm(dim=-1), torch.ones(len(one.direction)))
+
+
+def test_a_model_with_a_shipped_file_is_told_its_name(
+    written: tuple[LoadedModel, dict[int, QueryStatistics], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, _, path = written
+    monkeypatch.setattr(
+        "kvlab.fitted.files.asset_path",
+        lambda name: path if name == "queries/mini-60.safetensors" else asset_path(name),
+    )
+    with pytest.raises(UserError, match="set queries=mini-60, which were"):
+        make_cache(model, "triattention", 0.3)
+
+
+def test_smollm2s_shipped_statistics_are_of_its_shape() -> None:
+    """30 layers of 9 query and 3 KV heads of 64; directions of length 1, no mean query longer than the queries are."""
+    known, _, about = read_query_statistics(QUERIES.path("smollm2"))
+    assert sorted(known) == list(range(30)) and about["model"] == "smollm2"
+    for one in known.values():
+        assert (one.mean.shape, one.length.shape, one.direction.shape) == ((9, 64), (9, 32), (3, 64))
+        torch.testing.assert_close(one.direction.norm(dim=-1), torch.ones(3))
