@@ -112,13 +112,15 @@ class Kind:
         except (SafetensorError, KeyError, TypeError, IndexError, RuntimeError, ValueError) as error:
             raise UserError(f"{path} is not a {self.name}: create one with `{self.command}`.") from error
 
-    def check_weights(self, fitted_to: Tensor, model: nn.Module, name: str, given: str, setting: str) -> None:
+    def check_weights(
+        self, fitted_to: Tensor, model: nn.Module, name: str, given: str, setting: str, plain: str = "untrained"
+    ) -> None:
         """Raise UserError if `given` was fitted to other weights than those of the model called `name`."""
         if not same_weights(fitted_to, model):
             name = name_of(model, name)
             raise UserError(
                 f"{given} were not fitted to these weights of {name}: run `{self.command} --model {name} --out FILE` "
-                f"and set {setting}=FILE (for timing, {setting}=untrained)."
+                f"and set {setting}=FILE (for timing, {setting}={plain})."
             )
 
 

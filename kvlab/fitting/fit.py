@@ -14,6 +14,7 @@ from typing import TypeVar
 from kvlab.common.atomic_write import replace_text
 from kvlab.common.errors import UserError
 from kvlab.common.validation import read_json
+from kvlab.fitting.curves import fit_curves
 from kvlab.fitting.kvzap import fit_kvzap
 from kvlab.fitting.less import LessRequest, fit_less
 from kvlab.fitting.profile import ProfileRequest, make_profile
@@ -51,6 +52,8 @@ def fit(
             make_profile(_specific_request(ProfileRequest, request), out, say=report)
     elif request.method in ("triattention", "qfilter"):
         fit_query_statistics(request, held_model(request), out, progress=progress, cancelled=cancelled, say=say)
+    elif request.method == "lukv":
+        fit_curves(request, held_model(request), out, progress=progress, cancelled=cancelled, say=say)
     else:
         loaded = held_model(request)
         with TemporaryDirectory() as scratch:
