@@ -64,14 +64,15 @@ each; its tests name the reasons.
 
 | agreement | methods |
 |---|---|
-| 100 % | streaming-llm, tova, finch, adakv, criticalkv, fast-kvzip (kvlab's gates in both), lukv (curves that need no rounding) |
+| 100 % | streaming-llm, tova, finch, adakv, criticalkv, fast-kvzip (kvlab's gates in both), lukv (whole counts) |
 | 99 % or more | snapkv, cap, cur, keydiff, key-norm, chunkkv, qfilter (kvlab's filters in both), the store think |
 | 98 % | kvzip, with its request and the first token read again in both; without these 68 and 86 % |
 | 90 % or more | lagkv 97.7, entropy-gated-chunkkv 93, pyramidkv 91 (at its layer lengths 97 or more) |
 | less | kvcompose 85, compactor 79, simlayerkv 71 |
 
-lukv with mini's curves and without kvlab's sinks: counts of heads differ by a slot at most, and in heads of more than five
-slots 99.9 % agree; kvpress lets a head keep the first token alone, kvlab always keeps four sinks and the newest: 70 %.
+lukv at curves that need no rounding. With mini's curves and without kvlab's sinks counts of heads differ by a slot at
+most, and in heads of more than five slots 99.9 % agree; kvpress lets a head keep the first token alone, kvlab always
+keeps four sinks and the newest: 70 %.
 
 adakv and criticalkv with the zeros that kvpress counts beyond the text's ends, and adakv with a floor that counts the
 window; kvlab's floor stands on top of the window, as in the authors' code: 94.8 %.

@@ -232,7 +232,7 @@ def test_fast_kvzip(prompt: torch.Tensor, theirs: dict) -> None:
 
 
 def test_lukv(prompt: torch.Tensor, theirs: dict, tmp_path: Path) -> None:
-    """With the same curves. kvpress rounds counts by layer, and lets a head keep less than its sinks; kvlab does not."""
+    """With the same curves. kvpress rounds counts by layer, and lets a head keep less than its sinks; kvlab not."""
     keep = int(TOKENS * KEEP)
     found = ours(prompt, "compose", keep, score="lukv", allocate="curves", sinks=0, recent=1)
     most = max(abs(a - b) for a, b in zip(lengths(found), lengths(theirs["lukv"]), strict=True))
