@@ -60,7 +60,14 @@ def fit(
             windows = Path(scratch) if kept is None else kept
             fit_kvzap(request, loaded, out, windows=windows, progress=progress, cancelled=cancelled, say=say)
     if out.exists():
-        say(f"written to {out}: use it with {request.method}:{SETTING[request.method]}={out}")
+        say(f"written to {out}: use it with {_reader(request)}:{SETTING[request.method]}={out}")
+
+
+def _reader(request: FitRequest) -> str:
+    """What reads the file: the method, or a composition with the score whose curves were measured."""
+    if request.method == "lukv" != request.score:
+        return f"compose:score={request.score}:allocate=curves"
+    return request.method
 
 
 class _Stopped(Exception):

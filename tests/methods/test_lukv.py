@@ -12,7 +12,7 @@ from torch import Tensor
 from kvlab.cache import make_cache
 from kvlab.common.errors import UserError
 from kvlab.fitted.profiles import CURVES, read_profile, write_profile
-from kvlab.fitting import curves
+from kvlab.fitting import curves, fit
 from kvlab.fitting.curves import falling, fit_curves, ranked_importance, split
 from kvlab.fitting.request import FitRequest
 from tests.cache.layers import draw
@@ -105,8 +105,11 @@ def test_any_score_is_measured_and_cut_by_its_curves(tmp_path: Path, monkeypatch
     monkeypatch.setattr(curves, "text_windows", lambda *_: iter(draw(7, 2, 1, 160).abs().mul(30).long() % 90 + 3))
     model, out = lab(), tmp_path / "snapkv.safetensors"
     request = FitRequest(method="lukv", score="snapkv", windows=2)
-    shares = fit_curves(request, model, out, say=lambda line: None)
-    assert shares is not None and shares.shape == (99, LAYERS, HEADS)
+    monkeypatch.setattr(fit, "held_model", lambda request: model)
+    told: list[str] = []
+    fit.fit(request, out, say=told.append)
+    assert told[-1].endswith(f"use it with compose:score=snapkv:allocate=curves:curves={out}")
+    assert torch.tensor(read_profile(out, CURVES)[0].shares).shape == (99, LAYERS, HEADS)
     ids = torch.randint(3, 97, (1, TOKENS), generator=torch.Generator().manual_seed(3))
     options = {"score": "snapkv", "allocate": "curves", "curves": str(out), "score_window": 3, "recent": 2, "sinks": 1}
     found = kept(model, ids, "compose", 11, **options)
