@@ -24,6 +24,8 @@ from kvlab.forms.compare_form import PLACEMENTS
 
 WHAT = {
     "kvzap": "networks that predict the scores of a second reading",
+    "fast-kvzip": "gates that predict the scores of a second reading",
+    "lukv": "how many tokens of each head later text needs",
     "less": "feature maps that approximate dropped tokens",
     "duoattention": "which heads attend to distant tokens",
     "triattention": "the mean of each head's queries",

@@ -31,8 +31,10 @@ ON_RANDOM_WEIGHTS: dict[str, dict[str, Any]] = {
     "less": {"weights": "untrained"},
     "duoattention": {"profile": "even"},
     "headkv": {"profile": "even"},
+    "lukv": {"curves": "even"},
     "kvzap": {"heads": "untrained"},
     "kvzap-threshold": {"heads": "untrained"},
+    "fast-kvzip": {"gates": "untrained"},
     "triattention": {"queries": "untrained"},
     "qfilter": {"queries": "untrained"},
 }

@@ -24,7 +24,9 @@ Books = Annotated[
 
 @grouped
 def fit(
-    method: Annotated[str, typer.Option(help="kvzap, less, duoattention, triattention or qfilter")] = "kvzap",
+    method: Annotated[
+        str, typer.Option(help="kvzap, fast-kvzip, less, duoattention, lukv, triattention or qfilter")
+    ] = "kvzap",
     corpus: Books = None,
     out: Annotated[Path, typer.Option(help="The file, for kvzap:heads=FILE and the like.")] = Path(
         "fitted.safetensors"
@@ -33,6 +35,9 @@ def fit(
     length: Annotated[int | None, typer.Option(help="Tokens per window.")] = None,
     form: Annotated[str | None, typer.Option(help="kvzap: mlp, or linear.")] = None,
     target: Annotated[str | None, typer.Option(help="kvzap: kvzip+ (as its authors), or kvzip.")] = None,
+    rank: Annotated[int | None, typer.Option(help="fast-kvzip: width of a gate's queries and keys.")] = None,
+    steps: Annotated[int | None, typer.Option(help="fast-kvzip: training steps.")] = None,
+    score: Annotated[str | None, typer.Option(help="lukv: the method whose scores are cut.")] = None,
     minutes: Annotated[float | None, typer.Option(help="less: processor minutes.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the windows and the initial weights.")] = None,
     queue: Annotated[
@@ -46,7 +51,7 @@ def fit(
     """Fit what a method has to learn about a model, from text; the model itself is not changed."""
     options: dict[str, Any] = {
         "method": method, "corpus": corpus, "windows": windows, "length": length, "form": form, "target": target,
-        "minutes": minutes, "seed": seed,
+        "rank": rank, "steps": steps, "score": score, "minutes": minutes, "seed": seed,
     }  # fmt: skip
     given = {name: value for name, value in (options | asdict(loading)).items() if value is not None}
     try:

@@ -112,7 +112,9 @@ class Kind:
         except (SafetensorError, KeyError, TypeError, IndexError, RuntimeError, ValueError) as error:
             raise UserError(f"{path} is not a {self.name}: create one with `{self.command}`.") from error
 
-    def check_weights(self, fitted_to: Tensor, model: nn.Module, name: str, given: str, setting: str) -> None:
+    def check_weights(
+        self, fitted_to: Tensor, model: nn.Module, name: str, given: str, setting: str, plain: str = "untrained"
+    ) -> None:
         """Raise UserError if `given` was fitted to other weights than those of the model called `name`."""
         if same_weights(fitted_to, model):
             return
@@ -120,7 +122,7 @@ class Kind:
         remedy = f"run `{self.command} --model {name} --out FILE` and set {setting}=FILE"
         raise UserError(
             f"{given} were not fitted to these weights of {name}: "
-            f"{f'set {setting}={known}, which were' if known else remedy} (for timing, {setting}=untrained)."
+            f"{f'set {setting}={known}, which were' if known else remedy} (for timing, {setting}={plain})."
         )
 
     def shipped_for(self, model: nn.Module) -> str | None:

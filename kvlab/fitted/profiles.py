@@ -1,4 +1,4 @@
-"""Profiles of head shares as files of `kvlab profile`."""
+"""Profiles of head shares as files of `kvlab profile`, and LU-KV's curves as files of `kvlab fit --method lukv`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from torch import Tensor, nn
 
 from kvlab.common.errors import UserError
 from kvlab.fitted.files import Kind, name_of, same_weights, write_fitted
+from kvlab.methods.allocators.curves import HeadCurves
 from kvlab.methods.allocators.profile import EVEN, HeadProfile, HeadShares
 from kvlab.methods.core.pipeline import Pipeline
 
 SHIPPED = {name: f"profiles/{name}.safetensors" for name in ("mini", "mini-60", "mini-half")}
 PROFILES = Kind("profile of head shares", "kvlab profile", SHIPPED)
+CURVES = Kind("file of budget curves", "kvlab fit --method lukv", {"mini": "curves/mini.safetensors"})
 
 
 def with_profile(pipeline: Pipeline, model: nn.Module, name: str = "") -> Pipeline:
@@ -26,8 +28,11 @@ def with_profile(pipeline: Pipeline, model: nn.Module, name: str = "") -> Pipeli
     allocate = pipeline.allocate
     if not isinstance(allocate, HeadProfile) or allocate.profile == EVEN:
         return pipeline
-    known, made_with, _ = read_profile(PROFILES.path(allocate.profile))
-    if not same_weights(made_with, model):
+    kind = CURVES if isinstance(allocate, HeadCurves) else PROFILES
+    known, made_with, _ = read_profile(kind.path(allocate.profile), kind)
+    if kind is CURVES:
+        kind.check_weights(made_with, model, name, f"The budget curves {allocate.profile!r}", "curves", "even")
+    elif not same_weights(made_with, model):
         name = name_of(model, name)
         raise UserError(
             f"The profile {allocate.profile!r} was not created with these weights of {name}: {_remedy(model, name)} "
@@ -48,12 +53,12 @@ def write_profile(path: Path, budgets: list[float], shares: Tensor, model: nn.Mo
     write_fitted(path, {"budgets": torch.tensor(budgets), "shares": shares.float().contiguous()}, model, about)
 
 
-def read_profile(path: Path) -> tuple[HeadShares, Tensor, dict[str, str]]:
+def read_profile(path: Path, kind: Kind = PROFILES) -> tuple[HeadShares, Tensor, dict[str, str]]:
     """(shares, signature of their model, metadata).
 
     Raises UserError for a missing or invalid file.
     """
-    return PROFILES.read(path, _shares)
+    return kind.read(path, _shares)
 
 
 def _shares(tensors: dict[str, Tensor], about: dict[str, str]) -> HeadShares:

@@ -1,4 +1,4 @@
-"""KVzap's networks as files of `kvlab fit --method kvzap`."""
+"""KVzap's networks and Fast KVzip's gates as files of `kvlab fit`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,18 @@ from torch import Tensor, nn
 
 from kvlab.fitted.files import Kind, with_scorer, write_fitted
 from kvlab.methods.core.pipeline import Pipeline
-from kvlab.methods.learned.score_networks import ScoreHead
-from kvlab.methods.scorers.lookahead.kvzap import UNTRAINED, PredictedScore
+from kvlab.methods.learned.score_networks import ScoreHead, ScoreNetwork, SinkGate
+from kvlab.methods.scorers.lookahead.kvzap import UNTRAINED, Networks, PredictedScore
 
 SHIPPED = {name: f"kvzap/{name}.safetensors" for name in ("mini", "mini-60", "mini-half")}
 SCORE_HEADS = Kind("file of KVzap's networks", "kvlab fit --method kvzap", SHIPPED)
+GATES = Kind("file of Fast KVzip's gates", "kvlab fit --method fast-kvzip", {"mini": "fast-kvzip/mini.safetensors"})
 LAYERS = "layers"
+# (kind of file, its words in messages, the hyper-parameter that names it, class of a network)
+KINDS: Mapping[Networks, tuple[Kind, str, str, type[ScoreHead] | type[SinkGate]]] = {
+    "kvzap": (SCORE_HEADS, "KVzap's networks", "heads", ScoreHead),
+    "fast-kvzip": (GATES, "Fast KVzip's gates", "gates", SinkGate),
+}
 
 
 def with_score_heads(pipeline: Pipeline, model: nn.Module, name: str = "") -> Pipeline:
@@ -30,31 +36,41 @@ def with_score_heads(pipeline: Pipeline, model: nn.Module, name: str = "") -> Pi
     def load(score: Any) -> Any:
         if not isinstance(score, PredictedScore) or score.heads == UNTRAINED:
             return score
-        known, fitted_to, _ = read_score_heads(SCORE_HEADS.path(score.heads))
-        SCORE_HEADS.check_weights(fitted_to, model, name, f"KVzap's networks {score.heads!r}", "heads")
+        kind, words, setting, _ = KINDS[score.networks]
+        known, fitted_to, _ = read_score_heads(kind.path(score.heads), score.networks)
+        kind.check_weights(fitted_to, model, name, f"{words} {score.heads!r}", setting)
         return replace(score, known=known)
 
     return with_scorer(pipeline, load)
 
 
-def write_score_heads(path: Path, heads: Mapping[int, ScoreHead], model: nn.Module, about: dict[str, str]) -> None:
-    """Write the network of each model layer with the model's signature and metadata `about`."""
+def write_score_heads(path: Path, heads: Mapping[int, ScoreNetwork], model: nn.Module, about: dict[str, str]) -> None:
+    """Write the network of each model layer, all of one class, with the model's signature and metadata `about`.
+
+    Gates are stored in float16: their keys and queries are normalised.
+    """
     ordered = [heads[layer] for layer in sorted(heads)]
     stacked = {name: torch.stack([head.tensors()[name] for head in ordered]).cpu() for name in ordered[0].tensors()}
+    if isinstance(ordered[0], SinkGate):
+        stacked = {name: tensor.half() for name, tensor in stacked.items()}
     write_fitted(path, stacked | {LAYERS: torch.tensor(sorted(heads))}, model, about)
 
 
-def read_score_heads(path: Path) -> tuple[dict[int, ScoreHead], Tensor, dict[str, str]]:
+def read_score_heads(
+    path: Path, networks: Networks = "kvzap"
+) -> tuple[dict[int, ScoreNetwork], Tensor, dict[str, str]]:
     """(network by model layer, signature of the model they were fitted to, metadata).
 
     Raises UserError for a missing or invalid file.
     """
-    return SCORE_HEADS.read(path, _heads)
+    kind, _, _, of = KINDS[networks]
+    return kind.read(path, lambda tensors, about: _by_layer(tensors, of))
 
 
-def _heads(tensors: dict[str, Tensor], about: dict[str, str]) -> dict[int, ScoreHead]:
+def _by_layer(tensors: dict[str, Tensor], of: type[ScoreHead] | type[SinkGate]) -> dict[int, ScoreNetwork]:
+    """The networks; raises an error of Python or torch if their shapes do not fit together."""
     layers = tensors.pop(LAYERS).long().tolist()
-    found = {layer: ScoreHead(**{name: t[place] for name, t in tensors.items()}) for place, layer in enumerate(layers)}
-    for head in found.values():
-        head.predict(torch.zeros(1, 1, (head.weight if head.inner is None else head.inner).shape[1]))
+    found = {layer: of(**{name: t[place] for name, t in tensors.items()}) for place, layer in enumerate(layers)}
+    for network in found.values():
+        network.predict(torch.zeros(1, 1, network.width))
     return found

@@ -14,6 +14,7 @@ from typing import TypeVar
 from kvlab.common.atomic_write import replace_text
 from kvlab.common.errors import UserError
 from kvlab.common.validation import read_json
+from kvlab.fitting.curves import fit_curves
 from kvlab.fitting.kvzap import fit_kvzap
 from kvlab.fitting.less import LessRequest, fit_less
 from kvlab.fitting.profile import ProfileRequest, make_profile
@@ -51,13 +52,22 @@ def fit(
             make_profile(_specific_request(ProfileRequest, request), out, say=report)
     elif request.method in ("triattention", "qfilter"):
         fit_query_statistics(request, held_model(request), out, progress=progress, cancelled=cancelled, say=say)
+    elif request.method == "lukv":
+        fit_curves(request, held_model(request), out, progress=progress, cancelled=cancelled, say=say)
     else:
         loaded = held_model(request)
         with TemporaryDirectory() as scratch:
             windows = Path(scratch) if kept is None else kept
             fit_kvzap(request, loaded, out, windows=windows, progress=progress, cancelled=cancelled, say=say)
     if out.exists():
-        say(f"written to {out}: use it with {request.method}:{SETTING[request.method]}={out}")
+        say(f"written to {out}: use it with {_reader(request)}:{SETTING[request.method]}={out}")
+
+
+def _reader(request: FitRequest) -> str:
+    """What reads the file: the method, or a composition with the score whose curves were measured."""
+    if request.method == "lukv" != request.score:
+        return f"compose:score={request.score}:allocate=curves"
+    return request.method
 
 
 class _Stopped(Exception):

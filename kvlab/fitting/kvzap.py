@@ -1,4 +1,4 @@
-"""Fit KVzap's networks: hidden states in, log of the score of a second pass out, layer by layer."""
+"""Fit networks that predict scores of a second pass, layer by layer: KVzap's, or Fast KVzip's gates."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from kvlab.attention.queries import num_key_value_heads
 from kvlab.attention.slot_attention import probabilities
 from kvlab.cache import make_cache
 from kvlab.common.atomic_write import replace_file
 from kvlab.common.errors import UserError
 from kvlab.fitted.score_heads import write_score_heads
+from kvlab.fitting.fast_kvzip import fit_gate
 from kvlab.fitting.request import FitRequest
 from kvlab.fitting.text import text_windows
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.view import Seen, Slots
 from kvlab.methods.eviction.kvzip import KVzip
-from kvlab.methods.learned.score_networks import ScoreHead
+from kvlab.methods.learned.score_networks import ScoreHead, ScoreNetwork
 from kvlab.methods.scorers.key_value.value_norm import output_norms
 from kvlab.methods.scorers.lookahead.kvzip import RehearsedAttention
 from kvlab.models.load import LoadedModel
@@ -36,6 +38,8 @@ NARROWER = 8  # hidden units as a fraction of the model's width: 512 of 4,096 in
 RIDGE = 1.0  # of the linear form; scikit-learn's Ridge() in the original
 HELD_BACK = 8  # every n-th window is used for evaluation only
 LEAST = 1e-12  # lower bound before taking the logarithm
+# Settings of a fit that its file names; `rank` is the mean rank correlation there.
+ABOUT = {"kvzap": ("form", "target"), "fast-kvzip": ("sink_keys", "steps")}
 
 Examples = Mapping[int, tuple[Tensor, Tensor]]  # by model layer: states (n, D), log scores (n, H)
 
@@ -72,17 +76,25 @@ def fit_kvzap(
             replace_file(place, lambda path, i=ids, n=number: save_file(_flat(watch(loaded, i, request, n)), path))  # type: ignore[misc]
         progress(Progress(stage="reading", done=number + 1, total=request.windows))
     files = [windows / f"{number:05}.safetensors" for number in range(request.windows)]
-    heads, found = {}, {}
+    heads: dict[int, ScoreNetwork] = {}
+    found = {}
+    config = loaded.model.config.get_text_config(decoder=True)
+    group = config.num_attention_heads // num_key_value_heads(config)
     for layer in _layers(files[0]):
         if cancelled():
             return {}
         held = _examples(files[::HELD_BACK], layer)
         taught = _examples([file for place, file in enumerate(files) if place % HELD_BACK], layer)
-        heads[layer] = fit_head(*taught, request, layer)
+        if request.method == "fast-kvzip":
+            heads[layer] = fit_gate(*taught, request, layer, group)
+        else:
+            heads[layer] = fit_head(*taught, request, layer)
         found[layer] = judge(heads[layer], *held)
         good = found[layer]
         say(f"layer {layer}: explains {good.explained:.2f} of held-out log scores, rank correlation {good.rank:.2f}")
-    about = {name: str(getattr(request, name)) for name in ("form", "target", "windows", "length", "seed")}
+    about = {
+        name: str(getattr(request, name)) for name in ("method", *ABOUT[request.method], "windows", "length", "seed")
+    }
     about |= {"model": loaded.name, "rank": f"{sum(q.rank for q in found.values()) / len(found):.3f}"}
     replace_file(out, lambda path: write_score_heads(path, heads, loaded.model, about))
     return found
@@ -111,7 +123,7 @@ def fit_head(states: Tensor, scores: Tensor, request: FitRequest, layer: int) ->
     return ScoreHead(*(part.detach().clone() for part in parts))
 
 
-def judge(head: ScoreHead, states: Tensor, scores: Tensor) -> Quality:
+def judge(head: ScoreNetwork, states: Tensor, scores: Tensor) -> Quality:
     """Quality of a network's predictions; means over KV heads."""
     given = head.predict(states[None])[0].T
     off, spread = (given - scores).square().mean(0), (scores - scores.mean(0)).square().mean(0)
@@ -125,7 +137,8 @@ def judge(head: ScoreHead, states: Tensor, scores: Tensor) -> Quality:
 def watch(loaded: LoadedModel, ids: Tensor, request: FitRequest, number: int) -> Examples:
     """Examples from one window (1, T): states of some of its tokens, and the log of their scores in a second pass."""
     teacher = Teacher()
-    teacher._watching = Watching(plus=request.target == "kvzip+", rehearsal=KVzip().pipeline().rehearsal)  # type: ignore[arg-type]
+    plus = request.method == "kvzap" and request.target == "kvzip+"
+    teacher._watching = Watching(plus=plus, rehearsal=KVzip().pipeline().rehearsal)  # type: ignore[arg-type]
     cache = make_cache(loaded, teacher, 0.5)
     loaded.model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
     source = torch.Generator().manual_seed(request.seed * 1_000_003 + number)

@@ -10,26 +10,31 @@ from pydantic import Field
 from kvlab.common.validation import Strict, Text
 from kvlab.requests.compare import ModelRequest
 
-Fittable = Literal["kvzap", "less", "duoattention", "triattention", "qfilter"]
-# Hyper-parameter that takes the file; the last two read the same one.
+Fittable = Literal["kvzap", "less", "duoattention", "triattention", "qfilter", "fast-kvzip", "lukv"]
+# Hyper-parameter that takes the file; triattention and qfilter read the same one.
 SETTING = {
     "kvzap": "heads", "less": "weights", "duoattention": "profile", "triattention": "queries", "qfilter": "queries",
+    "fast-kvzip": "gates", "lukv": "curves",
 }  # fmt: skip
 
 
 class FitRequest(ModelRequest):
-    """What to fit for which model, on which text. `kvzap` uses all fields, other methods only some."""
+    """What to fit for which model, on which text. Each method uses some of the fields."""
 
     method: Fittable = "kvzap"
     corpus: Path | None = Field(None, description="folder with plain-text books; none: the shipped excerpts")
     windows: int = Field(64, ge=2, le=4096, description="windows of text to read (all but less)")
     length: int = Field(1024, ge=256, le=2**20, description="tokens per window")
-    tokens: int = Field(256, ge=1, description="kvzap: training tokens per window")
+    tokens: int = Field(256, ge=1, description="kvzap and fast-kvzip: training tokens per window")
     form: Literal["mlp", "linear"] = Field("mlp", description="kvzap: two layers with a GELU between, or one")
     target: Literal["kvzip+", "kvzip"] = Field(
         "kvzip+", description="kvzap: attention times |W_o v| over the norm of the query's state, or plain attention"
     )
     epochs: int = Field(15, ge=1, le=1000, description="kvzap, form mlp: passes over all tokens")
+    rank: int = Field(16, ge=1, le=256, description="fast-kvzip: width of a gate's queries and keys")
+    sink_keys: int = Field(16, ge=1, le=256, description="fast-kvzip: learned keys beside the token's own")
+    steps: int = Field(5000, ge=1, le=1_000_000, description="fast-kvzip: training steps of 1,000 tokens")
+    score: str = Field("lukv", description="lukv: the method whose scores are cut")
     minutes: float = Field(3.0, gt=0, description="less: processor minutes")
     seed: int = Field(0, ge=0, lt=2**31)
 

@@ -23,8 +23,8 @@ from kvlab.server.settings import lab
 from kvlab.trace.user_labels import may_view
 
 LEARNS: Mapping[str, Fittable] = {
-    "kvzap": "kvzap", "kvzap-threshold": "kvzap", "less": "less", "duoattention": "duoattention",
-    "triattention": "triattention", "qfilter": "qfilter", "headkv": "duoattention",
+    "kvzap": "kvzap", "kvzap-threshold": "kvzap", "fast-kvzip": "fast-kvzip", "less": "less", "lukv": "lukv",
+    "duoattention": "duoattention", "headkv": "duoattention", "triattention": "triattention", "qfilter": "qfilter",
 }  # fmt: skip
 READS = "kvzip"  # the method that reads a window of text
 MOST_JOBS = 200  # searched for an earlier fit

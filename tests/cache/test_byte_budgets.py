@@ -29,6 +29,8 @@ OWN = {
     "rkv": {"buffer": 8},
     "less": {"weights": "untrained"},
     "kvzap": {"heads": "untrained"},
+    "fast-kvzip": {"gates": "untrained"},
+    "lukv": {"curves": "even"},
     "triattention": {"queries": "untrained", "buffer": 8},
     "qfilter": {"queries": "untrained"},
     "lazyeviction": {"buffer": 8},

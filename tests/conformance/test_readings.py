@@ -31,6 +31,7 @@ PAIRS = [
     for family in COMPRESSIBLE[place % 3 :: 3]
     if (name, "alibi" in family) != ("retroinfer", True)  # it says so: a test below
 ]
+PAIRS.append(("shadowkv", "falcon-alibi"))  # the one reading that turns keys back, on a model that turns none
 
 
 STORES = ("short-kivi4", "short-turbo3", "short-fp8")

@@ -43,17 +43,19 @@ Not here, with the reason:
 
 | method | why |
 |---|---|
-| Fast KVzip (2601.17668) | its gate with sink keys and its training are not written; `kvzap` learns the same scores |
-| KVgrad (OpenReview cg1wTCJjjk) | needs a gradient through all layers; second passes run without gradients |
-| LU-KV (2602.08585) | its curves of what a score loses in later text; `--allocate profile` splits by KVzip's cuts |
-| MiniCache (2405.14366) | two layers would share directions; a table of slots, and its bytes, belong to one layer |
+| KVgrad (OpenReview cg1wTCJjjk) | its score multiplies attention by a gradient of the last hidden states, known only \
+after a backward pass; second passes run without gradients, and score a layer while it is read |
+| MiniCache (2405.14366) | a token's states of two neighbouring layers share one direction, interpolated, beside two \
+lengths; a table of slots, and its bytes, belong to one layer |
 | ThinKV (2510.01290) | no authors' code was found, and what was at hand of the paper (abstract, first page) gives no \
 formula: how sparse attention is measured (which queries, heads and layers), how its thresholds are calibrated, how \
 many tokens of a thought of each type stay when the next one begins, what k-means compares, how many bits each type \
 has. Two rebuilds in EpiKV's repository take an entropy of columns instead, rank by attention without k-means, and \
 differ from each other (thirds; minima of a density). Bits by type would also need several stores in one table |
 | RestoreKV (2608.01247) | a trained LoRA pass writes its restore tokens; there are no such weights for kvlab's models |
-| KVQuant (2401.18079) | its levels are calibrated per model; keys before rotation are in the store `low_rank` |
+| KVQuant (2401.18079) | its non-uniform levels are calibrated per layer with gradients (Fisher information); stores \
+need no fitted file. Of its parts, keys per channel are in `kivi`, keys before rotation in `low_rank` |
+| InfLLM (2402.04617) | a [reading](readings.md) whose blocks are represented by a statistic of the prompt's pass |
 
 ## Beside other implementations
 
@@ -62,11 +64,15 @@ each; its tests name the reasons.
 
 | agreement | methods |
 |---|---|
-| 100 % | streaming-llm, tova, finch, adakv, criticalkv |
+| 100 % | streaming-llm, tova, finch, adakv, criticalkv, fast-kvzip (kvlab's gates in both), lukv (whole counts) |
 | 99 % or more | snapkv, cap, cur, keydiff, key-norm, chunkkv, qfilter (kvlab's filters in both), the store think |
 | 98 % | kvzip, with its request and the first token read again in both; without these 68 and 86 % |
 | 90 % or more | lagkv 97.7, entropy-gated-chunkkv 93, pyramidkv 91 (at its layer lengths 97 or more) |
 | less | kvcompose 85, compactor 79, simlayerkv 71 |
+
+lukv at curves that need no rounding. With mini's curves and without kvlab's sinks counts of heads differ by a slot at
+most, and in heads of more than five slots 99.9 % agree; kvpress lets a head keep the first token alone, kvlab always
+keeps four sinks and the newest: 70 %.
 
 adakv and criticalkv with the zeros that kvpress counts beyond the text's ends, and adakv with a floor that counts the
 window; kvlab's floor stands on top of the window, as in the authors' code: 94.8 %.

@@ -46,7 +46,7 @@ def test_hyper_parameters_find_their_part(method: str) -> None:
         assert compose(method, method, method, method, **{name: other}).pipeline() == expected
 
 
-IN_A_MODEL = ("gvote", "expected-attention", "kvzap", "cap")  # scores that ask for hidden states
+IN_A_MODEL = ("gvote", "expected-attention", "kvzap", "fast-kvzip", "lukv", "cap")  # scores that ask for hidden states
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,8 @@ def test_any_allocation_with_any_settling_in_a_model(allocate: str, settle: str)
     lab = three_layers()
     ids = torch.randint(3, 97, (1, 48), generator=torch.Generator().manual_seed(3))
     score = "gvote" if allocate == "gvote" else "accumulated"
-    needed = {"profile": "even"} if allocate in ("profile", "headkv") else {}
+    fitted = {"profile": "profile", "headkv": "profile", "curves": "curves"}  # what names the file, by allocation
+    needed = {fitted[allocate]: "even"} if allocate in fitted else {}
     method = compose(score=score, allocate=allocate, settle=settle, **needed)
     cache = make_cache(lab, method, 0.25)
     with torch.inference_mode():

@@ -451,9 +451,19 @@ def test_settings_of_a_reading_stand_beside_it_or_in_it() -> None:
 
 
 def test_more_slots_than_there_are_reads_all() -> None:
+    """Which the setting says of itself."""
     query, table = held()
-    for name in ("oracle-topk", "quest", "random"):
+    for name in ("oracle-topk", "quest", "random", "double-sparsity", "rocketkv", "pqcache/bits=3"):
         assert slots_read(chosen(f"{name}/slots=5000", query, table), 0, 0) == set(range(41))
+    assert "more than there are: all" in (READINGS["quest"].model_fields["slots"].description or "")
+
+
+def test_keys_that_cannot_be_cut_into_equal_parts_are_refused() -> None:
+    query, table = held()
+    with pytest.raises(
+        UserError, match=r"pqcache cuts keys of width \d+ into 3 unequal parts: choose a number of parts"
+    ):
+        chosen("pqcache/parts=3", query, table)
 
 
 @pytest.mark.parametrize("name", READINGS)

@@ -44,6 +44,8 @@ REFERENCES = {
     "keepkv": "test_selection.py::test_keepkv_keeps_the_highest_predicted_scores",
     "kvzip": "../cache/test_second_pass.py::test_scores_are_those_of_a_second_reading",
     "kvzap": "test_kvzap.py::test_what_the_networks_score_highest_in_the_model_stays",
+    "fast-kvzip": "test_fast_kvzip.py::test_what_the_gates_score_highest_in_the_model_stays",
+    "lukv": "test_lukv.py::test_each_head_keeps_the_best_of_its_share",
     "kvzap-threshold": "test_kvzap.py::test_a_threshold_decides_how_much_each_head_keeps",
     "semanticache": "test_semanticache.py::test_clusters_token_by_token",
     "duoattention": "test_profile.py::test_a_file_gives_every_score_its_budgets",

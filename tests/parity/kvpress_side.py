@@ -1,6 +1,6 @@
 """Run by kvpress's own Python (`make parity`): which positions each press keeps, as JSON on standard output.
 
-Usage: kvpress_side.py MODEL_FOLDER IDS_JSON FILTERS_JSON KEEP_RATIO WINDOW KERNEL
+Usage: kvpress_side.py MODEL_FOLDER GIVEN_FOLDER KEEP_RATIO WINDOW KERNEL
 """
 
 import json
@@ -16,12 +16,15 @@ from kvpress import (
     CriticalKVPress,
     CURPress,
     EntropyGatedChunkKVPress,
+    ExpectedAttentionPress,
+    FastKVzipPress,
     FinchPress,
     KeyDiffPress,
     KnormPress,
     KVComposePress,
     KVzipPress,
     LagKVPress,
+    LUKVPress,
     ObservedAttentionPress,
     PyramidKVPress,
     QFilterPress,
@@ -31,12 +34,15 @@ from kvpress import (
     ThinKPress,
     TOVAPress,
 )
+from kvpress.presses.fastkvzip_press import FastKVzipGate
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, DynamicCache
 
 
 def main() -> None:
-    folder, ids_file, filters, keep, window, kernel = sys.argv[1:]
-    ids = torch.tensor([json.loads(Path(ids_file).read_text())])
+    folder, place, keep, window, kernel = sys.argv[1:]
+    given = Path(place)
+    ids = torch.tensor([json.loads((given / "ids.json").read_text())])
     ratio, options = 1 - float(keep), {"window_size": int(window), "kernel_size": int(kernel)}
     presses = {
         "streaming-llm": (StreamingLLMPress(ratio, n_sink=4), "sdpa"),
@@ -58,7 +64,9 @@ def main() -> None:
         "key-norm": (KnormPress(ratio), "sdpa"),
         "criticalkv": (CriticalKVPress(SnapKVPress(ratio, **options)), "sdpa"),
         "chunkkv": (ChunkKVPress(SnapKVPress(ratio, window_size=int(window), kernel_size=1), chunk_length=10), "sdpa"),
-        "qfilter": (qfilter(ratio, filters), "sdpa"),
+        "qfilter": (qfilter(ratio, given / "filters.json"), "sdpa"),
+        "fast-kvzip": (fast_kvzip(ratio, given / "gates.safetensors"), "sdpa"),
+        **{name: (lukv(ratio, given / f"{name}.json"), "sdpa") for name in ("lukv", "lukv-whole")},
         "kvzip": (KVzipPress(ratio), "sdpa"),
         "kvcompose": (KVComposePress(compression_ratio=ratio), "eager"),
         "simlayerkv": (SimLayerKVPress(lazy_threshold=0.5, n_recent=65), "sdpa"),
@@ -74,10 +82,31 @@ def finch(ratio: float, window: int) -> FinchPress:
     return press
 
 
-def qfilter(ratio: float, filters: str) -> QFilterPress:
+def fast_kvzip(ratio: float, gates: Path) -> FastKVzipPress:
+    """With gates from a file, by layer and parameter, in place of those of the hub."""
+    press, given = FastKVzipPress(ratio), load_file(gates)
+    press.gates = []
+    for layer in range(len({name.partition(".")[0] for name in given})):
+        state = {name.partition(".")[2]: tensor for name, tensor in given.items() if name.startswith(f"{layer}.")}
+        heads, _, sinks, rank = state["k_base"].shape
+        width, group = state["k_proj.weight"].shape[1], state["b"].shape[2]
+        gate = FastKVzipGate(layer, width, heads, group, torch.float32, rank, sinks)
+        gate.load_state_dict(state)
+        press.gates.append(gate)
+    return press
+
+
+def lukv(ratio: float, curves: Path) -> LUKVPress:
+    """With curves (99, layers, KV heads) from a file, in place of those of the hub."""
+    press = LUKVPress(ExpectedAttentionPress(epsilon=2e-2), ratio)
+    press._budget_curves = torch.tensor(json.loads(curves.read_text())).numpy()
+    return press
+
+
+def qfilter(ratio: float, filters: Path) -> QFilterPress:
     """With filters (layers, KV heads, d) from a file, in place of those of the hub."""
     press = QFilterPress(ratio)
-    press.q_filters = torch.tensor(json.loads(Path(filters).read_text()))
+    press.q_filters = torch.tensor(json.loads(filters.read_text()))
     press.post_init_from_model = lambda model: None
     return press
 

@@ -13,10 +13,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
+from torch import Tensor
 
 from kvlab.cache import make_cache
 from kvlab.common.assets import asset_path
+from kvlab.fitted.profiles import CURVES, read_profile, write_profile
 from kvlab.fitted.query_statistics import read_query_statistics
+from kvlab.fitted.score_heads import GATES, read_score_heads
 from kvlab.methods import make_method
 from kvlab.models.load import load_model
 
@@ -36,17 +40,48 @@ def prompt() -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def theirs(prompt: torch.Tensor, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[list[int]]]]:
-    ids = tmp_path_factory.mktemp("parity") / "ids.json"
-    ids.write_text(json.dumps(prompt[0].tolist()))
+    given = tmp_path_factory.mktemp("parity")
+    (given / "ids.json").write_text(json.dumps(prompt[0].tolist()))
     known, _, _ = read_query_statistics(asset_path("queries/mini.safetensors"))
-    filters = ids.with_name("filters.json")
     # kvpress stores the negative of the direction of the queries.
-    filters.write_text(json.dumps([(-layer.direction).tolist() for _, layer in sorted(known.items())]))
+    (given / "filters.json").write_text(json.dumps([(-layer.direction).tolist() for _, layer in sorted(known.items())]))
+    save_file(gates(), given / "gates.safetensors")
+    for name, rates in (("lukv", rates_of_curves()), ("lukv-whole", whole_rates())):
+        (given / f"{name}.json").write_text(json.dumps((1 - rates).tolist()))
     script = Path(__file__).with_name("kvpress_side.py")
-    arguments = [str(asset_path("mini")), str(ids), str(filters), str(KEEP), str(WINDOW), str(KERNEL)]
+    arguments = [str(asset_path("mini")), str(given), str(KEEP), str(WINDOW), str(KERNEL)]
     done = subprocess.run([PYTHON, str(script), *arguments], capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
+
+
+def gates() -> dict[str, Tensor]:
+    """mini's gates under the names that kvpress's modules have for them."""
+    known, _, _ = read_score_heads(GATES.path("mini"), "fast-kvzip")
+    found = {}
+    for layer, gate in known.items():
+        parts = gate.tensors()
+        named = {
+            "q_proj.weight": parts["query"].flatten(0, 2), "q_proj.bias": parts["query_bias"].flatten(),
+            "k_proj.weight": parts["key"].flatten(0, 1), "q_norm.weight": parts["query_norm"],
+            "k_norm.weight": parts["key_norm"], "k_base": parts["sinks"][:, None], "b": parts["bias"][:, None],
+        }  # fmt: skip
+        found |= {f"{layer}.{name}": tensor.contiguous() for name, tensor in named.items()}
+    return found
+
+
+def rates_of_curves() -> Tensor:
+    """Share (99, L, H) of its tokens that each head of mini keeps, when 1 to 99 % are evicted."""
+    known, _, _ = read_profile(CURVES.path("mini"), CURVES)
+    shares = torch.tensor(known.shares, dtype=torch.float64)
+    return (shares * torch.tensor(known.budgets)[:, None, None] * shares[0].numel()).flip(0)
+
+
+def whole_rates() -> Tensor:
+    """The same for heads that keep 5, 15, ... 235 of the tokens at any budget; their mean is a quarter."""
+    counts = torch.arange(5, 240, 10, dtype=torch.float64).view(6, 4)
+    assert float(counts.mean()) == TOKENS * KEEP
+    return (counts / TOKENS).expand(99, -1, -1)
 
 
 class Watcher:
@@ -187,6 +222,40 @@ def test_kvzip(prompt: torch.Tensor, theirs: dict, monkeypatch: pytest.MonkeyPat
     agreement = overlap(ours(prompt, "kvzip", keep, ask=ask), theirs["kvzip"])
     report("kvzip", agreement, f"with its request, and the first token read again; without: {default:.2%}")
     assert agreement > 0.98
+
+
+def test_fast_kvzip(prompt: torch.Tensor, theirs: dict) -> None:
+    """With the same gates, and the 2 % of newest tokens that kvpress keeps."""
+    agreement = overlap(ours(prompt, "fast-kvzip", int(TOKENS * KEEP), recent=int(0.02 * TOKENS)), theirs["fast-kvzip"])
+    report("fast-kvzip", agreement, "same gates, same newest tokens")
+    assert agreement > 0.995
+
+
+def test_lukv(prompt: torch.Tensor, theirs: dict, tmp_path: Path) -> None:
+    """With the same curves. kvpress rounds counts by layer, and lets a head keep less than its sinks; kvlab not."""
+    keep = int(TOKENS * KEEP)
+    found = ours(prompt, "compose", keep, score="lukv", allocate="curves", sinks=0, recent=1)
+    most = max(abs(a - b) for a, b in zip(lengths(found), lengths(theirs["lukv"]), strict=True))
+    pairs = [pair for layers in zip(found, theirs["lukv"], strict=True) for pair in zip(*layers, strict=True)]
+    # of a head with one slot kvpress keeps the first token, kvlab the newest
+    large = [([[own]], [[other]]) for own, other in pairs if len(other) > 5]
+    agreement = sum(overlap(*pair) for pair in large) / len(large)
+    default = overlap(ours(prompt, "lukv", keep), theirs["lukv"])
+    note = f"without sinks, in the {len(large)} heads of more than 5; counts differ by {most}; as it is: {default:.2%}"
+    report("lukv", agreement, note)
+    assert most <= 1 and agreement > 0.95
+    lab, rates = load_model("mini"), whole_rates()
+    write_profile(tmp_path / "whole", [KEEP], rates[:1] / rates[0].sum(), lab.model, {})
+    alike = ours(prompt, "lukv", keep, curves=str(tmp_path / "whole"))
+    assert lengths(alike) == lengths(theirs["lukv-whole"]), "nothing to round, and more than the sinks"
+    agreement = overlap(alike, theirs["lukv-whole"])
+    report("lukv", agreement, "at counts that need no rounding, which are the same ones")
+    assert agreement > 0.9
+
+
+def lengths(layers: list[list[list[int]]]) -> list[int]:
+    """Number of positions kept by each head."""
+    return [len(head) for layer in layers for head in layer]
 
 
 def test_simlayerkv(prompt: torch.Tensor, theirs: dict) -> None:

@@ -32,6 +32,7 @@ PLAIN_NAMES: dict[str, dict[str, str]] = {
         "variance": "d2o",
         "global": "kvzip",
         "profile": "duoattention",
+        "curves": "lukv",
     },
     "settle": {"evict": "h2o", "pool": "pyramid-pool", "sets": "kvmerger", "values": "cam"},
 }

@@ -162,7 +162,11 @@ class PartReading(Reading):
     exact_at: ClassVar[Mapping[str, Any]] = {"share": 1.0}
 
     share: float = Field(0.1, gt=0, le=1, description="share of a head's slots that a step reads")
-    slots: int = Field(0, ge=0, description="slots of a head that a step reads, in place of the share; 0: the share")
+    slots: int = Field(
+        0,
+        ge=0,
+        description="slots of a head that a step reads, in place of the share; more than there are: all; 0: the share",
+    )
 
 
 READINGS: Registry[type[Reading]] = Registry("reading")

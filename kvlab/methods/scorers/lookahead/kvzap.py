@@ -1,37 +1,40 @@
-"""KVzap: rehearsal scores predicted from hidden states."""
+"""KVzap and Fast KVzip: rehearsal scores predicted from hidden states."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from torch import Tensor
 
 from kvlab.methods.core.contract import Capabilities
 from kvlab.methods.core.view import Seen, Slots
-from kvlab.methods.learned.score_networks import ScoreHead, untrained
+from kvlab.methods.learned.score_networks import ScoreNetwork, untrained, untrained_gate
 from kvlab.methods.scorers.lookahead.kvzip import most_looked_at
 
 UNTRAINED = "untrained"
+Networks = Literal["kvzap", "fast-kvzip"]
 
 
 @dataclass(frozen=True)
 class PredictedScore:
     """Score_j = a small network's prediction from token j's hidden state: the log of its rehearsal score.
 
-    `heads` names a file of `kvlab fit --method kvzap` (`mini`: the shipped one; `untrained`: random weights); `known`
-    holds the networks by model layer. Later tokens keep score 0.
+    `heads` names a file of `kvlab fit --method` and `networks` (`mini`: the shipped one; `untrained`: random weights);
+    `known` holds the networks by model layer. Later tokens keep score 0, above all logs.
 
     With `recalls` the score itself is used instead of its log, so that 0 is the minimum: decisions while decoding raise
     a slot's score to the most attention it gets from the newest `recalls` queries.
     """
 
     heads: str = "mini"
-    known: Mapping[int, ScoreHead] = field(default_factory=dict)
+    known: Mapping[int, ScoreNetwork] = field(default_factory=dict)
     every_step: bool = False
     needs_hidden_states: bool = True
     state: Mapping[str, float] = field(default_factory=dict)
     recalls: int = 0
+    networks: Networks = "kvzap"
 
     @property
     def capabilities(self) -> Capabilities:
@@ -43,9 +46,15 @@ class PredictedScore:
         states = seen.hidden_states
         assert states is not None, "a scorer that needs hidden states is given them inside a model"
         layer = getattr(seen.module, "layer_idx", None) or 0
-        head = untrained(states, slots.score.shape[1], layer) if self.heads == UNTRAINED else self.known[layer]
-        score = head.predict(states)
+        score = (self._untrained(slots, seen, layer) if self.heads == UNTRAINED else self.known[layer]).predict(states)
         return {"score": score.exp() if self.recalls else score}
+
+    def _untrained(self, slots: Slots, seen: Seen, layer: int) -> ScoreNetwork:
+        states, heads = seen.hidden_states, slots.score.shape[1]
+        assert states is not None
+        if self.networks == "kvzap":
+            return untrained(states, heads, layer)
+        return untrained_gate(states, heads, seen.query.shape[1] // heads, layer)
 
     def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 including the newest queries."""
