@@ -96,8 +96,8 @@ def test_taking_anything_out_of_what_is_found_loses_the_answer_again(made, found
 
 def test_a_search_keeps_to_its_reruns_says_so_finds_the_same_twice_and_is_loaded_again(made, mini):
     root, paths = made
-    few, again = (found_of(root, paths[0], mini, most_reruns=6) for _ in range(2))
-    assert few.reruns == 6 and few.ending == "All 6 reruns were used."
+    few, again = (found_of(root, paths[0], mini, most_reruns=3) for _ in range(2))
+    assert few.reruns == 3 and few.ending == "All 3 reruns were used."
     assert few.found and not all(one.complete for one in few.found)
     assert few.model_copy(update={"seconds": 0.0}) == again.model_copy(update={"seconds": 0.0})
     assert load_result(root, few.comparison_id, few.run_id) == again
