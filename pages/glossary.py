@@ -8,7 +8,7 @@ from app.base.terms import TERMS
 from app.base.theme import theme
 from app.glossary.scenes import SCENES, svg
 from app.run_views import page
-from app.session.url_state import in_url
+from app.session.url_state import drop_stale_option, in_url
 
 EVERY = "all terms"
 PER_ROW = 2
@@ -19,6 +19,7 @@ def main() -> None:
     left, right = st.columns([3, 1], vertical_alignment="bottom")
     with left:
         term = st.selectbox("Term", [EVERY, *TERMS], **in_url("term"))
+    drop_stale_option("play", (True, False))  # the timeline has a choice of this name
     with right:
         plays = st.toggle("Play the animations", value=True, **in_url("play"))
     if term != EVERY:

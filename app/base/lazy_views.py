@@ -11,12 +11,12 @@ from typing import Any
 
 import streamlit as st
 
-from kvlab.browser import read_static
+from app.base.component import component
 
 WAITING = "waits-for-the-first-picture-"
 HEAD_START_SECONDS = 0.05
 
-_component = st.components.v2.component("kvlab_first_paint", html="<span></span>", js=read_static("first-paint.js"))
+_component = component("first-paint")
 
 
 def flush() -> None:

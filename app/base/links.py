@@ -6,8 +6,8 @@ from pathlib import Path
 
 import streamlit as st
 
+from app.base.component import component
 from app.session.url_state import get_param
-from kvlab.browser import read_static
 
 PAGES = Path(__file__).resolve().parents[2] / "pages"
 
@@ -39,12 +39,7 @@ def place_in_url() -> dict[str, str]:
 
 
 HTML = '<button class="kv-copy" type="button" title="A link that shows this view again">Copy link</button>'
-_component = st.components.v2.component(
-    "kvlab_copy_link",
-    html=HTML,
-    css=read_static("copy-link.css"),
-    js=read_static("copy-link.js"),
-)
+_component = component("copy-link", HTML, "copy-link.css")
 
 
 def copy_link() -> None:

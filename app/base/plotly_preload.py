@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import streamlit as st
 
+from app.base.component import component
 from app.session.streamlit_internals import STATIC
-from kvlab.browser import read_static
 
 SCRIPTS = "static/js/PlotlyChart.*.js"  # under another name Plotly is loaded with the first chart
 
-_component = st.components.v2.component("kvlab_preload", html="<span></span>", js=read_static("preload-plotly.js"))
+_component = component("preload-plotly")
 
 
 def load_plotly_ahead() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from kvlab.browser import read_static
+from app.base.component import component
 
 CHOICES = {"Light": "☀", "System": "◐", "Dark": "☾"}
 BUTTONS = "".join(
@@ -14,11 +14,8 @@ BUTTONS = "".join(
     for name, sign in CHOICES.items()
 )
 
-_component = st.components.v2.component(
-    "kvlab_theme_switch",
-    html=f'<div class="kv-theme" role="radiogroup" aria-label="Theme">{BUTTONS}</div>',
-    css=read_static("theme-switch.css"),
-    js=read_static("theme-switch.js"),
+_component = component(
+    "theme-switch", f'<div class="kv-theme" role="radiogroup" aria-label="Theme">{BUTTONS}</div>', "theme-switch.css"
 )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
-from kvlab.browser import read_static
+from app.base.component import component
 
 ALIGNED = 8  # bytes: alignment of vectors of any type
 
@@ -39,7 +39,7 @@ def packed(data: Mapping[str, Any]) -> bytes:
     return b"".join([len(header).to_bytes(4, "little"), header, *chunks])
 
 
-_component = st.components.v2.component("kvlab_shared", html="<span></span>", js=read_static("shared.js"))
+_component = component("shared")
 
 
 class SharedData:

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import streamlit as st
+from app.base.component import component
 
-from kvlab.browser import read_static
-
-_present = st.components.v2.component(
-    "kvlab_present",
-    html='<button class="kv-present" type="button">Present</button>',
-    css=read_static("present.css"),
-    js=read_static("present.js"),
-)
+_present = component("present", '<button class="kv-present" type="button">Present</button>', "present.css")
 
 
 def present_button(page: str, key: str) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import streamlit as st
 
+from app.base.component import component
 from app.session.url_state import go_to
-from kvlab.browser import read_static
 
 KEY = "scrubber"
 HTML = """
@@ -16,12 +16,7 @@ HTML = """
 </div>
 """
 
-_component = st.components.v2.component(
-    "kvlab_scrubber",
-    html=HTML,
-    css=read_static("step-bar.css"),
-    js=read_static("scrubber.js"),
-)
+_component = component("scrubber", HTML, "step-bar.css")
 
 
 def scrubber(

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import streamlit as st
 
+from app.base.component import component
 from kvlab.analysis.similarity.similarity import Tile
-from kvlab.browser import read_static
 from kvlab.figures.base.palette import DIVERGING, STATE_COLOURS, Theme, pick
 from kvlab.figures.base.template import INK, QUIET
 from kvlab.figures.base.words import MARKS
@@ -32,12 +31,7 @@ HTML = """
 </div>
 """
 
-_component = st.components.v2.component(
-    "kvlab_tilemap",
-    html=HTML,
-    css=read_static("tilemap.css"),
-    js=read_static("tilemap.js"),
-)
+_component = component("tilemap", HTML, "tilemap.css")
 
 
 def tilemap(

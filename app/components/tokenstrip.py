@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import streamlit as st
 
+from app.base.component import component
 from app.components.payload import packed, texts_for
 from app.figures.export_menu import Offer, titled
 from kvlab.analysis.lineage.fold import Lineage
@@ -19,12 +19,7 @@ from kvlab.results.provenance import FigureSource
 
 READING = "Which token each slot holds at this step, and what happened to the others."
 
-_component = st.components.v2.component(
-    "kvlab_tokenstrip",
-    html=read_static("tokenstrip.html"),
-    css=read_static("step-bar.css", "tokenstrip.css"),
-    js=read_static("tokenstrip.js"),
-)
+_component = component("tokenstrip", read_static("tokenstrip.html"), "step-bar.css", "tokenstrip.css")
 
 
 def tokenstrip(

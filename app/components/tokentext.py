@@ -9,6 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 import streamlit as st
 
+from app.base.component import component
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.components.payload import packed, texts_for
@@ -24,12 +25,7 @@ from kvlab.results.provenance import FigureSource
 READING = "Every token of the text, shaded by its fate."
 DIFFERENCE_CUES: tuple[Cue, ...] = ("none", "under", "dashed", "strike", "faint")
 
-_component = st.components.v2.component(
-    "kvlab_tokentext",
-    html=read_static("tokentext.html"),
-    css=read_static("tokentext.css"),
-    js=read_static("tokentext.js"),
-)
+_component = component("tokentext", read_static("tokentext.html"), "tokentext.css")
 
 
 def along_text(figure: go.Figure, axis: Literal["x", "y"] = "x", offset: int = 0, place: str = "") -> go.Figure:

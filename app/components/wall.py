@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import streamlit as st
 
+from app.base.component import component
 from app.components.payload import SentTexts, SharedData, packed, share
 from kvlab.analysis.lineage.wall import Wall
 from kvlab.browser import read_static
@@ -17,12 +17,7 @@ from kvlab.figures.base.template import INK, QUIET
 Looks = tuple[list[str], list[str], list[str]]  # colours, names and meanings by code
 Reads = tuple[np.ndarray, np.ndarray]  # `kvlab.analysis.attention.most_read`
 
-_component = st.components.v2.component(
-    "kvlab_wall",
-    html=read_static("wall.html"),
-    css=read_static("step-bar.css", "wall.css"),
-    js=read_static("wall.js"),
-)
+_component = component("wall", read_static("wall.html"), "step-bar.css", "wall.css")
 
 
 def wall_data(wall: Wall) -> SharedData:

@@ -8,9 +8,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-import streamlit as st
-
-from kvlab.browser import read_static
+from app.base.component import component
 
 HTML = """
 <div class="kv-word-picker" data-testid="wordpicker">
@@ -24,12 +22,7 @@ LONGEST_TEXT = 400_000  # characters in the browser; facts after that can be typ
 
 Spans = tuple[tuple[int, int], ...]
 
-_component = st.components.v2.component(
-    "kvlab_wordpicker",
-    html=HTML,
-    css=read_static("wordpicker.css"),
-    js=read_static("wordpicker.js"),
-)
+_component = component("wordpicker", HTML, "wordpicker.css")
 
 
 @lru_cache(maxsize=2)  # 16 MB for 130,000 words

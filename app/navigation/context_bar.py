@@ -14,6 +14,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app.base import permission
+from app.base.component import component
 from app.base.text import plain, shorten
 from app.new_run.prompt_preview import facts_as_html
 from kvlab.analysis.comparison.textdiff import Segment
@@ -31,7 +32,7 @@ MEANS = "All numbers on this page are from one prompt: means are over its heads,
 
 _containers: ContextVar[dict[str, DeltaGenerator]] = ContextVar("context_bar")
 
-_clicks = st.components.v2.component("kvlab_context_bar", html="<span></span>", js=read_static("context-bar.js"))
+_clicks = component("context-bar")
 
 
 def begin() -> None:

@@ -7,11 +7,11 @@ from functools import partial
 
 import streamlit as st
 
+from app.base.component import component
 from app.navigation import context_bar
 from app.navigation.place import place_of, recorded_layers
 from app.session.streamlit_internals import is_fragment_run
 from app.session.url_state import go_to, heads_turned
-from kvlab.browser import read_static
 from kvlab.trace.reader import Run
 
 KEY = "page-keys"
@@ -33,12 +33,7 @@ STEP_KEYS: Keys = (
 HEAD_KEYS = (("j or ]", "next head, then the next layer"), ("k or [", "previous head"))
 HELP_KEYS = (("?", "show or hide this list"),)
 
-_component = st.components.v2.component(
-    "kvlab_shortcuts",
-    html=HTML,
-    css=read_static("shortcuts.css"),
-    js=read_static("shortcuts.js"),
-)
+_component = component("shortcuts", HTML, "shortcuts.css")
 
 
 def page_keys(

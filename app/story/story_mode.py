@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 import streamlit as st
 
 from app.base import permission
+from app.base.component import component
 from app.base.links import go, page_exists
 from app.base.text import code, plain
 from app.figures.add_slide import MOST_SLIDES, default_story, slides_of_view
@@ -19,7 +20,6 @@ from app.figures.page_contents import Item, telling_items
 from app.figures.provenance import PLACE, TELLING, view_query
 from app.navigation.selection import runs_root
 from app.session.url_state import get_param, parse_number
-from kvlab.browser import read_static
 from kvlab.common.errors import UserError
 from kvlab.figures.base.caption import both_of
 from kvlab.report.deck import slide_text
@@ -32,12 +32,7 @@ HTML = """
 </nav>
 """
 
-_component = st.components.v2.component(
-    "kvlab_story",
-    html=HTML,
-    css=read_static("story.css"),
-    js=read_static("story.js"),
-)
+_component = component("story", HTML, "story.css")
 
 
 def offer(page: str) -> None:

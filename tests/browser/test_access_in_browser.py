@@ -1,4 +1,4 @@
-"""WCAG 2.1 AA on every page of the menu, as far as axe-core can tell: names, contrast, alternative texts, roles."""
+"""Every page of the menu: WCAG 2.1 AA as far as axe-core can tell, nothing cut, and no markup of a prompt."""
 
 from __future__ import annotations
 
@@ -47,8 +47,11 @@ def violations() -> Callable[..., list[str]]:
     return found
 
 
-def test_no_page_of_the_menu_shuts_anybody_out(visit: Callable[..., Any], violations: Callable[..., list[str]]):
-    page = visit("runs")
+def test_no_page_of_the_menu_shuts_anybody_out_or_is_cut(
+    visit: Callable[..., Any], violations: Callable[..., list[str]]
+):
+    """In a window as wide as one of 1280 pixels at 125 percent, on a run whose prompt is full of markup."""
+    page = visit("runs?comparison=nasty&token=3", width=1024, height=720)
     links = page.get_by_test_id("stSidebarNavLink")
     links.last.wait_for()
     grave, titles = {}, []
@@ -59,10 +62,13 @@ def test_no_page_of_the_menu_shuts_anybody_out(visit: Callable[..., Any], violat
         page.locator("h1:visible").first.wait_for()
         if found := violations(page, inside="[data-testid=stMain]" if number else None):  # the menu stays the same
             grave[name] = found
-        titles.append(page.title())
+        titles.append(page.title())  # a script in a prompt would have changed it by now
+        assert page.locator("[data-testid=stException]").all_inner_texts() == [], name
+        assert page.locator("img[src='x']").count() == 0, name
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1024, f"{name} is cut on the right"
         assert page.get_by_role("button", name=ICONS).count() == 0, "an icon's name is no part of a label"
     assert not grave, "\n".join(f"{name}\n  " + "\n  ".join(found) for name, found in grave.items())
-    assert len(set(titles)) == len(titles) > 20
+    assert len(set(titles)) == len(titles) > 20 and "broken into" not in titles
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -85,7 +91,9 @@ def dropped_words_are_readable(page: Any, words: str) -> None:
 def test_no_text_of_a_form_is_too_faint_on_the_dark_ground(
     visit: Callable[..., Any], violations: Callable[..., list[str]]
 ):
-    page = visit("live", scheme="dark")
+    page = visit("", scheme="dark")
+    until(page, "getComputedStyle(document.querySelector('.stApp')).backgroundColor === 'rgb(18, 21, 28)'")
+    turn(page, "live")
     page.get_by_role("button", name="Read the context").wait_for()
     assert violations(page, ["color-contrast"]) == []
     turn(page, "heads?run=sample-h2o-25pc-0")

@@ -223,20 +223,6 @@ def test_a_view_of_a_story_keeps_nothing_of_the_view_before(visit: Callable[...,
     assert chosen.inner_text() == first
 
 
-def test_nothing_is_cut_at_125_percent(visit: Callable[..., Any]):
-    wide, narrow = (int(width / 1.25) for width in (1920, 1280))
-    page = visit(f"sag?run={RUN}&words=the", wide, 900, scheme="dark")
-    for name in ("sag", "lineage", "regret", "wall", "spans", "autopsy", "memory", "heads", "story"):
-        if name != "sag":
-            turn(page, f"{name}?run={RUN}&words=the")
-        for width in (narrow, wide) if page.viewport_size["width"] == narrow else (wide, narrow):
-            page.set_viewport_size({"width": width, "height": 900})
-            until(page, "!document.querySelector('[data-testid=stStatusWidget]')")
-            page.wait_for_timeout(400)
-            assert page.locator("[data-testid=stException]").count() == 0, name
-            assert page.evaluate("document.documentElement.scrollWidth") <= width, name
-
-
 def test_stories_live_beside_the_runs(tmp_path: Path):
     file = save_story(tmp_path, Story(name="A b!"))
     assert file == tmp_path / "stories" / "a-b.json"

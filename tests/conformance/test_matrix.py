@@ -23,6 +23,7 @@ from tests.families import DEVICE, EVERY, FAMILIES, cache_for, tiny_model
 
 PROMPT, PADS = 24, 7
 STEPS = 3  # passes of a decode, the prompt's among them; two more than the interval where decisions wait for others
+FEW = 2  # passes where nothing is decided, so that each decode step is like the first
 TURN = 5  # tokens at once behind a decode
 # The families that test_families.py has a smaller matrix for join in `make conformance`.
 FULL = os.environ.get("KVLAB_CONFORMANCE") == "full"
@@ -69,9 +70,9 @@ def decode(
     return walk(model, cache, ids, mask, after_step, steps)
 
 
-def turn(model: PreTrainedModel, cache, mask: torch.Tensor) -> torch.Tensor:
+def turn(model: PreTrainedModel, cache, mask: torch.Tensor, steps: int = STEPS) -> torch.Tensor:
     """Logits (rows, TURN, vocabulary) of several tokens at once, behind `decode` of a prompt with this mask."""
-    seen = torch.cat([mask, mask.new_ones(len(mask), STEPS - 1 + TURN)], 1)
+    seen = torch.cat([mask, mask.new_ones(len(mask), steps - 1 + TURN)], 1)
     position = (seen.cumsum(-1) - 1)[:, -TURN:]
     ids = torch.arange(TURN, device=DEVICE).expand(len(mask), -1) + 10
     with torch.inference_mode():
@@ -86,14 +87,14 @@ def near(ours: torch.Tensor, expected: torch.Tensor, most: float = 1e-4) -> bool
 
 @pytest.mark.parametrize("family", CHOSEN)
 def test_full_budget_is_plain_transformers(family: str) -> None:
-    """Of a prompt, of decode steps and of several tokens at once behind them."""
+    """Of a prompt, of a decode step and of several tokens at once behind it."""
     (ids, mask), model, lab = batch(), tiny_model(family), lab_model(family, torch.float32)
     kept = _plain_cache(family)
-    plain, more = decode(model, kept, ids, mask), turn(model, kept, mask)
+    plain, more = decode(model, kept, ids, mask, steps=FEW), turn(model, kept, mask, FEW)
     for method in _methods_for(family):
         cache = cache_for(lab, method, 1.0)
-        assert near(decode(lab, cache, ids, mask), plain), method
-        assert near(turn(lab, cache, mask), more), method
+        assert near(decode(lab, cache, ids, mask, steps=FEW), plain), method
+        assert near(turn(lab, cache, mask, FEW), more), method
 
 
 def _methods_for(family: str) -> list[str]:
@@ -112,13 +113,13 @@ def _plain_cache(family: str):
 @pytest.mark.parametrize("family", CHOSEN)
 def test_full_budget_in_bfloat16_stays_close_to_plain(family: str) -> None:
     ids, mask = batch()
-    exact = decode(tiny_model(family), _plain_cache(family), ids, mask)
-    rounded = decode(tiny_model(family, torch.bfloat16), _plain_cache(family), ids, mask)
+    exact = decode(tiny_model(family), _plain_cache(family), ids, mask, steps=FEW)
+    rounded = decode(tiny_model(family, torch.bfloat16), _plain_cache(family), ids, mask, steps=FEW)
     plain_error = (rounded - exact).abs().mean()
     # A third of the methods, by turns over the families; in float32 above each meets each.
     for method in _methods_for(family)[slice(None) if FULL else slice(list(CHOSEN).index(family) % 3, None, 3)]:
         cache = cache_for(lab_model(family, torch.bfloat16), method, 1.0)
-        ours = decode(lab_model(family, torch.bfloat16), cache, ids, mask)
+        ours = decode(lab_model(family, torch.bfloat16), cache, ids, mask, steps=FEW)
         # Rounding order differs, so the yardstick is the error bfloat16 itself makes.
         assert (ours - exact).abs().mean() < 2 * plain_error + 1e-3, method
 

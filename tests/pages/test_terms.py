@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.base.terms import TERMS, terms_in
-from tests.pages.conftest import RUN
+from tests.pages.conftest import ROOT, RUN
 
 LINK = "[Glossary, with animations](glossary)"
 
@@ -28,3 +29,13 @@ def test_captions_have_their_terms_as_help(shared_runs: Path, open_page: Callabl
     page = open_page("sag", run=RUN)
     assert not page.exception
     assert any(TERMS["sag"] in (caption.help or "") for caption in page.caption)
+
+
+@pytest.mark.parametrize(("name", "of_the_other"), [("glossary", "the run"), ("timeline", True)])
+def test_pages_whose_choices_have_one_name_do_not_take_each_other_s(
+    shared_runs: Path, name: str, of_the_other: object
+) -> None:
+    page = AppTest.from_file(str(ROOT / "app" / "main.py"), default_timeout=60)
+    page.session_state["play"] = of_the_other
+    page.switch_page(f"../pages/{name}.py")
+    assert not page.run().exception

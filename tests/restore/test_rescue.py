@@ -94,18 +94,13 @@ def test_taking_anything_out_of_what_is_found_loses_the_answer_again(made, found
         assert "48213" not in open_run(path).record.free_text
 
 
-def test_the_same_search_finds_the_same_twice_and_is_loaded_again(made, found, mini):
+def test_a_search_keeps_to_its_reruns_says_so_finds_the_same_twice_and_is_loaded_again(made, mini):
     root, paths = made
-    first, second = found, found_of(root, paths[0], mini)
-    assert first.model_copy(update={"seconds": 0.0}) == second.model_copy(update={"seconds": 0.0})
-    assert load_result(root, first.comparison_id, first.run_id) == second
-
-
-def test_a_search_keeps_to_its_reruns_and_says_so(made, mini):
-    root, paths = made
-    few = found_of(root, paths[0], mini, most_reruns=3)
+    few, again = (found_of(root, paths[0], mini, most_reruns=3) for _ in range(2))
     assert few.reruns == 3 and few.ending == "All 3 reruns were used."
-    assert not all(one.complete for one in few.found)
+    assert few.found and not all(one.complete for one in few.found)
+    assert few.model_copy(update={"seconds": 0.0}) == again.model_copy(update={"seconds": 0.0})
+    assert load_result(root, few.comparison_id, few.run_id) == again
 
 
 def test_a_stop_keeps_what_was_found(made, mini):
