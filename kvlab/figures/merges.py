@@ -176,7 +176,7 @@ def read_mass_balance(frame: pd.DataFrame) -> str:
     drawn = f" Showing the {MOST_POINTS:,} largest changes." if len(frame) > MOST_POINTS else ""
     return (
         f"Of {plural(len(frame), 'merged slot')} {percent(sagged)} lost more than 1 % of their attention in the "
-        f"merge itself (below the dashed line) and {percent(rose)} gained as much{together}. The largest change of one slot "
-        f"is {lost(float(frame['sag'].iloc[0]))} (share of its head's attention).{drawn} Values below "
+        f"merge itself (below the dashed line) and {percent(rose)} gained as much{together}. The largest change of one "
+        f"slot is {lost(float(frame['sag'].iloc[0]))} (share of its head's attention).{drawn} Values below "
         f"{number(FLOOR)} are drawn there."
     )
