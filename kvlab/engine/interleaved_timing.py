@@ -46,6 +46,7 @@ def time_interleaved(runs: Sequence[TimedRun], loaded: LoadedModel, allowed: flo
     Each reading starts from a copy of the cache after the prompt. Runs that generate fewer than three tokens have no
     step to time.
     """
+    watch.forecast.plan("timing", 2 * len(runs))  # most often there is at least one more turn
     begun = time.perf_counter()
     for run in runs:
         _read_speed(run, loaded, watch)

@@ -22,7 +22,7 @@ from kvlab.atlas.pyramid_pool import recordings
 from kvlab.atlas.registry import EXHIBITS, find
 from kvlab.atlas.scorecard import counts, lines
 from kvlab.atlas.scores import Arm
-from kvlab.atlas.shipped_archive import ALL_EVIDENCE
+from kvlab.atlas.shipped_archive import ALL_EVIDENCE, pack_recorded
 from kvlab.atlas.shipped_exhibits import draw_shipped as drawn
 from kvlab.atlas.shipped_exhibits import with_shipped
 from kvlab.common.errors import UserError
@@ -264,3 +264,14 @@ def test_shipped_verdicts_are_what_the_shipped_rows_say():
         merging.SAGS: merging.sags(rules).verdict, merging.EXACT: merging.exact(rules).verdict,
     }  # fmt: skip
     assert merging.keeps(ships.evidence("slot-influence")).basis.prompts > 5
+
+
+def test_every_shipped_drawing_has_a_simple_sentence():
+    rows = pd.read_parquet(shipped().root / DRAWN, columns=["exhibit", "name", "simple"])
+    assert rows[rows["simple"].str.len() < 10].empty
+
+
+def test_only_recorded_comparisons_are_packed_again(tmp_path: Path):
+    with pytest.raises(UserError, match="holds no recorded comparison: fill it with kvlab atlas fill"):
+        pack_recorded(tmp_path, tmp_path / "results")
+    assert not (tmp_path / "results").exists()
