@@ -73,7 +73,8 @@ def _residuals(layer: CompressedLayer, module: nn.Module, keys: Tensor) -> tuple
     stream = layer.settings.stream
     if stream is None or stream.scores_at(layer.cumulative_length) is not None:
         return ()
-    states, width = keys.transpose(1, 2).flatten(2), module.config.hidden_size
+    config: Any = module.config
+    states, width = keys.transpose(1, 2).flatten(2), config.hidden_size
     states = states.repeat(1, 1, -(-width // states.shape[-1]))[..., :width]
     return tuple((depth, states) for depth in stream.depths if depth <= layer.layer_idx and depth not in stream.arrived)
 
