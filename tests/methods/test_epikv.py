@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from kvlab.cache import CompressedCache, make_cache
+from kvlab.cache.fan_out.fan_out_cache import FanOutCache
 from kvlab.cache.residual_stream import depths_of
 from kvlab.common.errors import UserError
 from kvlab.methods import make_method
@@ -152,6 +153,23 @@ def test_rows_can_be_reordered_repeated_and_copied() -> None:
         alone = make_cache(LAB, "epikv", 9, **OPTIONS)
         run(alone, ids[1 - row, None], [TOKENS, *[1] * 6])
         assert kept(cache, row) == kept(alone)
+
+
+def test_branches_of_one_batch_follow_their_own_rows() -> None:
+    """Two caches of one prompt decode together, one leaves, and the other is forked."""
+    ids = text(1, TOKENS + 6)
+    caches = [make_cache(LAB, "epikv", budget, **OPTIONS) for budget in (12, 9)]
+    joined = FanOutCache(caches, torch.device("cpu"))
+    joined.expect(TOKENS)
+    run(joined, ids, [TOKENS])
+    joined.split()
+    run(joined, ids.expand(2, -1), [1, 1, 1], begun=TOKENS)
+    joined.drop(joined.branches[:1])
+    fork = joined.fork(joined.branches[0])
+    run(joined, ids.expand(2, -1), [1, 1, 1], begun=TOKENS + 3)
+    alone = make_cache(LAB, "epikv", 9, **OPTIONS)
+    run(alone, ids, [TOKENS, *[1] * 6])
+    assert kept(caches[1]) == kept(fork.cache) == kept(alone)
 
 
 def test_a_pass_that_was_given_up_leaves_nothing_behind() -> None:
