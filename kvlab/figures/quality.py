@@ -12,7 +12,7 @@ from kvlab.figures.base.caption import FigureCaption, with_simple
 from kvlab.figures.base.cells import cell_text
 from kvlab.figures.base.lines import interval_bars
 from kvlab.figures.base.palette import HUES, SEQUENTIAL, Theme, pick, run_styles
-from kvlab.figures.base.template import colour_bar, finish
+from kvlab.figures.base.template import colour_bar, finish, legend_room
 from kvlab.figures.base.words import AXES, byte_size, byte_unit, number, plural, spaced
 from kvlab.figures.scores import line_text, sample_note
 from kvlab.figures.simple import scores as simple
@@ -121,7 +121,9 @@ def score_against_bytes(
             hovertemplate=f"{name}, %{{customdata}}<extra></extra>",
         )  # fmt: skip
     y = f"mean score ({sample_note(frame)})"
-    finish(figure, title=title, x=f"{AXES[axis]} per prompt ({unit})", y=y, theme=theme, height=430)
+    finish(
+        figure, title=title, x=f"{AXES[axis]} per prompt ({unit})", y=y, theme=theme, height=430 + legend_room(figure)
+    )
     return figure.update_xaxes(rangemode="tozero").update_yaxes(rangemode="tozero")
 
 

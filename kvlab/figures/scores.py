@@ -18,7 +18,7 @@ from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.cells import cell_text
 from kvlab.figures.base.lines import interval_bars
 from kvlab.figures.base.palette import DIVERGING, HUES, Style, Theme, pick, run_styles
-from kvlab.figures.base.template import QUIET, colour_bar, finish
+from kvlab.figures.base.template import QUIET, colour_bar, finish, legend_room
 from kvlab.figures.base.words import number, percent, plural, shown_of, spaced
 from kvlab.figures.simple import scores as simple
 from kvlab.requests.compare import FULL
@@ -44,7 +44,7 @@ def score_against_budget(frame: pd.DataFrame, theme: Theme = "light", title: str
         _full_line(figure, here, theme, cell)
     _show_each_name_once(figure)
     rows = -(-len(tasks) // columns)
-    finish(figure, title=title, x="", y="", theme=theme, height=110 + 230 * rows)
+    finish(figure, title=title, x="", y="", theme=theme, height=110 + 230 * rows + legend_room(figure))
     figure.update_xaxes(tickformat=".3~p", rangemode="tozero")
     figure.update_xaxes(title_text="tokens kept", row=rows)
     return _finish_panels(figure, frame, theme)
@@ -91,7 +91,8 @@ def score_by_option(frame: pd.DataFrame, option: str, theme: Theme = "light", ti
                 figure.add_scatter(**line, **cell)
     _show_each_name_once(figure)
     rows = -(-len(budgets) // columns)
-    finish(figure, title=title or f"Score by {spaced(option)}", x="", y="", theme=theme, height=130 + 240 * rows)
+    height = 130 + 240 * rows + legend_room(figure)
+    finish(figure, title=title or f"Score by {spaced(option)}", x="", y="", theme=theme, height=height)
     ends = [-0.5, len(values) - 0.5]
     figure.update_xaxes(tickvals=list(range(len(values))), ticktext=values, range=ends, zeroline=False)
     figure.update_xaxes(title_text=spaced(option), row=rows)

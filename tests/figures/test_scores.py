@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pandas as pd
+import plotly.graph_objects as go
+import pytest
 
 from kvlab.figures import scores
 from kvlab.figures.base.arm_names import arm_text
 from kvlab.figures.base.palette import method_style
+from kvlab.figures.base.template import LEGEND_ROW, legend_room
 from kvlab.results.score_tables import shared_by_all_arms
 
 MIXED = "compose:score=h2o:select=h2o:settle=keepkv"
@@ -102,3 +105,10 @@ def test_the_best_value_of_an_option_is_none_where_all_are_alike():
 def test_a_panel_that_is_no_task_is_called_what_it_is():
     frame = table(h2o=0.2, keepkv=0.4).assign(task="512 tokens")
     assert "on average over 1 length, -0.6 (-0.7 to -0.5, n = 8) against the full cache" in by_arm(frame, "length")
+
+
+@pytest.mark.parametrize(("count", "letters", "rows"), [(3, 6, 0), (14, 45, 12), (14, 10, 3)])
+def test_a_legend_of_many_names_adds_height_and_takes_none_from_the_plot(count: int, letters: int, rows: int):
+    names = [f"{number:02d}{'x' * (letters - 2)}" for number in range(count)]
+    figure = go.Figure([go.Scatter(y=[1], name=name) for name in names for _ in range(2)])
+    assert legend_room(figure) == rows * LEGEND_ROW

@@ -18,6 +18,7 @@ INK: dict[Theme, str] = {"light": "#1F2430", "dark": "#E8EBF1"}
 QUIET: dict[Theme, str] = {"light": "#5A6270", "dark": "#A3ABB8"}
 GRID: dict[Theme, str] = {"light": "#E6E9EE", "dark": "#2A303B"}
 HEIGHT = 360
+LEGEND_CHARACTER, LEGEND_LINE, LEGEND_ROW = 6.6, 50, 19  # pixels of a letter, of the line before a name, of a row
 BAR_LENGTH, BAR_CHARACTER = 200, 6.5  # pixels: a horizontal colour bar, and a character of its title
 MANY_LINES, PALE = 4, 0.5  # with more lines, all but the one in focus have this opacity
 # Axis title to URL parameter of the dashboard: a click on a mark navigates there.
@@ -44,6 +45,17 @@ def finish(
     # Assigned at once: update_layout and update_xaxes validate each field, which takes eight times as long.
     figure.layout = layout
     return figure
+
+
+def legend_room(figure: go.Figure, width: int = 440) -> int:
+    """Pixels that a figure of this width needs for the rows of its legend beyond the first two.
+
+    Plotly gives all names the width of the longest one.
+    """
+    names = {str(trace.name) for trace in figure.data if trace.name and trace.showlegend is not False}
+    longest = max(map(len, names), default=0)
+    in_a_row = max(1, int(width / (LEGEND_CHARACTER * longest + LEGEND_LINE)))
+    return LEGEND_ROW * max(-(-len(names) // in_a_row) - 2, 0)
 
 
 def _look(title: str, theme: Theme, height: int, legend: bool) -> dict[str, Any]:
