@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 from torch import Tensor
 
-from kvlab.methods.core.reading import Held
+from kvlab.methods.core.reading import Chosen, Held
+from kvlab.methods.readings import reading_of
 
 SCALING = 0.4
 
@@ -64,3 +66,30 @@ def top(score: list[float], allowed: list[int], count: int, first: list[int]) ->
 
 def heads() -> list[tuple[int, int]]:
     return [(row, head) for row in range(2) for head in range(2)]
+
+
+HOLES = pytest.mark.parametrize("holes", [False, True], ids=["dense", "holes"])
+
+
+def chosen(reading: str, query: Tensor, table: Held) -> Chosen:
+    own = reading_of(reading)
+    assert own is not None
+    return own.choose(query, table, own.index(table))
+
+
+def slots_read(given: Chosen, row: int, head: int, member: int = 0) -> set[int]:
+    """The slots that one head reads; none twice."""
+    place = (row, head, member)
+    slots = given.slots[place].tolist()
+    if given.log_weight is not None:
+        pairs = zip(slots, given.log_weight[place].tolist(), strict=True)
+        slots = [slot for slot, weight in pairs if weight > -math.inf]
+    assert len(slots) == len(set(slots))
+    return set(slots)
+
+
+def first_slots(table: Held, count: int, newest: Tensor | None = None) -> Held:
+    newest = torch.full((2, 2, 1), count - 1) if newest is None else newest
+    bias = None if table.bias is None else table.bias[..., :count]
+    states = table.keys[:, :, :count], table.values[:, :, :count]
+    return Held(*states, table.position[:, :, :count], bias, newest, table.tokens_seen, table.scaling)
