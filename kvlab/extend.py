@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kvlab.methods.allocators.adaptive import HeadAdaptive
     from kvlab.methods.allocators.ballots import ChosenSlots
     from kvlab.methods.allocators.cosine import CosineDecay
+    from kvlab.methods.allocators.curves import HeadCurves
     from kvlab.methods.allocators.first_layers import FirstLayers
     from kvlab.methods.allocators.lazy_layers import LazyLayers
     from kvlab.methods.allocators.linear import Linear
@@ -165,6 +166,7 @@ _HOME = {
         "kvlab.methods.allocators.linear": "Linear",
         "kvlab.methods.allocators.model_wide": "ModelWide",
         "kvlab.methods.allocators.profile": "HeadProfile HeadShares",
+        "kvlab.methods.allocators.curves": "HeadCurves",
         "kvlab.methods.allocators.pyramid": "Pyramid",
         "kvlab.methods.allocators.threshold": "AboveThreshold",
         "kvlab.methods.allocators.uniform": "EqualHeads Uniform",

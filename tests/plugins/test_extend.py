@@ -21,7 +21,7 @@ NAMES = """
 AboveThreshold Absorb AccumulatedAttention Allocator Ballots Capabilities Capacity Chosen ChosenSlots ChunkLeverage
 Chunks Code CosineDecay CosineMerge Critical Draft Draws Edges Eight EmaScore Epiphany EqualHeads Estimate Evict
 EvictAndReposition ExactResidual ExpectedAttention FigureView FirstLayers FusedWindow FutureQueries GatedChunks
-GaussianSets GlobalRidge GoesOn GroupFit HUES HeadAdaptive HeadProfile HeadShares Held InPlace Lag LastQuery
+GaussianSets GlobalRidge GoesOn GroupFit HUES HeadAdaptive HeadCurves HeadProfile HeadShares Held InPlace Lag LastQuery
 LayerAttention LazyLayers Linear LowestScore METRICS Mass MatchAttention Method ModelWide NearestMerge NewKeys Oldest
 PairCalibration PairMerge PartReading PerChannel PerToken Pipeline Plan Pool PredictedScore Preset PromptOnly Pursuit
 Pyramid QueryCentres QueryFilter Reading ReadingCapabilities Recency RecentRows Redundancy Rehearsal RehearsedAttention
