@@ -12,7 +12,7 @@ import torch
 
 from kvlab.bench.device import free_bytes, seconds_of
 from kvlab.bench.rows import Status
-from kvlab.common.errors import is_out_of_memory
+from kvlab.common.errors import UserError, is_out_of_memory
 from kvlab.engine.energy import Meter, energy_counter
 from kvlab.engine.out_of_memory import release_memory
 
@@ -123,8 +123,11 @@ def _several(racer: Racer, steps: int) -> None:
 
 
 def failure(error: Exception) -> tuple[Status, str]:
-    """Status and note of a contender that this error ended: Skipped, or memory that ran out. Raises any other."""
-    if isinstance(error, Skipped):
+    """Status and note of a contender that this error ended: skipped, refused by the model, or out of memory.
+
+    Raises any other.
+    """
+    if isinstance(error, Skipped | UserError):
         return "skipped", str(error)
     if not is_out_of_memory(error):
         raise error

@@ -122,7 +122,9 @@ def _changes(states: Tensor, last: Tensor | None, real: Tensor | None, begun: Te
     if real is not None and begun is not None:
         order = torch.cat([begun[:, None], real], 1).to(torch.uint8).argsort(stable=True, dim=-1)
         joined = joined.gather(1, order[..., None].expand_as(joined))
-    changes = torch.linalg.vector_norm(joined[:, 1:] - joined[:, :-1], dim=-1, dtype=torch.float32)
+    steps = joined[:, 1:] - joined[:, :-1]
+    wide = torch.promote_types(steps.dtype, torch.float32)  # a sum of squares in a wider type, never in a narrower one
+    changes = torch.linalg.vector_norm(steps, dim=-1, dtype=wide).float()
     if real is not None and begun is not None:
         tokens = real.sum(-1)
         followed = _at_the_end(real.shape[1], tokens - (~begun).long())  # a text's first token has none before it

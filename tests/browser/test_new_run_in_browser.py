@@ -51,7 +51,7 @@ def the_buttons_stay_in_view(page: Any, width: int, height: int) -> None:
 def test_the_texts_of_two_methods_are_seen_before_the_end_and_the_outcome_after_it(
     visit: Callable[..., Any], served: Path
 ):
-    asked = {"source": "Paste", "text": TEXT, "methods": ["Full cache", "H2O"], "max_new_tokens": 40, "level": "off"}
+    asked = {"source": "Paste", "text": TEXT, "methods": ["Full cache", "H2O"], "max_new_tokens": 120, "level": "off"}
     (served / HOLD).touch()
     page = visit(f"new_run?{urlencode(asked, doseq=True)}")
     page.locator(".st-key-run button:not([disabled])").click()

@@ -297,8 +297,8 @@ def test_a_link_to_the_former_page_of_two_runs_opens_their_difference(visit: Cal
 def the_line_under_the_pointer_comes_forward_with_its_name(page: Any) -> None:
     """On the page Compare, which draws its three runs over the steps."""
     place = ".st-key-compare-memory .js-plotly-plot"
+    until(page, f"document.querySelectorAll({place!r}).length === 1")  # the one before it leaves when this one is there
     chart = page.locator(place)
-    chart.wait_for()
     bring_into_view(page, place)
     lines = chart.locator(".scatterlayer .trace")
     assert lines.count() == chart.locator(".annotation").count() == 3

@@ -207,7 +207,7 @@ def test_a_wrapped_scorer_is_given_its_statistics(
 @pytest.mark.parametrize("name", QUERIES.shipped)
 def test_those_that_ship_have_a_mean_no_longer_than_their_queries(name: str) -> None:
     found, _, about = read_query_statistics(QUERIES.path(name))
-    assert about["windows"] == "24" and sorted(found) == list(range(len(found)))
+    assert about["windows"] == {"smollm2": "64"}.get(name, "24") and sorted(found) == list(range(len(found)))
     for one in found.values():
         half = one.mean.shape[1] // 2
         assert (one.mean.unflatten(-1, (2, half)).norm(dim=-2) <= one.length * (1 + 1e-5)).all()

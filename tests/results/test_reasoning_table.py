@@ -26,8 +26,8 @@ def test_a_buffer_counts_as_slots() -> None:
 
 
 def test_what_the_preset_cannot_do_is_one_sentence() -> None:
-    named, (note,) = reasoning_methods("smollm2")
-    assert "triattention" not in named and "needs statistics of smollm2" in note
+    named, (note,) = reasoning_methods("gpt2")
+    assert "triattention" not in named and "needs statistics of gpt2" in note
     with pytest.raises(UserError, match=r"takes --budgets in slots, such as 48,96, not '0.2'"):
         reasoning_choices("h2o", "0.2")
     with pytest.raises(UserError, match=r"20 slots leave rkv too little beside its buffer of 16 .* at least 32"):

@@ -80,7 +80,7 @@ def conversation(
     mask = torch.ones_like(ids)
     mask[1, :PADS] = 0
     model, end, found = lab_model(), 0, []
-    fitted = ("weights", "heads", "queries", "profile")
+    fitted = ("weights", "heads", "gates", "queries", "profile", "curves")
     own = {name: value for name, value in SHORT.get(method, {}).items() if name in fitted}
     cache = make_cache(model, make_method(method, store=store, **own, **settings), budget)
     with torch.inference_mode():
