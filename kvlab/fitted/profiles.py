@@ -14,7 +14,7 @@ from kvlab.methods.allocators.curves import HeadCurves
 from kvlab.methods.allocators.profile import EVEN, HeadProfile, HeadShares
 from kvlab.methods.core.pipeline import Pipeline
 
-SHIPPED = {name: f"profiles/{name}.safetensors" for name in ("mini", "mini-60", "mini-half")}
+SHIPPED = {name: f"profiles/{name}.safetensors" for name in ("mini", "mini-60", "mini-half", "smollm2")}
 PROFILES = Kind("profile of head shares", "kvlab profile", SHIPPED)
 CURVES = Kind("file of budget curves", "kvlab fit --method lukv", {"mini": "curves/mini.safetensors"})
 

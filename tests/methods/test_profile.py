@@ -121,6 +121,17 @@ def test_the_shipped_profile_is_minis() -> None:
     assert by_layer.argmax() == 3 and float(by_layer[3]) > 0.5 and about["model"] == "mini"
 
 
+def test_smollm2s_shipped_profile_is_of_its_shape() -> None:
+    """30 layers of 3 KV heads; at each budget the shares are those of all slots."""
+    from kvlab.common.assets import asset_path
+
+    known, _, about = read_profile(asset_path("profiles/smollm2.safetensors"))
+    assert about["model"] == "smollm2" and known.at(0.2).shape == (30, 3)
+    for budget in (0.05, 0.2):
+        assert float(known.at(budget).sum()) == pytest.approx(1.0, abs=1e-5)
+        assert float(known.at(budget).min()) >= 0
+
+
 def test_headkv_splits_by_profile_and_evenly_and_keeps_snapkvs_best(tmp_path: Path) -> None:
     """A head's slots are pool * share + least, as in its authors' runs, and its tokens are SnapKV's for that many."""
     wanted = torch.tensor([[3.0, 1.0], [8.0, 4.0], [2.0, 6.0]])
