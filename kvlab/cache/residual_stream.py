@@ -36,7 +36,7 @@ def depths_of(rule: ResidualRule, num_layers: int, last: int) -> tuple[int, ...]
 
 @dataclass
 class ResidualStream:
-    """What is kept of the text so far: one state a depth, and the changes of the last `window - 1` tokens."""
+    """State of the residual stream over the text so far: one vector a depth, and the last `window - 1` changes."""
 
     rule: ResidualRule
     depths: tuple[int, ...]

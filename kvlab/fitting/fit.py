@@ -64,7 +64,7 @@ def fit(
 
 
 def _reader(request: FitRequest) -> str:
-    """What reads the file: the method, or a composition with the score whose curves were measured."""
+    """The method that reads the file, or a composition with the score whose curves were measured."""
     if request.method == "lukv" != request.score:
         return f"compose:score={request.score}:allocate=curves"
     return request.method

@@ -19,7 +19,7 @@ SETTING = {
 
 
 class FitRequest(ModelRequest):
-    """What to fit for which model, on which text. Each method uses some of the fields."""
+    """Request for a fit: the method, the model and the text. Each method uses some of the fields."""
 
     method: Fittable = "kvzap"
     corpus: Path | None = Field(None, description="folder with plain-text books; none: the shipped excerpts")

@@ -1,4 +1,4 @@
-"""What holds for every figure: small enough, named axes, both themes, something to see, a caption with numbers."""
+"""Properties of every figure: small enough, named axes, both themes, something to see, a caption with numbers."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def by_hand(gate: SinkGate, token: Tensor, head: int) -> float:
 
 
 def inputs(model: LoadedModel, ids: Tensor) -> list[Tensor]:
-    """What each attention module is given, (T, D) float64."""
+    """Inputs (T, D) float64 of each attention module."""
     given: list[Tensor] = []
     hooks = [
         layer.self_attn.register_forward_pre_hook(

@@ -24,7 +24,7 @@ class FigureCaption(str):
         return caption
 
     def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]
-        """What a copy, such as a cached one, is made of."""
+        """Constructor arguments of a copy, such as an unpickled one."""
         return str(self), self.simple
 
     def within(self, before: str = "", after: str = "") -> FigureCaption:

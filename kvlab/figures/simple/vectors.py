@@ -9,7 +9,7 @@ import pandas as pd
 
 from kvlab.figures.simple.amounts import NOT_RECORDED, alike, are_known, near
 
-FAR = 0.02  # a smaller difference of cosines is told as none
+FAR = 0.02  # smaller differences of cosines count as none
 
 
 def similarity_map(frame: pd.DataFrame, sets: int = 0, every: int = 0) -> str:

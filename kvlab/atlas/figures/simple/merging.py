@@ -8,7 +8,7 @@ import pandas as pd
 from kvlab.atlas.analysis.merging_sets import Walkthrough
 from kvlab.figures.simple.amounts import NOT_RECORDED, are_known, beside, contrast, near, part, sentence, some_of
 
-WIDE = 0.01  # a smaller relative change of attention is told as none
+WIDE = 0.01  # smaller relative changes of attention count as none
 
 
 def where_attention_goes(frame: pd.DataFrame) -> str:
