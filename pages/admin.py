@@ -32,11 +32,11 @@ def main() -> None:
     page.heading(
         "Administration", "Jobs and workers of this server, what each user has used, and free memory and disk space."
     )
-    st.fragment(now, run_every=POLL_SECONDS)()
+    st.fragment(show_state, run_every=POLL_SECONDS)()
     thinning()
 
 
-def now() -> None:
+def show_state() -> None:
     """The server's state, redrawn every few seconds."""
     try:
         server = overview(runs_root())

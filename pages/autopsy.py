@@ -60,7 +60,7 @@ def chosen_words(run: Run, layer: int, head: int) -> None:
     if left_out is not None:
         table = unread.with_unread(table, left_out[min(step, len(left_out) - 1)])
     everywhere(run, table, left_out, moment, (layer, head))
-    here(run, table, layer, head, moment)
+    show_moment(run, table, layer, head, moment)
     restore(run, span)
 
 
@@ -213,7 +213,7 @@ def everywhere(run: Run, table: pd.DataFrame, left_out: Unread | None, moment: s
         page.show_figure(run, figure, steps, caption, "autopsy-steps", "autopsy-steps")
 
 
-def here(run: Run, table: pd.DataFrame, layer: int, head: int, moment: str) -> None:
+def show_moment(run: Run, table: pd.DataFrame, layer: int, head: int, moment: str) -> None:
     st.header(f"In layer {layer}, head {head}")
     texts = page.head_history(run, layer, head)[2]
     rows = autopsy.token_rows(table, texts, layer, head)

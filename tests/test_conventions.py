@@ -39,6 +39,11 @@ NAMED_AFTER = {
     "kvlab/methods/allocators/model_wide.py", "kvlab/methods/core/in_place.py",
     "kvlab/methods/scorers/key_value/key_only.py", "kvlab/methods/scorers/wrappers/prompt_only.py",
 }  # fmt: skip
+# Functions whose name is a method's metric, a command, a figure, a decorator, or exported by `kvlab.extend`.
+PARTICIPLES = {
+    "boxed", "disabled", "drafted", "killed", "measured", "published", "recorded", "registered", "shared", "shipped",
+    "split", "spread",
+}  # fmt: skip
 MOST_MODULES = 20
 # Folders of like things: one method, task, command, figure, page or benchmark mode a file.
 LIKE_THINGS = {"kvlab/methods/eviction", "kvlab/methods/merging", "kvlab/figures", "kvlab/cli", "pages"}
@@ -54,6 +59,19 @@ def test_a_module_is_named_by_a_noun() -> None:
     banned = [name for name in named if BANNED & set(Path(name).stem.split("_"))]
     assert not banned, "name what it holds, in the field's words"
     assert not [name for name in named if not _ends_in_a_noun(Path(name).stem)], "a module name ends in a noun"
+
+
+def test_no_function_is_named_by_a_participle_alone() -> None:
+    """A verb says what a function does, a noun what it returns; `shown` says neither."""
+    names = [
+        (path.relative_to(ROOT).as_posix(), node.name)
+        for path in CODE
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+    ]
+    assert len(names) > 1000
+    bare = {name for _, name in names if name in BANNED - {"may"} or re.fullmatch("[a-z]*[^e]ed", name)}
+    assert bare - NOUNS <= PARTICIPLES
 
 
 def _undocumented(path: Path) -> list[str]:

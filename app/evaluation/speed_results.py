@@ -38,13 +38,15 @@ def results(name: str | None = None) -> None:
     left, right = st.columns(2)
     file = left.selectbox("Benchmark", names, **in_url("file"))
     rows = rows[rows["name"] == file]
-    load_of = {speed_tables.place(speed_tables.at(rows, load), load): load for load in speed_tables.loads(rows)}
+    load_of = {
+        speed_tables.place(speed_tables.rows_of_load(rows, load), load): load for load in speed_tables.loads(rows)
+    }
     if not load_of:
         st.info("This file has no measurements of a cache.")
         return
     drop_stale_option("load", list(load_of))
     place = right.selectbox("Measured on", list(load_of), **in_url("load"))
-    draw(speed_tables.at(rows, load_of[place]), rows, place)
+    draw(speed_tables.rows_of_load(rows, load_of[place]), rows, place)
 
 
 def draw(here: pd.DataFrame, rows: pd.DataFrame, place: str) -> None:

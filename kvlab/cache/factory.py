@@ -101,7 +101,9 @@ def make_cache(
     if (rule := pipeline.can.score.residual_rule) is not None and settings.compresses:
         depths = depths_of(rule, len(decoder_layers(language_model)), cache.compressed_layers()[-1].layer_idx)
         watch_residual_stream(language_model, depths)
-        settings.stream = ResidualStream(rule, depths)
+        text = language_model.config.get_text_config(decoder=True)
+        width = text.hidden_size * getattr(text, "altup_num_inputs", 1)  # Gemma 3n's parallel streams
+        settings.stream = ResidualStream(rule, depths, width * language_model.dtype.itemsize)
     return cache
 
 

@@ -40,11 +40,17 @@ class ResidualStream:
 
     rule: ResidualRule
     depths: tuple[int, ...]
+    state_bytes: int  # of one row's state at one depth
     last: dict[int, Tensor] = field(default_factory=dict)  # (B, hidden) of the newest token, by depth
     arrived: dict[int, Tensor] = field(default_factory=dict)  # changes (B, q) of the pass that is under way
     changes: Tensor | None = None  # (B, depths, window - 1), newest last
     count: Tensor | None = None  # (B,) how many of these belong to tokens
     scores: list[TokenScores] = field(default_factory=list)  # of the last two passes
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes that a row takes once it has been read: its states, the last changes, and their number."""
+        return len(self.depths) * (self.state_bytes + 4 * (self.rule.window - 1)) + 8
 
     @property
     def nbytes(self) -> int:
@@ -59,7 +65,14 @@ class ResidualStream:
     def copy(self) -> ResidualStream:
         """The same, to go on apart; tensors are never changed in place."""
         return ResidualStream(
-            self.rule, self.depths, dict(self.last), dict(self.arrived), self.changes, self.count, [*self.scores]
+            self.rule,
+            self.depths,
+            self.state_bytes,
+            dict(self.last),
+            dict(self.arrived),
+            self.changes,
+            self.count,
+            [*self.scores],
         )
 
     def map_rows(self, change: Callable[[Tensor], Tensor]) -> None:

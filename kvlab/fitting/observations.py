@@ -19,7 +19,7 @@ from kvlab.methods.core.view import Slots
 from kvlab.methods.learned.feature_maps import FeatureMaps
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests.compare import LOADING
-from kvlab.stores.quantized_states import whole
+from kvlab.stores.quantized_states import dense_states
 
 ROWS = 96  # queries observed per window
 BLOCK = 64  # scores are accumulated up to the last multiple of this many queries
@@ -156,7 +156,7 @@ def _logits_and_scores(seen: PassSeen, rows: Tensor) -> tuple[Tensor, Tensor]:
     for first in range(0, seen.num_new, BLOCK):
         block = seen.query[:, :, first : first + BLOCK]
         found = slot_logits(
-            block, whole(seen.key), first=first, rows=seen.num_new, scaling=seen.scaling, softcap=seen.softcap
+            block, dense_states(seen.key), first=first, rows=seen.num_new, scaling=seen.scaling, softcap=seen.softcap
         )[0]
         mine = rows[(rows >= first) & (rows < first + BLOCK)] - first
         logits.append(found[:, :, mine])

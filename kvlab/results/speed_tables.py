@@ -34,7 +34,7 @@ def loads(rows: pd.DataFrame) -> list[tuple[str, int, int]]:
     return [(str(model), int(batch), int(context)) for model, batch, context in found.itertuples(index=False)]
 
 
-def at(rows: pd.DataFrame, load: tuple[str, int, int]) -> pd.DataFrame:
+def rows_of_load(rows: pd.DataFrame, load: tuple[str, int, int]) -> pd.DataFrame:
     """The newest rows of one load."""
     model, batch, context = load
     found = rows[(rows["model"] == model) & (rows["batch"] == batch) & (rows["context"] == context)]

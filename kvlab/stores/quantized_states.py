@@ -157,7 +157,7 @@ class PackedStates:
 States = Tensor | PackedStates
 
 
-def whole(states: States) -> Tensor:
+def dense_states(states: States) -> Tensor:
     """All slots as a tensor."""
     return states.whole() if isinstance(states, PackedStates) else states
 

@@ -125,7 +125,7 @@ def native(trial: Trial, engine: Engine, name: str) -> Agreement:
     return trial.compared(name, trial.answered(engine, None))
 
 
-def alone(trial: Trial, engine: Engine, name: str) -> Agreement:
+def check_alone(trial: Trial, engine: Engine, name: str) -> Agreement:
     """One request at a time."""
     session = trial.session()
     made = [engine.generate([prompt.ids], [prompt.tokens], session)[0] for prompt in trial.prompts]
@@ -207,7 +207,7 @@ CONTROL, NATIVE, PLAIN, FULL = "kvlab in two rows", "vLLM alone", "plain", "full
 # By the engine that they need: enough pages; short steps; few pages.
 SITUATIONS: dict[str, dict[str, Compare]] = {
     PLAIN: {
-        "alone": alone,
+        "alone": check_alone,
         "batch": together,
         "prefix cache": check_prefix_cache,
         "prefix cache without queries": reused_without_queries,

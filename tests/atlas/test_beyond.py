@@ -108,5 +108,5 @@ def test_later_layers_want_more_only_where_shares_rise() -> None:
         frame = heads(per_prompt=len(share), share=lambda prompt, head: share[head])
         return frame.assign(layer=frame["head"], head=0)
 
-    assert recordings.later(by_layer([0.1, 0.2, 0.3, 0.4])).verdict == "holds"
-    assert recordings.later(by_layer([0.0, 0.1, 0.77, 0.1, 0.03])).verdict == "does not hold"
+    assert recordings.layer_order_correlation(by_layer([0.1, 0.2, 0.3, 0.4])).verdict == "holds"
+    assert recordings.layer_order_correlation(by_layer([0.0, 0.1, 0.77, 0.1, 0.03])).verdict == "does not hold"

@@ -145,7 +145,7 @@ def constructed(prompts: int, at: float) -> Iterator[Claim]:
     yield weights.nearer(one)
     yield sparsity.same(one)
     yield head_shares.invariant(one)
-    yield head_shares.later(one)
+    yield head_shares.layer_order_correlation(one)
     yield recordings.localises(one)
     yield probe.overlap(heads_of(prompts, **dict.fromkeys(SHARES, at)))
     yield probe.judge_correlation(heads_of(prompts, **dict.fromkeys(SHARES, at)))

@@ -119,7 +119,7 @@ def test_a_figure_measured_again_is_the_newest():
     rows = benchmark()
     again = rows[rows["method"] == "h2o"].assign(timestamp="2", median=7.0)
     both = pd.concat([rows.assign(timestamp="1"), again], ignore_index=True)
-    assert set(speed_tables.at(both, ("mini", 1, 512)).query("method == 'h2o'")["median"]) == {7.0}
+    assert set(speed_tables.rows_of_load(both, ("mini", 1, 512)).query("method == 'h2o'")["median"]) == {7.0}
     assert speed_tables.loads(both) == [("mini", 1, 512)]
 
 

@@ -16,7 +16,7 @@ from kvlab.methods import make_method
 from kvlab.methods.allocators.cosine import CosineDecay
 from kvlab.methods.allocators.first_layers import FirstLayers
 from kvlab.methods.allocators.pyramid import Pyramid
-from kvlab.methods.allocators.rounding import proportional, whole
+from kvlab.methods.allocators.rounding import proportional, round_to_total
 from kvlab.requests.budget import Budget
 from tests.cache.layers import DIM, HandLayer, draw
 from tests.methods.test_selection import BUDGET, TOKENS, kept, mass_of, prompt, top
@@ -62,7 +62,7 @@ def test_layer_budgets_have_the_exact_total_and_fall_with_depth(schedule, averag
 def test_rounding_keeps_total_and_order_and_moves_less_than_a_slot(wanted: list[float]) -> None:
     total = round(sum(wanted))
     wanted = [w * total / sum(wanted) for w in wanted] if sum(wanted) else wanted
-    shares = whole(torch.tensor(wanted, dtype=torch.float64), total).tolist()
+    shares = round_to_total(torch.tensor(wanted, dtype=torch.float64), total).tolist()
     assert sum(shares) == total
     assert all(abs(share - w) < 1 + 1e-9 for share, w in zip(shares, wanted, strict=True))
     assert [shares[i] for i in sorted(range(len(wanted)), key=lambda i: -wanted[i])] == sorted(shares, reverse=True)

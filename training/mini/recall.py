@@ -14,7 +14,7 @@ from training.mini.text import Text
 Pieces = list[tuple[Tokens | list[int], int]]  # tokens and their marks
 
 
-def seeded(rng: np.random.Generator) -> Random:
+def seeded_generator(rng: np.random.Generator) -> Random:
     """Python's generator for the phrasings, seeded from numpy's."""
     return Random(int(rng.integers(1 << 62)))
 

@@ -9,7 +9,7 @@ import numpy as np
 from kvlab.models.mini import phrasing
 from kvlab.models.mini.phrasing import ADJECTIVES, NEEDLE_PHRASINGS, NeedlePhrasing, Query
 from training.mini.presets import Phase
-from training.mini.recall import around, fitting, hidden, recall_row, room_for_context, seeded
+from training.mini.recall import around, fitting, hidden, recall_row, room_for_context, seeded_generator
 from training.mini.rows import IGNORED, TEXT, Row, RowBuilder
 from training.mini.text import Text
 
@@ -57,7 +57,7 @@ def text_row(rng: np.random.Generator, text: Text, phase: Phase) -> Row:
 
 def needle_row(rng: np.random.Generator, text: Text, phase: Phase, count: int | None = None) -> Row:
     """Needles (up to the phase's number, or `count`) hidden in a book, all asked for in another order."""
-    random = seeded(rng)
+    random = seeded_generator(rng)
     statements, queries, _ = _needles(random, count or random.randint(1, phase.needles))
     return _in_text("needle", rng, text, phase, statements, random.sample(queries, len(queries)))
 
@@ -72,7 +72,7 @@ def _several(random: Random, facts: Facts) -> Query:
 
 def multi_query_row(rng: np.random.Generator, text: Text, phase: Phase) -> Row:
     """Needles of which two to four are asked for in one question, several times."""
-    random = seeded(rng)
+    random = seeded_generator(rng)
     statements, _, facts = _needles(random, random.randint(2, max(2, phase.needles)))
     queries = [_several(random, facts) for _ in range(4)]
     return _in_text("multi_query", rng, text, phase, statements, queries)
@@ -80,7 +80,7 @@ def multi_query_row(rng: np.random.Generator, text: Text, phase: Phase) -> Row:
 
 def multi_value_row(rng: np.random.Generator, text: Text, phase: Phase) -> Row:
     """Names with two to four values each; all values of a name are asked for at once."""
-    random = seeded(rng)
+    random = seeded_generator(rng)
     names = phrasing.draw_names(random, random.randint(1, max(1, phase.needles // 2)))
     facts = [(name, value) for name in names for value in phrasing.draw_values(random, random.randint(2, 4))]
     random.shuffle(facts)
@@ -92,7 +92,7 @@ def multi_value_row(rng: np.random.Generator, text: Text, phase: Phase) -> Row:
 
 def key_value_row(rng: np.random.Generator, text: Text, phase: Phase, count: int | None = None) -> Row:
     """A list of records (up to the phase's number, or `count`) and questions for some of its keys."""
-    random = seeded(rng)
+    random = seeded_generator(rng)
     most = min(phase.pairs, phase.length // 12)
     count = count or random.randint(max(2, most // 4), most)
     pairs = list(zip(phrasing.draw_names(random, count), phrasing.draw_values(random, count), strict=True))
@@ -114,7 +114,7 @@ def _chains(random: Random, lengths: list[int]) -> tuple[list[str], list[Query]]
 
 def variables_row(rng: np.random.Generator, text: Text, phase: Phase, hops: int | None = None) -> Row:
     """Up to sixteen chains of assignments (one of `hops`) hidden in a book; each value's variables are asked for."""
-    random = seeded(rng)
+    random = seeded_generator(rng)
     small = phase.length < 256
     chains = 1 if small or hops else random.choice([n for n in (1, 2, 4, 8, 16) if 200 * n <= phase.length])
     lengths = [hops + 1 if hops else random.randint(2, 2 if small else 4) for _ in range(chains)]
@@ -133,7 +133,7 @@ def _labels(random: Random, count: int, shots: int) -> tuple[str, list[Query]]:
 
 def labels_row(rng: np.random.Generator, text: Text, phase: Phase, full: bool = False) -> Row:
     """Up to four (`full`: four) examples of up to eight (eight) classes and questions of the same kind."""
-    random = seeded(rng)
+    random = seeded_generator(rng)
     small = phase.length < 256
     count = 8 if full else random.randint(2, 3 if small else 8)
     shots = 4 if full else random.randint(1, 2 if small else 4)
@@ -143,7 +143,7 @@ def labels_row(rng: np.random.Generator, text: Text, phase: Phase, full: bool = 
 
 def words_row(rng: np.random.Generator, text: Text, phase: Phase) -> Row:
     """A list in which three words occur often, the first most often, and the rest once or twice."""
-    random = seeded(rng)
+    random = seeded_generator(rng)
     rare = random.randint(8, max(9, min(100, phase.length // 6)))
     words = phrasing.draw_names(random, 3 + rare)
     counts = [random.randint(9, 12), random.randint(6, 8), random.randint(4, 5), *random.choices((1, 2), k=rare)]
@@ -174,7 +174,7 @@ def _coins(random: Random, holders: int) -> tuple[list[str], list[Query]]:
 
 def arithmetic_row(rng: np.random.Generator, text: Text, phase: Phase) -> Row:
     """Holders of coins and questions for the sums of two of them."""
-    random = seeded(rng)
+    random = seeded_generator(rng)
     statements, queries = _coins(random, random.randint(2, max(2, phase.needles)))
     return _in_text("arithmetic", rng, text, phase, statements, queries)
 
@@ -195,7 +195,7 @@ def natural_repeat_row(rng: np.random.Generator, text: Text, phase: Phase) -> Ro
 
 def mixed_row(rng: np.random.Generator, text: Text, phase: Phase) -> Row:
     """Needles, chains, coins and one list in the same text, with questions of all kinds until the row is full."""
-    random = seeded(rng)
+    random = seeded_generator(rng)
     statements, queries, facts = _needles(random, random.randint(2, max(2, phase.needles // 2)))
     queries.append(_several(random, facts))
     for more, asking in (_chains(random, [random.randint(2, 4) for _ in range(3)]), _coins(random, 3)):

@@ -58,7 +58,7 @@ def invariant(rows: pd.DataFrame) -> Claim:
     )
 
 
-def later(rows: pd.DataFrame) -> Claim:
+def layer_order_correlation(rows: pd.DataFrame) -> Claim:
     """Rank correlation of layer index and share, prompt by prompt."""
     by_layer = rows.groupby(["prompt", "layer"])["share"].sum().unstack("layer") if len(rows) else pd.DataFrame()
     trend = [float(line.rank().corr(pd.Series(line.index, line.index).rank())) for _, line in by_layer.iterrows()]
@@ -97,7 +97,14 @@ def draw_shares(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     layers = f"Shares of the layers: {', '.join(percent(share) for share in by_layer['share'])}."
     return (
         Drawn("heads", figure, frame, caption, where, invariant(rows)),
-        Drawn("layers", second, by_layer, FigureCaption(layers, simple.shares_by_layer(by_layer)), where, later(rows)),
+        Drawn(
+            "layers",
+            second,
+            by_layer,
+            FigureCaption(layers, simple.shares_by_layer(by_layer)),
+            where,
+            layer_order_correlation(rows),
+        ),
     )
 
 

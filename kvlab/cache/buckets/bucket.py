@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -189,12 +190,14 @@ def _layer_budget(settings: LayerSettings, rank: int, tokens: int, slack: int, s
     return settings.pipeline.allocate.layer_budgets(max(1, average - slack), tokens, settings.num_layers)[rank]
 
 
-def sizes_of(settings: LayerSettings, table: SlotTable, heads: int) -> Sizes:
+def sizes_of(settings: LayerSettings, table: SlotTable, heads: int, rows: int) -> Sizes:
     """Byte sizes of one KV head whose unquantized prompt is in `table`; `heads`: total over layers and rows."""
     keys, values = table.native_states()
     token, slot = sum(states[0, 0, 0].nbytes for states in (keys, values)), table.slot_bytes()
     store = settings.store
     beside = settings.pipeline.settled_bytes(keys, values) + settings.pipeline.columns.head_bytes
+    if settings.stream is not None:
+        beside += math.ceil(settings.stream.row_bytes * rows / heads)
     if settings.pipeline.decode:  # tokens buffered in addition, and recalled queries
         beside += settings.pipeline.buffer * slot
         beside += settings.pipeline.recalled * settings.group * keys[0, 0, 0].nbytes

@@ -17,7 +17,7 @@ from torch import Tensor
 from kvlab.attention.low_rank_state import LowRankState
 from kvlab.attention.pass_view import PassSeen
 from kvlab.cache.buckets.bucket import Decision
-from kvlab.cache.table.apply_plan import at
+from kvlab.cache.table.apply_plan import gather_slots
 from kvlab.cache.table.head_index import Streams
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import Seen, Slots, View
@@ -106,7 +106,7 @@ def per_table(slots: Slots, work: Callable[..., Tensor], *beside: Tensor) -> Ten
 
 def states_at(slots: Slots, name: str, index: Tensor) -> Tensor:
     """`keys` or `values` (B, H, E, d) at slots `index` (B, H, E)."""
-    return per_table(slots, lambda part, where: at(getattr(part, name), where), index)
+    return per_table(slots, lambda part, where: gather_slots(getattr(part, name), where), index)
 
 
 def measure_slots(slots: Slots, name: str, measure: Callable[[Tensor], Tensor]) -> Tensor:

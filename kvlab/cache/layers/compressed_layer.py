@@ -197,7 +197,8 @@ class CompressedLayer(LayerState, UnboundedLayer):
     def _set_budget(self) -> None:
         """Compute the layer's budget from the length of the prompt."""
         settings, heads = self.settings, self.streams.heads
-        sizes = sizes_of(settings, self.buckets[0].table, self.streams.batch * heads * settings.num_layers)
+        batch = self.streams.batch
+        sizes = sizes_of(settings, self.buckets[0].table, batch * heads * settings.num_layers, batch)
         lengths = [settings.text_tokens or length for length in self.announced or self.lengths]
         self.quota = self.buckets[0].quota = Quota.of_layer(settings, self.rank, lengths, heads, self.device, sizes)
 

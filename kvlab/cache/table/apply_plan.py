@@ -91,7 +91,7 @@ def _merge(slots: Slots, plan: Plan, edges: Edges, rotary: Rotary | None) -> Slo
         return _merge_one(slots, edges, rotary)
     target = _write_targets(slots, plan, edges)
     keys = slots.keys if edges.key_weight is None else _merged_keys(slots, edges, target, rotary)
-    value_sources = at(slots.values, edges.source).float() * edges.value_weight[..., None]
+    value_sources = gather_slots(slots.values, edges.source).float() * edges.value_weight[..., None]
     assert edges.self_value_weight is not None
     values = _combine(slots.values, value_sources, _Into(target, edges.active, edges.self_value_weight))
     after = {"votes": edges.votes_after, "log_mass": edges.log_mass_after, "score": edges.score_after}
@@ -115,7 +115,7 @@ def _merge_one(slots: Slots, edges: Edges, rotary: Rotary | None) -> Slots:
     ends = torch.cat([edges.source, edges.target], -1) if edges.ends is None else edges.ends
     if edges.key_weight is not None:
         turned = None if rotary is None or edges.turn is None else partial(rotary.turn, by=edges.turn)
-        found = at(slots.keys, ends).float() if edges.end_keys is None else edges.end_keys
+        found = gather_slots(slots.keys, ends).float() if edges.end_keys is None else edges.end_keys
         keys = _weighted(found, edges.key_weight, edges.self_key_weight, edges.shares, turned)
         keys = keys if edges.key_scale is None else keys * edges.key_scale[..., None]
         keys = keys if edges.key_shift is None else keys + edges.key_shift
@@ -123,7 +123,7 @@ def _merge_one(slots: Slots, edges: Edges, rotary: Rotary | None) -> Slots:
         if KEY_LENGTH in slots.extra:
             write(slots, edges.target, {KEY_LENGTH: key_lengths(keys.to(slots.keys.dtype))})
     after = {"votes": edges.votes_after, "log_mass": edges.log_mass_after, "score": edges.score_after}
-    values = at(slots.values, ends).float()
+    values = gather_slots(slots.values, ends).float()
     after["values"] = _weighted(values, edges.value_weight, edges.self_value_weight, edges.shares)
     named = after | (edges.extra_after or {})
     write(slots, edges.target, {name: value for name, value in named.items() if value is not None})
@@ -143,7 +143,7 @@ def _weighted(
 
 def _merged_keys(slots: Slots, edges: Edges, target: Tensor, rotary: Rotary | None) -> Tensor:
     assert edges.key_weight is not None and edges.self_key_weight is not None
-    sources = at(slots.keys, edges.source).float()
+    sources = gather_slots(slots.keys, edges.source).float()
     if edges.turn is not None and rotary is not None:
         sources = rotary.turn(sources, edges.turn)
     sources = sources * edges.key_weight[..., None]
@@ -176,7 +176,7 @@ def _combine(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
     target, active = into.target, into.active
     if target.shape[-1] > FEW_EDGES:
         return _combine_many(states, sources, into)
-    old = at(states, target).float()  # (B, H, E, d)
+    old = gather_slots(states, target).float()  # (B, H, E, d)
     if target.shape[-1] > 1:  # for each edge, the sum over all active edges with the same target
         same = (target[..., :, None] == target[..., None, :]) & active[..., None, :]
         sources = same.to(sources.dtype) @ torch.where(active[..., None], sources, 0.0)
@@ -198,7 +198,7 @@ def _combine_many(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
         merged *= _put(one, target, into.scale, active)[..., None]
     if into.shift is not None:
         # Edges of one target carry the same shift, so writing the target's final value equals adding it once.
-        shifted = at(merged, target) + torch.where(active[..., None], into.shift, 0.0)
+        shifted = gather_slots(merged, target) + torch.where(active[..., None], into.shift, 0.0)
         merged.scatter_(2, index, shifted)
     return merged.to(states.dtype)
 
@@ -226,7 +226,7 @@ class TableSnapshot(Slots):
         states = {"keys": slots.keys, "values": slots.values}
         made = object.__new__(cls)
         vars(made).update(vars(kept) | states)
-        made.written = {name: (index, at(states[name], index)) for name, index in over.items()}
+        made.written = {name: (index, gather_slots(states[name], index)) for name, index in over.items()}
         return made
 
     def __getattribute__(self, name: str) -> Any:
@@ -247,7 +247,7 @@ def like(mask: Tensor, tensor: Tensor) -> Tensor:
     return mask if tensor.dim() == 3 else mask[..., None]
 
 
-def at(tensor: Tensor, index: Tensor) -> Tensor:
+def gather_slots(tensor: Tensor, index: Tensor) -> Tensor:
     """Slots `index` (B, H, E) of `tensor`, (B, H, E[, n])."""
     return tensor.gather(2, wide(index, tensor))
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import Slots
-from kvlab.stores.quantized_states import PackedStates, whole
+from kvlab.stores.quantized_states import PackedStates, dense_states
 
 
 class PackedSlots(Slots):
@@ -35,6 +35,6 @@ class PackedSlots(Slots):
     def __getattribute__(self, name: str) -> Any:
         value = super().__getattribute__(name)
         if name in ("keys", "values") and isinstance(value, PackedStates):
-            value = whole(value)
+            value = dense_states(value)
             setattr(self, name, value)
         return value

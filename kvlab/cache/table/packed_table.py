@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kvlab.cache.table import apply_plan
-from kvlab.cache.table.apply_plan import at, like, longer, wide
+from kvlab.cache.table.apply_plan import gather_slots, like, longer, wide
 from kvlab.cache.table.compaction import Squeeze
 from kvlab.cache.table.head_index import NewToken
 from kvlab.cache.table.packed_slots import PackedSlots
@@ -49,7 +49,7 @@ class PackedTable(SlotTable):
         index = torch.cat([middle, ahead, behind], 2)
         real = torch.cat([coded, ahead < live, behind >= sinks], 2)
         index = index.clamp(0, longest - 1)
-        moved = native.columns.packed(own.map(lambda tensor: at(tensor, index)))
+        moved = native.columns.packed(own.map(lambda tensor: gather_slots(tensor, index)))
         moved.position.masked_fill_(~real, FREE)
         states, real = {"keys": moved.keys, "values": moved.values}, is_valid(moved.position[:, :, : self.room])
         self.native = {side: part[:, :, self.room :] for side, part in states.items()}
@@ -197,14 +197,16 @@ class PackedTable(SlotTable):
         native = real & (index >= self.room)
         valid = is_valid(self.slots.position.gather(2, index)) & real
         place = torch.where(native, index, first + torch.arange(count, device=index.device))
-        self._put(place, at(after.keys, index), at(after.values, index))
+        self._put(place, gather_slots(after.keys, index), gather_slots(after.values, index))
         moved = torch.zeros_like(self.slots.position, dtype=torch.uint8)
         hole = moved.scatter_add_(2, index, (valid & ~native).to(torch.uint8)) > 0
         # Clear holes in every column, because methods read whole columns.
         for name, column in self.slots.own().items():
             nothing = FREE if name == "position" else 0
             column[:, :, first : first + count] = nothing
-            column.scatter_(2, wide(place, column), at(column, index).masked_fill(~like(valid, column), nothing))
+            column.scatter_(
+                2, wide(place, column), gather_slots(column, index).masked_fill(~like(valid, column), nothing)
+            )
             column.masked_fill_(like(hole, column), nothing)
         self.width += count
 
@@ -242,9 +244,9 @@ class PackedTable(SlotTable):
         real = is_valid(self.slots.position[:, :, columns]).view(torch.uint8)
         index = real.argsort(dim=-1, descending=True, stable=True)
         for column in self.slots.own().values():
-            column[:, :, columns] = at(column[:, :, columns], index)
+            column[:, :, columns] = gather_slots(column[:, :, columns], index)
         for native in self.native.values():
-            native[:, :, :count] = at(native[:, :, :count], index)
+            native[:, :, :count] = gather_slots(native[:, :, :count], index)
         self.width = self.room + self.occupied
 
     def _trim(self) -> None:
@@ -292,7 +294,7 @@ class PackedTable(SlotTable):
             stored = self.coded[side]
             _write(stored, code, made.coded(self._code(side), stored, self.native[side].shape[3]), 0)
         for column in self.slots.own().values():
-            column[:, :, : index.shape[2]] = at(column, index)
+            column[:, :, : index.shape[2]] = gather_slots(column, index)
             column[:, :, index.shape[2] : self.room] = 0
         self.slots.position[:, :, index.shape[2] : self.room] = FREE
         self.used = index.shape[2]

@@ -62,7 +62,7 @@ def memory(share: float) -> str:
     return "about as much memory as the full cache" if share >= 0.98 else f"{part(share)} of the full cache's memory"
 
 
-def beside(value: float, other: float, more: str, less: str, same: str, tolerance: float = 0.02) -> str:
+def comparison_words(value: float, other: float, more: str, less: str, same: str, tolerance: float = 0.02) -> str:
     """The words for a value above, below, or within a relative `tolerance` of another one."""
     if math.isclose(value, other, rel_tol=tolerance, abs_tol=EXACT):
         return same

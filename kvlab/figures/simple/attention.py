@@ -10,8 +10,8 @@ from kvlab.figures.simple.amounts import (
     EXACT,
     NOT_RECORDED,
     are_known,
-    beside,
     closeness,
+    comparison_words,
     join_names,
     near,
     part,
@@ -155,7 +155,7 @@ def needle_mass(frame: pd.DataFrame) -> str:
         return "When the full cache looks at the chosen text most, this run's attention was not recorded."
     if received < HARDLY:
         return "When the full cache looks at the chosen text most, this run does not look at it."
-    how = beside(received, float(top["true"]), "more", "less", "about as much", 0.1)
+    how = comparison_words(received, float(top["true"]), "more", "less", "about as much", 0.1)
     return f"When the full cache looks at the chosen text most, this run gives it {how} attention."
 
 

@@ -9,7 +9,7 @@ from kvlab.analysis.comparison.repeats import Batch
 from kvlab.analysis.comparison.trade_off import HELD, at_budget, measures_kl, with_axis
 from kvlab.figures.simple.amounts import (
     EXACT,
-    beside,
+    comparison_words,
     contrast,
     join_names,
     memory,
@@ -50,7 +50,7 @@ def extra_nll_along_text(frame: pd.DataFrame) -> str:
     """The runs that find the full cache's text least and most likely."""
     totals = _compressed(frame, "extra_nll").groupby("label", sort=False)["extra_nll"].last()
     first = float(totals.iloc[0]) if len(totals) else 0.0
-    how = beside(first, 0.0, "more surprising", "less surprising", "as likely", 1e-6)
+    how = comparison_words(first, 0.0, "more surprising", "less surprising", "as likely", 1e-6)
     than = "as" if how == "as likely" else "than"
     return contrast(
         totals, "The full cache's text comes as the smallest surprise to {least}, and as the largest to {most}.",

@@ -8,7 +8,16 @@ import pandas as pd
 
 from kvlab.figures.base.doubts import drop_doubtful
 from kvlab.figures.simple import amounts
-from kvlab.figures.simple.amounts import NOT_RECORDED, beside, contrast, join_names, near, part, sentence, some_of
+from kvlab.figures.simple.amounts import (
+    NOT_RECORDED,
+    comparison_words,
+    contrast,
+    join_names,
+    near,
+    part,
+    sentence,
+    some_of,
+)
 
 DEVICE_BOUND = "device bound"
 
@@ -87,7 +96,7 @@ def users_by_budget(frame: pd.DataFrame) -> str:
     small = frame.loc[(frame["budget"] - 0.2).abs().idxmin()]
     if small["budget"] == frame["budget"].max() or not math.isfinite(small["rate_ratio"]):
         return "Smaller caches cannot be compared with the full one here."
-    how = beside(float(small["rate_ratio"]), 1.0, "more", "fewer", "about as many", 0.05)
+    how = comparison_words(float(small["rate_ratio"]), 1.0, "more", "fewer", "about as many", 0.05)
     return f"With smaller caches, the same memory serves {how} requests per second."
 
 
@@ -101,7 +110,7 @@ def measured(frame: pd.DataFrame, unit: str, more_is_better: bool, bound: str = 
     leading = [name for name, value in ratios.items() if near(float(value), best)]
     names = "all alike" if len(leading) == len(ratios) > 1 else join_names(leading)
     better, worse = ("better", "worse") if more_is_better else ("worse", "better")
-    how = beside(best, 1.0, f"{better} than", f"{worse} than", "about as good as", 0.05)
+    how = comparison_words(best, 1.0, f"{better} than", f"{worse} than", "about as good as", 0.05)
     return f"Best of the compressed caches: {names}, {how} the full cache."
 
 

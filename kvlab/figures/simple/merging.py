@@ -10,7 +10,7 @@ import pandas as pd
 from kvlab.analysis.lineage.decision import cutoff
 from kvlab.common.formatting import join_words
 from kvlab.figures.base.words import number, plural, token_text
-from kvlab.figures.simple.amounts import alike, beside, near, part, sentence, some_of
+from kvlab.figures.simple.amounts import alike, comparison_words, near, part, sentence, some_of
 
 GREW = 1.001  # smaller ratios are rounding errors
 
@@ -68,7 +68,9 @@ def mass_balance(frame: pd.DataFrame) -> str:
     whole, lost = float(frame["mass_before"].sum()), float(frame["sag"].sum())
     if not whole:
         return "The merged slots had no attention that could be lost."
-    how = beside(whole - lost, whole, "more attention than", "less attention than", "about the attention that", 0.01)
+    how = comparison_words(
+        whole - lost, whole, "more attention than", "less attention than", "about the attention that", 0.01
+    )
     return f"Right after the merge, all merged slots together have {how} their parts had before it."
 
 

@@ -9,7 +9,7 @@ from kvlab.figures.base.arm_names import arm_text, row_names
 from kvlab.figures.base.words import with_spaces
 from kvlab.figures.simple.amounts import (
     NOT_RECORDED,
-    beside,
+    comparison_words,
     contrast,
     join_names,
     near,
@@ -104,7 +104,9 @@ def benchmark_table(means: pd.DataFrame) -> str:
     who = "all alike" if len(best) == len(compressed) > 1 else join_names(names)
     if full.empty:
         return f"Best of the compressed caches on average: {who}."
-    how = beside(top, float(full["score"].max()), "a higher score than", "a lower score than", "the score of", 1e-6)
+    how = comparison_words(
+        top, float(full["score"].max()), "a higher score than", "a lower score than", "the score of", 1e-6
+    )
     return f"Best of the compressed caches on average: {who}, with {how} the full cache."
 
 

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from kvlab.methods.allocators.rounding import whole
+from kvlab.methods.allocators.rounding import round_to_total
 from kvlab.methods.allocators.uniform import EqualHeads, Uniform
 from kvlab.methods.core.view import View
 
@@ -68,7 +68,7 @@ class HeadAdaptive(EqualHeads):
             counts = (_winners(score, base) * (1 - self.floor) + (base * self.floor).long()).round().long()
         else:
             wanted = self._blended(score, base) if self.rule == "blend" else self._guaranteed(score, base)
-            counts = whole(wanted, base[:, 0] * heads)
+            counts = round_to_total(wanted, base[:, 0] * heads)
         return torch.where(adapts, self.window + counts, view.budget)
 
     def _blended(self, score: Tensor, base: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from kvlab.methods.allocators.rounding import whole
+from kvlab.methods.allocators.rounding import round_to_total
 from kvlab.methods.allocators.uniform import EqualHeads
 
 Variant = Literal["paper", "code"]
@@ -43,7 +43,7 @@ class Pyramid(EqualHeads):
         if num_layers == 1:
             return [base]
         depth = torch.arange(num_layers, dtype=torch.float64) / (num_layers - 1)
-        return whole(first - depth * (first - last), base * num_layers).tolist()
+        return round_to_total(first - depth * (first - last), base * num_layers).tolist()
 
     def _stepped(self, base: int, context: int, num_layers: int) -> list[int]:
         if context + self.window < 2 * base or num_layers == 1:

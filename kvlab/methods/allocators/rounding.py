@@ -9,7 +9,7 @@ HALVINGS = 200
 PARTS = 1e9  # remainders closer than that are ties: rounding must not choose who gets the remaining slot
 
 
-def whole(wanted: Tensor, total: Tensor | int) -> Tensor:
+def round_to_total(wanted: Tensor, total: Tensor | int) -> Tensor:
     """Round `wanted` (..., n) to int64 with sum `total` (...), which is its own sum up to rounding.
 
     Largest-remainder method: ordinary rounding if that keeps the total. Order is kept (ties: the first gets the extra
@@ -37,4 +37,4 @@ def proportional(weights: list[float], total: int, least: int, most: int) -> lis
         middle = (low + high) / 2
         enough = float((shares * middle).clamp(least, most).sum()) >= total
         low, high = (low, middle) if enough else (middle, high)
-    return whole((shares * high).clamp(least, most), total).tolist()
+    return round_to_total((shares * high).clamp(least, most), total).tolist()

@@ -18,7 +18,7 @@ from kvlab.methods.core.rotary import Rotary
 from kvlab.methods.core.slot_columns import is_valid
 from kvlab.plugins.registry import Registry
 from kvlab.requests.method_spec import parse_value
-from kvlab.stores.quantized_states import States, products, whole
+from kvlab.stores.quantized_states import States, dense_states, products
 
 EVERYTHING = "all"  # the name of no reading: every step reads every slot
 Index = dict[str, Tensor]  # (B, H, ...) each, so that an index follows the rows of its table
@@ -58,7 +58,7 @@ class Held:
 
     def float_keys(self) -> Tensor:
         """Keys (B, H, S, d) float32, zero in free slots, as the store gives them."""
-        return whole(self.keys).float().masked_fill(~self.valid()[..., None], 0.0)
+        return dense_states(self.keys).float().masked_fill(~self.valid()[..., None], 0.0)
 
     def logits(self, query: Tensor) -> Tensor:
         """Logits (B, H, G, S) float32 of `query` (B, H, G, d) at all slots, as attention has them, with the bias."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kvlab.methods.core.reading import Chosen, Held, Index, PartReading, register_reading
 from kvlab.methods.readings.selection import best, of_group, write_newest
-from kvlab.stores.quantized_states import states_at, whole
+from kvlab.stores.quantized_states import dense_states, states_at
 
 
 @register_reading
@@ -32,7 +32,7 @@ class DoubleSparsity(PartReading):
         """`channels` (B, H, r) and `labels` (B, H, S, r) in the keys' dtype."""
         weight = held.float_keys().abs().sum(2)
         channels = weight.topk(max(1, math.ceil(self.channel_share * weight.shape[-1])), dim=-1).indices
-        keys = whole(held.keys)
+        keys = dense_states(held.keys)
         return {"channels": channels, "labels": _at_channels(keys, channels)}
 
     def note(self, index: Index, held: Held) -> Index:

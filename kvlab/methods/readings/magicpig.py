@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kvlab.methods.core.reading import Chosen, Held, Index, Reading, ReadingCapabilities, register_reading
 from kvlab.methods.readings.selection import always, of_sets, write_newest
-from kvlab.stores.quantized_states import states_at, whole
+from kvlab.stores.quantized_states import dense_states, states_at
 
 BLOCK = 1024  # slots hashed at a time
 ID_BYTES = 4  # of a slot's number in a hash table
@@ -50,7 +50,7 @@ class MagicPIG(Reading):
         """`mean` key (B, H, 1, d) and `codes` (B, H, S, L)."""
         keys = held.float_keys()
         mean = keys.sum(2, keepdim=True) / held.live().clamp_min(1)[..., None, None]
-        return {"mean": mean, "codes": self._codes(whole(held.keys).float() - mean, held)}
+        return {"mean": mean, "codes": self._codes(dense_states(held.keys).float() - mean, held)}
 
     def note(self, index: Index, held: Held) -> Index:
         new = self._codes(states_at(held.keys, held.newest).float() - index["mean"], held)

@@ -12,7 +12,7 @@ from kvlab.methods.core.reading import Chosen, Held, PartReading
 from kvlab.methods.core.slot_columns import is_valid
 from kvlab.methods.core.view import NEVER
 from kvlab.methods.readings.selection import room, weights
-from kvlab.stores.quantized_states import states_at, whole
+from kvlab.stores.quantized_states import dense_states, states_at
 
 SLACK = 4  # pages that an index has room for beyond the table
 
@@ -20,7 +20,7 @@ SLACK = 4  # pages that an index has room for beyond the table
 def all_bounds(held: Held, page: int) -> Tensor:
     """Maxima and minima (B, H, pages, 2 d) of each channel of the valid keys of each page; 0 in an empty page."""
     missing = -held.count % page
-    keys, valid = pad(whole(held.keys), (0, 0, 0, missing)), pad(held.valid(), (0, missing))
+    keys, valid = pad(dense_states(held.keys), (0, 0, 0, missing)), pad(held.valid(), (0, missing))
     return _bounds(keys.unflatten(2, (-1, page)), valid.unflatten(2, (-1, page)))
 
 

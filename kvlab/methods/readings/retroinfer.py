@@ -23,7 +23,7 @@ from kvlab.methods.core.reading import (
 from kvlab.methods.core.view import NEVER
 from kvlab.methods.readings.clusters import means_of, spread_rows
 from kvlab.methods.readings.selection import always, of_group, of_sets, write_newest
-from kvlab.stores.quantized_states import whole
+from kvlab.stores.quantized_states import dense_states
 
 STEADY = -1  # the cluster of slots that are always read
 
@@ -70,7 +70,7 @@ class RetroInfer(PartReading):
             )
         steady = always(held, self.sinks, self.recent) | ~held.valid()
         weight = (~steady).float() if held.bias is None else held.bias[:, :, 0].exp().masked_fill(steady, 0.0)
-        keys, values = held.float_keys(), whole(held.values).float()
+        keys, values = held.float_keys(), dense_states(held.values).float()
         member, count = self._clustered(keys, ~steady)
         centroids, mass = means_of(keys, member, weight, count)
         return {

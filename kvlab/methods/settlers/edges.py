@@ -15,7 +15,7 @@ Similarity = Literal["dot", "cosine", "l2"]
 ROW_BLOCK = 256
 
 
-def at(tensor: Tensor, index: Tensor) -> Tensor:
+def gather(tensor: Tensor, index: Tensor) -> Tensor:
     """`tensor` (B, H, S) or (B, H, S, d) at slots `index` (B, H, E)."""
     return tensor.gather(2, index if tensor.dim() == 3 else index[..., None].expand(*index.shape, tensor.shape[-1]))
 
@@ -78,7 +78,7 @@ def nearest(sources: Tensor, keys: Tensor, allowed: Tensor, kind: Similarity) ->
         index = torch.zeros(sources.shape[:3], dtype=torch.int64, device=keys.device)
         return torch.full(index.shape, -torch.inf, device=keys.device), index
     place = (~allowed).to(torch.uint8).argsort(dim=-1, stable=True)[..., :most]
-    keys, there = at(keys, place), torch.arange(most, device=keys.device) < count[..., None]
+    keys, there = gather(keys, place), torch.arange(most, device=keys.device) < count[..., None]
     if kind == "cosine":  # the blocks would normalize the same keys repeatedly
         sources, keys, kind = normalize(sources.float(), dim=-1), normalize(keys.float(), dim=-1), "dot"
     alike, values, indices = bool(there.all()), [], []
@@ -98,14 +98,14 @@ def nearest_slot(
     Computed in the dtype of the keys with float32 sums; the cosine of 16-bit keys is recomputed in float32. `never` is
     -inf, as a device scalar if available.
     """
-    sources, keys = at(slots.keys, index), slots.keys
+    sources, keys = gather(slots.keys, index), slots.keys
     if index.shape[-1] > ROW_BLOCK:
         return nearest(sources, keys, allowed, "cosine")
     lengths, best, place = _best(slots, sources, allowed, never)
     if keys.dtype == torch.float32:
-        return best / at(lengths, index), place
-    both = sources.float()[..., None, :] @ at(keys, place).float()[..., None]
-    exact = both[..., 0, 0] / (at(lengths, index) * at(lengths, place))
+        return best / gather(lengths, index), place
+    both = sources.float()[..., None, :] @ gather(keys, place).float()[..., None]
+    exact = both[..., 0, 0] / (gather(lengths, index) * gather(lengths, place))
     return exact.masked_fill(best.isneginf(), -torch.inf), place
 
 
@@ -116,12 +116,12 @@ def nearest_pair(
 
     Returns (cosine (B, H, 1), source and nearest (B, H, 2), their keys (B, H, 2, d) float32).
     """
-    lengths, best, place = _best(slots, at(slots.keys, source), allowed, never)
+    lengths, best, place = _best(slots, gather(slots.keys, source), allowed, never)
     ends = torch.cat([source, place], -1)
-    keys = at(slots.keys, ends).float()
+    keys = gather(slots.keys, ends).float()
     if slots.keys.dtype == torch.float32:
-        return best / at(lengths, source), ends, keys
-    return cosine_of_pair(keys, at(lengths, ends)), ends, keys
+        return best / gather(lengths, source), ends, keys
+    return cosine_of_pair(keys, gather(lengths, ends)), ends, keys
 
 
 def cosine_of_pair(keys: Tensor, lengths: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from kvlab.methods.core.in_place import ABSORB, InPlace
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import View
 from kvlab.methods.learned.feature_maps import FeatureMaps, random_feature_maps
-from kvlab.methods.settlers.edges import at
+from kvlab.methods.settlers.edges import gather
 
 UNTRAINED = "untrained"
 
@@ -62,9 +62,9 @@ class Absorb:
         victims = select.victims(view, view.excess(), view.most_excess)
         head = noted[HEAD] if HEAD in noted else _every_head(slots.keys)
         self.place(view.layer_idx, slots.keys.shape[1], view.seen.query)
-        features = self.maps(view.layer_idx, head).of_keys(at(slots.keys, victims.index))
+        features = self.maps(view.layer_idx, head).of_keys(gather(slots.keys, victims.index))
         features = features if victims.certain else features * victims.active[..., None]
-        numerator = features.transpose(-1, -2) @ at(slots.values, victims.index).float()
+        numerator = features.transpose(-1, -2) @ gather(slots.values, victims.index).float()
         normalizer = features.sum(-2)
         if HEAD in noted:
             numerator, normalizer = noted[NUMERATOR] + numerator, noted[NORMALIZER] + normalizer

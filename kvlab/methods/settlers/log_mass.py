@@ -12,7 +12,7 @@ from kvlab.methods.core.log_averages import NEVER_SEEN
 from kvlab.methods.core.plan import Edges
 from kvlab.methods.core.slot_columns import log_total
 from kvlab.methods.core.view import View
-from kvlab.methods.settlers.edges import at, max_to_target, sum_to_target
+from kvlab.methods.settlers.edges import gather, max_to_target, sum_to_target
 
 MassRule = Literal["none", "alpha", "votes", "exact", "bounded"]
 Space = Literal["rotated", "unrotated"]
@@ -65,7 +65,7 @@ class Mass:
     def after(self, view: View, parts: Parts, votes: Tensor) -> Tensor:
         """Log mass (B, H, E) of each edge's target after the merge; `votes` (B, H, E) are its new votes."""
         if self.rule == "none":
-            return at(view.slots.log_mass, parts.target)
+            return gather(view.slots.log_mass, parts.target)
         if self.rule in ("exact", "bounded"):
             exact = exact_log_mass(view, parts)
             return exact if self.rule == "exact" else exact.minimum(votes.log())
@@ -84,12 +84,12 @@ def turns(view: View, source: Tensor, target: Tensor, space: Space) -> Tensor | 
     """Positions (B, H, E) by which source keys are rotated to their target's; None if they stay as stored."""
     if space == "rotated":
         return None
-    return (at(view.slots.position, target) - at(view.slots.position, source)).float()
+    return (gather(view.slots.position, target) - gather(view.slots.position, source)).float()
 
 
 def rotate_sources(view: View, source: Tensor, turn: Tensor | None) -> Tensor:
     """Source keys (B, H, E, d) float32 as they enter the average; unchanged without rotary embedding."""
-    keys = at(view.slots.keys, source).float()
+    keys = gather(view.slots.keys, source).float()
     rotary = view.seen.rotary
     return keys if turn is None or rotary is None else rotary.turn(keys, turn)
 
@@ -103,7 +103,7 @@ def drift(view: View, source: Tensor, target: Tensor, turn: Tensor | None) -> Te
     moved = 0.0 if there is None or here is None else (there - here).mean(2)
     if turn is None or view.seen.rotary is None:
         return moved
-    change = rotate_sources(view, source, turn) - at(view.slots.keys, source).float()
+    change = rotate_sources(view, source, turn) - gather(view.slots.keys, source).float()
     return moved + (_last_query(view).mean(2)[:, :, None] * change).sum(-1) * view.seen.scaling
 
 
@@ -116,7 +116,9 @@ def exact_log_mass(view: View, parts: Parts) -> Tensor:
     source, target, active = (
         tensor.repeat_interleave(group, 1) for tensor in (parts.source, parts.target, parts.active)
     )
-    before = log_sum_over_target(at(part, source), at(part, target), target, active, width).unflatten(1, (-1, group))
+    before = log_sum_over_target(gather(part, source), gather(part, target), target, active, width).unflatten(
+        1, (-1, group)
+    )
     after = merged_logits(view, parts) - normalizer
     return torch.logsumexp(before, 2) - torch.logsumexp(after, 2)
 
@@ -125,7 +127,7 @@ def merged_logits(view: View, parts: Parts, rows: int = 1) -> Tensor:
     """Logits (B, H, G * rows, E) of the last `rows` queries at each edge's merged key, without log mass."""
     slots = view.slots
     weighted = parts.key_weight[..., None] * rotate_sources(view, parts.source, parts.turn)
-    key = parts.self_key_weight[..., None] * at(slots.keys, parts.target).float()
+    key = parts.self_key_weight[..., None] * gather(slots.keys, parts.target).float()
     key = key + sum_to_target(weighted, parts.target, parts.active, slots.valid.shape[-1])
     query = view.seen.query[:, :, -rows:].float().unflatten(1, (key.shape[1], -1)).flatten(2, 3)  # (B, H, G * r, d)
     logits = query @ key.transpose(-1, -2) * view.seen.scaling

@@ -13,7 +13,7 @@ from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.plan import Edges
 from kvlab.methods.core.slot_columns import Columns
 from kvlab.methods.core.view import View
-from kvlab.methods.settlers.edges import at, first_of, nearest_slot, sum_to_target
+from kvlab.methods.settlers.edges import first_of, gather, nearest_slot, sum_to_target
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def into_most_similar(view: View, chosen: Tensor, keep: Tensor) -> Edges | None:
     cosine, target = nearest_slot(slots, source, keep, view.never())
     active = active & torch.isfinite(cosine)
     target = torch.where(active, target, source)
-    votes_of_source, votes_of_target = (at(slots.votes, ends).float() for ends in (source, target))
+    votes_of_source, votes_of_target = (gather(slots.votes, ends).float() for ends in (source, target))
     votes = votes_of_target + sum_to_target(votes_of_source, target, active, width)
     share, own = votes_of_source / votes, votes_of_target / votes
     return Edges(

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from kvlab.figures.simple.amounts import NOT_RECORDED, are_known, beside, contrast, near, part, sentence
+from kvlab.figures.simple.amounts import NOT_RECORDED, are_known, comparison_words, contrast, near, part, sentence
 
 
 def attention_map(frame: pd.DataFrame) -> str:
@@ -27,7 +27,7 @@ def distance_by_layer(frame: pd.DataFrame, queries: int, most: int) -> str:
         return "Only one layer is shown."
     if not are_known(first, last):
         return NOT_RECORDED
-    how = beside(last, first, "further back than", "less far back than", "about as far back as", 0.05)
+    how = comparison_words(last, first, "further back than", "less far back than", "about as far back as", 0.05)
     return f"On average, the last layer looks {how} the first."
 
 
@@ -56,7 +56,7 @@ def variance_by_token(frame: pd.DataFrame, ratio: float, shuffled: float) -> str
     """Whether attention changes less within a short time."""
     if not math.isfinite(ratio):
         return "How much attention changes was not recorded."
-    how = beside(ratio, shuffled, "more", "less", "no less", 0.05)
+    how = comparison_words(ratio, shuffled, "more", "less", "no less", 0.05)
     return f"Within a short time, a token's attention changes {how} than over steps in random order."
 
 

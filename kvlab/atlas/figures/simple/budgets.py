@@ -8,7 +8,16 @@ import numpy as np
 import pandas as pd
 
 from kvlab.figures.base.words import plural, with_spaces
-from kvlab.figures.simple.amounts import NOT_RECORDED, are_known, beside, contrast, near, part, sentence, some_of
+from kvlab.figures.simple.amounts import (
+    NOT_RECORDED,
+    are_known,
+    comparison_words,
+    contrast,
+    near,
+    part,
+    sentence,
+    some_of,
+)
 
 
 def usage_by_task(means: pd.DataFrame) -> str:
@@ -28,7 +37,7 @@ def option_sweep(means: pd.DataFrame, option: str) -> str:
     first, last = (float(means["score"].iloc[place]) for place in (0, -1))
     if not are_known(first, last):
         return NOT_RECORDED
-    how = beside(last, first, "higher", "lower", "about the same", 0.02)
+    how = comparison_words(last, first, "higher", "lower", "about the same", 0.02)
     return f"From the first {with_spaces(option)} to the last, the score becomes {how}.".replace(
         "becomes about", "stays about"
     )
@@ -39,7 +48,8 @@ def budgets_by_layer(frame: pd.DataFrame) -> str:
     first, last = float(frame["asked"].iloc[0]), float(frame["asked"].iloc[-1])
     if not are_known(first, last):
         return NOT_RECORDED
-    return f"The first layer may keep {beside(first, last, 'more than', 'less than', 'as much as')} the last one."
+    how = comparison_words(first, last, "more than", "less than", "as much as")
+    return f"The first layer may keep {how} the last one."
 
 
 def three_axes(frame: pd.DataFrame) -> str:

@@ -6,7 +6,16 @@ import numpy as np
 import pandas as pd
 
 from kvlab.atlas.analysis.merging_sets import Walkthrough
-from kvlab.figures.simple.amounts import NOT_RECORDED, are_known, beside, contrast, near, part, sentence, some_of
+from kvlab.figures.simple.amounts import (
+    NOT_RECORDED,
+    are_known,
+    comparison_words,
+    contrast,
+    near,
+    part,
+    sentence,
+    some_of,
+)
 
 WIDE = 0.01  # smaller relative changes of attention count as none
 
@@ -53,7 +62,7 @@ def parts_of_merge(frame: pd.DataFrame) -> str:
     before, after = frame[frame["role"] != "merged slot"], frame[frame["role"] == "merged slot"].iloc[0]
     if not are_known(float(after["mass"])):
         return NOT_RECORDED
-    how = beside(float(after["mass"]), float(before["mass"].sum()), "more than", "less than", "about", WIDE)
+    how = comparison_words(float(after["mass"]), float(before["mass"].sum()), "more than", "less than", "about", WIDE)
     return f"After the merge, the slot gets {how} the attention that its parts had."
 
 
@@ -62,7 +71,7 @@ def influence_over_steps(frame: pd.DataFrame) -> str:
     mass, true = float(frame["mass"].mean()), float(frame["true_mass"].mean())
     if not are_known(mass, true):
         return NOT_RECORDED
-    how = beside(mass, true, "more than", "less than", "about", 0.05)
+    how = comparison_words(mass, true, "more than", "less than", "about", 0.05)
     return f"Over time, the slot gets {how} the attention that its tokens get in the full cache."
 
 

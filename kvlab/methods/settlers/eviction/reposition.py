@@ -12,7 +12,7 @@ from kvlab.common.errors import UserError
 from kvlab.methods.core.contract import Capabilities, Selector, capabilities_of
 from kvlab.methods.core.plan import NewKeys, Plan
 from kvlab.methods.core.view import View
-from kvlab.methods.settlers.edges import at
+from kvlab.methods.settlers.edges import gather
 
 SINK_KEYS = "sink_keys"
 SINK_POSITION = "sink_position"
@@ -45,8 +45,8 @@ class EvictAndReposition:
             return Plan(keep=keep)
         never = torch.iinfo(slots.position.dtype).max
         first = slots.position.masked_fill(~keep, never).argsort(stable=True, dim=-1)[..., :leading]
-        position, turn = at(slots.position, first).int(), self._missing(view, keep, first)
-        keys = _unrotated(view, position, at(slots.keys, first))
+        position, turn = gather(slots.position, first).int(), self._missing(view, keep, first)
+        keys = _unrotated(view, position, gather(slots.keys, first))
         return Plan(
             keep=keep,
             new_keys=NewKeys(first, torch.where(turn[..., None] == 0, keys, rotary.turn(keys, turn).to(keys.dtype))),
@@ -61,8 +61,8 @@ class EvictAndReposition:
         """Number of missing tokens (B, H, E) between each of the first slots and the next token."""
         rank = torch.arange(first.shape[-1], device=first.device)
         behind = keep.sum(-1, keepdim=True) - rank
-        missing = view.tokens_seen[:, None, None] - at(view.slots.position, first) - behind
-        return torch.where(at(keep, first), missing, 0).to(torch.int32)
+        missing = view.tokens_seen[:, None, None] - gather(view.slots.position, first) - behind
+        return torch.where(gather(keep, first), missing, 0).to(torch.int32)
 
 
 def _leading(select: Selector) -> int:
@@ -77,4 +77,4 @@ def _unrotated(view: View, position: Tensor, keys: Tensor) -> Tensor:
         return keys
     same = (position[..., :, None] == state[SINK_POSITION][..., None, :]) & (state[SINK_TURN] != 0)[..., None, :]
     known, before = same.any(-1, keepdim=True), same.to(torch.int8).argmax(-1)
-    return torch.where(known, at(state[SINK_KEYS], before), keys)
+    return torch.where(known, gather(state[SINK_KEYS], before), keys)

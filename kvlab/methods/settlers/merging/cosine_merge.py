@@ -13,7 +13,7 @@ from kvlab.methods.core.contract import Capabilities, Scorer, Selector, Victims,
 from kvlab.methods.core.in_place import NOT_YET, SIMILAR, InPlace
 from kvlab.methods.core.plan import Edges, Plan
 from kvlab.methods.core.view import View
-from kvlab.methods.settlers.edges import at, nearest_pair, nearest_slot, sum_to_target, votes_without
+from kvlab.methods.settlers.edges import gather, nearest_pair, nearest_slot, sum_to_target, votes_without
 from kvlab.methods.settlers.log_mass import AS_PUBLISHED, Mass, Parts, Space, turns
 
 THRESHOLD = "threshold"
@@ -102,7 +102,7 @@ class CosineMerge:
         old = view.head_state[THRESHOLD][..., None]
         active, threshold, share = _judge_token(similarity, old, self.smoothing)
         target = ends[..., 1:]
-        votes = at(view.slots.votes, ends)
+        votes = gather(view.slots.votes, ends)
         edges = Edges(
             source=source,
             target=torch.where(active, target, source),
@@ -143,15 +143,15 @@ class CosineMerge:
         parts_of_target = sum_to_target(torch.ones_like(raw) if self.rule == "code" else raw, target, active, width)
         own_raw = 1.0 if self.rule == "code" else torch.e
         total = own_raw + parts_of_target
-        votes = at(slots.votes, target) + sum_to_target(at(slots.votes, source), target, active, width)
+        votes = gather(slots.votes, target) + sum_to_target(gather(slots.votes, source), target, active, width)
         parts = Parts(source, target, active, raw / total, own_raw / total, turns(view, source, target, self.space))
-        return parts.edges(votes, self.mass.after(view, parts, votes), at(slots.score, target), similarity)
+        return parts.edges(votes, self.mass.after(view, parts, votes), gather(slots.score, target), similarity)
 
 
 def _by_position(view: View, victims: Victims) -> Victims:
     if victims.index.shape[-1] == 1:
         return victims
-    position = at(view.slots.position, victims.index).long().masked_fill(~victims.active, 2**40)
+    position = gather(view.slots.position, victims.index).long().masked_fill(~victims.active, 2**40)
     order = position.argsort(dim=-1, stable=True)
     return Victims(victims.index.gather(2, order), victims.active.gather(2, order))
 

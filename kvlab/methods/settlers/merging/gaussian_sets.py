@@ -14,7 +14,7 @@ from kvlab.methods.core.contract import Capabilities, Selector, protected_slots
 from kvlab.methods.core.plan import Edges, Plan
 from kvlab.methods.core.token_draws import uniform_draws
 from kvlab.methods.core.view import View
-from kvlab.methods.settlers.edges import at, max_to_target, sum_to_target
+from kvlab.methods.settlers.edges import gather, max_to_target, sum_to_target
 from kvlab.methods.settlers.eviction.evict import Evict
 from kvlab.methods.settlers.log_mass import AS_PUBLISHED, Mass, Parts, Space, rotate_sources, turns
 from kvlab.methods.settlers.merging.consecutive import Sets, find_sets, nearness
@@ -64,13 +64,13 @@ class GaussianSets:
         over = view.excess()[..., None] > 0
         protected = self._protected(view, select) & view.slots.valid
         order = view.slots.position.masked_fill(~view.slots.valid, -1).argsort(dim=-1, stable=True)
-        may_merge = at(view.slots.valid & ~protected & over, order)
+        may_merge = gather(view.slots.valid & ~protected & over, order)
         places = (view.budget - protected.sum(-1)).clamp_min(0)
         return self._plan(view, order, may_merge, self.sets(view, order, may_merge, places), places)
 
     def sets(self, view: View, order: Tensor, may_merge: Tensor, places: Tensor) -> Sets:
         """Sets of the slots in `order` (B, H, S), at most `places` (B, H)."""
-        near = nearness(at(view.slots.keys, order), at(view.slots.position, order), may_merge, self.longest_set)
+        near = nearness(gather(view.slots.keys, order), gather(view.slots.position, order), may_merge, self.longest_set)
         return find_sets(near, may_merge, places, self.theta, self.loosest)
 
     def _protected(self, view: View, select: Selector) -> Tensor:
@@ -83,7 +83,7 @@ class GaussianSets:
         return safe | (rank < count[..., None])
 
     def _plan(self, view: View, order: Tensor, may_merge: Tensor, sets: Sets, places: Tensor) -> Plan:
-        score = torch.nan_to_num(at(view.slots.score, order))
+        score = torch.nan_to_num(gather(view.slots.score, order))
         leader = _highest(score, sets, may_merge)
         lost = self._lost(score, sets, leader, places) & may_merge
         # Evicted sets do not depend on the pivot rule, so that the ablation changes nothing else.
@@ -100,19 +100,19 @@ class GaussianSets:
     def _lost(self, score: Tensor, sets: Sets, leader: Tensor, places: Tensor) -> Tensor:
         """Slots (B, H, S) of the sets beyond the budget, those whose highest score is lowest."""
         excess = (sets.is_anchor.sum(-1) - places).clamp_min(0)
-        of_set = at(score, leader).masked_fill(~sets.is_anchor, torch.inf)
+        of_set = gather(score, leader).masked_fill(~sets.is_anchor, torch.inf)
         rank = of_set.argsort(dim=-1, stable=True).argsort(-1)
-        return at((rank < excess[..., None]) & sets.is_anchor, sets.anchor)
+        return gather((rank < excess[..., None]) & sets.is_anchor, sets.anchor)
 
     def _edges(self, view: View, source: Tensor, target: Tensor, active: Tensor) -> Edges:
         slots, width = view.slots, view.slots.valid.shape[-1]
         turn = turns(view, source, target, self.space)
-        distance = (rotate_sources(view, source, turn) - at(slots.keys, target).float()).norm(dim=-1)
-        kernel = self._kernel(distance, at(slots.keys, target).float().norm(dim=-1), target, active, width)
+        distance = (rotate_sources(view, source, turn) - gather(slots.keys, target).float()).norm(dim=-1)
+        kernel = self._kernel(distance, gather(slots.keys, target).float().norm(dim=-1), target, active, width)
         own = 1 / (1 + sum_to_target(kernel, target, active, width))
-        votes = at(slots.votes, target) + sum_to_target(at(slots.votes, source), target, active, width)
+        votes = gather(slots.votes, target) + sum_to_target(gather(slots.votes, source), target, active, width)
         parts = Parts(source, target, active, kernel * own, own, turn)
-        return parts.edges(votes, self.mass.after(view, parts, votes), at(slots.score, target))
+        return parts.edges(votes, self.mass.after(view, parts, votes), gather(slots.score, target))
 
     def _kernel(self, distance: Tensor, norm: Tensor, target: Tensor, active: Tensor, width: int) -> Tensor:
         """Kernel (B, H, E) of each source with its pivot (the pivot's own is 1); all 1 for a plain mean."""
@@ -143,4 +143,4 @@ def _highest(value: Tensor, sets: Sets, may_merge: Tensor) -> Tensor:
 def _draws(view: View, order: Tensor) -> Tensor:
     """A random number (B, H, S) per slot, determined by its token and the run's seed."""
     seed = 0 if view.generator is None else view.generator.initial_seed()
-    return uniform_draws(seed, at(view.slots.position, order))
+    return uniform_draws(seed, gather(view.slots.position, order))

@@ -19,7 +19,7 @@ from kvlab.methods.core.view import HEAD_MASS, View
 from kvlab.methods.scorers.attention.ema import EMA, RAW_EMA, SEEN_ROWS, EmaScore
 from kvlab.methods.settlers.edges import (
     ROW_BLOCK,
-    at,
+    gather,
     max_to_target,
     nearest_pair,
     nearest_slot,
@@ -159,9 +159,17 @@ class NearestMerge:
         slots = view.slots
         cosine, ends, keys = nearest_pair(slots, source, keep, view.never())
         active = cosine >= self.threshold
-        votes = at(slots.votes, ends)
-        missing_mass = missing(at(slots.extra[SEEN_ROWS], ends[..., 1:]), self.alpha)  # the newest query has seen all
-        joined = _merge_pair(at(slots.log_mass, ends), at(slots.score, ends), votes, missing_mass, self.rule == "bias")
+        votes = gather(slots.votes, ends)
+        missing_mass = missing(
+            gather(slots.extra[SEEN_ROWS], ends[..., 1:]), self.alpha
+        )  # the newest query has seen all
+        joined = _merge_pair(
+            gather(slots.log_mass, ends),
+            gather(slots.score, ends),
+            votes,
+            missing_mass,
+            self.rule == "bias",
+        )
         edges = Edges(
             source=source,
             target=torch.where(active, ends[..., 1:], source),
@@ -189,7 +197,7 @@ class NearestMerge:
         turn, ends = turns(view, source, target, self.space), torch.cat([source, target], -1)
         of_source, of_target = self._predicted(view, ends).chunk(2, -1)
         share, own, log_total = self._softmax(view, of_source, of_target, ends, active)
-        votes_of_source, votes_of_target = at(slots.votes, ends).chunk(2, -1)
+        votes_of_source, votes_of_target = gather(slots.votes, ends).chunk(2, -1)
         votes = votes_of_target + sum_to_target(votes_of_source, target, active, width)
         fit = self._fit(view, source, target, active, turn)
         if fit is not None:
@@ -238,8 +246,8 @@ class NearestMerge:
     def _score(self, view: View, source: Tensor, target: Tensor, active: Tensor) -> Tensor:
         score, width = view.slots.score, view.slots.valid.shape[-1]
         if self.combine_score == "sum":
-            return at(score, target) + sum_to_target(at(score, source), target, active, width)
-        return torch.maximum(at(score, target), max_to_target(at(score, source), target, active, width))
+            return gather(score, target) + sum_to_target(gather(score, source), target, active, width)
+        return torch.maximum(gather(score, target), max_to_target(gather(score, source), target, active, width))
 
     def _predicted(self, view: View, index: Tensor) -> Tensor:
         """Predicted logit (B, H, E) of the slots `index` (B, H, E), without log mass."""
@@ -258,7 +266,7 @@ class NearestMerge:
     def _average(self, view: View, name: str, index: Tensor) -> Tensor:
         """Bias-corrected running average (B, H, E) of the scorer at some slots."""
         extra = view.slots.extra
-        return _finite(correct_bias(at(extra[name], index), at(extra[SEEN_ROWS], index), self.alpha))
+        return _finite(correct_bias(gather(extra[name], index), gather(extra[SEEN_ROWS], index), self.alpha))
 
     def _softmax(
         self, view: View, of_source: Tensor, of_target: Tensor, ends: Tensor, active: Tensor
@@ -267,7 +275,7 @@ class NearestMerge:
 
         `of_source` and `of_target` are logits without log mass; `ends` (B, H, 2 E) are the slots of both.
         """
-        mass_of_source, mass_of_target = at(view.slots.log_mass, ends).chunk(2, -1)
+        mass_of_source, mass_of_target = gather(view.slots.log_mass, ends).chunk(2, -1)
         of_source, of_target = of_source + mass_of_source, of_target + mass_of_target
         target = ends.chunk(2, -1)[1]
         log_total = log_sum_over_target(of_source, of_target, target, active, view.slots.valid.shape[-1])
@@ -308,7 +316,7 @@ class NearestMerge:
                 if self.predict != "ema" or name != self._predicts_by:
                     of_source, of_target = self._average(view, name, ends).chunk(2, -1)
                     total = self._softmax(view, of_source, of_target, ends, active)[2]
-                rows = at(extra[SEEN_ROWS], ends.chunk(2, -1)[1])
+                rows = gather(extra[SEEN_ROWS], ends.chunk(2, -1)[1])
                 after[name] = total - log_mass - correction(rows, self.alpha)
         return after
 

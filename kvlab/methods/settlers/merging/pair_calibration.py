@@ -14,7 +14,7 @@ from kvlab.methods.core.contract import Capabilities, Selector
 from kvlab.methods.core.log_averages import NEVER_SEEN
 from kvlab.methods.core.plan import Edges, Plan
 from kvlab.methods.core.view import View
-from kvlab.methods.settlers.edges import at, nearest_slot, sum_to_target
+from kvlab.methods.settlers.edges import gather, nearest_slot, sum_to_target
 from kvlab.methods.settlers.log_mass import log_sum_over_target
 
 
@@ -47,7 +47,7 @@ class PairCalibration:
         half = torch.full_like(similarity, 0.5)
         joining = sum_to_target(torch.ones_like(similarity), target, active, width).clamp_min(1)
         logits = self._logits(view).clamp_min(NEVER_SEEN)
-        of_source, of_target = at(logits, source), at(logits, target)
+        of_source, of_target = gather(logits, source), gather(logits, target)
         total = log_sum_over_target(of_source, of_target, target, active, width)
         code, votes, score = self.variant == "code", slots.votes.float(), slots.score
         edges = Edges(
@@ -58,9 +58,9 @@ class PairCalibration:
             value_weight=(of_source - total).exp(),
             self_key_weight=half,
             self_value_weight=(of_target - total).exp(),
-            votes_after=at(votes, target) + sum_to_target(at(votes, source), target, active, width),
-            log_mass_after=at(slots.log_mass, target) if code else torch.full_like(half, math.log(2)),
-            score_after=at(score, target) + sum_to_target(at(score, source), target, active, width),
+            votes_after=gather(votes, target) + sum_to_target(gather(votes, source), target, active, width),
+            log_mass_after=gather(slots.log_mass, target) if code else torch.full_like(half, math.log(2)),
+            score_after=gather(score, target) + sum_to_target(gather(score, source), target, active, width),
             similarity=similarity,
             key_shift=_in_every_channel(half, slots.keys.shape[-1]) if code else None,
         )

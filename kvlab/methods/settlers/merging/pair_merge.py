@@ -13,7 +13,7 @@ from torch import Tensor
 from kvlab.methods.core.contract import Capabilities, Selector, protected_slots
 from kvlab.methods.core.plan import Edges, NewKeys, Plan
 from kvlab.methods.core.view import View
-from kvlab.methods.settlers.edges import at, first_of
+from kvlab.methods.settlers.edges import first_of, gather
 from kvlab.methods.settlers.log_mass import Space
 from kvlab.methods.settlers.residuals.observed_queries import Observed
 
@@ -86,7 +86,10 @@ class PairMerge:
 
     def _joined(self, view: View, order: Tensor, may: Tensor, wanted: Tensor) -> Tensor:
         """Slots (B, H, S), in text order, that join the next one; `wanted` (B, H) of them."""
-        score, votes = at(view.slots.score, order).nan_to_num(0.0), at(view.slots.votes, order).float()
+        score, votes = (
+            gather(view.slots.score, order).nan_to_num(0.0),
+            gather(view.slots.votes, order).float(),
+        )
         if self.heads == "shared":
             score, votes = (part.sum(1, keepdim=True).expand_as(part) for part in (score, votes))
         pairs = torch.zeros_like(may)
@@ -122,7 +125,7 @@ class PairMerge:
 
     def _edges(self, view: View, order: Tensor, runs: Runs, place: Tensor, active: Tensor) -> Edges:
         slots, target = view.slots, runs.last.gather(2, place)
-        votes = at(slots.votes, order).float()
+        votes = gather(slots.votes, order).float()
         total = runs.sums(votes).gather(2, runs.number)
         held, whole = (part.clamp_max(self.clip) if self.clip else part for part in (votes, total))
         share = held / whole if self.add_values else votes / total
@@ -136,14 +139,14 @@ class PairMerge:
             self_value_weight=share.gather(2, target),
             votes_after=total.gather(2, target),
             log_mass_after=whole.log().gather(2, target),
-            score_after=runs.sums(at(slots.score, order)).gather(2, runs.number).gather(2, target),
+            score_after=runs.sums(gather(slots.score, order)).gather(2, runs.number).gather(2, target),
             similarity=None,
         )
 
     def _new_keys(self, view: View, order: Tensor, runs: Runs) -> tuple[NewKeys, Tensor]:
         """Keys of merged runs, and the number of runs per head without usable weights."""
-        slots, keys = view.slots, at(view.slots.keys, order).float()
-        position = at(slots.position, order)
+        slots, keys = view.slots, gather(view.slots.keys, order).float()
+        position = gather(slots.position, order)
         if self.space == "unrotated" and view.seen.rotary is not None:
             keys = view.seen.rotary.turn(keys, (position.gather(2, runs.last) - position).float())
         weight, guarded = self._key_weights(view, order, runs)
@@ -151,7 +154,7 @@ class PairMerge:
         mean = runs.sums(weight / total * keys)
         place, _ = first_of(runs.ends, min(view.most_excess, order.shape[-1]))
         number = runs.number.gather(2, place)
-        made = torch.where(runs.ends.gather(2, place)[..., None], at(mean, number), at(keys, place))
+        made = torch.where(runs.ends.gather(2, place)[..., None], gather(mean, number), gather(keys, place))
         return NewKeys(order.gather(2, place), made), guarded
 
     def _key_weights(self, view: View, order: Tensor, runs: Runs) -> tuple[Tensor, Tensor]:
@@ -164,7 +167,11 @@ class PairMerge:
             return equal, none
         observed = Observed.newest(view, self.rows)
         mass = observed.mass.gather(3, order[:, :, None].expand(-1, -1, observed.mass.shape[2], -1))
-        value, output, weights = at(view.slots.values, order).float(), observed.output, observed.weight[..., None]
+        value, output, weights = (
+            gather(view.slots.values, order).float(),
+            observed.output,
+            observed.weight[..., None],
+        )
         if self.keys == "gradient":
             query = Observed.asked_by(view, self.rows).square()
             query = query if view.seen.rotary is None else view.seen.rotary.of_pairs(query)

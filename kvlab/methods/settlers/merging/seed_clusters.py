@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 
 from kvlab.methods.core.contract import Capabilities
 from kvlab.methods.core.view import View
-from kvlab.methods.settlers.edges import at
+from kvlab.methods.settlers.edges import gather
 from kvlab.methods.settlers.merging.consecutive import Sets
 from kvlab.methods.settlers.merging.gaussian_sets import AnyPivot, GaussianSets, Weights
 
@@ -53,7 +53,7 @@ class SeedClusters(GaussianSets):
     def sets(self, view: View, order: Tensor, may_merge: Tensor, places: Tensor) -> Sets:
         """Clusters of the slots in `order` (B, H, S), at most `places` (B, H)."""
         chunks = Chunks.of(self._breaks(view, order), self.longest_set)
-        cosine = chunks.cosine(at(view.slots.keys, order))
+        cosine = chunks.cosine(gather(view.slots.keys, order))
         active = chunks.laid_out(may_merge, False)
         if self.theta is not None:
             theta = torch.full(places.shape, self.theta, device=places.device)
@@ -69,7 +69,7 @@ class SeedClusters(GaussianSets):
 
     def _breaks(self, view: View, order: Tensor) -> Tensor:
         """Slots (B, H, S), in `order`, that end a chunk. Padding comes first, and no chunk reaches into it."""
-        valid = at(view.slots.valid, order)
+        valid = gather(view.slots.valid, order)
         padding = torch.zeros_like(valid)
         padding[..., :-1] = ~valid[..., :-1] & valid[..., 1:]
         if view.token_ids is None or self.ends is None:

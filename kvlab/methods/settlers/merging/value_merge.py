@@ -17,7 +17,7 @@ from kvlab.methods.core.token_draws import head_streams, stream_start, uniform_d
 from kvlab.methods.core.view import View
 from kvlab.methods.selectors.fifo import Oldest
 from kvlab.methods.selectors.top_k import LowestScore
-from kvlab.methods.settlers.edges import at, sum_to_target
+from kvlab.methods.settlers.edges import gather, sum_to_target
 
 ACCUMULATED = "accumulated"
 
@@ -93,7 +93,7 @@ class ValueMerge:
             return self._decode_step(view, keep, victims.index, longest)
         reach = (view.budget - 1).clamp(1, longest) if self.reach is None else torch.full_like(view.budget, longest)
         index, exists = self._region(view, keep, longest, isinstance(select, Oldest))
-        leaves = exists & ~at(keep, index)
+        leaves = exists & ~gather(keep, index)
         one = view.most_excess == 1 and index.shape[-1] > 1
         few = 1 if one else None
         # Number of following slots, at most `reach`: the newest tokens have fewer, which then share the value.
@@ -105,19 +105,19 @@ class ValueMerge:
             return self._plan_one(view, keep, index, exists, weight, reach)
         stays = exists & ~leaves
         share = share_reaching(weight, stays, reach, longest)
-        gained = spread_forward(at(slots.values, index).float(), weight, reach, longest)
+        gained = spread_forward(gather(slots.values, index).float(), weight, reach, longest)
         return self._plan(view, keep, index, stays, share, gained)
 
     def _decode_step(self, view: View, keep: Tensor, source: Tensor, reach: int) -> Plan:
         """Evict the oldest slot of the window, as in most decode steps; at least `reach` slots follow it."""
         slots = view.slots
-        start = at(slots.position, source)
+        start = gather(slots.position, source)
         before = (slots.position <= start).logical_or_(~slots.valid)
         latest = torch.iinfo(slots.position.dtype).max
         order = torch.where(before, view.of_budget(latest, lambda: slots.position.new_full((), latest)), slots.position)
         after = order.topk(reach, dim=-1, largest=False, sorted=True).indices
         received = slots.extra.get(ACCUMULATED, slots.score)
-        received = torch.nan_to_num(at(received, torch.cat([source, after], -1))).clamp_min_(0)
+        received = torch.nan_to_num(gather(received, torch.cat([source, after], -1))).clamp_min_(0)
         rival = received[..., 1:].mean(-1, keepdim=True, dtype=torch.float64).float()
         chance = torch.nan_to_num(received[..., :1] / rival, posinf=0.0).clamp_(0, 1)
         if self.draw == "bernoulli":
@@ -125,8 +125,8 @@ class ValueMerge:
         weight = chance / reach
         active = weight > 0
         ends = torch.cat([source, torch.where(active, after[..., :1], source)], -1)
-        votes = at(slots.votes, ends)
-        amount = (weight[..., None] * at(slots.values, source).float()).expand(-1, -1, reach - 1, -1)
+        votes = gather(slots.votes, ends)
+        amount = (weight[..., None] * gather(slots.values, source).float()).expand(-1, -1, reach - 1, -1)
         edges = Edges(
             source=source,
             target=ends[..., 1:],
@@ -173,16 +173,16 @@ class ValueMerge:
         """b (B, H, R) of each victim among the first `few`, 0 elsewhere."""
         received = self._received(view)
         if self.chance == "mean":
-            rival = _mean_of_next(torch.where(exists, at(received, index), 0.0), exists, reach, few)
+            rival = _mean_of_next(torch.where(exists, gather(received, index), 0.0), exists, reach, few)
         else:
             rival = self._rival(view, received, index, keep)[..., :few]
         index, leaves = index[..., :few], leaves[..., :few]
-        chance = torch.nan_to_num(at(received, index) / rival, posinf=0.0)
+        chance = torch.nan_to_num(gather(received, index) / rival, posinf=0.0)
         chance = (chance > 1).float() if self.chance == "threshold" else chance.clamp(0, 1)
         chance = torch.where(leaves, chance, 0.0)
         if self.draw == "expected":
             return chance
-        return self._draw_below(view, at(view.slots.position, index), chance)
+        return self._draw_below(view, gather(view.slots.position, index), chance)
 
     def _received(self, view: View) -> Tensor:
         """Attention (B, H, S) of each slot, from the queries that count."""
@@ -197,12 +197,12 @@ class ValueMerge:
         """What the attention of the victims `index` (B, H, R) is compared with; (B, H, 1 or R)."""
         position = view.slots.position
         if self.chance == "row":
-            return _mean(received, keep & (position > at(position, index[..., :1])))
+            return _mean(received, keep & (position > gather(position, index[..., :1])))
         others = keep & (position < (view.tokens_seen - 1)[:, None, None])
         if self.chance == "max":
             return received.masked_fill(~others, 0.0).amax(-1, keepdim=True)
         total = received.masked_fill(~others, 0.0).sum(-1, keepdim=True)
-        return (total + at(received, index)) / (others.sum(-1, keepdim=True) + 1)
+        return (total + gather(received, index)) / (others.sum(-1, keepdim=True) + 1)
 
     def _plan_one(self, view: View, keep: Tensor, index: Tensor, exists: Tensor, weight: Tensor, reach: Tensor) -> Plan:
         """One victim, first in its region: the next slot gets its share along an edge, later ones as a value shift."""
@@ -210,7 +210,7 @@ class ValueMerge:
         merged = exists[..., 1:2] & (weight > 0)
         place = torch.arange(2, index.shape[-1], device=index.device)
         gets = exists[..., 2:] & (place <= reach[..., None]) & merged
-        value = weight[..., None] * at(view.slots.values, source).float()
+        value = weight[..., None] * gather(view.slots.values, source).float()
         amount = torch.where(gets[..., None], value, 0.0)
         edges = self._edges(view, source, torch.where(merged, heir, source), merged, weight)
         return Plan(keep, edges, value_shift=ValueShift(others, amount))
@@ -222,7 +222,7 @@ class ValueMerge:
         heir = torch.where(stays, place, size).flip(-1).cummin(-1).values.flip(-1)
         merged = ~stays & (heir < size) & (share > 0)
         heir = torch.where(merged, heir, place)
-        values = at(view.slots.values, index).float()
+        values = gather(view.slots.values, index).float()
         along = torch.where(merged[..., None], share[..., None] * values, 0.0)
         direct = torch.zeros_like(values).scatter_add(2, heir[..., None].expand_as(values), along)
         amount = torch.where(stays[..., None], gained - values - direct, 0.0)
@@ -231,7 +231,7 @@ class ValueMerge:
 
     def _edges(self, view: View, source: Tensor, target: Tensor, active: Tensor, share: Tensor) -> Edges:
         slots = view.slots
-        votes = sum_to_target(at(slots.votes, source), target, active, slots.valid.shape[-1])
+        votes = sum_to_target(gather(slots.votes, source), target, active, slots.valid.shape[-1])
         return Edges(
             source=source,
             target=target,
@@ -240,9 +240,9 @@ class ValueMerge:
             value_weight=share,
             self_key_weight=None,
             self_value_weight=torch.ones_like(share),
-            votes_after=at(slots.votes, target) + votes,
-            log_mass_after=at(slots.log_mass, target),
-            score_after=at(slots.score, target),
+            votes_after=gather(slots.votes, target) + votes,
+            log_mass_after=gather(slots.log_mass, target),
+            score_after=gather(slots.score, target),
             similarity=None,
         )
 

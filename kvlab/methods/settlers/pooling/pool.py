@@ -16,7 +16,7 @@ from kvlab.methods.core.plan import Edges, Plan, ValueShift
 from kvlab.methods.core.slot_columns import is_valid
 from kvlab.methods.core.view import View
 from kvlab.methods.selectors.top_k import LowestScore
-from kvlab.methods.settlers.edges import at, max_to_target, sum_to_target
+from kvlab.methods.settlers.edges import gather, max_to_target, sum_to_target
 from kvlab.methods.settlers.log_mass import AS_PUBLISHED, Mass, Parts, Space, turns
 from kvlab.methods.settlers.pooling.grades import Windows, join_pairs, pool_windows
 
@@ -125,19 +125,19 @@ class Pool:
         slots, kind = view.slots, view.slots.position.dtype
         never = view.of_budget(("late", kind), lambda: view.budget.new_full((), torch.iinfo(kind).max, dtype=kind))
         position, order = _in_order(torch.where(free, slots.position, never))
-        size = at(self._size(view), order)
+        size = gather(self._size(view), order)
         # Inverted cost; missing slots count as younger than any token, so they are chosen last.
         worth = (view.tokens_seen[:, None, None].to(kind) - position[..., 1:]) / (size[..., :-1] + size[..., 1:])
         first = worth.argmax(-1, keepdim=True)
-        pair = at(order, torch.cat([first, first + 1], -1))
+        pair = gather(order, torch.cat([first, first + 1], -1))
         value, slack = self._value(view, pair)
         short = (slots.live() > view.budget)[..., None]
         younger = value[..., :1] < value[..., 1:] * (1 - slack)  # the older one stays on ties
         target, source = torch.where(younger, pair.flip(-1), pair).chunk(2, -1)
-        keep = slots.valid.scatter(2, source, at(slots.valid, source) > short)
-        count, passes = at(slots.extra[COVERS], pair), at(slots.extra[GENERATION], pair)
-        covers = torch.where(short, count[..., :1] + count[..., 1:], at(slots.extra[COVERS], target))
-        generation = torch.where(short, passes.amax(-1, keepdim=True) + 1, at(slots.extra[GENERATION], target))
+        keep = slots.valid.scatter(2, source, gather(slots.valid, source) > short)
+        count, passes = gather(slots.extra[COVERS], pair), gather(slots.extra[GENERATION], pair)
+        covers = torch.where(short, count[..., :1] + count[..., 1:], gather(slots.extra[COVERS], target))
+        generation = torch.where(short, passes.amax(-1, keepdim=True) + 1, gather(slots.extra[GENERATION], target))
         extra = {COVERS: covers, GENERATION: generation}
         own = {name: _put(slots.extra[name], target, value) for name, value in extra.items()}
         return Plan(keep=keep, extra=own, lost=short[..., 0])
@@ -147,14 +147,14 @@ class Pool:
         # A pooled window frees window - 1 slots; a head needs at most its excess plus one window ahead.
         windows = -(-(view.most_excess + self.window) // (self.window - 1))
         index = _by_age(view, free, min(windows * self.window, free.shape[-1]))
-        exists = at(free, index)
+        exists = gather(free, index)
         return index, exists, pool_windows(exists, need, self.window)
 
     def _pair(self, view: View, free: Tensor, need: Tensor) -> tuple[Tensor, Tensor, Windows]:
         """`_pairs` if no head needs (B, H) more than one: the cheapest two neighbours, or the two oldest slots."""
         never = torch.iinfo(view.slots.position.dtype).max
         position, order = view.slots.position.masked_fill(~free, never).sort(dim=-1)
-        size, exists = at(self._size(view), order), position < never
+        size, exists = gather(self._size(view), order), position < never
         age = (view.tokens_seen[:, None, None] - position[..., 1:]).clamp_min(1)
         cost = ((size[..., :-1] + size[..., 1:]) / age).masked_fill(~exists[..., 1:], torch.inf)
         short = (need > 0)[..., None]
@@ -163,7 +163,7 @@ class Pool:
         both = first + rank
         joined = short.expand(both.shape)
         pools = Windows(torch.where(joined, 0, rank), joined.float(), 1 - joined / 2)
-        return at(order, both), at(exists, both), pools
+        return gather(order, both), gather(exists, both), pools
 
     def _size(self, view: View) -> Tensor:
         """Tokens (B, H, S) a slot covers."""
@@ -173,18 +173,18 @@ class Pool:
         """As `_oldest` with neighbours joined, reduced to slots that are pooled or evicted."""
         slots = view.slots
         order = _by_age(view, free, free.shape[-1])
-        exists = at(free, order)
-        size = at(self._size(view), order)
-        age = view.tokens_seen[:, None, None] - at(slots.position, order)
+        exists = gather(free, order)
+        size = gather(self._size(view), order)
+        age = view.tokens_seen[:, None, None] - gather(slots.position, order)
         pools = join_pairs(exists, size, age, need, view.most_excess)
         meant = exists & ((pools.passes > 0) | (need == 0)[..., None])
         rank = torch.arange(order.shape[-1], device=order.device)
         width = min(2 * view.most_excess, order.shape[-1])
         few = torch.where(meant, rank, order.shape[-1]).topk(width, dim=-1, largest=False, sorted=True).indices
-        group = at(pools.group, few)
+        group = gather(pools.group, few)
         place = (group[..., 1:] != group[..., :-1]).cumsum(-1)
-        narrow = Windows(pad(place, (1, 0)), at(pools.passes, few), at(pools.plain_weight, few))
-        return at(order, few), at(meant, few), narrow
+        narrow = Windows(pad(place, (1, 0)), gather(pools.passes, few), gather(pools.plain_weight, few))
+        return gather(order, few), gather(meant, few), narrow
 
     def _plan(self, view: View, index: Tensor, exists: Tensor, evicted: Tensor, pools: Windows) -> Plan:
         width = index.shape[-1]
@@ -204,12 +204,12 @@ class Pool:
     def _extra(self, view: View, index: Tensor, exists: Tensor, stays: Tensor, pools: Windows) -> dict[str, Tensor]:
         """Slot state after pooling."""
         extra, width = view.slots.extra, index.shape[-1]
-        passes = pools.passes + at(extra[GENERATION], index)
+        passes = pools.passes + gather(extra[GENERATION], index)
         generation = max_to_target(passes, stays, exists, width)
         own = {GENERATION: _put(extra[GENERATION], index, torch.where(exists, generation, passes))}
         if not self.keeps_one:
             return own
-        before = at(extra[COVERS], index)
+        before = gather(extra[COVERS], index)
         covers = sum_to_target(before, stays, exists, width)
         return own | {COVERS: _put(extra[COVERS], index, torch.where(exists, covers, before))}
 
@@ -218,7 +218,7 @@ class Pool:
         width = index.shape[-1]
         rank = torch.arange(width, device=index.device).expand_as(index)
         if not self.keeps_one:
-            votes = torch.where(exists, at(view.slots.votes, index), 0.0)
+            votes = torch.where(exists, gather(view.slots.votes, index), 0.0)
             until = votes.cumsum(-1)
             start = -max_to_target(votes - until, pools.group, exists, width)
             half = until - start >= sum_to_target(votes, pools.group, exists, width) / 2
@@ -236,12 +236,12 @@ class Pool:
         """
         keys = view.slots.keys
         if self.pooling == "best":
-            return at(view.slots.score, index).nan_to_num(), 0.0
-        return at(keys, index).float().norm(dim=-1).nan_to_num(), max(ROUNDING, torch.finfo(keys.dtype).eps / 8)
+            return gather(view.slots.score, index).nan_to_num(), 0.0
+        return gather(keys, index).float().norm(dim=-1).nan_to_num(), max(ROUNDING, torch.finfo(keys.dtype).eps / 8)
 
     def _edges(self, view: View, source: Tensor, target: Tensor, active: Tensor, plain: Tensor) -> Edges:
         slots, width = view.slots, view.slots.valid.shape[-1]
-        votes, own_votes = at(slots.votes, source), at(slots.votes, target)
+        votes, own_votes = gather(slots.votes, source), gather(slots.votes, target)
         total = own_votes + sum_to_target(votes, target, active, width)
         if self.pooling == "max":
             weight = own = torch.zeros_like(total)
@@ -250,7 +250,9 @@ class Pool:
         else:
             weight, own = plain, 1 - sum_to_target(plain, target, active, width)
         parts = Parts(source, target, active, weight, own, turns(view, source, target, self.space))
-        score = torch.maximum(at(slots.score, target), max_to_target(at(slots.score, source), target, active, width))
+        score = torch.maximum(
+            gather(slots.score, target), max_to_target(gather(slots.score, source), target, active, width)
+        )
         return Edges(
             source=source,
             target=target,
@@ -272,8 +274,8 @@ class Pool:
         assert plan.edges is not None
         rank = torch.arange(index.shape[-1], device=index.device)
         pooled = exists & (stays == rank) & (max_to_target(leaves.float(), stays, exists, index.shape[-1]) > 0)
-        keys = _maximum_of_group(at(view.slots.keys, index).float(), stays, exists)
-        values = _maximum_of_group(at(view.slots.values, index).float(), stays, exists)
+        keys = _maximum_of_group(gather(view.slots.keys, index).float(), stays, exists)
+        values = _maximum_of_group(gather(view.slots.values, index).float(), stays, exists)
         amount = torch.where(pooled[..., None], values, 0.0)
         return replace(plan, edges=replace(plan.edges, key_shift=keys), value_shift=ValueShift(index, amount))
 

@@ -12,7 +12,7 @@ from kvlab.methods.core.contract import Capabilities, Selector
 from kvlab.methods.core.plan import NewKeys, Plan, ValueShift
 from kvlab.methods.core.slot_columns import log_total
 from kvlab.methods.core.view import View
-from kvlab.methods.settlers.edges import at, first_of
+from kvlab.methods.settlers.edges import first_of, gather
 from kvlab.methods.settlers.residuals.observed_queries import Observed
 
 
@@ -47,18 +47,18 @@ class GlobalRidge:
         victims = select.victims(view, view.excess(), view.most_excess)
         keep = victims.keep(slots.valid)
         index, there = first_of(keep, min(view.largest_budget, keep.shape[-1]))  # (B, H, E): the kept slots
-        free = there & ~top_share(at(slots.score, index), there, self.untouched)
+        free = there & ~top_share(gather(slots.score, index), there, self.untouched)
         observed = Observed.newest(view, self.rows)
         roots = observed.weight.sqrt()[..., None]  # 0 for padding
         columns = index[:, :, None].expand(-1, -1, observed.logits.shape[2], -1)
         logits = (observed.logits + slots.log_mass[:, :, None]).gather(3, columns)
         logits = logits.masked_fill(~there[:, :, None], -torch.inf)
-        value, new_keys = at(slots.values, index).float(), None
+        value, new_keys = gather(slots.values, index).float(), None
         if self.refit_keys and view.seen.softcap is None:
             query = Observed.asked_by(view, self.rows) * view.seen.scaling
             moved = self._of_keys(self._mass(view, logits), value, observed.output, query, roots)
             shift = moved * free[..., None]
-            new_keys = NewKeys(index, at(slots.keys, index).float() + shift)
+            new_keys = NewKeys(index, gather(slots.keys, index).float() + shift)
             logits = logits + query @ shift.mT
         mass = self._mass(view, logits)
         gap = (observed.output - mass @ value) * roots

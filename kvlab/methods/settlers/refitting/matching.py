@@ -12,7 +12,7 @@ from kvlab.methods.core.contract import Capabilities, Selector
 from kvlab.methods.core.plan import Plan, ValueShift
 from kvlab.methods.core.second_pass import Rehearsal
 from kvlab.methods.core.view import View
-from kvlab.methods.settlers.edges import at, first_of
+from kvlab.methods.settlers.edges import first_of, gather
 from kvlab.methods.settlers.refitting.global_ridge import top_share
 from kvlab.methods.settlers.residuals.observed_queries import Observed
 from kvlab.stores.store import QUERY_SQUARES, keys_as_held
@@ -86,7 +86,7 @@ class MatchAttention:
         if self.flat:
             roots = roots / observed.mass.amax(-1).clamp_min(TINY)  # the sum of exp logits with maximum 1
         observed = observed.of_slots(index)
-        values = at(slots.values, index).float()
+        values = gather(slots.values, index).float()
         earlier = slots.position < (view.tokens_seen - self.newest)[:, None, None]
         # a row within its budget is unchanged, whatever the other rows
         over = (view.excess() > 0).any(-1)[:, None, None]

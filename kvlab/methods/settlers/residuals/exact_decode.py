@@ -10,7 +10,7 @@ from torch import Tensor
 from kvlab.methods.core.contract import Selector
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import View
-from kvlab.methods.settlers.edges import at
+from kvlab.methods.settlers.edges import gather
 from kvlab.methods.settlers.residuals.observed_queries import Grouping, Observed, nearest_pivot
 
 TINY = 1e-9
@@ -34,7 +34,7 @@ def settle_while_decoding(view: View, select: Selector, window: int, most: int) 
     grouping = Grouping(victims.index, merges, victims.active, near, pivot, exists > 0)
     observed, weight = Observed.of(view, window), slots.score.clamp_min(0) + TINY
     stays = keep & ~torch.zeros_like(keep).scatter(2, pivot, exists > 0)
-    most_mass = grouping.sums(slots.votes).clamp_min(1).log().maximum(at(slots.log_mass, pivot))
+    most_mass = grouping.sums(slots.votes).clamp_min(1).log().maximum(gather(slots.log_mass, pivot))
     trial, log_mass = grouping.trial(observed, stays, slots.values, weight, most_mass)
     rows = torch.ones_like(observed.held_back)
     better = trial.error(observed, rows, None) < _eviction_error(observed, keep, slots.values)

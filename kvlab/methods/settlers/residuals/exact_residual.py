@@ -13,7 +13,7 @@ from kvlab.methods.core.contract import Capabilities, Selector, Victims
 from kvlab.methods.core.plan import Plan, ValueShift
 from kvlab.methods.core.view import View
 from kvlab.methods.scorers.lookahead.sampled_queries import FutureQueries
-from kvlab.methods.settlers.edges import at
+from kvlab.methods.settlers.edges import gather
 from kvlab.methods.settlers.residuals.exact_decode import settle_while_decoding
 from kvlab.methods.settlers.residuals.observed_queries import Grouping, Observed, Trial, nearest_pivot
 
@@ -92,7 +92,7 @@ class ExactResidual:
         pivot = victims.index.gather(2, self._pivots(view, victims, count, reserved, place))
         chosen = torch.zeros_like(slots.valid).scatter(2, torch.where(exists, pivot, pivot[..., :1]), True)
         chosen &= exists.any(-1, keepdim=True)
-        leaves = victims.active & ~at(chosen, victims.index)
+        leaves = victims.active & ~gather(chosen, victims.index)
         residual = nearest_pivot(view.slots.keys, victims.index, pivot, exists)
         grouping = Grouping(victims.index, leaves & (reserved > 0)[..., None], leaves, residual, pivot, exists)
         return grouping, victims.keep(view.slots.valid)
@@ -101,7 +101,7 @@ class ExactResidual:
         """Victims (B, H, R) that become pivots, as indices into a head's E victims (lowest score first)."""
         if self.pivots == "score":
             return (count - 1 - place).clamp_min(0)
-        position = at(view.slots.position, victims.index)
+        position = gather(view.slots.position, victims.index)
         position = position.masked_fill(~victims.active, torch.iinfo(position.dtype).max)
         by_position = position.argsort(stable=True, dim=-1)
         step = (place * count).div(reserved[..., None].clamp_min(1), rounding_mode="floor")

@@ -11,7 +11,7 @@ from kvlab.methods.core.plan import Edges
 from kvlab.methods.core.slot_columns import log_total
 from kvlab.methods.core.view import View
 from kvlab.methods.scorers.lookahead.sampled_queries import FutureQueries
-from kvlab.methods.settlers.edges import ROW_BLOCK, at, cosine, similarity
+from kvlab.methods.settlers.edges import ROW_BLOCK, cosine, gather, similarity
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class Grouping:
 
     def shares(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """(share of each source (B, H, E), share of each pivot (B, H, R)) in its slot, by `weight` (B, H, S)."""
-        source, pivot = at(weight, self.source) * self.active, at(weight, self.pivot)
+        source, pivot = gather(weight, self.source) * self.active, gather(weight, self.pivot)
         total = pivot.scatter_add(2, self.residual, source)
         return source / total.gather(2, self.residual), pivot / total
 
@@ -196,7 +196,7 @@ class Grouping:
         share, share_pivot = self.shares(weight)
         logits = self._columns(observed.logits, share, share_pivot)  # (B, H, N, R) of the mean keys
         if observed.places is not None:  # a merged slot has its pivot's position
-            there = at(observed.places.transpose(-1, -2), self.pivot).transpose(-1, -2)
+            there = gather(observed.places.transpose(-1, -2), self.pivot).transpose(-1, -2)
             logits = logits + there - self._columns(observed.places, share, share_pivot)
         parts = self._columns(observed.mass, self.active.float(), torch.ones_like(share_pivot))
         weight_of = observed.weight[..., None]
@@ -206,7 +206,8 @@ class Grouping:
         log_mass = (held.clamp_min(1e-30) / bare.clamp_min(1e-30)).log()
         log_mass = torch.where(self.exists, log_mass if most is None else log_mass.minimum(most), -torch.inf)
         merged = self.pool(
-            share[..., None] * at(values, self.source).float(), share_pivot[..., None] * at(values, self.pivot).float()
+            share[..., None] * gather(values, self.source).float(),
+            share_pivot[..., None] * gather(values, self.pivot).float(),
         )
         kept = observed.mass * keep[:, :, None]
         residual = (logits - normalizer + log_mass[:, :, None]).exp().nan_to_num()
@@ -230,27 +231,28 @@ class Grouping:
             votes_after=self.sums(slots.votes).gather(2, self.residual),
             log_mass_after=log_mass.gather(2, self.residual),
             score_after=self.sums(slots.score).gather(2, self.residual),
-            similarity=cosine(at(slots.keys, self.source), at(slots.keys, target)),
+            similarity=cosine(gather(slots.keys, self.source), gather(slots.keys, target)),
         )
 
     def sums(self, values: Tensor) -> Tensor:
         """Sums (B, H, R) of `values` (B, H, S) over each residual slot's parts."""
-        return self.pool(at(values, self.source)[..., None], at(values, self.pivot)[..., None])[..., 0]
+        return self.pool(gather(values, self.source)[..., None], gather(values, self.pivot)[..., None])[..., 0]
 
     def _columns(self, rows: Tensor, share: Tensor, share_pivot: Tensor) -> Tensor:
         """Weighted column sums (B, H, N, R) of (B, H, N, S) for each residual slot."""
         columns = torch.where(torch.isneginf(rows), 0.0, rows).transpose(-1, -2)
         pooled = self.pool(
-            share[..., None] * at(columns, self.source), share_pivot[..., None] * at(columns, self.pivot)
+            share[..., None] * gather(columns, self.source),
+            share_pivot[..., None] * gather(columns, self.pivot),
         )
         return pooled.transpose(-1, -2)
 
 
 def nearest_pivot(keys: Tensor, source: Tensor, pivot: Tensor, exists: Tensor) -> Tensor:
     """Index (B, H, E) of the pivot (B, H, R) with the key most similar (cosine) to each source's, in row blocks."""
-    candidates = at(keys, pivot)
+    candidates = gather(keys, pivot)
     blocks = [
-        similarity(at(keys, source[:, :, first : first + ROW_BLOCK]), candidates, "cosine")
+        similarity(gather(keys, source[:, :, first : first + ROW_BLOCK]), candidates, "cosine")
         .masked_fill(~exists[:, :, None], -torch.inf)
         .argmax(-1)
         for first in range(0, source.shape[-1], ROW_BLOCK)

@@ -14,7 +14,7 @@ from kvlab.methods.core.in_place import RESIDUAL as RESIDUAL_KIND
 from kvlab.methods.core.in_place import InPlace
 from kvlab.methods.core.plan import Edges, Plan
 from kvlab.methods.core.view import Slots, View
-from kvlab.methods.settlers.edges import Similarity, at, max_to_target, nearest, similarity, sum_to_target
+from kvlab.methods.settlers.edges import Similarity, gather, max_to_target, nearest, similarity, sum_to_target
 from kvlab.methods.settlers.eviction.evict import Evict
 from kvlab.methods.settlers.log_mass import Mass, MassRule, Parts, Space, turns
 
@@ -110,7 +110,7 @@ class ResidualMerge:
         if not few or view.smallest_budget < 2 or self.mass != "alpha":
             return Plan(keep=victims.keep(slots.valid), edges=self._edges(view, source, target, active))
         ends = torch.cat([source, target], -1)
-        votes, score = at(slots.votes, ends), at(slots.score, ends)
+        votes, score = gather(slots.votes, ends), gather(slots.score, ends)
         total = votes[..., :1] + votes[..., 1:]
         share = votes[..., :1] / total
         edges = Edges(
@@ -154,7 +154,7 @@ class ResidualMerge:
         slots = view.slots
         pivots = self._pivots(view, victims, allowed, eligible)
         start = ~residual.any(-1, keepdim=True)  # (B, H, 1): no residual slot yet
-        near = nearest(at(slots.keys, victims.index), slots.keys, residual, self.similarity)[1]
+        near = nearest(gather(slots.keys, victims.index), slots.keys, residual, self.similarity)[1]
         target = torch.where(start, pivots, near)
         active = merges & (target != victims.index)
         leaves = active | (victims.active & ~merges)
@@ -169,7 +169,7 @@ class ResidualMerge:
         # One more than `_upper_bound`: the host may round differently than the device in float32.
         flag, place = residual.float().topk(min(self._upper_bound(view) + 1, residual.shape[-1]), dim=-1)
         keys = view.slots.keys
-        similarities = similarity(at(keys, source), at(keys, place), self.similarity)
+        similarities = similarity(gather(keys, source), gather(keys, place), self.similarity)
         return place.gather(2, torch.where(flag[:, :, None] > 0, similarities, view.never()).argmax(-1))
 
     def _pivots(self, view: View, victims: Victims, allowed: Tensor, eligible: Tensor) -> Tensor:
@@ -183,9 +183,9 @@ class ResidualMerge:
             rank = torch.arange(victims.index.shape[-1], device=count.device)
             chosen = (rank >= count - allowed[..., None]) & victims.active
             candidates = torch.zeros_like(view.slots.valid).scatter(2, victims.index, chosen)
-            near = nearest(at(view.slots.keys, victims.index), view.slots.keys, candidates, self.similarity)[1]
+            near = nearest(gather(view.slots.keys, victims.index), view.slots.keys, candidates, self.similarity)[1]
             return torch.where(chosen | ~victims.active, victims.index, near)
-        position = at(view.slots.position, victims.index).long().masked_fill(~victims.active, 2**40)
+        position = gather(view.slots.position, victims.index).long().masked_fill(~victims.active, 2**40)
         order = position.argsort(-1)
         first = _first_of_chunk(order.argsort(-1), count, allowed[..., None])
         pivot = victims.index.gather(2, order.gather(2, first))
@@ -193,13 +193,13 @@ class ResidualMerge:
 
     def _edges(self, view: View, source: Tensor, target: Tensor, active: Tensor) -> Edges:
         slots, width = view.slots, view.slots.valid.shape[-1]
-        votes, own = at(slots.votes, source), at(slots.votes, target)
+        votes, own = gather(slots.votes, source), gather(slots.votes, target)
         total = own + sum_to_target(votes, target, active, width)
-        score = at(slots.score, source)
+        score = gather(slots.score, source)
         if self.combine_score == "max":
-            score_after = torch.maximum(at(slots.score, target), max_to_target(score, target, active, width))
+            score_after = torch.maximum(gather(slots.score, target), max_to_target(score, target, active, width))
         else:
-            score_after = at(slots.score, target) + sum_to_target(score, target, active, width)
+            score_after = gather(slots.score, target) + sum_to_target(score, target, active, width)
         parts = Parts(source, target, active, votes / total, own / total, turns(view, source, target, self.space))
         return parts.edges(total, Mass(self.mass, self.alpha).after(view, parts, total), score_after)
 
@@ -230,7 +230,7 @@ def leaving_order(slots: Slots, victims: Victims, eligible: Tensor) -> Tensor:
     """
     active, width = victims.active, victims.index.shape[-1]
     position = slots.position.masked_fill(~eligible, torch.iinfo(slots.position.dtype).max)
-    entered = at(position.argsort(dim=-1, stable=True).argsort(-1), victims.index).masked_fill(~active, 0)
+    entered = gather(position.argsort(dim=-1, stable=True).argsort(-1), victims.index).masked_fill(~active, 0)
     stay = (eligible.sum(-1) - active.sum(-1))[..., None]
     # Victims are sorted by score. Inactive ones rank behind all active ones, but before those not entered yet.
     rank = torch.arange(width, device=entered.device).expand_as(entered).masked_fill(~active, width)
@@ -250,7 +250,7 @@ def fill_residual(
     Later ones join the residual slot whose key, the mean of its tokens so far, is most similar (equations 6 and 7).
     """
     index, active = victims.index.gather(2, order), victims.active.gather(2, order)
-    keys, votes = at(slots.keys, index).float(), at(slots.votes, index).float()
+    keys, votes = gather(slots.keys, index).float(), gather(slots.votes, index).float()
     batch, heads, width = index.shape
     most = min(most, width)
     means, counts = keys[:, :, :most].clone(), votes[:, :, :most].clone()
