@@ -89,8 +89,8 @@ def rows_of(exhibit: Exhibit, figures: Sequence[Drawn], theme: Theme) -> list[di
 
 def _rounded(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with `DIGITS` significant digits, which take less than half the room."""
-    floats = frame.select_dtypes("float")
-    return frame.assign(**{name: _significant(values.to_numpy()) for name, values in floats.items()})
+    floats = frame.select_dtypes(np.floating)
+    return frame.assign(**{name: _significant(values.to_numpy(np.float64)) for name, values in floats.items()})
 
 
 def _significant(values: np.ndarray) -> np.ndarray:

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from kvlab.bench.request import BenchJob
+from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes, format_duration
-from kvlab.evaluate.request import EvalJob
+from kvlab.evaluate.request import EvalJob, EvalRequest
 from kvlab.jobs.work import Work
 from kvlab.model_info.names import check_model
 from kvlab.requests.compare import CompareRequest
@@ -36,6 +37,7 @@ def fill(
 ) -> None:
     """Measure on a model what the exhibits draw from; what is in the folder already is not measured again.
 
+    Methods that the model refuses are left out, as LESS without maps fitted to it, and so is a job that cannot run.
     Benchmarks time the papers' shapes with random weights, whichever the model.
     """
     from kvlab.atlas.registry import measurements_of
@@ -47,13 +49,20 @@ def fill(
         _print_estimates(jobs, out, model)
         return
     stop = time.monotonic() + 60 * minutes
+    failed = 0
     for place, job in enumerate(jobs, 1):
         if time.monotonic() > stop:
             typer.echo(f"{len(jobs) - place + 1} of {len(jobs)} are left: run it again to continue.")
             raise typer.Exit(3)
         begun = time.monotonic()
-        title = _run(job, out, stop)
-        typer.echo(f"{place} of {len(jobs)}  {title}  {format_duration(time.monotonic() - begun)}")
+        try:
+            words = _run_able(job, out, stop)
+        except UserError as error:
+            failed, words = failed + 1, f"{job.title} is left out: {error}"
+        typer.echo(f"{place} of {len(jobs)}  {words}  {format_duration(time.monotonic() - begun)}")
+    if failed:
+        typer.echo(f"{failed} of {len(jobs)} could not be measured.")
+        raise typer.Exit(1)
 
 
 def _print_estimates(jobs: Sequence[Work], root: Path, model: str) -> None:
@@ -82,6 +91,29 @@ def _is_there(work: CompareRequest, root: Path) -> bool:
     """Whether the folder has the finished comparison of this title and model with as many runs."""
     found = (one for one in list_comparisons(root) if one.title == work.title and len(one.runs) == len(work.runs))
     return any(one.status == "complete" and one.runs[0].model == work.model for one in found)
+
+
+def _run_able(work: Work, root: Path, stop: float) -> str:
+    """`_run`, again without the methods that the model refuses if it refuses any."""
+    try:
+        return _run(work, root, stop)
+    except UserError:
+        from kvlab.evaluate.refusals import refused_choices
+
+        if isinstance(work, BenchJob):
+            raise
+        request = work.request if isinstance(work, EvalJob) else work
+        assert isinstance(request, CompareRequest | EvalRequest)
+        refused = refused_choices(request)
+        able = tuple(choice for choice in request.choices if choice not in refused)
+        if not refused or not able:
+            raise
+    update = {"choices": able}
+    again: Work = work.model_copy(
+        update={"request": request.model_copy(update=update)} if isinstance(work, EvalJob) else update
+    )
+    names = ", ".join(dict.fromkeys(choice.method for choice in refused))
+    return f"{_run(again, root, stop)}, without {names}, which the model refuses"
 
 
 def _run(work: Work, root: Path, stop: float) -> str:
