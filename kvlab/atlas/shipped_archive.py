@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from kvlab.atlas.evidence import Evidence, evidence_rows
+from kvlab.atlas.evidence import Evidence, kept_rows
 from kvlab.atlas.exhibit import RECORDED, Choice, Exhibit, Needs
 from kvlab.atlas.gvote import probe
 from kvlab.atlas.keepkv import attention, merging
@@ -228,7 +228,7 @@ def _shown(group: list[Run], evidence: Evidence) -> list[pd.DataFrame]:
     methods = evidence.methods
     mine = [run for run in group if run.record.method in methods]
     runs = mine if methods else sorted(group, key=lambda run: run.record.method != "full")
-    found = (rows for run in runs if len(rows := evidence_rows(run, evidence)))
+    found = (rows for run in runs if len(rows := kept_rows(run, evidence)))
     return list(found if methods else islice(found, 1))
 
 
