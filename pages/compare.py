@@ -19,14 +19,14 @@ from app.compare.board import answer_form, answer_sentence, board_of, board_sect
 from app.compare.home import budget_slider, home_view
 from app.compare.repeats import batch_of, batch_section
 from app.compare.report_menu import report_menu
-from app.figures.export_menu import Offer, titled
+from app.figures.export_menu import Offer, show_title
 from app.figures.figure import page_file, show
 from app.figures.tables import csv_button
 from app.navigation.selection import current_comparison
 from app.run_views import page
 from app.run_views.require_level import warn_of_reference
 from kvlab.analysis.comparison import compare
-from kvlab.analysis.comparison.board import places, ranked, runs_at
+from kvlab.analysis.comparison.board import places, rank_runs, runs_at
 from kvlab.analysis.comparison.labels import differing_settings
 from kvlab.analysis.comparison.speed import ratio_text
 from kvlab.analysis.comparison.textdiff import diff
@@ -119,7 +119,7 @@ def main() -> None:
     if budget:
         runs = runs_at(runs, budget)
         names = dict(zip((run.record.run_id for run in runs), compare.unique_labels(runs), strict=True))
-        table = compare.renamed(table, names)
+        table = compare.rename_runs(table, names)
         board = board and board.of(names)
     if board is not None:
         drawn |= board_section(runs, board)
@@ -153,7 +153,7 @@ def the_rest(runs: Sequence[Run], table: pd.DataFrame, sections: Sequence[Callab
 
 
 def headline(runs: Sequence[Run], table: pd.DataFrame, beyond: str) -> None:
-    ranking, left_out = ranked(table)
+    ranking, left_out = rank_runs(table)
     st.header("Ranking")
     warn_of_reference(runs)
     if ranking:
@@ -166,7 +166,7 @@ def headline(runs: Sequence[Run], table: pd.DataFrame, beyond: str) -> None:
         reasons = "; ".join(f"**{plain(label)}**: {reason}" for label, reason in left_out)
         st.caption(f"Not ranked: {reasons}.")
     offer = Offer("The runs in numbers", lambda: table_of(text_table(table)), ONE_ROW, of_comparison(runs))
-    titled(offer, "compare-table")
+    show_title(offer, "compare-table")
     st.dataframe(
         readable(table), hide_index=True, column_config=COLUMNS, alt="One row per run: bytes, speed, closeness",
         height="content" if len(table) <= MOST_ROWS else "auto",
@@ -194,7 +194,7 @@ def what_differs(runs: Sequence[Run]) -> None:
             f"What differs between these runs: {plain(', '.join(further.index))}", expanded=len(further) <= 6
         ):
             build = lambda: table_of(table.rename_axis("setting").reset_index())  # noqa: E731
-            titled(Offer("Settings that differ", build, source=of_comparison(runs)), "compare-settings")
+            show_title(Offer("Settings that differ", build, source=of_comparison(runs)), "compare-settings")
             st.dataframe(table, alt="One row per setting, one column per run")
 
 
@@ -297,7 +297,7 @@ def texts(runs: Sequence[Run], table: pd.DataFrame) -> None:
     st.caption(MARKED)
     written = [(run, label) for run, label in zip(runs, table["label"], strict=True) if run.record.free_text]
     build = lambda: Passages(passages=tuple((label, tuple(diff(run.record.free_text, full))) for run, label in written))  # noqa: E731
-    titled(Offer("The text of each run", build, MARKED, of_comparison(runs)), "compare-texts")
+    show_title(Offer("The text of each run", build, MARKED, of_comparison(runs)), "compare-texts")
     st.html(STYLE)
     columns = st.columns(2, gap="large")
     for place, (run, row) in enumerate(zip(runs, table.itertuples(), strict=True)):
@@ -307,7 +307,7 @@ def texts(runs: Sequence[Run], table: pd.DataFrame) -> None:
                 if row.method != "full" and run.record.level == "full":
                     link("autopsy", "Fate of a word", run=run.record.run_id)
             if run.record.free_text.strip():
-                st.html(f'<div class="kv-text">{marked(run.record.free_text, full)}</div>')
+                st.html(f'<div class="kv-text">{mark_differences(run.record.free_text, full)}</div>')
             else:
                 length = len(run.record.free_text)
                 st.caption(f"Only white space ({length} characters)." if length else "No text was generated.")
@@ -322,7 +322,7 @@ def difference(row: Any) -> str:
     return "the same" if pd.isna(row.first_divergence) else f"differs from token {int(row.first_divergence)}"
 
 
-def marked(own: str, full: str) -> str:
+def mark_differences(own: str, full: str) -> str:
     """The run's text as escaped HTML with differences marked."""
     return "".join(MARKS[segment.kind].format(html.escape(segment.text)) for segment in diff(own, full))
 

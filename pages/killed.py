@@ -13,7 +13,7 @@ from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
 from app.compare import restore
-from app.figures.export_menu import Offer, titled
+from app.figures.export_menu import Offer, show_title
 from app.figures.tables import csv_button, show_table
 from app.navigation.selection import current_run, runs_root
 from app.queue.submit import queue_and_open
@@ -115,14 +115,14 @@ def before_after(run: Run, rescue: RestoreResult, chosen: SearchResult | None) -
     offer = Offer(
         "Before and after", lambda: Passages(passages=passages), analysis.sentence(rescue, run), page.source(run)
     )
-    titled(offer, "killed-texts")
+    show_title(offer, "killed-texts")
     for column, (title, text) in zip(st.columns(2, gap="large"), texts, strict=False):
         with column, st.container(border=True):
             st.markdown(f"**{plain(title)}**")
-            st.html(f'<div style="{STYLE}">{marked(text, rescue)}</div>')
+            st.html(f'<div style="{STYLE}">{mark_answer(text, rescue)}</div>')
 
 
-def marked(text: str, rescue: RestoreResult) -> str:
+def mark_answer(text: str, rescue: RestoreResult) -> str:
     """The text as escaped HTML with the answer marked."""
     shown = text.strip() or "only white space"
     start, stop = find_answer(shown, rescue.answer) or (0, 0)

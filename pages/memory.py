@@ -21,7 +21,7 @@ from kvlab.analysis.comparison import cost
 from kvlab.analysis.comparison.memory import over_steps
 from kvlab.figures import health as health_figures
 from kvlab.figures import memory as figures
-from kvlab.results.provenance import joined, of_comparison
+from kvlab.results.provenance import join_sources, of_comparison
 from kvlab.trace.reader import Run
 
 SHAPES = ("stacked", "lines")
@@ -85,7 +85,7 @@ def health_of(runs: Sequence[Run]) -> None:
         st.info(plain(caption), icon=":material/info:")
         return
     figure, origin = health_figures.growth_over_steps(table, page_theme()), of_comparison(runs)
-    show(figure, table, caption, "memory-health", "health", joined(origin, page.source(runs[-1])))
+    show(figure, table, caption, "memory-health", "health", join_sources(origin, page.source(runs[-1])))
 
 
 @st.cache_data(max_entries=8, hash_funcs=BY_STAMP, show_spinner="Reading the steps of every run")

@@ -37,12 +37,12 @@ def main() -> None:
     if run is None:
         return
     if one_of("Show", ["all heads", "one head"], key="scope") == "one head":
-        view.at_place(run, partial(shown, run), steps=False)
+        view.at_place(run, partial(show_head, run), steps=False)
     else:
-        shown(run, None, None)
+        show_head(run, None, None)
 
 
-def shown(run: Run, layer: int | None, head: int | None) -> None:
+def show_head(run: Run, layer: int | None, head: int | None) -> None:
     """One layer and head, or all of them with None."""
     steps = run.steps if layer is None else run.select("steps", layer, head)
     facts(run, steps)

@@ -36,16 +36,16 @@ def main() -> None:
         page.explain_level(run, "the comparison with the full cache's attention behind regret")
         budgets(run, head_in_view(run))
         return
-    view.at_place(run, partial(shown, run))
+    view.at_place(run, partial(show_head, run))
 
 
-def shown(run: Run, layer: int, head: int) -> None:
-    missed(run, layer, head)
+def show_head(run: Run, layer: int, head: int) -> None:
+    show_missed_mass(run, layer, head)
     after_first_chart(f"regret-{run.record.run_id}", budgets, run, (layer, head))
 
 
 @st.fragment
-def missed(run: Run, layer: int, head: int) -> None:
+def show_missed_mass(run: Run, layer: int, head: int) -> None:
     table = regret.regret_over_steps(run.steps, run.tokens)
     step = view.run_scrubber(run)
     theme, offset = page_theme(), run.record.prompt_tokens - 1
@@ -57,11 +57,11 @@ def missed(run: Run, layer: int, head: int) -> None:
     with right:
         figure = along_text(figures.regret_over_steps(table, theme), offset=offset)
         page.show_figure(run, figure, table, figures.caption_regret_over_steps(table), "regret-steps", "regret-steps")
-    dropped(run, layer, head, step)
+    show_dropped_tokens(run, layer, head, step)
     worst_head(run, step, (layer, head))
 
 
-def dropped(run: Run, layer: int, head: int, step: int) -> None:
+def show_dropped_tokens(run: Run, layer: int, head: int, step: int) -> None:
     st.header(f"Dropped tokens that layer {layer}, head {head} misses at step {step}")
     masses = page.masses_at(run, layer, head, step)
     if run.record.level != "full":

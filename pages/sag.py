@@ -35,10 +35,10 @@ def main() -> None:
     run = full_run("bound", "values, attention rows and the comparison with the full cache")
     if run is None:
         return
-    view.at_place(run, partial(shown, run))
+    view.at_place(run, partial(show_scope, run))
 
 
-def shown(run: Run, layer: int, head: int) -> None:
+def show_scope(run: Run, layer: int, head: int) -> None:
     scope = one_of("Show", SCOPES, key="scope", width="content")
     if scope == SCOPES[0]:
         one_head(run, layer, head)
@@ -90,7 +90,7 @@ def typical_perturbation(run: Run) -> float | None:
 def how_it_is_computed(run: Run) -> None:
     own = "the error of this method's predicted scores (`score_error`)"
     other = "the error of predicting each slot's score of the step before, as this method predicts no scores"
-    if words := predicted(run):
+    if words := prediction_note(run):
         st.caption(words)
     with st.expander("How the bound is computed"):
         st.markdown(
@@ -104,7 +104,7 @@ def how_it_is_computed(run: Run) -> None:
         )
 
 
-def predicted(run: Run) -> str:
+def prediction_note(run: Run) -> str:
     if run.record.method != "keepkv" or run.record.hyper_parameters.get("predict") != "ema":
         return ""
     changed = typical_perturbation(run)

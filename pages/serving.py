@@ -20,7 +20,7 @@ from app.serving.capacity import capacity
 from app.session.open_runs import BY_STAMP
 from kvlab.analysis.lineage.wall import Wall, wall_of
 from kvlab.figures import serving as figures
-from kvlab.results.provenance import joined, of_comparison
+from kvlab.results.provenance import join_sources, of_comparison
 from kvlab.serving import run_pages
 from kvlab.serving.levels import LEVELS, Servability
 from kvlab.serving.method_table import read_csv
@@ -38,14 +38,14 @@ def main() -> None:
     )
     sources = current_sources("budgets")
     run = sources.run
-    if run is None or not recorded(run):
+    if run is None or not records_tokens(run):
         further()
         return
     of_runs(run, [one for one in sources.runs if one.record.level == "full" and not one.steps.empty])
     after_first_chart(f"serving-{run.record.run_id}", further)
 
 
-def recorded(run: Run) -> bool:
+def records_tokens(run: Run) -> bool:
     """Whether the run says which tokens each head keeps, with a sentence if not."""
     page.explain_status(run)
     if run.record.level != "full":
@@ -62,7 +62,7 @@ def of_runs(run: Run, runs: Sequence[Run]) -> None:
     st.markdown(plain(f"{own.title} is level {own.level} ({own.held.why}): an engine must hold {LEVELS[own.level]}."))
     table = run_pages.freed_by_run(rows, size)
     figure, caption = figures.freed_by_run(table, page_theme()), figures.caption_freed_by_run(table)
-    source = joined(of_comparison(runs), page.source(runs[-1]))
+    source = join_sources(of_comparison(runs), page.source(runs[-1]))
     show(figure, table, caption, "serving-freed", "freed-pages", source)
     pages_of(run, size)
 

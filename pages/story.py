@@ -69,7 +69,7 @@ def share(name: str, owner: str, why: str) -> None:
         private = is_private(runs_root(), name)
         help_text = "Only you and the administrators can see it."
         if st.toggle(
-            "Private", private, **permission.disabled(why, key=f"story-private-{name}", help=help_text)
+            "Private", private, **permission.widget_options(why, key=f"story-private-{name}", help=help_text)
         ) != private and attempt(lambda: make_private(runs_root(), name, not private)):
             st.rerun()
 
@@ -77,10 +77,11 @@ def share(name: str, owner: str, why: str) -> None:
 def import_section() -> None:
     """Import a story that was exported as JSON."""
     with st.popover(
-        "Import", **permission.disabled(permission.why_not(), icon=":material/upload:", key="story-import")
+        "Import", **permission.widget_options(permission.why_not(), icon=":material/upload:", key="story-import")
     ):
         file = st.file_uploader(
-            "A story exported as JSON", **permission.disabled(permission.why_not(), type=["json"], key="story-file")
+            "A story exported as JSON",
+            **permission.widget_options(permission.why_not(), type=["json"], key="story-file"),
         )
         if file is not None and permission.button("Import", permission.why_not(), key="story-take"):
             try:

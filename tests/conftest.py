@@ -117,12 +117,12 @@ def templates_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     from kvlab.common.errors import UserError
     from kvlab.model_info import chat_template
-    from kvlab.models.render import rendered
+    from kvlab.models.render import render_prompt
     from kvlab.requests.compare import ChatRequest
 
     def rendered_here(prompt: str, how: chat_template.ChatFormat, _: object) -> tuple[str | None, str]:
         try:
-            return rendered(prompt, ChatRequest(**vars(how))), ""
+            return render_prompt(prompt, ChatRequest(**vars(how))), ""
         except UserError as error:
             return None, str(error)
 

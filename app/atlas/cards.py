@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app.atlas.exhibit import failed
+from app.atlas.exhibit import describe_failure
 from app.atlas.figure_cache import FigureCache
 from app.atlas.measure_button import measure_button
 from app.atlas.verdict_card import BADGES
@@ -86,7 +86,7 @@ def drawn_card(exhibit: Exhibit, sources: Sources) -> Card:
             (exhibit.key, theme), exhibit.seen(sources), lambda: cards.draw_card(exhibit, sources, theme)
         )
     except Exception as error:  # other cards must not fail with this one; errors are not cached
-        return Card(blank("failed", theme), missing=failed(exhibit, error))
+        return Card(blank("failed", theme), missing=describe_failure(exhibit, error))
 
 
 def show_card(place: Place, card: Card, model: str) -> None:

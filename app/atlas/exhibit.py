@@ -13,7 +13,7 @@ from app.atlas.measure_button import measure_button
 from app.atlas.verdict_card import card_lines, verdict_card
 from app.base.text import plain, shorten
 from app.base.theme import theme as page_theme
-from app.figures.export_menu import Offer, titled
+from app.figures.export_menu import Offer, show_title
 from app.figures.figure import collect, page_file, show
 from app.navigation.place import pick_head, pick_layer, pick_step, pick_token
 from app.session.url_state import in_url
@@ -26,7 +26,7 @@ from kvlab.common.model_title import model_title
 from kvlab.figures.base.export import Section
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.template import QUIET
-from kvlab.figures.base.words import spaced
+from kvlab.figures.base.words import with_spaces
 from kvlab.report.views import table_of
 from kvlab.requests.measurement import command_line
 from kvlab.results.shipped_folder import every_shipped
@@ -50,7 +50,7 @@ def show_exhibit(exhibit: Exhibit, sources: Sources, paper: str) -> None:
         st.error(plain(str(error)))
         return
     except Exception as error:  # the rest of the page must not fail with the exhibit
-        st.error(plain(failed(exhibit, error)), icon=":material/error:")
+        st.error(plain(describe_failure(exhibit, error)), icon=":material/error:")
         return
     if isinstance(drawn, Needs):
         needs(drawn, exhibit.key)
@@ -123,7 +123,7 @@ def _bytes(drawn: tuple[Drawn, ...] | Needs) -> int:
     return sum(len(panel.figure.to_json()) + int(panel.frame.memory_usage(deep=True).sum()) for panel in panels)
 
 
-def failed(exhibit: Exhibit, error: Exception) -> str:
+def describe_failure(exhibit: Exhibit, error: Exception) -> str:
     """One sentence on an exhibit that could not be drawn; the traceback is logged."""
     log.error("%s could not be drawn", exhibit.key, exc_info=error)
     message = " ".join(str(error).split())
@@ -166,11 +166,11 @@ def grey(values: pd.DataFrame, key: str) -> None:
     same = [name for name in texts if len(values) > 1 and values[name].nunique(dropna=False) == 1]
     setting = ", ".join(str(values[name].iloc[0]) for name in same if str(values[name].iloc[0]).strip())
     words = f"The paper's own values{f' ({setting})' if setting else ''}, on its own models:"
-    left = values.drop(columns=same).rename(columns=spaced)
+    left = values.drop(columns=same).rename(columns=with_spaces)
     # Streamlit shows a missing number as None, so such columns become text.
     gaps = [name for name in left.select_dtypes("number") if left[name].isna().any()]
     left = left.assign(**{name: [_printed(value) for value in left[name]] for name in gaps})
-    titled(Offer("Values printed in the paper", lambda: table_of(left), source=words.rstrip(":")), key)
+    show_title(Offer("Values printed in the paper", lambda: table_of(left), source=words.rstrip(":")), key)
     st.caption(plain(words))
     styled = left.style.set_properties(color=QUIET[page_theme()])
     styled = styled.format(_printed, subset=left.select_dtypes("number").columns)

@@ -12,7 +12,7 @@ from app.base.links import go
 from app.base.text import plain
 from app.evaluation.result_rows import measured_rows
 from app.navigation.selection import runs_root
-from app.queue.submit import submitted
+from app.queue.submit import submit_job
 from kvlab import jobs
 from kvlab.atlas.registry import measurements_of
 from kvlab.bench.request import BenchJob
@@ -102,7 +102,7 @@ def range_text(seconds: Seconds) -> str:
 def submit(works: Sequence[Work]) -> None:
     """Queue all jobs and go to the progress of the first."""
     try:
-        ids = [submitted(under_own_name(runs_root(), work)) for work in works]
+        ids = [submit_job(under_own_name(runs_root(), work)) for work in works]
         jobs.ensure_worker(runs_root())
     except UserError as error:
         st.error(plain(str(error)))

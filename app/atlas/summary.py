@@ -11,7 +11,7 @@ import streamlit as st
 from app.atlas.verdict_card import BADGES
 from app.base.links import go
 from app.base.text import plain
-from app.figures.export_menu import Offer, titled
+from app.figures.export_menu import Offer, show_title
 from kvlab.atlas.registry import PAPERS
 from kvlab.atlas.scorecard import SHAPES, VERDICTS, Lines
 from kvlab.common.model_title import model_title
@@ -41,7 +41,7 @@ def summary(found: Mapping[str, Lines], frame: pd.DataFrame, query: Mapping[str,
     """
     st.html(f"<style>.st-key-{KEY}{{min-height:0}}</style>")  # all verdicts are in: nothing is reserved
     rows = _rows(frame, [model_title(model) for model in found])
-    titled(Offer(TITLE, lambda: _slide(rows), READING), "scorecard")
+    show_title(Offer(TITLE, lambda: _slide(rows), READING), "scorecard")
     st.caption(READING)
     if not searched:
         _counts(found)

@@ -28,9 +28,9 @@ def why_not_change(owners: Iterable[str]) -> str:
 
 def button(label: str, why: str, **options: Any) -> bool:
     """A button, disabled if `why` is not empty."""
-    return st.button(label, **disabled(why, **options))
+    return st.button(label, **widget_options(why, **options))
 
 
-def disabled(why: str, **options: Any) -> dict[str, Any]:
+def widget_options(why: str, **options: Any) -> dict[str, Any]:
     """The options of a widget, disabled if `why` is not empty."""
     return options | {"disabled": True, "help": why} if why else options

@@ -23,7 +23,7 @@ from app.run_views.require_level import warn_reference_fails
 from app.session.open_runs import BY_STAMP
 from app.session.url_state import in_url, set_page_param, set_page_param_from, url_value
 from kvlab.analysis.comparison import board as analysis
-from kvlab.analysis.comparison.compare import renamed
+from kvlab.analysis.comparison.compare import rename_runs
 from kvlab.analysis.comparison.facts import fact_fates, head_shares
 from kvlab.analysis.comparison.killers import failed_runs, short_words
 from kvlab.common.errors import UserError
@@ -51,7 +51,7 @@ class Board:
 
     def of(self, names: Mapping[str, str]) -> Board:
         """The board of some of its runs, given as the label of each run id."""
-        return replace(self, table=renamed(self.table, names), frame=renamed(self.frame, names))
+        return replace(self, table=rename_runs(self.table, names), frame=rename_runs(self.frame, names))
 
 
 def board_of(runs: Sequence[Run]) -> Board | None:

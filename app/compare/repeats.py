@@ -14,7 +14,7 @@ from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.compare import restore
 from app.compare.home import budget_slider, home_view
-from app.figures.export_menu import Offer, titled
+from app.figures.export_menu import Offer, show_title
 from app.figures.figure import show
 from app.session.open_runs import runs_root
 from kvlab.analysis.comparison import repeats as analysis
@@ -96,7 +96,7 @@ def killer_section(batch: analysis.Batch, record: RunRecord, origin: Provenance)
 
 def ranking(batch: analysis.Batch) -> None:
     """The ranking at equal bytes, the significant differences, and the cells that are not ranked."""
-    groups, left_out = analysis.ranked(batch.cells)
+    groups, left_out = analysis.rank_cells(batch.cells)
     if groups:
         order = "highest accuracy" if batch.is_asked else "closest to the full cache"
         st.markdown(f"**Ranking over all prompts**, {order} first, at equal live bytes:")
@@ -129,7 +129,7 @@ def cell_section(batch: analysis.Batch, comparison_id: str) -> None:
     single = analysis.single_prompts(batch, *places[chosen])
     source = f"comparison {comparison_id} · {plural(len(single), 'prompt')}"
     offer = Offer(f"{chosen}: one row per prompt", lambda: table_of(_readable(single)), source=source)
-    titled(offer, "repeats-table")
+    show_title(offer, "repeats-table")
     st.dataframe(
         _readable(single),
         hide_index=True,

@@ -13,7 +13,7 @@ from app.base.links import go
 from app.base.text import plain
 from app.base.widgets import attempt
 from app.navigation.selection import runs_root
-from app.queue.submit import live_status, queued
+from app.queue.submit import live_status, queue_job
 from app.session.open_runs import BY_STAMP, open_cached
 from kvlab import jobs
 from kvlab.analysis.comparison.restore import estimate_seconds, sentence
@@ -34,7 +34,7 @@ def queue_search(run: Run, most_reruns: int = MOST_RERUNS) -> str | None:
     record = run.record
     title = f"Restore the answer: {record.label}"
     fields = {"run_id": record.run_id, "most_reruns": most_reruns, "title": title, "private": record.private}
-    return queued(lambda: RescueRequest(**fields))
+    return queue_job(lambda: RescueRequest(**fields))
 
 
 def button(run: Run, key: str, label: str = "Restore the answer") -> None:

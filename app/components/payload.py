@@ -20,7 +20,7 @@ from app.base.component import component
 ALIGNED = 8  # bytes: alignment of vectors of any type
 
 
-def packed(data: Mapping[str, Any]) -> bytes:
+def pack_payload(data: Mapping[str, Any]) -> bytes:
     """The header's length (4 bytes, little-endian), the header, then the vectors; `payload.js` reads it.
 
     Every numpy array of `data` becomes a flat typed array of the same type in the browser.
@@ -51,12 +51,12 @@ class SharedData:
     @cached_property
     def name(self) -> str:
         """A hash of the vectors."""
-        return hashlib.sha256(packed(self.vectors)).hexdigest()[:16]
+        return hashlib.sha256(pack_payload(self.vectors)).hexdigest()[:16]
 
     @cached_property
     def packed(self) -> bytes:
         """The vectors as sent to the browser."""
-        return packed({"name": self.name, **self.vectors})
+        return pack_payload({"name": self.name, **self.vectors})
 
 
 class SentTexts(list[str]):
@@ -70,7 +70,7 @@ class SentTexts(list[str]):
     @cached_property
     def packed(self) -> bytes:
         """The texts as sent to the browser."""
-        return packed({"name": self.name, "value": list(self)})
+        return pack_payload({"name": self.name, "value": list(self)})
 
 
 def share(view: str, **fields: SharedData | SentTexts) -> dict[str, Any]:

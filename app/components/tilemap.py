@@ -56,7 +56,7 @@ def tilemap(
         "window": [int(edges[at]) for edges in (tile.row_edges, tile.column_edges) for at in (0, -1)],
         "rows": rows,
         "columns": columns,
-        "values": base64.b64encode(quantised(tile.values).tobytes()).decode(),
+        "values": base64.b64encode(quantize_cosines(tile.values).tobytes()).decode(),
         "rowEdges": tile.row_edges.tolist(),
         "columnEdges": tile.column_edges.tolist(),
         "rowTexts": _texts(texts, tile.row_edges),
@@ -70,7 +70,7 @@ def tilemap(
     return _component(key=key, data=data, on_window_change=on_window)
 
 
-def quantised(values: np.ndarray) -> np.ndarray:
+def quantize_cosines(values: np.ndarray) -> np.ndarray:
     """Cosines as little-endian 16-bit integers, 32767 for one."""
     return np.rint(np.clip(values, -1, 1) * 32767).astype("<i2")
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from app.base.component import component
-from app.components.payload import packed, texts_for
-from app.figures.export_menu import Offer, titled
+from app.components.payload import pack_payload, texts_for
+from app.figures.export_menu import Offer, show_title
 from kvlab.analysis.lineage.fold import Lineage
 from kvlab.browser import read_static
 from kvlab.figures.base.palette import Theme
@@ -47,7 +47,7 @@ def tokenstrip(
     `phases` labels the steps if they are not those of a run.
     """
     build = partial(history_of, lineage, texts, step, selected, phases)
-    titled(Offer(title, build, READING, source, has_picture=True, steps=len(lineage.steps)), key)
+    show_title(Offer(title, build, READING, source, has_picture=True, steps=len(lineage.steps)), key)
     data = texts_for(key, texts) | history_data(lineage) | state_looks(theme) | _masses(masses, lineage.tokens)
     data |= {
         "identity": identity,
@@ -57,7 +57,7 @@ def tokenstrip(
         "phases": phases,
         "massesStep": None if masses is None else step,
     }
-    return _component(key=key, data=packed(data), on_step_change=on_step, on_token_change=on_token)
+    return _component(key=key, data=pack_payload(data), on_step_change=on_step, on_token_change=on_token)
 
 
 def _masses(masses: tuple[np.ndarray, np.ndarray] | None, tokens: int) -> dict[str, np.ndarray]:

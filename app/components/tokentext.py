@@ -12,8 +12,8 @@ import streamlit as st
 from app.base.component import component
 from app.base.text import plain
 from app.base.theme import theme as page_theme
-from app.components.payload import packed, texts_for
-from app.figures.export_menu import Offer, titled
+from app.components.payload import pack_payload, texts_for
+from app.figures.export_menu import Offer, show_title
 from kvlab.analysis.comparison.difference import NAMES
 from kvlab.browser import read_static
 from kvlab.figures.base.palette import HUES, pick
@@ -72,7 +72,7 @@ def tokentext(
     """
     build = lambda: Text(texts=tuple(texts), codes=tuple(codes.tolist()), classes=tuple(classes), chosen=chosen)  # noqa: E731
     if has_menu:
-        titled(Offer(title, build, READING, source, has_picture=True), key)
+        show_title(Offer(title, build, READING, source, has_picture=True), key)
     else:
         st.markdown(f"**{plain(title)}**")
     hint = "Hover over a word or a chart to highlight the token in both."
@@ -89,4 +89,4 @@ def tokentext(
         if on_chosen
         else hint,
     }
-    return _component(key=key, data=packed(data), on_chosen_change=on_chosen or (lambda: None))
+    return _component(key=key, data=pack_payload(data), on_chosen_change=on_chosen or (lambda: None))

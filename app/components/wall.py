@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from app.base.component import component
-from app.components.payload import SentTexts, SharedData, packed, share
+from app.components.payload import SentTexts, SharedData, pack_payload, share
 from kvlab.analysis.lineage.wall import Wall
 from kvlab.browser import read_static
 from kvlab.figures.base.palette import HUES, SURFACES, Theme, pick
@@ -94,4 +94,4 @@ def cache_wall(
         "factColour": pick(HUES["gold"], theme),
         "focusColour": pick(HUES["red"], theme),
     }
-    return _component(key=key, data=packed(content), on_step_change=on_step, on_place_change=on_place)
+    return _component(key=key, data=pack_payload(content), on_step_change=on_step, on_place_change=on_place)

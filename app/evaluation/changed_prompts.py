@@ -11,7 +11,7 @@ from app.base import permission
 from app.base.links import go
 from app.base.text import plain
 from app.evaluation.quality_results import record, sample_of
-from app.figures.export_menu import Offer, titled
+from app.figures.export_menu import Offer, show_title
 from app.navigation.selection import runs_root
 from app.session.url_state import drop_stale_option, in_url
 from kvlab import jobs
@@ -37,7 +37,7 @@ PAIRS = {
 }  # fmt: skip
 
 
-def changed(found: SafeBudgets, origin: Provenance) -> None:
+def show_changed_prompts(found: SafeBudgets, origin: Provenance) -> None:
     """The prompts that change, and a button that opens the autopsy of one."""
     st.header("The prompts that change")
     every = found.changed
@@ -115,7 +115,7 @@ def offered_table(
 ) -> list[int]:
     """A table with its export menu; returns the selected rows if it `picks`."""
     shown = frame[list(names)].rename(columns=names).dropna(axis="columns", how="all")
-    titled(Offer(title, partial(table_of, shown), source=origin), key)
+    show_title(Offer(title, partial(table_of, shown), source=origin), key)
     if not picks:
         st.dataframe(shown, hide_index=True, height=_height(shown), alt=title)
         return []

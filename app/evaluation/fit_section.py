@@ -42,7 +42,7 @@ def fit_section(model: str, chosen: Sequence[MethodEntry]) -> None:
 
 def _box(model: str, entry: MethodEntry) -> None:
     method = fit_form.LEARNS[entry.name]
-    files = fit_form.fitted(runs_root(), model, method)
+    files = fit_form.fitted_files(runs_root(), model, method)
     with st.expander(
         plain(f"{entry.title}: fit it to {model_title(model)}"), expanded=not files and not fit_form.ships(model)
     ):
@@ -55,7 +55,7 @@ def _box(model: str, entry: MethodEntry) -> None:
                 key=f"use-{entry.name}-{file.name}",
                 icon=":material/check:",
                 on_click=use,
-                args=(entry, fit_form.named(file)),
+                args=(entry, fit_form.request_name(file)),
             )
         try:
             options = _options(entry.name, method)

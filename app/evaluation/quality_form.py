@@ -24,7 +24,7 @@ from kvlab.catalogue.models import model_field_help
 from kvlab.catalogue.tasks import TaskEntry, TaskList, task_list
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_duration
-from kvlab.common.formatting import listed as in_words
+from kvlab.common.formatting import join_words as in_words
 from kvlab.common.model_title import model_title
 from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice
 from kvlab.evaluate.results.rows import canonical_json
@@ -155,7 +155,9 @@ def _uploaded(listed: TaskList, purpose: Purpose) -> FileChoice | None:
     """The uploaded file in its detected or chosen format."""
     largest = prompt_files.LARGEST_UPLOAD // prompt_files.MEGABYTE
     limits = {"type": list(prompt_files.TYPES), "max_upload_size": largest}
-    file = st.file_uploader(purpose.upload, **permission.disabled(permission.why_not(), key="eval_upload", **limits))
+    file = st.file_uploader(
+        purpose.upload, **permission.widget_options(permission.why_not(), key="eval_upload", **limits)
+    )
     if file is None:
         return None
     formats = [BY_FIELDS, *listed.formats]

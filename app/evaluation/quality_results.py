@@ -15,11 +15,11 @@ from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
 from app.compare.home import bytes_axis
 from app.evaluation.result_rows import measured_rows
-from app.figures.export_menu import Offer, titled
+from app.figures.export_menu import Offer, show_title
 from app.figures.figure import show, slug
 from app.navigation.selection import runs_root
 from app.queue.submit import queue_and_open
-from app.queue.sweeps import planned, sweep_progress
+from app.queue.sweeps import sweep_names, sweep_progress
 from app.session.url_state import drop_stale_option, in_url
 from kvlab.analysis.comparison.trade_off import HELD
 from kvlab.atlas import paper_table_text
@@ -123,7 +123,7 @@ def table_files(rows: pd.DataFrame) -> None:
 def chosen_rows(rows: pd.DataFrame, name: str | None) -> pd.DataFrame:
     """The rows of the chosen evaluation, model and position of the question."""
     names = rows["name"].drop_duplicates().tolist()[::-1] if len(rows) else []
-    names += [sweep for sweep in planned() if sweep not in names]
+    names += [sweep for sweep in sweep_names() if sweep not in names]
     if not names and name is None:
         st.info("There are no evaluations in this folder of runs yet: start one above, or with `kvlab eval`.")
         return rows
@@ -231,7 +231,9 @@ def prompts(rows: pd.DataFrame, tables: Tables, budget: str) -> None:
     shown = found.assign(index=found["index"] + 1)[list(COLUMNS)].rename(columns=COLUMNS)
     shown = shown.dropna(axis="columns", how="all")
     source = f"evaluation · task {task} · {plural(len(found), 'prompt')}"
-    titled(Offer(f"{arm}: prompts of {task}, the worst first", partial(table_of, shown), source=source), "cell-table")
+    show_title(
+        Offer(f"{arm}: prompts of {task}, the worst first", partial(table_of, shown), source=source), "cell-table"
+    )
     picked = st.dataframe(
         shown, hide_index=True, height=38 + 35 * min(len(shown), 7), key="cell_prompts", on_select="rerun",
         selection_mode="single-row", alt="One row per prompt, the worst first",

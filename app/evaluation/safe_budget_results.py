@@ -10,7 +10,7 @@ import streamlit as st
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
-from app.evaluation.changed_prompts import as_percent, changed, flip_tables, offered_table
+from app.evaluation.changed_prompts import as_percent, flip_tables, offered_table, show_changed_prompts
 from app.evaluation.quality_results import chosen_rows
 from app.evaluation.result_rows import measured_rows
 from app.figures.figure import show
@@ -23,7 +23,7 @@ from kvlab.evaluate.request import EvalJob
 from kvlab.figures import risk as figures
 from kvlab.requests.compare import FULL
 from kvlab.results.provenance import Provenance
-from kvlab.results.quality_tables import labelled
+from kvlab.results.quality_tables import label_rows
 from kvlab.results.risk import sentences
 from kvlab.results.risk.export import as_json
 from kvlab.results.risk.losses import KL_ABOVE, Measure, measurable
@@ -99,7 +99,7 @@ def choose_criterion(rows: pd.DataFrame) -> tuple[Criterion, tuple[str, ...]]:
     above = KL_ABOVE
     if by == "kl":
         above = float(three.number_input("KL above, nats per token", 0.0, 20.0, KL_ABOVE, **in_url("kl_above")))
-    arms = labelled(rows[rows["method"] != FULL.method])["arm"].drop_duplicates().tolist()
+    arms = label_rows(rows[rows["method"] != FULL.method])["arm"].drop_duplicates().tolist()
     left, right = st.columns([3, 1], vertical_alignment="bottom")
     drop_stale_option("safe_methods", arms)
     chosen = left.multiselect("Methods", arms, arms, **in_url("safe_methods"), wrap=True)
@@ -132,7 +132,7 @@ def draw(found: SafeBudgets, origin: Provenance) -> None:
     with st.expander("How it was tested and counted", **in_url("safe_how")):
         for line in sentences.notes(found):
             st.markdown(f"- {plain(line)}")
-    changed(found, origin)
+    show_changed_prompts(found, origin)
     flip_tables(found, origin)
     st.download_button(
         "The result as JSON",

@@ -57,7 +57,7 @@ def draw(here: pd.DataFrame, rows: pd.DataFrame, place: str) -> None:
         )
     for name, (title, more, bound) in TITLES.items():
         figure_name, unit = speed_tables.MEASURES[name]
-        frame = speed_tables.measured(here, figure_name)
+        frame = speed_tables.speed_table(here, figure_name)
         if frame["value"].notna().any():
             figure = figures.measured(frame, unit, place, theme, title, bound)
             caption = figures.caption_measured(frame, unit, more, bound)

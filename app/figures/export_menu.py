@@ -39,7 +39,7 @@ class Offer:
     steps: int = 0  # frames of a GIF; none without
 
 
-def titled(offer: Offer, key: str) -> None:
+def show_title(offer: Offer, key: str) -> None:
     """The title and the menu."""
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"heading-{key}"):
         st.markdown(f"**{plain(offer.title)}**", width="stretch")

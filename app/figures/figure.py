@@ -18,7 +18,7 @@ from app.figures.image_writer import browser, image_writer
 from app.figures.page_contents import Item, clear_items, record_item
 from app.figures.provenance import picture_source, view_query
 from kvlab.figures.base import export
-from kvlab.figures.base.caption import both_of, paired, simple_of
+from kvlab.figures.base.caption import as_caption, both_of, simple_of
 from kvlab.figures.base.template import has_colour_bar, same_cells, same_lines
 from kvlab.results.provenance import FigureSource
 
@@ -51,10 +51,10 @@ def show(
     title = str(figure.layout.title.text or filename)
     heading(title, lambda: figure, frame, caption, key, filename, source)
     if count := same_lines(figure):
-        note(paired(caption).within(before=f"All {count} lines are equal, so they are not drawn."))
+        note(as_caption(caption).within(before=f"All {count} lines are equal, so they are not drawn."))
         return False
     if count := same_cells(figure):
-        note(paired(caption).within(before=f"All {count:,} cells have the same colour, so the map is not drawn."))
+        note(as_caption(caption).within(before=f"All {count:,} cells have the same colour, so the map is not drawn."))
         return False
     # The title is page text, so that it wraps and zooms. The margin keeps the toolbar off a colour bar.
     above = 34 if has_colour_bar(figure) else 30 if figure.layout.annotations else 12

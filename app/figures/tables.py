@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from app.figures.export_menu import Offer, titled
+from app.figures.export_menu import Offer, show_title
 from app.figures.figure import slug
 from kvlab.figures.base.words import MARKS, percent
 from kvlab.report.views import table_of
@@ -62,7 +62,7 @@ def show_table(table: pd.DataFrame, alt: str, source: str = "", **options: Any) 
     texts = [name for name in shown if name == "text" or str(name).endswith(" text")]
     shown = shown.assign(**{name: [text.translate(MARKS) for text in shown[name]] for name in texts})
     offer = Offer(alt, lambda: table_of(_in_per_cent(shown, shares)), source=source)
-    titled(offer, f"table-{slug(without_numbers(alt))}")
+    show_title(offer, f"table-{slug(without_numbers(alt))}")
     config = {
         name: st.column_config.NumberColumn(format=digits, help=text)
         for digits, texts_of in (("%.3g %%", SHARES | FEATURES), ("%.3g", PLAIN))

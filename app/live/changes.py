@@ -11,8 +11,8 @@ from app.session.url_state import set_param
 from kvlab.catalogue.methods import methods
 from kvlab.catalogue.parameters import DEFAULT, PRESET
 from kvlab.common.errors import UserError
+from kvlab.common.validation import quote_value
 from kvlab.forms import compare_form
-from kvlab.requests.budget import shown
 from kvlab.requests.compare import FULL
 from kvlab.requests.live_session import LiveRequest
 
@@ -32,13 +32,13 @@ def sampling() -> dict[str, float]:
 def change_lane(session: str, request: LiveRequest, number: int, is_busy: bool) -> None:
     """A menu with the lane's method, settings and budget; its button compresses the context again in this lane."""
     choice, key = request.lanes[number], f"live-lane-{number}"
-    with st.popover("Change", **permission.disabled(request.why_fixed, key=key)):
+    with st.popover("Change", **permission.widget_options(request.why_fixed, key=key)):
         entries = {entry.name: entry for entry in methods() if entry.name != FULL.method}
         place = list(entries).index(choice.method) if choice.method in entries else 0
         entry = entries[st.selectbox("Method", list(entries), place, key=f"{key}-method")]
         presets = [AS_NOW] if entry.name == choice.method else []
         preset = st.selectbox("Settings", [*presets, DEFAULT, *entry.presets], key=f"{key}-settings")
-        now = f"{100 * choice.budget:g}%" if isinstance(choice.budget, float) else shown(choice.budget)
+        now = f"{100 * choice.budget:g}%" if isinstance(choice.budget, float) else quote_value(choice.budget)
         budget = st.text_input("Budget", now, key=f"{key}-budget", help="Such as 20%, 128 or 20%B")
         st.caption("Only this lane is compressed again; then all lanes answer the questions again.")
         why = permission.why_not() or request.why_fixed or ("An answer is being written." if is_busy else "")

@@ -41,7 +41,7 @@ def conversation(session: str, request: LiveRequest) -> None:
         else:
             st.fragment(_follow_context, run_every=CONTEXT_SECONDS)(session, request)
     if job is None:
-        said(session, request, transcript, None)
+        show_questions(session, request, transcript, None)
     else:
         st.fragment(_follow, run_every=POLL_SECONDS)(session, request, transcript.is_read)
     if transcript.is_read:
@@ -53,7 +53,7 @@ def _follow(session: str, request: LiveRequest, is_read: bool) -> None:
     job, transcript = running_job(session), transcript_of(session)
     if job is None or transcript.is_read != is_read:
         st.rerun()
-    said(session, request, transcript, job)
+    show_questions(session, request, transcript, job)
 
 
 def _follow_context(session: str, request: LiveRequest) -> None:
@@ -61,7 +61,7 @@ def _follow_context(session: str, request: LiveRequest) -> None:
     what_is_left(session, request, transcript_of(session), is_busy=True)
 
 
-def said(session: str, request: LiveRequest, transcript: Transcript, job: jobs.JobStatus | None) -> None:
+def show_questions(session: str, request: LiveRequest, transcript: Transcript, job: jobs.JobStatus | None) -> None:
     """Questions with their answers."""
     if not transcript.is_read:
         reading = "The context is read and compressed in every lane …"

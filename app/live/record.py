@@ -10,7 +10,7 @@ from app.live.cursor import LANE, chosen_words, head_in_focus, place_of
 from app.live.word_heads import known_heads
 from app.navigation.selection import runs_root
 from app.navigation.token_cursor import share_token
-from app.queue.submit import queued
+from app.queue.submit import queue_job
 from app.session.url_state import remember
 from kvlab.live.log import append_event
 from kvlab.live.transcript import Transcript
@@ -20,7 +20,7 @@ from kvlab.requests.live_session import LiveRequest, comparison_of, runs_of_lane
 def record_comparison(session: str, request: LiveRequest, transcript: Transcript, question: str) -> None:
     """Queue the comparison, note it in the session's log, and open the page that shows its progress."""
     comparison = comparison_of(request, question, int(sampling()["max_new_tokens"]))
-    job_id = queued(lambda: comparison)
+    job_id = queue_job(lambda: comparison)
     if job_id is None:
         return
     runs = runs_of_lanes(request, comparison, job_id)

@@ -8,7 +8,7 @@ from typing import Any
 import streamlit as st
 
 from app.navigation.selection import runs_root
-from app.queue.submit import queued
+from app.queue.submit import queue_job
 from kvlab import jobs
 from kvlab.common.errors import UserError
 from kvlab.live.log import append_event, fork_log, read_events
@@ -42,7 +42,7 @@ def act(session: str, request: LiveRequest, action: Action, **fields: Any) -> bo
     """Queue an action; whether that was possible, else with an error."""
     begins = "Live: prefixes are opened" if request.prefixes else "Live: the context is read"
     title = str(fields.get("question") or (f"Live: kept as {fields['name']}" if action == "keep" else begins))
-    job_id = queued(
+    job_id = queue_job(
         lambda: LiveJob(session=session, action=action, request=request, title=title[:80], **fields)
     )  # fmt: skip
     if job_id is not None:

@@ -92,7 +92,7 @@ def context_section(source: str) -> str:
     if source == "Paste":
         return st.text_area("Text", height=320, key="live-pasted", placeholder="Paste a text to talk about")
     if source == "File":
-        return uploaded()
+        return read_uploaded_text()
     if source == "Saved":
         return saved_prompt()[0].prompt
     samples = {sample.title: sample for sample in shipped_samples()}
@@ -104,7 +104,7 @@ def context_section(source: str) -> str:
     return sample.context
 
 
-def uploaded() -> str:
+def read_uploaded_text() -> str:
     """The text of an uploaded document; "" without one."""
     file = st.file_uploader("A text, PDF, DOCX or HTML file", list(TYPES[:6]), key="live-upload")
     if file is None:

@@ -19,7 +19,7 @@ from app.base.text import plain, shorten
 from app.new_run.prompt_preview import facts_as_html
 from kvlab.analysis.comparison.textdiff import Segment
 from kvlab.browser import read_static
-from kvlab.common.formatting import listed
+from kvlab.common.formatting import join_words
 from kvlab.common.model_title import model_title
 from kvlab.report.views import Passages
 
@@ -100,7 +100,7 @@ def prompt_text(prompt: str, answer: str = "", facts: Sequence[tuple[int, int]] 
             add_slide("The prompt", text, "The prompt of every run shown here.", "")
         if answer:
             words = [f"“{plain(shorten(prompt[start:stop], LONGEST_FACT))}”" for start, stop in facts]
-            depends = f", which depends on {listed(words)}, marked below" if words else ""
+            depends = f", which depends on {join_words(words)}, marked below" if words else ""
             st.caption(f"The expected answer is **{plain(shorten(answer))}**{depends}.")
         with st.container(height=380, border=False, width=560):
             if facts:

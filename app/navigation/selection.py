@@ -27,7 +27,7 @@ from app.session.url_state import (
     set_param,
     url_value,
 )
-from kvlab.analysis.comparison.labels import distinct_names, numbered
+from kvlab.analysis.comparison.labels import distinct_names, number_duplicates
 from kvlab.analysis.lineage.starting_point import Prefer
 from kvlab.common.errors import UserError
 from kvlab.library import side_by_side
@@ -142,7 +142,7 @@ def _pick_comparison() -> ComparisonEntry | None:
     groups = {(by_id[wanted] if by_id.get(wanted) in group else group[0]).comparison_id: group
               for group in by_batch(comparisons)}  # fmt: skip
     # The browser names an option by its label, so two comparisons of one title and minute need different ones.
-    names = numbered([comparison_label(group) for group in groups.values()])
+    names = number_duplicates([comparison_label(group) for group in groups.values()])
     labels = dict(zip(groups, names, strict=True))
     if not _bar_picker("comparison", "Prompt", list(groups), wanted, labels.__getitem__):
         return None

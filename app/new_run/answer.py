@@ -77,7 +77,7 @@ class Question:
         return len(self.repeats) or len(self.several) or 1
 
 
-def planted(text: str, repeats: tuple[Planting, ...], notes: tuple[str, ...] = ()) -> Question:
+def plant_needle(text: str, repeats: tuple[Planting, ...], notes: tuple[str, ...] = ()) -> Question:
     """The question with the needle of the first of `repeats`; `notes` are those of the text.
 
     Raises:
@@ -192,7 +192,7 @@ def _planted(one: OnePrompt) -> Question:
     first = Planting(wording=kind, depth=depth / 100, draw=seed)
     try:
         repeats = plantings(count, first, WORDINGS, vary) if count > 1 else (first,)
-        question = planted(one.prompt, repeats, one.notes)
+        question = plant_needle(one.prompt, repeats, one.notes)
     except UserError as error:
         return _unusable(one.prompt, error)
     if len(repeats) > 1:

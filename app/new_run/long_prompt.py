@@ -7,8 +7,8 @@ from dataclasses import replace
 import streamlit as st
 
 from app.base.widgets import one_of
-from app.figures.export_menu import Offer, titled
-from app.new_run.answer import Question, planted
+from app.figures.export_menu import Offer, show_title
+from app.new_run.answer import Question, plant_needle
 from app.new_run.prompt_preview import cut_as_html, cut_as_passages
 from app.new_run.prompt_view import further_down
 from app.session.url_state import parse_number
@@ -25,7 +25,7 @@ def fitted_question(question: Question, how: ChatFormat) -> Question:
     """The question with its prompts cut as the user chooses where they do not fit; conversations are not cut."""
     if question.repeats:
         text = cut_section(question.text, how, NEEDLE_TOKENS)
-        return question if text == question.text else planted(text, question.repeats, question.notes)
+        return question if text == question.text else plant_needle(text, question.repeats, question.notes)
     if question.several:
         return _several(question, how)
     if question.turns:
@@ -54,7 +54,7 @@ def cut_section(prompt: str, how: ChatFormat, extra: int = 0) -> str:
     offer = Offer(
         "Where the prompt is cut", lambda: cut_as_passages(cut), caption, f"prompt for {model_title(how.model)}"
     )
-    titled(offer, "cut-text")
+    show_title(offer, "cut-text")
     with st.container(height=180, border=True):
         st.html(cut_as_html(cut))
     return cut.text

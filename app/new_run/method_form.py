@@ -18,7 +18,7 @@ LEFT_TO_METHOD = "chosen by the method"
 
 
 def method_form(entry: MethodEntry, usual: str = DEFAULT) -> dict[str, Any]:
-    """The preset and the hyper-parameters of one method, as typed; `kvlab.catalogue.parameters.changed` checks them.
+    """The preset and the hyper-parameters of one method, as typed, not checked (`kvlab.catalogue.parameters`).
 
     `usual` is the preset to start from, if the method has it.
     """

@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from app.base.text import plain
-from app.figures.export_menu import Offer, titled
+from app.figures.export_menu import Offer, show_title
 from app.navigation.selection import runs_root
 from app.new_run.packaged_models import download_buttons
 from app.session.url_state import in_url
@@ -22,7 +22,7 @@ from kvlab.model_info.names import EMBEDDED
 from kvlab.models.mini.card import cannot_do, taught
 from kvlab.report.views import table_of
 from kvlab.requests.generation_settings import generation_notes
-from kvlab.server.offered_models import offered, short_name
+from kvlab.server.offered_models import offered_models, short_name
 
 OTHERS = "`mini` is shipped with kvlab. A folder, a GGUF file or a hub name such as `Qwen/Qwen3-0.6B` works too."
 
@@ -30,7 +30,7 @@ OTHERS = "`mini` is shipped with kvlab. A folder, a GGUF file or a hub name such
 def model_section() -> str:
     """The name of the model."""
     typed, here = st.columns(2)
-    help_text = f"{plain(model_field_help())}  \n{OTHERS}" if offered() is None else None
+    help_text = f"{plain(model_field_help())}  \n{OTHERS}" if offered_models() is None else None
     model = typed.text_input("Model", "mini", **in_url("model"), help=help_text)
     local = local_models(runs_root())
     if len(local) > 1:
@@ -43,7 +43,7 @@ def model_section() -> str:
             on_change=take_model,
             placeholder="Choose another",
         )
-    if offered() is not None:
+    if offered_models() is not None:
         st.caption(plain(f"This server has {model_field_help()}."))
     download_buttons()
     for note in generation_notes(names.generation_settings(model.strip())):
@@ -60,7 +60,7 @@ def mini_card() -> None:
             for item in taught()
         )
         offer = Offer("Wordings that mini was trained on", lambda: table_of(table), cannot_do(), "mini's model card")
-        titled(offer, "mini-taught")
+        show_title(offer, "mini-taught")
         st.dataframe(table, hide_index=True, alt="One row per wording")
         st.caption(plain(cannot_do()))
 

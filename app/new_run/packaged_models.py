@@ -10,7 +10,7 @@ from kvlab.catalogue.model_download import get_model
 from kvlab.common.errors import UserError
 from kvlab.common.model_title import model_title
 from kvlab.model_info.packaged_models import PACKAGED, PackagedModel
-from kvlab.server.offered_models import offered
+from kvlab.server.offered_models import offered_models
 
 FETCHED = "model_downloaded"
 
@@ -19,7 +19,7 @@ def download_buttons() -> None:
     """One button per missing model; on a server with a list of models its administrator decides, so there is none."""
     if name := st.session_state.pop(FETCHED, None):
         st.success(f"{model_title(name)} is on this machine: its name is `{name}`.", icon=":material/check:")
-    if offered() is not None:
+    if offered_models() is not None:
         return
     for model in PACKAGED.values():
         if model.file() is None:

@@ -6,7 +6,7 @@ import pandas as pd
 import streamlit as st
 
 from app.base.text import plain
-from app.figures.export_menu import Offer, titled
+from app.figures.export_menu import Offer, show_title
 from kvlab.common.formatting import format_bytes
 from kvlab.common.model_title import model_title
 from kvlab.planning import Plan
@@ -28,6 +28,6 @@ def show_plan(plan: Plan) -> None:
     offer = Offer(
         "Memory, disk and time of the comparison", lambda: table_of(table), f"{plan.verdict} {NOT_AT_ONCE}", of
     )
-    titled(offer, "plan-table")
+    show_title(offer, "plan-table")
     st.dataframe(table, hide_index=True, alt="One row per part: its place and maximum size")
     st.caption(NOT_AT_ONCE)

@@ -41,7 +41,7 @@ def saved_prompt() -> tuple[OnePrompt, str]:
     st.caption(plain(f"{chosen.kind}{when}"))
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.button("Edit a copy", key="prompt-edit", on_click=_edit, args=(chosen,), type="tertiary")
-        with st.popover("Rename", **permission.disabled(why, type="tertiary")):
+        with st.popover("Rename", **permission.widget_options(why, type="tertiary")):
             st.text_input("New name", name, key=f"prompt-name-{name}")
             permission.button("Rename", why, key="prompt-rename", on_click=_rename, args=(name,))
         permission.button("Remove", why, key="prompt-remove", on_click=_remove, args=(name,), type="tertiary")
@@ -51,7 +51,7 @@ def saved_prompt() -> tuple[OnePrompt, str]:
 def save_section(one: OnePrompt) -> None:
     """A form that saves the prompt with its answer and facts."""
     looks = {"type": "tertiary", "icon": ":material/bookmark_add:"}
-    with st.popover("Save this prompt", **permission.disabled(permission.why_not(), **looks)):
+    with st.popover("Save this prompt", **permission.widget_options(permission.why_not(), **looks)):
         name = st.text_input("Name", key="prompt-save-name", placeholder="for example: needle in my notes")
         replace = st.checkbox("Replace the prompt of this name", key="prompt-save-replace")
         if permission.button("Save", permission.why_not(), key="prompt-save", disabled=not name.strip()):

@@ -128,7 +128,7 @@ def uploaded_prompt() -> PromptChoice:
     files = st.file_uploader(
         label,
         help="One or several files. Each row of a table is a prompt or a conversation",
-        **permission.disabled(permission.why_not(), key="upload", on_change=_lighter, **limits),
+        **permission.widget_options(permission.why_not(), key="upload", on_change=_lighter, **limits),
     )
     found = [_read(file) for file in files or ()]
     if not found:

@@ -64,7 +64,7 @@ def show_tokens(prompt: str, turns: tuple[Turn, ...] = (), heading: DeltaGenerat
     except UserError as error:
         st.error(plain(str(error)))
         return
-    shown = truncation.shortened(read, PREVIEW_CHARACTERS)
+    shown = truncation.shorten_prompt(read, PREVIEW_CHARACTERS)
     spans = truncation.token_spans(shown.text, how.model)
 
     def content() -> Passages | Text:

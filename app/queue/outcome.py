@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from app.base.text import plain
-from app.figures.export_menu import Offer, titled
+from app.figures.export_menu import Offer, show_title
 from app.navigation.selection import open_cached, runs_root
 from app.queue.race import READING, as_passages, show_race
 from app.session.open_runs import BY_STAMP
@@ -42,7 +42,7 @@ def _single(comparison_id: str) -> None:
     if runs:
         _sentence(_outcome(runs, load_labels(runs_root(), comparison_id)))
         texts = _texts(runs)
-        titled(Offer("The text of each run", lambda: as_passages(texts), READING, of_comparison(runs)), "race")
+        show_title(Offer("The text of each run", lambda: as_passages(texts), READING, of_comparison(runs)), "race")
         show_race(texts)
 
 

@@ -16,10 +16,10 @@ from kvlab.jobs.work import Work
 from kvlab.server.users import Role, require
 
 
-def queued(build: Callable[[], Work]) -> str | None:
+def queue_job(build: Callable[[], Work]) -> str | None:
     """The id of the job that `build` returns; None, with an error, if it cannot be built or queued."""
     try:
-        job_id = submitted(build())
+        job_id = submit_job(build())
         jobs.ensure_worker(runs_root())
     except UserError as error:
         st.error(plain(str(error)))
@@ -29,11 +29,11 @@ def queued(build: Callable[[], Work]) -> str | None:
 
 def queue_and_open(page: str, build: Callable[[], Work], parameter: str = "job") -> None:
     """Queue the job that `build` returns, and open the page that shows its progress."""
-    if job_id := queued(build):
+    if job_id := queue_job(build):
         go(page, **{parameter: job_id})
 
 
-def submitted(work: Work) -> str:
+def submit_job(work: Work) -> str:
     """The id of a new job. Raises UserError if it is too large for this machine or not permitted."""
     require(Role.RUN, "start runs")
     plan_preview.check_work(work, runs_root())

@@ -14,7 +14,7 @@ from kvlab.sweep.status import SweepStatus, is_sweep, read_status
 from kvlab.trace.user_labels import may_view
 
 
-def planned() -> list[str]:
+def sweep_names() -> list[str]:
     """Names of the evaluations that are sweeps and visible to the user, in alphabetical order."""
     names = (folder.name for folder in _root().glob("*") if is_sweep(folder))
     return sorted(name for name in names if may_view(runs_root(), name, "evaluation"))
@@ -22,7 +22,7 @@ def planned() -> list[str]:
 
 def any_at_work() -> bool:
     """Whether workers are running some sweep, so that results change."""
-    states = map(_state, planned())
+    states = map(_state, sweep_names())
     return any(sweep is not None and sweep.left and sweep.running for sweep in states)
 
 

@@ -67,12 +67,12 @@ def bin_and_import() -> None:
             if permission.button(label, permission.why_not(), key="runs-empty"):
                 _do(lambda: rubbish.empty_bin(root), "The bin is empty.")
         with st.popover(
-            "Import", **permission.disabled(permission.why_not(), icon=":material/upload:", key="runs-import")
+            "Import", **permission.widget_options(permission.why_not(), icon=":material/upload:", key="runs-import")
         ):
             options = {"type": ["zip"], "accept_multiple_files": True}
             files = st.file_uploader(
                 "Files exported by kvlab (.kvlab.zip)",
-                **permission.disabled(permission.why_not(), key="runs-file", **options),
+                **permission.widget_options(permission.why_not(), key="runs-file", **options),
             )
             if files and permission.button("Import", permission.why_not(), type="primary", key="runs-take"):
                 _do(lambda: [archive.unpack(root, file, MAX_IMPORT_BYTES) for file in files], f"{len(files)} imported.")
@@ -98,7 +98,7 @@ def _compare(chosen: pd.DataFrame) -> None:
 
 def _label(chosen: pd.DataFrame) -> None:
     with st.popover(
-        "Name, tags, note", **permission.disabled(_why_not(chosen), icon=":material/label:", key="runs-label")
+        "Name, tags, note", **permission.widget_options(_why_not(chosen), icon=":material/label:", key="runs-label")
     ):
         alone = len(chosen) == 1
         first = chosen.iloc[0]

@@ -92,11 +92,11 @@ def runs_table(found: pd.DataFrame, count: str, query: str) -> pd.DataFrame:
             on_click="ignore", icon=":material/download:", type="tertiary",
         )  # fmt: skip
         rows = shown.iloc[places] if places else shown
-        menu(Offer("Runs", lambda: listed(rows), count, f"page Runs · {query}"), "runs-list")
+        menu(Offer("Runs", lambda: slide_rows(rows), count, f"page Runs · {query}"), "runs-list")
     return found.iloc[places]
 
 
-def listed(rows: pd.DataFrame) -> Table:
+def slide_rows(rows: pd.DataFrame) -> Table:
     """The rows for a slide, without the links."""
     table = rows.drop(columns="open", errors="ignore")
     texts = {name: table[name].map(", ".join) for name in ("methods", "budgets", "tags") if name in table}

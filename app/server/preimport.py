@@ -44,11 +44,11 @@ def _work() -> None:
 
 def import_all(scripts: Iterable[Path]) -> None:
     """Import the modules that these scripts import at the top level."""
-    for name in dict.fromkeys(name for script in scripts for name in imported(script)):
+    for name in dict.fromkeys(name for script in scripts for name in imported_modules(script)):
         import_module(name)
 
 
-def imported(script: Path) -> Iterator[str]:
+def imported_modules(script: Path) -> Iterator[str]:
     """The modules that a script imports at the top level."""
     for node in ast.parse(script.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:

@@ -37,7 +37,7 @@ def capacity() -> None:
         per_token = st.slider("Most milliseconds per token", 10, 500, 50, 10, **in_url("per_token"))
         to_first = st.slider("Most seconds to the first token", 1, 60, 10, 1, **in_url("to_first"))
     try:
-        table, words = simulated(device, model, prompt, answer, per_token / 1e3, float(to_first))
+        table, words = simulate_rates(device, model, prompt, answer, per_token / 1e3, float(to_first))
     except UserError as error:
         st.info(plain(str(error)), icon=":material/info:")
         return
@@ -47,7 +47,7 @@ def capacity() -> None:
 
 
 @st.cache_data(max_entries=64, show_spinner="Simulating")
-def simulated(
+def simulate_rates(
     device: str, model: str, prompt: int, answer: int, per_token: float, to_first: float
 ) -> tuple[pd.DataFrame, str]:
     """Rates by budget, and what they rest on."""

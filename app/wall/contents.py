@@ -21,7 +21,7 @@ from kvlab.analysis.lineage.wall import Wall, difference_by_head, difference_cod
 from kvlab.common.errors import UserError
 from kvlab.figures import wall as figures
 from kvlab.figures.difference import hues_of, wall_looks
-from kvlab.results.provenance import Provenance, joined
+from kvlab.results.provenance import Provenance, join_sources
 from kvlab.trace.reader import Run
 
 MOST_READ = 8  # slots of each head
@@ -93,7 +93,10 @@ def picture_at(one: OpenWall, other: OpenWall | None, step: int) -> WallPicture:
         second = other.run.record
         looks = wall_looks(hues_of(record.method, second.method), record.label, second.label, theme)
         shares = difference_by_head(wall, other.wall, step)
-        caption, source = figures.caption_difference(shares, looks[1]), joined(*map(page.source, (one.run, other.run)))
+        caption, source = (
+            figures.caption_difference(shares, looks[1]),
+            join_sources(*map(page.source, (one.run, other.run))),
+        )
         title = f"{record.label} and {second.label}: the caches after {moment}"
         codes = difference_codes(wall.fates(step), other.wall.fates(step))
     return WallPicture(title, wall.layers, wall.heads, codes, looks, shares, caption, source)

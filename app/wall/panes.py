@@ -24,7 +24,7 @@ from kvlab.figures import board as board_figures
 from kvlab.figures import compare as compare_figures
 from kvlab.figures import difference as difference_figures
 from kvlab.figures import lineage as river
-from kvlab.results.provenance import joined, of_comparison
+from kvlab.results.provenance import join_sources, of_comparison
 from kvlab.trace.reader import Run
 
 KEY, PANES_PARAM, DEFAULT = "wall-panes", "panes", ("text", "attention")
@@ -81,7 +81,7 @@ def text_pane(place: Place) -> None:
     tokentext(
         texts, codes, difference_classes(hues), identity=str(place.run.path), key="wall-difference-text",
         title=f"Tokens that A ({place.run.record.label}) and B ({place.other.record.label}) hold, {place.name}",
-        source=joined(page.source(place.run), page.source(place.other)), scroll=place.token,
+        source=join_sources(page.source(place.run), page.source(place.other)), scroll=place.token,
     )  # fmt: skip
 
 
@@ -149,7 +149,7 @@ def kl_of_two(a: Run, b: Run) -> None:
     figure = along_text(figure, offset=a.record.prompt_tokens - 1)
     changed = difference_figures.caption_hues(a.record.method, b.record.method)
     caption = difference_figures.caption_kl_of_both(table).within(after=changed)
-    show(figure, table, caption, "wall-kl-of-two", "kl-of-both", joined(page.source(a), page.source(b)))
+    show(figure, table, caption, "wall-kl-of-two", "kl-of-both", join_sources(page.source(a), page.source(b)))
 
 
 def board_pane(place: Place) -> None:

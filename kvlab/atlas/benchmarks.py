@@ -14,7 +14,7 @@ import pandas as pd
 from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs
 from kvlab.atlas.measurements import benchmark
 from kvlab.bench.rows import Row
-from kvlab.bench.tables import beside_the_paper, paper_numbers, repeated
+from kvlab.bench.tables import beside_the_paper, paper_numbers, statistic_name
 from kvlab.figures import speed
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import byte_size, number, percent
@@ -38,7 +38,7 @@ def draw_rates(
     """Draw a paper's table of rates relative to the full cache, with kvlab's.
 
     `rates` selects the compressed caches from `with_paper_numbers` and describes each setting; `judge` is the claim
-    about them and also takes the result of `measured`.
+    about them and also takes the result of `paper_measurement`.
     """
 
     def draw(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -47,7 +47,7 @@ def draw_rates(
             return needs(sources, preset)
         frame = rates(with_paper_numbers(sources, preset))
         figure = speed.against_the_paper(frame, theme, title)
-        claim = of_repeats(judge(frame, *measured(sources, rows, preset)), rows)
+        claim = of_repeats(judge(frame, *paper_measurement(sources, rows, preset)), rows)
         caption, where = speed.caption_against_the_paper(frame), bench_origin(rows)
         return (Drawn(name, figure, frame, caption, where, claim, grey_numbers(preset), model=shapes_of(rows)),)
 
@@ -90,7 +90,7 @@ def bench_origin(rows: pd.DataFrame) -> Provenance:
     smaller = f"1/{first['scale']} of the layers and width, 1/{first['shorten']} of the tokens"
     size = smaller if is_small(rows) else "full size"
     versions = ", ".join(f"{name} {version}" for name, version in json.loads(first["versions"] or "{}").items())
-    over = repeated(rows["repeats"])
+    over = statistic_name(rows["repeats"])
     details = (first["device"], first["dtype"], size, over, versions)
     return Provenance(f"benchmark {first['name']}", details, settings_of_rows(rows))
 
@@ -102,14 +102,14 @@ def shapes_of(rows: pd.DataFrame) -> str:
     return f"the {'shape' if len(names) == 1 else 'shapes'} {', '.join(names)}{size}"
 
 
-def measured(sources: Sources, rows: pd.DataFrame, preset: str) -> tuple[bool, int, Benchmark]:
+def paper_measurement(sources: Sources, rows: pd.DataFrame, preset: str) -> tuple[bool, int, Benchmark]:
     """(smaller than the paper's, repeats, the measurement at the paper's own size), as the claims take them."""
     return is_small(rows), int(rows["repeats"].max()), benchmark(sources, preset)
 
 
 def of_repeats(claim: Claim, rows: pd.DataFrame) -> Claim:
     """Prefix the claim's finding with the number of repeats."""
-    return replace(claim, finding=f"{repeated(rows['repeats']).capitalize()}. {claim.finding}")
+    return replace(claim, finding=f"{statistic_name(rows['repeats']).capitalize()}. {claim.finding}")
 
 
 def is_small(rows: pd.DataFrame) -> bool:

@@ -49,7 +49,7 @@ def head_of(run: Run, choice: Choice) -> Head:
     return Head(run, lineage, events, token_texts(run.tokens, lineage.tokens))
 
 
-def recorded(sources: Sources, *methods: str, budgets: tuple[float | int, ...] = (0.2,)) -> Run | Needs:
+def recorded_run(sources: Sources, *methods: str, budgets: tuple[float | int, ...] = (0.2,)) -> Run | Needs:
     """A fully recorded run of one of these methods, or what is needed for one; the first method is suggested."""
     run = sources.run_of(*methods)
     if run is not None and run.record.level == "full" and not run.steps.empty:

@@ -160,19 +160,22 @@ def latex(table: TextTable) -> str:
     """The table as LaTeX (needs booktabs)."""
     columns = "ll" + "r" * (len(table.header) - 2)
     bold = r"\textbf{{{}}}".format
-    cells = [[bold(escaped(cell.text)) if cell.bold else escaped(cell.text) for cell in line] for line in table.lines]
+    cells = [
+        [bold(escape_latex(cell.text)) if cell.bold else escape_latex(cell.text) for cell in line]
+        for line in table.lines
+    ]
     rows = [" & ".join(line) + r" \\" for line in cells]
     return "\n".join(
         [
-            r"\begin{table}", r"\centering", rf"\caption{{{escaped(f'{table.title}. {table.caption}')}}}",
+            r"\begin{table}", r"\centering", rf"\caption{{{escape_latex(f'{table.title}. {table.caption}')}}}",
             rf"\begin{{tabular}}{{{columns}}}", r"\toprule",
-            " & ".join(escaped(head) for head in table.header) + r" \\", r"\midrule", *rows,
+            " & ".join(escape_latex(head) for head in table.header) + r" \\", r"\midrule", *rows,
             r"\bottomrule", r"\end{tabular}", r"\end{table}", "",
         ]
     )  # fmt: skip
 
 
-def escaped(text: str) -> str:
+def escape_latex(text: str) -> str:
     """The text with LaTeX's special characters escaped."""
     return "".join(LATEX.get(character, character) for character in text)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from kvlab.attention.slot_attention import ROW_BLOCK
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.settlers.less import HEAD, NORMALIZER, NUMERATOR, Absorb
-from kvlab.stores.quantized_states import States, mixed
+from kvlab.stores.quantized_states import States, mix_states
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class StateShare:
 
     def output(self, values: States) -> Tensor:
         """Output (B, Hq, q, d) float32 of slots with `values` (B, H, S, d) and the state."""
-        of_slots = mixed(self.slots.flatten(2, 3), values).view_as(self.value)
+        of_slots = mix_states(self.slots.flatten(2, 3), values).view_as(self.value)
         return of_slots.addcmul_(self.state[..., None], self.value).flatten(1, 2)
 
 

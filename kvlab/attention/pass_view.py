@@ -23,7 +23,7 @@ from kvlab.methods.core.reading import Chosen, Held
 from kvlab.methods.core.rotary import Rotary
 from kvlab.methods.core.token_scores import TokenScores
 from kvlab.methods.core.view import Slots
-from kvlab.stores.quantized_states import PackedStates, States, mixed
+from kvlab.stores.quantized_states import PackedStates, States, mix_states
 
 KEY_BLOCK = 4096
 Result = TypeVar("Result")
@@ -96,7 +96,7 @@ class PassSeen:
         self._last_logits = logits.narrow(2, 0, group)
         mass = self._probabilities_of_one(logits, group)[:, :, :, 0]  # (B, H, G, S)
         self._last_mass = mass.mean(2)
-        output = mixed(mass.to(value.dtype), value)
+        output = mix_states(mass.to(value.dtype), value)
         return output.flatten(1, 2)[:, :, None].to(self.query.dtype)
 
     def attend_read(self, held: Held, chosen: Chosen) -> Tensor:

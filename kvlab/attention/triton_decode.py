@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kvlab.attention.triton_tile_size import launch_shape, padded, shared_memory
+from kvlab.attention.triton_tile_size import launch_shape, pad_side, shared_memory
 
 MOST_SPLITS = 64
 # Of the combining kernel: with four, the assembler spills for one query head of width 64 on sm_80.
@@ -69,7 +69,7 @@ def _attend(
     tops, sums = room.new_empty(2, rows, splits, group).unbind(0)
     output = torch.empty_like(query)
     shape = {"heads": heads, "group": group, "slots": slots, "dim": dim}
-    blocks = {"BLOCK_G": padded(group), "BLOCK_S": block, "BLOCK_D": padded(dim)}
+    blocks = {"BLOCK_G": pad_side(group), "BLOCK_S": block, "BLOCK_D": pad_side(dim)}
     seen = bias if bias is not None else logits  # never read without a bias
     places = query.new_empty(0, dtype=torch.int64) if chosen is None else chosen.contiguous()
     _stretch[(rows, splits)](

@@ -32,12 +32,12 @@ def launch_shape(head_dim: int, dtype: torch.dtype, shared_memory: int, group: i
     Blocks are as large as registers allow, then as many stages as fit. Raises UserError if even the smallest does not
     fit.
     """
-    width, most = padded(head_dim), MOST_NUMBERS[max(2, dtype.itemsize)]
+    width, most = pad_side(head_dim), MOST_NUMBERS[max(2, dtype.itemsize)]
     for block, stages in product(BLOCKS, STAGES):
         in_registers = block * width <= most
         fits = shared_bytes(head_dim, dtype, block, stages, group) <= shared_memory
         if fits and (in_registers or block == BLOCKS[-1]):
-            return LaunchShape(block, stages, 4 if padded(group) == SMALLEST_DOT else 8)
+            return LaunchShape(block, stages, 4 if pad_side(group) == SMALLEST_DOT else 8)
     raise UserError(
         f"The fused attention kernel does not fit {shared_memory / 1024:.0f} KiB of shared memory at head_dim "
         f"{head_dim} in {str(dtype).removeprefix('torch.')} with {group} query heads per KV head."
@@ -49,11 +49,11 @@ def shared_bytes(head_dim: int, dtype: torch.dtype, block: int, stages: int, gro
 
     tests/cache/test_triton_compiles.py compares it with the compiler's figure.
     """
-    width, rows = padded(head_dim), padded(group)
+    width, rows = pad_side(head_dim), pad_side(group)
     return dtype.itemsize * width * (2 * (stages - 1) * block + rows) + 4 * rows * block + SPARE
 
 
-def padded(size: int) -> int:
+def pad_side(size: int) -> int:
     """The power of two to which a tile's side is padded."""
     return max(SMALLEST_DOT, 1 << (size - 1).bit_length())
 

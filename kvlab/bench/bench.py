@@ -111,8 +111,8 @@ def time_and_rate(
     took, rates = spread(outcome.samples), spread([tokens / seconds for seconds in outcome.samples])
     ratio = took.median / full.median if full else None
     return [
-        filled(row, scaled(took, scale), bound=scale * least, ratio=ratio),
-        filled(rate, rates, bound=tokens / least, ratio=1 / ratio if ratio else None, more_is_better=True),
+        complete_row(row, scale_spread(took, scale), bound=scale * least, ratio=ratio),
+        complete_row(rate, rates, bound=tokens / least, ratio=1 / ratio if ratio else None, more_is_better=True),
     ]
 
 
@@ -128,10 +128,10 @@ def ratio_row(bench: Bench, racer: Contender, figure: str, outcome: Outcome, riv
         if not part.samples:
             return replace(row, status=part.status, note=part.note)
     times = [part.processor if on_cpu else part.samples for part in (outcome, rival)]
-    return filled(row, spread([a / b for a, b in zip(*times, strict=True)]))
+    return complete_row(row, spread([a / b for a, b in zip(*times, strict=True)]))
 
 
-def filled(
+def complete_row(
     row: Row, measured: Spread, *, bound: float | None = None, ratio: float | None = None, more_is_better: bool = False
 ) -> Row:
     """The row with its measurement, its bound, and the share of the bound that was reached."""
@@ -149,7 +149,7 @@ def filled(
     )
 
 
-def scaled(measured: Spread, by: float) -> Spread:
+def scale_spread(measured: Spread, by: float) -> Spread:
     """The spread multiplied by a factor."""
     return Spread(by * measured.median, by * measured.iqr, measured.repeats)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, ValidationError, model_validator
 
 from kvlab.common.errors import UserError
-from kvlab.common.validation import Seed, Strict, Text, shown
+from kvlab.common.validation import Seed, Strict, Text, quote_value
 from kvlab.requests.compare import MOST_NEW_TOKENS, MethodChoice
 
 Mode = Literal["decode", "prefill", "memory", "batch", "generate", "overhead", "compress", "profile", "together"]
@@ -88,13 +88,13 @@ def make_request(**fields: object) -> BenchRequest:
     except ValidationError as error:
         first = error.errors()[0]
         option = "--" + str(first["loc"][0]).replace("_", "-")
-        given = "an empty list" if first["input"] in ((), []) else shown(first["input"])
+        given = "an empty list" if first["input"] in ((), []) else quote_value(first["input"])
         raise UserError(f"{option} cannot be {given}: {first['msg'].lower()}.") from None
     for name, numbers in (("--contexts", request.contexts), ("--batches", request.batches)):
         wrong = [number for number in numbers if not 1 <= number <= MOST_SIZE]
         if wrong:
             raise UserError(
-                f"{name} takes whole numbers of at least 1 and at most {MOST_SIZE:,}, not {shown(wrong[0])}."
+                f"{name} takes whole numbers of at least 1 and at most {MOST_SIZE:,}, not {quote_value(wrong[0])}."
             )
     if request.mode in ("generate", "together") and request.new_tokens < 1:
         raise UserError(f"Mode {request.mode} needs --new-tokens of at least 1.")

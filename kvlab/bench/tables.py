@@ -61,7 +61,7 @@ def plain(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def repeated(counts: Iterable[int]) -> str:
+def statistic_name(counts: Iterable[int]) -> str:
     """The statistic of the numbers, such as `medians of 3 repeats` (of a synthetic load, not of prompts)."""
     known = sorted({int(count) for count in counts if count})
     if not known or known == [1]:
@@ -144,7 +144,7 @@ def paper_table(rows: Sequence[Row], preset: str) -> Table | None:
             "; ".join(part for part in (line["note"], line["why"]) if part),
         )
     hardware = ", ".join(numbers["hardware"].unique())
-    ours = f"{rows[0].device}, {repeated(row.repeats for row in rows)}{reductions(rows[0])}" if rows else MISSING
+    ours = f"{rows[0].device}, {statistic_name(row.repeats for row in rows)}{reductions(rows[0])}" if rows else MISSING
     table.caption = f"paper's device: {hardware}; ours: {ours}"
     return table
 
@@ -159,7 +159,7 @@ def bar_table(rows: Sequence[Row]) -> Table | None:
         figure = MISSING if row.median is None else f"{row.median:.3g}"
         table.add_row(row.figure, row.method, str(row.batch or MISSING), tokens(row), figure, row.note)
     smaller = reductions(replace(bars[0], compress_every=1))  # the bars' notes state it
-    table.caption = f"{repeated(row.repeats for row in bars)}, not of prompts; {bars[0].device}{smaller}"
+    table.caption = f"{statistic_name(row.repeats for row in bars)}, not of prompts; {bars[0].device}{smaller}"
     return table
 
 
@@ -177,7 +177,7 @@ def _readable(row: Row) -> dict[str, Any]:
 
 
 def _caption(own: Sequence[Row], rows: Sequence[Row]) -> str:
-    row, over = own[0], repeated(row.repeats for row in own)
+    row, over = own[0], statistic_name(row.repeats for row in own)
     rate = next((r for r in rows if r.figure == "copy bandwidth" and r.device == row.device), None)
     copied = f"; copies {rate.median:.1f} GB/s" if rate is not None and rate.median is not None else ""
     return f"{over}, not of prompts; * the full cache of the ratios, the best one; {row.device}, {row.dtype}{copied}"

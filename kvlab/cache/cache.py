@@ -42,21 +42,22 @@ class CacheMemory:
 
     layers: tuple[LayerMemory, ...]
     sliding_bytes: int = 0  # of layers with a sliding window or a recurrent state
+    stream_bytes: int = 0  # of the residual stream, for methods that follow it
 
     @property
     def live_bytes(self) -> int:
-        """Bytes of valid slots including metadata, and of a reading's index."""
-        return sum(layer.live_bytes for layer in self.layers)
+        """Bytes of valid slots including metadata, of a reading's index, and of the residual stream's state."""
+        return sum(layer.live_bytes for layer in self.layers) + self.stream_bytes
 
     @property
     def allocated_bytes(self) -> int:
-        """Bytes allocated by the compressed layers."""
-        return sum(layer.allocated_bytes for layer in self.layers)
+        """Bytes allocated by the compressed layers and for the residual stream."""
+        return sum(layer.allocated_bytes for layer in self.layers) + self.stream_bytes
 
     @property
     def bytes_read(self) -> int:
         """Bytes that a decode step reads from the compressed layers, mean over the steps; all live ones by default."""
-        return sum(layer.bytes_read for layer in self.layers)
+        return sum(layer.bytes_read for layer in self.layers) + self.stream_bytes
 
     @property
     def live_slots(self) -> float:
@@ -194,7 +195,8 @@ class CompressedCache(Cache):
     def memory(self) -> CacheMemory:
         """Current memory; reads counts from the device."""
         layers = tuple(_layer_memory(layer) for layer in self.compressed_layers() if layer.buckets)
-        return CacheMemory(layers, sum(_other_layers_bytes(layer) for layer in self.layers))
+        others = sum(_other_layers_bytes(layer) for layer in self.layers)
+        return CacheMemory(layers, others, 0 if self.settings.stream is None else self.settings.stream.nbytes)
 
 
 def nothing_to_compress(config: Any) -> str:

@@ -20,7 +20,7 @@ from kvlab.cache.second_pass import install_second_pass, second_pass_state
 from kvlab.cache.settings import LayerSettings, Observer, shape_of
 from kvlab.cache.token_pruning import TokenPruning, install_token_pruning
 from kvlab.common.errors import UserError
-from kvlab.common.validation import shown, whole_number
+from kvlab.common.validation import quote_value, whole_number
 from kvlab.fitted.feature_maps import with_feature_maps
 from kvlab.fitted.profiles import with_profile
 from kvlab.fitted.query_statistics import with_query_statistics
@@ -60,7 +60,7 @@ def make_cache(
     elif hyper_parameters:
         raise UserError("Pass hyper-parameters with a method's name, or a Method without them.")
     if not hasattr(model, "config") and not hasattr(model, "tokenizer"):
-        raise UserError(f"Cannot create a cache for {shown(model)}: pass what kvlab.load_model(name) returns.")
+        raise UserError(f"Cannot create a cache for {quote_value(model)}: pass what kvlab.load_model(name) returns.")
     language_model = unwrap_adapter(getattr(model, "model", model) if hasattr(model, "tokenizer") else model)
     config = language_model.config.get_text_config(decoder=True)
     if config._attn_implementation != ATTENTION_NAME:

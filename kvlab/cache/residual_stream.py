@@ -46,6 +46,12 @@ class ResidualStream:
     count: Tensor | None = None  # (B,) how many of these belong to tokens
     scores: list[TokenScores] = field(default_factory=list)  # of the last two passes
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the states and changes that later passes need; scores of the last passes are not among them."""
+        more = [tensor for tensor in (self.changes, self.count) if tensor is not None]
+        return sum(tensor.nbytes for tensor in (*self.last.values(), *more))
+
     def forget(self) -> None:
         """Begin another text."""
         self.last, self.arrived, self.changes, self.count, self.scores = {}, {}, None, None, []

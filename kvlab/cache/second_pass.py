@@ -8,10 +8,9 @@ prefill timings include it.
 from __future__ import annotations
 
 import copy
-import inspect
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,14 +25,13 @@ from kvlab.cache.fan_out.fan_out_cache import FanOutCache, caches_in
 from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.cache.layers.decisions import decide_pending, decide_pending_layer, note_statistic
 from kvlab.cache.layers.second_pass_queries import roll_back, save_checkpoint
+from kvlab.cache.second_pass_texts import Piece, context_pieces, pass_texts, write_texts, written_lengths
 from kvlab.cache.settings import SecondPass
 from kvlab.common.errors import UserError
 from kvlab.common.validation import check_ids
-from kvlab.methods.core.second_pass import OVERLAP, STUDIES, Rehearsal
+from kvlab.methods.core.second_pass import STUDIES, Rehearsal
 
-LEAST_PIECE = 128  # lower bound of tokens per piece, even if the model's trained length is smaller
 _LISTENS = "_kvlab_listens_to_prompts"
-Piece = tuple[Tensor, Tensor | None]  # ids (B, n) and mask (B, n)
 
 
 def second_pass_state(plan: Rehearsal, model: PreTrainedModel, tokenizer: Any) -> SecondPass:
@@ -77,9 +75,11 @@ def run_second_pass(model: PreTrainedModel, caches: Sequence[CompressedCache]) -
     fan_out = FanOutCache(caches, caches[0].compressed_layers()[0].device, settings.timed)
     begun = fan_out.now()
     window = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
-    pieces = list(_pieces(state, window if isinstance(window, int) else 2**62))
+    room = window if isinstance(window, int) else 2**62
+    pieces = list(context_pieces(state, room))
+    left = room - sum(ids.shape[1] for ids in state.ids)
     try:
-        _read_again(model, caches, fan_out if len(caches) > 1 else caches[0], pieces, state.mask)
+        _read_again(model, caches, fan_out if len(caches) > 1 else caches[0], pieces, left)
         common = fan_out.now() - begun - sum(branch.seconds for branch in fan_out.branches)
         for branch in fan_out.branches:
             branch.run(partial(_conclude, model, branch.cache, list(pieces), state.mask), fan_out.now)
@@ -111,7 +111,7 @@ def _conclude(model: PreTrainedModel, cache: CompressedCache, pieces: list[Piece
 
 def _end_second_pass(cache: CompressedCache) -> None:
     state = _state(cache)
-    state.done, state.ids, state.mask = True, [], None
+    state.done, state.ids, state.mask, state.next_logits = True, [], None, None
     if not cache.settings.stays_pending:
         decide_pending(cache.settings)
 
@@ -119,7 +119,8 @@ def _end_second_pass(cache: CompressedCache) -> None:
 def _reading(cache: CompressedCache) -> tuple[object, ...]:
     """Caches with the same prompt for which this is equal read the same pieces again."""
     state = _state(cache)
-    return state.plan.piece, state.plan.study, state.ask, state.studies, state.context
+    seed = cache.settings.seed if state.plan.continuations else 0
+    return state.plan.piece, state.plan.study, state.plan.continuations, seed, state.ask, state.studies, state.context
 
 
 def _conclude_in_turn(
@@ -140,24 +141,24 @@ def _conclude_in_turn(
                 trial = copy.deepcopy(cache, dict(shared))  # deepcopy adds the copies to it
                 layer = trial.compressed_layers()[rank]
                 layer.checkpoint, layer.references = save_checkpoint(layer, every), waiting.layer.references
-                _pass(model, trial, ids, mask, before)
+                pass_texts(model, trial, ids, mask, before)
                 waiting.layer.references = layer.references
         decide_pending_layer(waiting)
     cache.settings.pending = None
 
 
 def _read_again(
-    model: PreTrainedModel, caches: Sequence[CompressedCache], served: Cache, pieces: list[Piece], before: Tensor | None
+    model: PreTrainedModel, caches: Sequence[CompressedCache], served: Cache, pieces: list[Piece], room: int
 ) -> None:
-    """Run each piece through all layers of `caches`, which `served` serves; answers to requests are generated first and
-    appended to `pieces`.
+    """Run each piece through all layers of `caches`, which `served` serves; texts that the model writes are generated
+    first and appended to `pieces`. `room`: tokens left in the model's context window.
     """
     layers, state = [layer for one in caches for layer in one.compressed_layers()], _state(caches[0])
-    studied = [len(ask) + state.plan.study for ask in state.studies]
-    most = max([ids.shape[1] for ids, _ in pieces] + studied, default=0)
+    written = written_lengths(state, room)
+    most = max([ids.shape[1] for ids, _ in pieces] + written, default=0)
     others = {at: layer for at, layer in enumerate(caches[0].layers) if not isinstance(layer, CompressedLayer)}
     checkpoints = [
-        save_checkpoint(layer, _every(pieces, studied, one.settings.pipeline.references))
+        save_checkpoint(layer, _every(pieces, written, one.settings.pipeline.references))
         for one in caches
         for layer in one.compressed_layers()
     ]
@@ -185,13 +186,11 @@ def _read_again(
             served.follow_first()
 
     replace_others(copy.deepcopy)  # the layers themselves may serve other caches too
-    for ask in state.studies:
-        pieces.append(_answer(model, served, ask, state.plan.study, before))
-        take_back()
+    pieces += write_texts(model, served, state, room, caches[0].settings.seed, take_back)
     for layer, checkpoint in zip(layers, checkpoints, strict=True):
         layer.checkpoint = checkpoint
     for ids, mask in pieces:
-        _pass(model, served, ids, mask, before)
+        pass_texts(model, served, ids, mask, state.mask)
         take_back()
     for layer, checkpoint in zip(layers, checkpoints, strict=True):
         layer.buckets[0].table.release_space(checkpoint.position_dtype)
@@ -207,72 +206,6 @@ def _every(pieces: list[Piece], more: list[int], references: int) -> list[int]:
         torch.full((rows,), sum(more)),
     )
     return [max(1, math.ceil(count / max(references, 1))) for count in total.tolist()]
-
-
-def _answer(model: PreTrainedModel, cache: Cache, ask: list[int], tokens: int, before: Tensor | None) -> Piece:
-    """A request and `tokens` that the model generates after the full prompt; tokens after EOS are masked."""
-    layer = caches_in(cache)[0].compressed_layers()[0]
-    new = torch.tensor([ask] * layer.streams.batch, device=layer.device)
-    written, output = new, model.get_output_embeddings()
-    for _ in range(tokens):
-        hidden = _pass(model, cache, new, None if before is None else torch.ones_like(new), before)
-        before = None if before is None else torch.cat([before, torch.ones_like(new).to(before)], 1)
-        new = output(hidden[:, -1:]).argmax(-1)
-        written = torch.cat([written, new], 1)
-    ends = torch.as_tensor(getattr(model.generation_config, "eos_token_id", None) or [], device=written.device)
-    over = torch.isin(written[:, len(ask) :], ends).cumsum(1) > 0
-    mask = torch.cat([torch.ones_like(written[:, : len(ask)]), (~over).long()], 1)
-    return written, None if before is None and bool(mask.all()) else mask
-
-
-def _pieces(state: SecondPass, room: int) -> Iterator[Piece]:
-    """(ids (B, n), mask (B, n) or None) of each pass, right-padded so that windows are contiguous.
-
-    `room` is the model's context window. Each row is cut as it would be alone; rows with fewer pieces are empty in the
-    last passes.
-    """
-    ids = torch.cat(state.ids, 1)
-    real = None if state.mask is None else state.mask[:, -ids.shape[1] :].bool().tolist()
-    rows = [_context(row, None if real is None else real[place], state) for place, row in enumerate(ids.tolist())]
-    prompts = [ids.shape[1]] * len(rows) if real is None else [sum(row) for row in real]
-    counts = []  # pieces of each row
-    for row, prompt in zip(rows, prompts, strict=True):
-        longest = max(room - prompt - len(state.ask) - OVERLAP, LEAST_PIECE)
-        counts.append(math.ceil(len(row) / min(state.plan.piece, longest)))
-    for place in range(max(counts)):
-        cuts = zip(rows, counts, strict=True)
-        parts = [state.ask + _part(row, place, count) if place < count else [] for row, count in cuts]
-        width = max(len(part) for part in parts)
-        if width == 0:
-            continue
-        padded = [part + [0] * (width - len(part)) for part in parts]
-        mask = [[1] * len(part) + [0] * (width - len(part)) for part in parts]
-        as_mask = torch.tensor(mask, device=ids.device)
-        yield torch.tensor(padded, device=ids.device), as_mask if real is not None or not as_mask.all() else None
-
-
-def _context(row: list[int], real: list[bool] | None, state: SecondPass) -> list[int]:
-    """Tokens of a row that are read again: without padding, question and BOS token."""
-    row = row if state.context is None else row[: state.context]
-    tokens = row if real is None else [token for token, is_real in zip(row, real, strict=False) if is_real]
-    return tokens[1:] if tokens and tokens[0] == state.start else tokens
-
-
-def _part(row: list[int], place: int, count: int) -> list[int]:
-    first, last = len(row) * place // count, len(row) * (place + 1) // count
-    return row[max(first - OVERLAP, 0) : last] if place else row[first:last]
-
-
-def _pass(model: PreTrainedModel, cache: Cache, ids: Tensor, mask: Tensor | None, before: Tensor | None) -> Tensor:
-    """Hidden states (B, n, hidden) of `ids` after the tokens the cache has seen."""
-    decoder, given = model.base_model, {}  # without the output layer
-    if mask is not None:
-        tokens = caches_in(cache)[0].compressed_layers()[0].cumulative_length
-        seen = torch.ones_like(mask[:, :1]).expand(-1, tokens) if before is None else before.to(mask)
-        given["attention_mask"] = torch.cat([seen, mask], 1)
-        if "position_ids" in inspect.signature(decoder.forward).parameters:
-            given["position_ids"] = (given["attention_mask"].cumsum(-1) - 1)[:, -ids.shape[1] :].clamp_min(0)
-    return decoder(ids, past_key_values=cache, use_cache=True, **given)[0]
 
 
 def _waiting(given: Any) -> list[CompressedCache]:
@@ -299,6 +232,10 @@ def _end(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], outpu
     if isinstance(served, FanOutCache) and not served.is_split:
         served.copy_recurrent_states()
     complete = [one for one in _waiting(served) if len(one.settings.pending or {}) == one.settings.num_layers]
+    for cache in complete:
+        if _state(cache).plan.continuations:
+            logits = output[0] if isinstance(output, tuple) else output.logits
+            _state(cache).next_logits = logits[:, -1].clone()
     while complete:
         alike = [cache for cache in complete if _reading(cache) == _reading(complete[0])]
         complete = [cache for cache in complete if cache not in alike]

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from kvlab.model_info.names import EMBEDDED, HUB_NAME, PREFIX, model_file
 from kvlab.model_info.packaged_models import PACKAGED
-from kvlab.server.offered_models import offered, server_models
+from kvlab.server.offered_models import offered_models, server_models
 from kvlab.trace.catalogue import list_runs
 
 
 def model_field_help() -> str:
     """Help of a form's model field: names it accepts; on a server with a list of models, those of the list."""
-    on_offer = offered()
+    on_offer = offered_models()
     return (
         "mini, smollm2, a folder saved by transformers, a GGUF file, a hub name"
         if on_offer is None
@@ -24,7 +24,7 @@ def local_models(root: Path) -> list[str]:
     """Models that need no download: those of the runs under `root` (newest first), `mini`, those in the server's model
     folders, those downloaded from a package index, and those in the hub's cache.
     """
-    if (on_offer := offered()) is not None:
+    if (on_offer := offered_models()) is not None:
         return list(on_offer)
     ran = [entry.model for entry in list_runs(root)]
     packaged = [name for name, model in PACKAGED.items() if model.file() is not None]

@@ -57,7 +57,7 @@ def parameters(entry: MethodEntry, preset: str = DEFAULT) -> list[Parameter]:
     return sorted(fields, key=lambda parameter: parameter.name != "variant")
 
 
-def changed(entry: MethodEntry, values: Mapping[str, Any]) -> dict[str, Any]:
+def changed_values(entry: MethodEntry, values: Mapping[str, Any]) -> dict[str, Any]:
     """The preset if `values` name one, and the values that differ from its, checked.
 
     Raises UserError if there is no such preset, a value is out of range, or a structured value is not valid JSON.

@@ -168,7 +168,7 @@ class Observed:
 
 
 @lru_cache(maxsize=64)
-def observed(method: Method, case: Case) -> Observed:
+def observe_case(method: Method, case: Case) -> Observed:
     """Run the case once; cached per method and case."""
     cache, (ids, mask) = case.cache(method), case.prompt()
     states: list[LayerAfterPass] = []

@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.cache_utils import DynamicCache
 
-from kvlab.checking.case import Case, cases, furthest, observed, plain_model, walk
+from kvlab.checking.case import Case, cases, furthest, observe_case, plain_model, walk
 from kvlab.common.errors import UserError
 from kvlab.methods import Method, make_method
 from kvlab.methods.composition.composed import compose
@@ -46,7 +46,7 @@ def full_budget_is_plain(method: Method, case: Case) -> str:
 
 def budget_is_kept(method: Method, case: Case) -> str:
     """No head holds more slots than allocated, and the mean allocation is the budget."""
-    pipeline, layers = method.pipeline(), observed(method, case).layers
+    pipeline, layers = method.pipeline(), observe_case(method, case).layers
     for found in layers:
         on_top = case.compress_every - 1 + pipeline.buffer if pipeline.decode else found.step
         over = int((found.live - found.budget).max()) - on_top
@@ -61,13 +61,15 @@ def budget_is_kept(method: Method, case: Case) -> str:
 
 def newest_stays(method: Method, case: Case) -> str:
     """The newest token has a slot of its own."""
-    wrong = (found for found in observed(method, case).layers if (found.newest != found.tokens_seen[:, None] - 1).any())
+    wrong = (
+        found for found in observe_case(method, case).layers if (found.newest != found.tokens_seen[:, None] - 1).any()
+    )
     return next((f"the newest token has no slot {found.place}" for found in wrong), "")
 
 
 def votes_sum_to_tokens(method: Method, case: Case) -> str:
     """Every token seen is in exactly one slot or dropped."""
-    for found in observed(method, case).layers:
+    for found in observe_case(method, case).layers:
         seen = found.tokens_seen[:, None].expand_as(found.votes).float()
         if not torch.allclose(found.votes, seen):
             off = float((found.votes - seen).abs().max())
@@ -77,7 +79,7 @@ def votes_sum_to_tokens(method: Method, case: Case) -> str:
 
 def everything_is_finite(method: Method, case: Case) -> str:
     """No valid slot and no logit is infinite or NaN."""
-    seen = observed(method, case)
+    seen = observe_case(method, case)
     if not bool(torch.isfinite(seen.logits).all()):
         return "a logit is infinite or not a number"
     return next((f"a slot is infinite or not a number {found.place}" for found in seen.layers if not found.finite), "")
@@ -85,14 +87,14 @@ def everything_is_finite(method: Method, case: Case) -> str:
 
 def memory_is_what_tensors_take(method: Method, case: Case) -> str:
     """The memory table reports the bytes that the slots' tensors take."""
-    wrong = (row for row in observed(method, case).allocated if row[1] != row[2])
+    wrong = (row for row in observe_case(method, case).allocated if row[1] != row[2])
     return next((f"layer {layer} reports {told:,} bytes and takes {taken:,}" for layer, told, taken in wrong), "")
 
 
 def padded_is_alone(method: Method, case: Case) -> str:
     """A row of a left-padded batch equals the same row alone."""
     ids, mask = case.prompt()
-    together = observed(method, case).logits
+    together = observe_case(method, case).logits
     for row, skip in ((0, 0), (1, case.pads)):
         part = slice(row, row + 1), slice(skip, None)
         apart = furthest(together[row], walk(case.model(), case.cache(method), ids[part], mask[part])[0])
@@ -116,14 +118,14 @@ def second_turn_is_one_long_turn(method: Method, case: Case) -> str:
 def seed_decides(method: Method, case: Case) -> str:
     """The same seed gives bit-identical logits."""
     ids, mask = case.prompt()
-    first, again = observed(method, case).logits, walk(case.model(), case.cache(method), ids, mask)
+    first, again = observe_case(method, case).logits, walk(case.model(), case.cache(method), ids, mask)
     return "" if torch.equal(first, again) else f"a second run differs by {furthest(first, again):.1e}"
 
 
 def chunks_are_the_whole(method: Method, case: Case) -> str:
     """A chunked prompt gives the same result as the whole prompt."""
     ids, _ = case.prompt()
-    whole, cache, end = observed(method, case).logits, case.cache(method), 0
+    whole, cache, end = observe_case(method, case).logits, case.cache(method), 0
     with torch.inference_mode():
         for size in cache.expect(case.tokens, case.tokens // 2):
             begun, end = end, end + size

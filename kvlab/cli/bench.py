@@ -12,7 +12,7 @@ import typer
 from kvlab.bench.request import MODES, BenchRequest, make_request
 from kvlab.cli.options.model import CacheDir, LoadIn, Revision
 from kvlab.cli.options.plan_check import Force, check_fits
-from kvlab.cli.options.signature import grouped
+from kvlab.cli.options.signature import group_parameters
 from kvlab.common.errors import UserError
 from kvlab.common.terminal import standard_error, standard_output
 
@@ -58,7 +58,7 @@ class MeasuredOptions:
     seed: Annotated[int | None, typer.Option(help="seed of weights, states and random methods")] = None
 
 
-@grouped
+@group_parameters
 def bench(
     mode: Annotated[
         str, typer.Argument(help="decode, prefill, memory, batch, generate, overhead, compress, profile, together")

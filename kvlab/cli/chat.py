@@ -21,7 +21,7 @@ from rich.text import Text
 
 from kvlab.cli.options.model import ModelOptions
 from kvlab.cli.options.prompt import PromptOptions
-from kvlab.cli.options.signature import grouped
+from kvlab.cli.options.signature import group_parameters
 from kvlab.common.atomic_write import replace_file
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes
@@ -41,7 +41,7 @@ SHADES = ((1.0, "red"), (0.1, "dark_orange"), (0.01, "yellow"))  # least KL in n
 PIPED_WIDTH = 160
 
 
-@grouped
+@group_parameters
 def chat(
     text: PromptOptions,
     model: ModelOptions,

@@ -15,7 +15,7 @@ from kvlab.cli.options.model import ModelOptions
 from kvlab.cli.options.plan_check import Force, check_fits, notes_of
 from kvlab.cli.options.prompt import AnswerOptions, PromptOptions
 from kvlab.cli.options.repeats import RepeatsOptions, Resume, new_batch_id, run_repeats, show_batch
-from kvlab.cli.options.signature import grouped
+from kvlab.cli.options.signature import group_parameters
 from kvlab.cli.options.tables import print_headline
 from kvlab.common.errors import UserError
 from kvlab.common.terminal import progress_columns, standard_error
@@ -257,7 +257,7 @@ LevelOfMany = Annotated[
 ]
 
 
-@grouped
+@group_parameters
 def run(
     method: Annotated[str, typer.Argument(help="a method, such as keepkv or keepkv:rule=paper")] = "",
     budget: Annotated[str, typer.Option(help="a fraction of the prompt (0.2, 20%) or slots per KV head (128)")] = "0.2",
@@ -275,7 +275,7 @@ def run(
     execute(options.parts.added_to(method), budget, text.title_of(prompts), out, as_json, force, labels, **fields)
 
 
-@grouped
+@group_parameters
 def compare(
     methods: Annotated[str, typer.Option(help="comma-separated, such as h2o,keepkv:rule=paper")] = (
         "streaming-llm,h2o,snapkv,zsmerge,keepkv"

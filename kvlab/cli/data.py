@@ -12,7 +12,7 @@ import typer
 from kvlab.cli.options.model import CacheDir, Revision
 from kvlab.cli.options.signature import with_plugins
 from kvlab.common.errors import UserError
-from kvlab.common.validation import shown
+from kvlab.common.validation import quote_value
 from kvlab.evaluate.request import split_file
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def check(
     try:
         _, path, options = split_file(f"file={file}")
     except ValueError:
-        raise UserError(f"{shown(file)} names no file: give a path, with options as FILE:name=value.") from None
+        raise UserError(f"{quote_value(file)} names no file: give a path, with options as FILE:name=value.") from None
     most = parse_whole(max_prompt, "--max-prompt", 8)
     tokenizer, window = load_tokenizer(model, revision, cache_dir)
     report = check_file(Path(path), tokenizer, window, loader, most, parse_cut(cut), options)

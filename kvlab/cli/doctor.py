@@ -145,13 +145,13 @@ def _fused_kernels() -> str:
 
 def _on_the_cpu() -> str:
     """Whether decisions of h2o, cam, zsmerge, d2o, keepkv, pyramid-pool and less are compiled on a CPU."""
-    from kvlab.cache.kernels.cpu import compiled
+    from kvlab.cache.kernels.cpu import numba_kernels
     from kvlab.stores.unpack_kernel import SWITCH
 
     if os.environ.get(SWITCH) == "off":
         return f"disabled by {SWITCH}=off"
     without = "not compiled, so the pipeline decides: pip install 'kvlab[cpu]' to compile them"
-    return f"compiled; {SWITCH}=off disables it" if compiled() is not None else without
+    return f"compiled; {SWITCH}=off disables it" if numba_kernels() is not None else without
 
 
 def _self_tests() -> dict[str, str]:

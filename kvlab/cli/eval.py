@@ -12,7 +12,7 @@ from kvlab.cli.options.model import ModelOptions, thinking_of
 from kvlab.cli.options.part_tables import as_table, frame_of
 from kvlab.cli.options.plan_check import Force, check_fits
 from kvlab.cli.options.prefix import PrefixOptions
-from kvlab.cli.options.signature import grouped
+from kvlab.cli.options.signature import group_parameters
 from kvlab.cli.options.tables import SUMMARY_WIDTH, print_summary, print_wide
 from kvlab.common.errors import UserError
 from kvlab.common.terminal import standard_error
@@ -24,7 +24,7 @@ DEFAULT_METHODS = "streaming-llm,h2o,snapkv,keepkv"
 DEFAULT_BUDGETS = "0.1,0.2,0.4"  # at 0.05 nearly all scores are 0, at 0.5 eviction is near the full cache
 
 
-@grouped
+@group_parameters
 def evaluate(
     out: Annotated[
         Path | None,

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from kvlab import jobs
 from kvlab.cli.options.model import LoadingOptions
 from kvlab.cli.options.plan_check import Force, check_fits
-from kvlab.cli.options.signature import grouped
+from kvlab.cli.options.signature import group_parameters
 from kvlab.common.errors import UserError
 from kvlab.common.model_title import model_title
 from kvlab.fitting.request import FitJob, FitRequest, fitted_file
@@ -22,7 +22,7 @@ Books = Annotated[
 ]
 
 
-@grouped
+@group_parameters
 def fit(
     method: Annotated[
         str, typer.Option(help="kvzap, fast-kvzip, less, duoattention, lukv, triattention or qfilter")
@@ -74,7 +74,7 @@ def fit(
     typer.echo(f"job {job_id}: /new_run?job={job_id} on the dashboard; the file will be {fitted_file(runs, queue)}")
 
 
-@grouped
+@group_parameters
 def train_less(
     corpus: Books = None,
     out: Annotated[Path, typer.Option(help="The file of feature maps, for less:weights=FILE.")] = Path(
@@ -97,7 +97,7 @@ def train_less(
     fit_less(LessRequest(corpus=corpus, **fitted, **asdict(loading)), out, say=typer.echo)
 
 
-@grouped
+@group_parameters
 def profile(
     texts: Books = None,
     out: Annotated[Path, typer.Option(help="The file, for duoattention:profile=FILE.")] = Path("profile.safetensors"),

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from kvlab.cli.eval import DEFAULT_BUDGETS, DEFAULT_METHODS
 from kvlab.cli.options.model import ChatWay, ModelOptions
 from kvlab.cli.options.plan_check import Force, check_fits
-from kvlab.cli.options.signature import grouped
+from kvlab.cli.options.signature import group_parameters
 from kvlab.cli.options.tables import print_summary
 from kvlab.common.errors import UserError
 from kvlab.common.terminal import standard_error
@@ -28,7 +28,7 @@ class PlainTextOptions(ModelOptions):
     chat: ChatWay = "no"
 
 
-@grouped
+@group_parameters
 def lm_eval(
     out: Annotated[
         Path, typer.Option(help="results folder, from which a killed run resumes; the dashboard reads runs/eval/NAME")

@@ -17,7 +17,7 @@ from kvlab.model_info.chat_template import has_template
 from kvlab.model_info.names import context_length
 from kvlab.model_info.packaged_models import PACKAGED
 from kvlab.planning import find_model
-from kvlab.server.offered_models import FOLDERS, given
+from kvlab.server.offered_models import FOLDERS, models_variable
 
 Folders = Annotated[
     list[Path] | None, typer.Option("--models", metavar="DIR", help="also offer the models of this folder; repeatable")
@@ -69,7 +69,7 @@ def get(
 def offer(folders: list[Path] | None) -> None:
     """Offer folders of models in this process and its children. Raises UserError for one without models."""
     if folders:
-        os.environ[FOLDERS] = given(folders)
+        os.environ[FOLDERS] = models_variable(folders)
 
 
 def _about(name: str) -> dict[str, Any]:

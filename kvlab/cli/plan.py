@@ -12,12 +12,12 @@ from rich.table import Table
 from kvlab.cli.compare import Json, LevelOfMany, RequestOptions, level_of, make_request
 from kvlab.cli.options.plan_check import notes_of
 from kvlab.cli.options.repeats import RepeatsOptions
-from kvlab.cli.options.signature import grouped
+from kvlab.cli.options.signature import group_parameters
 from kvlab.cli.options.tables import print_wide
 from kvlab.cli.options.traffic import Served, ServedOptions, print_capacity
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes
-from kvlab.common.validation import shown
+from kvlab.common.validation import quote_value
 from kvlab.jobs.size_check import plan_of, tokens_of
 from kvlab.planning import Machine, Plan, this_machine
 from kvlab.requests.budget import Budget
@@ -30,7 +30,7 @@ DEFAULT_METHODS, DEFAULT_BUDGETS = "streaming-llm,h2o,snapkv,zsmerge,keepkv", "0
 PROMPT_TOKENS = 4096  # mean of the prompts of --serve
 
 
-@grouped
+@group_parameters
 def plan(
     methods: Annotated[str, typer.Option(help="comma-separated, as for compare")] = DEFAULT_METHODS,
     budgets: Annotated[str, typer.Option(help="comma-separated; each method runs at each")] = DEFAULT_BUDGETS,
@@ -100,7 +100,7 @@ def parse_memory(text: str) -> int:
     try:
         return bytes_of(text)
     except UserError:
-        raise UserError(f"--memory {shown(text)} is not an amount of memory: write it as 24GB.") from None
+        raise UserError(f"--memory {quote_value(text)} is not an amount of memory: write it as 24GB.") from None
 
 
 def _shares(budgets: str) -> tuple[float, ...]:

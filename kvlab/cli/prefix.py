@@ -14,7 +14,7 @@ from rich.table import Table
 
 from kvlab.cli.options.model import CacheDir, Device, ModelOptions
 from kvlab.cli.options.prompt import PromptOptions
-from kvlab.cli.options.signature import grouped, with_plugins
+from kvlab.cli.options.signature import group_parameters, with_plugins
 from kvlab.cli.options.tables import print_wide
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes
@@ -38,7 +38,7 @@ ModelHere = Annotated[
 RUNS = Path("runs")
 
 
-@grouped
+@group_parameters
 def make(
     name: Annotated[str, typer.Argument(metavar="NAME", help="letters, digits, dots, dashes and underscores")],
     *,
@@ -156,7 +156,7 @@ def ask(
             made.save(path)
 
 
-@grouped
+@group_parameters
 def extend(
     name: Name,
     *,

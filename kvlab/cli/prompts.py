@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from kvlab.cli.options.prompt import AnswerOptions, PromptOptions
-from kvlab.cli.options.signature import grouped
+from kvlab.cli.options.signature import group_parameters
 from kvlab.cli.options.tables import print_wide
 from kvlab.common.errors import UserError
 from kvlab.requests.compare import OnePrompt
@@ -62,7 +62,7 @@ def show(name: Name, root: Root = RUNS, as_json: Json = False) -> None:
 
 
 @prompts_commands.command("save")
-@grouped
+@group_parameters
 def save(
     name: Name,
     *,

@@ -15,7 +15,7 @@ from rich.table import Table
 from kvlab.cli.options.model import ModelOptions, thinking_of
 from kvlab.cli.options.own_prompts import OwnPrompts
 from kvlab.cli.options.plan_check import Force, check_fits
-from kvlab.cli.options.signature import grouped
+from kvlab.cli.options.signature import group_parameters
 from kvlab.cli.options.tables import print_wide
 from kvlab.common.atomic_write import replace_text
 from kvlab.common.errors import UserError
@@ -34,7 +34,7 @@ DEFAULT_METHODS = "snapkv,keepkv"
 MARGIN = 2  # prompts of a task: this many times the fewest that any guarantee needs
 
 
-@grouped
+@group_parameters
 def safe_budget(
     *,
     own: OwnPrompts,

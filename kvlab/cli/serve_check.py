@@ -12,7 +12,7 @@ from rich.table import Table
 
 from kvlab.cli.engine import EngineOptions, compare_with_engine
 from kvlab.cli.options.model import Device, Model
-from kvlab.cli.options.signature import grouped
+from kvlab.cli.options.signature import group_parameters
 from kvlab.cli.options.tables import print_wide
 from kvlab.cli.options.traffic import Served, ServedOptions, print_capacity
 from kvlab.cli.plan import parse_memory
@@ -33,7 +33,7 @@ class CapacityOptions(ServedOptions):
     answer: Annotated[int, typer.Option(min=2, help="mean tokens of an answer")] = 256
 
 
-@grouped
+@group_parameters
 def serve_check(
     methods: Annotated[str | None, typer.Argument(help="comma-separated, such as h2o,snapkv:page=16")] = None,
     every: Annotated[bool, typer.Option("--all", help="every method")] = False,

@@ -85,10 +85,10 @@ def left_out(counts: Mapping[str, int]) -> tuple[str, ...]:
     if not named:
         return ()
     verb = "was" if len(named) == 1 and named[0].startswith("1 ") else "were"
-    return (f"{listed(named)} {verb} left out.",)
+    return (f"{join_words(named)} {verb} left out.",)
 
 
-def listed(parts: Sequence[str]) -> str:
+def join_words(parts: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]])) if parts else ""
 

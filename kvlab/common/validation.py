@@ -38,7 +38,7 @@ class Strict(Frozen):
     model_config = ConfigDict(extra="forbid")
 
 
-def shown(value: object) -> str:
+def quote_value(value: object) -> str:
     """The value as quoted in a message, shortened if long."""
     text = repr(value) if not isinstance(value, int) or abs(value) < 10**LONGEST_SHOWN else "a number that long"
     return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 4]} ..."
@@ -112,7 +112,7 @@ def path_of(value: object, what: str) -> Path:
             return Path(value)
     except (UnicodeEncodeError, TypeError):  # half a sign, or a PathLike that gives no path
         pass
-    raise UserError(f"{what} cannot be {shown(value)}: give a path.")
+    raise UserError(f"{what} cannot be {quote_value(value)}: give a path.")
 
 
 def read_file(path: Path, what: str, most: int) -> bytes:
@@ -138,14 +138,14 @@ def read_file(path: Path, what: str, most: int) -> bytes:
 def name_of(value: object, what: str) -> str:
     """The name; raises UserError if it is not a string."""
     if not isinstance(value, str):
-        raise UserError(f"{what} cannot be {shown(value)}: give its name.")
+        raise UserError(f"{what} cannot be {quote_value(value)}: give its name.")
     return value
 
 
 def whole_number(value: object, what: str, least: int, most: int) -> int:
     """The number; raises UserError if it is not an integer in range."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise UserError(f"{what} cannot be {shown(value)}: give a whole number from {least} to {most}.")
+        raise UserError(f"{what} cannot be {quote_value(value)}: give a whole number from {least} to {most}.")
     return value
 
 
@@ -159,7 +159,7 @@ def in_one_sentence(error: ValidationError, named: Callable[[str], str] = str) -
     reason = str(cause if cause is not None else first["msg"]).rstrip(".")
     if not field:
         return f"This request cannot be run: {reason}."
-    return f"{named(field)} cannot be {shown(first['input'])}: {reason[:1].lower()}{reason[1:]}."
+    return f"{named(field)} cannot be {quote_value(first['input'])}: {reason[:1].lower()}{reason[1:]}."
 
 
 def check_ids(ids: Iterable[int], model: Any, tokenizer: Any) -> None:

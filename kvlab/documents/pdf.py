@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from kvlab.common.errors import UserError
-from kvlab.common.formatting import left_out, listed
+from kvlab.common.formatting import join_words, left_out
 from kvlab.documents.document import Document, Lines
 
 MOST_PAGES = 500
@@ -108,7 +108,7 @@ def _ranges(numbers: list[int]) -> str:
     """`4`, `4 and 7`, `1 to 3 and 9`."""
     gaps = [index for index, (one, other) in enumerate(pairwise(numbers), 1) if other > one + 1]
     parts = [numbers[start:stop] for start, stop in pairwise([0, *gaps, len(numbers)])]
-    return listed([str(part[0]) if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts])
+    return join_words([str(part[0]) if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts])
 
 
 def _cause(error: Exception) -> str:

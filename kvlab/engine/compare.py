@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from kvlab.common.errors import UserError, is_out_of_memory
 from kvlab.common.limits import TURNS_SHARE
-from kvlab.common.validation import in_one_sentence, path_of, shown
+from kvlab.common.validation import in_one_sentence, path_of, quote_value
 from kvlab.engine.comparison_passes import ComparisonPasses, Group, groups_of, most_together, num_steps
 from kvlab.engine.interleaved_timing import time_interleaved
 from kvlab.engine.out_of_memory import drop_frames, memory_guard, release_memory
@@ -51,7 +51,7 @@ def compare(
     raised if a run alone does not fit.
     """
     if not isinstance(request, CompareRequest):
-        raise UserError(f"compare needs a kvlab.requests.compare.CompareRequest, not {shown(request)}.")
+        raise UserError(f"compare needs a kvlab.requests.compare.CompareRequest, not {quote_value(request)}.")
     root = path_of(root, "The folder of runs")
     if request.is_batch:
         raise UserError(

@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from transformers import PreTrainedModel
 
 from kvlab.cache import CompressedCache
-from kvlab.cache.kernels.cpu import recorded
+from kvlab.cache.kernels.cpu import disable_kernels
 from kvlab.cache.replay import count_step, host_counts, kind_of_next, put_host_counts, replay_obstacle
 
 MOST_KINDS = 8  # captured at once: two are enough unless a table grows by blocks
@@ -57,7 +57,7 @@ class OperationGraph:
             return done[0]
 
         # Without its own context every operation would create a FakeTensorMode, which takes half of the time.
-        with tracing(TracingContext(FakeTensorMode())), recorded():
+        with tracing(TracingContext(FakeTensorMode())), disable_kernels():
             self._graph = make_fx(traced)()
         self.output = done[0].clone()
 

@@ -27,7 +27,7 @@ from kvlab.methods.allocators.ballots import ChosenSlots
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import Slots, View
 from kvlab.methods.eviction.gvote import GVote
-from kvlab.methods.scorers.lookahead.gvote import Ballots, chosen, nucleus_size
+from kvlab.methods.scorers.lookahead.gvote import Ballots, choose_highest, nucleus_size
 from kvlab.models.load import LoadedModel
 from kvlab.requests.recording import Recording, history_that_fits
 from kvlab.trace import RunWriter
@@ -236,7 +236,7 @@ def _overlaps(true: Tensor, sampled: Tensor, share: float, prefix: str) -> dict[
     Query heads without mass have no nucleus and are left out; NaN where no query head has one.
     """
     sizes, wanted = nucleus_size(sampled, share), nucleus_size(true, share)
-    sets = chosen(sampled, sizes, int(sizes.max()))  # (H, G, S, T)
+    sets = choose_highest(sampled, sizes, int(sizes.max()))  # (H, G, S, T)
     tokens = true.shape[-1]
     overlap = (true[:, :, None] * sets).sum(-1).masked_fill((sizes == 0) | (wanted == 0)[..., None], torch.nan)
     usage, true_usage = (count.float().masked_fill(count == 0, torch.nan) / tokens for count in (sizes, wanted))

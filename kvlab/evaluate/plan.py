@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.common.errors import UserError
-from kvlab.common.validation import shown
+from kvlab.common.validation import quote_value
 from kvlab.evaluate.request import EvalRequest, FileChoice, TaskChoice
 from kvlab.evaluate.results.rows import ANY_LENGTH, PromptIdentity, canonical_json
 from kvlab.evaluate.scoring.metrics import LIKELIHOOD_METRICS, check_metric
@@ -117,7 +117,9 @@ def _task_prompts(
     recorded = with_style(difficulty, style) | _measured_as(request)
     for length in request.lengths or default_lengths(task, window):
         if length > window:  # before a haystack of that length is built
-            raise UserError(f"{task.name}: {shown(length)} tokens do not fit the model's context window of {window}.")
+            raise UserError(
+                f"{task.name}: {quote_value(length)} tokens do not fit the model's context window of {window}."
+            )
         for depth in (request.depths or (None,)) if task.uses_depth else (None,):
             for index in range(request.samples):
                 identity = PromptIdentity(task.name, canonical_json(recorded), length, depth, index, request.seed)

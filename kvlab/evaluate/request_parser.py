@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import ValidationError
 
 from kvlab.common.errors import UserError
-from kvlab.common.validation import as_option, in_one_sentence, shown
+from kvlab.common.validation import as_option, in_one_sentence, quote_value
 from kvlab.evaluate.request import EvalRequest, FileChoice, TaskChoice, split_file
 from kvlab.methods.spec import parse_choices
 from kvlab.requests.method_spec import parse_spec, split_list
@@ -48,7 +48,7 @@ def parse_numbers(text: str | None, option: str, kind: type[Number]) -> tuple[Nu
     except ValueError:
         numbers = ()
     if numbers == ():
-        raise UserError(f"{option} takes comma-separated numbers, not {shown(text)}.")
+        raise UserError(f"{option} takes comma-separated numbers, not {quote_value(text)}.")
     return numbers
 
 

@@ -28,7 +28,7 @@ def scores_at_decision(frame: pd.DataFrame, chosen: Sequence[int] = (), theme: T
 
     `chosen` tokens are outlined and labelled.
     """
-    line, shown = cutoff(frame), thinned(frame, chosen)
+    line, shown = cutoff(frame), thin_rows(frame, chosen)
     figure = go.Figure()
     for fate in (fate for fate in FATES if (frame["fate"] == fate).any()):
         part = shown[shown["fate"] == fate]
@@ -59,7 +59,7 @@ def scores_at_decision(frame: pd.DataFrame, chosen: Sequence[int] = (), theme: T
     return figure.update_yaxes(autorange="reversed")
 
 
-def thinned(frame: pd.DataFrame, chosen: Sequence[int], most: int = MOST_POINTS) -> pd.DataFrame:
+def thin_rows(frame: pd.DataFrame, chosen: Sequence[int], most: int = MOST_POINTS) -> pd.DataFrame:
     """The rows that are drawn."""
     if len(frame) <= most:
         return frame
@@ -87,7 +87,7 @@ def caption_scores_at_decision(frame: pd.DataFrame, chosen: Sequence[int] = ()) 
         need = "stayed within this budget" if more == 0 else need
         told += f" {'The chosen token' if len(set(chosen)) == 1 else 'All chosen tokens'} {need}."
     if len(frame) > MOST_POINTS:
-        told += f" Showing {len(thinned(frame, chosen)):,} tokens, including all near the cutoff."
+        told += f" Showing {len(thin_rows(frame, chosen)):,} tokens, including all near the cutoff."
     return told
 
 

@@ -14,7 +14,7 @@ from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.lines import add_points
 from kvlab.figures.base.palette import HUES, KIND_COLOURS, STATE_COLOURS, Theme, pick
 from kvlab.figures.base.template import finish, log_axis
-from kvlab.figures.base.words import lost, number, percent, plural
+from kvlab.figures.base.words import lost_share, number, percent, plural
 from kvlab.figures.simple import merging as simple
 
 KIND_NAMES = {"evict": "evicted", "merge": "merged", "pool": "pooled"}
@@ -172,11 +172,11 @@ def caption_mass_balance(frame: pd.DataFrame) -> str:
     least = 0.01 * frame["mass_before"]
     sagged, rose = float((frame["sag"] > least).mean()), float((-frame["sag"] > least).mean())
     whole = float(frame["mass_before"].sum())
-    together = f"; in total {lost(float(frame['sag'].sum()) / whole)}" if whole else ""
+    together = f"; in total {lost_share(float(frame['sag'].sum()) / whole)}" if whole else ""
     drawn = f" Showing the {MOST_POINTS:,} largest changes." if len(frame) > MOST_POINTS else ""
     return (
         f"Of {plural(len(frame), 'merged slot')} {percent(sagged)} lost more than 1 % of their attention in the "
         f"merge itself (below the dashed line) and {percent(rose)} gained as much{together}. The largest change of one "
-        f"slot is {lost(float(frame['sag'].iloc[0]))} (share of its head's attention).{drawn} Values below "
+        f"slot is {lost_share(float(frame['sag'].iloc[0]))} (share of its head's attention).{drawn} Values below "
         f"{number(FLOOR)} are drawn there."
     )

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.common.formatting import listed
+from kvlab.common.formatting import join_words
 from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.cells import colours_at, ink_on
 from kvlab.figures.base.lines import hatch
@@ -86,7 +86,7 @@ def caption_spans(frame: pd.DataFrame) -> str:
         dead = pd.concat([dead[needed], dead[~needed]])
         names = [f"{cell.span} ({cell.row} at {cell.column})" for cell in dead.head(MOST_NAMED).itertuples()]
         more = [f"{len(dead) - MOST_NAMED} more"] if len(dead) > MOST_NAMED else []
-        told.append(f"From large budgets to small, first lost (under 5 % held): {listed([*names, *more])}.")
+        told.append(f"From large budgets to small, first lost (under 5 % held): {join_words([*names, *more])}.")
     else:
         told.append("No part falls under 5 %.")
     return " ".join([*told, *_read_answers(frame)])

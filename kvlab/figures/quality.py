@@ -13,7 +13,7 @@ from kvlab.figures.base.cells import cell_text
 from kvlab.figures.base.lines import interval_bars
 from kvlab.figures.base.palette import HUES, SEQUENTIAL, Theme, pick, run_styles
 from kvlab.figures.base.template import colour_bar, finish, legend_room
-from kvlab.figures.base.words import AXES, byte_size, byte_unit, number, plural, spaced
+from kvlab.figures.base.words import AXES, byte_size, byte_unit, number, plural, with_spaces
 from kvlab.figures.scores import line_text, sample_note
 from kvlab.figures.simple import scores as simple
 from kvlab.requests.compare import FULL
@@ -37,7 +37,7 @@ def rank_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Ranks"
         name: [[by_cell[name].get((arm, task), default) for task in tasks] for arm in arms]
         for name, default in (("score", np.nan), ("words", ""))
     }
-    x, y = [spaced(task) for task in tasks], [arm_text(arm) for arm in arms]
+    x, y = [with_spaces(task) for task in tasks], [arm_text(arm) for arm in arms]
     low, high = float(frame["score"].min()), float(frame["score"].max())
     told = [[_told(by_cell, arm, task) for task in tasks] for arm in arms]
     heat = go.Heatmap(
@@ -47,7 +47,7 @@ def rank_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Ranks"
     )  # fmt: skip
     words = cell_text(heat, table["words"])
     marks = go.Scatter(
-        x=[spaced(task) for task in cells["task"]], y=[arm_text(arm) for arm in cells["arm"]], mode="markers",
+        x=[with_spaces(task) for task in cells["task"]], y=[arm_text(arm) for arm in cells["arm"]], mode="markers",
         marker={"size": 26, "opacity": 0.0}, customdata=cells[["task", "arm"]].to_numpy().tolist(),
         hoverinfo="none", showlegend=False,
     )  # fmt: skip
@@ -80,7 +80,7 @@ def caption_rank_table(frame: pd.DataFrame) -> str:
     for task, group in frame.groupby("task", sort=False):
         level = [arm_text(str(arm)) for arm in group.loc[group["level"], "arm"]]
         few = f"all {len(level)}" if len(level) == len(group) > 1 else ", ".join(level)
-        parts.append(f"{spaced(str(task))}: {few}")
+        parts.append(f"{with_spaces(str(task))}: {few}")
     sentence = f"{LEVEL.capitalize()} by paired differences over at most {plural(frame['prompts'].max(), 'prompt')}"
     return f"{sentence} ({'; '.join(parts)})."
 

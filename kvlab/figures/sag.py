@@ -11,7 +11,7 @@ from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.lines import Line, add_area, add_line, add_lines, hatch
 from kvlab.figures.base.palette import DIVERGING, HUES, LOSS, MASS_COLOURS, Theme, pick
 from kvlab.figures.base.template import finish, log_axis
-from kvlab.figures.base.words import lost, number, percent, plural
+from kvlab.figures.base.words import lost_share, number, percent, plural
 from kvlab.figures.simple import attention as simple
 
 MEASURES = {
@@ -81,8 +81,8 @@ def caption_sag_over_steps(frame: pd.DataFrame) -> str:
     way = "less" if mean >= 0 else "more"
     return (
         f"Merged slots get {percent(abs(share))} {way} than their tokens would: on average over "
-        f"{plural(len(frame), 'step')} {lost(mean)} of the head's attention, at most {lost(float(top['sag']))} at step "
-        f"{int(top['step'])}. Sag is positive where attention is lost."
+        f"{plural(len(frame), 'step')} {lost_share(mean)} of the head's attention, at most "
+        f"{lost_share(float(top['sag']))} at step {int(top['step'])}. Sag is positive where attention is lost."
     )
 
 

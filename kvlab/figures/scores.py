@@ -19,7 +19,7 @@ from kvlab.figures.base.cells import cell_text
 from kvlab.figures.base.lines import interval_bars
 from kvlab.figures.base.palette import DIVERGING, HUES, Style, Theme, pick, run_styles
 from kvlab.figures.base.template import QUIET, colour_bar, finish, legend_room
-from kvlab.figures.base.words import number, percent, plural, shown_of, spaced
+from kvlab.figures.base.words import number, percent, plural, shown_of, with_spaces
 from kvlab.figures.simple import scores as simple
 from kvlab.requests.compare import FULL
 
@@ -33,7 +33,7 @@ def score_against_budget(frame: pd.DataFrame, theme: Theme = "light", title: str
     """A panel per task: score with 95 % interval against the share of tokens kept; the full cache is a line."""
     tasks = frame["task"].drop_duplicates().tolist()[:MOST_PANELS]
     columns = min(3, len(tasks))
-    figure = _panels([spaced(task) for task in tasks], columns)
+    figure = _panels([with_spaces(task) for task in tasks], columns)
     styles = _arm_styles(frame, theme)
     for place, task in enumerate(tasks):
         cell = {"row": place // columns + 1, "col": place % columns + 1}
@@ -86,16 +86,18 @@ def score_by_option(frame: pd.DataFrame, option: str, theme: Theme = "light", ti
                 # Side by side, so that equal scores do not overlap.
                 aside = (index - (len(tasks) - 1) / 2) * min(0.08, 0.4 / len(tasks))
                 group = group.assign(place=group[option].map(values.index) + aside)
-                line = _line(group, spaced(task), style, "place") | {"customdata": group[option]}
-                line["hovertemplate"] = f"{spaced(task)}, {spaced(option)} %{{customdata}}: %{{text}}<extra></extra>"
+                line = _line(group, with_spaces(task), style, "place") | {"customdata": group[option]}
+                line["hovertemplate"] = (
+                    f"{with_spaces(task)}, {with_spaces(option)} %{{customdata}}: %{{text}}<extra></extra>"
+                )
                 figure.add_scatter(**line, **cell)
     _show_each_name_once(figure)
     rows = -(-len(budgets) // columns)
     height = 130 + 240 * rows + legend_room(figure)
-    finish(figure, title=title or f"Score by {spaced(option)}", x="", y="", theme=theme, height=height)
+    finish(figure, title=title or f"Score by {with_spaces(option)}", x="", y="", theme=theme, height=height)
     ends = [-0.5, len(values) - 0.5]
     figure.update_xaxes(tickvals=list(range(len(values))), ticktext=values, range=ends, zeroline=False)
-    figure.update_xaxes(title_text=spaced(option), row=rows)
+    figure.update_xaxes(title_text=with_spaces(option), row=rows)
     return _finish_panels(figure, frame, theme)
 
 
@@ -126,7 +128,7 @@ def benchmark_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "S
     cells = gap.fillna(0).where(score.notna()).to_numpy(np.float32)
     most = float(np.nanmax(np.abs(cells), initial=0)) or 1.0
     heat = go.Heatmap(
-        z=cells, x=[spaced(task) for task in tasks], y=order, xgap=2, ygap=2,
+        z=cells, x=[with_spaces(task) for task in tasks], y=order, xgap=2, ygap=2,
         zmin=-most, zmax=most, colorscale=DIVERGING[theme], text=words,
         colorbar=colour_bar("difference to the full cache", theme),
         customdata=_by_cell(frame, "prompts", order, tasks).to_numpy(),

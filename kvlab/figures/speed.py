@@ -12,7 +12,7 @@ from kvlab.analysis.comparison.speed import REFERENCE
 from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.cells import channels, ink_on
 from kvlab.figures.base.doubts import doubt_of
-from kvlab.figures.base.doubts import trusted as trusted_rows
+from kvlab.figures.base.doubts import drop_doubtful as trusted_rows
 from kvlab.figures.base.palette import HUES, SURFACES, Theme, method_style, mix, pick
 from kvlab.figures.base.template import INK, QUIET, finish
 from kvlab.figures.base.words import byte_size, byte_unit, number, plural
@@ -29,7 +29,7 @@ def measured(
     """A bar per method with the interquartile range, its bound as a tick, and the ratio to each full cache.
 
     Unreliable values (one repeat, or a wide spread) are hatched and show the reason instead of a ratio. From
-    `kvlab.results.speed_tables.measured`; `place` names the device. Failed measurements show why.
+    `kvlab.results.speed_tables.speed_table`; `place` names the device. Failed measurements show why.
     """
     factor, shown = byte_unit(float(frame["value"].max())) if unit == "bytes" else (1.0, unit)
     value = frame["value"] / factor

@@ -20,7 +20,7 @@ from kvlab.analysis.comparison.trade_off import (
     with_axis,
 )
 from kvlab.analysis.comparison.verdict import KINDS
-from kvlab.common.formatting import ONE_PROMPT, listed, mean_words, prompts
+from kvlab.common.formatting import ONE_PROMPT, join_words, mean_words, prompts
 from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.palette import SURFACES, Style, Theme, run_styles
 from kvlab.figures.base.point_labels import POINT, place_labels
@@ -214,7 +214,9 @@ def caption_quality_against_bytes(points: pd.DataFrame, budget: str = "", axis: 
     if not names:
         return f"{dots}{signs}. No run{where} has a right answer.{end}"
     better = "is closer to the full cache" if is_kl else "has more right answers"
-    return f"{dots}{signs}. Best for their bytes{where}: {listed(names)} (no other with as few bytes {better}).{end}"
+    return (
+        f"{dots}{signs}. Best for their bytes{where}: {join_words(names)} (no other with as few bytes {better}).{end}"
+    )
 
 
 def caption_unequal_bytes(points: pd.DataFrame, budget: str = "") -> str:
@@ -232,4 +234,4 @@ def caption_unequal_bytes(points: pd.DataFrame, budget: str = "") -> str:
         f"{byte_size(line['median'])})"
         for _, line in above.iterrows()
     ]
-    return f"Not at equal bytes. Above the median of their budget: {listed(each)}."
+    return f"Not at equal bytes. Above the median of their budget: {join_words(each)}."

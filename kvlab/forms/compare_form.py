@@ -95,7 +95,7 @@ def choices_of_form(
     chosen: Sequence[MethodEntry], typed: Mapping[str, Mapping[str, Any]], budgets: str
 ) -> tuple[MethodChoice, ...]:
     """The choices of the form: methods with their changed settings, at every typed budget."""
-    changed = {entry.name: parameters.changed(entry, typed.get(entry.name, {})) for entry in chosen}
+    changed = {entry.name: parameters.changed_values(entry, typed.get(entry.name, {})) for entry in chosen}
     return choices(chosen, parse_budgets(budgets), changed)
 
 

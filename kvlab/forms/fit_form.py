@@ -39,7 +39,7 @@ class Fitted:
     file: Path
 
 
-def fitted(root: Path, model: str, method: Fittable) -> list[Fitted]:
+def fitted_files(root: Path, model: str, method: Fittable) -> list[Fitted]:
     """Files fitted to the model for the method that the acting user may see, newest first."""
     files = []
     for request_file in (root / "fit").glob("*/request.json"):
@@ -54,7 +54,7 @@ def fitted(root: Path, model: str, method: Fittable) -> list[Fitted]:
     return sorted(files, key=lambda fit: fit.file.stat().st_mtime, reverse=True)
 
 
-def named(one: Fitted) -> str:
+def request_name(one: Fitted) -> str:
     """The file's name in a request: never its path on a server with a lab file."""
     return f"fit:{one.name}" if lab() is not None else str(one.file)
 

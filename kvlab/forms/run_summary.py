@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvlab.common.formatting import format_duration, listed, prompts
+from kvlab.common.formatting import format_duration, join_words, prompts
 from kvlab.planning import Plan
 from kvlab.planning.seconds import Duration
 from kvlab.requests.budget import Budget
@@ -41,9 +41,9 @@ def _methods(choices: Sequence[MethodChoice]) -> str:
     budgeted = [choice for choice in choices if choice.method not in own]
     words = list(dict.fromkeys(Budget(choice.budget).words for choice in budgeted))
     names = list(dict.fromkeys(choice.method for choice in budgeted))
-    parts = [f"{_count(len(names))} at {listed(words)}"] if names else []
+    parts = [f"{_count(len(names))} at {join_words(words)}"] if names else []
     if own:
-        parts.append(f"{listed(list(dict.fromkeys(own)))} at {'its' if len(own) == 1 else 'their'} own budget")
+        parts.append(f"{join_words(list(dict.fromkeys(own)))} at {'its' if len(own) == 1 else 'their'} own budget")
     return " and ".join(parts)
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from kvlab.model_info.chat_template import ChatFormat, RenderedPrompt
 from kvlab.model_info.names import context_length
-from kvlab.model_info.token_count import count_tokens, encoded, tokenizer_of
+from kvlab.model_info.token_count import count_tokens, encode_text, tokenizer_of
 from kvlab.requests.compare import OnePrompt
 from kvlab.requests.facts import find_facts
 
@@ -36,10 +36,10 @@ def token_spans(text: str, model: str) -> list[tuple[int, int]] | None:
     tokenizer = tokenizer_of(model)
     if tokenizer is None:
         return None
-    return [span for span in encoded(tokenizer, text, False).offsets if span[1] > span[0]]
+    return [span for span in encode_text(tokenizer, text, False).offsets if span[1] > span[0]]
 
 
-def shortened(read: RenderedPrompt, most: int) -> RenderedPrompt:
+def shorten_prompt(read: RenderedPrompt, most: int) -> RenderedPrompt:
     """The same with at most `most` characters of the prompt; a chat template around it is kept."""
     start, stop = read.own
     end = min(stop, start + most)

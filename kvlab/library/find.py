@@ -88,7 +88,7 @@ def find(table: pd.DataFrame, wanted: Search, in_prompt: Callable[[Sequence[str]
     found = table[kept]
     if wanted.words:
         found = found[_holds(found, wanted.words, in_prompt)]
-    return ordered(found, wanted)
+    return sort_rows(found, wanted)
 
 
 def answer_kinds(table: pd.DataFrame) -> pd.Series:
@@ -101,7 +101,7 @@ def answer_kinds(table: pd.DataFrame) -> pd.Series:
     return kinds
 
 
-def ordered(table: pd.DataFrame, wanted: Search) -> pd.DataFrame:
+def sort_rows(table: pd.DataFrame, wanted: Search) -> pd.DataFrame:
     """The rows sorted, missing values last, ties newest first."""
     if wanted.sort not in SORTS:
         raise UserError(f"Runs cannot be sorted by {wanted.sort[:40]!r}: choose one of {', '.join(SORTS)}.")

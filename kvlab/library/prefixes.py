@@ -20,7 +20,7 @@ from pydantic import JsonValue, ValidationError
 
 from kvlab.common.atomic_write import full_disk_sentence, replace_file
 from kvlab.common.errors import UserError
-from kvlab.common.validation import Frozen, check_text, read_json, shown
+from kvlab.common.validation import Frozen, check_text, quote_value, read_json
 from kvlab.requests.compare import MethodChoice
 from kvlab.server.users import is_owner
 
@@ -139,7 +139,8 @@ def prefix_path(root: Path, name: str) -> Path:
     """The file of the prefix of this name. Raises UserError for a name that no file can have."""
     if not NAME.fullmatch(check_text(name, "The name")):
         raise UserError(
-            f"A prefix cannot be called {shown(name)}: use up to 40 letters, digits, dots, dashes and underscores."
+            f"A prefix cannot be called {quote_value(name)}: use up to 40 letters, digits, dots, dashes and "
+            "underscores."
         )
     return Path(root) / FOLDER / f"{name}{SUFFIX}"
 
@@ -149,7 +150,7 @@ def find_prefix(root: Path, name: str) -> PrefixFile:
     path = prefix_path(root, name)
     file = read_prefix(path) if path.is_file() else None
     if file is None or not is_owner(file.header.owner):
-        raise UserError(f"There is no prefix {shown(name)} in {root}: `kvlab prefix ls` lists all.")
+        raise UserError(f"There is no prefix {quote_value(name)} in {root}: `kvlab prefix ls` lists all.")
     return file
 
 
@@ -181,7 +182,7 @@ def free_path(root: Path, name: str) -> Path:
     """The path for a new prefix. Raises UserError if the name is taken."""
     path = prefix_path(root, name)
     if path.exists():
-        raise UserError(f"There is already a prefix {shown(name)}: choose another name, or remove it first.")
+        raise UserError(f"There is already a prefix {quote_value(name)}: choose another name, or remove it first.")
     return path
 
 
@@ -190,7 +191,7 @@ def remove_prefixes(root: Path, names: Sequence[str]) -> None:
     paths = [prefix_path(root, name) for name in names]
     for name, path in zip(names, paths, strict=True):
         if not path.is_file():
-            raise UserError(f"There is no prefix {shown(name)} in {root}: `kvlab prefix ls` lists all.")
+            raise UserError(f"There is no prefix {quote_value(name)} in {root}: `kvlab prefix ls` lists all.")
     with full_disk_sentence(Path(root)):
         for path in paths:
             path.unlink(missing_ok=True)
@@ -222,7 +223,7 @@ def read_prefix(path: Path) -> PrefixFile:
             "wrote it, or make the prefix again."
         )
     if about.pop(SEAL, "") != seal(told, about):
-        raise damaged(path, "its header")
+        raise damage_error(path, "its header")
     return _whole_file(path, size, LENGTH + length, told, about)
 
 
@@ -255,7 +256,7 @@ def read_texts(file: PrefixFile) -> list[PrefixText]:
         opened.seek(start)
         content = opened.read(end - start)
     if hashlib.sha256(content).hexdigest() != file.sums[TEXTS]:
-        raise damaged(file.path, "its text")
+        raise damage_error(file.path, "its text")
     return [PrefixText(**one) for one in json.loads(content)]
 
 
@@ -271,12 +272,12 @@ def check_tensors(file: PrefixFile) -> None:
                     found.update(block)
                     left -= len(block)
                 if left or found.hexdigest() != expected:
-                    raise damaged(file.path, name)
+                    raise damage_error(file.path, name)
     except OSError as error:
         raise UserError(f"The prefix {file.path} cannot be read: {(error.strerror or str(error)).lower()}.") from error
 
 
-def damaged(path: Path, what: str) -> UserError:
+def damage_error(path: Path, what: str) -> UserError:
     """The error for a part of a file that is not what was written."""
     return UserError(f"{path} is damaged ({what}): copy it again, or make the prefix again.")
 

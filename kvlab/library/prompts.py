@@ -14,12 +14,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from kvlab.common.atomic_write import full_disk_sentence, replace_text
 from kvlab.common.errors import UserError
-from kvlab.common.validation import Text, check_text, decode_text, in_one_sentence, shown
+from kvlab.common.validation import Text, check_text, decode_text, in_one_sentence, quote_value
 from kvlab.requests.compare import LARGEST_PROMPT_BYTES, OnePrompt
 from kvlab.requests.conversation import Turn
 from kvlab.requests.facts import Fact
 from kvlab.server.users import Role, acting, require, require_owner
-from kvlab.trace.user_labels import locked
+from kvlab.trace.user_labels import lock_labels
 
 FOLDER, REMOVED = ".prompts", "removed"
 LONGEST_NAME = 80
@@ -67,7 +67,7 @@ def check_name(name: str) -> str:
     words = check_text(name, "The name").strip()
     if not words or len(words) > LONGEST_NAME or not words.isprintable() or set(words) & set("/\\"):
         raise UserError(
-            f"Invalid prompt name {shown(words[:LONGEST_NAME])}: use 1 to {LONGEST_NAME} characters on one line, "
+            f"Invalid prompt name {quote_value(words[:LONGEST_NAME])}: use 1 to {LONGEST_NAME} characters on one line, "
             "without slashes."
         )
     return words
@@ -91,7 +91,7 @@ def load_prompt(root: Path, name: str) -> SavedPrompt:
             return found
     for file in files:
         raise UserError(f"{file} is damaged: remove it, and save the prompt again.")
-    raise UserError(f"There is no saved prompt {shown(name)} in {root}: `kvlab prompts ls` lists all.")
+    raise UserError(f"There is no saved prompt {quote_value(name)} in {root}: `kvlab prompts ls` lists all.")
 
 
 def save_prompt(root: Path, name: str, one: OnePrompt, replace: bool = False) -> SavedPrompt:
@@ -105,7 +105,7 @@ def save_prompt(root: Path, name: str, one: OnePrompt, replace: bool = False) ->
     with _changing(root):
         file = _file(root, saved.name, owner)
         if file.exists() and not replace:
-            raise UserError(f"There is already a prompt {shown(saved.name)}: choose another name, or replace it.")
+            raise UserError(f"There is already a prompt {quote_value(saved.name)}: choose another name, or replace it.")
         if not file.exists() and sum(1 for _ in file.parent.glob("*.json")) >= MOST_PROMPTS:
             raise UserError(f"There are already {MOST_PROMPTS:,} saved prompts, the maximum: remove some.")
         replace_text(file, saved.model_dump_json(indent=1))
@@ -118,7 +118,7 @@ def rename_prompt(root: Path, name: str, to: str) -> SavedPrompt:
     renamed = _made(**known.model_dump() | {"name": to})
     with _changing(root):
         if renamed.name != known.name and _file(root, renamed.name, known.owner).exists():
-            raise UserError(f"There is already a prompt {shown(renamed.name)}: choose another name.")
+            raise UserError(f"There is already a prompt {quote_value(renamed.name)}: choose another name.")
         replace_text(_file(root, renamed.name, known.owner), renamed.model_dump_json(indent=1))
         if renamed.name != known.name:
             _file(root, known.name, known.owner).unlink(missing_ok=True)
@@ -148,9 +148,9 @@ def restore_prompt(root: Path, name: str) -> SavedPrompt:
     file = files[owner]
     with _changing(root):
         if not _removed(file).exists():
-            raise UserError(f"No prompt {shown(name)} was removed from {root}.")
+            raise UserError(f"No prompt {quote_value(name)} was removed from {root}.")
         if file.exists():
-            raise UserError(f"There is another prompt {shown(name)} now: rename it first.")
+            raise UserError(f"There is another prompt {quote_value(name)} now: rename it first.")
         os.replace(_removed(file), file)
     return load_prompt(root, name)
 
@@ -199,7 +199,7 @@ def _slug(name: str, owner: str) -> str:
 @contextmanager
 def _changing(root: Path) -> Iterator[None]:
     """Hold the lock of the folder's labels."""
-    with locked(root), full_disk_sentence(Path(root)):
+    with lock_labels(root), full_disk_sentence(Path(root)):
         try:
             (Path(root) / FOLDER).mkdir(parents=True, exist_ok=True)
             yield

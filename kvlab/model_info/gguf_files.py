@@ -45,13 +45,13 @@ def gguf_file(name: str) -> Path | None:
 def gguf_fault(file: Path, called: str) -> str:
     """Why a GGUF file, shown as `called`, cannot be loaded; empty if it can."""
     try:
-        described(file, called)
+        description_folder(file, called)
     except UserError as error:
         return str(error)
     return ""
 
 
-def described(file: Path, called: str = "") -> Path:
+def description_folder(file: Path, called: str = "") -> Path:
     """Folder with the config and tokenizer of a GGUF file, and what `about` reads; written once per file.
 
     Raises UserError if the file is part of a split one, is damaged, or is no model that can be loaded.

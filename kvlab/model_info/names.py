@@ -10,10 +10,10 @@ from typing import Any
 from kvlab.common.assets import project_root
 from kvlab.common.errors import UserError
 from kvlab.common.validation import read_json
-from kvlab.model_info.gguf_files import described, gguf_file
+from kvlab.model_info.gguf_files import description_folder, gguf_file
 from kvlab.model_info.model_faults import fault
 from kvlab.model_info.packaged_models import PACKAGED
-from kvlab.server.offered_models import offered, place_of
+from kvlab.server.offered_models import offered_models, place_of
 
 HUB_NAME = re.compile(r"(?!.*(--|\.\.))\w[\w.-]*/\w(?:[\w.-]*\w)?", re.ASCII)
 EMBEDDED = "mini"
@@ -24,7 +24,7 @@ def model_file(name: str, file: str) -> Path | None:
     folder = project_root() / "assets" / EMBEDDED if name == EMBEDDED else model_folder(name)
     if folder is not None:
         return folder / file if (folder / file).is_file() else None
-    if not HUB_NAME.fullmatch(name) or name not in (offered() or [name]):
+    if not HUB_NAME.fullmatch(name) or name not in (offered_models() or [name]):
         return None
     from huggingface_hub import try_to_load_from_cache
 
@@ -37,13 +37,13 @@ def model_file(name: str, file: str) -> Path | None:
 
 def model_folder(name: str) -> Path | None:
     """The folder with a local model's config and tokenizer, if it exists: for a GGUF file, where it is described."""
-    models = offered()
+    models = offered_models()
     place = name if models is None else models.get(name, "")
     if models is not None and not Path(place).is_absolute():
         return None
     if (file := gguf_file(place)) is not None:
         try:
-            return described(file)
+            return description_folder(file)
         except UserError:  # `model_faults.fault` gives the reason
             return None
     try:
@@ -63,7 +63,7 @@ def check_model(name: str) -> str:
     A hub name is not looked up; the worker reports an unknown one. Raises UserError if it is none of these.
     """
     name = name.strip()
-    if offered() is not None:
+    if offered_models() is not None:
         place_of(name)
         return name
     if not name:
@@ -71,7 +71,7 @@ def check_model(name: str) -> str:
     if name == EMBEDDED:
         return name
     if (file := gguf_file(name)) is not None:
-        described(file, name)
+        description_folder(file, name)
         return name if name in PACKAGED else str(_path(name).absolute())
     if (folder := model_folder(name)) is not None:
         return _check_folder(folder)

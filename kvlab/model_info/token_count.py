@@ -63,7 +63,7 @@ def notes(prompt: str, how: ChatFormat) -> list[str]:
     reader = tokenizer_info(how.model, special)
     # Only a text that writes out the BOS token can have two, so others need not be encoded.
     written = reader.bos is not None and reader.bos in read.text
-    tokens = encoded(tokenizer, read.text, not read.templated).tokens if written else []
+    tokens = encode_text(tokenizer, read.text, not read.templated).tokens if written else []
     return prompt_notes(prompt, tokens, read.templated, reader)
 
 
@@ -75,10 +75,10 @@ def tokenizer_of(model: str) -> Any:
 
 @lru_cache(maxsize=16)
 def _count(file: Path, changed: float, text: str, special: bool) -> int:
-    return len(encoded(_tokenizer(file, changed), text, special))
+    return len(encode_text(_tokenizer(file, changed), text, special))
 
 
-def encoded(tokenizer: Any, text: str, special: bool) -> Any:
+def encode_text(tokenizer: Any, text: str, special: bool) -> Any:
     """The text's tokens (`tokenizers.Encoding`), without blocking other threads.
 
     Encoding a single text holds the GIL, 2.6 s for 2 MB; as a batch of one it does not.

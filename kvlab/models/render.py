@@ -19,13 +19,13 @@ def main() -> None:
     fields = json.load(sys.stdin)
     prompt, request = fields.pop("prompt"), ChatRequest(**fields)
     try:
-        answer = {"text": rendered(prompt, request)}
+        answer = {"text": render_prompt(prompt, request)}
     except UserError as error:
         answer = {"error": str(error)}
     json.dump(answer, sys.stdout)
 
 
-def rendered(prompt: str, request: ChatRequest) -> str | None:
+def render_prompt(prompt: str, request: ChatRequest) -> str | None:
     """Rendered prompt; None if it is read as it is. Raises UserError as `kvlab.models.chat`."""
     from transformers import AutoTokenizer
 

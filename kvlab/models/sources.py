@@ -20,7 +20,7 @@ from transformers.utils import cached_file
 
 from kvlab.common.assets import asset_path
 from kvlab.common.errors import UserError
-from kvlab.model_info.gguf_files import described, gguf_file
+from kvlab.model_info.gguf_files import description_folder, gguf_file
 from kvlab.model_info.model_faults import fault
 from kvlab.model_info.packaged_models import not_here
 from kvlab.server.offered_models import place_of
@@ -50,7 +50,7 @@ class Source:
         """Folder or hub name for transformers; for a GGUF file, the folder with its config and tokenizer."""
         place = place_of(self.name)
         if (file := self.gguf) is not None:
-            return str(described(file, self.name))
+            return str(description_folder(file, self.name))
         return str(asset_path(place)) if place in EMBEDDED else place
 
     @property

@@ -37,7 +37,7 @@ def name_files(paths: Iterable[Path]) -> None:
     os.environ[FILES] = os.pathsep.join(map(str, files))
 
 
-def named() -> tuple[str, str]:
+def plugin_settings() -> tuple[str, str]:
     """The environment's settings; plug-ins are looked for again when they change."""
     return os.environ.get(FILES, ""), os.environ.get(ALLOWED, "all")
 
@@ -89,7 +89,7 @@ def load_plugins(word: str = "") -> list[Plugin]:
 
     With `word` only plug-ins whose code contains it are loaded. A failure is reported once on standard error.
     """
-    key = (*named(), word)
+    key = (*plugin_settings(), word)
     if key in _answered:  # registries are read often, and looking for installed packages takes a while
         return list(_loaded.values())
     with _lock:

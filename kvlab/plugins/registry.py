@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 
 from kvlab.common.errors import UserError
-from kvlab.common.validation import shown
+from kvlab.common.validation import quote_value
 from kvlab.plugins.load import load_plugins
 from kvlab.plugins.origin import Registrations, T
 
@@ -46,7 +46,7 @@ class Registry(Registrations[T], Mapping[str, T]):
         names = [*(known or self)]
         failed = [plugin.failure for plugin in load_plugins(self._word) if plugin.failure]
         return UserError(
-            " ".join([*failed, f"There is no {self.kind} called {shown(name)}{self._instead(str(name), names)}"])
+            " ".join([*failed, f"There is no {self.kind} called {quote_value(name)}{self._instead(str(name), names)}"])
         )
 
     def _instead(self, name: str, names: list[str]) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvlab.library.prefixes import LENGTH, PADDING, SEAL, SUMS, PrefixFile, damaged, seal
+from kvlab.library.prefixes import LENGTH, PADDING, SEAL, SUMS, PrefixFile, damage_error, seal
 
 ALIGNMENT = 64  # bytes
 DTYPES = {
@@ -58,7 +58,7 @@ def mapped_tensors(file: PrefixFile) -> dict[str, Tensor]:
         try:
             found[name] = whole[start:end].view(DTYPES[kind]).reshape(shape)
         except (KeyError, RuntimeError) as error:
-            raise damaged(file.path, name) from error
+            raise damage_error(file.path, name) from error
     return found
 
 

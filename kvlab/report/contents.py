@@ -102,7 +102,7 @@ def _lines(table: pd.DataFrame, asked: board.AnswerCheck | None) -> Iterator[str
         right = [f"{row.label} ({byte_size(row.live_bytes)})" for row in board.correct_runs(table).itertuples()]
         count = int((table["method"] != FULL.method).sum())
         yield f"{len(right)} of {count} compressed runs get it right" + (f": {', '.join(right)}." if right else ".")
-    ranking, _ = board.ranked(table)
+    ranking, _ = board.rank_runs(table)
     for kind, groups in ranking:
         for group in groups:
             runs = ", ".join(f"{row.label} {number(row.mean_kl)}" for row in group.itertuples())

@@ -70,7 +70,7 @@ def figure_of(view: View) -> go.Figure:
         raise UserError(f"The figure of the slide {view.title[:60]!r} is damaged: add it again.") from error
 
 
-def untitled(figure: go.Figure) -> go.Figure:
+def remove_title(figure: go.Figure) -> go.Figure:
     """The figure without title and its margin, because the slide has a title."""
     return figure.update_layout(title=None, margin_t=40 if figure.layout.annotations else 24)
 
@@ -94,7 +94,7 @@ def _given(shown: go.Figure | Shown | None, view: View, at: int) -> dict[str, An
 
 def _figure(figure: go.Figure, view: View) -> dict[str, Any]:
     assert view.slide is not None
-    untitled(figure).update_layout(height=None, width=None, autosize=True)
+    remove_title(figure).update_layout(height=None, width=None, autosize=True)
     figure.update_layout(font_size=FONT_SIZE, legend_font_size=FONT_SIZE)
     figure.update_xaxes(tickfont_size=FONT_SIZE, title_font_size=FONT_SIZE)
     figure.update_yaxes(tickfont_size=FONT_SIZE, title_font_size=FONT_SIZE)

@@ -19,7 +19,7 @@ from kvlab.figures.base.export import NO_BROWSER, ImageWriter, find_browser
 from kvlab.figures.base.palette import Theme
 from kvlab.library.items import find_comparison
 from kvlab.report.contents import Report, report
-from kvlab.report.deck import deck, untitled
+from kvlab.report.deck import deck, remove_title
 from kvlab.report.native_charts import values
 from kvlab.report.page import page
 from kvlab.report.pictures import animation, estimate_gif
@@ -114,7 +114,7 @@ def _writer(given: ImageWriter | None) -> Iterator[ImageWriter]:
 def _picture(writer: ImageWriter, shown: go.Figure | bytes, theme: Theme) -> Picture:
     if isinstance(shown, bytes):
         return Picture(writer.picture(shown, "png"), shown)
-    figure = untitled(go.Figure(shown))
+    figure = remove_title(go.Figure(shown))
     figure.layout.height = max(figure.layout.height or 0, SLIDE_HEIGHT)
     # Many marks take megabytes as SVG, and seconds in office programs.
     light = all(len(values(getattr(trace, "y", None))) <= MOST_MARKS for trace in shown.data)

@@ -59,11 +59,11 @@ def text_picture(text: Text, theme: Theme = "light", room: float = ROOM) -> byte
     """Legend and shaded text; texts that do not fit show the part around `chosen`, else the end."""
     codes = np.array(text.codes, int)
     top = EDGE + 34
-    size, pieces, said = fitted(text.texts, WIDTH - 2 * EDGE, room - top - EDGE, text.chosen)
+    size, pieces, said = fit_text(text.texts, WIDTH - 2 * EDGE, room - top - EDGE, text.chosen)
     height = top + EDGE + (max((piece.line for piece in pieces), default=0) + 1) * size * LEADING + (26 if said else 0)
     drawing = Drawing(WIDTH, round(height), SURFACES[theme])
     legend(drawing, text.classes, codes, EDGE, EDGE + 16, WIDTH - EDGE, theme)
-    shaded(drawing, pieces, codes, text.classes, size, EDGE, top, theme, text.chosen)
+    draw_shaded_text(drawing, pieces, codes, text.classes, size, EDGE, top, theme, text.chosen)
     if said:
         drawing.words(EDGE, height - EDGE, said, SMALL, QUIET[theme])
     return drawing.svg()
@@ -76,7 +76,7 @@ def history_picture(history: History, step: int, theme: Theme = "light", room: f
     grid, left = max(3 * EDGE, EDGE + 62), EDGE + GRID_WIDTH + 2 * EDGE
     top = grid + MOSAIC + 34
     chosen = None if history.selected is None else (history.selected, history.selected)
-    size, pieces, said = fitted(history.texts, WIDTH - left - EDGE, room - top - EDGE, chosen)
+    size, pieces, said = fit_text(history.texts, WIDTH - left - EDGE, room - top - EDGE, chosen)
     lines = max((piece.line for piece in pieces), default=0) + 1
     height = max(top + EDGE + lines * size * LEADING + (26 if said else 0), min(room, top + 200))
     drawing = Drawing(WIDTH, round(height), SURFACES[theme])
@@ -85,7 +85,7 @@ def history_picture(history: History, step: int, theme: Theme = "light", room: f
     _mosaic(drawing, lineage, step, EDGE, grid, theme)
     drawing.words(EDGE, grid + MOSAIC + 18, AXES, SMALL, QUIET[theme])
     _slots(drawing, lineage, step, codes, EDGE, top, height - top - EDGE, theme)
-    shaded(drawing, pieces, codes, classes, size, left, top, theme, chosen)
+    draw_shaded_text(drawing, pieces, codes, classes, size, left, top, theme, chosen)
     if said:
         drawing.words(left, height - EDGE, said, SMALL, QUIET[theme])
     return drawing.svg()
@@ -102,7 +102,7 @@ def phase(history: History, lineage: Lineage, step: int, codes: np.ndarray) -> s
     return f"Step {step} of {history.steps[-1]}, {told}: {plural(slots, 'slot')} for {plural(read, 'token')}"
 
 
-def fitted(
+def fit_text(
     texts: Sequence[str], width: float, room: float, chosen: tuple[int, int] | None
 ) -> tuple[float, list[Piece], str]:
     """The largest font size in which the text fits, its pieces, and a note on omitted lines."""
@@ -161,7 +161,7 @@ def legend(
         x += wide
 
 
-def shaded(
+def draw_shaded_text(
     drawing: Drawing, pieces: Sequence[Piece], codes: np.ndarray, classes: Sequence[TokenClass],
     size: float, x: float, y: float, theme: Theme, chosen: tuple[int, int] | None = None,
 ) -> None:  # fmt: skip

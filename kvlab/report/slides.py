@@ -7,7 +7,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from kvlab.figures.base.caption import both_of, paired
+from kvlab.figures.base.caption import as_caption, both_of
 from kvlab.figures.base.palette import Theme
 from kvlab.report import slide_parts as parts
 from kvlab.report.contents import Report
@@ -60,7 +60,7 @@ def story_slides(story: Story, draw: Draw) -> bytes:
         if isinstance(shown, Table):
             for part, rows in enumerate(_batches(shown.rows, MOST_ROWS)):
                 more = f"{shown.left_out:,} more rows are omitted. " if shown.left_out and not part else ""
-                told = paired(words).within(before=more)
+                told = as_caption(words).within(before=more)
                 parts.add_table(deck, view.title, shown.model_copy(update={"rows": rows}), notes, told, of, theme)
         elif isinstance(shown, Passages):
             for some in _batches(shown.passages, MOST_PASSAGES):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from kvlab.analysis.comparison.compare import unique_labels
 from kvlab.analysis.lineage.tables import token_texts
-from kvlab.common.formatting import ONE_PROMPT, listed
+from kvlab.common.formatting import ONE_PROMPT, join_words
 from kvlab.common.model_title import model_title
 from kvlab.trace.reader import Run
 
@@ -43,7 +43,7 @@ def slide_title(title: str, runs: Sequence[Run], address: Mapping[str, str], wit
     if not runs:
         return title
     labels = _named(runs)
-    who = f"{len(labels)} runs" if len(labels) > MOST_NAMED else listed(labels)
+    who = f"{len(labels)} runs" if len(labels) > MOST_NAMED else join_words(labels)
     told = title.replace(THIS_HEAD, "").replace(CHOSEN, _words(runs[0], address).removeprefix("words ") or THE_FACT)
     numbers = [address.get(name, "") for name in ("layer", "head")]
     is_named = ABOUT_HEADS.search(told) is not None or without or not all(numbers)

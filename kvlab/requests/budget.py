@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvlab.common.errors import UserError
-from kvlab.common.validation import shown
+from kvlab.common.validation import quote_value
 
 UNLIMITED = 2**30
 ROUNDING = 1e-9  # .29 * 100 is a little less than 29 in floating point
@@ -60,7 +60,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         if not self._is_possible():
-            raise UserError(_WHAT_A_BUDGET_IS.format(shown(self.amount)))
+            raise UserError(_WHAT_A_BUDGET_IS.format(quote_value(self.amount)))
 
     def _is_possible(self) -> bool:
         if isinstance(self.amount, str):
@@ -87,7 +87,7 @@ class Budget:
         except ValueError as error:
             if isinstance(error, UserError):
                 raise
-            raise UserError(_WHAT_A_BUDGET_IS.format(shown(text))) from None
+            raise UserError(_WHAT_A_BUDGET_IS.format(quote_value(text))) from None
 
     @classmethod
     def of(cls, number: float, unit: str) -> Budget:

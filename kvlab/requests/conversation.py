@@ -15,7 +15,7 @@ from pydantic import Field
 
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import left_out
-from kvlab.common.validation import Strict, Text, plain_text, shown
+from kvlab.common.validation import Strict, Text, plain_text, quote_value
 
 Role = Literal["system", "user", "assistant"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -110,7 +110,9 @@ def parse_messages(messages: Any, what: str) -> tuple[tuple[Turn, ...], int]:
             raise UserError(f"Message {number} of {what} has no role: {SHAPE}.")
         role = SAME.get(message["role"] if isinstance(message["role"], str) else "", message["role"])
         if role not in ROLES:
-            raise UserError(f"Message {number} of {what} has the role {shown(role)}: give system, user or assistant.")
+            raise UserError(
+                f"Message {number} of {what} has the role {quote_value(role)}: give system, user or assistant."
+            )
         content, non_text = _content(message.get("content"))
         if not content.strip():
             raise UserError(f"Message {number} of {what} holds no text: {SHAPE}.")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pydantic import JsonValue
 
 from kvlab.common.errors import UserError
-from kvlab.common.validation import read_json, shown
+from kvlab.common.validation import quote_value, read_json
 
 
 def parse_value(text: str) -> JsonValue:
@@ -34,7 +34,7 @@ def parse_spec(text: str) -> tuple[str, dict[str, JsonValue]]:
         if not key or not equals or not value:
             raise UserError(f"'{text}' cannot be read: write name:parameter=value, such as key_value:pairs=64.")
         if key in values:
-            raise UserError(f"{shown(text)} names {key} twice: give it once.")
+            raise UserError(f"{quote_value(text)} names {key} twice: give it once.")
         values[key] = parse_value(value)
     return name, values
 

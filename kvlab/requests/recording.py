@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes
-from kvlab.common.validation import Strict, shown
+from kvlab.common.validation import Strict, quote_value
 
 # Five runs of 32 layers x 8 KV heads x 128 numbers x 32,768 tokens x 256 steps stay under 24 GB of disk: keys and
 # values take 4.36 GB a run and are whole; attention rows, which would take 8.7 GB, get some of what is left.
@@ -54,7 +54,7 @@ class Recording(Strict):
             match = re.fullmatch(r"(?:(layers|heads|every)=)?(\d{1,6})(?:-(\d{1,6}))?", word)
             name = name if match is None else match[1] or name
             if match is None or not name or (match[1] and match[1] in parsed):
-                raise UserError(f"What to record cannot be {shown(word)}: {FORM}.")
+                raise UserError(f"What to record cannot be {quote_value(word)}: {FORM}.")
             first, last = int(match[2]), int(match[3] or match[2])
             if last < first or (name == "every" and (match[3] or name in parsed or first < 1)):
                 raise UserError(f"What to record cannot be {word!r}: {FORM}.")

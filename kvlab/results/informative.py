@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvlab.common.formatting import listed, prompts, range_words
+from kvlab.common.formatting import join_words, prompts, range_words
 from kvlab.evaluate.results.summary import CHUNK, PROMPT, summarize
 from kvlab.evaluate.scoring.metrics import higher_is_better
 from kvlab.requests.compare import FULL
@@ -44,8 +44,8 @@ def informative(rows: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     if found["informative"].any():
         left_out = rows.merge(others[TASK], on=TASK, how="left", indicator=True)["_merge"].to_numpy() == "both"
         return rows[~left_out], (
-            f"Not informative for this model and left out of ranks and means: {listed(names)}. Its full cache scores "
-            f"below {LEAST_SCORE:g} there."
+            f"Not informative for this model and left out of ranks and means: {join_words(names)}. Its full cache "
+            f"scores below {LEAST_SCORE:g} there."
         )
     return rows, f"No task is informative for this model: its full cache scores below {LEAST_SCORE:g} in all of them."
 
@@ -70,7 +70,7 @@ def task_notes(
             continue
         weak = abilities(mine).query("not informative")
         cells = [_cell_words(cell, mine.loc[mine["length"] == cell.length, "score"]) for cell in weak.itertuples()]
-        notes[task] = f"{task}: full cache {listed(cells)}." if cells else ""
+        notes[task] = f"{task}: full cache {join_words(cells)}." if cells else ""
     return notes
 
 

@@ -81,7 +81,7 @@ def of_comparison(runs: Sequence[Run]) -> Provenance:
     return Provenance(f"comparison {record.comparison_id}", details, comparison_id=record.comparison_id)
 
 
-def joined(first: Provenance, *others: Provenance, separator: str = "; ") -> Provenance:
+def join_sources(first: Provenance, *others: Provenance, separator: str = "; ") -> Provenance:
     """Several sources of one figure, rendered one after the other."""
     return replace(first, others=others, separator=separator)
 

@@ -25,13 +25,13 @@ PAIR = [*PROMPT, "question_aware"]
 BYTES = ("score", "live_bytes", "bytes_read", "allocated_bytes", "kept")
 
 
-def labelled(rows: pd.DataFrame) -> pd.DataFrame:
+def label_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with `NAMES`; arms are named with all options including the preset."""
     return _with_all_options(with_names(rows))
 
 
 def scores(rows: pd.DataFrame) -> pd.DataFrame:
-    """`score_table` with arms named as in `labelled`."""
+    """`score_table` with arms named as in `label_rows`."""
     return _with_all_options(score_table(rows))
 
 
@@ -44,13 +44,13 @@ def means(rows: pd.DataFrame, table: pd.DataFrame, by: Sequence[str]) -> pd.Data
     """One row per group of `by`: means over tasks, of the rows shown in `table` that all arms have."""
     shown = shared_by_all_arms(table[table["higher"]] if table["higher"].any() else table)
     keys = ["task", *NAMES]
-    measured = labelled(with_measures(rows)).merge(shown[keys].drop_duplicates(), on=keys)
+    measured = label_rows(with_measures(rows)).merge(shown[keys].drop_duplicates(), on=keys)
     return over_tasks(measured, by)
 
 
 def budgets(rows: pd.DataFrame) -> list[str]:
     """Requested budgets as text, those with the most arms first."""
-    table = labelled(rows[rows["method"] != FULL.method])
+    table = label_rows(rows[rows["method"] != FULL.method])
     count = table.groupby("asked", sort=False)["arm"].nunique()
     return count.sort_values(ascending=False, kind="stable").index.tolist()
 
@@ -62,7 +62,7 @@ def ranks(rows: pd.DataFrame, asked: str) -> pd.DataFrame:
     interval above zero; `level` marks rank 1. Columns: task, arm, method, rank, level, prompts, score and behind
     (paired difference of the best mean to this arm), both with `_low` and `_high`. With one prompt all ranks are 1.
     """
-    table = labelled(rows)
+    table = label_rows(rows)
     table = table[(table["asked"] == asked) & (table["method"] != FULL.method)]
     table = table.assign(higher=table["metric"].map(higher_is_better))
     groups = [(str(task), group) for task, group in table.groupby("task", sort=False)]
@@ -106,7 +106,7 @@ def by_bytes(rows: pd.DataFrame, axis: str = "live_bytes") -> pd.DataFrame:
     that skipping hard tasks does not pay. Columns: `NAMES`,
     score, live_bytes, bytes_read, allocated_bytes, kept with `_low` and `_high`, prompts, tasks, frontier.
     """
-    table = labelled(with_measures(rows))
+    table = label_rows(with_measures(rows))
     table = table[table["metric"].map(higher_is_better)]
     asked_of = table.groupby("task")["arm"].nunique()
     table = table[table["task"].isin(asked_of[asked_of == asked_of.max()].index)]
@@ -138,7 +138,7 @@ def needles(rows: pd.DataFrame, asked: str) -> tuple[pd.DataFrame, pd.DataFrame]
     on_grid = known.groupby(["length", "depth"])["index"].nunique()
     if known.empty or len(on_grid) > MOST_CELLS:  # random depths form no grid
         return pd.DataFrame(), pd.DataFrame()
-    table = labelled(known)
+    table = label_rows(known)
     full = table["method"] == FULL.method
     table, full = table[full | (table["asked"] == asked)], full[full | (table["asked"] == asked)]
     table = table.assign(row=np.where(full, "full cache", table["arm"] + " " + table["asked"]))
@@ -150,7 +150,7 @@ def prompts_behind(rows: pd.DataFrame, task: str, arm: str, asked: str) -> pd.Da
 
     Columns of the rows plus `full` (the full cache's score on the prompt) and `lost` (how much worse it got).
     """
-    table = labelled(rows)
+    table = label_rows(rows)
     cell = table[(table["task"] == task) & (table["arm"] == arm) & (table["asked"] == asked)]
     measured = with_measures(rows[rows["task"] == task])
     full = measured[measured["method"] == FULL.method].drop_duplicates(PAIR)[[*PAIR, "score", "prediction"]]

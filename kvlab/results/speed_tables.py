@@ -42,7 +42,7 @@ def at(rows: pd.DataFrame, load: tuple[str, int, int]) -> pd.DataFrame:
     return found.sort_values("timestamp", kind="stable").drop_duplicates(again, keep="last").sort_index()
 
 
-def measured(rows: pd.DataFrame, figure: str) -> pd.DataFrame:
+def speed_table(rows: pd.DataFrame, figure: str) -> pd.DataFrame:
     """One row per method with columns `COLUMNS`.
 
     `ratio` is to `reference`, the best full cache by name; `own_ratio` to kvlab's own, which comparisons use.
@@ -77,7 +77,7 @@ def split(rows: pd.DataFrame) -> pd.DataFrame:
     whole step minus attention. Empty unless modes decode and compress were both measured.
     """
     figures = {"whole": "decode step", "attending": "attention step", "deciding": DECIDING}
-    parts = {name: measured(rows, figure).set_index("label")["value"] for name, figure in figures.items()}
+    parts = {name: speed_table(rows, figure).set_index("label")["value"] for name, figure in figures.items()}
     both = pd.DataFrame({name: part[~part.index.duplicated()] for name, part in parts.items()})
     both = both.dropna(subset=["whole", "attending", "deciding"])
     deciding = both["deciding"].clip(lower=0)
@@ -89,7 +89,7 @@ def split(rows: pd.DataFrame) -> pd.DataFrame:
 
 def recording(rows: pd.DataFrame) -> pd.DataFrame:
     """Step time relative to no recording, one row per method and level (value, spread, label, level)."""
-    frames = [measured(rows, RECORDING.format(level)).assign(level=level) for level in LEVELS]
+    frames = [speed_table(rows, RECORDING.format(level)).assign(level=level) for level in LEVELS]
     return pd.concat(frames, ignore_index=True).dropna(subset="value")
 
 

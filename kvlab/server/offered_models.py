@@ -19,7 +19,7 @@ FIT = re.compile(r"fit:[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # a fit's name in a me
 DEPTHS = ("*", "*/*")  # a folder of models, and one sorted by owner; the folder itself may be a model too
 
 
-def given(folders: Sequence[Path]) -> str:
+def models_variable(folders: Sequence[Path]) -> str:
     """The value of `KVLAB_MODELS` for these folders. Raises UserError for one that is missing or has no model."""
     for folder in folders:
         if not folder.is_dir():
@@ -37,7 +37,7 @@ def server_models() -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def offered() -> dict[str, str] | None:
+def offered_models() -> dict[str, str] | None:
     """Requestable names and their folder or hub name on a server with a lab file; None without one."""
     settings = lab()
     if settings is None:
@@ -54,7 +54,7 @@ def place_of(name: str, revision: str | None = None, cache_dir: str | None = Non
 
     Raises UserError if this server does not offer it. The message is the same whether or not such a folder exists.
     """
-    models = offered()
+    models = offered_models()
     if models is None:
         return name
     if name not in models:

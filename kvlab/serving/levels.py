@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kvlab.common.formatting import listed
+from kvlab.common.formatting import join_words
 
 # What an engine must hold for a cache of this level.
 LEVELS = (
@@ -71,7 +71,7 @@ class Held:
                 0: "a dense cache without gaps",
             }
             reasons = [plain[self.level]]
-        return listed([*reasons, *(["new values"] if self.new_values else [])])
+        return join_words([*reasons, *(["new values"] if self.new_values else [])])
 
 
 def held_counts(counts: np.ndarray) -> tuple[bool, bool]:
@@ -93,7 +93,7 @@ class Freed:
         return cls(*(freed_share(kept, page, axes) for axes in ((), (1,), (0, 1))))
 
 
-def touched(kept: np.ndarray, page: int) -> np.ndarray:
+def touched_pages(kept: np.ndarray, page: int) -> np.ndarray:
     """Pages (..., pages) bool with a kept slot, of `kept` (..., tokens) bool."""
     missing = -kept.shape[-1] % page
     padded = np.pad(kept, [(0, 0)] * (kept.ndim - 1) + [(0, missing)])
@@ -103,7 +103,7 @@ def touched(kept: np.ndarray, page: int) -> np.ndarray:
 def freed_share(kept: np.ndarray, page: int, axes: tuple[int, ...] = (1,)) -> float:
     """Share of slots in pages without a kept slot, where the heads along `axes` share a page table."""
     together = np.asarray(kept.any(axes, keepdims=True)) if axes else kept
-    pages = touched(together, page)
+    pages = touched_pages(together, page)
     size = np.full(pages.shape[-1], page)
     size[-1] -= -kept.shape[-1] % page
     return float((~pages * size).sum(-1).mean() / kept.shape[-1])
@@ -153,7 +153,7 @@ class Servability:
             for name in (ATTENTION, QUERIES, HIDDEN)
             if name in prompt | decode
         ]
-        return listed(words) or "nothing"
+        return join_words(words) or "nothing"
 
     def as_data(self) -> dict[str, Any]:
         """As JSON: every field, with the level and its reason."""

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from kvlab.analysis.lineage.wall import Fate, Wall
-from kvlab.serving.levels import PAGES, Freed, Held, Servability, fragmentation, held_counts, touched
-from kvlab.serving.method_table import measured
+from kvlab.serving.levels import PAGES, Freed, Held, Servability, fragmentation, held_counts, touched_pages
+from kvlab.serving.method_table import measured_row
 from kvlab.trace.reader import Run
 
 MOST_STEPS = 48  # steps at which pages are counted; more would not be seen in a figure
@@ -37,7 +37,7 @@ def run_servability(run: Run, wall: Wall) -> Servability:
     )
     weights = run.select("events", columns=["kind", "key_weight", "value_weight"], ordered=False)
     merges = weights[weights["kind"] != "evict"]
-    known = measured(record.method)
+    known = measured_row(record.method)
     own = replace(
         Held(False, False, False, False) if known is None else known.held,
         by_head=by_head,
@@ -81,7 +81,7 @@ def pages_over_steps(wall: Wall, page: int) -> pd.DataFrame:
         size = np.full(-(-read // page), page)
         size[-1] -= -read % page
         for sharing, axes in (("head", ()), ("layer", (1,)), ("model", (0, 1))):
-            pages = touched(np.asarray(kept.any(axes, keepdims=True)) if axes else kept, page)
+            pages = touched_pages(np.asarray(kept.any(axes, keepdims=True)) if axes else kept, page)
             paged = float((pages * size).sum(-1).mean())
             rows.append((int(step), sharing, slots, paged, read, 1 - paged / read, 1 - slots / paged if paged else 0.0))
     return pd.DataFrame(rows, columns=["step", "sharing", "slots", "paged", "read", "freed", "fragmentation"])

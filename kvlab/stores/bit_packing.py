@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 LOTS = {2: (4, 1), 3: (8, 3), 4: (2, 1), 5: (8, 5), 6: (4, 3), 8: (1, 1)}
 
 
-def packed(codes: Tensor, bits: int) -> Tensor:
+def pack_bits(codes: Tensor, bits: int) -> Tensor:
     """Pack integers (..., n) below 2 ** bits into (..., bytes) uint8; the last group is padded with 0."""
     numbers, size = LOTS[bits]
     word_type = _word_type(size)
@@ -19,8 +19,8 @@ def packed(codes: Tensor, bits: int) -> Tensor:
     return (word >> _places(size, 8, codes.device)).bitwise_and_(255).to(torch.uint8).flatten(-2)
 
 
-def unpacked(lots: Tensor, bits: int, count: int) -> Tensor:
-    """Inverse of `packed`, (..., count) int32."""
+def unpack_bits(lots: Tensor, bits: int, count: int) -> Tensor:
+    """Inverse of `pack_bits`, (..., count) int32."""
     numbers, size = LOTS[bits]
     word_type = _word_type(size)
     word = (lots.unflatten(-1, (-1, size)).to(word_type) << _places(size, 8, lots.device)).sum(-1, dtype=word_type)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from kvlab.stores.bit_packing import packed, unpacked
+from kvlab.stores.bit_packing import pack_bits, unpack_bits
 from kvlab.stores.code import Coded, Decoding, half
 
 GROUP = 32  # as in the paper
@@ -34,10 +34,10 @@ class PerChannel(Decoding):
         least, largest = _bounds(groups, real, 3)
         codes, step, least = _quantised(groups, least, largest, self.bits)
         codes = codes.masked_fill(~real, 0).flatten(2, 3)
-        return {"codes": packed(codes, self.bits), "step": step[:, :, :, 0], "least": least[:, :, :, 0]}
+        return {"codes": pack_bits(codes, self.bits), "step": step[:, :, :, 0], "least": least[:, :, :, 0]}
 
     def decode(self, coded: Coded, width: int) -> Tensor:
-        codes = unpacked(coded["codes"], self.bits, width).unflatten(2, (-1, self.group))
+        codes = unpack_bits(coded["codes"], self.bits, width).unflatten(2, (-1, self.group))
         step, least = (coded[name].float()[:, :, :, None] for name in ("step", "least"))
         return torch.addcmul(least, codes.float(), step).flatten(2, 3)
 
@@ -62,10 +62,10 @@ class PerToken(Decoding):
         least, largest = _bounds(parts, real, 4)
         codes, step, least = _quantised(parts, least, largest, self.bits)
         codes = codes.masked_fill(~real, 0).flatten(3)[..., :width]
-        return {"codes": packed(codes, self.bits), "step": step[..., 0], "least": least[..., 0]}
+        return {"codes": pack_bits(codes, self.bits), "step": step[..., 0], "least": least[..., 0]}
 
     def decode(self, coded: Coded, width: int) -> Tensor:
-        codes = self._parts(unpacked(coded["codes"], self.bits, width).float())
+        codes = self._parts(unpack_bits(coded["codes"], self.bits, width).float())
         step, least = (coded[name].float()[..., None] for name in ("step", "least"))
         return torch.addcmul(least, codes, step).flatten(3)[..., :width]
 

@@ -202,7 +202,7 @@ def weighted_sum(mass: Tensor, states: States, columns: slice) -> Tensor:
     )
 
 
-def mixed(mass: Tensor, states: States) -> Tensor:
+def mix_states(mass: Tensor, states: States) -> Tensor:
     """`mass` (B, H, r, S) @ states (B, H, S, d), one block at a time, in the dtype of `mass`."""
     if not isinstance(states, PackedStates):
         return mass @ states.to(mass.dtype)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, pad
 
-from kvlab.stores.bit_packing import packed, unpacked
+from kvlab.stores.bit_packing import pack_bits, unpack_bits
 from kvlab.stores.code import Coded, half
 from kvlab.stores.unpack_kernel import unpack_kernel
 
@@ -55,7 +55,7 @@ class Rotated:
             norm = norm * math.sqrt(width) / levels.norm(dim=-1, keepdim=True)
         else:
             norm = norm * width / (levels * turned).sum(-1, keepdim=True).clamp_min(TINY)
-        return {"codes": packed(codes, self.bits), "norm": half(norm)}
+        return {"codes": pack_bits(codes, self.bits), "norm": half(norm)}
 
     def decode(self, coded: Coded, width: int) -> Tensor:
         """Decoded states (B, H, S, width) float32."""
@@ -88,13 +88,13 @@ def _coordinates(codes: Tensor, bits: int, width: int) -> Tensor:
         levels = levels_of_bytes(bits, width, codes.device)
         return embedding(codes.to(torch.int32), levels).flatten(-2)[..., :width]
     levels = normal_levels(bits).to(codes.device) / math.sqrt(width)
-    return levels[unpacked(codes, bits, width)]
+    return levels[unpack_bits(codes, bits, width)]
 
 
 @lru_cache(maxsize=16)
 def levels_of_bytes(bits: int, width: int, device: torch.device) -> Tensor:
     """Coordinates (256, 8 / bits) float32 that each byte of packed codes stands for, in vectors of `width`."""
-    codes = unpacked(torch.arange(256, dtype=torch.uint8)[:, None], bits, 8 // bits)
+    codes = unpack_bits(torch.arange(256, dtype=torch.uint8)[:, None], bits, 8 // bits)
     return (normal_levels(bits)[codes] / math.sqrt(width)).to(device)
 
 

@@ -154,7 +154,7 @@ class Settled:
         return self.measured | self.given_up.keys()
 
 
-def settled(folder: Path, shards: Iterable[Shard]) -> Settled:
+def settled_shards(folder: Path, shards: Iterable[Shard]) -> Settled:
     """Which of these shards are measured or given up."""
     files, found = measured_names(folder), Settled()
     notes = {path.stem[1:] for path in (folder / SHARDS).glob("_*.json")}

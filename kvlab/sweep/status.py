@@ -133,7 +133,7 @@ def read_status(folder: Path) -> SweepStatus:
     """Current status of a folder's sweep; raises UserError if there is none or its plan cannot be read."""
     path = folder / shards.PLAN
     planned = _planned(folder, path.stat().st_mtime_ns if path.is_file() else 0)
-    found = shards.settled(folder, planned)
+    found = shards.settled_shards(folder, planned)
     return SweepStatus(len(planned), len(found.measured), found.failed, found.given_up, read_workers(folder))
 
 

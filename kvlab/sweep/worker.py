@@ -29,7 +29,7 @@ from kvlab.sweep.shards import (
     give_up,
     incomplete_rows,
     read_plan,
-    settled,
+    settled_shards,
     write_incomplete,
     write_shard,
 )
@@ -85,7 +85,7 @@ class Worker:
 
     def _left(self, loadable: bool = True) -> list[Shard]:
         """Shards neither measured nor given up, those of the loaded model first; `loadable`: skip models that fail."""
-        done = settled(self.folder, self.plan.shards).names
+        done = settled_shards(self.folder, self.plan.shards).names
         left = [shard for shard in self.plan.shards if shard.name not in done]
         left = [shard for shard in left if not loadable or shard.request not in self._load_errors]
         loaded = self._loaded[0] if self._loaded else None
@@ -104,7 +104,7 @@ class Worker:
             return False
         self._lease = lease
         try:
-            if settled(self.folder, [shard]).names:
+            if settled_shards(self.folder, [shard]).names:
                 return True
             if lease.tries > MAX_LOST:
                 reason = f"{MAX_LOST} workers were lost while they measured it (often: not enough memory)."

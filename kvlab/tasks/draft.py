@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.common.errors import UserError
-from kvlab.common.validation import shown
+from kvlab.common.validation import quote_value
 from kvlab.models.mini.phrasing import TAIL, Query
 from kvlab.tasks.haystack import Window, draw_window, hide
 from kvlab.tasks.sample import Sample, sample_random
@@ -61,7 +61,7 @@ class Task:
                 raise UserError(f"{self.name} has no parameter '{name}': it takes {known}.")
             if words := self.choices.get(name):
                 if value not in words:
-                    raise UserError(f"{self.name}: {name} is one of {', '.join(words)}, not {shown(value)}.")
+                    raise UserError(f"{self.name}: {name} is one of {', '.join(words)}, not {quote_value(value)}.")
             elif isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise UserError(f"{self.name}: {name}={value} cannot be used: give a whole number of at least 1.")
         return {**self.parameters, **difficulty}

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from kvlab.common.errors import UserError
-from kvlab.common.formatting import listed
+from kvlab.common.formatting import join_words
 from kvlab.common.validation import plain_text, read_json
 from kvlab.requests.conversation import Turn, as_text, dropped_parts, parse_messages
 from kvlab.tasks.rows import is_conversation
@@ -105,8 +105,8 @@ class PromptRow:
             return "", ""
         split = len(self.before) or max(1, len(self.parts) - 1)
         names = self.parts
-        context = joined([self.texts[name] for name in names[:split]])
-        whole = joined([self.texts[name] for name in names])
+        context = join_texts([self.texts[name] for name in names[:split]])
+        whole = join_texts([self.texts[name] for name in names])
         return context, whole[len(context) :]
 
     def turns(self) -> tuple[Turn, ...]:
@@ -163,7 +163,7 @@ def as_row(value: Any, what: str) -> PromptRow:
     raise UserError(f"{what} holds no text: give objects with at least one text in them.")
 
 
-def joined(texts: Sequence[str]) -> str:
+def join_texts(texts: Sequence[str]) -> str:
     """Concatenate the texts, with an empty line between two unless there is white space."""
     whole = ""
     for text in texts:
@@ -236,7 +236,7 @@ def _json(text: str) -> Any:
 
 def _some(names: Sequence[str]) -> str:
     more = [f"{len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else []
-    return listed([*names[:MOST_NAMED], *more])
+    return join_words([*names[:MOST_NAMED], *more])
 
 
 class TableRecord(BaseModel):

@@ -83,7 +83,7 @@ def change_labels(root: Path, name: str, kind: Kind = "comparison", /, **changes
     Raises UserError if a value is invalid, the file is damaged, the disk is full, or another process holds the lock.
     """
     _check_owner(root, name, kind)
-    with locked(root):
+    with lock_labels(root):
         known = load_labels(root, name, kind)
         return _save(root, name, kind, known, changes)
 
@@ -93,7 +93,7 @@ def change_tags(
 ) -> Labels:
     """Add and remove tags of a result; raises as `change_labels`."""
     _check_owner(root, name, kind)
-    with locked(root):
+    with lock_labels(root):
         known = load_labels(root, name, kind)
         tags = tuple(tag for tag in (*known.tags, *add) if tag not in remove)
         return _save(root, name, kind, known, {"tags": tags})
@@ -149,7 +149,7 @@ def claim_name(root: Path, name: str, kind: Kind, private: bool = False, made: b
     administrators may continue them. Raises UserError if the name has another owner, or results without an owner.
     """
     person = acting()
-    with locked(root):
+    with lock_labels(root):
         known = load_labels(root, name, kind)
         if (known.owner or made) and not is_owner(known.owner):
             owner = "" if known.private else f" (owner: {known.owner or 'none'})"
@@ -162,7 +162,7 @@ def claim_name(root: Path, name: str, kind: Kind, private: bool = False, made: b
 
 def set_owner(root: Path, name: str, kind: Kind, owner: str) -> None:
     """Set the owner of an imported result; stories become private."""
-    with locked(root):
+    with lock_labels(root):
         _save(root, name, kind, load_labels(root, name, kind), {"owner": owner, "private": kind == "story"})
 
 
@@ -185,7 +185,7 @@ def _save(root: Path, name: str, kind: Kind, known: Labels, changes: dict[str, A
 
 
 @contextmanager
-def locked(root: Path) -> Iterator[None]:
+def lock_labels(root: Path) -> Iterator[None]:
     """Hold the lock of the labels file; raises UserError if the folder cannot be written."""
     folder = Path(root) / FOLDER
     with full_disk_sentence(folder):

@@ -142,12 +142,12 @@ def without_queries(trial: Trial, engine: Engine, name: str) -> Agreement:
     return trial.compared(name, trial.answered(engine, trial.session(keep_queries=False)))
 
 
-def dropped(trial: Trial, engine: Engine, name: str) -> Agreement:
+def check_preempted(trial: Trial, engine: Engine, name: str) -> Agreement:
     """All requests at once; a preempted one loses its slots, as it loses its pages."""
     return trial.compared(name, trial.answered(engine, trial.session(hold_preempted=False)))
 
 
-def reused(trial: Trial, engine: Engine, name: str) -> Agreement:
+def check_prefix_cache(trial: Trial, engine: Engine, name: str) -> Agreement:
     """Every prompt a second time: its pages are in the prefix cache."""
     return _again(trial, engine, name, keep_queries=True)
 
@@ -209,13 +209,13 @@ SITUATIONS: dict[str, dict[str, Compare]] = {
     PLAIN: {
         "alone": alone,
         "batch": together,
-        "prefix cache": reused,
+        "prefix cache": check_prefix_cache,
         "prefix cache without queries": reused_without_queries,
         "next turn": next_turn,
         "kvlab prefix": handed_prefix,
     },
     "short steps": {"chunked": together, "chunked without queries": without_queries},
-    "few pages": {"preempted": together, "preempted without slots": dropped},
+    "few pages": {"preempted": together, "preempted without slots": check_preempted},
 }
 
 

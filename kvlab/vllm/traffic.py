@@ -81,7 +81,7 @@ def measured_time(clock: Clock) -> StepTime:
     return StepTime(time_.base, time_.row, time_.slot, max(prompt, 0.0))
 
 
-def served(clock: Clock, traffic: Traffic) -> Served:
+def serve_traffic(clock: Clock, traffic: Traffic) -> Served:
     """Serve the traffic with vLLM: admitted, first token and end of each request."""
     count = len(traffic.arrival)
     first, end, names, given = np.zeros(count), np.zeros(count), dict[str, int](), 0
@@ -110,7 +110,7 @@ def figures(done: Served) -> dict[str, float]:
     }
 
 
-def limited(traffic: Traffic) -> Traffic:
+def limit_lengths(traffic: Traffic) -> Traffic:
     """The traffic with lengths that fit into the engine's window."""
     output = np.clip(traffic.output, 2, WINDOW // 4)
     return Traffic(traffic.arrival, np.clip(traffic.prompt, 1, WINDOW - WINDOW // 4), output)
@@ -126,11 +126,11 @@ def main(requests: int = 60) -> None:
         step = model.time
         print(f"step: {1e3 * step.base:.2f} ms + {1e3 * step.row:.3f} a row + {1e6 * step.slot:.2f} per 1,000 slots; "
               f"prompt {1e6 * step.prompt:.1f} us a token")  # fmt: skip
-        rush = limited(Traffic.poisson(1e6, PROMPT, OUTPUT, requests))
+        rush = limit_lengths(Traffic.poisson(1e6, PROMPT, OUTPUT, requests))
         most = figures(simulate(rush, model))["requests/s"]
         for load in LOADS:
-            traffic = limited(Traffic.poisson(load * most, PROMPT, OUTPUT, requests))
-            _print(load, load * most, figures(served(clock, traffic)), figures(simulate(traffic, model)))
+            traffic = limit_lengths(Traffic.poisson(load * most, PROMPT, OUTPUT, requests))
+            _print(load, load * most, figures(serve_traffic(clock, traffic)), figures(simulate(traffic, model)))
 
 
 def _print(load: float, rate: float, found: dict[str, float], expected: dict[str, float]) -> None:

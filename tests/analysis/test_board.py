@@ -266,12 +266,12 @@ def test_every_run_is_ranked_or_left_out_with_a_reason_and_answers_go_first(runs
         verdict=["right", "wrong", "nearly", "right", "wrong", "nearly"]
     )
     for shown in (table, table.drop(columns="verdict"), table.assign(mean_kl=float("nan"))):
-        ranking, left = board.ranked(shown)
+        ranking, left = board.rank_runs(shown)
         inside = [label for _, groups in ranking for group in groups for label in group["label"]]
         assert sorted([*inside, *(label for label, _ in left)]) == sorted(table["label"])
         assert all(reason for _, reason in left)
         assert table.loc[table["method"] == "full", "label"].item() in dict(left)
-    ranking, left = board.ranked(table)
+    ranking, left = board.rank_runs(table)
     assert [kind for kind, _ in ranking] == ["right", "nearly", "wrong"]
     assert len(left) == 1, "with an answer a run needs no rival of its size"
     for kind, groups in ranking:
@@ -280,7 +280,7 @@ def test_every_run_is_ranked_or_left_out_with_a_reason_and_answers_go_first(runs
             assert group["mean_kl"].is_monotonic_increasing
             assert group["live_bytes"].max() <= 1.12 * group["live_bytes"].min()
     unknown = table.assign(live_bytes=float("nan"))
-    assert {reason for _, reason in board.ranked(unknown)[1]} >= {"its bytes were not recorded"}
+    assert {reason for _, reason in board.rank_runs(unknown)[1]} >= {"its bytes were not recorded"}
 
 
 def test_an_answer_said_later_is_scored_and_lies_beside_the_runs(runs: list[Run], tmp_path: Path):

@@ -72,17 +72,17 @@ def test_repeats_that_have_not_ended_do_not_count(batch: Batch):
     assert more.cells["n"].tolist() == [9, 9, 9]
     none = build_batch([unfinished])
     assert none.cells["n"].tolist() == [0, 0, 0]
-    assert repeats.ranked(none.cells)[0] == []
-    assert {reason for _, reason in repeats.ranked(none.cells)[1]} == {"no repeat has ended"}
+    assert repeats.rank_cells(none.cells)[0] == []
+    assert {reason for _, reason in repeats.rank_cells(none.cells)[1]} == {"no repeat has ended"}
     assert figures.caption_board(none) == "No repeat has finished yet."
 
 
 def test_the_most_often_right_goes_first_and_nothing_is_left_out_without_a_reason(batch: Batch):
     cells = batch.cells.assign(live_bytes=[1000.0, 1050.0, None])
-    groups, left = repeats.ranked(cells)
+    groups, left = repeats.rank_cells(cells)
     assert [group["method"].tolist() for group in groups] == [["snapkv", "h2o"]]
     assert left == [("keepkv 20 %", "its bytes were not recorded")]
-    groups, left = repeats.ranked(batch.cells)
+    groups, left = repeats.rank_cells(batch.cells)
     assert sorted([*(label for group in groups for label in group["label"]), *dict(left)]) == sorted(
         batch.cells["label"]
     )
@@ -91,7 +91,7 @@ def test_the_most_often_right_goes_first_and_nothing_is_left_out_without_a_reaso
 
 
 def test_what_is_told_apart_rests_on_the_same_prompts(batch: Batch):
-    ((group,), _) = repeats.ranked(batch.cells)
+    ((group,), _) = repeats.rank_cells(batch.cells)
     first = group.iloc[0]["method"]
     for rival in repeats.compare_with_best(batch, group).itertuples():
         other = rival.label.split()[0]
@@ -186,7 +186,7 @@ def test_prompts_without_an_answer_are_ranked_by_closeness_with_intervals():
     assert batch.cells["mean_kl"].tolist() == pytest.approx([0.2, 0.5])
     assert (batch.cells["n"].tolist(), batch.cells["ended"].tolist()) == ([0, 0], [6, 6])
     assert batch.cells["wrong"].tolist() == [0, 0] and batch.cells["share"].isna().all()
-    ((group,), left) = repeats.ranked(batch.cells)
+    ((group,), left) = repeats.rank_cells(batch.cells)
     assert group["method"].tolist() == ["h2o", "snapkv"] and left == []
     (rival,) = repeats.compare_with_best(batch, group).itertuples()
     assert (rival.n, rival.first, rival.other) == (6, 6, 0) and rival.p == pytest.approx(2 / 2**6)

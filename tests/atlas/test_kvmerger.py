@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from kvlab.analysis.similarity.head_states import BEFORE, KEYS, VALUES, head_states, spread_heads
-from kvlab.atlas.analysis.merging_sets import Walkthrough, merged_pairs, persistence, represented, walkthrough
+from kvlab.atlas.analysis.merging_sets import Walkthrough, merged_pairs, persistence, representing_keys, walkthrough
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures.merging_steps import caption_three_ways
 from kvlab.atlas.kvmerger import explainers, similarity
@@ -227,7 +227,7 @@ def test_the_pipeline_is_the_algorithm_on_these_tokens(runs: tuple[Run, ...]) ->
     assert (tokens.groupby("set").size() > 1).sum() >= 2
     shares = walk.tokens["weight"].to_numpy()[:, None] * walk.keys
     first = walk.tokens["set"] == walk.tokens["set"].iloc[0]
-    np.testing.assert_allclose(shares[first].sum(0), represented(walk)[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(shares[first].sum(0), representing_keys(walk)[0], rtol=1e-4, atol=1e-5)
 
 
 def test_the_explainer_has_its_stages_as_frames_and_ends_with_the_last(sources: Sources) -> None:

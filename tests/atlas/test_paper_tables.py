@@ -164,7 +164,7 @@ def test_latex_writes_its_own_signs_out(score_tables):
     text = paper_table_text.latex(table)
     assert text.count(r"\begin{tabular}{ll" + "r" * 5 + "}") == 1
     assert all(line.count(" & ") == 6 for line in text.splitlines() if line.endswith(r"\\"))
-    assert paper_table_text.escaped("a_b & 5 % $x$ {y} #1 ~ ^ \\") == (
+    assert paper_table_text.escape_latex("a_b & 5 % $x$ {y} #1 ~ ^ \\") == (
         r"a\_b \& 5 \% \$x\$ \{y\} \#1 \textasciitilde{} \textasciicircum{} \textbackslash{}"
     )
     assert r"\textbf{0.900 [" in text and "64 slots" in text

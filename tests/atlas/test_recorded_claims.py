@@ -138,7 +138,7 @@ CASES: dict[str, tuple[Judge, dict[str, object], dict[str, object], dict[str, ob
         probe.overlap, queries(0.93, 0.6, 0.8), queries(0.9, 0.97, 0.8), queries(0.9, 0.9, 0.8),
     ),
     "attention is correlated": (
-        probe.correlated, queries(0.9, 0.5, 0.8), queries(0.9, 0.5, 0.2), queries(0.9, 0.5, 0.5),
+        probe.judge_correlation, queries(0.9, 0.5, 0.8), queries(0.9, 0.5, 0.2), queries(0.9, 0.5, 0.5),
     ),
     "layers shrink, heads do not": (
         recordings.two_axes, {"layers": 4.0, "heads": 1.0}, {"layers": 4.0, "heads": 2.0}, None,
@@ -155,8 +155,8 @@ CASES: dict[str, tuple[Judge, dict[str, object], dict[str, object], dict[str, ob
     "the newest stays as it is": (
         recordings.older, {"trend": near(0.9), "newest": 1}, {"trend": near(0.9), "newest": 4}, None,
     ),
-    "slots stay in their budget": (contents.bounded, slots(), slots(over=1), None),
-    "nothing is dropped": (contents.bounded, slots(), slots(evicted=1), None),
+    "slots stay in their budget": (contents.judge_budget, slots(), slots(over=1), None),
+    "nothing is dropped": (contents.judge_budget, slots(), slots(evicted=1), None),
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from kvlab.atlas.scores import Arm, Experiment
 from kvlab.methods import make_method, registered
 from kvlab.requests.measurement import command_line
 from kvlab.results import provenance
-from kvlab.results.provenance import Provenance, joined, of_run
+from kvlab.results.provenance import Provenance, join_sources, of_run
 from kvlab.results.sources import Sources
 from kvlab.trace.reader import open_run
 from tests.atlas.evaluations import evaluated
@@ -72,7 +72,7 @@ def test_a_run_says_which_settings_it_ran_under(tmp_path: Path, departures: dict
 def test_a_provenance_is_rendered_as_one_line_and_keeps_what_it_names(tmp_path: Path):
     paths = [write_synthetic_run(tmp_path, method=method) for method in ("h2o", "keepkv")]
     first, second = (of_run(open_run(path)) for path in paths)
-    both = joined(first.at("layer 1, head 0"), second)
+    both = join_sources(first.at("layer 1, head 0"), second)
     assert str(both) == f"layer 1, head 0 · {first}; {second}"
     assert both.all_run_ids == {path.name for path in paths}
     assert both.short.startswith("run h2o")

@@ -255,7 +255,7 @@ def test_shipped_verdicts_are_what_the_shipped_rows_say():
         "pyramid-pool/fig-5": (recordings.localises, "distances"),
         "gvote/fig-2": (probe.gaussian, "channels"),
         "gvote/fig-3a": (probe.overlap, "queries"),
-        "gvote/fig-3b": (probe.correlated, "queries"),
+        "gvote/fig-3b": (probe.judge_correlation, "queries"),
     }
     for key, (judge, name) in judges.items():
         claim = next(one.claim for one in drawn(ships, find(*key.split("/")), Sources(Path("x")), "light") if one.claim)  # type: ignore[union-attr]

@@ -148,7 +148,7 @@ def constructed(prompts: int, at: float) -> Iterator[Claim]:
     yield head_shares.later(one)
     yield recordings.localises(one)
     yield probe.overlap(heads_of(prompts, **dict.fromkeys(SHARES, at)))
-    yield probe.correlated(heads_of(prompts, **dict.fromkeys(SHARES, at)))
+    yield probe.judge_correlation(heads_of(prompts, **dict.fromkeys(SHARES, at)))
     errors = heads_of(prompts, **{EMA: at, CUMULATIVE: 1, WINDOWED: at, LAST: at}).assign(kind="mass")
     yield attention.predicts(errors, "mass", "attention")
     sums = heads_of(prompts, before=1, loss=at, moved=at).assign(merges=5, sagging=4)

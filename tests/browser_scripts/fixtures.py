@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from app.components.payload import packed
-from app.components.tilemap import quantised
+from app.components.payload import pack_payload
+from app.components.tilemap import quantize_cosines
 from app.components.wall import packed_fates, wall_data
 from kvlab.analysis.lineage.fold import NEVER, Lineage
 from kvlab.analysis.lineage.states import states_at
@@ -77,10 +77,13 @@ def fixtures() -> dict[str, Any]:
     steps = lineage.steps.tolist()
     return {
         "payload": {
-            "bytes": _base64(packed(PAYLOAD)),
+            "bytes": _base64(pack_payload(PAYLOAD)),
             "data": {name: _plain(value) for name, value in PAYLOAD.items()},
         },
-        "tile": {"bytes": _base64(quantised(COSINES).tobytes()), "values": quantised(COSINES).ravel().tolist()},
+        "tile": {
+            "bytes": _base64(quantize_cosines(COSINES).tobytes()),
+            "values": quantize_cosines(COSINES).ravel().tolist(),
+        },
         "wall": {
             **{name: _plain(vector) for name, vector in wall_data(fates).vectors.items()},
             "fates": [fates.fates(step).ravel().tolist() for step in range(4)],

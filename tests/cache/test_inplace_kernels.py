@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from kvlab.cache import CompressedCache, factory, make_cache
 from kvlab.cache.kernels import cpu
-from kvlab.cache.kernels.cpu import compiled
+from kvlab.cache.kernels.cpu import numba_kernels
 from kvlab.cache.layers import decisions, dispatch
 from kvlab.cache.table.slot_table import SlotTable
 from kvlab.methods.core.in_place import KINDS
@@ -65,7 +65,7 @@ def lab_model(shape: str, dtype: torch.dtype) -> PreTrainedModel:
 
 def _module() -> ModuleType:
     pytest.importorskip("numba", reason="the package numba is not installed: pip install kvlab[cpu]")
-    module = compiled()
+    module = numba_kernels()
     assert module is not None
     return module
 
@@ -210,23 +210,23 @@ def test_what_cannot_be_compiled_is_told_once_and_the_pipeline_decides(
         raise RuntimeError("this CPU is unknown\nto LLVM")
 
     monkeypatch.setattr(module, "decide", broken)
-    compiled.cache_clear()
+    numba_kernels.cache_clear()
     try:
         assert cpu.cpu_kernel() is None and cpu.cpu_kernel() is None
         assert caplog.text.count("this CPU is unknown") == 1 and "KVLAB_KERNELS=off" in caplog.text
         assert "to LLVM" not in caplog.text
     finally:
-        compiled.cache_clear()
+        numba_kernels.cache_clear()
 
 
 @pytest.fixture
 def no_numba(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A machine on which the package numba is not installed."""
     monkeypatch.setattr(cpu, "find_spec", lambda name: None)
-    for cached in (compiled, cpu._compile_kernel, dispatch.decision_kernel):
+    for cached in (numba_kernels, cpu._compile_kernel, dispatch.decision_kernel):
         cached.cache_clear()
     yield
-    for cached in (compiled, cpu._compile_kernel, dispatch.decision_kernel):
+    for cached in (numba_kernels, cpu._compile_kernel, dispatch.decision_kernel):
         cached.cache_clear()
 
 

@@ -13,6 +13,7 @@ from kvlab.cache import CompressedCache, make_cache
 from kvlab.common.errors import UserError
 from kvlab.engine.forward import prefill
 from kvlab.methods import make_method
+from kvlab.methods.core.second_pass import CONTINUATION
 from kvlab.models.load import LoadedModel, prepare
 from tests.families import tiny_model
 
@@ -126,6 +127,61 @@ def test_answers_to_requests_are_read_as_well() -> None:
     settings = {"study": 4, "allocate": "equal", "bias": False, "values": False, "recent": 2}
     found = scores(model, ids, "attention-matching", **settings)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def sampled(ids: Tensor, seed: int) -> list[int]:
+    """A continuation by plain transformers: each token inverts the cumulative distribution at a uniform draw."""
+    draws = torch.rand(CONTINUATION, generator=torch.Generator().manual_seed(seed)).tolist()
+    written: list[int] = []
+    for draw in draws:
+        with torch.inference_mode():
+            whole = tiny_model("llama")(torch.cat([ids, torch.tensor([written], dtype=torch.long)], 1))
+        total = whole.logits[0, -1].double().softmax(-1).cumsum(-1)
+        written.append(int((total <= draw * total[-1]).sum()))
+    return written
+
+
+def test_continuations_are_sampled_and_read_as_well() -> None:
+    """Scores are those of the context and of both continuations; the end of text cuts what follows it."""
+    model, ids = lab(), text()
+    model.model.generation_config.eos_token_id = 7
+    written = [sampled(ids, seed) for seed in (3, 4)]
+    ended = [one[: one.index(7)] if 7 in one else one for one in written]
+    assert ended != written and written[0][:4] != written[1][:4]
+    expected = expected_scores(model, ids, [ASK + ids[0, 1:].tolist(), *ended], "rms")
+    found = scores(model, ids, "exactmerge2", continuations=2, refit="none", recent=2, window=1, seed=3, store="native")
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_continuations_of_padded_rows_and_chunks() -> None:
+    """A row beside another, and a prompt in chunks, keep the slots they keep alone and at once."""
+    model, pads, settings = lab(), 5, {"continuations": 2, "recent": 2, "window": 1, "queries": 8, "store": "native"}
+    ids = torch.cat([text(1), torch.cat([torch.zeros(1, pads, dtype=torch.int64), text(3, TOKENS - pads)], 1)])
+    mask = (ids != 0).long()
+    together, chunked = (make_cache(model, "exactmerge2", 0.5, **settings) for _ in range(2))
+    run(model, together, ids, attention_mask=mask, position_ids=(mask.cumsum(-1) - 1).clamp_min(0))
+    prefill(model, chunked, ids[:1], 7)
+    for row, skip in ((0, 0), (1, pads)):
+        alone = make_cache(model, "exactmerge2", 0.5, **settings)
+        run(model, alone, ids[row : row + 1, skip:])
+        for ours, theirs in zip(together.compressed_layers(), alone.compressed_layers(), strict=True):
+            assert kept(ours, row) == kept(theirs, 0)
+    for ours, theirs in zip(together.compressed_layers(), chunked.compressed_layers(), strict=True):
+        assert kept(ours, 0) == kept(theirs, 0)
+
+
+def test_continuations_that_do_not_fit_are_left_out() -> None:
+    """Past the model's context window nothing is written."""
+    model, ids = lab(), text()
+    room = model.model.config.max_position_embeddings
+    settings = {"refit": "none", "recent": 2, "window": 1, "store": "native"}
+    try:
+        model.model.config.max_position_embeddings = TOKENS + CONTINUATION - 1
+        without = scores(model, ids, "exactmerge2", continuations=2, **settings)
+    finally:
+        model.model.config.max_position_embeddings = room
+    assert torch.equal(without, scores(model, ids, "exactmerge2", **settings))
+    assert not torch.equal(without, scores(model, ids, "exactmerge2", continuations=2, **settings))
 
 
 @pytest.mark.parametrize("family", SOME)

@@ -20,7 +20,7 @@ import kvlab.figures
 from kvlab.atlas.figures import simple as of_atlas
 from kvlab.figures import board as boards
 from kvlab.figures.base import export
-from kvlab.figures.base.caption import FigureCaption, both_of, paired, simple_of
+from kvlab.figures.base.caption import FigureCaption, as_caption, both_of, simple_of
 from kvlab.figures.simple import amounts, attention, comparison, memory, merging, scores, vectors
 from tests.figures.generated_frames import CASES, NAMES, cases
 
@@ -112,7 +112,7 @@ def test_a_contrast_names_all_with_the_least_and_all_with_the_most(values: list[
         assert told == "equal"
     else:
         least, most = (list(known.index[known == edge]) for edge in (known.min(), known.max()))
-        assert told == f"{amounts.named(least)} < {amounts.named(most)}"
+        assert told == f"{amounts.join_names(least)} < {amounts.join_names(most)}"
 
 
 def test_counts_of_none_one_some_and_all():
@@ -121,7 +121,7 @@ def test_counts_of_none_one_some_and_all():
     ]  # fmt: skip
     assert [amounts.some_of(count, 1, "run") for count in range(2)] == ["no run", "the only run"]
     assert amounts.some_of(2, 2, "run") == "both runs"
-    assert amounts.named(NAMES) == "h2o 20 %, keepkv 20 % and 4 others"
+    assert amounts.join_names(NAMES) == "h2o 20 %, keepkv 20 % and 4 others"
 
 
 def test_the_board_says_who_holds_the_fact_and_who_lost_it():
@@ -145,7 +145,8 @@ def test_a_caption_is_its_exact_sentence_and_keeps_the_simple_one():
     more = caption.within("Medians.", "Sampled.")
     assert (more, more.simple) == ("Medians. KL is 0.5 <nats>. Sampled.", "It is close.")
     assert (
-        caption.renamed("KL", "It").simple == "It is close." and simple_of("plain") == simple_of(paired("plain")) == ""
+        caption.renamed("KL", "It").simple == "It is close."
+        and simple_of("plain") == simple_of(as_caption("plain")) == ""
     )
     assert export.caption_html(caption) == "<p>It is close.</p><p><small>KL is 0.5 &lt;nats&gt;.</small></p>"
     assert export.caption_html("<b>") == "<p>&lt;b&gt;</p>"

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 import pytest
 
 from kvlab.figures import compare
-from kvlab.figures.base.end_labels import GAP, LEAD, LONGEST, shortened, spread
+from kvlab.figures.base.end_labels import GAP, LEAD, LONGEST, shorten_name, spread
 from kvlab.figures.base.palette import METHODS
 from kvlab.figures.base.point_labels import CHARACTER
 
@@ -118,7 +118,7 @@ def test_places_keep_their_order_and_distance():
 
 def test_a_long_name_is_cut_in_the_middle():
     one, other = (f"keepkv 20 % merge_threshold=0.{digit}" for digit in (8, 9))
-    assert len(shortened(one)) == LONGEST
-    assert shortened(one) != shortened(other)
-    assert shortened(one).startswith("keepkv 20 %") and shortened(one).endswith("0.8")
-    assert shortened("h2o") == "h2o"
+    assert len(shorten_name(one)) == LONGEST
+    assert shorten_name(one) != shorten_name(other)
+    assert shorten_name(one).startswith("keepkv 20 %") and shorten_name(one).endswith("0.8")
+    assert shorten_name("h2o") == "h2o"

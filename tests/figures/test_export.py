@@ -18,7 +18,7 @@ from kvlab.figures.base import export
 from kvlab.figures.base.animation import frames_of, with_slider
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.template import finish, without_controls
-from kvlab.figures.base.text_panel import text_panel, wrapped
+from kvlab.figures.base.text_panel import text_panel, wrap_text
 from tests.dashboard_speed.server import chromium
 
 FRAME = pd.DataFrame({"step": [0, 1], "text": ["a,\n<b>", "ü"]})
@@ -140,7 +140,7 @@ def test_a_caption_is_wrapped_and_as_high_as_its_lines():
     assert long.layout.height > short.layout.height
     lines = long.layout.annotations[0].text.split("<br>")
     assert " ".join(lines) == " ".join(("Many words make lines. " * 40).split())
-    assert len(wrapped("注意" * 100, 13, 1000)) > len(wrapped("ab" * 100, 13, 1000))
+    assert len(wrap_text("注意" * 100, 13, 1000)) > len(wrap_text("ab" * 100, 13, 1000))
     assert text_panel("", "").layout.annotations == ()
 
 

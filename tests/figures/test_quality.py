@@ -57,7 +57,7 @@ def benchmark() -> pd.DataFrame:
 
 
 def drawn(theme: str):
-    rates = speed_tables.measured(benchmark(), "decode rate")
+    rates = speed_tables.speed_table(benchmark(), "decode rate")
     parts, cost = speed_tables.split(benchmark()), speed_tables.recording(benchmark())
     table, size = ranks(), sizes()
     yield "ranks", quality.rank_table(table, theme), quality.caption_rank_table(table)
@@ -106,7 +106,7 @@ def test_the_parts_of_a_step_add_up_to_it():
 
 
 def test_bounds_ratios_and_reasons_are_drawn():
-    frame = speed_tables.measured(benchmark(), "decode rate")
+    frame = speed_tables.speed_table(benchmark(), "decode rate")
     figure = speeds.measured(frame, "tokens/s", PLACE)
     assert list(figure.data[0].text) == ["1 x full", "2.2 x full", "oom: the model does not fit"]
     assert np.nanmax(figure.data[1].x) == 900
@@ -136,7 +136,7 @@ def against(*full: tuple[str, float, bool], repeats: int = 5, spread: float = 0.
         Row("decode", "decode rate", "mini", "h2o", 1, 512, "tokens/s", budget=0.2, budget_unit="fraction",
             median=220.0, ratio_to_full=220.0 / best, **known)
     )  # fmt: skip
-    return speed_tables.measured(to_table(rows).to_pandas().assign(name="made up"), "decode rate")
+    return speed_tables.speed_table(to_table(rows).to_pandas().assign(name="made up"), "decode rate")
 
 
 def test_the_reference_of_a_ratio_is_named_and_that_of_comparisons_stands_beside_it():

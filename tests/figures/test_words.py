@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kvlab.figures.base.words import (
     byte_size,
     byte_unit,
-    lost,
+    lost_share,
     number,
     percent,
     plural,
@@ -41,9 +41,9 @@ def test_a_number_that_is_a_token_cannot_be_read_as_part_of_its_position():
 
 
 def test_sag_is_positive_where_attention_is_lost():
-    assert lost(0.03) == "3 % lost"
-    assert lost(-0.02) == "2 % gained"
-    assert lost(math.nan) == "not recorded"
+    assert lost_share(0.03) == "3 % lost"
+    assert lost_share(-0.02) == "2 % gained"
+    assert lost_share(math.nan) == "not recorded"
 
 
 def test_labels_are_unique_even_for_equal_words():

@@ -17,7 +17,7 @@ from kvlab.fitting import less
 from kvlab.fitting.less import LessRequest, fit_less, layer_blocks
 from kvlab.fitting.observations import compressible_layers, heavy_and_recent, observation_bytes, observe, projections
 from kvlab.fitting.text import text_windows
-from kvlab.methods.learned.feature_maps import untrained_maps
+from kvlab.methods.learned.feature_maps import random_feature_maps
 from kvlab.models.load import LoadedModel, load_model
 from tests.families import tiny_folder
 
@@ -53,7 +53,7 @@ def test_an_observation_is_the_layers_own_attention(tiny: LoadedModel, books: Pa
         whole = (seen.numerator + left @ seen.value[:, None]) / (seen.denominator + left.sum(-1, keepdim=True))
         torch.testing.assert_close(whole, seen.true, rtol=1e-4, atol=1e-5)
         heads, group, _, head_dim = seen.query.shape
-        silent = untrained_maps(0, heads, group, head_dim, 8)
+        silent = random_feature_maps(0, heads, group, head_dim, 8)
         silent = silent.map(lambda tensor: tensor * 0)
         silent.key_bias.fill_(-100)
         assert float(seen.error(silent, projection)) == pytest.approx(seen.evicted_error, rel=1e-3)

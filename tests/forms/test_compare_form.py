@@ -166,11 +166,11 @@ def test_only_changed_values_within_their_limits_pass():
         rate={"type": "number", "default": 0.5, "exclusiveMinimum": 0, "maximum": 1},
         n={"type": "integer", "default": 2},
     )
-    assert parameters.changed(method, {"rate": 0.5, "n": 2}) == {}
-    assert parameters.changed(method, {"rate": 1.0, "n": 3}) == {"rate": 1.0, "n": 3}
+    assert parameters.changed_values(method, {"rate": 0.5, "n": 2}) == {}
+    assert parameters.changed_values(method, {"rate": 1.0, "n": 3}) == {"rate": 1.0, "n": 3}
     for rate in (0.0, 1.01):
         with pytest.raises(UserError, match=r"m: rate is .*, and must be greater than 0 and at most 1"):
-            parameters.changed(method, {"rate": rate})
+            parameters.changed_values(method, {"rate": rate})
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, code: str) -> None:

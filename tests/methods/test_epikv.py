@@ -192,8 +192,11 @@ def test_the_cache_holds_two_states_and_a_window() -> None:
     assert stream is not None and stream.depths == (EARLY, LATE) and stream.changes is not None
     assert {state.shape for state in stream.last.values()} == {(1, LAB.config.hidden_size)}
     assert stream.changes.shape == (1, 2, WINDOW - 1) and len(stream.scores) == 2
+    memory, held = cache.memory(), (2 * LAB.config.hidden_size + 2 * (WINDOW - 1)) * 4 + 8  # and a count of int64
+    for total in ("live_bytes", "allocated_bytes", "bytes_read"):
+        assert getattr(memory, total) == sum(getattr(layer, total) for layer in memory.layers) + held
     cache.reset()
-    assert not stream.last and not stream.scores
+    assert not stream.last and not stream.scores and stream.nbytes == 0
 
 
 def test_depths_follow_the_models_and_lie_before_its_last_compressed_layer() -> None:

@@ -15,7 +15,7 @@ from kvlab.cache import make_cache
 from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.methods import registered
 from kvlab.methods.scorers.lookahead import sampled_queries as future_module
-from kvlab.methods.scorers.lookahead.gvote import Ballots, chosen, nucleus_size
+from kvlab.methods.scorers.lookahead.gvote import Ballots, choose_highest, nucleus_size
 from kvlab.models.load import prepare
 from tests.attention.test_queries import Watcher, lively
 from tests.cache.layers import draw
@@ -147,7 +147,7 @@ def test_the_nucleus_is_the_smallest_set_that_holds_the_share(weights: list[floa
 @settings(deadline=None)
 def test_every_query_gets_as_many_slots_as_its_own_budget(seed: int, counts: list[int]) -> None:
     wish, count = draw(seed, 3, 12), torch.tensor(counts)
-    mine = chosen(wish, count, max(counts))
+    mine = choose_highest(wish, count, max(counts))
     assert torch.equal(mine.sum(-1), count)
     for row in range(3):
         if 0 < counts[row] < 12:

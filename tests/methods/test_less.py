@@ -11,7 +11,7 @@ from torch import Tensor
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.engine.recording.step_errors import answer
 from kvlab.methods import Method, make_method
-from kvlab.methods.learned.feature_maps import FeatureMaps, new_maps, untrained_maps
+from kvlab.methods.learned.feature_maps import FeatureMaps, new_maps, random_feature_maps
 from kvlab.methods.settlers.less import HEAD, NORMALIZER, NUMERATOR
 from kvlab.models.load import prepare
 from tests.cache.layers import DIM, draw
@@ -31,7 +31,7 @@ def noted(layer: Layer) -> dict[str, Tensor]:
 
 
 def maps() -> FeatureMaps:
-    return untrained_maps(0, HEADS, GROUP, DIM, RANK).map(Tensor.double)
+    return random_feature_maps(0, HEADS, GROUP, DIM, RANK).map(Tensor.double)
 
 
 class Story:

@@ -13,7 +13,7 @@ from kvlab.cache import make_cache
 from kvlab.common.assets import asset_path
 from kvlab.engine.prompt import divergence
 from kvlab.fitted.feature_maps import read_maps, write_maps
-from kvlab.methods.learned.feature_maps import untrained_maps
+from kvlab.methods.learned.feature_maps import random_feature_maps
 from kvlab.models.load import LoadedModel, load_model, prepare
 from tests.families import tiny_model
 
@@ -60,7 +60,7 @@ def test_the_shipped_maps_say_what_they_were_fitted_to() -> None:
 
 def test_maps_survive_the_disk(tmp_path: Path) -> None:
     model = prepare(tiny_model("llama"))
-    maps = [untrained_maps(layer, 2, 2, 16, 4) for layer in range(3)]
+    maps = [random_feature_maps(layer, 2, 2, 16, 4) for layer in range(3)]
     write_maps(tmp_path / "maps.safetensors", maps, model, {"model": "tiny"})
     cache = make_cache(model, "less", 10, weights=str(tmp_path / "maps.safetensors"), rank=4)
     found = cache.settings.pipeline.settle.fitted  # type: ignore[attr-defined]
@@ -70,7 +70,7 @@ def test_maps_survive_the_disk(tmp_path: Path) -> None:
 
 
 def test_maps_fit_the_same_model_in_another_precision(tmp_path: Path) -> None:
-    maps = [untrained_maps(layer, 2, 2, 16, 8) for layer in range(3)]
+    maps = [random_feature_maps(layer, 2, 2, 16, 8) for layer in range(3)]
     write_maps(tmp_path / "maps.safetensors", maps, prepare(tiny_model("llama")), {})
     make_cache(prepare(tiny_model("llama", torch.bfloat16)), "less", 10, weights=str(tmp_path / "maps.safetensors"))
 
@@ -103,7 +103,7 @@ def narrowed(tensors: dict[str, Tensor]) -> None:
 )
 def test_a_bad_file_says_what_is_wrong(tmp_path: Path, spoil, rank: int, sentence: str) -> None:
     model, path = prepare(tiny_model("llama")), tmp_path / "maps.safetensors"
-    write_maps(path, [untrained_maps(layer, 2, 2, 16, 8) for layer in range(3)], model, {})
+    write_maps(path, [random_feature_maps(layer, 2, 2, 16, 8) for layer in range(3)], model, {})
     spoil(path)
     with pytest.raises(ValueError, match=sentence) as error:
         make_cache(model, "less", 10, weights=str(path), rank=rank)

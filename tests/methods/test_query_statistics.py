@@ -15,7 +15,7 @@ from kvlab.common.assets import asset_path
 from kvlab.common.errors import UserError
 from kvlab.fitted.query_statistics import QUERIES, read_query_statistics, write_query_statistics
 from kvlab.fitting.query_statistics import Watcher, watch
-from kvlab.methods.learned.query_statistics import QueryStatistics, untrained
+from kvlab.methods.learned.query_statistics import QueryStatistics, random_statistics
 from kvlab.models.load import LoadedModel
 from tests.families import tiny_model
 from tests.methods.test_kvzap import HEADS, LAYERS, TOKENS, kept, lab
@@ -26,7 +26,7 @@ GROUP, FURTHEST, DIM = 2, 9, 16
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedModel, dict[int, QueryStatistics], Path]:
     model, path = lab(), tmp_path_factory.mktemp("queries") / "tiny.safetensors"
-    known = {layer: untrained(HEADS * GROUP, HEADS, DIM, DIM // 2, 10 + layer) for layer in range(LAYERS)}
+    known = {layer: random_statistics(HEADS * GROUP, HEADS, DIM, DIM // 2, 10 + layer) for layer in range(LAYERS)}
     write_query_statistics(path, known, model.model, {"model": "tiny"})
     return model, known, path
 

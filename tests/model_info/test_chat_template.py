@@ -11,7 +11,7 @@ from app.new_run.prompt_preview import tokens_as_html
 from kvlab.common.errors import UserError
 from kvlab.engine.prompt import encode_prompt
 from kvlab.forms import compare_form
-from kvlab.forms.truncation import excess_tokens, shortened, token_spans, truncate_prompt
+from kvlab.forms.truncation import excess_tokens, shorten_prompt, token_spans, truncate_prompt
 from kvlab.model_info import chat_template, token_count
 from kvlab.model_info.chat_template import ChatFormat, render_prompt
 from kvlab.model_info.names import context_length
@@ -56,7 +56,7 @@ def test_the_prompts_own_place_is_known_and_the_rest_is_marked(folder: Path) -> 
     around += len(read.text[stop:].replace("<turn>", "t").replace("<end>", "e"))  # one token a letter otherwise
     assert shown.count('class="around"') == around
     assert "<b>" not in shown, "nothing of a prompt is markup"
-    few = shortened(read, 5)
+    few = shorten_prompt(read, 5)
     assert few.text == read.text[:start] + PROMPT.strip()[:5] + read.text[stop:]
 
 

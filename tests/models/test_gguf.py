@@ -20,7 +20,7 @@ from kvlab.model_info.chat_template import has_template
 from kvlab.model_info.names import check_model, context_length
 from kvlab.models.load import load_model
 from kvlab.planning import find_model
-from kvlab.server.offered_models import given
+from kvlab.server.offered_models import models_variable
 from tests.models.tiny_gguf import ARCHITECTURES, tiny_gguf
 
 IDS = torch.arange(3, 27)[None]
@@ -70,7 +70,7 @@ def test_the_viewing_side_knows_it_without_its_weights(tmp_path: Path) -> None:
     assert context_length(str(file)) == 512 and has_template(str(file))
     found = find_model(str(tmp_path))  # a folder with one file
     assert found.parameters == sum(weight.numel() for weight in written.state_dict().values())
-    assert given([tmp_path]) == str(tmp_path)
+    assert models_variable([tmp_path]) == str(tmp_path)
 
 
 def cut(file: Path) -> str:

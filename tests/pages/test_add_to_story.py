@@ -11,7 +11,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.new_run.prompt_preview import tokens_as_text
-from app.runs.table import MOST_LISTED, listed
+from app.runs.table import MOST_LISTED, slide_rows
 from kvlab import jobs
 from kvlab.report.views import Passages, Shown, Table, Text, parse_shown
 from kvlab.requests.compare import CompareRequest, MethodChoice
@@ -79,7 +79,9 @@ def drawing_functions() -> Iterator[tuple[str, set[str]]]:
 
 def test_whatever_draws_has_a_menu_or_a_reason_why_not():
     without = {name for name, called in drawing_functions() if not called & MENUS}
-    assert without - set(NO_VIEW) == set(), "give it a menu (app.figures.export_menu.titled), or say why it is no view"
+    assert without - set(NO_VIEW) == set(), (
+        "give it a menu (app.figures.export_menu.show_title), or say why it is no view"
+    )
     assert set(NO_VIEW) - without == set(), "these draw no more, or have a menu now"
 
 
@@ -117,7 +119,7 @@ def test_the_list_of_runs_is_a_slide_with_its_filters_and_columns(synthetic_runs
 
 
 def test_of_chosen_runs_these_alone_are_on_the_slide():
-    table = listed(pd.DataFrame({"open": ["/x"] * 60, "tags": [["a", "b"]] * 60, "title": range(60)}))
+    table = slide_rows(pd.DataFrame({"open": ["/x"] * 60, "tags": [["a", "b"]] * 60, "title": range(60)}))
     assert table.columns == ("tags", "title") and table.rows[0] == ("a, b", "0")
     assert len(table.rows) == MOST_LISTED and table.left_out == 60 - MOST_LISTED
 

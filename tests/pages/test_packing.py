@@ -7,7 +7,7 @@ import struct
 
 import numpy as np
 
-from app.components.payload import ALIGNED, SentTexts, packed
+from app.components.payload import ALIGNED, SentTexts, pack_payload
 
 
 def _read(data: bytes) -> dict:
@@ -37,7 +37,7 @@ def test_numbers_and_texts_come_back_as_they_were():
         "mass": np.array([0.5, 0.25, 1e-6], np.float32),
         "empty": np.zeros(0, np.int16),
     }
-    found = _read(packed(given))
+    found = _read(pack_payload(given))
     assert found.keys() == given.keys()
     assert all(found[name] == given[name] for name in ("texts", "step", "none"))
     for name in ("codes", "leave", "birth", "true", "parent", "mass", "empty"):

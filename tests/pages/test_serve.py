@@ -16,7 +16,7 @@ from app.server import preimport, serve
 def test_what_a_page_begins_with_is_read_ahead(tmp_path: Path):
     script = tmp_path / "page.py"
     script.write_text("import json, os.path\nfrom app.parts import page\ndef late():\n    import torch\nimport csv\n")
-    assert list(preimport.imported(script)) == ["json", "os.path", "app.parts", "csv"]
+    assert list(preimport.imported_modules(script)) == ["json", "os.path", "app.parts", "csv"]
 
 
 @pytest.mark.parametrize("error", [None, ImportError("a page that cannot be read")])
@@ -46,7 +46,7 @@ def test_no_page_runs_before_all_is_read(monkeypatch: pytest.MonkeyPatch, error:
 
 
 def test_every_page_names_modules_that_are_there():
-    names = {name for page in preimport.PAGES.glob("*.py") for name in preimport.imported(page)}
+    names = {name for page in preimport.PAGES.glob("*.py") for name in preimport.imported_modules(page)}
     assert "app.atlas.paper" in names and len(names) > 20
     assert all(find_spec(name) for name in names)
 

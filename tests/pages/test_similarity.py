@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.components.tilemap import clamp, quantised
+from app.components.tilemap import clamp, quantize_cosines
 from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]
@@ -76,7 +76,7 @@ def test_windows_stay_square_and_inside(asked: list[int] | None, shown: tuple):
 
 def test_values_travel_exactly_to_four_digits():
     values = np.linspace(-1, 1, 1001, dtype=np.float32)
-    assert np.abs(quantised(values) / 32767 - values).max() < 5e-5
+    assert np.abs(quantize_cosines(values) / 32767 - values).max() < 5e-5
 
 
 def test_the_empty_field_of_another_page_means_the_middle_token(runs_root: Path, open_page: Open):

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.checking import PROPERTIES, check, from_file
-from kvlab.checking.case import observed
+from kvlab.checking.case import observe_case
 from kvlab.cli import commands
 from kvlab.common.errors import UserError
 from kvlab.methods import Method, make_method
@@ -153,9 +153,9 @@ def test_what_a_method_cannot_break_by_itself_can_fail_too(name: str, monkeypatc
         monkeypatch.setattr(  # keys are longer the longer the pass they come in
             CompressedLayer, "update", lambda layer, k, v, *_, **__: update(layer, k * 1.1 ** k.shape[2], v)
         )
-    observed.cache_clear()
+    observe_case.cache_clear()
     assert check(Mine(), BY_NAME[name]).verdict == "fails"
-    observed.cache_clear()
+    observe_case.cache_clear()
 
 
 def test_what_does_not_apply_says_why() -> None:

@@ -46,7 +46,7 @@ def test_models_of_a_folder_are_offered_and_listed(folder: Path, tmp_path: Path)
 def test_one_that_is_put_there_later_is_offered_too(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(offered_models.FOLDERS, offered_models.given([folder / "alone", folder]))
+    monkeypatch.setenv(offered_models.FOLDERS, offered_models.models_variable([folder / "alone", folder]))
     assert offered_models.server_models() == [str(folder / "alone"), str(folder / "owner" / "name")]
     shutil.copytree(folder / "alone", folder / "new")
     assert str(folder / "new") in local_models(tmp_path)
@@ -59,4 +59,4 @@ def test_one_that_is_put_there_later_is_offered_too(
 @pytest.mark.parametrize(("name", "sentence"), [("nowhere", "There is no folder"), ("none", "holds no model")])
 def test_a_folder_without_models_is_refused(folder: Path, name: str, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        offered_models.given([folder / name])
+        offered_models.models_variable([folder / name])

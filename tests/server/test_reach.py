@@ -82,7 +82,7 @@ def test_what_the_atlas_queues_is_each_person_s_own(
     from app.atlas.measure_button import submit  # it sets who asks
 
     monkeypatch.setenv("KVLAB_RUNS", str(server))
-    monkeypatch.setattr("app.atlas.measure_button.submitted", lambda work: jobs.submit(server, work))
+    monkeypatch.setattr("app.atlas.measure_button.submit_job", lambda work: jobs.submit(server, work))
     monkeypatch.setattr("app.atlas.measure_button.go", lambda *_, **__: None)
     monkeypatch.setattr("kvlab.jobs.ensure_worker", lambda _root: 0)
     work = eval_job() if kind == "evaluation" else BenchJob(name="it", preset="small")

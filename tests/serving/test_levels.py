@@ -11,7 +11,7 @@ import pytest
 from kvlab.common.errors import UserError
 from kvlab.methods import make_method, registered
 from kvlab.requests.method_spec import parse_spec
-from kvlab.serving.levels import PAGES, Freed, Held, fragmentation, held_counts, touched
+from kvlab.serving.levels import PAGES, Freed, Held, fragmentation, held_counts, touched_pages
 from kvlab.serving.method_table import FURTHER, of_methods, read_csv, with_table, write_csv
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +33,7 @@ def test_only_pages_without_a_kept_slot_are_free(page: int) -> None:
     for name, count in free.items():
         assert getattr(found, name) == pytest.approx(count / kept.size)
     assert found.head >= found.layer >= found.model
-    assert touched(kept, 1).sum() == kept.sum()
+    assert touched_pages(kept, 1).sum() == kept.sum()
     held = [len(range(first, min(first + page, 43))) * 3 * int(kept[layer, :, first : first + page].any())
             for layer in range(2) for first in range(0, 43, page)]  # fmt: skip
     assert fragmentation(kept, page) == pytest.approx(1 - kept.sum() / sum(held))

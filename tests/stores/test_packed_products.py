@@ -9,7 +9,7 @@ import torch
 
 from kvlab.methods.core.rotary import Rotary
 from kvlab.stores import STORES, turbo
-from kvlab.stores.bit_packing import packed
+from kvlab.stores.bit_packing import pack_bits
 from kvlab.stores.quantized_states import PackedStates
 from kvlab.stores.unpack_kernel import unpack_kernel
 from tests.stores.test_stores import PACKING, draw, learned
@@ -48,7 +48,7 @@ def test_unpack_kernel_gives_the_level_of_every_code(bits: int, count: int) -> N
         pytest.skip("numba is not installed here")
     codes = torch.randint(0, 2**bits, (2, 3, count), generator=torch.Generator().manual_seed(count))
     levels = torch.arange(2**bits).float() - 0.5
-    assert unpack(packed(codes, bits), bits, count, levels).equal(codes - 0.5)
+    assert unpack(pack_bits(codes, bits), bits, count, levels).equal(codes - 0.5)
 
 
 @pytest.mark.parametrize("name", [name for name in PACKING if isinstance(STORES[name].keys, turbo.Rotated)])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kvlab.stores import STORES, store_bytes
-from kvlab.stores.bit_packing import packed, unpacked
+from kvlab.stores.bit_packing import pack_bits, unpack_bits
 from kvlab.stores.channels import KeptChannels
 from kvlab.stores.eight_bit import Eight
 from kvlab.stores.kivi import PerChannel, PerToken
@@ -22,10 +22,10 @@ WIDTHS = [32, 80, 37, 8]
 @pytest.mark.parametrize("count", [1, 7, 8, 33])
 def test_packed_numbers_come_back(bits: int, count: int) -> None:
     codes = torch.randint(0, 2**bits, (3, 5, count), generator=torch.Generator().manual_seed(count))
-    lots = packed(codes, bits)
+    lots = pack_bits(codes, bits)
     assert lots.dtype == torch.uint8
     assert lots.shape[-1] <= math.ceil(count * bits / 8) + 2
-    assert (unpacked(lots, bits, count) == codes).all()
+    assert (unpack_bits(lots, bits, count) == codes).all()
 
 
 @pytest.mark.parametrize("bits", [2, 4])

@@ -9,7 +9,7 @@ import pytest
 
 from kvlab.serving.simulation import Engine, StepTime, Traffic, simulate
 from kvlab.vllm import traffic as module
-from kvlab.vllm.traffic import WINDOW, Clock, figures, limited, served
+from kvlab.vllm.traffic import WINDOW, Clock, figures, limit_lengths, serve_traffic
 
 STEP = 0.01
 
@@ -43,7 +43,7 @@ def test_an_engine_that_is_the_simulated_one_has_its_times() -> None:
     """One server whose prompt takes a step: every end is that of the simulation, and so is each figure."""
     traffic = Traffic.poisson(2.0, module.PROMPT, module.OUTPUT, 40)
     traffic = Traffic(traffic.arrival, np.ones(40, np.int64), traffic.output)
-    found = served(FakeClock(), traffic)
+    found = serve_traffic(FakeClock(), traffic)
     expected = simulate(traffic, Engine(StepTime(STEP, prompt=1e-12), pages=10**9, rows=1))
     assert found.first[0] == pytest.approx(traffic.arrival[0] + STEP)
     late = np.abs(found.end - expected.end)
@@ -53,5 +53,5 @@ def test_an_engine_that_is_the_simulated_one_has_its_times() -> None:
 
 
 def test_lengths_fit_into_the_window() -> None:
-    given = limited(Traffic(np.zeros(2), np.array([5000, 3]), np.array([1, 5000])))
+    given = limit_lengths(Traffic(np.zeros(2), np.array([5000, 3]), np.array([1, 5000])))
     assert (given.prompt + given.output <= WINDOW).all() and given.output.min() == 2

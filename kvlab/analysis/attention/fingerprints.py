@@ -45,7 +45,7 @@ def _attention_shares(true_mass: np.ndarray, prompt_tokens: int, every: int) -> 
     return {"sink": float(sink), "local": float(np.mean(local))}
 
 
-def standardised(table: pd.DataFrame) -> np.ndarray:
+def standardize(table: pd.DataFrame) -> np.ndarray:
     """(heads, features) with mean 0 and standard deviation 1; constant or unrecorded features are 0."""
     values = table[list(FEATURES)].to_numpy(np.float64)
     centred = values - np.nanmean(values, axis=0) if len(values) else values
@@ -58,7 +58,7 @@ def plane(table: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
     The sign of each axis is chosen so that its largest loading is positive.
     """
-    values = standardised(table)
+    values = standardize(table)
     _, lengths, directions = np.linalg.svd(values, full_matrices=False)
     directions = np.vstack([directions, np.zeros((2, len(FEATURES)))])[:2]
     signs = np.sign(directions[np.arange(2), np.abs(directions).argmax(1)])
@@ -70,7 +70,7 @@ def plane(table: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def cluster(table: pd.DataFrame, count: int) -> np.ndarray:
     """(heads,) group of each head, the largest first, by k-means that starts from the farthest points."""
-    values = standardised(table)
+    values = standardize(table)
     count = min(count, len(np.unique(values, axis=0)))
     if count < 2:
         return np.zeros(len(values), np.int64)
@@ -96,7 +96,7 @@ def _far_starts(values: np.ndarray, count: int) -> np.ndarray:
 
 def describe(table: pd.DataFrame, group: np.ndarray) -> pd.DataFrame:
     """One row per group: number of heads, mean of each feature, and a short description of what distinguishes it."""
-    standard = pd.DataFrame(standardised(table), columns=list(FEATURES)).groupby(group).mean()
+    standard = pd.DataFrame(standardize(table), columns=list(FEATURES)).groupby(group).mean()
     means = table[[*FEATURES, "output_error"]].groupby(group).mean()
     sizes = table.groupby(group).size().rename("heads")
     named = means.assign(heads=sizes, name=[_name(row) for _, row in standard.iterrows()])

@@ -200,7 +200,7 @@ def readers(runs: Sequence[Run], asked: AnswerCheck) -> pd.DataFrame:
     return reading_heads(full, asked.positions, asked.answer)
 
 
-def ranked(table: pd.DataFrame) -> tuple[list[tuple[str, list[pd.DataFrame]]], list[tuple[str, str]]]:
+def rank_runs(table: pd.DataFrame) -> tuple[list[tuple[str, list[pd.DataFrame]]], list[tuple[str, str]]]:
     """The ranking, and (label, reason) of every run left out.
 
     With verdicts (`verdicts`): each kind of answer, best first, with its runs grouped by about equal bytes, closest to

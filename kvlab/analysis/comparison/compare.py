@@ -33,7 +33,7 @@ def unique_labels(runs: Sequence[RunLike]) -> list[str]:
     return distinct_names([run.record for run in runs])
 
 
-def renamed(table: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
+def rename_runs(table: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
     """The rows of some runs, given as the label of each run id."""
     rows = table[table["run_id"].isin(list(names))]
     return rows.assign(label=rows["run_id"].map(names)).reset_index(drop=True)

@@ -80,7 +80,7 @@ def distinct_names(runs: Sequence[HasLabel]) -> list[str]:
     Method and budget where they differ, preset and settings where runs of one method differ, and force-kept tokens.
     Parts shared by all are left out (unless there is only one run). Runs that differ in none of it are numbered.
     """
-    return numbered(differing_parts(runs))
+    return number_duplicates(differing_parts(runs))
 
 
 def differing_parts(runs: Sequence[HasLabel], *, budget: bool = True) -> list[str]:
@@ -98,7 +98,7 @@ def differing_parts(runs: Sequence[HasLabel], *, budget: bool = True) -> list[st
     return named
 
 
-def numbered(names: Sequence[str]) -> list[str]:
+def number_duplicates(names: Sequence[str]) -> list[str]:
     """Append a number to names that occur more than once."""
     counts, seen = Counter(names), Counter[str]()
     found = []

@@ -9,7 +9,7 @@ import pandas as pd
 from kvlab.analysis.comparison.board import check_answer, correct_runs, expected_answer, verdicts
 from kvlab.analysis.comparison.compare import headline
 from kvlab.analysis.comparison.repeats import NOT_ASKED, Batch
-from kvlab.common.formatting import listed, prompts, short
+from kvlab.common.formatting import join_words, prompts, short
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import Labels
 
@@ -31,7 +31,7 @@ def outcome(runs: Sequence[Run], labels: Labels | None = None) -> str:
     if judged.empty:
         return ""
     right = correct_runs(judged)["label"].tolist()
-    named = f": {listed(right)}" if right else ""
+    named = f": {join_words(right)}" if right else ""
     verb = "generate" if len(right) > 1 else "generates"
     told = (
         f"{len(right) or 'None'} of {len(judged)} compressed runs {verb} the expected answer “{wanted.words}”{named}."

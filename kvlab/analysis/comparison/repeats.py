@@ -127,7 +127,7 @@ def _bounds(name: str, found: Interval | None) -> dict[str, object]:
     return {name: mean, f"{name}_low": low, f"{name}_high": high}
 
 
-def ranked(table: pd.DataFrame) -> tuple[list[pd.DataFrame], list[tuple[str, str]]]:
+def rank_cells(table: pd.DataFrame) -> tuple[list[pd.DataFrame], list[tuple[str, str]]]:
     """Cells grouped by about equal live bytes, and (label, reason) of each left out.
 
     Most often right first; without answers, closest to the full cache first.
@@ -151,7 +151,7 @@ def _why_left_out(row: Any) -> str:
 
 
 def compare_with_best(batch: Batch, group: pd.DataFrame) -> pd.DataFrame:
-    """Compare the first cell of a group of `ranked` with each other cell over their common prompts.
+    """Compare the first cell of a group of `rank_cells` with each other cell over their common prompts.
 
     Columns: label, n, first (prompts that only the first gets right, or where it is closer if there are no answers),
     other (the reverse), p (exact two-sided sign test) and apart: p below `LEVEL` divided by the number of rivals.

@@ -7,7 +7,7 @@ import pandas as pd
 
 from kvlab.analysis.comparison.facts import fact_fates
 from kvlab.common.errors import UserError
-from kvlab.common.formatting import listed
+from kvlab.common.formatting import join_words
 from kvlab.requests.restore import head_words, spans
 from kvlab.trace.reader import Run
 from kvlab.trace.restore_results import RestoreResult, SearchResult
@@ -92,7 +92,7 @@ def _why(rescue: RestoreResult, best: SearchResult, run: Run) -> str:
             where = f"{len(back.heads)} head{'s' if len(back.heads) != 1 else ''}"
         if back.kind == "read":
             these = "its slot" if count == 1 else f"their {count} slots"
-            return f"because its reading left out {quoted(run, back.tokens)}; reading {these} in {where} restores"
+            return f"because its reading left out {quote_tokens(run, back.tokens)}; reading {these} in {where} restores"
         these = "this token" if count == 1 else f"these {count} tokens"
         return f"because {culprit(rescue, best, run)}; keeping {these} in {where} restores"
     where = "every head" if back.heads is None else head_words(back.heads)
@@ -109,7 +109,7 @@ def culprit(rescue: RestoreResult, best: SearchResult, run: Run) -> str:
     tokens, heads = best.returned.tokens, best.returned.heads
     reader = rescue.reader
     layer, head = reader if heads is None or reader in heads else heads[0]  # type: ignore[misc]
-    words = quoted(run, tokens)
+    words = quote_tokens(run, tokens)
     try:
         fates = fates_of(run, tokens, layer, head)
     except UserError:
@@ -118,7 +118,7 @@ def culprit(rescue: RestoreResult, best: SearchResult, run: Run) -> str:
         for fate, did in (("dropped", "dropped"), ("merged", "merged away")):
             gone = tuple(fates.loc[(fates["fate"] == fate) & (fates["step"] == step), "token"])
             if gone:
-                return f"layer {layer} head {head} {did} {quoted(run, gone)} {when}"
+                return f"layer {layer} head {head} {did} {quote_tokens(run, gone)} {when}"
     return f"{words} left all but a few heads"
 
 
@@ -131,13 +131,13 @@ def fates_of(run: Run, tokens: tuple[int, ...], layer: int, head: int) -> pd.Dat
     return pd.concat(parts, ignore_index=True)[["token", "fate", "step"]]
 
 
-def quoted(run: Run, tokens: tuple[int, ...]) -> str:
+def quote_tokens(run: Run, tokens: tuple[int, ...]) -> str:
     """The text of some prompt tokens, neighbours joined: “48” and “13”."""
     read = run.tokens[run.tokens["phase"] == "prompt"].set_index("position")["text"].fillna("")
     groups = [part.split("-") for part in spans(tokens).split(", ")]
     words = ["".join(read.loc[int(group[0]) : int(group[-1])]).strip() for group in groups]
     more = [f"{len(words) - 3} more"] if len(words) > 3 else []
-    return listed([*(f"“{word}”" for word in words[:3]), *more])
+    return join_words([*(f"“{word}”" for word in words[:3]), *more])
 
 
 def kl_by_series(rescue: RestoreResult, found: SearchResult | None) -> pd.DataFrame:

@@ -32,7 +32,7 @@ def _before(keys: np.ndarray, layer: int, model: ModelShape) -> dict[str, np.nda
         return {}
     if layer in model.unrotated_layers:
         return {BEFORE: keys}
-    return {BEFORE: unrotated(keys, frequencies, model.rotary_interleaved, model.rotary_scaling)}
+    return {BEFORE: undo_rotation(keys, frequencies, model.rotary_interleaved, model.rotary_scaling)}
 
 
 def recorded_layers(run: Run) -> list[int]:
@@ -82,7 +82,7 @@ def _spread(values: list[int], most: int) -> list[int]:
     return [values[place] for place in np.linspace(0, len(values) - 1, most).round().astype(int)]
 
 
-def unrotated(
+def undo_rotation(
     unit: np.ndarray, inverse_frequencies: Sequence[float], interleaved: bool = False, scaling: float = 1.0
 ) -> np.ndarray:
     """Undo the rotary embedding of unit keys (tokens, head_dim), renormalised, float32; row t is position t.

@@ -128,7 +128,7 @@ def walkthrough(run: Run, layer: int, head: int, length: int = LENGTH) -> Walkth
     raise UserError(f"No two neighbouring keys of layer {layer}, head {head} are similar: choose another head.")
 
 
-def quantized(keys: np.ndarray, bits: int = 2) -> np.ndarray:
+def quantize_channels(keys: np.ndarray, bits: int = 2) -> np.ndarray:
     """Each channel (column) rounded to 2^bits evenly spaced levels."""
     low, high = keys.min(axis=0), keys.max(axis=0)
     step = np.where(high > low, (high - low) / (2**bits - 1), 1)
@@ -141,7 +141,7 @@ def key_error(keys: np.ndarray, instead: np.ndarray) -> float:
     return float((difference / np.linalg.norm(keys, axis=1)).mean())
 
 
-def represented(walk: Walkthrough) -> np.ndarray:
+def representing_keys(walk: Walkthrough) -> np.ndarray:
     """(tokens, head_dim) the merged key that represents each token."""
     place = walk.tokens["pivot"].to_numpy() - int(walk.tokens["position"].iloc[0])
     return walk.merged[place]

@@ -6,7 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from kvlab.atlas.analysis.merging_sets import Walkthrough, key_error, quantized, represented
+from kvlab.atlas.analysis.merging_sets import Walkthrough, key_error, quantize_channels, representing_keys
 from kvlab.atlas.figures.simple import merging as simple
 from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.palette import DIVERGING, STATE_COLOURS, SURFACES, Theme, mix, pick
@@ -28,8 +28,8 @@ def three_ways(walk: Walkthrough, texts: list[str], theme: Theme = "light") -> g
     """The keys of a window (token x coordinate) as cached, quantised to 2 bits, evicted down to three, and merged."""
     panels = {
         "as cached": walk.keys,
-        "quantised to 2 bits": quantized(walk.keys),
-        f"evicted: {KEPT} kept": evicted(walk),
+        "quantised to 2 bits": quantize_channels(walk.keys),
+        f"evicted: {KEPT} kept": evict_least_attended(walk),
         f"merged: {_slots(walk)} slots": walk.merged,
     }
     labels = token_labels(walk.tokens["position"], texts)
@@ -50,7 +50,7 @@ def three_ways(walk: Walkthrough, texts: list[str], theme: Theme = "light") -> g
     return figure.update_layout(plot_bgcolor=mix(SURFACES[theme], GRID[theme], 0.5), margin={"t": 76})
 
 
-def evicted(walk: Walkthrough, kept: int = KEPT) -> np.ndarray:
+def evict_least_attended(walk: Walkthrough, kept: int = KEPT) -> np.ndarray:
     """(tokens, head_dim) keys of the `kept` most attended tokens, NaN elsewhere."""
     gone = walk.tokens["attention"].rank(method="first", ascending=False).to_numpy() > kept
     return np.where(gone[:, None], np.nan, walk.keys)
@@ -62,7 +62,7 @@ def caption_three_ways(walk: Walkthrough) -> str:
     attention = walk.tokens["attention"]
     total = float(attention.sum())
     had = f"had {percent(float(attention.nlargest(KEPT).sum()) / total)} of" if total else "had none of"
-    rounded, merged = key_error(walk.keys, quantized(walk.keys)), key_error(walk.keys, represented(walk))
+    rounded, merged = key_error(walk.keys, quantize_channels(walk.keys)), key_error(walk.keys, representing_keys(walk))
     return (
         f"Of {len(attention)} tokens, quantising keeps all, with keys {percent(rounded)} off on average; evicting "
         f"keeps {KEPT}, which {had} the window's attention; merging leaves {_slots(walk)} slots that "

@@ -13,7 +13,7 @@ from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.lines import Line, add_lines, add_points, hatch
 from kvlab.figures.base.palette import HUES, MASS_COLOURS, STATE_COLOURS, SURFACES, Theme, method_style, mix, pick
 from kvlab.figures.base.template import QUIET, finish
-from kvlab.figures.base.words import lost, number, percent, plural, token_label, visible
+from kvlab.figures.base.words import lost_share, number, percent, plural, token_label, visible
 
 RECEIVED = (
     Line("true_mass", "full cache, all its tokens", "ink", "solid", "circle"),
@@ -104,7 +104,8 @@ def slot_before_and_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Fig
 def caption_slot_before_and_after(frame: pd.DataFrame, step: int) -> str:
     """Attention that each run's slot lost or gained; `step` is the current step, other steps are mentioned."""
     changes = [
-        f"{row.label} {lost(row.lost) if math.isfinite(row.lost) else 'not defined, as its parts have no attention'}"
+        f"{row.label} "
+        + (lost_share(row.lost) if math.isfinite(row.lost) else "not defined, as its parts have no attention")
         for row in frame.itertuples()
     ]
     told = "Attention of the merged slot against the sum of its parts: " + ", ".join(changes) + "."
@@ -145,7 +146,7 @@ def change_by_rule(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 def caption_change_by_rule(frame: pd.DataFrame) -> str:
     """Total change of each run's merges."""
     shown = [
-        f"{row.label} {lost(row.total)} ({percent(row.sagging)} of {plural(row.merges, 'merge')} sag)"
+        f"{row.label} {lost_share(row.total)} ({percent(row.sagging)} of {plural(row.merges, 'merge')} sag)"
         for row in frame.itertuples()
     ]
     return "Attention of merged slots against the sum of their parts, all together: " + ", ".join(shown) + "."

@@ -12,7 +12,7 @@ from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.lines import hatch
 from kvlab.figures.base.palette import HUES, Theme, pick
 from kvlab.figures.base.template import INK, finish
-from kvlab.figures.base.words import byte_size, percent, plural, spaced
+from kvlab.figures.base.words import byte_size, percent, plural, with_spaces
 
 BARS = (("ours", "this benchmark", "blue", ""), ("paper", "the paper", "grey", "/"))
 
@@ -87,7 +87,7 @@ def task_lengths(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         "type": "data", "symmetric": False, "array": frame["longest"] - frame["mean"],
         "arrayminus": frame["mean"] - frame["shortest"], "thickness": 2, "width": 5,
     }  # fmt: skip
-    names = frame["task"].map(spaced) + "<br>" + frame["metric"].map(spaced)
+    names = frame["task"].map(with_spaces) + "<br>" + frame["metric"].map(with_spaces)
     points = go.Scatter(
         x=frame["mean"], y=names, mode="markers", error_x=spread,
         marker={"size": 11, "symbol": "diamond", "color": pick(HUES["blue"], theme)},

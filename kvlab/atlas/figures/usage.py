@@ -14,7 +14,7 @@ from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.lines import interval_bars
 from kvlab.figures.base.palette import HUES, SURFACES, Theme, method_style, mix, pick
 from kvlab.figures.base.template import finish
-from kvlab.figures.base.words import number, percent, plural, shown_of, spaced
+from kvlab.figures.base.words import number, percent, plural, shown_of, with_spaces
 from kvlab.figures.scores import TASK_HUES, TASK_MARKERS, line_text, sample_note
 
 MEASURES = {"score": "score", "kept": "tokens kept", "seconds": "seconds per prompt"}
@@ -29,7 +29,7 @@ def usage_by_task(frame: pd.DataFrame, means: pd.DataFrame, theme: Theme = "ligh
     words = {line["task"]: line_text(line, "kept", percent) for _, line in means.iterrows()}
     figure, colour = go.Figure(), method_style("gvote", theme).colour
     for name, group in frame.groupby("task", sort=False):
-        task = spaced(str(name))
+        task = with_spaces(str(name))
         q = group["kept"].quantile([0.05, 0.25, 0.5, 0.75, 0.95])
         figure.add_box(
             x=[task], q1=[q[0.25]], median=[q[0.5]], q3=[q[0.75]], lowerfence=[q[0.05]], upperfence=[q[0.95]],
@@ -53,8 +53,9 @@ def caption_usage_by_task(means: pd.DataFrame) -> str:
     if len(means) == 1:
         return f"{least} of the tokens are kept on average."
     return (
-        f"On average {least} of the tokens are kept in {spaced(low['task'])}, {most} in {spaced(high['task'])}, the "
-        f"least and the most of {plural(len(means), 'task')} and {prompts(int(means['prompts'].sum()))}."
+        f"On average {least} of the tokens are kept in {with_spaces(low['task'])}, {most} in "
+        f"{with_spaces(high['task'])}, the least and the most of "
+        f"{plural(len(means), 'task')} and {prompts(int(means['prompts'].sum()))}."
     )
 
 
@@ -70,8 +71,8 @@ def option_sweep(frame: pd.DataFrame, option: str, theme: Theme = "light") -> go
         colour, marker = pick(HUES[TASK_HUES[index]], theme), TASK_MARKERS[index]
         for column, measure in enumerate(MEASURES, 1):
             figure.add_scatter(
-                x=group.index, y=group[measure], name=spaced(str(task)), legendgroup=str(task), showlegend=column == 1,
-                mode="lines+markers", line={"color": colour, "width": 1.8},
+                x=group.index, y=group[measure], name=with_spaces(str(task)), legendgroup=str(task),
+                showlegend=column == 1, mode="lines+markers", line={"color": colour, "width": 1.8},
                 marker={"symbol": marker, "size": 7, "color": colour},
                 error_y=interval_bars(group, measure),
                 text=[line_text(line, measure) for _, line in group.iterrows()],
@@ -97,6 +98,6 @@ def caption_option_sweep(means: pd.DataFrame, option: str) -> str:
         for measure, words in MEASURES.items()
     ]
     return (
-        f"From {spaced(option)} {first[option]} to {last[option]}, means over {plural(first['tasks'], 'task')}: "
+        f"From {with_spaces(option)} {first[option]} to {last[option]}, means over {plural(first['tasks'], 'task')}: "
         f"{'; '.join(changes)}.{shown_of(MOST_TASKS, int(first['tasks']), 'task', 'the first')}"
     )

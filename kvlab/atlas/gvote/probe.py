@@ -84,7 +84,7 @@ def overlap(rows: pd.DataFrame) -> Claim:
     return Claim(OVERLAP, verdict, finding, basis_of(rows), decider, held)
 
 
-def correlated(rows: pd.DataFrame) -> Claim:
+def judge_correlation(rows: pd.DataFrame) -> Claim:
     """Pearson's r of every head's two rows, median over the heads of a prompt."""
     known = rows.dropna(subset="correlation") if "correlation" in rows else rows.iloc[:0]
     if known.empty:
@@ -182,7 +182,7 @@ def draw_correlation(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dr
               figures.caption_attention_strips(frame, texts), where),
         Drawn("scatter", figures.scatter_of_rows(frame, texts, correlations[0], theme), frame,
               figures.caption_scatter_of_rows(*correlations, len(frame)), where.at(place),
-              correlated(gather(sources, QUERIES))),
+              judge_correlation(gather(sources, QUERIES))),
     )  # fmt: skip
 
 

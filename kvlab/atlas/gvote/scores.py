@@ -54,7 +54,7 @@ def against_usage(
         figure = figures.score_against_budget(shown, theme, title)
         where, caption = experiment.origin(sources), caption_by_budget(rows, table, panel)
         used, own = usage_rows(rows), own_rows(table)
-        saves, follows = judged(sources)
+        saves, follows = judge_memory_and_budgets(sources)
         if experiment is not BY_TASK:
             saves, follows = (replace(one, judged_at=JUDGED_AT) for one in (saves, follows))
         return (
@@ -67,7 +67,7 @@ def against_usage(
     return draw
 
 
-def judged(sources: Sources) -> tuple[Claim, Claim]:
+def judge_memory_and_budgets(sources: Sources) -> tuple[Claim, Claim]:
     """Both claims on memory and budgets, judged by the tasks of figure 4."""
     return sources.once("gvote's claims", lambda: _judged(sources))
 
@@ -84,7 +84,7 @@ def _judged(sources: Sources) -> tuple[Claim, Claim]:
 
 def own_rows(table: pd.DataFrame) -> pd.DataFrame:
     """GVote's rows of a score table."""
-    return table[(table["method"] == OURS) & unchanged(table["options"])]
+    return table[(table["method"] == OURS) & has_known_settings(table["options"])]
 
 
 def on_the_same_prompts(rows: pd.DataFrame) -> pd.DataFrame:
@@ -117,14 +117,14 @@ def mean_rows(rows: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     return every.assign(task=MEAN, metric="mean", higher=True).reset_index(drop=True)
 
 
-def unchanged(options: pd.Series) -> pd.Series:
+def has_known_settings(options: pd.Series) -> pd.Series:
     """Whether GVote ran with its paper's settings or the defaults."""
     return options.isin(["{}", canonical_json(Arm(OURS).published)])
 
 
 def usage_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """One row per prompt under GVote: task, index, prompt_tokens, kept."""
-    own = rows[(rows["method"] == OURS) & unchanged(rows["hyper_parameters"])]
+    own = rows[(rows["method"] == OURS) & has_known_settings(rows["hyper_parameters"])]
     kept = own["slots"] / own["logical_tokens"]
     return own.assign(kept=kept)[["task", "index", "prompt_tokens", "kept"]].reset_index(drop=True)
 

@@ -35,7 +35,7 @@ from kvlab.atlas.keepkv.merging import RULES
 from kvlab.atlas.measurements import comparison
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import number, percent
-from kvlab.results.provenance import Provenance, joined, of_run
+from kvlab.results.provenance import Provenance, join_sources, of_run
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, LEAST_PROMPTS, OPEN, Claim, Threshold, decisive, judge
 from kvlab.trace.reader import Run
@@ -240,7 +240,7 @@ def draw_return(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     of_heads = figures.returning_by_head(by_head, theme), figures.caption_returning_by_head(by_head)
     where = of_run(run)
     if method and OWN in kinds:
-        where = joined(where, Provenance(f"evictions of {method.record.label}"))
+        where = join_sources(where, Provenance(f"evictions of {method.record.label}"))
     return (
         Drawn("by step", by_step[0], frame, by_step[1], where, returns(gather(sources, RETURNING))),
         Drawn("by head", of_heads[0], by_head, of_heads[1], of_run(run)),

@@ -19,7 +19,7 @@ from kvlab.atlas.figures import one_merge as figures
 from kvlab.atlas.measurements import comparison
 from kvlab.common.intervals import Interval
 from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.words import lost, number, percent
+from kvlab.figures.base.words import lost_share, number, percent
 from kvlab.results.provenance import of_run
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim, Threshold, decisive, judge
@@ -56,7 +56,7 @@ def sags(rows: pd.DataFrame) -> Claim:
     every = _lost(convex)
     found = {str(label): _lost(group) for label, group in convex.groupby("label", sort=False)}
     shown = "; ".join(
-        f"{label} {mean_text(one, lost)} in {int(group['merges'].sum()):,} merges, {_share(group)} of which sag"
+        f"{label} {mean_text(one, lost_share)} in {int(group['merges'].sum()):,} merges, {_share(group)} of which sag"
         for (label, group), one in zip(convex.groupby("label", sort=False), found.values(), strict=True)
     )
     verdict, decider, held = decisive([(every, CLEAR), *((one, ANY) for one in found.values())])
@@ -70,7 +70,7 @@ def exact(rows: pd.DataFrame) -> Claim:
     if ours.empty:
         return Claim(EXACT, OPEN, "No run here merges by KeepKV's rule.")
     shown = "; ".join(
-        f"{label} ({figures.RULES[group['rule'].iloc[0]]}) {mean_text(_lost(group), lost)} in "
+        f"{label} ({figures.RULES[group['rule'].iloc[0]]}) {mean_text(_lost(group), lost_share)} in "
         f"{int(group['merges'].sum()):,} merges, {_share(group, 'moved', 'before')} of it moved"
         for label, group in ours.groupby("label", sort=False)
     )

@@ -65,7 +65,7 @@ ORDERS = Experiment(
 THRESHOLDS = Experiment("keepkv-tab-4", arms("keepkv", "threshold", 0.7, 0.8, 0.9), budgets=(0.04,), only_budgets=True)
 
 
-def compared(experiment: Experiment, sources: Sources) -> pd.DataFrame:
+def scores_with_arms(experiment: Experiment, sources: Sources) -> pd.DataFrame:
     """The experiment's scores on tasks with at least one compressed arm; empty if there are none."""
     table = experiment.scores(sources)
     if table.empty:
@@ -99,7 +99,7 @@ def better(
 
 def draw_ratios(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 4: score against the tokens kept."""
-    table = compared(RATIOS, sources)
+    table = scores_with_arms(RATIOS, sources)
     if table.empty:
         return RATIOS.needs(sources)
     says = "KeepKV outperforms every other method at every compression ratio."
@@ -113,7 +113,7 @@ def draw_combined(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     """Figure 5: H2O and PyramidInfer with and without KeepKV's merging."""
     drawn = []
     for name, experiment, title in (("a", ON_H2O, "H2O"), ("b", ON_PYRAMID, "PyramidInfer")):
-        table = compared(experiment, sources)
+        table = scores_with_arms(experiment, sources)
         if table.empty:
             continue
         plain, merged = experiment.arms
@@ -127,7 +127,7 @@ def draw_combined(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
 
 def draw_benchmark(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Table 2: every task at 20 %."""
-    table = compared(BENCHMARK, sources)
+    table = scores_with_arms(BENCHMARK, sources)
     if table.empty:
         return BENCHMARK.needs(sources)
     says = "At 20 % KeepKV outperforms the other methods on most tasks."
@@ -141,7 +141,7 @@ def draw_option(slug: str, experiment: Experiment, option: str, says: str, best:
     """A table of one option's values: the arm at `best` should beat the others."""
 
     def draw(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-        table, rows = compared(experiment, sources), experiment.rows(sources)
+        table, rows = scores_with_arms(experiment, sources), experiment.rows(sources)
         if table.empty:
             return experiment.needs(sources)
         winner = experiment.arms[best]

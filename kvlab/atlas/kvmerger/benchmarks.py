@@ -73,7 +73,7 @@ class Table:
         rows = on_the_same_prompts(rows)
         table = score_table(rows)
         values = paper_values(PAPER, self.slug)
-        claim = contested(self.says, rows, self.pairs, self.experiment.more_prompts(sources), values)
+        claim = judge_contest(self.says, rows, self.pairs, self.experiment.more_prompts(sources), values)
         figure, caption = figures.benchmark_table(table, theme), caption_table(rows, table)
         place, beside = origin_of(rows), grey_table(values) if len(values) else None
         drawn = (Drawn("scores", figure, table, caption, place, claim, beside),)
@@ -98,7 +98,7 @@ def on_the_same_prompts(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([full, same], ignore_index=True)
 
 
-def contested(
+def judge_contest(
     says: str, rows: pd.DataFrame, pairs: Pairs, settle: Measurement | None, values: pd.DataFrame | None = None
 ) -> Claim:
     """Whether the first arm of each pair beats the second on the same prompts at every budget, by paired intervals.

@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 
 from kvlab.atlas.analysis.attention_rows import heads_with_attention
-from kvlab.atlas.analysis.merging_sets import Walkthrough, key_error, represented, walkthrough
+from kvlab.atlas.analysis.merging_sets import Walkthrough, key_error, representing_keys, walkthrough
 from kvlab.atlas.evidence import Evidence, basis_of, gather, interval_of, mean_text
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures import merging_steps as figures
-from kvlab.atlas.figures.merging_steps import evicted
+from kvlab.atlas.figures.merging_steps import evict_least_attended
 from kvlab.atlas.kvmerger.recordings import BUDGETS, METHODS, eviction_sentence, run_with_keys
 from kvlab.atlas.measurements import comparison
 from kvlab.common.errors import UserError
@@ -41,7 +41,9 @@ def window_errors(walk: Walkthrough) -> dict[str, float]:
     """`merging` and `evicting` (mean relative error of the keys at the same number of slots), number of `sets`, and
     how many of them have the most `attended` and the `heaviest` token as pivot."""
     slots = int(walk.tokens["set"].nunique())
-    merging, evicting = (key_error(walk.keys, left) for left in (represented(walk), evicted(walk, slots)))
+    merging, evicting = (
+        key_error(walk.keys, left) for left in (representing_keys(walk), evict_least_attended(walk, slots))
+    )
     sets = [group for _, group in walk.tokens.groupby("set") if len(group) > 1]
     pivots = [group[group["position"] == group["pivot"]].iloc[0] for group in sets]
     attended = sum(bool(p["attention"] >= g["attention"].max()) for p, g in zip(pivots, sets, strict=True))
@@ -86,8 +88,8 @@ def draw_three_ways(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
         return found
     run, walk = found
     figure = figures.three_ways(walk, _texts(run), theme)
-    kept = ~np.isnan(figures.evicted(walk)).all(axis=1)
-    off = np.linalg.norm(represented(walk) - walk.keys, axis=1) / np.linalg.norm(walk.keys, axis=1)
+    kept = ~np.isnan(figures.evict_least_attended(walk)).all(axis=1)
+    off = np.linalg.norm(representing_keys(walk) - walk.keys, axis=1) / np.linalg.norm(walk.keys, axis=1)
     frame = _named(run, walk).assign(kept_by_eviction=kept, key_error_of_merging=off)
     claim = keeps_more(gather(sources, EVIDENCE))
     return (Drawn("three ways", figure, frame, figures.caption_three_ways(walk), of_run(run), claim),)

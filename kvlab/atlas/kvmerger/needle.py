@@ -6,7 +6,7 @@ import pandas as pd
 
 from kvlab.atlas.evidence import interval_of, mean_text
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
-from kvlab.atlas.kvmerger.benchmarks import BUDGETS, CAM, H2O, OURS, contested
+from kvlab.atlas.kvmerger.benchmarks import BUDGETS, CAM, H2O, OURS, judge_contest
 from kvlab.atlas.scores import Experiment, origin_of
 from kvlab.evaluate.results.summary import over_tasks
 from kvlab.figures import needle_map as figures
@@ -45,7 +45,7 @@ def draw_needle(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     ]
     rows = rows.assign(row=names)
     cells, means = _scores(rows, "row", "length", "depth"), _scores(rows, "row")
-    claim = contested(BETTER, rows, ((OURS, H2O), (CAM, H2O)), EXPERIMENT.more_prompts(sources))
+    claim = judge_contest(BETTER, rows, ((OURS, H2O), (CAM, H2O)), EXPERIMENT.more_prompts(sources))
     figure, place = figures.needle_map(cells, theme), origin_of(rows)
     drawn = Drawn("map", figure, cells, figures.caption_needle_map(cells, means), place, claim)
     followed = rows.dropna(subset=HIDDEN) if set(HIDDEN) <= set(rows) else rows.iloc[:0]

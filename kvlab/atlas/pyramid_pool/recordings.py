@@ -16,7 +16,7 @@ from kvlab.atlas.evidence import Evidence, basis_of, gather, interval_of, mean_t
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures import attention_rows
 from kvlab.atlas.figures import pyramid as figures
-from kvlab.atlas.measurements import comparison, head_of, recorded
+from kvlab.atlas.measurements import comparison, head_of, recorded_run
 from kvlab.common.intervals import Interval
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import number, percent
@@ -199,7 +199,7 @@ def _two_axes(sources: Sources, run: Run, step: int) -> Claim:
 
 def draw_layers(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 3: requested budget and live slots of each layer, with the sinks."""
-    run = recorded(sources, *PYRAMIDS)
+    run = recorded_run(sources, *PYRAMIDS)
     if isinstance(run, Needs):
         return run
     frame = pyramid.layer_budgets(run.steps, _step(run, choice))
@@ -225,7 +225,7 @@ MERGING = ("pyramid-pool:pooling=mean",)
 
 def draw_windows(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 4: the text span of each slot of one head over the steps."""
-    run = _pooled(sources) or recorded(sources, *PYRAMIDS)
+    run = _pooled(sources) or recorded_run(sources, *PYRAMIDS)
     if isinstance(run, Needs):
         return Needs(run.sentence, comparison(sources, MERGING))
     pooling = run.record.hyper_parameters.get("pooling")

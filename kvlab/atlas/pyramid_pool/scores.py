@@ -25,7 +25,7 @@ from kvlab.common.intervals import Interval, mean_interval
 from kvlab.evaluate.scoring.metrics import higher_is_better
 from kvlab.figures import scores as figures
 from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.words import plural, spaced
+from kvlab.figures.base.words import plural, with_spaces
 from kvlab.requests.compare import FULL
 from kvlab.requests.measurement import Evaluation, Measurement
 from kvlab.results.provenance import Provenance
@@ -148,7 +148,7 @@ def _like_the_papers(frame: pd.DataFrame) -> Claim:
     shared = sorted(task for task in frame["task"] if task.rpartition("/")[2].lower() in PAPER_TASKS)
     finding = (
         f"{plural(len(frame), 'task')}, {len(shared)} of them the paper's ({', '.join(shared) or 'none'}), scored by "
-        f"{', '.join(sorted(frame['metric'].map(spaced).unique()))}; the longest prompt has "
+        f"{', '.join(sorted(frame['metric'].map(with_spaces).unique()))}; the longest prompt has "
         f"{frame['longest'].max():,} tokens."
     )
     holds = len(shared) == len(PAPER_TASKS)

@@ -10,10 +10,10 @@ from kvlab.atlas.analysis.regions import regions_over_steps, slots_by_step
 from kvlab.atlas.evidence import Evidence, basis_of, gather, interval_of, mean_text
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures import cache_contents as figures
-from kvlab.atlas.measurements import comparison, head_of, recorded
+from kvlab.atlas.measurements import comparison, head_of, recorded_run
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import number, percent
-from kvlab.results.provenance import joined, of_run
+from kvlab.results.provenance import join_sources, of_run
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge, judge_universal
 from kvlab.trace.reader import Run
@@ -33,7 +33,7 @@ def drift(run: Run) -> pd.DataFrame:
     return pd.DataFrame([{"kl": line["mean_kl"], "bytes": line["live_ratio"], "budget": str(run.record.budget)}])
 
 
-def filled(run: Run) -> pd.DataFrame:
+def fill_by_head(run: Run) -> pd.DataFrame:
     """One row per head: `steps`, steps `over` the budget, slots `evicted` and `merged`, and the largest `fill`."""
     steps = run.steps
     table = steps.assign(
@@ -46,7 +46,7 @@ def filled(run: Run) -> pd.DataFrame:
 
 
 DRIFT = Evidence("drift", drift, (*EVICTING, "zsmerge"))
-FILLED = Evidence("filled", filled, ("zsmerge",))
+FILLED = Evidence("filled", fill_by_head, ("zsmerge",))
 
 
 def closer(rows: pd.DataFrame, evicting: str, merging: str) -> Claim:
@@ -66,7 +66,7 @@ def closer(rows: pd.DataFrame, evicting: str, merging: str) -> Claim:
     return judge(CLOSER, gap, LESS_DRIFT, Basis(len(pairs)), finding)
 
 
-def bounded(rows: pd.DataFrame) -> Claim:
+def judge_budget(rows: pd.DataFrame) -> Claim:
     """No head exceeds its budget at any step, and nothing is dropped."""
     if rows.empty:
         return Claim(BOUNDED, OPEN, "There is no run of ZSMerge.")
@@ -90,7 +90,7 @@ WITHOUT_B = (
 
 def draw_strategies(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 1: the same tokens under an evicting method, under LESS if present, and under ZSMerge."""
-    evicting, trained, merging = (recorded(sources, *names) for names in (EVICTING, ("less",), ("zsmerge",)))
+    evicting, trained, merging = (recorded_run(sources, *names) for names in (EVICTING, ("less",), ("zsmerge",)))
     if isinstance(evicting, Needs) or isinstance(merging, Needs):
         why = "A comparison of an evicting method with ZSMerge is needed."
         return Needs(why, comparison(sources, ("h2o", "less", "zsmerge")))
@@ -101,7 +101,7 @@ def draw_strategies(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
     frame = pd.concat([table.assign(run=name).reset_index() for name, table in mosaics.items()], ignore_index=True)
     frame.columns = frame.columns.map(str)
     caption = figures.caption_fates(mosaics, counts).within(after=PANELS if len(runs) == 3 else WITHOUT_B)
-    where = joined(*map(of_run, runs))
+    where = join_sources(*map(of_run, runs))
     pair = [evicting, merging]
     claim = closer(gather(sources, DRIFT, pair), *(run.record.label for run in pair))
     return (Drawn("strategies", figures.fates(mosaics, theme), frame, caption, where, claim),)
@@ -109,14 +109,14 @@ def draw_strategies(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
 
 def draw_contents(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 2: the slots of one head over six steps, and its regions over all steps."""
-    run = recorded(sources, "zsmerge")
+    run = recorded_run(sources, "zsmerge")
     if isinstance(run, Needs):
         return run
     head = head_of(run, choice)
     slots, counts = slots_by_step(head.lineage, choice.step), regions_over_steps(head.lineage)
     where = of_run(run)
     first, second = figures.cache_contents(slots, head.texts, theme), figures.regions_over_steps(counts, theme)
-    claim = bounded(gather(sources, FILLED, [run]))
+    claim = judge_budget(gather(sources, FILLED, [run]))
     return (
         Drawn("contents", first, slots, figures.caption_cache_contents(slots), where, claim),
         Drawn("regions", second, counts, figures.caption_regions_over_steps(counts), where),

@@ -29,7 +29,9 @@ def draw_lengths(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
     frame = _lengths(rows)
     figure, caption = speed.over_length(frame, theme), speed.caption_over_length(frame)
     where, grey, shapes = benchmarks.bench_origin(rows), benchmarks.grey_numbers(FIGURE_3), benchmarks.shapes_of(rows)
-    claim = benchmarks.of_repeats(benchmarks.steady(frame, *benchmarks.measured(sources, rows, FIGURE_3)), rows)
+    claim = benchmarks.of_repeats(
+        benchmarks.steady(frame, *benchmarks.paper_measurement(sources, rows, FIGURE_3)), rows
+    )
     return (Drawn("lengths", figure, frame, caption, where, claim, grey, model=shapes),)
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from transformers.cache_utils import Cache
 
-from kvlab.bench.bench import Bench, filled, has_budget, loads, scaled
+from kvlab.bench.bench import Bench, complete_row, has_budget, loads, scale_spread
 from kvlab.bench.competitors import Load, SlotContender
 from kvlab.bench.device import spread
 from kvlab.bench.fill import attend_by_hand, fill, normal
@@ -73,7 +73,7 @@ def _prompt_decisions(bench: Bench, load: Load, choices: Sequence[MethodChoice])
     for racer, outcome in zip(racers, outcomes, strict=True):
         row = bench.row(racer, "prompt decision", "s", status=outcome.status, note=outcome.note)
         if outcome.samples:
-            row = filled(row, spread(racer.seconds[-bench.request.repeats :]))
+            row = complete_row(row, spread(racer.seconds[-bench.request.repeats :]))
         yield row
 
 
@@ -101,7 +101,7 @@ def _step_row(bench: Bench, racer: SlotContender, outcome: Outcome) -> Row:
     if not outcome.samples:
         return row
     least = 1e3 * bench.bytes_seconds(outcome.live_bytes)
-    return filled(row, scaled(spread(outcome.samples), 1e3), bound=least)
+    return complete_row(row, scale_spread(spread(outcome.samples), 1e3), bound=least)
 
 
 def _decision_row(bench: Bench, racer: SlotContender, outcome: Outcome, undecided: Outcome) -> Row:
@@ -112,4 +112,6 @@ def _decision_row(bench: Bench, racer: SlotContender, outcome: Outcome, undecide
             return replace(row, status=part.status, note=part.note)
     gaps = [1e3 * (with_it - without) for with_it, without in zip(outcome.samples, undecided.samples, strict=True)]
     ratio = spread(outcome.samples).median / spread(undecided.samples).median
-    return replace(filled(row, spread(gaps)), note=f"{ratio:.2f} x the attention step over as many slots undecided")
+    return replace(
+        complete_row(row, spread(gaps)), note=f"{ratio:.2f} x the attention step over as many slots undecided"
+    )

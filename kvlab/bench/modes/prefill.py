@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import nn
 
-from kvlab.bench.bench import Bench, best_baseline, filled, loads, ratio_row
+from kvlab.bench.bench import Bench, best_baseline, complete_row, loads, ratio_row
 from kvlab.bench.competitors import Contender, Load, PlainContender, SlotContender, StaticContender, contenders
 from kvlab.bench.device import spread
 from kvlab.bench.models import BenchModel
@@ -65,7 +65,7 @@ def prefill_rows(bench: Bench, racers: list[Contender], outcomes: list[Outcome])
             prompt_flops(bench.model, racer.load) / bench.peaks.flops_per_second,
             bench.bytes_seconds(bench.model.bytes_per_pass + outcome.live_bytes),
         )
-        yield filled(row, took, bound=least, ratio=took.median / full if full else None)
+        yield complete_row(row, took, bound=least, ratio=took.median / full if full else None)
 
 
 def over_plain(bench: Bench, racers: Sequence[Contender], outcomes: Sequence[Outcome]) -> Iterator[Row]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from kvlab.bench.bench import Bench, filled
+from kvlab.bench.bench import Bench, complete_row
 from kvlab.bench.device import seconds_of, spread
 from kvlab.bench.rows import Row
 from kvlab.cache import make_cache
@@ -52,10 +52,10 @@ def _at_context(bench: Bench, loaded: LoadedModel, context: int) -> Iterator[Row
         for name, work in works.items():
             samples[name].append(seconds_of(work, loaded.device))
     for name, seconds in samples.items():
-        yield filled(_row(bench, context, name, "s"), spread(seconds))
+        yield complete_row(_row(bench, context, name, "s"), spread(seconds))
     for name, other in RATIOS:
         ratios = [own / beside for own, beside in zip(samples[name], samples[other], strict=True)]
-        yield filled(_row(bench, context, f"{name} / {other}", "ratio"), spread(ratios))
+        yield complete_row(_row(bench, context, f"{name} / {other}", "ratio"), spread(ratios))
 
 
 def _works(bench: Bench, loaded: LoadedModel, prompt: str) -> dict[str, Callable[[], object]]:

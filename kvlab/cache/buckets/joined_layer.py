@@ -109,7 +109,7 @@ def states_at(slots: Slots, name: str, index: Tensor) -> Tensor:
     return per_table(slots, lambda part, where: at(getattr(part, name), where), index)
 
 
-def measured(slots: Slots, name: str, measure: Callable[[Tensor], Tensor]) -> Tensor:
+def measure_slots(slots: Slots, name: str, measure: Callable[[Tensor], Tensor]) -> Tensor:
     """Apply `measure` to each slot's key or value, `keys` or `values` (N, W, S, d); returns (B, H, S)."""
     return per_table(slots, lambda part: measure(getattr(part, name)))
 

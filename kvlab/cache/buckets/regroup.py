@@ -21,7 +21,7 @@ from kvlab.methods.core.rotary import Rotary
 MOST_PADDING = 1.05 / (1 + 1 / GROWTH)
 
 
-def settled(
+def compact_buckets(
     streams: Streams, buckets: list[Bucket], settings: LayerSettings, rotary: Rotary | None
 ) -> tuple[Streams, list[Bucket]]:
     """Move valid slots into compact tables with space to grow; reads lengths on the host.

@@ -28,18 +28,18 @@ _recorded = ContextVar("_recorded", default=False)
 
 def cpu_kernel() -> Decide | None:
     """The in-place decision kernel of this CPU, or None to use the pipeline."""
-    module = compiled()
+    module = numba_kernels()
     return None if module is None else module.decide  # type: ignore[no-any-return]
 
 
 def is_cpu_kernel(kernel: Decide | None) -> bool:
     """Whether `kernel` is a CPU kernel."""
-    module = compiled() if compiled.cache_info().currsize else None  # do not load it only for this check
+    module = numba_kernels() if numba_kernels.cache_info().currsize else None  # do not load it only for this check
     return module is not None and kernel is module.decide
 
 
 @contextmanager
-def recorded() -> Iterator[None]:
+def disable_kernels() -> Iterator[None]:
     """Disable kernels that bypass torch while torch's operations are being recorded."""
     token = _recorded.set(True)
     try:
@@ -54,7 +54,7 @@ def is_recording() -> bool:
 
 
 @lru_cache
-def compiled() -> ModuleType | None:
+def numba_kernels() -> ModuleType | None:
     """`kvlab.cache.kernels.numba_inplace`, or None if numba is missing or does not work here."""
     if find_spec("numba") is None:
         return None
@@ -83,7 +83,7 @@ def precompile(pipeline: Pipeline, dtype: torch.dtype) -> None:
 
 @lru_cache
 def _compile_kernel(kind: int) -> None:
-    if (module := compiled()) is not None:
+    if (module := numba_kernels()) is not None:
         shared = module.SLOTS_EACH * torch.get_num_threads() // 2  # enough slots for several threads
         for slots in (2, shared):
             module.ready(_smallest(kind, torch.zeros(1, 2, slots, 2)))

@@ -12,7 +12,7 @@ from torch import Tensor
 from kvlab.attention.pass_view import PassSeen
 from kvlab.cache.buckets.bucket import Bucket
 from kvlab.cache.buckets.joined_layer import join_decisions
-from kvlab.cache.buckets.regroup import settled
+from kvlab.cache.buckets.regroup import compact_buckets
 from kvlab.cache.kernels.cpu import is_cpu_kernel, is_recording
 from kvlab.cache.layers.dispatch import (
     counts_of,
@@ -164,7 +164,9 @@ def conclude(
         with settings.clock(moment.phase, layer.device):
             _compress(layer, _views(layer, seen, moment, _rated(layer, visible)), due, reported, moment)
     elif moment.is_prompt and (settings.store.packs or (_frees(settings) and not layer.buckets[0].table.is_dense)):
-        layer.streams, layer.buckets = settled(layer.streams, layer.buckets, settings, seen[0].rotary)  # frees padding
+        layer.streams, layer.buckets = compact_buckets(
+            layer.streams, layer.buckets, settings, seen[0].rotary
+        )  # frees padding
     elif completes_prompt:
         layer.buckets[0].table.detach()
     if not moment.is_decode_step:
@@ -273,7 +275,7 @@ def _compress(
             bucket.adopt(decision.after, lengths, _grown(layer, bucket, lengths, moment))
     if not moment.is_decode_step:
         old_bytes = layer.table_bytes()
-        layer.streams, layer.buckets = settled(streams, layer.buckets, settings, views[0].seen.rotary)
+        layer.streams, layer.buckets = compact_buckets(streams, layer.buckets, settings, views[0].seen.rotary)
         layer.note_peak(old_bytes)
 
 

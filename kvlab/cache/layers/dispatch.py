@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kvlab.attention.kernels import kernels_on, launching_on, warn_without
-from kvlab.cache.kernels.cpu import Decide, compiled, cpu_kernel, is_cpu_kernel
+from kvlab.cache.kernels.cpu import Decide, cpu_kernel, is_cpu_kernel, numba_kernels
 from kvlab.cache.table.head_index import Streams
 from kvlab.methods.core.inplace_work import Work
 from kvlab.methods.core.pipeline import Pipeline
@@ -132,7 +132,7 @@ COUNT_NAMES = ("merged", "live_slots", "max_votes")
 def counts_of(streams: Streams, works: Sequence[Work]) -> np.ndarray:
     """Counts (3, B, H) float32 of a layer after an in-place CPU decision, as in `COUNT_NAMES`: merged (1 or 0), valid
     slots, most votes per slot."""
-    module, parts = compiled(), []
+    module, parts = numba_kernels(), []
     assert module is not None
     for work in works:
         position, votes = work.counted

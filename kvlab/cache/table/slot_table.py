@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvlab.cache.kernels.cpu import compiled, is_recording
+from kvlab.cache.kernels.cpu import is_recording, numba_kernels
 from kvlab.cache.table import apply_plan
 from kvlab.cache.table.apply_plan import NEW_SLOT
 from kvlab.cache.table.compaction import pack
@@ -333,7 +333,7 @@ class Refill:
 
     def put(self, free: Tensor, token: NewToken, heads: np.ndarray) -> None:
         """Write `token` to the slots `free` (N * W,) of heads that have indices `heads` (N * W,) in the layer."""
-        own, slots, (keys, values, position), module = self.columns, free.numpy(), token.arrays, compiled()
+        own, slots, (keys, values, position), module = self.columns, free.numpy(), token.arrays, numba_kernels()
         assert module is not None
         states, apart = (own["keys"], own["values"], own["position"]), len(keys) // len(position)
         module.fill(*states, self.lengths, slots, keys, values, position, apart, heads)

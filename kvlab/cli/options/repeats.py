@@ -66,7 +66,7 @@ def run_repeats(request: CompareRequest, out: Path, progress: Callable[[Progress
 
 def show_batch(out: Path, batch: str, as_json: bool) -> None:
     """Print a batch: right answers with intervals, rankings, and the full cache's results."""
-    from kvlab.analysis.comparison.repeats import build_batch, ranked, repeat_table
+    from kvlab.analysis.comparison.repeats import build_batch, rank_cells, repeat_table
     from kvlab.figures.repeats import caption_references, caption_significance, rank_line
 
     found = build_batch(
@@ -76,7 +76,7 @@ def show_batch(out: Path, batch: str, as_json: bool) -> None:
         typer.echo(found.cells.to_json(orient="records", indent=2, double_precision=15))
         return
     print_batch(found.cells)
-    groups, left_out = ranked(found.cells)
+    groups, left_out = rank_cells(found.cells)
     if found.is_asked:
         typer.echo(caption_references(found))
     for group in groups:

@@ -46,7 +46,7 @@ def with_plugins(command: Command) -> Command:
     return with_parameters(named, command, [*parameters_of(command), option])
 
 
-def grouped(command: Command) -> Command:
+def group_parameters(command: Command) -> Command:
     """Replace each parameter of a dataclass type by one option per field of the dataclass.
 
     A field is declared like an option, with a `typer.Option` annotation and a default, or is itself a group.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kvlab.attention.pass_view import PassSeen
 from kvlab.attention.slot_attention import probabilities
-from kvlab.cache.buckets.joined_layer import STATES, measured, per_table
+from kvlab.cache.buckets.joined_layer import STATES, measure_slots, per_table
 from kvlab.engine.recording.shadow import Answer, Shadow
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import Slots
@@ -34,10 +34,10 @@ def answer(slots: Slots, seen: PassSeen, logits: Tensor | None = None) -> Answer
 def _given(slots: Slots, mass: Tensor) -> Tensor:
     """(N, W, G, d) float32: a table's values weighted by `mass` (N, W, G, S or more)."""
     values = slots.values
-    return mixed(mass[..., : values.shape[2]].flatten(0, 1), values.flatten(0, 1)).unflatten(0, values.shape[:2])
+    return mix_values(mass[..., : values.shape[2]].flatten(0, 1), values.flatten(0, 1)).unflatten(0, values.shape[:2])
 
 
-def mixed(mass: Tensor, values: Tensor) -> Tensor:
+def mix_values(mass: Tensor, values: Tensor) -> Tensor:
     """(H, G, d) float32: values (H, S, d) weighted by `mass` (H, G, S); in blocks, as `values` may be float16."""
     blocks = zip(mass.split(VALUE_BLOCK, -1), values.split(VALUE_BLOCK, 1), strict=True)
     parts = [share @ part.float() for share, part in blocks]
@@ -102,7 +102,7 @@ def rows_by_position(mass: Tensor, columns: Tensor, shadow: Shadow) -> Tensor:
 def lengths(slots: Slots) -> Tensor:
     """(2, H, S) float32 norms of keys and of values. Batch of one."""
     norm = partial(torch.linalg.vector_norm, dim=-1, dtype=torch.float32)
-    return torch.stack([measured(slots, name, norm)[0] for name in STATES])
+    return torch.stack([measure_slots(slots, name, norm)[0] for name in STATES])
 
 
 def non_finite(slots: Slots, taken: Tensor | None = None) -> Tensor:
@@ -112,7 +112,7 @@ def non_finite(slots: Slots, taken: Tensor | None = None) -> Tensor:
     """
     # One sum instead of a test per number: finite exactly when all parts are, except for overflow, which also counts.
     if taken is None:
-        keys, values = (measured(slots, name, partial(torch.sum, dim=-1, dtype=torch.float32)) for name in STATES)
+        keys, values = (measure_slots(slots, name, partial(torch.sum, dim=-1, dtype=torch.float32)) for name in STATES)
         total = keys + values + slots.log_mass
     else:
         total = slots.log_mass + taken.sum(0)

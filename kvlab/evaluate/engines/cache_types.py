@@ -44,7 +44,7 @@ def main(python: str) -> None:
     prompts = [one.context + one.question for one in prepared_prompts(request, loaded)]
     print("| engine | cache | same text | tokens before the first that differs |\n|---|---|---|---|", flush=True)
     _print("llama.cpp", {name: of_llama(python, file, name, prompts) for name in TYPES})
-    _print("kvlab", {spec: [continued(loaded, spec, ids) for ids in prompts] for spec in SPECS})
+    _print("kvlab", {spec: [continue_prompt(loaded, spec, ids) for ids in prompts] for spec in SPECS})
 
 
 def of_llama(python: str, file: Path, cache_type: str, prompts: list[list[int]]) -> Texts:
@@ -60,7 +60,7 @@ def of_llama(python: str, file: Path, cache_type: str, prompts: list[list[int]])
 
 
 @torch.inference_mode()
-def continued(loaded: LoadedModel, spec: str, ids: list[int]) -> list[int]:
+def continue_prompt(loaded: LoadedModel, spec: str, ids: list[int]) -> list[int]:
     """The likeliest tokens after a prompt with kvlab's cache of a method."""
     name, values = parse_spec(spec)
     cache = make_cache(loaded, make_method(name, **values), 1.0)

@@ -36,7 +36,7 @@ class FigureCaption(str):
         return FigureCaption(self.replace(name, other), self.simple.replace(name, other))
 
 
-def paired(caption: str) -> FigureCaption:
+def as_caption(caption: str) -> FigureCaption:
     """The caption itself, or a plain string as one without a simple sentence."""
     return FigureCaption(caption, simple_of(caption))
 

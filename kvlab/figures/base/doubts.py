@@ -19,7 +19,7 @@ def doubt_of(line: Any, unit: str) -> str:
     return "busy machine" if pd.notna(line.spread) and line.spread > SCATTERED * line.value else ""
 
 
-def trusted(frame: pd.DataFrame, unit: str) -> pd.DataFrame:
+def drop_doubtful(frame: pd.DataFrame, unit: str) -> pd.DataFrame:
     """The rows without a doubt."""
     sure = [not doubt_of(line, unit) for line in frame.itertuples(index=False)]
     return frame[np.array(sure, bool)]

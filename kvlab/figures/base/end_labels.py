@@ -48,7 +48,7 @@ def label_ends(
     heights = [math.log10(end.y) if is_log else end.y for end in ends]
     wanted = [pixels * (span[1] - height) / (span[1] - span[0]) for height in heights]
     placed = spread(wanted, GAP, 0.0, pixels)
-    texts = [shortened(end.name) for end in ends]
+    texts = [shorten_name(end.name) for end in ends]
     for end, text, y, start, stop in zip(ends, texts, heights, wanted, placed, strict=True):
         label = _label(end, text, y, stop - start, theme)
         figure.add_annotation(xref=f"x{axis}", yref=f"y{axis}", **label)
@@ -72,7 +72,7 @@ def _label(end: End, text: str, y: float, down: float, theme: Theme) -> dict[str
     }  # fmt: skip
 
 
-def shortened(name: str, limit: int = LONGEST) -> str:
+def shorten_name(name: str, limit: int = LONGEST) -> str:
     """The name, cut in the middle if it is long: names of runs differ at their ends."""
     if len(name) <= limit:
         return name

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.base.caption import paired
+from kvlab.figures.base.caption import as_caption
 from kvlab.figures.base.cells import cell_text
 from kvlab.figures.base.palette import SEQUENTIAL, SURFACES, Theme
 from kvlab.figures.base.template import INK, LABEL, colour_bar_below, finish, round_distance, same_cells
@@ -89,7 +89,7 @@ def caption_focus(caption: str, figure: go.Figure, focus: Place | None) -> str:
     if focus is None or same_cells(figure):
         return caption
     outlined = f"Outlined: layer {focus[0]}, head {focus[1]}, the head in view."
-    return paired(caption).within(after=outlined)
+    return as_caption(caption).within(after=outlined)
 
 
 def _square(figure: go.Figure, layers: Sequence[str], heads: Sequence[str], cell: int) -> go.Figure:

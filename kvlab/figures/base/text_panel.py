@@ -30,7 +30,7 @@ def text_panel(caption: str, source: str, theme: Theme = "light", width: int = 1
         (source, SOURCE_SIZE, QUIET[theme]),
     )  # fmt: skip
     for text, size, ink in texts:
-        lines = wrapped(text, size, width - 2 * EDGE)
+        lines = wrap_text(text, size, width - 2 * EDGE)
         if not lines:
             continue
         figure.add_annotation(
@@ -47,7 +47,7 @@ def text_panel(caption: str, source: str, theme: Theme = "light", width: int = 1
     return figure.update_layout(template="none", width=width, height=round(down) + 10, margin=nothing, **ground)
 
 
-def wrapped(text: str, size: float, width: float) -> list[str]:
+def wrap_text(text: str, size: float, width: float) -> list[str]:
     """Wrap the text to `width` pixels at this font size; East Asian text gets fewer characters per line."""
     square = any(unicodedata.east_asian_width(character) in "WF" for character in text)
     return textwrap.wrap(" ".join(text.split()), max(1, int(width / (size * (WIDE if square else NARROW)))))

@@ -56,7 +56,7 @@ def percent(share: float | None) -> str:
     return "under 0.001 %" if 0 < abs(share) < SMALLEST_SHARE else f"{number(100 * share)} %"
 
 
-def lost(share: float | None) -> str:
+def lost_share(share: float | None) -> str:
     """A lost share of attention as `3 % lost`, or `3 % gained` if negative."""
     if share is None or not math.isfinite(share):
         return "not recorded"
@@ -82,7 +82,7 @@ def byte_unit(largest: float) -> tuple[float, str]:
     return 1, "bytes"
 
 
-def spaced(name: str) -> str:
+def with_spaces(name: str) -> str:
     """An identifier with spaces instead of underscores."""
     return name.replace("_", " ")
 

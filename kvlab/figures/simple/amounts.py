@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from kvlab.common.formatting import listed
+from kvlab.common.formatting import join_words
 
 MOST_NAMES = 3  # in one sentence
 # (upper bound, words before "of")
@@ -48,7 +48,7 @@ def alike(cosine: float) -> str:
     return _word(cosine, LIKENESS, "very much alike") if math.isfinite(cosine) else "alike to an unknown degree"
 
 
-def followed(error: float) -> str:
+def closeness(error: float) -> str:
     """How well an output with this relative error follows another: exactly, almost, nearly, only roughly, hardly."""
     return "exactly" if error <= EXACT else _word(error, ERRORS, "hardly")
 
@@ -78,10 +78,10 @@ def some_of(count: int, whole: int, noun: str) -> str:
     return f"{count:,} of the {whole:,} {noun}s"
 
 
-def named(names: Sequence[object]) -> str:
+def join_names(names: Sequence[object]) -> str:
     """Up to `MOST_NAMES` names, and how many more."""
     texts = [str(name) for name in names]
-    return listed(texts if len(texts) <= MOST_NAMES else [*texts[: MOST_NAMES - 1], f"{len(texts) - 2} others"])
+    return join_words(texts if len(texts) <= MOST_NAMES else [*texts[: MOST_NAMES - 1], f"{len(texts) - 2} others"])
 
 
 def contrast(values: pd.Series, told: str, equal: str, alone: str = "", nothing: str = "Nothing was recorded.") -> str:
@@ -103,7 +103,7 @@ def contrast(values: pd.Series, told: str, equal: str, alone: str = "", nothing:
     if near(low, high):
         return equal
     least, most = ([name for name, value in known.items() if near(value, edge)] for edge in (low, high))
-    return told.format(least=named(least), most=named(most))
+    return told.format(least=join_names(least), most=join_names(most))
 
 
 def are_known(*values: float) -> bool:

@@ -11,8 +11,8 @@ from kvlab.figures.simple.amounts import (
     NOT_RECORDED,
     are_known,
     beside,
-    followed,
-    named,
+    closeness,
+    join_names,
     near,
     part,
     sentence,
@@ -68,7 +68,7 @@ def errors_over_steps(frame: pd.DataFrame) -> str:
     error = float(frame["output_error"].mean())
     if not np.isfinite(error):
         return "The change of the heads' output was not measured."
-    return f"On average, the heads' output {followed(error)} follows the full cache's."
+    return f"On average, the heads' output {closeness(error)} follows the full cache's."
 
 
 def guard_over_steps(frame: pd.DataFrame) -> str:
@@ -240,7 +240,7 @@ def attention_before_after(frame: pd.DataFrame) -> str:
     less = [line.series for line in others.itertuples() if line.mass < 0.9 * top["mass"]]
     if not less:
         return f"{word}, and so do the others, at least as much."
-    return f"{word}; it gets less attention with {named(less)}."
+    return f"{word}; it gets less attention with {join_names(less)}."
 
 
 def _place(row: pd.Series) -> str:

@@ -7,7 +7,18 @@ import pandas as pd
 from kvlab.analysis.comparison.killers import Killers
 from kvlab.analysis.comparison.repeats import Batch
 from kvlab.analysis.comparison.trade_off import HELD, at_budget, measures_kl, with_axis
-from kvlab.figures.simple.amounts import EXACT, beside, contrast, memory, named, near, often, part, sentence, some_of
+from kvlab.figures.simple.amounts import (
+    EXACT,
+    beside,
+    contrast,
+    join_names,
+    memory,
+    near,
+    often,
+    part,
+    sentence,
+    some_of,
+)
 
 SLOTS_ALIKE = 1.02  # ratio of the most and the fewest slots of layers that are told as equal
 
@@ -70,7 +81,9 @@ def slots_by_layer(frame: pd.DataFrame) -> str:
         return "Every layer of a run keeps equally many tokens."
     if len(uneven) == len(spread):
         return "Some layers keep more tokens than others, in every run."
-    return f"Some layers keep more tokens than others with {named(list(uneven))}; with the others all keep as many."
+    return (
+        f"Some layers keep more tokens than others with {join_names(list(uneven))}; with the others all keep as many."
+    )
 
 
 def board(frame: pd.DataFrame) -> str:
@@ -129,7 +142,7 @@ def quality_against_bytes(points: pd.DataFrame, budget: str = "", axis: str = HE
     if len(names) == len(compressed) > 1:
         return "No run is beaten by another that takes as little memory."
     what = "closest to the full cache" if is_kl else "most often right"
-    return f"For the memory that it takes, {what}: {named(names)}."
+    return f"For the memory that it takes, {what}: {join_names(names)}."
 
 
 def _is_beaten(point: pd.Series, points: pd.DataFrame) -> bool:

@@ -6,9 +6,9 @@ import math
 
 import pandas as pd
 
-from kvlab.figures.base.doubts import trusted
+from kvlab.figures.base.doubts import drop_doubtful
 from kvlab.figures.simple import amounts
-from kvlab.figures.simple.amounts import NOT_RECORDED, beside, contrast, named, near, part, sentence, some_of
+from kvlab.figures.simple.amounts import NOT_RECORDED, beside, contrast, join_names, near, part, sentence, some_of
 
 DEVICE_BOUND = "device bound"
 
@@ -94,12 +94,12 @@ def users_by_budget(frame: pd.DataFrame) -> str:
 def measured(frame: pd.DataFrame, unit: str, more_is_better: bool, bound: str = DEVICE_BOUND) -> str:
     """The best compressed cache, and whether it is better than the full one."""
     ran = frame[~frame["method"].str.startswith("full")].dropna(subset=["value", "ratio"])
-    ratios = trusted(ran, unit).set_index("label")["ratio"]
+    ratios = drop_doubtful(ran, unit).set_index("label")["ratio"]
     if ratios.empty:
         return "Nothing here can be compared with the full cache."
     best = float(ratios.max() if more_is_better else ratios.min())
     leading = [name for name, value in ratios.items() if near(float(value), best)]
-    names = "all alike" if len(leading) == len(ratios) > 1 else named(leading)
+    names = "all alike" if len(leading) == len(ratios) > 1 else join_names(leading)
     better, worse = ("better", "worse") if more_is_better else ("worse", "better")
     how = beside(best, 1.0, f"{better} than", f"{worse} than", "about as good as", 0.05)
     return f"Best of the compressed caches: {names}, {how} the full cache."
@@ -138,7 +138,7 @@ def over_length(frame: pd.DataFrame) -> str:
         return "A longer text needs no more memory with any cache."
     if len(grows) == len(ends):
         return "A longer text needs more memory with every cache."
-    return f"A longer text needs more memory with {named(grows)}; with the others it does not."
+    return f"A longer text needs more memory with {join_names(grows)}; with the others it does not."
 
 
 def against_the_paper(frame: pd.DataFrame) -> str:

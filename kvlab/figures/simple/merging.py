@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from kvlab.analysis.lineage.decision import cutoff
-from kvlab.common.formatting import listed
+from kvlab.common.formatting import join_words
 from kvlab.figures.base.words import number, plural, token_text
 from kvlab.figures.simple.amounts import alike, beside, near, part, sentence, some_of
 
@@ -158,4 +158,4 @@ def _fates(counts: pd.DataFrame) -> str:
     ordered = sorted((-float(count) / read, what) for what, count in shares.items() if count)
     told = [f"{part(-share)} of the text {what}" if not place else f"{part(-share)} {what}"
             for place, (share, what) in enumerate(ordered)]  # fmt: skip
-    return sentence(listed(told))
+    return sentence(join_words(told))

@@ -6,8 +6,18 @@ import pandas as pd
 
 from kvlab.analysis.comparison.trade_off import HELD
 from kvlab.figures.base.arm_names import arm_text, row_names
-from kvlab.figures.base.words import spaced
-from kvlab.figures.simple.amounts import NOT_RECORDED, beside, contrast, named, near, often, part, sentence, some_of
+from kvlab.figures.base.words import with_spaces
+from kvlab.figures.simple.amounts import (
+    NOT_RECORDED,
+    beside,
+    contrast,
+    join_names,
+    near,
+    often,
+    part,
+    sentence,
+    some_of,
+)
 
 
 def needle_map(frame: pd.DataFrame, means: pd.DataFrame) -> str:
@@ -40,7 +50,7 @@ def rank_table(frame: pd.DataFrame) -> str:
         return (
             "No method is clearly worse than the best in any task." if len(names) > 1 else "Only one method is shown."
         )
-    return f"As good as the best in every task, as far as these prompts can tell: {named(names)}."
+    return f"As good as the best in every task, as far as these prompts can tell: {join_names(names)}."
 
 
 def score_against_bytes(frame: pd.DataFrame, axis: str = HELD) -> str:
@@ -53,7 +63,7 @@ def score_against_bytes(frame: pd.DataFrame, axis: str = HELD) -> str:
         return NOT_RECORDED
     if frame["frontier"].all():
         return "No one is beaten in both score and memory by another."
-    return f"Not beaten in both score and memory by another: {named(names)}."
+    return f"Not beaten in both score and memory by another: {join_names(names)}."
 
 
 def score_against_budget(means: pd.DataFrame, panel: str = "task") -> str:
@@ -73,14 +83,14 @@ def score_by_option(means: pd.DataFrame, option: str) -> str:
     for _, group in means.groupby("asked", sort=False):
         values = group.set_index(option)["score"]
         best.append({value for value, score in values.items() if near(float(score), float(values.max()))})
-    name = spaced(option)
+    name = with_spaces(option)
     if all(len(tops) == means[option].nunique() for tops in best):
         return f"The score does not depend on the {name}." if means[option].nunique() > 1 else f"One {name} is shown."
     common = set.intersection(*best)
     if not common:
         return f"Which {name} is best depends on the budget."
     where = " at every budget" if len(best) > 1 else ""
-    return f"The score is highest with {name} {named(sorted(common, key=str))}{where}."
+    return f"The score is highest with {name} {join_names(sorted(common, key=str))}{where}."
 
 
 def benchmark_table(means: pd.DataFrame) -> str:
@@ -91,7 +101,7 @@ def benchmark_table(means: pd.DataFrame) -> str:
     top = float(compressed["score"].max())
     best = compressed[[near(float(score), top) for score in compressed["score"]]]
     names = row_names(best)
-    who = "all alike" if len(best) == len(compressed) > 1 else named(names)
+    who = "all alike" if len(best) == len(compressed) > 1 else join_names(names)
     if full.empty:
         return f"Best of the compressed caches on average: {who}."
     how = beside(top, float(full["score"].max()), "a higher score than", "a lower score than", "the score of", 1e-6)
@@ -106,7 +116,7 @@ def risk_against_budget(table: pd.DataFrame, tolerance: float) -> str:
         return "No smaller cache was found safe."
     if len(names) == len(safe):
         return f"A smaller cache was found safe with {'every method' if len(safe) > 1 else names[0]}."
-    return f"A smaller cache was found safe with {named(names)}, and not with the others."
+    return f"A smaller cache was found safe with {join_names(names)}, and not with the others."
 
 
 def ours_beside_theirs(inside: int, values: int) -> str:

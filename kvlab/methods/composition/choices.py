@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kvlab.common.errors import UserError
-from kvlab.common.validation import shown
+from kvlab.common.validation import quote_value
 from kvlab.methods.composition.register import REGISTERED
 from kvlab.methods.core.contract import Selector
 from kvlab.methods.core.method import MOST_WHOLE, Method, build_method, registered
@@ -79,16 +79,16 @@ def selector(name: str, given: dict[str, Any], recent: float | int = 0.5) -> Sel
     """A selector by plain name; `recent` is the default. Raises UserError for numbers out of range."""
     sinks, recent = given.get("sinks", 4), given.get("recent", recent)
     if isinstance(sinks, bool) or not isinstance(sinks, int) or not 0 <= sinks <= MOST_WHOLE:
-        raise UserError(f"sinks is {shown(sinks)}: use an integer number of first tokens, 0 to {MOST_WHOLE:,}.")
+        raise UserError(f"sinks is {quote_value(sinks)}: use an integer number of first tokens, 0 to {MOST_WHOLE:,}.")
     if name == "oldest":
         return Oldest(sinks)
     share = isinstance(recent, float) and 0 < recent < 1
     if not share and (isinstance(recent, bool) or not isinstance(recent, int) or not 1 <= recent <= MOST_WHOLE):
-        raise UserError(f"recent is {shown(recent)}: use a share of the budget below 1, or a number of tokens.")
+        raise UserError(f"recent is {quote_value(recent)}: use a share of the budget below 1, or a number of tokens.")
     return LowestScore(sinks, recent)
 
 
-def distributed(names: dict[str, str], given: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def distribute_parameters(names: dict[str, str], given: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Assign hyper-parameters to parts."""
     parts: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
     for name, value in given.items():

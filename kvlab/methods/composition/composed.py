@@ -13,7 +13,15 @@ from kvlab.methods.allocators.ballots import ChosenSlots
 from kvlab.methods.allocators.model_wide import ModelWide
 from kvlab.methods.allocators.profile import HeadProfile
 from kvlab.methods.allocators.variance import Variance
-from kvlab.methods.composition.choices import PARTS, SELECTORS, choices, distributed, pipeline_of, selector, source
+from kvlab.methods.composition.choices import (
+    PARTS,
+    SELECTORS,
+    choices,
+    distribute_parameters,
+    pipeline_of,
+    selector,
+    source,
+)
 from kvlab.methods.core.contract import Scorer, Selector, Settler, capabilities_of
 from kvlab.methods.core.method import Method, make_method, register
 from kvlab.methods.core.pipeline import Pipeline
@@ -118,7 +126,7 @@ class Composition(Method):
 
     def pipeline(self) -> Pipeline:
         names = {"score": self.score, "allocate": self.allocate, "select": self.select, "settle": self.settle}
-        given, plain = distributed(names, dict(self.model_extra or {})), self.select in SELECTORS
+        given, plain = distribute_parameters(names, dict(self.model_extra or {})), self.select in SELECTORS
         parts = {part: pipeline_of(part, names[part], given[part]) for part in PARTS if part != "select" or not plain}
         apart = isinstance(parts["allocate"].allocate, ModelWide | HeadProfile)
         recent = RECENT_ACROSS_LAYERS if apart else 0.5

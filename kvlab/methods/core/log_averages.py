@@ -19,7 +19,7 @@ def note_average(average: Tensor, mass: Tensor, log_mass: Tensor, alpha: float) 
     torch.logaddexp(average.add_(math.log(alpha)), new, out=average)
 
 
-def corrected(average: Tensor, rows: Tensor, alpha: float) -> Tensor:
+def correct_bias(average: Tensor, rows: Tensor, alpha: float) -> Tensor:
     """Bias-corrected log average: average - log(1 - alpha^rows), -inf before the first query."""
     return average - missing(rows, alpha)
 

@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from kvlab.common.errors import UserError
-from kvlab.common.validation import shown
+from kvlab.common.validation import quote_value
 from kvlab.methods.core.checked_numbers import MOST, MOST_WHOLE, check_number
 from kvlab.methods.core.packed_size import packed_sizes
 from kvlab.methods.core.pipeline import Pipeline
@@ -313,7 +313,7 @@ def _one_sentence(method: type[Method], error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         return f"{name} has no hyper-parameter {field!r}; it has: {known}."
     reason = first["msg"].removeprefix("Value error, ").lower().rstrip(".")
-    return f"The hyper-parameter {field!r} of {name} cannot be {shown(first['input'])}: {reason}."
+    return f"The hyper-parameter {field!r} of {name} cannot be {quote_value(first['input'])}: {reason}."
 
 
 def add_bounds(schema: dict[str, Any]) -> dict[str, Any]:

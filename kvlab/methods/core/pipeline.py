@@ -13,7 +13,7 @@ from torch import Tensor
 from kvlab.methods.core.contract import Allocator, PartCapabilities, Scorer, Selector, Settler, capabilities_of
 from kvlab.methods.core.in_place import InPlace
 from kvlab.methods.core.plan import Plan
-from kvlab.methods.core.second_pass import STUDIES, Rehearsal
+from kvlab.methods.core.second_pass import Rehearsal
 from kvlab.methods.core.slot_columns import Byte, Columns, integer_dtype, key_lengths, stores_key_lengths
 from kvlab.methods.core.view import HEAD_MASS, KEY_LENGTH, Seen, Slots, View
 
@@ -116,8 +116,8 @@ class Pipeline:
         plan = self.rehearsal
         if plan is None:
             return None
-        written, in_turn = len(STUDIES) * plan.study, plan.on_policy and self.references > 0
-        return {"piece": plan.piece, "on_policy": in_turn, "written": written, "references": self.references}
+        in_turn = plan.on_policy and self.references > 0
+        return {"piece": plan.piece, "on_policy": in_turn, "written": plan.written, "references": self.references}
 
     @property
     def reads_text(self) -> bool:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from torch import Tensor
 
 from kvlab.common.errors import UserError
-from kvlab.common.validation import shown
+from kvlab.common.validation import quote_value
 from kvlab.methods.core.checked_numbers import check_number
 from kvlab.methods.core.rotary import Rotary
 from kvlab.methods.core.slot_columns import is_valid
@@ -214,5 +214,5 @@ def _built(reading: type[Reading], values: Mapping[str, Any]) -> Reading:
             known = ", ".join(reading.model_fields)
             raise UserError(f"The reading {reading.name} has no setting {setting!r}; it has: {known}.") from None
         reason = first["msg"].removeprefix("Value error, ").lower().rstrip(".")
-        given = shown(first["input"])
+        given = quote_value(first["input"])
         raise UserError(f"The setting {setting!r} of the reading {reading.name} cannot be {given}: {reason}.") from None

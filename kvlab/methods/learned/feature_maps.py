@@ -118,7 +118,7 @@ def new_maps(
     )
 
 
-def untrained_maps(layer: int, heads: int, group: int, head_dim: int, rank: int) -> FeatureMaps:
+def random_feature_maps(layer: int, heads: int, group: int, head_dim: int, rank: int) -> FeatureMaps:
     """Random maps determined by the arguments, for tests and for timing models without trained maps."""
     generator = torch.Generator().manual_seed(layer)
     return new_maps("exponential", heads, group, head_dim, UNTRAINED_HIDDEN, rank, generator)

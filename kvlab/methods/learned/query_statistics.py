@@ -33,7 +33,7 @@ def _copied(known: QueryStatistics, device: torch.device) -> QueryStatistics:
 
 
 @lru_cache(maxsize=512)
-def untrained(query_heads: int, heads: int, width: int, pairs: int, layer: int) -> QueryStatistics:
+def random_statistics(query_heads: int, heads: int, width: int, pairs: int, layer: int) -> QueryStatistics:
     """Random statistics determined by the layer, for tests and timing."""
     source = torch.Generator().manual_seed(layer)
     mean = torch.randn(query_heads, width, generator=source)

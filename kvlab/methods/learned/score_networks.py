@@ -93,14 +93,14 @@ class SinkGate:
 ScoreNetwork = ScoreHead | SinkGate
 
 
-def untrained(states: Tensor, heads: int, layer: int) -> ScoreHead:
+def random_score_head(states: Tensor, heads: int, layer: int) -> ScoreHead:
     """Random weights determined by the layer, for tests and timing."""
     source = torch.Generator().manual_seed(layer)
     size = states.shape[-1]
     return ScoreHead(torch.randn(heads, size, generator=source) / size**0.5, torch.zeros(heads))
 
 
-def untrained_gate(states: Tensor, heads: int, group: int, layer: int) -> SinkGate:
+def random_sink_gate(states: Tensor, heads: int, group: int, layer: int) -> SinkGate:
     """A random gate determined by the arguments, for tests and timing."""
     return new_gate(states.shape[-1], heads, group, 16, 16, torch.Generator().manual_seed(layer))
 

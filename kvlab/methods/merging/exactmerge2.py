@@ -45,6 +45,9 @@ class ExactMerge2(GoesOn):
     window: int = Field(
         32, ge=1, description="last prompt queries used as references too; without `rehearse` their tokens stay"
     )
+    continuations: int = Field(
+        0, ge=0, le=64, description="with `rehearse`: sampled continuations of the prompt that are read too"
+    )
     refit: Literal["both", "values", "none"] = Field(
         "both", description="refit log mass (only with `rehearse`) and values of kept slots, or less"
     )
@@ -63,9 +66,9 @@ class ExactMerge2(GoesOn):
     )
 
     def pipeline(self) -> Pipeline:
-        again = Rehearsal() if self.rehearse else None
+        again = Rehearsal(continuations=self.continuations) if self.rehearse else None
         select = LowestScore(self.sinks, self.recent, most=self.recent_share)
-        score: Scorer = RehearsedAttention(self.over, recalls=self.window)
+        score: Scorer = RehearsedAttention(self.over, rehearsal=again or Rehearsal(), recalls=self.window)
         if again is None:
             select = LowestScore(self.sinks, self.window, most=WINDOW_SHARE)
             score = PredictedScore(self.heads, recalls=self.window)

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from kvlab.methods.core.reading import Chosen, Held, Index, PartReading, register_reading
-from kvlab.methods.readings.selection import best, of_group, written
+from kvlab.methods.readings.selection import best, of_group, write_newest
 from kvlab.stores.quantized_states import states_at, whole
 
 
@@ -37,7 +37,7 @@ class DoubleSparsity(PartReading):
 
     def note(self, index: Index, held: Held) -> Index:
         new = _at_channels(states_at(held.keys, held.newest), index["channels"])
-        return index | {"labels": written(index["labels"], held, new)}
+        return index | {"labels": write_newest(index["labels"], held, new)}
 
     def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
         labels = index["labels"][:, :, : held.count]

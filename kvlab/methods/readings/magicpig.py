@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from kvlab.methods.core.reading import Chosen, Held, Index, Reading, ReadingCapabilities, register_reading
-from kvlab.methods.readings.selection import always, of_sets, written
+from kvlab.methods.readings.selection import always, of_sets, write_newest
 from kvlab.stores.quantized_states import states_at, whole
 
 BLOCK = 1024  # slots hashed at a time
@@ -54,7 +54,7 @@ class MagicPIG(Reading):
 
     def note(self, index: Index, held: Held) -> Index:
         new = self._codes(states_at(held.keys, held.newest).float() - index["mean"], held)
-        return index | {"codes": written(index["codes"], held, new)}
+        return index | {"codes": write_newest(index["codes"], held, new)}
 
     def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
         query, codes = query.float(), index["codes"][:, :, : held.count]

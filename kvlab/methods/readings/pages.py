@@ -45,10 +45,10 @@ def upper_bounds(query: Tensor, bounds: Tensor, held: Held) -> Tensor:
     query = query.float()
     both = torch.cat([query.clamp_min(0.0), query.clamp_max(0.0)], -1)
     logits = both @ bounds.float().transpose(-1, -2) * held.scaling
-    return capped(logits, held)
+    return cap_logits(logits, held)
 
 
-def capped(logits: Tensor, held: Held) -> Tensor:
+def cap_logits(logits: Tensor, held: Held) -> Tensor:
     """Logits after soft-capping."""
     return logits if held.softcap is None else held.softcap * torch.tanh(logits / held.softcap)
 

@@ -12,7 +12,7 @@ from kvlab.common.errors import UserError
 from kvlab.methods.core.reading import Chosen, Held, Index, PartReading, register_reading
 from kvlab.methods.core.view import NEVER
 from kvlab.methods.readings.clusters import k_means, nearest
-from kvlab.methods.readings.selection import always, best, of_group, written
+from kvlab.methods.readings.selection import always, best, of_group, write_newest
 from kvlab.stores.quantized_states import states_at
 
 
@@ -45,7 +45,7 @@ class PQCache(PartReading):
 
     def note(self, index: Index, held: Held) -> Index:
         new = nearest(self._cut(states_at(held.keys, held.newest).float()), index["centroids"])
-        return index | {"codes": written(index["codes"], held, new.transpose(2, 3).to(torch.uint8))}
+        return index | {"codes": write_newest(index["codes"], held, new.transpose(2, 3).to(torch.uint8))}
 
     def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
         centroids, codes = index["centroids"], index["codes"][:, :, : held.count]

@@ -22,7 +22,7 @@ from kvlab.methods.core.reading import (
 )
 from kvlab.methods.core.view import NEVER
 from kvlab.methods.readings.clusters import means_of, spread_rows
-from kvlab.methods.readings.selection import always, of_group, of_sets, written
+from kvlab.methods.readings.selection import always, of_group, of_sets, write_newest
 from kvlab.stores.quantized_states import whole
 
 STEADY = -1  # the cluster of slots that are always read
@@ -85,7 +85,7 @@ class RetroInfer(PartReading):
         if held.count - index["built"].shape[2] >= self.update:
             return self.index(held)
         new = index["member"].new_full((*held.newest.shape, 1), STEADY)
-        return index | {"member": written(index["member"], held, new)}
+        return index | {"member": write_newest(index["member"], held, new)}
 
     def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
         query, keys, mass = query.float(), index["keys"].float(), index["mass"]

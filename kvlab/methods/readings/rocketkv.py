@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from kvlab.methods.core.reading import Chosen, Held, Index, PartReading, register_reading
-from kvlab.methods.readings.pages import SLACK, all_bounds, best_pages, capped, page_bias, page_of_newest
+from kvlab.methods.readings.pages import SLACK, all_bounds, best_pages, cap_logits, page_bias, page_of_newest
 from kvlab.methods.readings.selection import of_group
 from kvlab.stores.quantized_states import states_at
 
@@ -58,7 +58,7 @@ class RocketKV(PartReading):
         own = query.gather(3, channels[:, :, None].expand(-1, -1, query.shape[2], -1))
         # as in the authors' code: a temperature for the part of |q| that is compared, which weighs the group's heads
         part = own.abs().sum(-1, keepdim=True) / query.abs().sum(-1, keepdim=True).clamp_min(TINY)
-        logits = capped(own @ read.float() * held.scaling / part.clamp_min(TINY).sqrt(), held)
+        logits = cap_logits(own @ read.float() * held.scaling / part.clamp_min(TINY).sqrt(), held)
         free = page_bias(held, self.page)
         score = of_group(logits if free is None else logits + free)
         return best_pages(self, held, score, self.page, 1, read[0, 0].nbytes)

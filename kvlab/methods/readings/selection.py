@@ -89,7 +89,7 @@ def room(tensor: Tensor, count: int, slack: int = SLACK) -> Tensor:
     return pad(tensor, (*(0, 0) * (tensor.dim() - 3), 0, missing + slack))
 
 
-def written(index: Tensor, held: Held, new: Tensor) -> Tensor:
+def write_newest(index: Tensor, held: Held, new: Tensor) -> Tensor:
     """`index` (B, H, S, n) with `new` (B, H, 1, n) in the slots of the newest token, in place if there is room."""
     index = room(index, held.count)
     return index.scatter_(2, held.newest[..., None].expand_as(new), new)

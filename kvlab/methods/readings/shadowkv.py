@@ -13,8 +13,8 @@ from torch.nn.functional import cosine_similarity, pad
 
 from kvlab.methods.core.reading import Chosen, Held, Index, PartReading, ReadingCapabilities, register_reading
 from kvlab.methods.core.view import NEVER
-from kvlab.methods.readings.pages import capped, page_bias
-from kvlab.methods.readings.selection import always, of_sets, written
+from kvlab.methods.readings.pages import cap_logits, page_bias
+from kvlab.methods.readings.selection import always, of_sets, write_newest
 from kvlab.stores.quantized_states import states_at
 
 
@@ -66,8 +66,8 @@ class ShadowKV(PartReading):
         }
 
     def note(self, index: Index, held: Held) -> Index:
-        exact = written(index["exact"], held, torch.ones_like(held.newest[..., None], dtype=torch.bool))
-        low = written(index["low"], held, torch.zeros_like(index["low"][:, :, :1]))
+        exact = write_newest(index["exact"], held, torch.ones_like(held.newest[..., None], dtype=torch.bool))
+        low = write_newest(index["low"], held, torch.zeros_like(index["low"][:, :, :1]))
         return index | {"exact": exact, "low": low}
 
     def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
@@ -75,7 +75,7 @@ class ShadowKV(PartReading):
         landmarks = pad(landmarks, (0, 0, 0, max(chunks - landmarks.shape[2], 0)))[:, :, :chunks]
         exact = index["exact"][:, :, : held.count, 0] & held.valid()
         there = self._cut(held.valid() & ~exact).any(-1)
-        logits = capped(query.float() @ landmarks.float().transpose(-1, -2) * held.scaling, held)
+        logits = cap_logits(query.float() @ landmarks.float().transpose(-1, -2) * held.scaling, held)
         bias = page_bias(held, self.chunk)
         logits = (logits if bias is None else logits + bias).masked_fill(~there[:, :, None], NEVER)
         score = (logits - logits.logsumexp(-1, keepdim=True)).nan_to_num(nan=NEVER).amax(2)

@@ -15,7 +15,7 @@ from kvlab.methods.core.contract import Capabilities, Scorer, Selector, capabili
 from kvlab.methods.core.in_place import ABSORB, InPlace
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import View
-from kvlab.methods.learned.feature_maps import FeatureMaps, untrained_maps
+from kvlab.methods.learned.feature_maps import FeatureMaps, random_feature_maps
 from kvlab.methods.settlers.edges import at
 
 UNTRAINED = "untrained"
@@ -97,7 +97,7 @@ class Absorb:
         if self.fitted is not None:
             maps = self.fitted[layer]
         elif self.weights == UNTRAINED:
-            maps = untrained_maps(layer, heads, query.shape[1] // heads, query.shape[-1], self.rank)
+            maps = random_feature_maps(layer, heads, query.shape[1] // heads, query.shape[-1], self.rank)
         else:
             raise UserError("LESS needs feature maps fitted to a model: create its cache with make_cache.")
         self._placed[layer] = maps.map(lambda tensor: tensor.to(query.device))

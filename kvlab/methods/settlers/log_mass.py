@@ -87,7 +87,7 @@ def turns(view: View, source: Tensor, target: Tensor, space: Space) -> Tensor | 
     return (at(view.slots.position, target) - at(view.slots.position, source)).float()
 
 
-def turned(view: View, source: Tensor, turn: Tensor | None) -> Tensor:
+def rotate_sources(view: View, source: Tensor, turn: Tensor | None) -> Tensor:
     """Source keys (B, H, E, d) float32 as they enter the average; unchanged without rotary embedding."""
     keys = at(view.slots.keys, source).float()
     rotary = view.seen.rotary
@@ -103,7 +103,7 @@ def drift(view: View, source: Tensor, target: Tensor, turn: Tensor | None) -> Te
     moved = 0.0 if there is None or here is None else (there - here).mean(2)
     if turn is None or view.seen.rotary is None:
         return moved
-    change = turned(view, source, turn) - at(view.slots.keys, source).float()
+    change = rotate_sources(view, source, turn) - at(view.slots.keys, source).float()
     return moved + (_last_query(view).mean(2)[:, :, None] * change).sum(-1) * view.seen.scaling
 
 
@@ -124,7 +124,7 @@ def exact_log_mass(view: View, parts: Parts) -> Tensor:
 def merged_logits(view: View, parts: Parts, rows: int = 1) -> Tensor:
     """Logits (B, H, G * rows, E) of the last `rows` queries at each edge's merged key, without log mass."""
     slots = view.slots
-    weighted = parts.key_weight[..., None] * turned(view, parts.source, parts.turn)
+    weighted = parts.key_weight[..., None] * rotate_sources(view, parts.source, parts.turn)
     key = parts.self_key_weight[..., None] * at(slots.keys, parts.target).float()
     key = key + sum_to_target(weighted, parts.target, parts.active, slots.valid.shape[-1])
     query = view.seen.query[:, :, -rows:].float().unflatten(1, (key.shape[1], -1)).flatten(2, 3)  # (B, H, G * r, d)

@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 
 from kvlab.common.errors import UserError
-from kvlab.common.formatting import listed, prompts
+from kvlab.common.formatting import join_words, prompts
 from kvlab.evaluate.results.summary import CHUNK, PROMPT, with_measures
 from kvlab.evaluate.scoring.metrics import LIKELIHOOD_METRICS, UNSCORED
 from kvlab.requests.compare import FULL
-from kvlab.results.quality_tables import labelled
+from kvlab.results.quality_tables import label_rows
 
 Measure = Literal["answer", "score", "text", "kl"]
 MEASURES: dict[Measure, str] = {
@@ -55,7 +55,7 @@ def losses(rows: pd.DataFrame, by: Measure, kl_above: float = KL_ABOVE, methods:
         raise UserError(lacking(by))
     for name in SETUP:
         if name in rows and rows[name].nunique(dropna=False) > 1:
-            found = listed([str(value) for value in rows[name].drop_duplicates()][:4])
+            found = join_words([str(value) for value in rows[name].drop_duplicates()][:4])
             raise UserError(
                 f"A guarantee is about one {name.replace('_', ' ')}, and the rows have {found}: choose one."
             )
@@ -66,7 +66,7 @@ def losses(rows: pd.DataFrame, by: Measure, kl_above: float = KL_ABOVE, methods:
         raise UserError("These rows have the full cache alone: evaluate at least one method.")
     if "error" not in rows:  # rows from before errors were recorded
         rows = rows.assign(error=None)
-    paired = _chosen(_paired(labelled(with_measures(rows))), methods)
+    paired = _chosen(_paired(label_rows(with_measures(rows))), methods)
     loss, gain = _loss(paired, by, kl_above)
     paired = paired.assign(loss=loss, gain=gain, group=paired["task"])
     _check_complete(paired, int(full.sum()))
@@ -97,7 +97,7 @@ def _chosen(paired: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
     names = dict(zip(paired[ARM], paired["method"], strict=True))
     for name in methods:
         if name not in known and name not in names.values():
-            raise UserError(f"These rows have no method {name!r}: they have {listed(known)}.")
+            raise UserError(f"These rows have no method {name!r}: they have {join_words(known)}.")
     wanted = [arm for arm in known if not methods or arm in methods or names[arm] in methods]
     return paired[paired[ARM].isin(wanted)]
 
@@ -140,7 +140,7 @@ def ladder(paired: pd.DataFrame, arm: str) -> list[str]:
     """The budgets of a method as text, the largest first. Raises UserError if their units cannot be compared."""
     own = paired.loc[paired[ARM] == arm, ["budget", "budget_unit", ASKED]].drop_duplicates()
     if own["budget_unit"].nunique() > 1:
-        units = listed(sorted(own["budget_unit"].unique()))
+        units = join_words(sorted(own["budget_unit"].unique()))
         raise UserError(f"{arm} has budgets in {units}, which have no common order: give budgets in one unit.")
     return own.sort_values("budget", ascending=False)[ASKED].tolist()
 

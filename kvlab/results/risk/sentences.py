@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvlab.common.formatting import listed, prompts
+from kvlab.common.formatting import join_words, prompts
 from kvlab.common.model_title import model_title
 from kvlab.results.risk.bounds import least_prompts
 from kvlab.results.risk.losses import ARM, ASKED
@@ -53,11 +53,11 @@ def _group_line(found: SafeBudgets, group: str) -> str:
     among = f" (the fewest bytes of {len(own)} methods)" if len(own) > 1 else ""
     return (
         f"{where}{best[ARM]} at {best['safe']} is safe{among}: with {confidence} confidence, "
-        f"{promise(found.criterion)} ({observed(best, found.criterion)})."
+        f"{promise(found.criterion)} ({observed_words(best, found.criterion)})."
     )
 
 
-def observed(line: Any, criterion: Criterion) -> str:
+def observed_words(line: Any, criterion: Criterion) -> str:
     """`3 of 200, at most 3.8 %`: what was seen at a budget and the upper bound."""
     if criterion.by == "score":
         return f"it fell by {line['risk']:.3g} on {prompts(int(line['prompts']))}, at most {line['upper']:.3g}"
@@ -67,7 +67,7 @@ def observed(line: Any, criterion: Criterion) -> str:
 def fewest_prompts() -> str:
     """How many prompts usual tolerances need, for who sets up an evaluation."""
     first, *others = ((share(one), least_prompts(one, 0.05)) for one in (0.1, 0.05, 0.02, 0.01))
-    more = listed([f"{most} takes {count:,}" for most, count in others])
+    more = join_words([f"{most} takes {count:,}" for most, count in others])
     return (
         f"To certify that at most {first[0]} of prompts change, with 95 % confidence, takes at least {first[1]:,} "
         f"prompts; {more}. Several methods, and prompts that change, take more."
@@ -87,7 +87,7 @@ def _method_line(found: SafeBudgets, answer: pd.Series) -> str:
         return f"{start} That is the smallest budget of the ladder: a smaller one may be safe too."
     table = found.table
     at = (table["group"] == answer["group"]) & (table[ARM] == answer[ARM]) & (table[ASKED] == answer["next"])
-    seen = observed(table[at].iloc[0], found.criterion)
+    seen = observed_words(table[at].iloc[0], found.criterion)
     needed = answer["needed"]
     if pd.isna(needed):
         more = "no number of prompts would certify it if this rate held"
@@ -143,10 +143,12 @@ def _not_monotone(found: SafeBudgets) -> list[str]:
     for _, answer in found.answers.iterrows():
         if answer["drops"]:
             where = "" if answer["group"] == ALL else f" on {answer['group']}"
-            lines.append(f"{answer[ARM]}{where} (lower at {listed(answer['drops'])} than at the next larger budget)")
+            lines.append(
+                f"{answer[ARM]}{where} (lower at {join_words(answer['drops'])} than at the next larger budget)"
+            )
     if not lines:
         return ["The observed risk never falls as the budget shrinks."]
-    return [f"The observed risk is not monotone for {listed(lines)}. The guarantee does not need that."]
+    return [f"The observed risk is not monotone for {join_words(lines)}. The guarantee does not need that."]
 
 
 def _simulated(found: SafeBudgets) -> list[str]:
@@ -162,7 +164,7 @@ def _simulated(found: SafeBudgets) -> list[str]:
         names = found.table[(found.table["group"] == group) & (found.table[ARM] == arm)][ASKED].tolist()
         often = sorted(zip(counts, [*names, "none"], strict=True), key=lambda one: -one[0])
         words = [f"{name} in {share(count / made.draws)}" for count, name in often[:SHOWN_SAFE] if count]
-        lines.append(f"Smallest certified budget of {where}{arm} in these samples: {listed(words)}.")
+        lines.append(f"Smallest certified budget of {where}{arm} in these samples: {join_words(words)}.")
     return lines
 
 
@@ -176,4 +178,4 @@ def _errors(found: SafeBudgets) -> list[str]:
         for line in broken.rename(columns={"index": "index_in_task"}).head(SHOWN_ERRORS).itertuples()
     ]
     more = f" and {len(broken) - SHOWN_ERRORS} more" if len(broken) > SHOWN_ERRORS else ""
-    return [f"The metric raised an error on {prompts(len(broken))}, counted as changed: {listed(named)}{more}."]
+    return [f"The metric raised an error on {prompts(len(broken))}, counted as changed: {join_words(named)}{more}."]

@@ -10,7 +10,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.common.errors import UserError
-from kvlab.common.validation import shown
+from kvlab.common.validation import quote_value
 from kvlab.plugins.registry import Registry
 from kvlab.tasks.loaders.haystack import load_haystack
 from kvlab.tasks.loaders.ifeval import load_ifeval
@@ -93,9 +93,9 @@ def _check_option(form: str, name: str, value: object) -> None:
             return
         raise UserError(f"{form} files have no option '{name}': they take {', '.join([*known, *OF_SAMPLES])}.")
     if isinstance(known[name], int) and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-        raise UserError(f"{form}: {name}={shown(value)} cannot be used: give a whole number.")
+        raise UserError(f"{form}: {name}={quote_value(value)} cannot be used: give a whole number.")
     if isinstance(known[name], str) and not isinstance(value, str):
-        raise UserError(f"{form}: {name}={shown(value)} cannot be used: give a name.")
+        raise UserError(f"{form}: {name}={quote_value(value)} cannot be used: give a name.")
 
 
 # Options of every file: (check, allowed values in words).
@@ -109,7 +109,7 @@ OF_SAMPLES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 def _of_sample(name: str, value: object) -> object:
     fits, words = OF_SAMPLES[name]
     if not fits(value):
-        raise UserError(f"{name}={shown(value)} cannot be used: give {words}.")
+        raise UserError(f"{name}={quote_value(value)} cannot be used: give {words}.")
     return float(str(value)) if name == "temperature" else value
 
 

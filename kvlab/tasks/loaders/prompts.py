@@ -8,7 +8,7 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.common.errors import UserError
-from kvlab.common.formatting import listed, prompts
+from kvlab.common.formatting import join_words, prompts
 from kvlab.common.validation import read_file
 from kvlab.documents import document as documents
 from kvlab.documents.read import is_document, read_document
@@ -79,7 +79,7 @@ def _of_folder(folder: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed:
         ends = ", ".join(f".{kind}" for kind in TYPES)
         raise UserError(f"{folder} has no text to use as a prompt: put files there that end in {ends}.")
     if others := [file.name for file in there if file not in read]:
-        notes.append(f"{folder}: left out, as no text, document or table: {listed(others[:4])}.")
+        notes.append(f"{folder}: left out, as no text, document or table: {join_words(others[:4])}.")
     return Loaded(samples, skipped, notes)
 
 

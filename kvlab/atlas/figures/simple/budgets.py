@@ -7,13 +7,13 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from kvlab.figures.base.words import plural, spaced
+from kvlab.figures.base.words import plural, with_spaces
 from kvlab.figures.simple.amounts import NOT_RECORDED, are_known, beside, contrast, near, part, sentence, some_of
 
 
 def usage_by_task(means: pd.DataFrame) -> str:
     """The tasks in which most and least is kept."""
-    kept = means.assign(task=[spaced(task) for task in means["task"]]).set_index("task")["kept"]
+    kept = means.assign(task=[with_spaces(task) for task in means["task"]]).set_index("task")["kept"]
     share = part(float(kept.iloc[0])) if len(kept) else ""
     return contrast(
         kept, "The largest part of a prompt is kept in {most}, the smallest in {least}.",
@@ -24,12 +24,12 @@ def usage_by_task(means: pd.DataFrame) -> str:
 def option_sweep(means: pd.DataFrame, option: str) -> str:
     """How the score changes from the first to the last value."""
     if len(means) < 2:
-        return f"Only one {spaced(option)} was measured."
+        return f"Only one {with_spaces(option)} was measured."
     first, last = (float(means["score"].iloc[place]) for place in (0, -1))
     if not are_known(first, last):
         return NOT_RECORDED
     how = beside(last, first, "higher", "lower", "about the same", 0.02)
-    return f"From the first {spaced(option)} to the last, the score becomes {how}.".replace(
+    return f"From the first {with_spaces(option)} to the last, the score becomes {how}.".replace(
         "becomes about", "stays about"
     )
 
@@ -78,7 +78,7 @@ def task_lengths(frame: pd.DataFrame) -> str:
         return "One task is shown."
     if frame["longest"].max() == frame["shortest"].min():
         return "All prompts of all tasks are equally long."
-    return f"The longest prompt is in {spaced(str(frame.loc[frame['longest'].idxmax(), 'task']))}."
+    return f"The longest prompt is in {with_spaces(str(frame.loc[frame['longest'].idxmax(), 'task']))}."
 
 
 def cache_contents(frame: pd.DataFrame) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from kvlab.common.formatting import listed
+from kvlab.common.formatting import join_words
 from kvlab.figures.simple.amounts import alike, near, sentence
 
 FAR = 0.02  # smaller differences of cosines count as none
@@ -37,4 +37,4 @@ def _closer(kinds: list[str], every: int) -> str:
         return "Neighbouring tokens are no more alike than any two."
     if len(kinds) == every:
         return "Neighbouring tokens are more alike than any two."
-    return f"Neighbouring tokens are more alike than any two only in their {listed(kinds)}."
+    return f"Neighbouring tokens are more alike than any two only in their {join_words(kinds)}."

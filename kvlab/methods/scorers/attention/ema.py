@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kvlab.methods.core.contract import Capabilities
-from kvlab.methods.core.log_averages import BYTE, corrected, fits_byte, note_average
+from kvlab.methods.core.log_averages import BYTE, correct_bias, fits_byte, note_average
 from kvlab.methods.core.slot_columns import SHORT_TEXT, Byte, log_total
 from kvlab.methods.core.view import Seen, Slots
 
@@ -81,7 +81,7 @@ class EmaScore:
         note_average(slots.extra[EMA], seen.last_mass(), slots.log_mass, self.alpha)
 
     def rate(self, slots: Slots) -> Tensor:
-        return corrected(slots.extra[EMA], slots.extra[SEEN_ROWS], self.alpha).add_(slots.log_mass)
+        return correct_bias(slots.extra[EMA], slots.extra[SEEN_ROWS], self.alpha).add_(slots.log_mass)
 
     def _average(self, old: Tensor, logits: Tensor) -> Tensor:
         group, rows = logits.shape[2], logits.shape[3]

@@ -73,7 +73,7 @@ class Ballots:
         for sample in range(query.shape[2]):
             logits = seen.logits_of(query[:, :, sample : sample + 1])  # (B, H, G, 1, S)
             wish = self._attention(logits, eligible) if self.group == "mean" else logits
-            yield chosen(_only(wish, eligible, -torch.inf)[:, :, :, 0], count, largest).any(2)
+            yield choose_highest(_only(wish, eligible, -torch.inf)[:, :, :, 0], count, largest).any(2)
 
     def _count(self, seen: Seen, query: Tensor, eligible: Tensor, count: Tensor) -> Tensor:
         """Number of votes (B, H, S)."""
@@ -103,7 +103,7 @@ def nucleus_size(mass: Tensor, share: float) -> Tensor:
     return ((before < share) & (largest > 0)).sum(-1)
 
 
-def chosen(wish: Tensor, count: Tensor, largest: int) -> Tensor:
+def choose_highest(wish: Tensor, count: Tensor, largest: int) -> Tensor:
     """Mask (..., S) of the `count` (...) highest of `wish` (..., S); `largest`: host-side bound on the counts."""
     index = wish.topk(largest, dim=-1).indices
     meant = torch.arange(largest, device=wish.device) < count[..., None]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kvlab.methods.core.contract import Capabilities
 from kvlab.methods.core.view import Seen, Slots
-from kvlab.methods.learned.score_networks import ScoreNetwork, untrained, untrained_gate
+from kvlab.methods.learned.score_networks import ScoreNetwork, random_score_head, random_sink_gate
 from kvlab.methods.scorers.lookahead.kvzip import most_looked_at
 
 UNTRAINED = "untrained"
@@ -53,8 +53,8 @@ class PredictedScore:
         states, heads = seen.hidden_states, slots.score.shape[1]
         assert states is not None
         if self.networks == "kvzap":
-            return untrained(states, heads, layer)
-        return untrained_gate(states, heads, seen.query.shape[1] // heads, layer)
+            return random_score_head(states, heads, layer)
+        return random_sink_gate(states, heads, seen.query.shape[1] // heads, layer)
 
     def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 including the newest queries."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from kvlab.methods.core.contract import Capabilities
 from kvlab.methods.core.rotary import Rotary
 from kvlab.methods.core.view import Seen, Slots
-from kvlab.methods.learned.query_statistics import QueryStatistics, untrained
+from kvlab.methods.learned.query_statistics import QueryStatistics, random_statistics
 
 UNTRAINED = "untrained"
 OF_PROMPT = "of_prompt"
@@ -37,7 +37,7 @@ class _Fitted:
         if self.queries == UNTRAINED:
             pairs = 0 if seen.rotary is None else seen.rotary.inverse_frequencies.numel()
             group = seen.query.shape[1] // slots.keys.shape[1]
-            found = untrained(seen.layer_heads * group, seen.layer_heads, slots.keys.shape[3], pairs, layer)
+            found = random_statistics(seen.layer_heads * group, seen.layer_heads, slots.keys.shape[3], pairs, layer)
         else:
             found = self.known[layer]
         found = found.to(slots.score.device)

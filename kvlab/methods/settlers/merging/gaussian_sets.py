@@ -16,7 +16,7 @@ from kvlab.methods.core.token_draws import uniform_draws
 from kvlab.methods.core.view import View
 from kvlab.methods.settlers.edges import at, max_to_target, sum_to_target
 from kvlab.methods.settlers.eviction.evict import Evict
-from kvlab.methods.settlers.log_mass import AS_PUBLISHED, Mass, Parts, Space, turned, turns
+from kvlab.methods.settlers.log_mass import AS_PUBLISHED, Mass, Parts, Space, rotate_sources, turns
 from kvlab.methods.settlers.merging.consecutive import Sets, find_sets, nearness
 
 SigmaMode = Literal["mean_l2", "mean", "paper"]
@@ -107,7 +107,7 @@ class GaussianSets:
     def _edges(self, view: View, source: Tensor, target: Tensor, active: Tensor) -> Edges:
         slots, width = view.slots, view.slots.valid.shape[-1]
         turn = turns(view, source, target, self.space)
-        distance = (turned(view, source, turn) - at(slots.keys, target).float()).norm(dim=-1)
+        distance = (rotate_sources(view, source, turn) - at(slots.keys, target).float()).norm(dim=-1)
         kernel = self._kernel(distance, at(slots.keys, target).float().norm(dim=-1), target, active, width)
         own = 1 / (1 + sum_to_target(kernel, target, active, width))
         votes = at(slots.votes, target) + sum_to_target(at(slots.votes, source), target, active, width)

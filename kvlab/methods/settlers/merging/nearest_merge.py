@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kvlab.methods.core.contract import Capabilities, Scorer, Selector, capabilities_of
 from kvlab.methods.core.in_place import NEAREST, InPlace
-from kvlab.methods.core.log_averages import NEVER_SEEN, corrected, correction, missing
+from kvlab.methods.core.log_averages import NEVER_SEEN, correct_bias, correction, missing
 from kvlab.methods.core.plan import Edges, Plan
 from kvlab.methods.core.slot_columns import ASKED
 from kvlab.methods.core.view import HEAD_MASS, View
@@ -258,7 +258,7 @@ class NearestMerge:
     def _average(self, view: View, name: str, index: Tensor) -> Tensor:
         """Bias-corrected running average (B, H, E) of the scorer at some slots."""
         extra = view.slots.extra
-        return _finite(corrected(at(extra[name], index), at(extra[SEEN_ROWS], index), self.alpha))
+        return _finite(correct_bias(at(extra[name], index), at(extra[SEEN_ROWS], index), self.alpha))
 
     def _softmax(
         self, view: View, of_source: Tensor, of_target: Tensor, ends: Tensor, active: Tensor

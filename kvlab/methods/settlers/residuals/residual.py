@@ -177,7 +177,7 @@ class ResidualMerge:
         allowed = allowed.clamp_min(1)
         if self.prefill == "sequential":
             order = leaving_order(view.slots, victims, eligible)
-            return filled(view.slots, victims, order, allowed, self._upper_bound(view) + 1, self.similarity)
+            return fill_residual(view.slots, victims, order, allowed, self._upper_bound(view) + 1, self.similarity)
         count = victims.active.sum(-1, keepdim=True).clamp_min(1)
         if self.prefill == "similarity":
             rank = torch.arange(victims.index.shape[-1], device=count.device)
@@ -242,7 +242,9 @@ def leaving_order(slots: Slots, victims: Victims, eligible: Tensor) -> Tensor:
     return order
 
 
-def filled(slots: Slots, victims: Victims, order: Tensor, allowed: Tensor, most: int, kind: Similarity) -> Tensor:
+def fill_residual(
+    slots: Slots, victims: Victims, order: Tensor, allowed: Tensor, most: int, kind: Similarity
+) -> Tensor:
     """Slot (B, H, E) each victim ends in: the first `allowed` (B, H) victims, at most `most`, become residual.
 
     Later ones join the residual slot whose key, the mean of its tokens so far, is most similar (equations 6 and 7).
