@@ -17,7 +17,7 @@ from app.figures.export_menu import Offer, show_title
 from app.figures.figure import collect, page_file, show
 from app.navigation.place import pick_head, pick_layer, pick_step, pick_token
 from app.session.url_state import in_url
-from kvlab.atlas.cards import judged_on_each
+from kvlab.atlas.cards import judge_on_each
 from kvlab.atlas.exhibit import Choice, Control, Drawn, Exhibit, Needs
 from kvlab.atlas.model_data import draw_shown
 from kvlab.atlas.scorecard import Judged, verdicts_on_each
@@ -29,7 +29,7 @@ from kvlab.figures.base.template import QUIET
 from kvlab.figures.base.words import with_spaces
 from kvlab.report.views import table_of
 from kvlab.requests.measurement import command_line
-from kvlab.results.shipped_folder import every_shipped
+from kvlab.results.shipped_folder import shipped_results
 from kvlab.results.sources import Sources
 
 log = logging.getLogger(__name__)
@@ -72,9 +72,9 @@ def show_exhibit(exhibit: Exhibit, sources: Sources, paper: str) -> None:
 def _judged(exhibit: Exhibit, sources: Sources) -> list[Judged]:
     """The exhibit's claims on every model; none if they cannot be judged, which is no reason to hide its figures."""
     try:
-        return judged_on_each(exhibit, sources)
+        return judge_on_each(exhibit, sources)
     except Exception as error:
-        failed(exhibit, error)
+        describe_failure(exhibit, error)
         return []
 
 
@@ -106,7 +106,7 @@ def draw(exhibit: Exhibit, sources: Sources, choice: Choice, theme: Theme) -> tu
     """
 
     def now() -> tuple[Drawn, ...] | Needs:
-        return draw_shown(exhibit, sources, choice, theme, every_shipped())
+        return draw_shown(exhibit, sources, choice, theme, shipped_results())
 
     with st.spinner("Drawing"):
         return _cache().get((exhibit.key, repr(choice), theme), exhibit.seen(sources), now)

@@ -19,7 +19,7 @@ from kvlab.common.model_title import model_title
 from kvlab.figures.base.palette import THEMES, Theme
 from kvlab.figures.base.thumbnail import blank, thumbnail
 from kvlab.requests.measurement import MINI, Measurement, measurement_values, parse_measurement
-from kvlab.results.shipped_folder import Shipped, every_shipped, model_order, parse_claim
+from kvlab.results.shipped_folder import Shipped, model_order, parse_claim, shipped_results
 from kvlab.results.sources import Seen, Sources
 from kvlab.trace.catalogue import list_comparisons
 from kvlab.trace.reader import open_run
@@ -65,7 +65,7 @@ def find_card(exhibit: Exhibit, sources: Sources, theme: Theme) -> Card | None:
 
 def models_to_judge(sources: Sources) -> list[str]:
     """The models with data, in the folder or shipped: those with shipped results first, then others by name."""
-    return sorted({*sources.models, *every_shipped(), sources.measured_model}, key=model_order)
+    return sorted({*sources.models, *shipped_results(), sources.measured_model}, key=model_order)
 
 
 def is_slow(exhibit: Exhibit, sources: Sources) -> bool:
@@ -73,7 +73,7 @@ def is_slow(exhibit: Exhibit, sources: Sources) -> bool:
     return exhibit.source in RECORDED and sources.run is not None
 
 
-def judged_on_each(exhibit: Exhibit, sources: Sources) -> list[Judged]:
+def judge_on_each(exhibit: Exhibit, sources: Sources) -> list[Judged]:
     """The exhibit's claims on every model with data, one model after the other.
 
     Where judging would take seconds and was not done before, the shipped verdicts stand.
@@ -83,7 +83,7 @@ def judged_on_each(exhibit: Exhibit, sources: Sources) -> list[Judged]:
         here = sources.of_model(model)
         card = next((card for theme in THEMES if (card := find_card(exhibit, here, theme)) is not None), None)
         if card is None and is_slow(exhibit, here):
-            ships = every_shipped().get(model)
+            ships = shipped_results().get(model)
             found += [Judged(model, claim) for claim in (ships.claims(exhibit.key, "light") if ships else ())]
         else:
             found += own_claims((card or draw_card(exhibit, here, "light")).judged, model)
@@ -108,13 +108,13 @@ def _store(sources: Sources) -> DiskCache:
 
 def _state(seen: Seen) -> str:
     """State of what a card is drawn from: the user's data and the shipped results."""
-    return " ".join((seen.stamp, *(ships.stamp for ships in every_shipped().values())))
+    return " ".join((seen.stamp, *(ships.stamp for ships in shipped_results().values())))
 
 
 def _draw(exhibit: Exhibit, sources: Sources, theme: Theme) -> Card:
     sliding = sources.run.record.sliding_layers if sources.run else ()
     layer = next((index for index in range(len(sliding) + 1) if index not in sliding), 0)
-    ships = every_shipped()
+    ships = shipped_results()
     drawn: tuple[Drawn, ...] | Needs
     try:
         drawn = draw_recorded(exhibit, sources, Choice(layer=layer), theme, ships)

@@ -77,7 +77,7 @@ def rows_of(exhibit: Exhibit, figures: Sequence[Drawn], theme: Theme) -> list[di
             "theme": theme,
             "figure": one.figure.to_json(),
             # As many decimals as there may be, because shares may be tiny.
-            "frame": _rounded(one.frame).to_json(orient="table", index=False, double_precision=15),
+            "frame": _round_frame(one.frame).to_json(orient="table", index=False, double_precision=15),
             "caption": str(one.caption),
             "simple": simple_of(one.caption),
             "origin": str(one.origin),
@@ -87,7 +87,7 @@ def rows_of(exhibit: Exhibit, figures: Sequence[Drawn], theme: Theme) -> list[di
     ]
 
 
-def _rounded(frame: pd.DataFrame) -> pd.DataFrame:
+def _round_frame(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with `DIGITS` significant digits, which take less than half the room."""
     floats = frame.select_dtypes(np.floating)
     return frame.assign(**{name: _significant(values.to_numpy(np.float64)) for name, values in floats.items()})

@@ -101,17 +101,17 @@ class Shipped:
 
 
 @cache
-def every_shipped() -> dict[str, Shipped]:
+def shipped_results() -> dict[str, Shipped]:
     """The shipped results by model, mini's first; empty in a checkout without them."""
-    return shipped_in(project_root() / "assets" / FOLDER)
+    return find_shipped(project_root() / "assets" / FOLDER)
 
 
 def shipped(model: str = MINI) -> Shipped | None:
     """The shipped results of one model; None if there are none."""
-    return every_shipped().get(model)
+    return shipped_results().get(model)
 
 
-def shipped_in(root: Path) -> dict[str, Shipped]:
+def find_shipped(root: Path) -> dict[str, Shipped]:
     """The shipped results below a folder by model, its own first."""
     folders = (root, *sorted((root / MODELS).glob("*")))
     found = [Shipped(folder) for folder in folders if (folder / MADE).exists()]
@@ -120,7 +120,7 @@ def shipped_in(root: Path) -> dict[str, Shipped]:
 
 def model_order(name: str) -> tuple[int, str]:
     """Sort key of models: those with shipped results first, mini before the others, then by name."""
-    known = list(dict.fromkeys((MINI, *every_shipped())))
+    known = list(dict.fromkeys((MINI, *shipped_results())))
     return (known.index(name) if name in known else len(known), name)
 
 

@@ -20,7 +20,7 @@ from kvlab.atlas.scores import Arm
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.figures.base.thumbnail import thumbnail
 from kvlab.requests.measurement import Evaluation
-from kvlab.results.shipped_folder import every_shipped, shipped
+from kvlab.results.shipped_folder import shipped, shipped_results
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, HOLDS, OPEN, Basis, Claim
 from kvlab.trace import open_run
@@ -114,7 +114,7 @@ def test_of_another_model_s_data_the_picture_says_whose_it_is(tmp_path: Path):
 
 @pytest.mark.skipif(shipped() is None, reason="make shipped was not run in this checkout")
 def test_what_ships_has_a_badge_for_another_model_and_benchmarks_have_one_for_all(tmp_path: Path):
-    ships = every_shipped()
+    ships = shipped_results()
     for key in ("keepkv/fig-2a", "keepkv/fig-4"):
         exhibit = find(*key.split("/"))
         for model, words in (("mini", ""), (OTHER, "measured on mini")):

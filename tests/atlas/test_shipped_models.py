@@ -16,11 +16,11 @@ from kvlab.atlas.model_data import badge_of, draw_shown
 from kvlab.atlas.registry import EXHIBITS, find
 from kvlab.atlas.scorecard import Judged, by_model, verdicts_on_each
 from kvlab.atlas.shipped_archive import Packed, pack
-from kvlab.atlas.shipped_exhibits import DIGITS, _rounded
+from kvlab.atlas.shipped_exhibits import DIGITS, _round_frame
 from kvlab.common.errors import UserError
 from kvlab.common.intervals import Interval
 from kvlab.results import shipped_folder
-from kvlab.results.shipped_folder import CARDS, DRAWN, Shipped, model_order, shipped_in
+from kvlab.results.shipped_folder import CARDS, DRAWN, Shipped, find_shipped, model_order
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, HOLDS, LEAST_PROMPTS, OPEN, Basis, Claim
 from kvlab.trace.schema import ModelShape
@@ -58,7 +58,7 @@ def packed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict
         second = pack(folder, results / "models" / SECOND, model=SECOND)
         (results / "drawn.parquet").write_bytes(b"older")
         pack(folder, results, model="mini")
-    return shipped_in(results), second
+    return find_shipped(results), second
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def ships(packed: tuple[dict[str, Shipped], Packed], monkeypatch: pytest.MonkeyP
     """The same, in place of what comes with kvlab."""
     found = packed[0]
     for module in (cards, shipped_folder):
-        monkeypatch.setattr(module, "every_shipped", lambda: found)
+        monkeypatch.setattr(module, "shipped_results", lambda: found)
     return found
 
 
@@ -173,7 +173,7 @@ def test_a_frame_is_stored_once_and_with_six_digits(ships: dict[str, Shipped]) -
     light, dark = (ships[SECOND].drawings(MAP.key, theme) for theme in ("light", "dark"))
     assert [row["frame"] for row in light] == [row["frame"] for row in dark] and all(row["frame"] for row in light)
     values = np.array([1 / 3, -2e-19, 7654321.5, 0.0, np.nan, np.inf, 1.0], np.float32)
-    frame = _rounded(pd.DataFrame({"value": values, "count": range(7), "name": "x"}))
+    frame = _round_frame(pd.DataFrame({"value": values, "count": range(7), "name": "x"}))
     for given, kept in zip(values, frame["value"], strict=True):
         assert f"{kept:.{DIGITS - 1}e}" == f"{given:.{DIGITS - 1}e}"
     assert "0.333333," in frame.to_json(double_precision=15) and frame["count"].tolist() == list(range(7))
@@ -199,7 +199,7 @@ def test_the_scorecard_has_a_column_per_model_and_cards_the_verdicts_of_all(
     found = cards.scorecard(tmp_path)
     assert list(found) == ["mini", SECOND]
     assert found["mini"]["beyond"][HOLDS] and found[SECOND]["beyond"][FAILS]
-    judged = cards.judged_on_each(CONTEST, Sources(tmp_path, named=THIRD))
+    judged = cards.judge_on_each(CONTEST, Sources(tmp_path, named=THIRD))
     line = verdicts_on_each(judged, judged[0].claim.paper)
     assert line == f"holds on mini, does not hold on {SECOND}"
     assert list(by_model([(CONTEST, judged)])) == ["mini", SECOND]
@@ -219,7 +219,7 @@ def test_a_card_is_drawn_again_when_other_results_ship(ships: dict[str, Shipped]
 
 def test_all_that_ships_is_small_and_whole() -> None:
     """Whichever models come with kvlab: every card reads back, and every evaluation has rows of its model alone."""
-    every = shipped_folder.every_shipped()
+    every = shipped_folder.shipped_results()
     root = next(iter(every.values())).root
     assert sum(file.stat().st_size for file in root.rglob("*") if file.is_file()) <= shipped_archive.LARGEST
     known = {exhibit.key for exhibit in EXHIBITS}
