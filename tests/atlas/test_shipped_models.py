@@ -25,6 +25,7 @@ from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, HOLDS, LEAST_PROMPTS, OPEN, Basis, Claim
 from kvlab.trace.schema import ModelShape
 from tests.atlas.test_models import CONTEST, evaluated, verdict_on
+from tests.atlas.test_verdict_sentences import faults
 from tests.synthetic.runs import write_synthetic_run
 
 SECOND, THIRD = "second", "third"
@@ -218,13 +219,15 @@ def test_a_card_is_drawn_again_when_other_results_ship(ships: dict[str, Shipped]
 
 
 def test_all_that_ships_is_small_and_whole() -> None:
-    """Whichever models come with kvlab: every card reads back, and every evaluation has rows of its model alone."""
+    """Whichever models come with kvlab: verdicts agree with their numbers, and rows are of the folder's model alone."""
     every = shipped_folder.shipped_results()
     root = next(iter(every.values())).root
     assert sum(file.stat().st_size for file in root.rglob("*") if file.is_file()) <= shipped_archive.LARGEST
     known = {exhibit.key for exhibit in EXHIBITS}
     for model, ships in every.items():
         assert ships.made["model"] == model and {key for key, _ in ships.cards} <= known
+        claims = [claim for exhibit in EXHIBITS for claim in ships.claims(exhibit.key, "light")]
+        assert not {claim.paper: wrong for claim in claims if (wrong := faults(claim))}, model
         for part in (ships.root / "eval").rglob("*.parquet"):
             assert set(pd.read_parquet(part, columns=["model"])["model"]) == {model}
         assert model == "mini" or not (ships.root / "bench").exists()
