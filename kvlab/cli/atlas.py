@@ -12,7 +12,7 @@ import typer
 from kvlab.bench.request import BenchJob
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes, format_duration
-from kvlab.evaluate.request import EvalJob, EvalRequest
+from kvlab.evaluate.request import EvalJob
 from kvlab.jobs.work import Work
 from kvlab.model_info.names import check_model
 from kvlab.requests.compare import CompareRequest
@@ -37,7 +37,8 @@ def fill(
 ) -> None:
     """Measure on a model what the exhibits draw from; what is in the folder already is not measured again.
 
-    Methods that the model refuses are left out, as LESS without maps fitted to it, and so is a job that cannot run.
+    Methods that the model refuses are left out, as LESS without maps fitted to it; so are tasks that do not fit the
+    length, and a job that cannot run.
     Benchmarks time the papers' shapes with random weights, whichever the model.
     """
     from kvlab.atlas.registry import measurements_of
@@ -94,26 +95,22 @@ def _is_there(work: CompareRequest, root: Path) -> bool:
 
 
 def _run_able(work: Work, root: Path, stop: float) -> str:
-    """`_run`, again without the methods that the model refuses if it refuses any."""
+    """`_run`, again without the methods and tasks that the model refuses if it refuses any."""
     try:
         return _run(work, root, stop)
     except UserError:
-        from kvlab.evaluate.refusals import refused_choices
+        from kvlab.evaluate.refusals import without_refused
 
-        if isinstance(work, BenchJob):
+        again: Work = work
+        names: tuple[str, ...] = ()
+        if isinstance(work, CompareRequest):
+            again, names = without_refused(work)
+        elif isinstance(work, EvalJob):
+            request, names = without_refused(work.request)
+            again = work.model_copy(update={"request": request})
+        if not names:
             raise
-        request = work.request if isinstance(work, EvalJob) else work
-        assert isinstance(request, CompareRequest | EvalRequest)
-        refused = refused_choices(request)
-        able = tuple(choice for choice in request.choices if choice not in refused)
-        if not refused or not able:
-            raise
-    update = {"choices": able}
-    again: Work = work.model_copy(
-        update={"request": request.model_copy(update=update)} if isinstance(work, EvalJob) else update
-    )
-    names = ", ".join(dict.fromkeys(choice.method for choice in refused))
-    return f"{_run(again, root, stop)}, without {names}, which the model refuses"
+    return f"{_run(again, root, stop)}, without {', '.join(names)}, which the model refuses"
 
 
 def _run(work: Work, root: Path, stop: float) -> str:

@@ -23,8 +23,8 @@ from kvlab.cli import commands
 from kvlab.common.assets import asset_path
 from kvlab.common.errors import UserError
 from kvlab.evaluate import data_check
-from kvlab.evaluate.refusals import refused_choices
-from kvlab.evaluate.request import EvalJob, EvalRequest
+from kvlab.evaluate.refusals import without_refused
+from kvlab.evaluate.request import EvalJob, EvalRequest, TaskChoice
 from kvlab.forms.measurement_job import FillSize, fill_jobs, job_of
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.requests.measurement import (
@@ -228,6 +228,11 @@ def test_a_dry_run_of_fill_estimates_every_job_and_measures_nothing(
     assert not list(tmp_path.glob("eval"))
 
 
+def without_less(request: EvalRequest) -> tuple[EvalRequest, tuple[str, ...]]:
+    able = tuple(choice for choice in request.choices if choice.method != "less")
+    return request.model_copy(update={"choices": able}), ("less",) if able != request.choices else ()
+
+
 def test_fill_goes_on_without_what_the_model_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A refused method is left out, and a job that cannot run; both are told."""
     ran: list[tuple[str, ...]] = []
@@ -239,10 +244,7 @@ def test_fill_goes_on_without_what_the_model_refuses(tmp_path: Path, monkeypatch
         ran.append(tuple(choice.method for choice in choices))
 
     monkeypatch.setattr("kvlab.jobs.worker.load_function", lambda _: run)
-    monkeypatch.setattr(
-        "kvlab.evaluate.refusals.refused_choices",
-        lambda request: [choice for choice in request.choices if choice.method == "less"],
-    )
+    monkeypatch.setattr("kvlab.evaluate.refusals.without_refused", without_less)
     done = CliRunner().invoke(
         commands, ["atlas", "fill", "--only", "zsmerge/tab-2,gvote/fig-4", "--out", str(tmp_path)]
     )
@@ -253,7 +255,15 @@ def test_fill_goes_on_without_what_the_model_refuses(tmp_path: Path, monkeypatch
     assert "1 of 2 could not be measured." in done.output
 
 
-def test_a_method_whose_weights_are_not_the_model_s_is_refused() -> None:
+def test_what_a_model_refuses_is_left_out_of_a_request() -> None:
+    """A method whose weights are not the model's, and a task that the length cannot hold."""
     choices = (MethodChoice(method="less", hyper_parameters={"weights": "nowhere"}), MethodChoice(method="h2o"))
-    refused = refused_choices(CompareRequest(prompt="-", model="mini", choices=choices))
-    assert [choice.method for choice in refused] == ["less"]
+    able, refused = without_refused(CompareRequest(prompt="-", model="mini", choices=choices))
+    assert refused == ("less",) and able.choices == choices[1:]
+    tasks = (TaskChoice(task="needle"), TaskChoice(task="ruler_cwe"))
+    request = EvalRequest(model="mini", tasks=tasks, choices=choices, samples=1, lengths=(96,))
+    kept, refused = without_refused(request)
+    assert refused == ("less", "ruler_cwe") and (kept.choices, kept.tasks) == (choices[1:], tasks[:1])
+    assert without_refused(kept) == (kept, ())
+    none = request.model_copy(update={"choices": choices[:1]})
+    assert without_refused(none) == (none, ()), "nothing would be left"
