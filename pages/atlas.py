@@ -15,8 +15,8 @@ from app.navigation.selection import current_sources
 from app.run_views import page
 from app.run_views.require_level import warn_of_reference
 from app.session.url_state import in_url
-from kvlab.atlas.cards import Card, models_to_judge
-from kvlab.atlas.exhibit import RECORDED, Exhibit, Paper
+from kvlab.atlas.cards import Card, is_slow, models_to_judge
+from kvlab.atlas.exhibit import Exhibit, Paper
 from kvlab.atlas.registry import EXHIBITS, PAPERS
 from kvlab.atlas.scorecard import SHAPES, Judged, by_model, exhibit_list, matching, own_claims
 from kvlab.common.model_title import model_title
@@ -31,9 +31,9 @@ def main() -> None:
     page.heading(
         "Atlas",
         "Every figure and table of the five papers, drawn from the comparison chosen above and from the evaluations "
-        "and benchmarks of its model in this folder. What this model lacks is drawn from mini, with a badge on the "
-        "picture. A badge says whether the paper's claim holds, over all heads, merges and prompts; a button queues "
-        "the jobs that a card needs.",
+        "and benchmarks of its model in this folder. What this model lacks is drawn from the results shipped with "
+        "kvlab, or else from mini, with a badge on the picture. A badge says whether the paper's claim holds, over all "
+        "heads, merges and prompts; a button queues the jobs that a card needs.",
     )
     sources = current_sources()
     if sources.runs:
@@ -48,7 +48,8 @@ def main() -> None:
     if not chosen:
         return
     counts = st.empty()
-    every_model = len(models_to_judge(sources)) > 1 and st.toggle(
+    others = [sources.of_model(model) for model in models_to_judge(sources) if model != sources.measured_model]
+    every_model = any(other.run is not None for other in others) and st.toggle(
         "Judge the recorded runs of the other models too", **in_url("every_model"),
         help="Otherwise their claims are shown as far as they are known. The first time takes minutes.",
     )  # fmt: skip
@@ -59,13 +60,13 @@ def main() -> None:
     places = [place for paper in PAPERS for place in row_of_cards(paper, [one for one in chosen if one.paper == paper])]
     states, waiting = draw(places, sources, verdicts, bool(words.strip()), every_model)
     drawn, shipped = sum(bool(card.origin) for card in states), sum(card.is_shipped for card in states)
-    others = sum(bool(card.badge) for card in states)
-    badges = f" {others} of them are of another model or of the papers' shapes, as the badge on the picture says."
+    badged = sum(bool(card.badge) for card in states)
+    badges = f" {badged} of them are of another model or of the papers' shapes, as the badge on the picture says."
     left_out = f" {plural(waiting, 'claim')} on recorded runs of other models were not judged."
     counts.caption(
         plain(
             f"{drawn} of {len(places)} can be drawn for {model_title(sources.measured_model)}, {shipped} of them from "
-            f"the results shipped with kvlab.{badges if others else ''} The papers have {PRINTED} figures and tables; "
+            f"the results shipped with kvlab.{badges if badged else ''} The papers have {PRINTED} figures and tables; "
             f"figures of several panels have one card per panel.{left_out if waiting else ''}"
         )
     )
@@ -102,9 +103,8 @@ def draw(
     of_model = {model: sources if model == here else sources.of_model(model) for model in models_to_judge(sources)}
 
     def slow(exhibit: Exhibit, model: str) -> bool:
-        return exhibit.source in RECORDED and of_model[model].run is not None
+        return is_slow(exhibit, of_model[model])
 
-    # What is drawn from rows or shipped takes milliseconds, what is drawn from recorded runs seconds.
     wanted = sorted(
         ((exhibit, model) for model in sorted(of_model, key=lambda model: model != here) for exhibit in exhibits),
         key=lambda pair: slow(*pair),
@@ -151,6 +151,9 @@ def draw(
                 shown = time.monotonic()
     if not is_whole:
         summarise(is_whole=True)
+    for exhibit in exhibits:
+        each = [one for model in of_model for one in judged.get((exhibit, model), ())]
+        cards.show_each(place_of[exhibit], found[exhibit, here], each)
     return [found[exhibit, here] for exhibit in exhibits], len(left_out)
 
 

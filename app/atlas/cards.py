@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import streamlit as st
@@ -17,7 +18,7 @@ from app.base.theme import theme as page_theme
 from kvlab.atlas import cards
 from kvlab.atlas.cards import Card
 from kvlab.atlas.exhibit import Exhibit
-from kvlab.atlas.scorecard import SHAPES
+from kvlab.atlas.scorecard import SHAPES, Judged, verdicts_on_each
 from kvlab.common.model_title import model_title
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.thumbnail import blank
@@ -43,6 +44,7 @@ class Place:
     exhibit: Exhibit
     picture: DeltaGenerator
     line: DeltaGenerator
+    each: DeltaGenerator
     button: DeltaGenerator
 
 
@@ -54,7 +56,7 @@ def place_card(exhibit: Exhibit) -> Place:
         picture.image(blank("drawing …", page_theme()), width="stretch", alt="")
         label, title = f"**{exhibit.label}**", exhibit.title if exhibit.short else None
         link(exhibit.paper.replace("-", "_"), label, help=title, exhibit=exhibit.slug, **run_in_url())
-        return Place(exhibit, picture, st.empty(), st.empty())
+        return Place(exhibit, picture, st.empty(), st.empty(), st.empty())
 
 
 def shipped_claims(exhibit: Exhibit) -> tuple[Claim, ...]:
@@ -110,6 +112,12 @@ def show_card(place: Place, card: Card, model: str) -> None:
             st.caption(f"needs `{shorten(command, 90)}`", help=f"{plain(card.missing)}\n\n`{command}`")
         else:
             st.caption(plain(card.missing))
+
+
+def show_each(place: Place, card: Card, judged: Iterable[Judged]) -> None:
+    """Add a line with the verdicts on the card's claim on every model."""
+    if card.judged and (words := verdicts_on_each(judged, card.judged[0].claim.paper)):
+        place.each.caption(plain(words))
 
 
 def show_button(place: Place, card: Card) -> None:

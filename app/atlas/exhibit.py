@@ -17,8 +17,10 @@ from app.figures.export_menu import Offer, show_title
 from app.figures.figure import collect, page_file, show
 from app.navigation.place import pick_head, pick_layer, pick_step, pick_token
 from app.session.url_state import in_url
+from kvlab.atlas.cards import judge_on_each
 from kvlab.atlas.exhibit import Choice, Control, Drawn, Exhibit, Needs
 from kvlab.atlas.model_data import draw_shown
+from kvlab.atlas.scorecard import Judged, verdicts_on_each
 from kvlab.common.errors import UserError
 from kvlab.common.model_title import model_title
 from kvlab.figures.base.export import Section
@@ -27,7 +29,7 @@ from kvlab.figures.base.template import QUIET
 from kvlab.figures.base.words import with_spaces
 from kvlab.report.views import table_of
 from kvlab.requests.measurement import command_line
-from kvlab.results.shipped_folder import shipped
+from kvlab.results.shipped_folder import shipped_results
 from kvlab.results.sources import Sources
 
 log = logging.getLogger(__name__)
@@ -61,9 +63,19 @@ def show_exhibit(exhibit: Exhibit, sources: Sources, paper: str) -> None:
             icon=":material/warning:",
         )
         needs(wanted, exhibit.key)
+    judged = _judged(exhibit, sources)
     for panel in drawn:
-        figure(exhibit, panel, sources.measured_model)
+        figure(exhibit, panel, sources.measured_model, judged)
     page_file(f"{paper}, {exhibit.number}: {exhibit.title}", f"{exhibit.shows} {exhibit.look_for}")
+
+
+def _judged(exhibit: Exhibit, sources: Sources) -> list[Judged]:
+    """The exhibit's claims on every model; none if they cannot be judged, which is no reason to hide its figures."""
+    try:
+        return judge_on_each(exhibit, sources)
+    except Exception as error:
+        describe_failure(exhibit, error)
+        return []
 
 
 def controls(exhibit: Exhibit, sources: Sources) -> Choice:
@@ -94,7 +106,7 @@ def draw(exhibit: Exhibit, sources: Sources, choice: Choice, theme: Theme) -> tu
     """
 
     def now() -> tuple[Drawn, ...] | Needs:
-        return draw_shown(exhibit, sources, choice, theme, shipped())
+        return draw_shown(exhibit, sources, choice, theme, shipped_results())
 
     with st.spinner("Drawing"):
         return _cache().get((exhibit.key, repr(choice), theme), exhibit.seen(sources), now)
@@ -127,12 +139,16 @@ def needs(missing: Needs, key: str) -> None:
         measure_button(missing.measurement, key)
 
 
-def figure(exhibit: Exhibit, drawn: Drawn, model: str) -> None:
-    """One figure with its export menu, its claim, the paper's values in grey, and its source; `model` is in view."""
+def figure(exhibit: Exhibit, drawn: Drawn, model: str, judged: Sequence[Judged]) -> None:
+    """One figure with its export menu, its claim, the paper's values in grey, and its source.
+
+    `model` is in view; `judged` are the exhibit's claims on every model.
+    """
     key = f"{exhibit.paper}-{exhibit.slug}-{drawn.name}"
     show(drawn.figure, drawn.frame, drawn.caption, key, key, drawn.origin)
-    collect(key, Section(drawn.figure, drawn.caption, str(drawn.origin), card_lines(drawn.claim, drawn.model)))
-    verdict_card(exhibit, drawn, key, model)
+    each = verdicts_on_each(judged, drawn.claim.paper) if drawn.claim else ""
+    collect(key, Section(drawn.figure, drawn.caption, str(drawn.origin), card_lines(drawn.claim, drawn.model, each)))
+    verdict_card(exhibit, drawn, key, model, each)
     if drawn.grey is not None and len(drawn.grey):
         grey(drawn.grey, f"{key}-grey")
     if drawn.further and drawn.further.measurement:

@@ -126,11 +126,11 @@ def _jobs(measurements: tuple[Measurement, ...], small: bool, root: str, seen: i
     if isinstance(first, ExhibitFill):
         measurements, small = tuple(measurements_of(runs_root(), [first.exhibit], first.model)), True
     works = fill_jobs(measurements, FillSize()) if small else [job_of(measurement) for measurement in measurements]
-    rows = _measured()
+    rows = _measured(model_of(first))
     return [(work, estimate(work, rows, runs_root())) for work in works]
 
 
-def _measured() -> pd.DataFrame:
-    """The reader's own evaluations, else the shipped ones: how long a token took under each method."""
-    own, theirs = measured_rows("evaluations"), shipped()
+def _measured(model: str) -> pd.DataFrame:
+    """The reader's own evaluations, else the model's shipped ones: how long a token took under each method."""
+    own, theirs = measured_rows("evaluations"), shipped(model)
     return own if len(own) or theirs is None else Sources(runs_root(), shipped=theirs).evaluations

@@ -30,7 +30,7 @@ STYLE = f"<style>.st-key-{KEY}{{min-height:{HEIGHT}px}}</style>"
 PAPER_WIDTH, MODEL_WIDTH, SHAPES_WIDTH = 1.4, 1.6, 1.6
 MARKS = {"holds": "✓ holds", "does not hold": "✗ fails", "not enough to say": "? open"}
 WIDTHS = {"paper": 100, "number": 85, "title": 190}  # pixels; of a model's column:
-VERDICT_WIDTH = 130
+VERDICT_WIDTH, HEAD_CHARACTER = 130, 7.6  # the least, and of a character of the model's name
 MOST_ON_SLIDE = 400  # cells
 
 
@@ -96,7 +96,7 @@ def _rows(frame: pd.DataFrame, models: Sequence[str]) -> pd.DataFrame:
 
 def _look(rows: pd.DataFrame) -> dict[str, Any]:
     """Arguments of the list: its height, and the widths of its columns."""
-    width = {name: WIDTHS.get(name, VERDICT_WIDTH) for name in rows}
+    width = {name: WIDTHS.get(name, max(VERDICT_WIDTH, round(HEAD_CHARACTER * len(name)))) for name in rows}
     columns = {name: st.column_config.TextColumn(width=width[name] if name != "claim" else "large") for name in rows}
     height = min(LIST_HEIGHT, HEAD + ROW * max(1, len(rows)))
     return {"hide_index": True, "alt": TITLE, "placeholder": "", "height": height, "column_config": columns}

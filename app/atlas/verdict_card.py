@@ -28,8 +28,11 @@ BADGES: dict[str, tuple[Literal["green", "red", "gray"], str]] = {
 }
 
 
-def verdict_card(exhibit: Exhibit, drawn: Drawn, key: str, model: str) -> None:
-    """Draw the card of the claim of `drawn`; `model` is the one in view. Without a claim nothing is drawn."""
+def verdict_card(exhibit: Exhibit, drawn: Drawn, key: str, model: str, each: str) -> None:
+    """Draw the card of the claim of `drawn`; without a claim nothing is drawn.
+
+    `model` is the one in view; `each` has the verdicts on every model (`verdicts_on_each`).
+    """
     claim = drawn.claim
     if claim is None:
         return
@@ -42,21 +45,21 @@ def verdict_card(exhibit: Exhibit, drawn: Drawn, key: str, model: str) -> None:
         if frame.empty:
             _badge(claim)
             st.markdown(f"**{plain(title)}**")
-            _words(claim, sentence, key)
+            _words(claim, sentence, each, key)
             return
         left, right = st.columns([3, 2], gap="medium")
         with left:
             chart = card_figure(frame, page_theme(), title)
             if drawn.model not in ("", model):
                 chart = with_badge(chart, measured_on(model_title(drawn.model)), page_theme())
-            ships = shipped()
+            ships = shipped(drawn.model)
             # As text: a verdict is not about the run in view alone, and its slide is not named after it.
             source = ships.words if ships and claim.finding.startswith(OWN) else str(drawn.origin)
             marks = caption_card(frame)
             show(chart, frame, marks.within(before=sentence), f"{key}-evidence", f"{key}-evidence", source, noted=marks)
         with right:
             _badge(claim)
-            _words(claim, sentence, key)
+            _words(claim, sentence, each, key)
 
 
 def claim_title(exhibit: Exhibit, claim: Claim) -> str:
@@ -65,14 +68,15 @@ def claim_title(exhibit: Exhibit, claim: Claim) -> str:
     return claim.paper if not paper or claim.paper.startswith(paper) else f"{paper}: {claim.paper}"
 
 
-def card_lines(claim: Claim | None, model: str) -> tuple[str, ...]:
-    """The card as lines of text, for exports of the page."""
+def card_lines(claim: Claim | None, model: str, each: str) -> tuple[str, ...]:
+    """The card as lines of text, for exports of the page; `each` as in `verdict_card`."""
     if claim is None:
         return ()
     change = what_would_change(claim)
     return (
         f"The paper: {claim.paper}", verdict_sentence(claim, model_title(model)), claim.finding,
-        *basis_sentences(claim), *([f"What would change the verdict: {change}"] if change else []),
+        *basis_sentences(claim), *([f"Model by model: {each}."] if each else []),
+        *([f"What would change the verdict: {change}"] if change else []),
     )  # fmt: skip
 
 
@@ -81,8 +85,10 @@ def _badge(claim: Claim) -> None:
     st.badge(claim.verdict, color=colour, icon=icon)
 
 
-def _words(claim: Claim, sentence: str, key: str) -> None:
+def _words(claim: Claim, sentence: str, each: str, key: str) -> None:
     st.markdown(f"**{plain(sentence)}**")
+    if each:
+        st.markdown(f"**Model by model.** {plain(each)}.")
     note(claim.finding)
     note(" ".join(basis_sentences(claim)))
     if change := what_would_change(claim):

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kvlab.atlas.disk_cache import DiskCache
-from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
+from kvlab.atlas.exhibit import RECORDED, Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.model_data import badge_of, draw_recorded, measured_on, on_thumbnail
 from kvlab.atlas.registry import EXHIBITS
 from kvlab.atlas.scorecard import SHAPES, Judged, Lines, by_model, claims_of, own_claims, subject
-from kvlab.atlas.shipped_exhibits import card_of, claim_values
+from kvlab.atlas.shipped_exhibits import claim_values
 from kvlab.common.errors import UserError
-from kvlab.figures.base.palette import Theme
+from kvlab.common.model_title import model_title
+from kvlab.figures.base.palette import THEMES, Theme
 from kvlab.figures.base.thumbnail import blank, thumbnail
 from kvlab.requests.measurement import MINI, Measurement, measurement_values, parse_measurement
-from kvlab.results.shipped_folder import Shipped, parse_claim, shipped
-from kvlab.results.sources import Sources
+from kvlab.results.shipped_folder import Shipped, model_order, parse_claim, shipped_results
+from kvlab.results.sources import Seen, Sources
 from kvlab.trace.catalogue import list_comparisons
 from kvlab.trace.reader import open_run
 
@@ -47,14 +49,14 @@ def draw_card(exhibit: Exhibit, sources: Sources, theme: Theme) -> Card:
         return kept
     seen = exhibit.seen(sources)
     card = _draw(exhibit, sources, theme)
-    _store(sources).write_text((exhibit.key, theme, *seen.place), seen.stamp, json.dumps(_values(card)))
+    _store(sources).write_text((exhibit.key, theme, *seen.place), _state(seen), json.dumps(_values(card)))
     return card
 
 
 def find_card(exhibit: Exhibit, sources: Sources, theme: Theme) -> Card | None:
     """The card on disk; None if it was not drawn from this data yet."""
     seen = exhibit.seen(sources)
-    text = _store(sources).read_text((exhibit.key, theme, *seen.place), seen.stamp)
+    text = _store(sources).read_text((exhibit.key, theme, *seen.place), _state(seen))
     try:
         return None if text is None else _parse(json.loads(text))
     except (KeyError, TypeError, ValueError):  # written by another version
@@ -62,9 +64,30 @@ def find_card(exhibit: Exhibit, sources: Sources, theme: Theme) -> Card | None:
 
 
 def models_to_judge(sources: Sources) -> list[str]:
-    """The models with data, in the folder or shipped: mini first, then others by name."""
-    names = {*sources.models, *([MINI] if shipped() is not None else []), sources.measured_model}
-    return sorted(names, key=lambda name: (name != MINI, name))
+    """The models with data, in the folder or shipped: those with shipped results first, then others by name."""
+    return sorted({*sources.models, *shipped_results(), sources.measured_model}, key=model_order)
+
+
+def is_slow(exhibit: Exhibit, sources: Sources) -> bool:
+    """Whether drawing takes seconds, from recorded runs; from rows or shipped results it takes milliseconds."""
+    return exhibit.source in RECORDED and sources.run is not None
+
+
+def judge_on_each(exhibit: Exhibit, sources: Sources) -> list[Judged]:
+    """The exhibit's claims on every model with data, one model after the other.
+
+    Where judging would take seconds and was not done before, the shipped verdicts stand.
+    """
+    found: list[Judged] = []
+    for model in models_to_judge(sources):
+        here = sources.of_model(model)
+        card = next((card for theme in THEMES if (card := find_card(exhibit, here, theme)) is not None), None)
+        if card is None and is_slow(exhibit, here):
+            ships = shipped_results().get(model)
+            found += [Judged(model, claim) for claim in (ships.claims(exhibit.key, "light") if ships else ())]
+        else:
+            found += own_claims((card or draw_card(exhibit, here, "light")).judged, model)
+    return found
 
 
 def scorecard(root: Path) -> dict[str, Lines]:
@@ -83,10 +106,15 @@ def _store(sources: Sources) -> DiskCache:
     return DiskCache(sources.root, "cards")
 
 
+def _state(seen: Seen) -> str:
+    """State of what a card is drawn from: the user's data and the shipped results."""
+    return " ".join((seen.stamp, *(ships.stamp for ships in shipped_results().values())))
+
+
 def _draw(exhibit: Exhibit, sources: Sources, theme: Theme) -> Card:
     sliding = sources.run.record.sliding_layers if sources.run else ()
     layer = next((index for index in range(len(sliding) + 1) if index not in sliding), 0)
-    ships = shipped()
+    ships = shipped_results()
     drawn: tuple[Drawn, ...] | Needs
     try:
         drawn = draw_recorded(exhibit, sources, Choice(layer=layer), theme, ships)
@@ -102,17 +130,19 @@ def _draw(exhibit: Exhibit, sources: Sources, theme: Theme) -> Card:
     )  # fmt: skip
 
 
-def _of_shipped(exhibit: Exhibit, missing: Needs, ships: Shipped | None, sources: Sources, theme: Theme) -> Card:
-    """The card that ships with kvlab; without one why there is none."""
-    theirs = card_of(exhibit, ships, theme)
-    if ships is None or theirs is None:
+def _of_shipped(exhibit: Exhibit, missing: Needs, ships: Mapping[str, Shipped], sources: Sources, theme: Theme) -> Card:
+    """The card that ships with kvlab, of the model in view or else of mini; without one why there is none."""
+    here, key = sources.measured_model, (exhibit.key, theme)
+    model = next((model for model in (here, MINI) if model in ships and key in ships[model].cards), None)
+    if model is None:
         empty = "not recorded yet" if missing.measurement else "not recorded"
         return Card(blank(empty, theme), missing=missing.sentence, measurement=missing.measurement)
-    is_other = exhibit.source == "bench" or sources.measured_model != MINI
-    badge = measured_on(SHAPES if exhibit.source == "bench" else MINI) if is_other else ""
+    theirs = ships[model].cards[key]
+    is_other = exhibit.source == "bench" or model != here
+    badge = measured_on(SHAPES if exhibit.source == "bench" else model_title(model)) if is_other else ""
     return Card(
-        on_thumbnail(theirs.picture, badge, theme) if badge else theirs.picture, theirs.origin, ships.words,
-        tuple(Judged(subject(exhibit, MINI), claim) for claim in theirs.claims), missing.sentence,
+        on_thumbnail(theirs.picture, badge, theme) if badge else theirs.picture, theirs.origin, ships[model].words,
+        tuple(Judged(subject(exhibit, model), claim) for claim in theirs.claims), missing.sentence,
         missing.measurement, is_shipped=True, badge=badge,
     )  # fmt: skip
 

@@ -54,7 +54,7 @@ def gather(sources: Sources, evidence: Evidence, like: Sequence[Run] = ()) -> pd
     seen: set[str] = set()
     for runs in _by_prompt(sources, evidence, {run.record.label for run in like}):
         prompt = prompt_id(runs[0])
-        parts = [rows for run in runs if len(rows := _rows(run, evidence))]
+        parts = [rows for run in runs if len(rows := kept_rows(run, evidence))]
         if prompt in seen or not parts:
             continue
         seen.add(prompt)
@@ -81,7 +81,8 @@ def evidence_rows(run: Run, evidence: Evidence) -> pd.DataFrame:
     return rows.assign(**names)
 
 
-def _rows(run: Run, evidence: Evidence) -> pd.DataFrame:
+def kept_rows(run: Run, evidence: Evidence) -> pd.DataFrame:
+    """`evidence_rows`, from memory or disk where they were computed before."""
     key = (evidence.name, str(run.path), (run.path / "run.json").stat().st_mtime_ns)
     if key not in _kept:
         while len(_kept) >= MOST_KEPT:

@@ -1,7 +1,8 @@
-"""Draw an exhibit for the model in view: from its own data, or from another model's with a badge that names it."""
+"""Draw an exhibit for the model in view: from its own data, or from mini's with a badge that names it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from html import escape, unescape
 
@@ -61,35 +62,40 @@ def on_thumbnail(svg: str, words: str, theme: Theme) -> str:
 
 
 def draw_shown(
-    exhibit: Exhibit, sources: Sources, choice: Choice, theme: Theme, ships: Shipped | None
+    exhibit: Exhibit, sources: Sources, choice: Choice, theme: Theme, ships: Mapping[str, Shipped]
 ) -> tuple[Drawn, ...] | Needs:
-    """The exhibit as `draw_recorded`, or else from the shipped results of mini.
+    """The exhibit as `draw_recorded`, or else from the shipped results of the model in view, or of mini.
 
-    Raises UserError if what it needs was not recorded.
+    `ships` are the shipped results by model. Raises UserError if what it needs was not recorded.
     """
     found = draw_recorded(exhibit, sources, choice, theme, ships)
     if isinstance(found, tuple):
         return found
-    theirs = with_shipped(exhibit, found, ships, sources.of_model(MINI), theme)
-    if isinstance(theirs, Needs):
-        return found
-    return tuple(_badged(replace(one, wanted=_wanted(found, sources)), sources, theme) for one in theirs)
+    here = sources.measured_model
+    for model in dict.fromkeys((here, MINI)):
+        theirs = with_shipped(exhibit, found, ships.get(model), sources.of_model(model), theme)
+        if isinstance(theirs, tuple):
+            wanted = None if model == here else found
+            return tuple(_badged(replace(one, wanted=wanted), sources, theme) for one in theirs)
+    return found
 
 
 def draw_recorded(
-    exhibit: Exhibit, sources: Sources, choice: Choice, theme: Theme, ships: Shipped | None
+    exhibit: Exhibit, sources: Sources, choice: Choice, theme: Theme, ships: Mapping[str, Shipped]
 ) -> tuple[Drawn, ...] | Needs:
     """The exhibit from the folder of runs: on the model in view, or else on mini, with what the other model lacks.
 
-    All figures of another model, or of none, have a badge. Mini's open claims are completed by the shipped results.
+    Mini's are left out if the model in view has shipped results of the exhibit. All figures of another model, or of
+    none, have a badge. Open claims are completed by the shipped results of their model.
     Raises UserError if what it needs was not recorded.
     """
+    here = sources.measured_model
     own = exhibit.draw(sources, choice, theme)
     if isinstance(own, tuple):
-        completed = with_shipped(exhibit, own, ships, sources, theme)
+        completed = with_shipped(exhibit, own, ships.get(here), sources, theme)
         assert isinstance(completed, tuple)
         return tuple(_badged(one, sources, theme) for one in completed)
-    if sources.measured_model == MINI:
+    if here == MINI or (here in ships and (exhibit.key, theme) in ships[here].cards):
         return own
     theirs = sources.of_model(MINI)
     try:  # mini may not have the layers and heads of the model in view
@@ -98,14 +104,9 @@ def draw_recorded(
         return own
     if isinstance(drawn, Needs):
         return own
-    decided = with_shipped(exhibit, drawn, ships, theirs, theme)
+    decided = with_shipped(exhibit, drawn, ships.get(MINI), theirs, theme)
     assert isinstance(decided, tuple)
-    return tuple(_badged(replace(one, wanted=_wanted(own, sources)), sources, theme) for one in decided)
-
-
-def _wanted(missing: Needs, sources: Sources) -> Needs | None:
-    """Missing data of the model in view; None for mini, because its shipped results name their source."""
-    return None if sources.measured_model == MINI else missing
+    return tuple(_badged(replace(one, wanted=own), sources, theme) for one in decided)
 
 
 def _badged(drawn: Drawn, sources: Sources, theme: Theme) -> Drawn:

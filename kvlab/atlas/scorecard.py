@@ -10,9 +10,10 @@ import pandas as pd
 
 from kvlab.atlas.exhibit import Drawn, Exhibit, Needs
 from kvlab.atlas.registry import EXHIBITS, PAPERS
+from kvlab.common.formatting import prompts
 from kvlab.common.model_title import model_title
-from kvlab.requests.measurement import MINI
-from kvlab.results.verdict import FAILS, HOLDS, OPEN, Claim, Verdict
+from kvlab.results.shipped_folder import model_order
+from kvlab.results.verdict import FAILS, HOLDS, LEAST_PROMPTS, OPEN, Claim, Verdict
 
 VERDICTS: tuple[Verdict, ...] = (HOLDS, FAILS, OPEN)
 SHAPES = "the papers' shapes"  # what benchmarks time and calculators compute, in place of a model
@@ -43,13 +44,12 @@ def lines(judged: Iterable[tuple[Exhibit, Iterable[Claim]]]) -> Lines:
 
 
 def by_model(judged: Iterable[tuple[Exhibit, Iterable[Judged]]], models: Collection[str] = ()) -> dict[str, Lines]:
-    """`lines` of every model, those of `models` also without a claim: mini first, then others by name, what benchmarks
-    time last."""
+    """`lines` of every model, those of `models` also without a claim: in `model_order`, what benchmarks time last."""
     shown = [(exhibit, tuple(claims)) for exhibit, claims in judged]
     names = {*models, *(one.model for _, claims in shown for one in claims)}
     return {
         name: lines((exhibit, [one.claim for one in claims if one.model == name]) for exhibit, claims in shown)
-        for name in sorted(names, key=lambda name: (name == SHAPES, name != MINI, name))
+        for name in sorted(names, key=lambda name: (name == SHAPES, *model_order(name)))
     }
 
 
@@ -57,6 +57,28 @@ def counts(found: Lines) -> pd.DataFrame:
     """One row per paper: paper, title, and the numbers of claims that `holds`, `fails` and are `open`."""
     rows = [(paper, title, *(len(found[paper][verdict]) for verdict in VERDICTS)) for paper, title in PAPERS.items()]
     return pd.DataFrame(rows, columns=["paper", "title", "holds", "fails", "open"])
+
+
+def verdicts_on_each(judged: Iterable[Judged], claim: str) -> str:
+    """The verdicts on a paper's claim in one line, such as `holds on mini, does not hold on SmolLM2`.
+
+    An undecided one says where prompts are too few. "" unless two models were judged.
+    """
+    found: dict[str, Claim] = {}
+    for one in judged:
+        if one.claim.paper == claim and one.model != SHAPES:
+            found.setdefault(one.model, one.claim)
+    if len(found) < 2:
+        return ""
+    return ", ".join(_verdict_on(model, found[model]) for model in sorted(found, key=model_order))
+
+
+def _verdict_on(model: str, claim: Claim) -> str:
+    if claim.verdict != OPEN:
+        return f"{claim.verdict} on {model_title(model)}"
+    count = claim.interval.n if claim.interval is not None else claim.basis.prompts
+    few = f" ({prompts(count)}; a verdict needs {LEAST_PROMPTS})" if 0 < count < LEAST_PROMPTS else ""
+    return f"undecided on {model_title(model)}{few}"
 
 
 def claims_by_model(found: Mapping[str, Lines]) -> pd.DataFrame:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from io import StringIO
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -15,20 +16,20 @@ from kvlab.figures.base.caption import FigureCaption, simple_of
 from kvlab.figures.base.packed_arrays import decode_arrays
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.thumbnail import thumbnail
-from kvlab.requests.measurement import MINI
 from kvlab.results.provenance import Provenance
-from kvlab.results.shipped_folder import Shipped, ShippedCard, parse_claim
+from kvlab.results.shipped_folder import Shipped, parse_claim
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim
 
+DIGITS = 6  # of the numbers behind a figure
 OWN = "Own data"  # begins the finding of a claim that is judged on shipped data beside the user's
 
 
 def draw_shipped(ships: Shipped, exhibit: Exhibit, sources: Sources, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """The exhibit from shipped results; evaluations and benchmarks are redrawn from their rows."""
     if exhibit.source not in RECORDED:
-        return exhibit.draw(Sources(sources.root, shipped=ships), Choice(), theme)
-    found = tuple(replace(_read(row), model=MINI) for row in ships.drawings(exhibit.key, theme))
+        return exhibit.draw(Sources(sources.root, shipped=ships, named=ships.model), Choice(), theme)
+    found = tuple(replace(_read(row), model=ships.model) for row in ships.drawings(exhibit.key, theme))
     return found or Needs("It is not among what ships.")
 
 
@@ -37,9 +38,9 @@ def with_shipped(
 ) -> tuple[Drawn, ...] | Needs:
     """The user's data, completed by the shipped results if missing or less decisive.
 
-    Shipped results are of `mini` and are ignored for other models.
+    Shipped results of another model than that of `sources` are ignored.
     """
-    if theirs is None or sources.measured_model != MINI or exhibit.source == "calculator":
+    if theirs is None or sources.measured_model != theirs.model or exhibit.source == "calculator":
         return own
     if isinstance(own, tuple):
         left = list(theirs.claims(exhibit.key, theme))
@@ -48,11 +49,6 @@ def with_shipped(
     if isinstance(found, Needs):
         return own
     return tuple(replace(one, origin=one.origin.at(theirs.words)) for one in found)
-
-
-def card_of(exhibit: Exhibit, theirs: Shipped | None, theme: Theme) -> ShippedCard | None:
-    """The shipped card of an exhibit, which is of mini; None if none ships."""
-    return None if theirs is None else theirs.cards.get((exhibit.key, theme))
 
 
 def _decided(own: Claim | None, left: list[Claim], ships: Shipped) -> Claim | None:
@@ -80,7 +76,8 @@ def rows_of(exhibit: Exhibit, figures: Sequence[Drawn], theme: Theme) -> list[di
             "name": one.name,
             "theme": theme,
             "figure": one.figure.to_json(),
-            "frame": one.frame.to_json(orient="table", index=False, double_precision=15),  # shares may be tiny
+            # As many decimals as there may be, because shares may be tiny.
+            "frame": _round_frame(one.frame).to_json(orient="table", index=False, double_precision=15),
             "caption": str(one.caption),
             "simple": simple_of(one.caption),
             "origin": str(one.origin),
@@ -88,6 +85,19 @@ def rows_of(exhibit: Exhibit, figures: Sequence[Drawn], theme: Theme) -> list[di
         }
         for one in figures
     ]
+
+
+def _round_frame(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with `DIGITS` significant digits, which take less than half the room."""
+    floats = frame.select_dtypes(np.floating)
+    return frame.assign(**{name: _significant(values.to_numpy(np.float64)) for name, values in floats.items()})
+
+
+def _significant(values: np.ndarray) -> np.ndarray:
+    finite = np.isfinite(values) & (values != 0)
+    size = np.floor(np.log10(np.abs(values, where=finite, out=np.ones_like(values))))
+    unit = 10.0 ** (size - DIGITS + 1)
+    return np.where(finite, np.round(values / unit) * unit, values)
 
 
 def card_row(exhibit: Exhibit, figures: Sequence[Drawn], theme: Theme) -> dict[str, str]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from kvlab.bench.request import BenchJob
+from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes, format_duration
 from kvlab.evaluate.request import EvalJob
 from kvlab.jobs.work import Work
@@ -16,6 +18,7 @@ from kvlab.model_info.names import check_model
 from kvlab.requests.compare import CompareRequest
 from kvlab.trace.catalogue import list_comparisons
 
+NAME_WIDTH, COUNTS_WIDTH = 22, len("12 hold, 2 do not, 12 undecided")
 atlas_commands = typer.Typer(
     help="Fill the figure atlas, and print how many claims of each paper hold.", no_args_is_help=True
 )
@@ -30,9 +33,12 @@ def fill(
     samples: Annotated[int, typer.Option(min=1, help="prompts for each task and length of an evaluation")] = 5,
     length: Annotated[int, typer.Option(min=64, help="tokens of an evaluation's prompt")] = 384,
     minutes: Annotated[float, typer.Option(help="start nothing new after this; run it again to continue")] = 1e9,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print each job's estimate; measure nothing")] = False,
 ) -> None:
     """Measure on a model what the exhibits draw from; what is in the folder already is not measured again.
 
+    Methods that the model refuses are left out, as LESS without maps fitted to it; so are tasks that do not fit the
+    length, and a job that cannot run.
     Benchmarks time the papers' shapes with random weights, whichever the model.
     """
     from kvlab.atlas.registry import measurements_of
@@ -40,14 +46,71 @@ def fill(
 
     measurements = measurements_of(out, [key for key in only.split(",") if key], check_model(model))
     jobs = fill_jobs(measurements, FillSize(prompts, samples, (length,)))
+    if dry_run:
+        _print_estimates(jobs, out, model)
+        return
     stop = time.monotonic() + 60 * minutes
+    failed = 0
     for place, job in enumerate(jobs, 1):
         if time.monotonic() > stop:
             typer.echo(f"{len(jobs) - place + 1} of {len(jobs)} are left: run it again to continue.")
             raise typer.Exit(3)
         begun = time.monotonic()
-        title = _run(job, out, stop)
-        typer.echo(f"{place} of {len(jobs)}  {title}  {format_duration(time.monotonic() - begun)}")
+        try:
+            words = _run_able(job, out, stop)
+        except UserError as error:
+            failed, words = failed + 1, f"{job.title} is left out: {error}"
+        typer.echo(f"{place} of {len(jobs)}  {words}  {format_duration(time.monotonic() - begun)}")
+    if failed:
+        typer.echo(f"{failed} of {len(jobs)} could not be measured.")
+        raise typer.Exit(1)
+
+
+def _print_estimates(jobs: Sequence[Work], root: Path, model: str) -> None:
+    """Print each job with its estimated seconds, and the total without comparisons that the folder has."""
+    from kvlab.forms.measurement_job import estimate
+    from kvlab.results.shipped_folder import shipped
+    from kvlab.results.sources import Sources
+
+    own, theirs = Sources(root).evaluations, shipped(model)
+    rows = own if len(own) or theirs is None else Sources(root, shipped=theirs).evaluations
+    low, high, unknown = 0.0, 0.0, 0
+    for place, job in enumerate(jobs, 1):
+        if isinstance(job, CompareRequest) and _is_there(job, root):
+            words = "is there"
+        elif seconds := estimate(job, rows, root):
+            low, high = low + seconds[0], high + seconds[1]
+            words = f"{seconds[0]:,.0f} to {seconds[1]:,.0f} s"
+        else:
+            unknown, words = unknown + 1, "not known"
+        typer.echo(f"{place} of {len(jobs)}  {job.title}  {words}")
+    rest = f", and {unknown} of unknown length" if unknown else ""
+    typer.echo(f"In all {low:,.0f} to {high:,.0f} s, {format_duration(high, rough=True)} at most{rest}.")
+
+
+def _is_there(work: CompareRequest, root: Path) -> bool:
+    """Whether the folder has the finished comparison of this title and model with as many runs."""
+    found = (one for one in list_comparisons(root) if one.title == work.title and len(one.runs) == len(work.runs))
+    return any(one.status == "complete" and one.runs[0].model == work.model for one in found)
+
+
+def _run_able(work: Work, root: Path, stop: float) -> str:
+    """`_run`, again without the methods and tasks that the model refuses if it refuses any."""
+    try:
+        return _run(work, root, stop)
+    except UserError:
+        from kvlab.evaluate.refusals import without_refused
+
+        again: Work = work
+        names: tuple[str, ...] = ()
+        if isinstance(work, CompareRequest):
+            again, names = without_refused(work)
+        elif isinstance(work, EvalJob):
+            request, names = without_refused(work.request)
+            again = work.model_copy(update={"request": request})
+        if not names:
+            raise
+    return f"{_run(again, root, stop)}, without {', '.join(names)}, which the model refuses"
 
 
 def _run(work: Work, root: Path, stop: float) -> str:
@@ -56,12 +119,10 @@ def _run(work: Work, root: Path, stop: float) -> str:
 
     root.mkdir(parents=True, exist_ok=True)
     if isinstance(work, CompareRequest):
-        runs = len(work.runs)
-        found = [entry for entry in list_comparisons(root) if entry.title == work.title and len(entry.runs) == runs]
-        if any(entry.status == "complete" and entry.runs[0].model == work.model for entry in found):
+        if _is_there(work, root):
             return f"{work.title}, which was there"
         load_function(COMPARE)(work, root)
-        return f"{work.title}: {runs} runs"
+        return f"{work.title}: {len(work.runs)} runs"
     assert isinstance(work, EvalJob | BenchJob)
     run = load_function(EVALUATE if isinstance(work, EvalJob) else BENCH)
     run(work, root, progress=lambda progress: None, cancelled=lambda: time.monotonic() > stop)
@@ -71,17 +132,26 @@ def _run(work: Work, root: Path, stop: float) -> str:
 @atlas_commands.command("ship")
 def ship(
     runs: Annotated[Path, typer.Option(help="the folder that was filled")] = Path("runs"),
-    to: Annotated[Path, typer.Option(help="the folder of the shipped results")] = Path("assets/results"),
+    to: Annotated[
+        Path, typer.Option(help="the folder of the shipped results; of another model assets/results/models/NAME")
+    ] = Path("assets/results"),
     machine: Annotated[str, typer.Option(help="the machine that measured it")] = "two CPU cores",
     only: Annotated[str, typer.Option(help="exhibits of evaluations to add to what is there, as of `fill`")] = "",
+    model: Annotated[str, typer.Option(help="the model, if the folder has data of several")] = "",
     recorded: Annotated[bool, typer.Option("--recorded", help="replace only what recorded runs show")] = False,
 ) -> None:
-    """Pack a filled folder as the results that ship with kvlab."""
+    """Pack a filled folder as the results of one model that ship with kvlab; exhibits without data are left out."""
     from kvlab.atlas.shipped_archive import pack, pack_also, pack_recorded
 
     keys = [key for key in only.split(",") if key]
-    size = pack_recorded(runs, to) if recorded else pack_also(runs, to, keys) if keys else pack(runs, to, machine)
-    typer.echo(f"{format_bytes(size)} in {to}")
+    if recorded or keys:
+        size = pack_recorded(runs, to) if recorded else pack_also(runs, to, keys)
+        typer.echo(f"{format_bytes(size)} in {to}")
+        return
+    packed = pack(runs, to, machine, model)
+    typer.echo(f"{packed.exhibits} exhibits, {format_bytes(packed.size)} in {to}")
+    if packed.left_out:
+        typer.echo(f"Left out, because nothing was measured for them: {', '.join(packed.left_out)}.")
 
 
 @atlas_commands.command("scores")
@@ -89,8 +159,9 @@ def scores(
     runs: Annotated[Path, typer.Option(help="the folder of runs")] = Path("runs"),
     as_csv: Annotated[bool, typer.Option("--csv", help="print claim by claim, one column per model, as CSV")] = False,
 ) -> None:
-    """Print how many claims of each paper hold on each model, from the folder and from the shipped results."""
+    """Print how many claims of each paper hold, a column per model, from the folder and from the shipped results."""
     from kvlab.atlas.cards import scorecard
+    from kvlab.atlas.registry import PAPERS
     from kvlab.atlas.scorecard import claims_by_model, counts
     from kvlab.common.model_title import model_title
 
@@ -98,8 +169,15 @@ def scores(
     if as_csv:
         typer.echo(claims_by_model(found).to_csv(index=False), nl=False)
         return
-    for model, lines in found.items():
-        typer.echo(f"on {model_title(model)}")
-        for line in counts(lines).itertuples():
-            if line.holds + line.fails + line.open:
-                typer.echo(f"  {line.title:24} {line.holds} hold, {line.fails} do not, {line.open} undecided")
+    titles = [model_title(model) for model in found]
+    widths = [NAME_WIDTH, *(max(COUNTS_WIDTH, len(title)) for title in titles)]
+    columns = [list(map(_counts_text, counts(lines).itertuples())) for lines in found.values()]
+    for row in (("", *titles), *zip(PAPERS.values(), *columns, strict=True)):
+        typer.echo("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _counts_text(line: Any) -> str:
+    """A paper's claims on one model as `3 hold, 1 do not, 2 undecided`; "-" without a claim."""
+    if not line.holds + line.fails + line.open:
+        return "-"
+    return f"{line.holds} hold, {line.fails} do not, {line.open} undecided"

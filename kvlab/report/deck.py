@@ -17,7 +17,7 @@ from plotly.offline import get_plotlyjs
 
 from kvlab.common.errors import UserError
 from kvlab.figures.base.caption import FigureCaption, simple_of
-from kvlab.figures.base.palette import HUES, SURFACES, Theme, pick
+from kvlab.figures.base.palette import HUES, SURFACES, THEMES, pick
 from kvlab.figures.base.template import FONT, GRID, INK, QUIET
 from kvlab.report.interactive import data, in_script, markup, script, styles
 from kvlab.report.views import Passages, Shown, Table, parse_shown
@@ -26,7 +26,6 @@ from kvlab.trace.stories import Story, View
 FONT_SIZE = 15  # legible from the back of a room
 STATIC = Path(__file__).parent / "static"
 NO_FIGURE = "A view of the page {} without a picture: open it in kvlab and add its figures."
-THEMES: tuple[Theme, ...] = ("light", "dark")
 
 
 def deck(story: Story) -> bytes:

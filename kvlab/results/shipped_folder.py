@@ -1,12 +1,14 @@
-"""Results shipped with kvlab (`assets/results`): the atlas of a full run on `mini`, so that a first visit is not empty.
+"""Results shipped with kvlab (`assets/results`): the atlas of a full run, so that a first visit is not empty.
 
-The folder holds `eval/` and `bench/` like a runs folder, `evidence/NAME.parquet` for claims of recorded runs,
-`drawn.parquet` with their figures, `cards.parquet` with thumbnail and claims of every exhibit, and `made.json` with
-versions, date and machine. `kvlab.atlas.shipped_exhibits` shows them.
+`assets/results` has the results of `mini`, `assets/results/models/NAME` those of another model. Such a folder holds
+`eval/` and `bench/` like a runs folder, `evidence/NAME.parquet` for claims of recorded runs, `drawn.parquet` with their
+figures, `cards.parquet` with thumbnail and claims of every exhibit, and `made.json` with versions, date and machine.
+Benchmarks time no model and are in `assets/results` alone. `kvlab.atlas.shipped_exhibits` shows them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -19,9 +21,11 @@ import pyarrow.parquet as pq
 
 from kvlab.common.assets import project_root
 from kvlab.common.intervals import Interval
+from kvlab.common.model_title import model_title
+from kvlab.requests.measurement import MINI
 from kvlab.results.verdict import Basis, Claim, Threshold
 
-FOLDER = "results"
+FOLDER, MODELS = "results", "models"
 EVIDENCE, DRAWN, CARDS, MADE = "evidence", "drawn.parquet", "cards.parquet", "made.json"
 
 
@@ -36,7 +40,7 @@ class ShippedCard:
 
 @dataclass(frozen=True)
 class Shipped:
-    """The folder of shipped results."""
+    """The folder of one model's shipped results."""
 
     root: Path
 
@@ -44,6 +48,16 @@ class Shipped:
     def made(self) -> dict[str, object]:
         """Versions, the model's digest, device and date."""
         return json.loads((self.root / MADE).read_text(encoding="utf-8"))
+
+    @property
+    def model(self) -> str:
+        """The model that was measured, by the name it is loaded by."""
+        return str(self.made["model"])
+
+    @cached_property
+    def stamp(self) -> str:
+        """State of the results: it changes when they are packed again."""
+        return hashlib.sha256((self.root / MADE).read_bytes() + (self.root / CARDS).read_bytes()).hexdigest()[:16]
 
     def evidence(self, name: str) -> pd.DataFrame:
         """The rows of one `Evidence`; empty if not shipped."""
@@ -53,13 +67,16 @@ class Shipped:
     def drawings(self, exhibit: str, theme: str) -> list[dict[str, str]]:
         """One row per figure: exhibit, name, theme, figure (JSON), frame (JSON), caption, origin, claim (JSON or "").
 
-        Reads only the row groups that hold it and caches nothing, because all figures take 44 MB.
+        In the file a frame may be with one theme alone. Reads only the row groups that hold the exhibit and caches
+        nothing, because all figures take 44 MB.
         """
         file = pq.ParquetFile(self.root / DRAWN)
-        wanted = (pc.field("exhibit") == exhibit) & (pc.field("theme") == theme)
+        wanted = pc.field("exhibit") == exhibit
         groups = range(file.num_row_groups)
-        there = [one for one in groups if len(file.read_row_group(one, ["exhibit", "theme"]).filter(wanted))]
-        return [row for one in there for row in file.read_row_group(one).filter(wanted).to_pylist()]
+        there = [one for one in groups if len(file.read_row_group(one, ["exhibit"]).filter(wanted))]
+        rows = [row for one in there for row in file.read_row_group(one).filter(wanted).to_pylist()]
+        frames = {row["name"]: row["frame"] for row in rows if row["frame"]}
+        return [row | {"frame": row["frame"] or frames[row["name"]]} for row in rows if row["theme"] == theme]
 
     @cached_property
     def cards(self) -> dict[tuple[str, str], ShippedCard]:
@@ -80,14 +97,31 @@ class Shipped:
     @property
     def words(self) -> str:
         """Origin as text: `shipped with kvlab, mini, two CPU cores`."""
-        return f"shipped with kvlab, {self.made['model']}, {self.made['machine']}"
+        return f"shipped with kvlab, {model_title(self.model)}, {self.made['machine']}"
 
 
 @cache
-def shipped() -> Shipped | None:
-    """The shipped results; None in a checkout without them."""
-    root = project_root() / "assets" / FOLDER
-    return Shipped(root) if (root / MADE).exists() else None
+def shipped_results() -> dict[str, Shipped]:
+    """The shipped results by model, mini's first; empty in a checkout without them."""
+    return find_shipped(project_root() / "assets" / FOLDER)
+
+
+def shipped(model: str = MINI) -> Shipped | None:
+    """The shipped results of one model; None if there are none."""
+    return shipped_results().get(model)
+
+
+def find_shipped(root: Path) -> dict[str, Shipped]:
+    """The shipped results below a folder by model, its own first."""
+    folders = (root, *sorted((root / MODELS).glob("*")))
+    found = [Shipped(folder) for folder in folders if (folder / MADE).exists()]
+    return {one.model: one for one in found}
+
+
+def model_order(name: str) -> tuple[int, str]:
+    """Sort key of models: those with shipped results first, mini before the others, then by name."""
+    known = list(dict.fromkeys((MINI, *shipped_results())))
+    return (known.index(name) if name in known else len(known), name)
 
 
 def parse_claim(values: dict[str, Any]) -> Claim:

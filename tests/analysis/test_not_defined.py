@@ -50,7 +50,7 @@ def test_the_change_of_a_merge_does_not_depend_on_how_much_attention_it_has(mass
     assert one is not None
     frame = merge_effects.before_and_after([("x", "zsmerge", one)])
     assert "x 25 % lost" in caption_slot_before_and_after(frame, 0)
-    bars = {bar.name: bar.y[0] for bar in slot_before_and_after(frame).data}
+    bars = {bar.name: bar.x[0] for bar in slot_before_and_after(frame).data}
     assert bars["the slot before"] + bars["what was merged into it"] == pytest.approx(1)
     assert bars["the merged slot after"] == pytest.approx(0.75)
 

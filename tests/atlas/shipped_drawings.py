@@ -21,9 +21,9 @@ _draw = shipped_exhibits.draw_shipped
 
 
 @cache
-def _sources(root: Path, shipped: Shipped) -> Sources:
+def _sources(root: Path, shipped: Shipped, named: str) -> Sources:
     """Exhibits drawn in one process share the tables and verdicts they read."""
-    return Sources(root, shipped=shipped)
+    return Sources(root, shipped=shipped, named=named)
 
 
 @cache

@@ -17,7 +17,7 @@ from kvlab.atlas.registry import EXHIBITS, PAPERS, find, of_paper
 from kvlab.common.errors import UserError
 from kvlab.figures.base.caption import simple_of
 from kvlab.requests.measurement import command_line
-from kvlab.results.shipped_folder import shipped
+from kvlab.results.shipped_folder import shipped_results
 from kvlab.results.sources import Sources
 from kvlab.trace import open_run
 from kvlab.trace.schema import TABLES
@@ -109,8 +109,7 @@ def test_short_titles_tell_the_exhibits_of_a_paper_apart():
 
 def test_a_claim_that_a_number_decides_names_the_number_and_the_paper_s_value_of_it(nothing: Sources):
     """What names nothing is a difference of scores, which only evaluations have."""
-    ships = shipped()
-    assert ships is not None
+    ships = shipped_results()
     printed, known = 0, 0
     for exhibit in EXHIBITS:
         drawn = draw_shown(exhibit, nothing, Choice(), "light", ships)

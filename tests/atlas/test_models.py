@@ -20,7 +20,7 @@ from kvlab.atlas.scores import Arm
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.figures.base.thumbnail import thumbnail
 from kvlab.requests.measurement import Evaluation
-from kvlab.results.shipped_folder import shipped
+from kvlab.results.shipped_folder import shipped, shipped_results
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, HOLDS, OPEN, Basis, Claim
 from kvlab.trace import open_run
@@ -98,10 +98,10 @@ def test_a_search_is_for_all_of_its_words_in_texts_and_claims():
 def test_of_another_model_s_data_the_picture_says_whose_it_is(tmp_path: Path):
     """In the figure, hence in its PNG, in the thumbnail, and beside what the model in view lacks."""
     evaluated(tmp_path, {"mini": 1.0})
-    own = draw_shown(CONTEST, Sources(tmp_path, named="mini"), Choice(), "light", None)
+    own = draw_shown(CONTEST, Sources(tmp_path, named="mini"), Choice(), "light", {})
     assert isinstance(own, tuple) and badge_of(own[0].figure) == "" and own[0].wanted is None
     sources = Sources(tmp_path, named=OTHER)
-    shown = draw_shown(CONTEST, sources, Choice(), "light", None)
+    shown = draw_shown(CONTEST, sources, Choice(), "light", {})
     assert isinstance(shown, tuple)
     assert (badge_of(shown[0].figure), shown[0].model) == ("measured on mini", "mini")
     missing = shown[0].wanted.measurement if shown[0].wanted else None
@@ -114,7 +114,7 @@ def test_of_another_model_s_data_the_picture_says_whose_it_is(tmp_path: Path):
 
 @pytest.mark.skipif(shipped() is None, reason="make shipped was not run in this checkout")
 def test_what_ships_has_a_badge_for_another_model_and_benchmarks_have_one_for_all(tmp_path: Path):
-    ships = shipped()
+    ships = shipped_results()
     for key in ("keepkv/fig-2a", "keepkv/fig-4"):
         exhibit = find(*key.split("/"))
         for model, words in (("mini", ""), (OTHER, "measured on mini")):

@@ -56,7 +56,10 @@ def of_what_ships() -> Iterator[tuple[str, Claim]]:
             yield from ((exhibit.key, claim) for claim in ships.claims(exhibit.key, "light"))
         elif exhibit.source != "calculator":
             found = draw_shipped(ships, exhibit, nowhere, "light")
-            yield from ((exhibit.key, one.claim) for one in (found if isinstance(found, tuple) else ()) if one.claim)
+            claims = [one.claim for one in (found if isinstance(found, tuple) else ()) if one.claim]
+            if exhibit.source == "eval":  # the card ships with the verdicts that its rows give
+                assert [one.finding for one in claims] == [one.finding for one in ships.claims(exhibit.key, "light")]
+            yield from ((exhibit.key, claim) for claim in claims)
             # What newer methods claim is judged where it was measured, and ships no results.
             if exhibit.paper != "beyond" and (measured or exhibit.source != "bench"):
                 assert isinstance(found, tuple), exhibit.key

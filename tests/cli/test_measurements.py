@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import sys
@@ -22,9 +23,10 @@ from kvlab.cli import commands
 from kvlab.common.assets import asset_path
 from kvlab.common.errors import UserError
 from kvlab.evaluate import data_check
-from kvlab.evaluate.request import EvalJob, EvalRequest
-from kvlab.forms.measurement_job import job_of
-from kvlab.requests.compare import CompareRequest
+from kvlab.evaluate.refusals import without_refused
+from kvlab.evaluate.request import EvalJob, EvalRequest, TaskChoice
+from kvlab.forms.measurement_job import FillSize, fill_jobs, job_of
+from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.requests.measurement import (
     Benchmark,
     Evaluation,
@@ -36,6 +38,7 @@ from kvlab.requests.measurement import (
     parse_measurement,
 )
 from kvlab.results.sources import Sources
+from kvlab.trace.schema import ModelShape
 from tests.synthetic.runs import write_synthetic_run
 
 METHODS = ("h2o:preset=paper", "kvmerger:preset=paper:sigma_mode=1", "gvote")
@@ -49,6 +52,12 @@ MEASUREMENTS = (
     Evaluation(("all",), METHODS, (0.2,), 3, Path("runs/eval/tasks")),
     Benchmark("kvmerger-table2", Path("runs/bench"), device="cpu", scale=16, shorten=8),
 )
+
+
+MINI_SHAPE = ModelShape(
+    name="mini", family="llama", num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=32,
+    dtype="float32", parameters=0,
+)  # fmt: skip
 
 
 pytestmark = pytest.mark.usefixtures("commands_here")
@@ -195,3 +204,66 @@ def test_fill_measures_the_model_that_it_is_given(
 @pytest.mark.parametrize("measurement", [*MEASUREMENTS, ExhibitFill("keepkv/fig-3", Path("runs"), "a/b")])
 def test_a_measurement_reads_back_from_json(measurement: Measurement) -> None:
     assert parse_measurement(json.loads(json.dumps(measurement_values(measurement)))) == measurement
+
+
+def test_a_dry_run_of_fill_estimates_every_job_and_measures_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvlab.jobs.worker.load_function", lambda _: 1 / 0)
+    (measurement,) = measurements_of(tmp_path, ["keepkv/fig-2b"])
+    first = fill_jobs([measurement], FillSize(prompts=2))[0]
+    assert isinstance(first, CompareRequest)
+    for seed, _ in enumerate(first.runs):
+        write_synthetic_run(tmp_path, comparison_id="there", title=first.title, model=MINI_SHAPE, seed=seed)
+    only = ["--only", "keepkv/fig-2b,keepkv/tab-1", "--prompts", "2"]
+    done = CliRunner().invoke(commands, ["atlas", "fill", "--dry-run", *only, "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    *jobs, total = done.output.splitlines()
+    assert jobs[0] == f"1 of 3  {first.title}  is there"
+    ranges = [re.search(r"  ([\d,]+) to ([\d,]+) s$", line) for line in jobs[1:]]
+    assert all(ranges) and len(jobs) == 3
+    for part, sums in zip((1, 2), re.findall(r"[\d,]+", total)[:2], strict=True):
+        parts = [int(found[part].replace(",", "")) for found in ranges if found]
+        assert abs(int(sums.replace(",", "")) - sum(parts)) <= len(parts)
+    assert not list(tmp_path.glob("eval"))
+
+
+def without_less(request: EvalRequest) -> tuple[EvalRequest, tuple[str, ...]]:
+    able = tuple(choice for choice in request.choices if choice.method != "less")
+    return request.model_copy(update={"choices": able}), ("less",) if able != request.choices else ()
+
+
+def test_fill_goes_on_without_what_the_model_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refused method is left out, and a job that cannot run; both are told."""
+    ran: list[tuple[str, ...]] = []
+
+    def run(work: EvalJob | CompareRequest, root: Path, **_: object) -> None:
+        choices = (work.request if isinstance(work, EvalJob) else work).choices
+        if any(choice.method in ("less", "gvote") for choice in choices):
+            raise UserError("It was fitted to another model.")
+        ran.append(tuple(choice.method for choice in choices))
+
+    monkeypatch.setattr("kvlab.jobs.worker.load_function", lambda _: run)
+    monkeypatch.setattr("kvlab.evaluate.refusals.without_refused", without_less)
+    done = CliRunner().invoke(
+        commands, ["atlas", "fill", "--only", "zsmerge/tab-2,gvote/fig-4", "--out", str(tmp_path)]
+    )
+    assert done.exit_code == 1
+    assert [sorted(set(methods)) for methods in ran] == [["h2o", "zsmerge"]]
+    assert "Evaluation zsmerge-tab-2, without less, which the model refuses" in done.output
+    assert "Evaluation gvote-fig-4 is left out: It was fitted to another model." in done.output
+    assert "1 of 2 could not be measured." in done.output
+
+
+def test_what_a_model_refuses_is_left_out_of_a_request() -> None:
+    """A method whose weights are not the model's, and a task that the length cannot hold."""
+    choices = (MethodChoice(method="less", hyper_parameters={"weights": "nowhere"}), MethodChoice(method="h2o"))
+    able, refused = without_refused(CompareRequest(prompt="-", model="mini", choices=choices))
+    assert refused == ("less",) and able.choices == choices[1:]
+    tasks = (TaskChoice(task="needle"), TaskChoice(task="ruler_cwe"))
+    request = EvalRequest(model="mini", tasks=tasks, choices=choices, samples=1, lengths=(96,))
+    kept, refused = without_refused(request)
+    assert refused == ("less", "ruler_cwe") and (kept.choices, kept.tasks) == (choices[1:], tasks[:1])
+    assert without_refused(kept) == (kept, ())
+    none = request.model_copy(update={"choices": choices[:1]})
+    assert without_refused(none) == (none, ()), "nothing would be left"

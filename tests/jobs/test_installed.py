@@ -39,6 +39,8 @@ def test_the_wheel_holds_the_dashboard_and_it_runs_from_there(tmp_path: Path):
     with zipfile.ZipFile(wheel) as archive:
         assert {name.split("/")[0].split("-")[0] for name in archive.namelist()} == {"kvlab"}
         assert not any("__pycache__" in name for name in archive.namelist())
+        results = {str(file.relative_to(ROOT)) for file in (ROOT / "assets" / "results").rglob("*") if file.is_file()}
+        assert results <= {name.removeprefix("kvlab/shipped/") for name in archive.namelist()}, "of every model"
         archive.extractall(installed)
     environment = os.environ | {"PYTHONPATH": str(installed), "KVLAB_RUNS": str(tmp_path / "runs")}
     line = [sys.executable, "-P", "-c", OPEN.format(installed=str(installed))]

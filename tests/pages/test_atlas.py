@@ -21,7 +21,9 @@ from kvlab.atlas.exhibit import Choice, Exhibit
 from kvlab.atlas.registry import EXHIBITS, PAPERS
 from kvlab.bench.request import BenchJob
 from kvlab.common.assets import asset_path
+from kvlab.common.model_title import model_title
 from kvlab.evaluate.request import EvalJob
+from kvlab.results.shipped_folder import shipped_results
 from kvlab.results.sources import Sources
 from kvlab.trace.schema import ModelShape
 from tests.synthetic.runs import write_synthetic_run
@@ -106,7 +108,7 @@ def test_the_index_without_any_run_shows_what_ships(runs_root: Path, open_page: 
 
 
 def test_the_index_without_what_ships_names_commands(runs_root: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("kvlab.atlas.cards.shipped", lambda: None)
+    monkeypatch.setattr("kvlab.atlas.cards.shipped_results", dict)
     st.cache_resource.clear()
     page = open_page("atlas")
     assert not page.exception
@@ -215,7 +217,8 @@ def test_the_index_of_another_model_has_a_column_of_its_own(runs_root: Path, ano
     assert "**mini**" in shown and "**another**" in shown
     assert "can measure on another what the cards lack" in shown
     (table,) = (frame.value for frame in page.dataframe if "claim" in frame.value)
-    assert list(table.columns) == ["paper", "number", "title", "mini", "another", "the papers' shapes", "claim"]
+    models = [*map(model_title, shipped_results()), "another"]
+    assert list(table.columns) == ["paper", "number", "title", *models, "the papers' shapes", "claim"]
     assert not table["another"].str.contains("holds").any()  # one prompt decides nothing
     assert table["mini"].str.startswith("✓ holds").sum() > 20
 

@@ -73,8 +73,7 @@ def caption_where_attention_goes(frame: pd.DataFrame) -> str:
 def slot_before_and_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """One slot per run: its attention after the merge relative to the sum of its parts', at the same query."""
     names = [
-        f"{row.label.replace(' (', '<br>(')}<br>step {row.step}, slot {row.slot},<br>{number(row.votes)} votes"
-        for row in frame.itertuples()
+        f"{row.label}<br>step {row.step}, slot {row.slot}, {number(row.votes)} votes" for row in frame.itertuples()
     ]
     colours = (STATE_COLOURS["kept"], HUES["purple"], STATE_COLOURS["pivot"])
     own, absorbed, pivot = (pick(pair, theme) for pair in colours)
@@ -87,17 +86,18 @@ def slot_before_and_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Fig
         ("after", "the merged slot after", pivot, "", "after"),
     ):
         figure.add_bar(
-            x=names, y=frame[column] / whole, name=name, offsetgroup=group,
+            y=names, x=frame[column] / whole, name=name, offsetgroup=group, orientation="h",
             base=frame["own"] / whole if column == "sources" else None,
             customdata=frame[[column, "perturbation"]].to_numpy(),
             marker={"color": colour, "pattern": hatch(pattern, colour, theme), "line": {"width": 0}},
-            hovertemplate=f"%{{x}}<br>{name}: %{{customdata[0]:.3g}} of the attention<br>output of the head changed by "
+            hovertemplate=f"%{{y}}<br>{name}: %{{customdata[0]:.3g}} of the attention<br>output of the head changed by "
             "%{customdata[1]:.2%} in this step<extra></extra>",
         )  # fmt: skip
-    finish(figure, title="One slot before and after its merge", x="one merge of each run",
-           y="attention (parts = 100 %)", theme=theme, height=430)  # fmt: skip
-    figure.update_xaxes(tickangle=0, tickfont={"size": 11})
-    return figure.update_layout(barmode="group", bargap=0.35).update_yaxes(tickformat=".0%")
+    # Bars lie across, because the names of many runs have no room side by side.
+    finish(figure, title="One slot before and after its merge", x="attention (parts = 100 %)",
+           y="one merge of each run", theme=theme, height=150 + 44 * len(frame))  # fmt: skip
+    figure.update_yaxes(autorange="reversed", tickfont={"size": 11})
+    return figure.update_layout(barmode="group", bargap=0.35).update_xaxes(tickformat=".0%")
 
 
 @with_simple(simple.slot_before_and_after)

@@ -19,7 +19,7 @@ from kvlab.results.verdict import Claim
 
 COLUMNS = ["number", "part", "value", "low", "high", "n"]
 HEIGHT = 270
-AXIS_CHARACTERS = 80  # of a line of the axis title
+AXIS_CHARACTERS = 54  # of a line of the axis title: what the card has room for at 1280 pixels
 DOT, UNIT, MEAN, THRESHOLD, PRINTED = "dot", "unit", "mean", "threshold", "paper"
 DOTS_AT, MEAN_AT, PRINTED_AT = 0.55, -0.35, -0.8  # heights; dots of one bin are stacked about theirs
 BOTTOM, TOP = -1.1, 1.3

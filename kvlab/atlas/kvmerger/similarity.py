@@ -26,6 +26,7 @@ from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs
 from kvlab.atlas.figures import similarity_panels as panels
 from kvlab.atlas.figures.simple import similarity as simple
 from kvlab.atlas.kvmerger.recordings import run_with_keys, sample_sentence
+from kvlab.common.model_title import model_title
 from kvlab.figures import similarity as walls
 from kvlab.figures.base.caption import FigureCaption
 from kvlab.figures.base.palette import Theme
@@ -196,7 +197,7 @@ def wall_of(number_of_figure: str, model: str, tokens: int) -> Draw:
         run = run_with_keys(sources)
         if isinstance(run, Needs):
             return run
-        here = f"{run.record.model.name}, {run.record.prompt_tokens:,} tokens"
+        here = f"{model_title(run.record.model.name)}, {run.record.prompt_tokens:,} tokens"
         paper = f"{number_of_figure} shows {model} with {tokens:,} tokens; this is {here}. "
         claim = replace(local(gather(sources, EVIDENCE)), judged_at="kvmerger/fig-2")
         return _walls(run, choice.layer, paper, claim, theme)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 Theme = Literal["light", "dark"]
+THEMES: tuple[Theme, ...] = ("light", "dark")
 
 _DATA = tomllib.loads(Path(__file__).with_name("palette.toml").read_text(encoding="utf-8"))
 HUES: dict[str, tuple[str, str]] = {name: tuple(pair) for name, pair in _DATA["hues"].items()}  # (on light, on dark)
