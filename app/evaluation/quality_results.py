@@ -43,6 +43,7 @@ COLUMNS = {
     "answer": "answer", "prediction": "generated text", "prediction_full": "full cache's text",
 }  # fmt: skip
 MOST_PROMPTS = 500
+NO_TEXTS = "The texts of these answers were not shipped with the rows: record a prompt to read its text."
 TABLES = {".md": "Markdown", ".tex": "LaTeX"}
 
 
@@ -239,6 +240,8 @@ def prompts(rows: pd.DataFrame, tables: Tables, budget: str) -> None:
     places = [place for place in picked.selection.rows if place < len(found)]
     row = found.iloc[places[0] if places else 0]
     which = "the chosen prompt" if places else "the worst prompt"
+    if found["prediction"].isna().all():
+        st.caption(NO_TEXTS)
     st.caption(
         plain(f"{len(found):,} of {len(every):,} prompts, those with the largest loss against the full cache "
               "first. A recorded comparison reads the prompt with its question visible.")

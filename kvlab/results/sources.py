@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kvlab.common.errors import UserError
-from kvlab.evaluate.results.rows import newest
+from kvlab.evaluate.results.rows import ROWS, newest
 from kvlab.evaluate.scoring.metrics import UNSCORED
 from kvlab.requests.measurement import MINI
 from kvlab.results.shipped_folder import Shipped
@@ -256,9 +256,10 @@ def _folders(root: Path) -> list[Path]:
 
 
 def _parts(folder: Path) -> pd.DataFrame:
-    """All parts of an evaluation as one frame; columns missing in some parts are empty there."""
+    """All parts of an evaluation as one frame; columns missing in some parts, such as shipped ones, are empty there."""
     tables = [table for path in sorted(folder.rglob("*.parquet")) for table in _tables(path)]
-    return pa.concat_tables(tables, promote_options="permissive").to_pandas() if tables else pd.DataFrame()
+    whole = [*tables, ROWS.empty_table()]
+    return pa.concat_tables(whole, promote_options="permissive").to_pandas() if tables else pd.DataFrame()
 
 
 def _tables(path: Path) -> list[pa.Table]:
