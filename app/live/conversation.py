@@ -19,15 +19,18 @@ from app.live.sessions import act, last_failure, running_job, transcript_of, wai
 from app.navigation.selection import runs_root
 from app.session.url_state import forget, in_url, set_param
 from kvlab import jobs
+from kvlab.browser import read_static
 from kvlab.common.formatting import format_bytes
 from kvlab.live.transcript import Transcript
 from kvlab.requests.live_session import Action, LiveRequest
 
+LAST_TURN = "live-last-turn"  # key of the last question with its answers, which live.css keeps in view
 POLL_SECONDS, CONTEXT_SECONDS = 0.15, 0.75  # answers, and what is left of the context
 
 
 def conversation(session: str, request: LiveRequest) -> None:
     """The whole conversation, followed while a job of the session waits or runs."""
+    st.html(f"<style>{read_static('live.css')}</style>")
     job, transcript = running_job(session), transcript_of(session)
     if failure := last_failure(session):
         st.error(plain(failure))
@@ -68,12 +71,13 @@ def said(session: str, request: LiveRequest, transcript: Transcript, job: jobs.J
         waiting(job, "The prefixes are opened and verified …" if request.prefixes else reading)
         return
     for number, turn in enumerate(transcript.turns):
-        with st.chat_message("user"), st.container(horizontal=True, gap="small", vertical_alignment="center"):
-            st.text(turn.question, width="stretch")
-            if job is None:
-                change_question(session, request, number, turn.question)
-        is_written = job is not None and number == len(transcript.turns) - 1
-        st.html(answers_html(turn, transcript.lanes, page_theme(), is_written))
+        is_last = number == len(transcript.turns) - 1
+        with st.container(key=LAST_TURN if is_last else None):
+            with st.chat_message("user"), st.container(horizontal=True, gap="small", vertical_alignment="center"):
+                st.text(turn.question, width="stretch")
+                if job is None:
+                    change_question(session, request, number, turn.question)
+            st.html(answers_html(turn, transcript.lanes, page_theme(), is_written=job is not None and is_last))
     if job is not None and (not transcript.turns or not transcript.turns[-1].answers):
         waiting(job, "The question is read …" if transcript.turns else "The worker is at work …")
 
