@@ -25,7 +25,7 @@ def test_answers_are_in_view_where_words_are_edited(visit: Callable[..., Any], s
     append_event(served, session, {"kind": "held", "lane": 1, "per_mille": [500] * WORDS})
     append_event(served, session, {"kind": "merged", "lane": 1, "per_mille": [0] * WORDS, "into": [-1] * WORDS})
     page = visit(f"live?session={session}&token=9", height=720)
-    page.locator(".answer").first.wait_for()
+    page.get_by_test_id("stChatInput").wait_for()  # drawn last
     edits = page.locator(".st-key-live-word-edits")
     edits.wait_for()
     edits.evaluate("row => row.scrollIntoView({ block: 'center' })")
