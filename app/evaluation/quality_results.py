@@ -85,6 +85,7 @@ def results(name: str | None = None) -> None:
     if compressed.empty:
         st.info("Only the full cache is evaluated so far: figures appear with the first compressed prompt.")
         return
+    st.caption(plain(quality_tables.what_was_evaluated(rows)))
     budget = one_of("Budget", quality_tables.budgets(rows), key="ranked_at")  # at which methods are ranked
     reads = rows["hyper_parameters"].str.contains('"read"', regex=False).any()
     axis = bytes_axis() if reads else HELD
@@ -148,7 +149,7 @@ def chosen_rows(rows: pd.DataFrame, name: str | None) -> pd.DataFrame:
         return rows.iloc[:0]
     rows = rows[rows["name"] == chosen]
     rows = _pick(rows, "model", "Model", middle)
-    aware = rows["question_aware"].map({True: "in sight", False: "not in sight"})
+    aware = rows["question_aware"].map(quality_tables.WHERE)
     return _pick(rows.assign(question=aware), "question", "Question", right).drop(columns="question")
 
 
