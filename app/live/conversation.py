@@ -21,6 +21,7 @@ from app.session.url_state import forget, in_url, set_param
 from kvlab import jobs
 from kvlab.browser import read_static
 from kvlab.common.formatting import format_bytes
+from kvlab.figures.base.palette import SURFACES
 from kvlab.live.transcript import Transcript
 from kvlab.requests.live_session import Action, LiveRequest
 
@@ -30,7 +31,7 @@ POLL_SECONDS, CONTEXT_SECONDS = 0.15, 0.75  # answers, and what is left of the c
 
 def conversation(session: str, request: LiveRequest) -> None:
     """The whole conversation, followed while a job of the session waits or runs."""
-    st.html(f"<style>{read_static('live.css')}</style>")
+    st.html(f"<style>:root {{ --kv-ground: {SURFACES[page_theme()]}; }} {read_static('live.css')}</style>")
     job, transcript = running_job(session), transcript_of(session)
     if failure := last_failure(session):
         st.error(plain(failure))
