@@ -79,8 +79,11 @@ def said(session: str, request: LiveRequest, transcript: Transcript, job: jobs.J
                 if job is None:
                     change_question(session, request, number, turn.question)
             st.html(answers_html(turn, transcript.lanes, page_theme(), is_written=job is not None and is_last))
-    if job is not None and (not transcript.turns or not transcript.turns[-1].answers):
-        waiting(job, "The question is read …" if transcript.turns else "The worker is at work …")
+    answers = transcript.turns[-1].answers if transcript.turns else {}
+    if job is not None and transcript.turns and not answers:
+        waiting(job, "The question is read …")
+    elif job is not None and all(answer.reason for answer in answers.values()):  # it has not begun to write
+        waiting(job, f"The worker is at work: {job.title}")
 
 
 def meters(session: str, request: LiveRequest, transcript: Transcript, is_busy: bool) -> None:

@@ -240,7 +240,13 @@ def _evaluations(root: Path, stamps: tuple[str, ...]) -> pd.DataFrame:
     if not found:
         return pd.DataFrame()
     rows = pd.concat(found, ignore_index=True)
-    return newest(rows.drop_duplicates([name for name in ONE_ROW if name in rows]))
+    return _completed(newest(rows.drop_duplicates([name for name in ONE_ROW if name in rows])))
+
+
+def _completed(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with empty columns in place of those that shipped and older rows lack."""
+    lacking = [column for column in ROWS if column.name not in rows]
+    return rows.assign(**{column.name: pa.nulls(len(rows), column.type).to_pandas().to_numpy() for column in lacking})
 
 
 @lru_cache(maxsize=KEPT_RESULTS)
@@ -256,10 +262,9 @@ def _folders(root: Path) -> list[Path]:
 
 
 def _parts(folder: Path) -> pd.DataFrame:
-    """All parts of an evaluation as one frame; columns missing in some parts, such as shipped ones, are empty there."""
+    """All parts of an evaluation as one frame; columns missing in some parts are empty there."""
     tables = [table for path in sorted(folder.rglob("*.parquet")) for table in _tables(path)]
-    whole = [*tables, ROWS.empty_table()]
-    return pa.concat_tables(whole, promote_options="permissive").to_pandas() if tables else pd.DataFrame()
+    return pa.concat_tables(tables, promote_options="permissive").to_pandas() if tables else pd.DataFrame()
 
 
 def _tables(path: Path) -> list[pa.Table]:
