@@ -62,6 +62,9 @@ def offer(run: Run) -> None:
         st.info("The full cache evicts nothing: choose a compressed run above.", icon=":material/info:")
         return
     estimate = restore.estimate(run, restore.MOST_RERUNS)
+    record = run.record
+    texts = [("The full cache writes", record.forced_text), (f"{record.label} writes", record.free_text)]
+    show_texts(run, "What was lost", "The full cache's text and that of this run.", texts, record.answer or "")
     st.markdown(f"There is no search for **{plain(run.record.label)}** yet. It takes {estimate}.")
     restore.button(run, "ask-killed")
 
@@ -111,23 +114,25 @@ def before_after(run: Run, rescue: RestoreResult, chosen: SearchResult | None) -
     """The texts before and after, side by side."""
     texts = [("Before", rescue.text_before)]
     texts += [(chosen.returned.words, chosen.text)] if chosen is not None else []
-    passages = tuple((title, (Segment("same", text),)) for title, text in texts)
-    offer = Offer(
-        "Before and after", lambda: Passages(passages=passages), analysis.sentence(rescue, run), page.source(run)
-    )
-    show_title(offer, "killed-texts")
-    for column, (title, text) in zip(st.columns(2, gap="large"), texts, strict=False):
+    show_texts(run, "Before and after", analysis.sentence(rescue, run), texts, rescue.answer)
+
+
+def show_texts(run: Run, title: str, told: str, texts: list[tuple[str, str]], answer: str) -> None:
+    """Texts side by side, each under its name and with the answer marked."""
+    passages = tuple((name, (Segment("same", text),)) for name, text in texts)
+    show_title(Offer(title, lambda: Passages(passages=passages), told, page.source(run)), "killed-texts")
+    for column, (name, text) in zip(st.columns(2, gap="large"), texts, strict=False):
         with column, st.container(border=True):
-            st.markdown(f"**{plain(title)}**")
-            st.html(f'<div style="{STYLE}">{mark_answer(text, rescue)}</div>')
+            st.markdown(f"**{plain(name)}**")
+            st.html(f'<div style="{STYLE}">{marked(text, answer)}</div>')
 
 
-def mark_answer(text: str, rescue: RestoreResult) -> str:
+def marked(text: str, answer: str) -> str:
     """The text as escaped HTML with the answer marked."""
     shown = text.strip() or "only white space"
-    start, stop = find_answer(shown, rescue.answer) or (0, 0)
-    before, answer, after = (html.escape(part) for part in (shown[:start], shown[start:stop], shown[stop:]))
-    mark = f'<mark style="background: rgba(0, 131, 95, 0.28); color: inherit">{answer}</mark>' if answer else ""
+    start, stop = find_answer(shown, answer) or (0, 0)
+    before, found, after = (html.escape(part) for part in (shown[:start], shown[start:stop], shown[stop:]))
+    mark = f'<mark style="background: rgba(0, 131, 95, 0.28); color: inherit">{found}</mark>' if found else ""
     return f"{before}{mark}{after}"
 
 

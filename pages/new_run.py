@@ -9,6 +9,7 @@ import streamlit as st
 from app.base.links import go
 from app.base.text import plain
 from app.evaluation.fit_section import fit_section
+from app.navigation.proposed_model import propose_model
 from app.navigation.selection import runs_root
 from app.new_run.answer import answer_section
 from app.new_run.full_answer import FullAnswer
@@ -76,11 +77,13 @@ def form() -> None:
 
 
 def recall() -> None:
-    """Fill in model and placement of the last run, unless the URL or the user set them.
+    """Fill in the model in view and the placement of the last run, unless the URL or the user set them.
 
     They then appear in the URL, so that it means the same elsewhere.
     """
-    for name, value in last_form(runs_root()).items():
+    last = last_form(runs_root())
+    propose_model("model", last.pop("model", ""))
+    for name, value in last.items():
         if name not in params() and name not in st.session_state:
             st.session_state[name] = value
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 
+import pandas as pd
 import streamlit as st
 
 from app.base import permission
@@ -13,6 +15,7 @@ from app.base.theme import theme
 from app.navigation.selection import runs_root, session_id
 from app.new_run.explainer import drawing
 from app.queue.job_panel import badge
+from app.runs.table import begin_reading, shelf
 from kvlab import jobs
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import prompts
@@ -76,8 +79,8 @@ def job_row(job: jobs.JobStatus) -> None:
         link("new_run", "Progress", job=job.job_id)
 
 
-def comparison_row(repeats: list[ComparisonEntry], job: jobs.JobStatus | None) -> None:
-    """One comparison, or the repeats of a batch: status, prompt, runs, and links."""
+def comparison_row(repeats: list[ComparisonEntry], job: jobs.JobStatus | None, outcome: str) -> None:
+    """One comparison, or the repeats of a batch: status, prompt, what came out, runs, and links."""
     comparison = repeats[0]
     worst = worst_status({entry.status for entry in repeats})
     # After a job was stopped between two runs, all of its runs are complete.
@@ -88,7 +91,10 @@ def comparison_row(repeats: list[ComparisonEntry], job: jobs.JobStatus | None) -
     state, title, what, when, where = st.columns(ROW, vertical_alignment="center")
     with state:
         badge(job.state if job and cut_short else worst, next(iter(reasons), ""))
-    title.markdown(plain(shorten(comparison.text)))
+    with title:
+        st.markdown(plain(shorten(comparison.text)))
+        if outcome:
+            st.caption(plain(outcome))
     methods = list(dict.fromkeys(run.method for run in comparison.runs))
     times = f"{prompts(len(repeats))} · " if len(repeats) > 1 else ""
     what.caption(
@@ -133,8 +139,11 @@ def all_jobs() -> list[jobs.JobStatus]:
 def show(ended: list[ComparisonEntry], by_id: dict[str, jobs.JobStatus]) -> None:
     """The latest comparisons, each batch as one, and a link to older ones."""
     groups = by_batch(ended)
+    entries = shelf()
+    outcomes = outcomes_of(entries.table)
     for repeats in groups[:SHOWN]:
-        comparison_row(repeats, by_id.get(repeats[0].batch or repeats[0].comparison_id))
+        first = repeats[0]
+        comparison_row(repeats, by_id.get(first.batch or first.comparison_id), outcomes.get(first.comparison_id, ""))
     if not ended:
         st.caption("There is no finished comparison yet. The sample prompt is the quickest way to get one.")
     if len(groups) > SHOWN:
@@ -143,6 +152,18 @@ def show(ended: list[ComparisonEntry], by_id: dict[str, jobs.JobStatus]) -> None
             f"{len(groups) - SHOWN} older comparisons, and all results, on the page Runs",
             ":material/folder_open:",
         )
+    shown = {entry.comparison_id for repeats in groups[:SHOWN] for entry in repeats}
+    if unread := tuple(entry for entry in entries.unread if entry.comparison_id in shown):
+        begin_reading(replace(entries, unread=unread))
+
+
+def outcomes_of(table: pd.DataFrame) -> dict[str, str]:
+    """By comparison: how many compressed runs are right, and which is closest to the full cache, as far as is known."""
+    found = {}
+    for line in table[table["kind"] == "comparison"].itertuples():
+        closest = f"closest to the full cache: {line.closest}" if line.closest else ""
+        found[line.id] = " · ".join(filter(None, (line.answer, closest)))
+    return found
 
 
 introduction()

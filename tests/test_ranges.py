@@ -73,6 +73,11 @@ def test_digits_tell_values_apart_where_they_can(values: list[float]) -> None:
         )
 
 
+def test_readings_that_hardly_differ_have_few_digits() -> None:
+    readings = (16.27906, 16.2791, 16.279069)
+    assert Speed("eager", readings, readings).words == "16.28 (16.28 to 16.28, eager)"
+
+
 @given(st.lists(st.floats(0.8, 1.1), min_size=1, max_size=5), RATES)
 def test_a_rate_is_within_its_readings_raw_and_as_printed(factors: list[float], rate: float) -> None:
     readings = tuple(rate * factor for factor in factors)

@@ -16,6 +16,7 @@ from app.base import permission
 from app.base.text import code, plain
 from app.base.widgets import private_switch
 from app.evaluation.fit_section import fit_section
+from app.navigation.proposed_model import propose_model
 from app.navigation.selection import runs_root
 from app.new_run.method_section import hyper_parameter_section, method_section, placement_section
 from app.queue.submit import queue_and_open
@@ -84,6 +85,7 @@ def evaluation_form(rows: pd.DataFrame, purpose: Purpose = QUALITY) -> None:
         left, right = st.columns(2, gap="large")
         with right:
             st.header("Model")
+            propose_model("eval_model")
             model = st.text_input("Name", "mini", **in_url("eval_model"), help=plain(model_field_help()))
         with left:
             tasks, files, uploaded, notes = tasks_section(listed, purpose)

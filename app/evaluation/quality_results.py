@@ -43,6 +43,7 @@ COLUMNS = {
     "answer": "answer", "prediction": "generated text", "prediction_full": "full cache's text",
 }  # fmt: skip
 MOST_PROMPTS = 500
+NO_TEXTS = "The texts of these answers were not shipped with the rows: record a prompt to read its text."
 TABLES = {".md": "Markdown", ".tex": "LaTeX"}
 
 
@@ -84,6 +85,7 @@ def results(name: str | None = None) -> None:
     if compressed.empty:
         st.info("Only the full cache is evaluated so far: figures appear with the first compressed prompt.")
         return
+    st.caption(plain(quality_tables.what_was_evaluated(rows)))
     budget = one_of("Budget", quality_tables.budgets(rows), key="ranked_at")  # at which methods are ranked
     reads = rows["hyper_parameters"].str.contains('"read"', regex=False).any()
     axis = bytes_axis() if reads else HELD
@@ -147,7 +149,7 @@ def chosen_rows(rows: pd.DataFrame, name: str | None) -> pd.DataFrame:
         return rows.iloc[:0]
     rows = rows[rows["name"] == chosen]
     rows = _pick(rows, "model", "Model", middle)
-    aware = rows["question_aware"].map({True: "in sight", False: "not in sight"})
+    aware = rows["question_aware"].map(quality_tables.WHERE)
     return _pick(rows.assign(question=aware), "question", "Question", right).drop(columns="question")
 
 
@@ -241,6 +243,8 @@ def prompts(rows: pd.DataFrame, tables: Tables, budget: str) -> None:
     places = [place for place in picked.selection.rows if place < len(found)]
     row = found.iloc[places[0] if places else 0]
     which = "the chosen prompt" if places else "the worst prompt"
+    if found["prediction"].isna().all():
+        st.caption(NO_TEXTS)
     st.caption(
         plain(f"{len(found):,} of {len(every):,} prompts, those with the largest loss against the full cache "
               "first. A recorded comparison reads the prompt with its question visible.")

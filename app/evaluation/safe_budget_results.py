@@ -26,7 +26,7 @@ from kvlab.results.provenance import Provenance
 from kvlab.results.quality_tables import label_rows
 from kvlab.results.risk import sentences
 from kvlab.results.risk.export import as_json
-from kvlab.results.risk.losses import KL_ABOVE, Measure, measurable
+from kvlab.results.risk.losses import KL_ABOVE, Measure, measurable, measured_by
 from kvlab.results.risk.safe_budget import ALL, Criterion, SafeBudgets, find_safe_budgets
 
 WAYS: dict[Measure, str] = {
@@ -69,6 +69,9 @@ def results(name: str | None = None) -> None:
     if (rows["method"] == FULL.method).all():
         st.info("Only the full cache is evaluated so far: nothing can be certified yet.")
         return
+    if not measurable(rows):
+        st.info("These rows have neither scores nor texts nor KL, so nothing can be certified.")
+        return
     criterion, methods = choose_criterion(rows)
     key = (name, len(rows), *rows["key"].iloc[[0, -1]], str(rows["question_aware"].iloc[0]))
     found = _found(rows, criterion, methods, key)
@@ -99,7 +102,8 @@ def choose_criterion(rows: pd.DataFrame) -> tuple[Criterion, tuple[str, ...]]:
     above = KL_ABOVE
     if by == "kl":
         above = float(three.number_input("KL above, nats per token", 0.0, 20.0, KL_ABOVE, **in_url("kl_above")))
-    arms = label_rows(rows[rows["method"] != FULL.method])["arm"].drop_duplicates().tolist()
+    compared = measured_by(rows, by)
+    arms = label_rows(compared[compared["method"] != FULL.method])["arm"].drop_duplicates().tolist()
     left, right = st.columns([3, 1], vertical_alignment="bottom")
     drop_stale_option("safe_methods", arms)
     chosen = left.multiselect("Methods", arms, arms, **in_url("safe_methods"), wrap=True)

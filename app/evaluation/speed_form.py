@@ -8,6 +8,7 @@ import streamlit as st
 from app.base import permission
 from app.base.text import plain
 from app.base.widgets import private_switch
+from app.navigation.proposed_model import propose_model
 from app.new_run.method_section import hyper_parameter_section, method_section
 from app.queue.submit import queue_and_open
 from app.session.url_state import in_url
@@ -30,6 +31,7 @@ def speed_form(rows: pd.DataFrame) -> None:
         modes = st.multiselect(
             "Measure", list(bench_form.KINDS), FIRST, bench_form.KINDS.__getitem__, **in_url("modes"), wrap=True
         )
+        propose_model("bench_model")
         model = st.text_input(
             "Model",
             "mini",

@@ -30,7 +30,7 @@ def answers_html(
 ) -> str:
     """The answers of all lanes to a question, side by side; `is_written` while a job writes them.
 
-    With `focus`, a lane, they are presented: under their labels, and that lane outlined and wider.
+    With `focus`, a lane, they are presented: in large type, and that lane outlined and wider.
     """
     cells, reference = [], reference_name(lanes)
     for lane, state in sorted(lanes.items()):
@@ -40,9 +40,10 @@ def answers_html(
         label = f'tabindex="0" role="group" aria-label="Answer of {escape(state.label)}"'  # scrolled by keys too
         words = answer_html(answer, theme, is_written, reference)
         text = f'<div style="{style}" {label}><div style="{TEXT}">{words}</div></div>'
-        head = "" if focus is None else f'<div class="kv-present-label">{escape(state.label)}</div>'
+        head = f'<div class="{"label" if focus is None else "kv-present-label"}">{escape(state.label)}</div>'
+        told = f'<div class="note" style="{NOTE}" title="{note}">{note}</div>'
         kind = "answer in-focus" if lane == focus else "answer"
-        cells.append(f'<div class="{kind}" style="{CELL}">{head}{text}<div style="{NOTE}">{note}</div></div>')
+        cells.append(f'<div class="{kind}" style="{CELL}">{head}{text}{told}</div>')
     if focus is None:
         return f'<div style="{GRID}">{"".join(cells)}</div>'
     widths = " ".join("minmax(0, 1.5fr)" if lane == focus else "minmax(0, 1fr)" for lane in sorted(lanes))

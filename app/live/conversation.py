@@ -19,15 +19,19 @@ from app.live.sessions import act, last_failure, running_job, transcript_of, wai
 from app.navigation.selection import runs_root
 from app.session.url_state import forget, in_url, set_param
 from kvlab import jobs
+from kvlab.browser import read_static
 from kvlab.common.formatting import format_bytes
+from kvlab.figures.base.palette import SURFACES
 from kvlab.live.transcript import Transcript
 from kvlab.requests.live_session import Action, LiveRequest
 
+LAST_TURN = "live-last-turn"  # key of the last question with its answers, which live.css keeps in view
 POLL_SECONDS, CONTEXT_SECONDS = 0.15, 0.75  # answers, and what is left of the context
 
 
 def conversation(session: str, request: LiveRequest) -> None:
     """The whole conversation, followed while a job of the session waits or runs."""
+    st.html(f"<style>:root {{ --kv-ground: {SURFACES[page_theme()]}; }} {read_static('live.css')}</style>")
     job, transcript = running_job(session), transcript_of(session)
     if failure := last_failure(session):
         st.error(plain(failure))
@@ -68,14 +72,18 @@ def show_questions(session: str, request: LiveRequest, transcript: Transcript, j
         waiting(job, "The prefixes are opened and verified …" if request.prefixes else reading)
         return
     for number, turn in enumerate(transcript.turns):
-        with st.chat_message("user"), st.container(horizontal=True, gap="small", vertical_alignment="center"):
-            st.text(turn.question, width="stretch")
-            if job is None:
-                change_question(session, request, number, turn.question)
-        is_written = job is not None and number == len(transcript.turns) - 1
-        st.html(answers_html(turn, transcript.lanes, page_theme(), is_written))
-    if job is not None and (not transcript.turns or not transcript.turns[-1].answers):
-        waiting(job, "The question is read …" if transcript.turns else "The worker is at work …")
+        is_last = number == len(transcript.turns) - 1
+        with st.container(key=LAST_TURN if is_last else None):
+            with st.chat_message("user"), st.container(horizontal=True, gap="small", vertical_alignment="center"):
+                st.text(turn.question, width="stretch")
+                if job is None:
+                    change_question(session, request, number, turn.question)
+            st.html(answers_html(turn, transcript.lanes, page_theme(), is_written=job is not None and is_last))
+    answers = transcript.turns[-1].answers if transcript.turns else {}
+    if job is not None and transcript.turns and not answers:
+        waiting(job, "The question is read …")
+    elif job is not None and all(answer.reason for answer in answers.values()):  # it has not begun to write
+        waiting(job, f"The worker is at work: {job.title}")
 
 
 def meters(session: str, request: LiveRequest, transcript: Transcript, is_busy: bool) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import streamlit as st
 
+from app.base.text import plain
 from app.navigation.selection import runs_root
 from app.queue.submit import queue_job
 from kvlab import jobs
@@ -40,14 +41,20 @@ def _opened(request: LiveRequest) -> dict[str, Any]:
 
 def act(session: str, request: LiveRequest, action: Action, **fields: Any) -> bool:
     """Queue an action; whether that was possible, else with an error."""
-    begins = "Live: prefixes are opened" if request.prefixes else "Live: the context is read"
-    title = str(fields.get("question") or (f"Live: kept as {fields['name']}" if action == "keep" else begins))
+    title = str(fields.get("question") or _title(request, action, str(fields.get("name", ""))))
     job_id = queue_job(
         lambda: LiveJob(session=session, action=action, request=request, title=title[:80], **fields)
     )  # fmt: skip
     if job_id is not None:
         st.session_state[LAST_JOB] = session, job_id
     return job_id is not None
+
+
+def _title(request: LiveRequest, action: Action, name: str) -> str:
+    """What an action without a question does."""
+    changes = {"lane": "a lane is compressed again", "heads": "the heads are read", "keep": f"kept as {name}"}
+    begins = "prefixes are opened" if request.prefixes else "the context is read"
+    return f"Live: {changes.get(action, begins)}"
 
 
 def transcript_of(session: str) -> Transcript:
@@ -94,7 +101,7 @@ def waiting(job: jobs.JobStatus | None, words: str) -> None:
     """The reason why the session waits: another job of the queue, or its own."""
     if job is not None and job.position is not None:
         words = f"Waiting: number {job.position} in the queue."
-    st.caption(words)
+    st.caption(plain(words))
 
 
 def last_failure(session: str) -> str:

@@ -13,6 +13,7 @@ from app.base.text import plain
 from app.base.widgets import one_of
 from app.live.sessions import open_session
 from app.live.start_prefixes import lanes_section, text_section
+from app.navigation.proposed_model import propose_model
 from app.navigation.selection import runs_root
 from app.new_run.method_section import hyper_parameter_section, method_section
 from app.new_run.packaged_models import download_buttons
@@ -43,6 +44,7 @@ def start_form() -> None:
     with left:
         context = context_section(source)
     with right:
+        propose_model("model")
         model = st.text_input("Model", "mini", **in_url("model"))
         download_buttons()
         chosen, budgets = method_section(0, label="Methods beside the full cache", usual=DEFAULT)
@@ -57,6 +59,7 @@ def start_form() -> None:
 def prefix_form(left: DeltaGenerator, right: DeltaGenerator) -> None:
     """The form for kept prefixes; its button opens them as a session, in which nothing is read."""
     with right:
+        propose_model("model")
         model = st.text_input("Model", "mini", **in_url("model")).strip()
     with left:
         text = text_section(model)

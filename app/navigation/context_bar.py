@@ -27,7 +27,7 @@ KEY, CLICKS = "context-bar", "context-clicks"
 STYLES = ("access.css", "context-bar.css", "small-window.css", "sidebar.css")
 MAX_CHARACTERS = 20_000  # of a prompt that are sent to the browser
 LONGEST_FACT = 120  # characters, in the caption above the prompt
-WIDTHS = {"comparison": 250, "repeat": 104, "layer": 88, "head": 96, "step": 110}
+WIDTHS = {"comparison": 266, "repeat": 104, "layer": 88, "head": 96, "step": 110}
 MEANS = "All numbers on this page are from one prompt: means are over its heads, layers, steps or tokens."
 
 _containers: ContextVar[dict[str, DeltaGenerator]] = ContextVar("context_bar")

@@ -135,7 +135,7 @@ def _pick_comparison() -> ComparisonEntry | None:
             "There are no runs yet. Start one on the page **New run**, or with `kvlab compare` on the command line."
         )
         return None
-    wanted = _wanted_comparison(comparisons) or comparisons[0].comparison_id
+    wanted = wanted_comparison(comparisons) or comparisons[0].comparison_id
     comparisons = _with_joined(comparisons, wanted)
     by_id = {comparison.comparison_id: comparison for comparison in comparisons}
     # A batch is one entry, represented by the repeat shown.
@@ -180,7 +180,7 @@ def _choose_repeat() -> None:
     take_choice(("comparison",))
 
 
-def _wanted_comparison(comparisons: Sequence[ComparisonEntry]) -> str | None:
+def wanted_comparison(comparisons: Sequence[ComparisonEntry]) -> str | None:
     """The comparison in the URL, directly or by its run, else the one this session showed last."""
     owner = {run.run_id: comparison.comparison_id for comparison in comparisons for run in comparison.runs}
     for value_of in (get_param, chosen_value):

@@ -29,7 +29,7 @@ def capacity() -> None:
     columns = st.columns(3, gap="large")
     with columns[0]:
         device = st.selectbox("Device", list(DEVICES), format_func=lambda name: DEVICES[name].name, **in_url("device"))
-        model = st.selectbox("Model", MODELS, format_func=lambda name: name.partition(":")[2], **in_url("model"))
+        model = st.selectbox("Model", MODELS, format_func=lambda name: name.partition(":")[2], **in_url("served"))
     with columns[1]:
         prompt = st.slider("Tokens of a prompt (mean)", 512, 32768, 8192, 512, **in_url("prompt"))
         answer = st.slider("Tokens of an answer (mean)", 32, 4096, 1024, 32, **in_url("answer"))

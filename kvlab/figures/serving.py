@@ -48,6 +48,7 @@ def caption_freed_by_run(frame: pd.DataFrame) -> str:
     compressed = frame[frame["dropped"] > 0]
     if compressed.empty:
         return "No run drops anything, so no page becomes free."
+    compressed = compressed.assign(label=compressed["label"].str.partition(" · ")[0])  # without the level
     best, worst = (compressed.loc[place] for place in (compressed["layer"].idxmax(), compressed["layer"].idxmin()))
     told = (
         f"{best['label']} drops {percent(best['dropped'])} of the prompt's slots, and pages of {int(best['page'])} "

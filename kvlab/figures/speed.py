@@ -10,7 +10,6 @@ from plotly.subplots import make_subplots
 
 from kvlab.analysis.comparison.speed import REFERENCE
 from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.cells import channels, ink_on
 from kvlab.figures.base.doubts import doubt_of
 from kvlab.figures.base.doubts import drop_doubtful as trusted_rows
 from kvlab.figures.base.palette import HUES, SURFACES, Theme, method_style, mix, pick
@@ -20,6 +19,7 @@ from kvlab.figures.simple import memory as simple
 
 PARTS = (("attention", "attention", "blue", ""), ("deciding", "deciding", "orange", "/"), ("rest", "rest", "grey", "."))
 DEVICE_BOUND = "device bound"
+ROOM_FOR_RATIO = 1.5  # of the longest bar
 LEVEL_HUES = {"light": ("blue", ""), "full": ("orange", "/")}
 
 
@@ -35,17 +35,21 @@ def measured(
     value = frame["value"] / factor
     figure = go.Figure()
     colours = [mix(method_style(method, theme).colour, SURFACES[theme], 0.15) for method in frame["method"]]
-    inks = [ink_on(channels(colour)) for colour in colours]
     words = [_ratio(line, unit) for line in frame.itertuples(index=False)]
     hatched = ["/" if doubt_of(line, unit) else "" for line in frame.itertuples(index=False)]
     figure.add_bar(
         y=frame["label"], x=value, orientation="h", name="measured", showlegend=False,
         marker={"color": colours, "pattern": {"shape": hatched, "solidity": 0.3}},
         error_x=_spread(frame["spread"] / factor, theme),
-        text=words, textposition="auto", insidetextanchor="start", insidetextfont={"color": inks},
-        outsidetextfont={"size": 12}, customdata=[_told(line, unit) for line in frame.itertuples(index=False)],
+        customdata=[_told(line, unit) for line in frame.itertuples(index=False)],
         hovertemplate="%{y}: %{customdata}<extra></extra>",
     )  # fmt: skip
+    ends = (value + frame["spread"].fillna(0) / factor / 2).fillna(0)  # plotly's texts at bars cover their error bars
+    figure.add_scatter(
+        x=ends, y=frame["label"], mode="text", text=[f" {one}" for one in words], textposition="middle right",
+        textfont={"size": 12}, cliponaxis=False, showlegend=False, hoverinfo="skip",
+    )  # fmt: skip
+    most = max(float(ends.max()) * ROOM_FOR_RATIO, float((frame["bound"] / factor).max()) * 1.07) or 1.0
     if frame["bound"].notna().any():
         figure.add_scatter(
             x=frame["bound"] / factor, y=frame["label"], mode="markers", name=bound,
@@ -56,7 +60,7 @@ def measured(
         )  # fmt: skip
     height = 170 + 34 * len(frame)
     finish(figure, title=title, x=f"{shown}<br>{place}", y="method and budget", theme=theme, height=height)
-    return figure.update_yaxes(autorange="reversed", type="category", showgrid=False).update_xaxes(rangemode="tozero")
+    return figure.update_yaxes(autorange="reversed", type="category", showgrid=False).update_xaxes(range=[0, most])
 
 
 @with_simple(simple.measured)

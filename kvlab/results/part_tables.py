@@ -87,7 +87,8 @@ def _unasked(rows: pd.DataFrame) -> dict[tuple[str, str, str], float]:
     Every answer is checked against the other prompts' rules of a kind that its own prompt lacks. A secret that is kept
     unasked is one that the task `secret` does not tell, which has the prompts of `leakage` without the rule.
     """
-    full = rows[(rows["method"] == FULL.method) & (rows["metric"] == RULES) & rows["parts"].notna()]
+    told = rows[["parts", "prediction"]].notna().all(axis=1)  # rows may be shipped without their texts
+    full = rows[(rows["method"] == FULL.method) & (rows["metric"] == RULES) & told]
     found: dict[tuple[str, str, str], list[float]] = {}
     for (task, difficulty), group in full.groupby(["task", "difficulty"], sort=False):
         given = [{part["kind"]: part["answer"] for part in json.loads(text)} for text in group["parts"]]

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from kvlab.common.formatting import join_words, prompts
 from kvlab.common.intervals import Interval
+from kvlab.common.model_title import model_title
 from kvlab.evaluate.results.summary import over_tasks, with_measures
 from kvlab.evaluate.scoring.metrics import higher_is_better
 from kvlab.requests.compare import FULL
@@ -22,7 +24,26 @@ ALL_TASKS = "all tasks"
 MOST_CELLS = 120
 NEEDLE = "needle"  # in the names of retrieval tasks
 PAIR = [*PROMPT, "question_aware"]
+MOST_NAMED = 4  # tasks
+WHERE = {True: "in sight", False: "not in sight"}  # of the question, by question_aware
 BYTES = ("score", "live_bytes", "bytes_read", "allocated_bytes", "kept")
+
+
+def what_was_evaluated(rows: pd.DataFrame) -> str:
+    """Model, tasks, prompts and place of the question, in one line."""
+    tasks = rows["task"].drop_duplicates().tolist()
+    named = join_words(tasks) if len(tasks) <= MOST_NAMED else f"{len(tasks)} tasks"
+    tokens = rows["prompt_tokens"].dropna()
+    ends = list(dict.fromkeys(f"{end:,.0f}" for end in (tokens.min(), tokens.max()))) if len(tokens) else []
+    length = f" of {' to '.join(ends)} tokens" if ends else ""
+    methods = rows.loc[rows["method"] != FULL.method, ["method", "hyper_parameters"]].drop_duplicates()
+    count = f"{len(methods)} {'method' if len(methods) == 1 else 'methods'}"
+    aware = " and ".join(WHERE[bool(one)] for one in sorted(rows["question_aware"].unique(), reverse=True))
+    parts = [
+        model_title(str(rows["model"].iloc[0])), named, f"{prompts(len(rows[PROMPT].drop_duplicates()))}{length}",
+        f"question {aware} when compressed", f"{count} against the full cache",
+    ]  # fmt: skip
+    return " · ".join(parts)
 
 
 def label_rows(rows: pd.DataFrame) -> pd.DataFrame:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kvlab.common.errors import UserError
-from kvlab.evaluate.results.rows import newest
+from kvlab.evaluate.results.rows import ROWS, newest
 from kvlab.evaluate.scoring.metrics import UNSCORED
 from kvlab.requests.measurement import MINI
 from kvlab.results.shipped_folder import Shipped
@@ -240,7 +240,13 @@ def _evaluations(root: Path, stamps: tuple[str, ...]) -> pd.DataFrame:
     if not found:
         return pd.DataFrame()
     rows = pd.concat(found, ignore_index=True)
-    return newest(rows.drop_duplicates([name for name in ONE_ROW if name in rows]))
+    return _completed(newest(rows.drop_duplicates([name for name in ONE_ROW if name in rows])))
+
+
+def _completed(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with empty columns in place of those that shipped and older rows lack."""
+    lacking = [column for column in ROWS if column.name not in rows]
+    return rows.assign(**{column.name: pa.nulls(len(rows), column.type).to_pandas().to_numpy() for column in lacking})
 
 
 @lru_cache(maxsize=KEPT_RESULTS)

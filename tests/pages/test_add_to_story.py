@@ -37,6 +37,7 @@ NO_VIEW = {  # what draws and is nothing to show alone, with the reason
     "pages/atlas.py main": "places of summary and cards",
     "app/components/wall.py cache_wall": "the page gives it the menu of its static figure",
     "app/live/start_prefixes.py text_section": "a form: prefixes that can be chosen",
+    "app/live/conversation.py conversation": "styles",
     "app/live/present.py present": "styles",
     "app/live/present.py last_answers": "words of a conversation on a projector",
     "app/live/conversation.py said": "words of a conversation, which is not a recorded view",

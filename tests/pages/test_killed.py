@@ -77,6 +77,8 @@ def test_one_click_on_the_board_starts_the_search_and_lands_there(run: Run, runs
 def test_before_anybody_looked_it_says_how_long_it_takes(run: Run, runs_root: Path, open_page: Open):
     page = open_page("killed", run=run.record.run_id)
     assert "There is no search for" in told(page) and "at most 40 reruns" in told(page)
+    assert "The full cache writes" in told(page) and "h2o 20 % writes" in told(page)
+    assert any(run.record.free_text.split()[-1] in element.proto.body for element in page.get("html"))
     next(button for button in page.button if button.key == "ask-killed").click().run()
     assert len(jobs.list_jobs(runs_root)) == 1
 

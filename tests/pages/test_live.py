@@ -230,6 +230,21 @@ def test_a_lane_that_is_compressed_again_stays_in_view(runs_root: Path, open_pag
     assert "What is left of the text" in [header.value for header in open_page("live", session=session).header]
 
 
+def test_a_job_that_has_not_begun_to_write_is_named(
+    runs_root: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = talked(runs_root)
+    append_event(runs_root, session, {"kind": "answer_ended", "lane": 0, "turn": 0, "reason": "end", "tokens_seen": 9,
+                                      "live_bytes": 1000, "seconds": 1.0})  # fmt: skip
+    page = open_page("live", session=session)
+    assert "at work" not in told(page) and "in the queue" not in told(page)
+    page = page.chat_input[0].set_value("And *then*?").run()
+    assert "Waiting: number 1 in the queue." in told(page)
+    (job,) = jobs.list_jobs(runs_root)
+    monkeypatch.setattr("app.live.conversation.running_job", lambda session: job.model_copy(update={"position": None}))
+    assert "The worker is at work: And *then*?" in told(page.run())
+
+
 def test_what_another_tab_asks_is_followed_here(runs_root: Path, open_page: Open) -> None:
     page = open_page("live", session=talked(runs_root))
     page = page.chat_input[0].set_value("Mine?").run()

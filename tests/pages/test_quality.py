@@ -64,6 +64,13 @@ def test_ranks_respect_intervals_and_ties_are_level(runs_root: Path):
     assert table.loc[(quality_tables.ALL_TASKS, "h2o"), "prompts"] == 2 * ROWS_MADE
 
 
+def test_the_page_says_at_once_what_was_evaluated(runs_root: Path, open_page: Open):
+    results(runs_root)
+    said = [caption.value for caption in open_page("quality").caption]
+    words = "needle and key_value · 24 prompts of 64 tokens · question in sight when compressed · 3 methods"
+    assert any(plain(words) in line for line in said)
+
+
 def test_one_prompt_ranks_nobody(runs_root: Path):
     rows = results(runs_root)
     assert (quality_tables.ranks(rows[rows["index"] == 0], "20 %")["rank"] == 1).all()

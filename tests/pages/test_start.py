@@ -8,13 +8,16 @@ from pathlib import Path
 
 from streamlit.testing.v1 import AppTest
 
+from app.base.text import plain
 from kvlab import jobs
+from kvlab.library.catalogue import list_all
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace.index import FILE
 from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]
+PATIENCE_SECONDS = 60
 
 
 def texts(page: AppTest) -> str:
@@ -86,3 +89,14 @@ def test_a_folder_that_was_copied_in_is_listed_at_once_and_after_reading_again(
     assert "copied by hand" in texts(page)
     assert "copied by hand" in texts(press(page, "Reindex"))
     assert (synthetic_runs / FILE).exists()
+
+
+def test_recent_comparisons_say_what_came_out(synthetic_runs: Path, open_page: Open):
+    page = open_page("start")
+    assert "Reading answers, KL and sizes of 2 more comparisons." in texts(page)
+    listing = list_all(synthetic_runs)
+    listing.read(PATIENCE_SECONDS)
+    said = list_all(synthetic_runs).table.set_index("id").loc["newer"]
+    assert said["closest"]
+    shown = texts(open_page("start"))
+    assert plain(f"closest to the full cache: {said['closest']}") in shown and "Reading answers" not in shown

@@ -11,6 +11,7 @@ from kvlab.trace.schema import RunRecord
 SCATTERED = 0.3  # of the median: a wider spread means that the machine was busy
 REFERENCE = "full: kvlab"  # the reference implementation in benchmarks
 NOTHING = "–"
+MOST_DIGITS = 4  # of a rate
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Speed:
 
     def _show(self, rate: float) -> str:
         """Format with enough digits that the median is not shown as a reading."""
-        digits = telling_digits([*self.readings, statistics.median(self.readings)])
+        digits = telling_digits([*self.readings, statistics.median(self.readings)], most=MOST_DIGITS)
         return f"{float(f'{rate:.{digits}g}'):.10g}"
 
 

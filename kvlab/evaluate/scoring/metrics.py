@@ -287,6 +287,8 @@ def rescore(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
         raise UserError(
             f"{metric} cannot be computed from these rows: only generated answers with right ones can be scored again."
         )
+    if rows[["prediction", "answer"]].isna().any(axis=None):
+        raise UserError("Some of these rows were shipped without their texts: evaluate them again to score them anew.")
     pairs = zip(rows["prediction"], rows["answer"], strict=True)
     scores = [score(metric, prediction, json.loads(answers)) for prediction, answers in pairs]
     return rows.assign(metric=metric, score=scores)

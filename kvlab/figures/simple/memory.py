@@ -63,7 +63,8 @@ def instrument_cost(frame: pd.DataFrame) -> str:
 
 def freed_by_run(frame: pd.DataFrame) -> str:
     """Whether dropped slots free memory of an engine."""
-    dropped = frame[frame["dropped"] > 0].set_index("label")["layer"]
+    runs = frame["label"].str.partition(" · ")[0]  # without the level
+    dropped = frame.set_index(runs).query("dropped > 0")["layer"]
     if dropped.empty:
         return "No run drops anything, so no memory becomes free."
     if dropped.max() <= 0:

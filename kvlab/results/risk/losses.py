@@ -29,12 +29,7 @@ ARM, ASKED = "arm", "asked"
 
 def measurable(rows: pd.DataFrame) -> list[Measure]:
     """The measures that have rows; those by answer need right answers, KL a forced continuation."""
-    likelihood = rows["metric"].isin(LIKELIHOOD_METRICS)
-    answered = bool((~likelihood & (rows["metric"] != UNSCORED)).any())
-    kinds: dict[Measure, bool] = {
-        "answer": answered, "score": answered, "text": bool((~likelihood).any()), "kl": bool(rows["kl"].notna().any()),
-    }  # fmt: skip
-    return [name for name, there in kinds.items() if there]
+    return [name for name in MEASURES if len(measured_by(rows, name))]
 
 
 def losses(rows: pd.DataFrame, by: Measure, kl_above: float = KL_ABOVE, methods: Sequence[str] = ()) -> pd.DataFrame:
@@ -50,7 +45,7 @@ def losses(rows: pd.DataFrame, by: Measure, kl_above: float = KL_ABOVE, methods:
     whose metric raised an error counts as changed. Raises UserError without rows for `by`, for rows of several models
     or settings, for unknown methods, and where a method lacks prompts that the full cache has.
     """
-    rows = _measured(rows, by)
+    rows = measured_by(rows, by)
     if rows.empty:
         raise UserError(lacking(by))
     for name in SETUP:
@@ -73,11 +68,12 @@ def losses(rows: pd.DataFrame, by: Measure, kl_above: float = KL_ABOVE, methods:
     return paired
 
 
-def _measured(rows: pd.DataFrame, by: Measure) -> pd.DataFrame:
+def measured_by(rows: pd.DataFrame, by: Measure) -> pd.DataFrame:
+    """The rows that have this measure."""
     likelihood = rows["metric"].isin(LIKELIHOOD_METRICS)
     if by == "kl":
         return rows[rows["kl"].notna()]
-    return rows[~likelihood & (rows["metric"] != UNSCORED)] if by in ("answer", "score") else rows[~likelihood]
+    return rows[~likelihood & (rows["prediction"].notna() if by == "text" else rows["metric"] != UNSCORED)]
 
 
 def lacking(by: Measure) -> str:
@@ -88,7 +84,10 @@ def lacking(by: Measure) -> str:
             "`kvlab eval --forced`."
         )
     if by == "text":
-        return "No row has a generated text: these prompts force a given text, so measure them by kl."
+        return (
+            "No row has a generated text: measure prompts that force a given text by kl, and rows shipped without "
+            "their texts by answer."
+        )
     return f"These prompts have no answers, so none can be lost by {by}: add a column answer, or measure by text or kl."
 
 

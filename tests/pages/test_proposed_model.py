@@ -1,0 +1,80 @@
+"""Forms propose the model of the comparison in view."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from kvlab import jobs
+from kvlab.trace.record import read_record, write_record
+from tests.synthetic.runs import write_synthetic_run
+
+Open = Callable[..., AppTest]
+FIELDS = {
+    "new_run": "model",
+    "live": "model",
+    "quality": "eval_model",
+    "safe_budget": "eval_model",
+    "speed": "bench_model",
+}
+OLD, NEW = "some/old", "some/new"  # hub names, which no form looks up
+
+
+@pytest.fixture
+def two_models(runs_root: Path) -> Path:
+    """The comparisons `a` of OLD and, newer, `b` of NEW."""
+    for number, (comparison, model) in enumerate((("a", OLD), ("b", NEW))):
+        path = write_synthetic_run(runs_root, comparison_id=comparison)
+        record = read_record(path)
+        created = f"2026-01-0{number + 1}T00:00:00+00:00"
+        named = record.model.model_copy(update={"name": model})
+        write_record(path, record.model_copy(update={"model": named, "created": created}))
+    return runs_root
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_form_proposes_the_model_in_view(two_models: Path, open_page: Open, name: str):
+    newest, chosen = open_page(name), open_page(name, comparison="a")
+    assert not newest.exception and not chosen.exception
+    assert newest.text_input(key=FIELDS[name]).value == NEW
+    assert chosen.text_input(key=FIELDS[name]).value == OLD
+    assert chosen.query_params[FIELDS[name]] == OLD, "the address means the same elsewhere"
+
+
+def test_the_address_comes_first_then_what_was_typed(two_models: Path, open_page: Open):
+    page = open_page("speed", comparison="a", bench_model="mini")
+    assert page.text_input(key="bench_model").value == "mini"
+    page = page.text_input(key="bench_model").input(NEW).run()
+    assert page.run().text_input(key="bench_model").value == NEW
+
+
+def test_pages_with_fields_of_one_name_keep_no_model_of_each_other(two_models: Path, open_page: Open):
+    page = open_page("new_run", comparison="a", model=NEW)
+    del page.query_params["model"]  # as the menu does
+    page = page.switch_page("../pages/live.py").run()
+    assert page.text_input(key="model").value == OLD
+
+
+def test_new_run_proposes_the_last_model_only_where_no_comparison_was_chosen(two_models: Path, open_page: Open):
+    (two_models / ".jobs").mkdir()
+    (two_models / ".jobs" / "last_form.json").write_text(json.dumps({"model": "some/last"}))
+    assert open_page("new_run").text_input(key="model").value == "some/last"
+    assert open_page("new_run", comparison="a").text_input(key="model").value == OLD
+
+
+def test_a_model_that_is_gone_is_not_proposed(runs_root: Path, open_page: Open):
+    path = write_synthetic_run(runs_root, comparison_id="a")
+    record = read_record(path)
+    write_record(path, record.model_copy(update={"model": record.model.model_copy(update={"name": "/gone/away"})}))
+    assert open_page("speed").text_input(key="bench_model").value == "mini"
+
+
+def test_the_job_carries_the_model_in_view(two_models: Path, open_page: Open):
+    page = open_page("speed", comparison="a").button(key="measure").click().run()
+    assert not page.exception
+    (job,) = jobs.list_jobs(two_models)
+    assert {request.model for request in jobs.request_of(two_models, job.job_id).requests} == {OLD}
