@@ -16,8 +16,8 @@ from kvlab.cli import commands
 from kvlab.common.errors import UserError
 from kvlab.fitted.score_heads import read_score_heads
 from kvlab.fitting import kvzap
+from kvlab.fitting.fit import fit
 from kvlab.fitting.kvzap import fit_head, judge, watch
-from kvlab.fitting.query_statistics import fit_query_statistics
 from kvlab.fitting.request import FitJob, FitRequest, fitted_file
 from kvlab.jobs.work import read_request
 from kvlab.models.load import LoadedModel, load_model, prepare
@@ -149,5 +149,5 @@ def test_query_statistics_are_measured_by_command_and_stop_when_asked(
         make_cache(model, method, 0.3, queries=str(out))
     request = FitRequest(method="triattention", model=str(tiny_model_folder), **shared)  # type: ignore[arg-type]
     stopped = tmp_path / "stopped.safetensors"
-    assert fit_query_statistics(request, model, stopped, cancelled=lambda: True) == {}
+    fit(request, stopped, cancelled=lambda: True)
     assert not stopped.exists()
