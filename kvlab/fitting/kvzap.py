@@ -68,7 +68,7 @@ def fit_kvzap(
     for number, ids in enumerate(windows):
         place = kept / f"{number:05}.safetensors"
         if not place.exists():
-            replace_file(place, lambda path, i=ids, n=number: save_file(_flat(watch(loaded, i, request, n)), path))  # type: ignore[misc]
+            replace_file(place, lambda path, i=ids, n=number: save_file(_flat(watch(loaded, i, request, n)), path))  # type: ignore[misc]  # a lambda with defaults has no type
     files = [kept / f"{number:05}.safetensors" for number in range(request.windows)]
     heads: dict[int, ScoreNetwork] = {}
     found = {}
@@ -132,7 +132,7 @@ def watch(loaded: LoadedModel, ids: Tensor, request: FitRequest, number: int) ->
     """Examples from one window (1, T): states of some of its tokens, and the log of their scores in a second pass."""
     teacher = Teacher()
     plus = request.method == "kvzap" and request.target == "kvzip+"
-    teacher._watching = Watching(plus=plus, rehearsal=KVzip().pipeline().rehearsal)  # type: ignore[arg-type]
+    teacher._watching = Watching(plus=plus, rehearsal=KVzip().pipeline().rehearsal)  # type: ignore[arg-type]  # kvzip has a rehearsal
     cache = make_cache(loaded, teacher, 0.5)
     loaded.model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
     source = torch.Generator().manual_seed(request.seed * 1_000_003 + number)

@@ -61,11 +61,11 @@ def test_importance_is_what_later_queries_take_in_the_order_of_the_score(monkeyp
     tokens = ids.shape[1] - 6
     found = ranked_importance(model, ids, "key-norm")
     full = make_cache(model, "full")
-    full.settings.observer = seen  # type: ignore[assignment]
+    full.settings.observer = seen
     with torch.inference_mode():
         model.model(ids, past_key_values=full)
     for number, layer in enumerate(full.compressed_layers()):
-        keys, values, mass = layer.slots.keys[0], layer.slots.values[0], seen.mass[number]  # type: ignore[union-attr]
+        keys, values, mass = layer.slots.keys[0], layer.slots.values[0], seen.mass[number]
         weight, width = model.model.model.layers[number].self_attn.o_proj.weight.detach(), values.shape[-1]
         for head, group in product(range(HEADS), [len(mass) // HEADS]):
             lengths = keys[head, :tokens].norm(dim=-1).tolist()

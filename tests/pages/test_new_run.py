@@ -236,7 +236,7 @@ def test_methods_that_cannot_be_read_are_one_sentence(
     def reading() -> Future:
         return failed
 
-    reading.cache_clear = lambda: None  # type: ignore[attr-defined]
+    reading.cache_clear = lambda: None
     monkeypatch.setattr(methods, "_reading", reading)
     assert messages(open_page("new_run")) == [
         "The list of methods could not be read, as it failed: run it in a terminal."

@@ -45,7 +45,7 @@ def made(mini, tmp_path_factory):
         max_new_tokens=NEW,
         level="light",
         answer="48213",
-        facts=("The secret number of the garden is 48213.",),  # type: ignore[arg-type]
+        facts=("The secret number of the garden is 48213.",),
     )
     return root, compare(request, root, loaded=mini)
 

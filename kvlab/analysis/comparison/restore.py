@@ -108,7 +108,7 @@ def culprit(rescue: RestoreResult, best: SearchResult, run: Run) -> str:
     """Which head dropped or merged which of the tokens, and when."""
     tokens, heads = best.returned.tokens, best.returned.heads
     reader = rescue.reader
-    layer, head = reader if heads is None or reader in heads else heads[0]  # type: ignore[misc]
+    layer, head = reader if heads is None or reader in heads else heads[0]  # type: ignore[misc]  # where no head reads the answer, some are given back
     words = quoted(run, tokens)
     try:
         fates = fates_of(run, tokens, layer, head)
