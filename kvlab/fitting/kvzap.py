@@ -145,7 +145,7 @@ def watch(loaded: LoadedModel, ids: Tensor, request: FitRequest, number: int) ->
     return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Watching(RehearsedAttention):
     """Attention of the second pass that also records each layer's hidden states.
 
