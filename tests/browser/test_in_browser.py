@@ -110,7 +110,7 @@ def test_a_click_on_a_cell_of_a_map_goes_there(visit: Callable[..., Any], addres
 
 
 def test_from_the_atlas_to_an_exhibit_that_plays_its_steps(visit: Callable[..., Any], address: str):
-    page = visit("atlas?comparison=papers")
+    page = visit("atlas?comparison=papers&search=zsmerge")
     page.get_by_text("can be drawn").wait_for()
     # Cards come one by one, not always the first one first.
     card = page.locator("a[href^='zsmerge?exhibit=fig-1&']").first
