@@ -224,7 +224,7 @@ def tiny_model(
     _fill_what_is_empty(model)
     if kind == "falcon":
         model.config.tie_word_embeddings = True
-    return model.to(DEVICE)  # type: ignore[arg-type]
+    return model.to(DEVICE)
 
 
 def _fill_what_is_empty(model: PreTrainedModel) -> None:

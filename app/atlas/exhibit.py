@@ -95,7 +95,7 @@ def controls(exhibit: Exhibit, sources: Sources) -> Choice:
                 **in_url(entry.name), help=entry.explanation or None,
             )  # fmt: skip
         numbers.append((entry.name, float(value)))
-    return Choice(**chosen, numbers=tuple(numbers))  # type: ignore[arg-type]
+    return Choice(**chosen, numbers=tuple(numbers))  # type: ignore[arg-type]  # each field by its name, of its type
 
 
 def draw(exhibit: Exhibit, sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:

@@ -32,7 +32,7 @@ def paper_page(paper: str) -> None:
     """Draw the page of one paper; `exhibit` in the URL chooses the figure or table."""
     exhibits = {exhibit.slug: exhibit for exhibit in of_paper(paper)}
     page.heading(
-        PAPERS[paper],  # type: ignore[index]
+        PAPERS[paper],  # type: ignore[index]  # each page of the menu is of one of them
         f"{ABOUT[paper]} Its figures and tables, drawn from your own runs and evaluations.",
     )
     sources = current_sources()
@@ -42,7 +42,7 @@ def paper_page(paper: str) -> None:
         st.info("There are no exhibits of this paper yet.", icon=":material/info:")
         return
     chosen = _pick(exhibits)
-    show_exhibit(exhibits[chosen], sources, PAPERS[paper])  # type: ignore[index]
+    show_exhibit(exhibits[chosen], sources, PAPERS[paper])  # type: ignore[index]  # likewise
 
 
 def _pick(exhibits: dict[str, Exhibit]) -> str:

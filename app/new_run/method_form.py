@@ -83,9 +83,7 @@ def _number(parameter: Parameter, label: str, text: str, key: str) -> int | floa
     high = None if parameter.maximum is None else cast(parameter.maximum)
     default = parameter.default if parameter.default is not None else (low or 0)
     step, shape = (1, "%d") if cast is int else (0.05, "%g")
-    return st.number_input(  # type: ignore
-        label, low, high, cast(default), step, format=shape, help=text, **in_url(key)
-    )
+    return st.number_input(label, low, high, cast(default), step, format=shape, help=text, **in_url(key))
 
 
 def _index(parameter: Parameter) -> int:

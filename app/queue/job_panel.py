@@ -77,7 +77,7 @@ def show_job(job_id: str) -> None:
 def badge(state: str, reason: str = "") -> None:
     """The state of a job or run as a coloured label, with the reason as its tooltip."""
     label, colour = STATE_BADGES[state]
-    st.badge(label, color=colour, help=plain(reason) or None)  # type: ignore[arg-type]
+    st.badge(label, color=colour, help=plain(reason) or None)  # type: ignore[arg-type]  # one of the colours of a badge
 
 
 def _request(request: Work) -> None:

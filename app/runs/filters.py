@@ -63,7 +63,7 @@ def _choices(table: pd.DataFrame, current: Search) -> dict:
         values = [*options, *(value for value in getattr(current, name) if value not in options)]
         words = {"answers": ANSWERS.get, "models": model_title}.get(name, str)
         chosen[name] = tuple(
-            st.multiselect(label, values, getattr(current, name), format_func=words, key=f"runs_{name}")  # type: ignore[arg-type]
+            st.multiselect(label, values, getattr(current, name), format_func=words, key=f"runs_{name}")  # type: ignore[arg-type]  # words of any option
         )
     first, last = st.columns(2)
     since = first.date_input("From", current.since or None, key="runs_since")

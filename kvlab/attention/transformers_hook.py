@@ -43,7 +43,7 @@ def kvlab_mask(**geometry: object) -> Tensor | RowMask | None:
     if local and not geometry.get("use_vmap") and isinstance(rows, int) and rows > ROW_BLOCK:
         return RowMask(geometry)
     if local or geometry.get("use_vmap"):
-        return sdpa_mask(**geometry)  # type: ignore[arg-type]
+        return sdpa_mask(**geometry)  # type: ignore[arg-type]  # transformers' own arguments, passed on
     mask = geometry.get("attention_mask")
     wanted = rows == 1 or getattr(geometry.get("config"), "model_type", None) in CAST_MASKS
     # While tracing, where reading the mask would break the graph, assume that it has padding.

@@ -39,7 +39,7 @@ def fill(
             if isinstance(layer, CompressedLayer):
                 _through_attention(model, layer, model.attention_modules[index], keys, values, queries)
             else:
-                layer.update(keys, values)  # type: ignore[union-attr]
+                layer.update(keys, values)  # type: ignore[union-attr]  # a list of transformers' layers
         if isinstance(cache, CompressedCache):
             cache.settle()
 
@@ -105,7 +105,7 @@ def _through_attention(
 
 def _as_called_with(module: nn.Module, hidden_states: Tensor, work: Callable[[], Any]) -> None:
     """Call the module with `work` as its forward, so that hooks see its inputs."""
-    module.forward = lambda *given, **named: work()  # type: ignore[method-assign]
+    module.forward = lambda *given, **named: work()
     try:
         module(hidden_states=hidden_states)
     finally:

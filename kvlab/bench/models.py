@@ -56,12 +56,12 @@ class BenchModel:
 
     @cached_property
     def shape(self) -> ModelShape:
-        return model_shape(LoadedModel(self.model, None, self.name))  # type: ignore[arg-type]
+        return model_shape(LoadedModel(self.model, None, self.name))  # type: ignore[arg-type]  # nothing here is tokenized
 
     @cached_property
     def attention_modules(self) -> dict[int, nn.Module]:
         found = (m for m in self.model.modules() if any(hasattr(m, name) for name in PROJECTIONS))
-        return {int(m.layer_idx): m for m in found if hasattr(m, "layer_idx")}  # type: ignore[arg-type]
+        return {int(m.layer_idx): m for m in found if hasattr(m, "layer_idx")}  # type: ignore[arg-type]  # layer_idx is an integer, modules are typed as tensors
 
     @cached_property
     def weight_bytes(self) -> int:

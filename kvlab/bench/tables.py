@@ -266,7 +266,7 @@ def beside_the_paper(rows: Sequence[Row], preset: str) -> pd.DataFrame:
     return numbers
 
 
-def _ours(number: object, rows: Sequence[Row]) -> Row | None:
+def _ours(number: Any, rows: Sequence[Row]) -> Row | None:
     for row in rows:
         same = all(
             getattr(row, mine) == getattr(number, theirs)
@@ -284,16 +284,16 @@ def _ours(number: object, rows: Sequence[Row]) -> Row | None:
     return None
 
 
-def _same_method(row: Row, number: object) -> bool:
-    if number.method == "full":  # type: ignore[attr-defined]
+def _same_method(row: Row, number: Any) -> bool:
+    if number.method == "full":
         return row.is_full
     # With defaults or a paper preset; with other settings it is another method.
     name, _, settings = row.method.partition(":")
-    if name != number.method or ":" in settings or row.budget is None:  # type: ignore[attr-defined]
+    if name != number.method or ":" in settings or row.budget is None:
         return False
     if settings and not settings.startswith("preset=paper"):
         return False
-    budget = float(number.budget)  # type: ignore[attr-defined]
+    budget = float(number.budget)
     return row.budget == (max(1, budget // row.shorten) if row.budget_unit == "slots" else budget)
 
 

@@ -37,7 +37,7 @@ def unrotated_layers(model: nn.Module) -> frozenset[int]:
         some = family(model) == "cohere2" or "sliding_attention" in kinds
         return frozenset(index for index, kind in enumerate(kinds) if some and kind == "full_attention")
     parts = [module for module in _decoder(model).modules() if hasattr(module, "layer_idx")]
-    return frozenset(int(part.layer_idx) for part in parts if not getattr(part, "use_rope", True))  # type: ignore[arg-type]
+    return frozenset(int(part.layer_idx) for part in parts if not getattr(part, "use_rope", True))  # type: ignore[arg-type]  # layer_idx is an integer, modules are typed as tensors
 
 
 def changing_rotary(model: nn.Module) -> Callable[[], Rotary] | None:

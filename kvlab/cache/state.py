@@ -143,7 +143,7 @@ class _Walk:
     def of(self, value: Any, place: str) -> JsonValue:
         """A value as JSON; tensors go to `tensors` under the name of their `place`."""
         if value is None or type(value) in (bool, int, float, str):
-            return value  # type: ignore[no-any-return]
+            return value
         if id(value) in self.known:
             return {"same": self.known[id(value)]}
         if isinstance(value, Tensor):
@@ -252,7 +252,8 @@ class _Build:
         return {name: self.of(one) for name, one in value["dict"]}
 
     def _dtype(self, value: dict[str, Any]) -> torch.dtype:
-        return getattr(torch, value["dtype"])  # type: ignore[no-any-return]
+        dtype: torch.dtype = getattr(torch, value["dtype"])
+        return dtype
 
     def _device(self, value: dict[str, Any]) -> torch.device:
         return self.device

@@ -146,7 +146,7 @@ class WatchedSeen:
 
 def watched_view(view: View, watch: Watch) -> View:
     """The view with a watched pass."""
-    return replace(view, seen=WatchedSeen(view.seen, watch))  # type: ignore[arg-type]
+    return replace(view, seen=WatchedSeen(view.seen, watch))
 
 
 class WatchedPart:
@@ -170,15 +170,15 @@ class WatchedPart:
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> Mapping[str, Tensor]:
         """A scorer's."""
-        return self._part.update(slots, WatchedSeen(seen, self._watch), first)  # type: ignore[no-any-return]
+        return self._part.update(slots, WatchedSeen(seen, self._watch), first)
 
     def statistic(self, slots: Slots, seen: Seen) -> Tensor | None:
         """An allocator's."""
-        return self._part.statistic(slots, WatchedSeen(seen, self._watch))  # type: ignore[no-any-return]
+        return self._part.statistic(slots, WatchedSeen(seen, self._watch))
 
     def head_budgets(self, view: View) -> Tensor | None:
         """An allocator's."""
-        return self._part.head_budgets(watched_view(view, self._watch))  # type: ignore[no-any-return]
+        return self._part.head_budgets(watched_view(view, self._watch))
 
 
 @dataclass(frozen=True)
@@ -202,8 +202,8 @@ class WatchedPipeline(Pipeline):
 def text_ids(loaded: LoadedModel, tokens: int) -> Tensor:
     """The first tokens (1, `tokens`) of a story that ships with kvlab."""
     text = (asset_path("prompts/haystack") / HAYSTACK).read_text(encoding="utf-8")[: 12 * tokens]
-    ids = loaded.tokenizer(text, return_tensors="pt").input_ids[:, :tokens]
-    return ids.to(loaded.model.device)  # type: ignore[no-any-return]
+    ids: Tensor = loaded.tokenizer(text, return_tensors="pt").input_ids[:, :tokens]
+    return ids.to(loaded.model.device)
 
 
 @lru_cache(maxsize=2)

@@ -251,7 +251,7 @@ def _decoded(method: str, device: torch.device) -> torch.Tensor:
     from kvlab.cache import make_cache
     from kvlab.models.load import prepare
 
-    model = prepare(_tiny_llama(hidden_size=64, initializer_range=0.2).to(device))  # type: ignore[arg-type]
+    model = prepare(_tiny_llama(hidden_size=64, initializer_range=0.2).to(device))  # type: ignore[arg-type]  # `to` keeps the class
     cache, logits = make_cache(model, method, 0.4), []
     with torch.inference_mode():
         # Long enough for cam to spread values within its window.

@@ -67,7 +67,7 @@ def lm_eval(
             tasks=tuple(spec.split_list(tasks)),
             include_path=include_path,
             choices=spec.parse_choices(methods, budgets),
-            protocol=protocol,  # type: ignore[arg-type]  # checked by pydantic
+            protocol=protocol,
             hold_back=hold_back,
             limit=limit,
             num_fewshot=num_fewshot,

@@ -64,7 +64,7 @@ def list_kept(
     filters = {"kinds": kind, "states": state, "models": model, "methods": method, "budgets": budget, "tags": tag}
     wanted = Search(
         text=text, starred=starred, archived=archived, since=since, until=until, sort=sort, turned=reverse,
-        answers=tuple(answer or ()), **{name: tuple(values or ()) for name, values in filters.items()},  # type: ignore[arg-type]
+        answers=tuple(answer or ()), **{name: tuple(values or ()) for name, values in filters.items()},
     )  # fmt: skip
     found = shelf.find(wanted)
     _print(found.head(limit) if limit else found, len(found), as_json)

@@ -74,8 +74,9 @@ def _aside(parts: Mapping[str, bytes]) -> Counter[str]:
         except expat.ExpatError:
             body.lines.add(name)  # unreadable parts count as left out, too
         pictures = [noun for noun in NOUNS if body.counts[noun]]
-        if body.lines.text.strip() or pictures:
-            held.setdefault(ASIDE.fullmatch(name)[1], set()).add((body.lines.text, *pictures))  # type: ignore[index]
+        kind = ASIDE.fullmatch(name)
+        if kind and (body.lines.text.strip() or pictures):
+            held.setdefault(kind[1], set()).add((body.lines.text, *pictures))
     return Counter({noun: len(texts) for noun, texts in held.items()})
 
 

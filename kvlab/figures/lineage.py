@@ -162,7 +162,7 @@ def members_over_steps(frame: pd.DataFrame, slot: int, theme: Theme = "light") -
     figure, last, ends = go.Figure(), frame[frame["step"] == frame["step"].max()], []
     focus = last.loc[last["share"].idxmax(), "token"] if len(last) else slot
     for index, (token, part) in enumerate(frame.groupby("token", sort=False)):
-        name = token_label(int(token), part["text"].iloc[0], 14)  # type: ignore[call-overload]
+        name = token_label(int(token), part["text"].iloc[0], 14)
         pale = frame["token"].nunique() > MANY_LINES and token != focus
         colour, dash = pick(HUES[HUE_ORDER[index % len(HUE_ORDER)]], theme), DASHES[index % len(DASHES)]
         add_line(

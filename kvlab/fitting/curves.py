@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 
 import torch
@@ -16,12 +15,10 @@ from kvlab.cache import make_cache
 from kvlab.common.atomic_write import replace_file
 from kvlab.fitted.profiles import write_profile
 from kvlab.fitting.request import FitRequest
-from kvlab.fitting.text import text_windows
 from kvlab.methods.composition.composed import compose
 from kvlab.methods.core.view import Slots
 from kvlab.methods.scorers.key_value.value_norm import output_norms
 from kvlab.models.load import LoadedModel
-from kvlab.requests.compare import Progress
 
 BUDGETS = tuple(percent / 100 for percent in range(1, 100))
 LATER = 128  # last tokens of a window, which are the later text
@@ -32,25 +29,19 @@ def fit_curves(
     request: FitRequest,
     loaded: LoadedModel,
     out: Path,
-    *,
-    progress: Callable[[Progress], None] = lambda progress: None,
-    cancelled: Callable[[], bool] = lambda: False,
+    windows: Iterable[Tensor],
     say: Callable[[str], None] = print,
-) -> Tensor | None:
-    """Write heads' shares of the slots, mean over windows, to `out` atomically and return them (budgets, L, H).
+) -> Tensor:
+    """Write heads' shares of the slots, mean over windows (1, T), to `out` atomically and return them (budgets, L, H).
 
-    Returns None if `cancelled`. Raises UserError as `text_windows` and `make_cache`.
+    Raises UserError as `make_cache`.
     """
     found = []
-    windows = islice(text_windows(loaded, request.corpus, request.length, request.seed), request.windows)
-    for number, ids in enumerate(windows):
-        if cancelled():
-            return None
+    for ids in windows:
         gains = falling(ranked_importance(loaded, ids, request.score))
         found.append(
             torch.stack([split(gains, round(budget * gains[..., 0].numel() * gains.shape[-1])) for budget in BUDGETS])
         )
-        progress(Progress(stage="reading", done=number + 1, total=request.windows))
     counts = torch.stack(found).double().mean(0)
     shares = counts / counts.sum((1, 2), keepdim=True)
     fifth = shares[BUDGETS.index(0.2)] * shares[0].numel()

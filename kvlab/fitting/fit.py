@@ -20,6 +20,7 @@ from kvlab.fitting.less import LessRequest, fit_less
 from kvlab.fitting.profile import ProfileRequest, make_profile
 from kvlab.fitting.query_statistics import fit_query_statistics
 from kvlab.fitting.request import SETTING, FitJob, FitRequest, fitted_file
+from kvlab.fitting.text import Stopped, windows_to_read
 from kvlab.models.load import held_model
 from kvlab.requests.compare import Progress
 
@@ -40,27 +41,39 @@ def fit(
 
     `kept` is a folder for resuming a stopped fit; None starts from scratch. Raises UserError for invalid input.
     """
-    if request.method == "less":
-        begun, seconds = time.process_time(), round(60 * request.minutes)
-        report = _following(say, progress, cancelled, seconds, lambda: round(time.process_time() - begun))
-        with suppress(_Stopped):
+    with suppress(Stopped):
+        if request.method == "less":
+            begun, seconds = time.process_time(), round(60 * request.minutes)
+            report = _following(say, progress, cancelled, seconds, lambda: round(time.process_time() - begun))
             fit_less(_specific_request(LessRequest, request), out, say=report)
-    elif request.method == "duoattention":
-        read = count(1)
-        report = _following(say, progress, cancelled, request.windows, lambda: next(read))
-        with suppress(_Stopped):
+        elif request.method == "duoattention":
+            read = count(1)
+            report = _following(say, progress, cancelled, request.windows, lambda: next(read))
             make_profile(_specific_request(ProfileRequest, request), out, say=report)
-    elif request.method in ("triattention", "qfilter"):
-        fit_query_statistics(request, held_model(request), out, progress=progress, cancelled=cancelled, say=say)
-    elif request.method == "lukv":
-        fit_curves(request, held_model(request), out, progress=progress, cancelled=cancelled, say=say)
-    else:
-        loaded = held_model(request)
-        with TemporaryDirectory() as scratch:
-            windows = Path(scratch) if kept is None else kept
-            fit_kvzap(request, loaded, out, windows=windows, progress=progress, cancelled=cancelled, say=say)
+        else:
+            _fit_from_windows(request, out, kept, progress, cancelled, say)
     if out.exists():
         say(f"written to {out}: use it with {_reader(request)}:{SETTING[request.method]}={out}")
+
+
+def _fit_from_windows(
+    request: FitRequest,
+    out: Path,
+    kept: Path | None,
+    progress: Callable[[Progress], None],
+    cancelled: Callable[[], bool],
+    say: Callable[[str], None],
+) -> None:
+    loaded = held_model(request)
+    windows = windows_to_read(request, loaded, progress, cancelled)
+    if request.method in ("triattention", "qfilter"):
+        fit_query_statistics(request, loaded, out, windows, say)
+    elif request.method == "lukv":
+        fit_curves(request, loaded, out, windows, say)
+    else:
+        with TemporaryDirectory() as scratch:
+            place = Path(scratch) if kept is None else kept
+            fit_kvzap(request, loaded, out, windows, kept=place, cancelled=cancelled, say=say)
 
 
 def _reader(request: FitRequest) -> str:
@@ -68,10 +81,6 @@ def _reader(request: FitRequest) -> str:
     if request.method == "lukv" != request.score:
         return f"compose:score={request.score}:allocate=curves"
     return request.method
-
-
-class _Stopped(Exception):
-    """The fit was cancelled."""
 
 
 def _following(
@@ -87,7 +96,7 @@ def _following(
         say(line)
         progress(Progress(stage=line, done=min(done(), total), total=total))
         if cancelled():
-            raise _Stopped
+            raise Stopped
 
     return report
 

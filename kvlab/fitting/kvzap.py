@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 
 import torch
@@ -22,7 +21,7 @@ from kvlab.common.errors import UserError
 from kvlab.fitted.score_heads import write_score_heads
 from kvlab.fitting.fast_kvzip import fit_gate
 from kvlab.fitting.request import FitRequest
-from kvlab.fitting.text import text_windows
+from kvlab.fitting.text import Stopped
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.view import Seen, Slots
 from kvlab.methods.eviction.kvzip import KVzip
@@ -30,7 +29,6 @@ from kvlab.methods.learned.score_networks import ScoreHead, ScoreNetwork
 from kvlab.methods.scorers.key_value.value_norm import output_norms
 from kvlab.methods.scorers.lookahead.kvzip import RehearsedAttention
 from kvlab.models.load import LoadedModel
-from kvlab.requests.compare import Progress
 
 # As in kvpress's train.py: AdamW from .005 with cosine decay, batches of 512, gradients clipped at 1.
 LEARNING_RATE, BATCH, CLIP = 0.005, 512, 1.0
@@ -56,33 +54,29 @@ def fit_kvzap(
     request: FitRequest,
     loaded: LoadedModel,
     out: Path,
+    windows: Iterable[Tensor],
     *,
-    windows: Path,
-    progress: Callable[[Progress], None] = lambda progress: None,
-    cancelled: Callable[[], bool] = lambda: False,
+    kept: Path,
+    cancelled: Callable[[], bool],
     say: Callable[[str], None] = print,
 ) -> dict[int, Quality]:
-    """Write the networks to `out` atomically and return each layer's quality on held-out windows.
+    """Write the networks to `out` atomically and return each layer's quality on held-out windows (1, T).
 
-    Results per window are kept in the folder `windows`, so that a stopped fit can resume. Returns an empty dictionary
-    if `cancelled`. Raises UserError as `text_windows` and `make_cache`.
+    Results per window are kept in the folder `kept`, so that a stopped fit can resume. Raises `Stopped` between layers
+    if `cancelled`, and UserError as `make_cache`.
     """
-    texts = text_windows(loaded, request.corpus, request.length, request.seed)
-    for number, ids in enumerate(islice(texts, request.windows)):
-        if cancelled():
-            return {}
-        place = windows / f"{number:05}.safetensors"
+    for number, ids in enumerate(windows):
+        place = kept / f"{number:05}.safetensors"
         if not place.exists():
-            replace_file(place, lambda path, i=ids, n=number: save_file(_flat(watch(loaded, i, request, n)), path))  # type: ignore[misc]
-        progress(Progress(stage="reading", done=number + 1, total=request.windows))
-    files = [windows / f"{number:05}.safetensors" for number in range(request.windows)]
+            replace_file(place, lambda path, i=ids, n=number: save_file(_flat(watch(loaded, i, request, n)), path))  # type: ignore[misc]  # a lambda with defaults has no type
+    files = [kept / f"{number:05}.safetensors" for number in range(request.windows)]
     heads: dict[int, ScoreNetwork] = {}
     found = {}
     config = loaded.model.config.get_text_config(decoder=True)
     group = config.num_attention_heads // num_key_value_heads(config)
     for layer in _layers(files[0]):
         if cancelled():
-            return {}
+            raise Stopped
         held = _examples(files[::HELD_BACK], layer)
         taught = _examples([file for place, file in enumerate(files) if place % HELD_BACK], layer)
         if request.method == "fast-kvzip":
@@ -138,7 +132,7 @@ def watch(loaded: LoadedModel, ids: Tensor, request: FitRequest, number: int) ->
     """Examples from one window (1, T): states of some of its tokens, and the log of their scores in a second pass."""
     teacher = Teacher()
     plus = request.method == "kvzap" and request.target == "kvzip+"
-    teacher._watching = Watching(plus=plus, rehearsal=KVzip().pipeline().rehearsal)  # type: ignore[arg-type]
+    teacher._watching = Watching(plus=plus, rehearsal=KVzip().pipeline().rehearsal)  # type: ignore[arg-type]  # kvzip has a rehearsal
     cache = make_cache(loaded, teacher, 0.5)
     loaded.model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
     source = torch.Generator().manual_seed(request.seed * 1_000_003 + number)
@@ -151,7 +145,7 @@ def watch(loaded: LoadedModel, ids: Tensor, request: FitRequest, number: int) ->
     return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Watching(RehearsedAttention):
     """Attention of the second pass that also records each layer's hidden states.
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 
 import torch
@@ -15,33 +14,22 @@ from kvlab.cache import make_cache
 from kvlab.common.atomic_write import replace_file
 from kvlab.fitted.query_statistics import write_query_statistics
 from kvlab.fitting.request import FitRequest
-from kvlab.fitting.text import text_windows
 from kvlab.methods.core.view import Slots
 from kvlab.methods.learned.query_statistics import QueryStatistics
 from kvlab.models.load import LoadedModel
-from kvlab.requests.compare import Progress
 
 
 def fit_query_statistics(
     request: FitRequest,
     loaded: LoadedModel,
     out: Path,
-    *,
-    progress: Callable[[Progress], None] = lambda progress: None,
-    cancelled: Callable[[], bool] = lambda: False,
+    windows: Iterable[Tensor],
     say: Callable[[str], None] = print,
 ) -> dict[int, QueryStatistics]:
-    """Write the statistics to `out` atomically, and return them by model layer.
-
-    One reading of each window of text. Returns an empty dictionary if `cancelled`. Raises UserError as `text_windows`.
-    """
+    """Write the statistics of windows (1, T), each read once, to `out` atomically; return them by model layer."""
     watcher = Watcher()
-    windows = islice(text_windows(loaded, request.corpus, request.length, request.seed), request.windows)
-    for number, ids in enumerate(windows):
-        if cancelled():
-            return {}
+    for ids in windows:
         watch(loaded, ids, watcher)
-        progress(Progress(stage="reading", done=number + 1, total=request.windows))
     found = {layer: sums.statistics() for layer, sums in sorted(watcher.layers.items())}
     for layer, sums in sorted(watcher.layers.items()):
         say(f"layer {layer}: {sums.concentration():.2f} of the queries' length is their mean's")

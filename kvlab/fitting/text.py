@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from random import Random
 
@@ -10,11 +11,32 @@ from torch import Tensor
 
 from kvlab.common.assets import asset_path
 from kvlab.common.errors import UserError
+from kvlab.fitting.request import FitRequest
 from kvlab.models.load import LoadedModel
 from kvlab.models.mini.corpus import VALIDATION_BOOKS, book_paths, read_book
+from kvlab.requests.compare import Progress
 
 CHARACTERS_A_TOKEN = 8  # more than the mean of any tokenizer, so that a slice has enough tokens
 SHORTEST = 256
+
+
+class Stopped(Exception):
+    """The fit was cancelled."""
+
+
+def windows_to_read(
+    request: FitRequest, loaded: LoadedModel, progress: Callable[[Progress], None], cancelled: Callable[[], bool]
+) -> Iterator[Tensor]:
+    """The `request.windows` windows of a request, as from `text_windows`; reports each once it was read.
+
+    Raises `Stopped` if cancelled, and UserError as `text_windows`.
+    """
+    texts = text_windows(loaded, request.corpus, request.length, request.seed)
+    for number, ids in enumerate(islice(texts, request.windows)):
+        if cancelled():
+            raise Stopped
+        yield ids
+        progress(Progress(stage="reading", done=number + 1, total=request.windows))
 
 
 def text_windows(loaded: LoadedModel, corpus: Path | None, length: int, seed: int) -> Iterator[Tensor]:

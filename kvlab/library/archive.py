@@ -246,7 +246,7 @@ def _labelled(manifest: Manifest) -> list[tuple[labels_of.Kind, str]]:
     kinds = {folder: kind for kind, folder in (*RESULTS.items(), ("story", stories.FOLDER))}
     parts = (PurePosixPath(unit).parts for unit in _units(manifest))
     found = ((kinds[where[0]], where[1]) for where in parts if where[0] in kinds)
-    return [(kind, name if kind == "evaluation" else PurePosixPath(name).stem) for kind, name in found]  # type: ignore[misc]
+    return [(kind, name if kind == "evaluation" else PurePosixPath(name).stem) for kind, name in found]
 
 
 def _check_records(folder: Path, manifest: Manifest) -> None:

@@ -140,7 +140,7 @@ def from_url(given: Mapping[str, str]) -> Search:
     days = {name: given.get(name, "") if is_day(given.get(name, "")) else "" for name in ("since", "until")}
     sort = given.get("sort", "")
     return Search(
-        text=given.get("text", ""), **several, **flags, **days, sort=sort if sort in SORTS else Search.sort  # type: ignore[arg-type]
+        text=given.get("text", ""), **several, **flags, **days, sort=sort if sort in SORTS else Search.sort  # type: ignore[arg-type]  # each field by its name, of its type
     )  # fmt: skip
 
 

@@ -111,7 +111,7 @@ def _comparison(group: Sequence[ComparisonEntry], known: Known, said: AllLabels)
         "closest": closest,
         "score": None,
         "owner": first.owner,
-        "bytes": None if None in sizes else sum(sizes),  # type: ignore[arg-type]
+        "bytes": None if None in sizes else sum(sizes),  # type: ignore[arg-type]  # none of them is None here
         **_said(labels),
     }
 

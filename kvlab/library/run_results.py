@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -98,5 +99,5 @@ def _open(root: Path, run_id: str) -> Run | None:
         return None
 
 
-def _number(value: object) -> float | None:
-    return None if value is None or pd.isna(value) else float(value)  # type: ignore[arg-type]
+def _number(value: Any) -> float | None:
+    return None if value is None or pd.isna(value) else float(value)

@@ -34,4 +34,4 @@ class MethodDescription:
 
 def list_methods() -> list[MethodDescription]:
     """All registered methods in display order."""
-    return [MethodDescription(**method.describe()) for method in registered().values()]  # type: ignore[arg-type]
+    return [MethodDescription(**method.describe()) for method in registered().values()]  # type: ignore[arg-type]  # describe() has this class's fields

@@ -73,7 +73,7 @@ def _check_pass(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]
     cache, ids = named.get("past_key_values"), given[0] if given else named.get("input_ids")
     if cache is not None and ids is not None and ids.shape[1] > 1 and cache.get_seq_length() > 0:
         raise UserError(
-            f"Models of family {module.config.model_type!r} reset their recurrent state at every pass of several "  # type: ignore[union-attr]
+            f"Models of family {module.config.model_type!r} reset their recurrent state at every pass of several "  # type: ignore[union-attr]  # modules are typed as tensors
             "tokens, so the whole text must come in one pass: do not use prefill chunks or second turns."
         )
 

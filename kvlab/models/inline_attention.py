@@ -45,7 +45,7 @@ class RoutedAttention:
 class SlotBloomAttention(RoutedAttention, BloomAttention):
     """Bloom's projections; the output includes the residual."""
 
-    def forward(  # type: ignore[override]
+    def forward(  # type: ignore[override]  # the family's own arguments
         self,
         hidden_states: Tensor,
         residual: Tensor,
@@ -73,7 +73,7 @@ class SlotFalconAttention(RoutedAttention, FalconAttention):
     adds it once, like `sdpa` and the original model.)
     """
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         hidden_states: Tensor,
         alibi: Tensor | None,
@@ -114,7 +114,7 @@ class SlotFalconAttention(RoutedAttention, FalconAttention):
 class SlotMptAttention(RoutedAttention, MptAttention):
     """MPT's projections."""
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         hidden_states: Tensor,
         position_bias: Tensor,

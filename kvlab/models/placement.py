@@ -102,7 +102,7 @@ def quantization(load_in: str | None) -> Any:
 
 def input_device(model: nn.Module) -> torch.device:
     """Device of token ids: where the embedding is computed, even if its weight is offloaded."""
-    embedding: Any = model.get_input_embeddings()  # type: ignore[operator]
+    embedding: Any = model.get_input_embeddings()  # type: ignore[operator]  # a method of every model
     hook = getattr(embedding, "_hf_hook", None)
     place = getattr(hook, "execution_device", None)
     return embedding.weight.device if place is None else torch.device(place)

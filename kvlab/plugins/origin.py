@@ -16,7 +16,7 @@ T = TypeVar("T")
 class Registrations(Generic[T]):
     """Objects of one kind by name, in display order. `kind` is its noun in messages, such as "method"."""
 
-    every: list[Registrations] = []  # type: ignore[type-arg]  # noqa: RUF012  (all of this process, so that a failed plug-in is undone)
+    every: list[Registrations] = []  # noqa: RUF012  (all of this process, so that a failed plug-in is undone)
 
     def __init__(self, kind: str, own: Mapping[str, T] | None = None) -> None:
         self.kind = kind

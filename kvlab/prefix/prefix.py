@@ -227,7 +227,7 @@ class Prefix:
 def _turns(model: LoadedModel, chat: str, system: str, thinking: bool | None) -> Turns:
     """How texts, questions and answers are put together. Raises UserError for a setting that would have no effect."""
     try:
-        request = ModelRequest(model=model.name, chat=chat, system=system, thinking=thinking)  # type: ignore[arg-type]
+        request = ModelRequest(model=model.name, chat=chat, system=system, thinking=thinking)
     except ValidationError as error:
         raise UserError(in_one_sentence(error, lambda field: f"The setting {field}")) from None
     return Turns.of(chat_of(request, model.tokenizer))

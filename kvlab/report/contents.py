@@ -128,8 +128,8 @@ def _figures(
         yield Section(drawn, figures.caption_memory_over_steps(memory, "live_bytes"), origin)
     worst = _furthest(runs, table)
     lost = regret_over_steps(worst.steps, worst.tokens) if worst is not None and len(worst.steps) else pd.DataFrame()
-    if len(lost) and lost["mean"].notna().any():  # level light records no regret
-        of = f"{worst.record.label}, the run furthest from the full cache."  # type: ignore[union-attr]
+    if worst is not None and len(lost) and lost["mean"].notna().any():  # level light records no regret
+        of = f"{worst.record.label}, the run furthest from the full cache."
         yield Section(
             regret.regret_over_steps(lost, theme), regret.caption_regret_over_steps(lost).within(before=of), origin
         )

@@ -86,7 +86,7 @@ class PackedStates:
             name: _rows_at(tensor, place // size if name in self.code.shared else place)
             for name, tensor in self.coded.items()
         }
-        code = replace(self.code, group=1) if size > 1 else self.code  # type: ignore[type-var]
+        code = replace(self.code, group=1) if size > 1 else self.code  # type: ignore[type-var]  # every code is a dataclass
         position = None if self.position is None else self.position.gather(2, place)
         states = self._restored(code.decode(coded, self.shape[3]), position)
         return states if native is None else torch.where(is_coded[..., None], states, native)

@@ -49,7 +49,7 @@ class Residual(Learning):
 
     def decode(self, coded: Coded, width: int) -> Tensor:
         coordinates = coded[COORDINATES].float()
-        code = replace(self.code, group=self.group) if self.group != self.code.group else self.code  # type: ignore[type-var]
+        code = replace(self.code, group=self.group) if self.group != self.code.group else self.code  # type: ignore[type-var]  # every code is a dataclass
         return code.decode(coded, width) + coordinates @ self._vectors(width, coordinates.device)
 
     def _error(self, states: Tensor, valid: Tensor, coded: Coded) -> Tensor:

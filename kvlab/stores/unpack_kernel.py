@@ -47,7 +47,8 @@ def unpack_kernel() -> Unpack | None:
 def _compiled_loop() -> Callable[[np.ndarray, int, np.ndarray, np.ndarray], None]:
     from numba import njit
 
-    return njit(cache=True, nogil=True, error_model="numpy")(_write_levels)  # type: ignore[no-any-return]
+    loop: Callable[..., None] = njit(cache=True, nogil=True, error_model="numpy")(_write_levels)
+    return loop
 
 
 def _write_levels(codes: np.ndarray, bits: int, levels: np.ndarray, out: np.ndarray) -> None:

@@ -82,7 +82,7 @@ def test_any_of_several_answers_is_right(answers: list[str], data: st.DataObject
 def test_other_answers_are_judged_and_named_until_somebody_says_another(runs: list[Run]):
     answer, other = "no such words", "".join(board.reference_texts(runs)[3:6]).strip()
     recorded = runs[0].record.model_copy(update={"answer": answer, "other_answers": (other,)})
-    runs = [SimpleNamespace(record=recorded, tokens=runs[0].tokens), *runs[1:]]  # type: ignore[list-item]
+    runs = [SimpleNamespace(record=recorded, tokens=runs[0].tokens), *runs[1:]]
     wanted = board.expected_answer(runs, Labels())
     assert wanted is not None and wanted.words == f"{answer} or {other}"
     asked = board.check_answer(runs, wanted)

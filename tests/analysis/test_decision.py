@@ -28,7 +28,7 @@ def table_of(scores: list[float], kept: set[int]) -> pd.DataFrame:
             stay = np.array([place in kept for place in range(len(scores))], np.uint8)
             return np.array(scores, np.float32), stay
 
-    return decision.by_rank(Recorded(), 0, 0)  # type: ignore[arg-type]
+    return decision.by_rank(Recorded(), 0, 0)
 
 
 SCORES = st.lists(st.integers(0, 12).map(float), min_size=6, max_size=40)

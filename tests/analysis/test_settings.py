@@ -18,7 +18,7 @@ def test_only_what_differs_is_named(tmp_path: Path):
         {"method": "h2o", "budget": 0.4, "hyper_parameters": {"recent": 16, "sink": 4}, "device": "cuda:0"},
         {"method": "keepkv", "budget": 0.4, "hyper_parameters": {"rule": "bias"}},
     )
-    paths = [write_synthetic_run(tmp_path / str(place), **(SMALL | one)) for place, one in enumerate(given)]  # type: ignore[arg-type]
+    paths = [write_synthetic_run(tmp_path / str(place), **(SMALL | one)) for place, one in enumerate(given)]
     table = differing_settings([open_run(path).record for path in paths])
     assert table.index.tolist() == ["method", "budget", "device", "h2o: recent"]
     assert table.loc["h2o: recent"].tolist() == ["8", "16", "–"]
@@ -26,7 +26,7 @@ def test_only_what_differs_is_named(tmp_path: Path):
 
 
 def test_models_are_named_by_their_titles_where_these_differ(tmp_path: Path):
-    record = open_run(write_synthetic_run(tmp_path, method="h2o", **SMALL)).record  # type: ignore[arg-type]
+    record = open_run(write_synthetic_run(tmp_path, method="h2o", **SMALL)).record
 
     def told(*names: str) -> list[str]:
         made = [record.model_copy(update={"model": record.model.model_copy(update={"name": name})}) for name in names]
@@ -37,5 +37,5 @@ def test_models_are_named_by_their_titles_where_these_differ(tmp_path: Path):
 
 
 def test_one_run_differs_in_nothing(tmp_path: Path):
-    record = open_run(write_synthetic_run(tmp_path, **SMALL)).record  # type: ignore[arg-type]
+    record = open_run(write_synthetic_run(tmp_path, **SMALL)).record
     assert differing_settings([record]).empty and differing_settings([]).empty

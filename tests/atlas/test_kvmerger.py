@@ -35,10 +35,7 @@ SIGMAS = ("mean_l2", "mean", "paper", 2.0)
 def runs(tiny_model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, ...]:
     """One KVMerger run a rule for sigma, of a random model; keys are merged however unlike they are."""
     options = {"budget": 0.3, "method": "kvmerger"}
-    choices = [
-        MethodChoice(**options, hyper_parameters={"loosest": -1.0, "sigma_mode": sigma})  # type: ignore[arg-type]
-        for sigma in SIGMAS
-    ]
+    choices = [MethodChoice(**options, hyper_parameters={"loosest": -1.0, "sigma_mode": sigma}) for sigma in SIGMAS]
     request = CompareRequest(prompt=PROMPT, model=str(tiny_model_folder), choices=tuple(choices), max_new_tokens=4)
     return tuple(open_run(path) for path in compare(request, tmp_path_factory.mktemp("runs")))
 
@@ -60,7 +57,7 @@ def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Sources:
 
 
 def drawn(slug: str, sources: Sources, choice: Choice | None = None, theme: str = "light") -> tuple[Drawn, ...]:
-    found = find("kvmerger", slug).draw(sources, choice or Choice(), theme)  # type: ignore[arg-type]
+    found = find("kvmerger", slug).draw(sources, choice or Choice(), theme)
     assert not isinstance(found, Needs), found
     return found
 
@@ -154,7 +151,7 @@ def test_neighbours_are_those_of_the_chosen_token(sources: Sources) -> None:
     frame = figure.frame
     assert set(frame["token"]) == {30}
     own = frame[(frame["layer"] == 1) & (frame["head"] == 1)].set_index("position")["similarity"]
-    unit = sources.run.keys(1, 1)[0].astype(np.float32)  # type: ignore[union-attr]
+    unit = sources.run.keys(1, 1)[0].astype(np.float32)
     assert own[33] == pytest.approx(float(unit[30] @ unit[33]), abs=1e-5)
     (three,) = drawn("fig-3a", sources)
     assert three.frame["token"].nunique() == 3

@@ -165,7 +165,7 @@ def test_paper_values_are_complete() -> None:
 def bench(full: float, at_half: float) -> Sources:
     fixed = {"mode": "memory", "model": "shape:llama2-7b", "batch": 1, "context": 3900, "unit": "bytes"}
     rows = [
-        Row(**fixed, figure="allocated bytes", method="full", median=full, is_full=True, preset=PRESET, timestamp="2"),  # type: ignore[arg-type]
+        Row(**fixed, figure="allocated bytes", method="full", median=full, is_full=True, preset=PRESET, timestamp="2"),
         Row(
             **fixed,
             figure="allocated bytes",
@@ -174,7 +174,7 @@ def bench(full: float, at_half: float) -> Sources:
             budget=0.5,
             preset=PRESET,
             timestamp="2",
-        ),  # type: ignore[arg-type]
+        ),
     ]
     sources = Sources(Path("nowhere"))
     sources.__dict__["benchmarks"] = to_table(rows).to_pandas().assign(name="mine")

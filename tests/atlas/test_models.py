@@ -206,7 +206,7 @@ def test_evidence_of_a_run_is_computed_once_and_again_when_the_run_changed(
 ):
     path = write_synthetic_run(tmp_path, comparison_id="here")
     asked: list[int] = []
-    counted = Evidence("counted", lambda run: pd.DataFrame({"x": [asked.append(1) or 1]}))  # type: ignore[func-returns-value]
+    counted = Evidence("counted", lambda run: pd.DataFrame({"x": [asked.append(1) or 1]}))
     for expected in (1, 1):
         monkeypatch.setattr("kvlab.atlas.evidence._kept", {})  # as in a new process
         run = open_run(path)
@@ -227,7 +227,7 @@ def test_a_card_reads_back_from_disk_as_it_was_drawn(tmp_path: Path, monkeypatch
     monkeypatch.setattr(cards, "_draw", lambda *_: 1 / 0)
     again = cards.draw_card(CONTEST, Sources(tmp_path, named=OTHER), "light")
     assert again.judged[0].claim.interval == first.judged[0].claim.interval
-    assert again.judged[0].claim.interval.samples == first.judged[0].claim.interval.samples  # type: ignore[union-attr]
+    assert again.judged[0].claim.interval.samples == first.judged[0].claim.interval.samples
     bare = [  # what settles a claim is not kept
         replace(card, judged=tuple(replace(one, claim=replace(one.claim, settle=None)) for one in card.judged))
         for card in (first, again)

@@ -213,7 +213,7 @@ def test_what_ships_is_small_and_says_what_made_it():
     ships = shipped()
     assert ships is not None
     assert sum(file.stat().st_size for file in ships.root.rglob("*") if file.is_file()) <= shipped_archive.LARGEST
-    assert {"kvlab", "torch", "transformers"} <= set(ships.made["versions"])  # type: ignore[arg-type]
+    assert {"kvlab", "torch", "transformers"} <= set(ships.made["versions"])
     assert ships.made["digest"] and ships.made["device"] and ships.made["created"]
     assert {evidence.name for evidence in ALL_EVIDENCE} == {file.stem for file in (ships.root / "evidence").glob("*")}
 
@@ -258,12 +258,12 @@ def test_shipped_verdicts_are_what_the_shipped_rows_say():
         "gvote/fig-3b": (probe.judge_correlation, "queries"),
     }
     for key, (judge, name) in judges.items():
-        claim = next(one.claim for one in drawn(ships, find(*key.split("/")), Sources(Path("x")), "light") if one.claim)  # type: ignore[union-attr]
-        again = judge(ships.evidence(name))  # type: ignore[operator]
+        claim = next(one.claim for one in drawn(ships, find(*key.split("/")), Sources(Path("x")), "light") if one.claim)
+        again = judge(ships.evidence(name))
         assert (claim.verdict, claim.basis.prompts) == (again.verdict, again.basis.prompts), key
     rules = ships.evidence("sag")
     walls = drawn(ships, find("keepkv", "fig-1"), Sources(Path("x")), "light")
-    assert {one.claim.paper: one.claim.verdict for one in walls if one.claim} == {  # type: ignore[union-attr]
+    assert {one.claim.paper: one.claim.verdict for one in walls if one.claim} == {
         merging.SAGS: merging.sags(rules).verdict, merging.EXACT: merging.exact(rules).verdict,
     }  # fmt: skip
     assert merging.keeps(ships.evidence("slot-influence")).basis.prompts > 5

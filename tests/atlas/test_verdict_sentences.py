@@ -5,9 +5,11 @@ They are those of what ships, drawn from its rows anew, and those of constructed
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -15,7 +17,8 @@ import pytest
 
 from kvlab.atlas.analysis.attention_rows import CUMULATIVE, EMA, LAST, WINDOWED
 from kvlab.atlas.beyond import recordings as head_shares
-from kvlab.atlas.exhibit import RECORDED, Choice
+from kvlab.atlas.exhibit import DIFFERENCE, RECORDED, Choice, Exhibit
+from kvlab.atlas.figures.verdict_card import card_frame
 from kvlab.atlas.gvote import probe
 from kvlab.atlas.keepkv import attention, merging
 from kvlab.atlas.kvmerger import explainers, similarity, sparsity, weights
@@ -23,7 +26,7 @@ from kvlab.atlas.pyramid_pool import recordings
 from kvlab.atlas.registry import EXHIBITS
 from kvlab.atlas.scores import contest
 from kvlab.common.intervals import Interval
-from kvlab.results.shipped_folder import shipped
+from kvlab.results.shipped_folder import parse_claim, shipped
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import (
     FAILS,
@@ -46,23 +49,42 @@ EVERY_N = re.compile(r"n = ([\d,]+)")
 FAILURES_OF_WORDS = (r"100 %[^.;]* or more", r"\bnan\b", r"\bNone\b", r"paper\S* settings, not the paper's", r"\binf\b")
 
 
-def of_what_ships() -> Iterator[tuple[str, Claim]]:
+class Shown(NamedTuple):
+    """A figure's claim, and which figure of which exhibit it is of."""
+
+    exhibit: Exhibit
+    figure: str
+    claim: Claim
+
+
+def of_what_ships() -> Iterator[Shown]:
     """Every claim of every exhibit; fails where an exhibit whose results ship is not drawn from them."""
     ships, nowhere = shipped(), Sources(Path("nowhere"))
     assert ships is not None
     measured = bool(list((ships.root / "bench").glob("*.parquet")))
     for exhibit in EXHIBITS:
         if exhibit.source in RECORDED:  # drawn before it shipped, with these claims
-            yield from ((exhibit.key, claim) for claim in ships.claims(exhibit.key, "light"))
-        elif exhibit.source != "calculator":
-            found = draw_shipped(ships, exhibit, nowhere, "light")
-            claims = [one.claim for one in (found if isinstance(found, tuple) else ()) if one.claim]
+            rows = [row for row in ships.drawings(exhibit.key, "light") if row["claim"]]
+            found = [Shown(exhibit, row["name"], parse_claim(json.loads(row["claim"]))) for row in rows]
+            assert tuple(one.claim for one in found) == ships.claims(exhibit.key, "light"), exhibit.key
+            yield from found
+        else:
+            drawn = draw_shipped(ships, exhibit, nowhere, "light")
+            figures = drawn if isinstance(drawn, tuple) else ()
+            claims = [Shown(exhibit, one.name, one.claim) for one in figures if one.claim]
             if exhibit.source == "eval":  # the card ships with the verdicts that its rows give
-                assert [one.finding for one in claims] == [one.finding for one in ships.claims(exhibit.key, "light")]
-            yield from ((exhibit.key, claim) for claim in claims)
+                printed = [claim.finding for claim in ships.claims(exhibit.key, "light")]
+                assert [one.claim.finding for one in claims] == printed, exhibit.key
+            yield from claims
             # What newer methods claim is judged where it was measured, and ships no results.
             if exhibit.paper != "beyond" and (measured or exhibit.source != "bench"):
-                assert isinstance(found, tuple), exhibit.key
+                assert isinstance(drawn, tuple), exhibit.key
+
+
+@pytest.fixture(scope="module")
+def walked() -> list[Shown]:
+    """Drawing every exhibit takes 15 seconds."""
+    return list(of_what_ships())
 
 
 def number(text: str, words: str) -> float:
@@ -97,16 +119,27 @@ def faults(claim: Claim) -> list[str]:
     return found
 
 
-def test_what_ships_is_drawn_every_verdict_agrees_with_itself_and_a_claim_has_one():
-    """One walk for all four: drawing every exhibit takes 20 seconds."""
-    walked = list(of_what_ships())
+def test_what_ships_is_drawn_every_verdict_agrees_with_itself_and_a_claim_has_one(walked: list[Shown]):
     assert len(walked) > 50
-    wrong = {f"{key}: {claim.paper}": found for key, claim in walked if (found := faults(claim))}
+    wrong = {f"{one.exhibit.key}: {one.claim.paper}": found for one in walked if (found := faults(one.claim))}
     assert not wrong, wrong
     judged: dict[str, set[tuple[str, str]]] = {}
-    for key, claim in walked:
-        judged.setdefault(claim.paper, set()).add((claim.judged_at or key, claim.verdict))
+    for exhibit, _, claim in walked:
+        judged.setdefault(claim.paper, set()).add((claim.judged_at or exhibit.key, claim.verdict))
     assert {claim: found for claim, found in judged.items() if len(found) > 1} == {}
+
+
+def test_a_claim_that_a_number_decides_names_the_number_and_the_paper_s_value_of_it(walked: list[Shown]):
+    """What names nothing is a difference of scores, which only evaluations have."""
+    printed, known = 0, 0
+    for exhibit, figure, claim in walked:
+        if claim.judged_at or card_frame(claim).empty:
+            continue
+        measured = exhibit.number_of(figure, claim)
+        assert exhibit.source == "eval" or not measured.startswith(DIFFERENCE), (exhibit.key, figure)
+        assert not claim.part or measured.endswith(claim.part)
+        printed, known = printed + bool(exhibit.printed_of(figure, claim)), known + 1
+    assert known > 50 and printed > 12
 
 
 # Rows of another shape than any model that ships

@@ -216,7 +216,7 @@ def test_a_benchmark_says_that_its_numbers_are_medians_of_repeats(tmp_path: Path
             median=9.0,
             iqr=1.0,
             is_full=method == "full",
-        )  # type: ignore[arg-type]
+        )
         for context in (20_000, 54_000)
         for method in ("full", "zsmerge")
         for figure, unit in (("decode rate", "tokens/s"), ("weights and cache", "bytes"))

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from kvlab.attention import pass_view as seen_module
 from kvlab.attention import slot_attention as attention_module
+from kvlab.attention import tiles
 from kvlab.attention.alibi import Alibi, query_positions
 from kvlab.attention.layer_handoff import AttentionCall
 from kvlab.attention.pass_view import PassSeen
@@ -66,7 +66,7 @@ def eager(query: Tensor, key: Tensor, slopes: Tensor = SLOPES) -> Tensor:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_module, "ROW_BLOCK", 7)
-    monkeypatch.setattr(seen_module, "ROW_BLOCK", 7)
+    monkeypatch.setitem(tiles.TILE, "cpu", (7, 1))
 
 
 @pytest.mark.usefixtures("small_blocks")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kvlab.attention import pass_view as seen_module
 from kvlab.attention import slot_attention as attention_module
+from kvlab.attention import tiles
 from kvlab.attention.pass_view import PassSeen
 from kvlab.attention.slot_attention import slot_attention
 
@@ -17,7 +17,7 @@ SCALING = DIM**-0.5
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_module, "ROW_BLOCK", 4)
-    monkeypatch.setattr(seen_module, "ROW_BLOCK", 4)
+    monkeypatch.setitem(tiles.TILE, "cpu", (4, 1))
 
 
 def states(rows: int, slots: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

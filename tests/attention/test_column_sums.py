@@ -119,7 +119,7 @@ def test_a_tile_is_all_that_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     seen, made = PassSeen(draw(1, 1, 4, 600, DIM), draw(2, 1, 2, 600, DIM), None, None, SCALING), []
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             result = func(*args, **(kwargs or {}))
             made.extend(t.numel() for t in (result if isinstance(result, tuple) else (result,)) if torch.is_tensor(t))
             return result

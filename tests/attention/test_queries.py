@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from kvlab.attention import pass_view as seen_module
+from kvlab.attention import pass_view, tiles
 from kvlab.attention.pass_view import PassSeen
 from kvlab.attention.queries import project_queries
 from kvlab.cache import make_cache
@@ -112,7 +112,7 @@ def test_moments_see_their_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("softcap", [None, 2.0])
 def test_logits_of_any_query(monkeypatch: pytest.MonkeyPatch, softcap: float | None) -> None:
     """No causal order, invalid slots never, the model's soft cap, in blocks of keys."""
-    monkeypatch.setattr(seen_module, "KEY_BLOCK", 4)
+    monkeypatch.setattr(pass_view, "KEY_BLOCK", 4)
     query, key, bias = draw(0, 2, 4, 3, 8), draw(1, 2, 2, 10, 8), torch.zeros(2, 2, 10)
     bias[1, :, :3] = -torch.inf
     seen = PassSeen(draw(5, 2, 4, 10, 8), key, bias[:, :, None], None, 0.3, softcap)
@@ -123,7 +123,7 @@ def test_logits_of_any_query(monkeypatch: pytest.MonkeyPatch, softcap: float | N
 
 
 def test_rows_of_a_batch_may_weigh_their_queries_differently(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seen_module, "ROW_BLOCK", 3)
+    monkeypatch.setitem(tiles.TILE, "cpu", (3, 1))
     query, key = draw(0, 2, 4, 9, 8), draw(1, 2, 2, 9, 8)
     weight = torch.rand(2, 5, generator=torch.Generator().manual_seed(2))
     both = PassSeen(query, key, None, None, 0.4).column_mass(5, weight)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kvlab.attention import pass_view
+from kvlab.attention import layer_pass
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.cache.buckets import regroup
 from kvlab.cache.buckets.regroup import fewest_groups
@@ -130,11 +130,11 @@ def test_unequal_lengths_are_the_same_through_the_fused_kernel(
     expected = passes(plain, (1, 5, 1))
     calls = []
 
-    def counted(*given):  # type: ignore[no-untyped-def]
+    def counted(*given):
         calls.append(given[1].shape[2])
         return ragged_attention(*given)
 
-    monkeypatch.setattr(pass_view, "one_query_kernel", lambda device: counted)
+    monkeypatch.setattr(layer_pass, "one_query_kernel", lambda device: counted)
     fused = cache_for(model(), method, 0.2, **options)
     assert (passes(fused, (1, 5, 1)) - expected).abs().max() < 1e-4
     assert len(set(calls)) > 1, "tables of several lengths went through the kernel"

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from kvlab.attention import kernels, pass_view
+from kvlab.attention import kernels, layer_pass
 from kvlab.attention.kernels import reference
 from kvlab.attention.pass_view import PassSeen
 from kvlab.common.errors import UserError
@@ -95,10 +95,10 @@ def test_large_logits_do_not_overflow(kernel: ModuleType) -> None:
 def test_a_decode_pass_is_the_same_through_the_kernel(kernel: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """What scorers may ask after `attend_one` does not depend on who did the attention."""
     query, keys, values, bias = draw(1, 2, 6, 1, 16), draw(2, 2, 3, 90, 16), draw(3, 2, 3, 90, 16), draw(4, 2, 3, 90)
-    monkeypatch.setattr(pass_view, "one_query_kernel", lambda device: None)
+    monkeypatch.setattr(layer_pass, "one_query_kernel", lambda device: None)
     plain = PassSeen(query, keys, bias[:, :, None], None, 0.25)
     expected = (plain.attend_one(values), plain.last_mass(), plain.last_logits())
-    monkeypatch.setattr(pass_view, "one_query_kernel", lambda device: kernel.ragged_attention)
+    monkeypatch.setattr(layer_pass, "one_query_kernel", lambda device: kernel.ragged_attention)
     fused = PassSeen(query, keys, bias[:, :, None], None, 0.25)
     found = (fused.attend_one(values), fused.last_mass(), fused.last_logits())
     for ours, theirs in zip(found, expected, strict=True):
@@ -123,7 +123,7 @@ class TestWhereItCannotBeMade:
             raise error
 
         stand_in = ModuleType("kvlab.attention.triton_decode")
-        stand_in.ragged_attention = launch  # type: ignore[attr-defined]
+        stand_in.ragged_attention = launch
         monkeypatch.setitem(sys.modules, stand_in.__name__, stand_in)
 
     @pytest.mark.parametrize(

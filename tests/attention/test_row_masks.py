@@ -68,7 +68,7 @@ def test_attention_of_a_window_is_the_sum_over_what_it_sees(softcap: float | Non
         lazy,
         scaling=0.7,
         softcap=softcap,
-        s_aux=sinks,  # type: ignore[arg-type]
+        s_aux=sinks,
     )
     for batch, head, row in [(0, 0, 0), (0, 3, 255), (0, 2, 256), (0, 1, 599), (1, 1, 9), (1, 0, 30), (1, 3, 300)]:
         first = max(row - window + 1, padding if batch else 0)

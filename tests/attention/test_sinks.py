@@ -50,16 +50,16 @@ def test_mass_of_slots_and_sink_is_one() -> None:
 
     class Watcher:
         def attended(self, layer_idx: int, slots: object, seen: object, output: Tensor) -> None:
-            logits = seen.last_logits()[:, :, :, 0].double()  # type: ignore[attr-defined]
+            logits = seen.last_logits()[:, :, :, 0].double()
             sinks = model.model.layers[layer_idx].self_attn.sinks.double().view(1, 2, 2)
             total = logits.exp().sum(-1) + sinks.exp()
             torch.testing.assert_close(
                 seen.last_mass().double(),
                 (logits.exp() / total[..., None]).mean(2),
                 rtol=1e-4,
-                atol=1e-5,  # type: ignore[attr-defined]
+                atol=1e-5,
             )
-            seen_mass.append(seen.last_mass().sum(-1))  # type: ignore[attr-defined]
+            seen_mass.append(seen.last_mass().sum(-1))
 
         def compressed(self, *args: object) -> None: ...
 

@@ -110,7 +110,7 @@ def test_bytes_are_those_of_the_tensors(tiny: BenchModel) -> None:
 
 def test_books_that_do_not_match_are_noticed(tiny: BenchModel) -> None:
     cache = filled(tiny, "h2o")
-    cache.compressed_layers()[0].hoard = torch.zeros(100_000)  # type: ignore[attr-defined]
+    cache.compressed_layers()[0].hoard = torch.zeros(100_000)
     with pytest.raises(AssertionError, match="layer 0 reports"):
         check_allocated_bytes(cache)
 

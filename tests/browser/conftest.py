@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 
 from kvlab.common.assets import project_root
+from kvlab.trace.stories import Story, View, save_story
 from tests.dashboard_speed.server import chromium_at_home, one_process_without_windows
 from tests.synthetic.runs import write_synthetic_run
 
 PATIENCE_SECONDS = 90
+RUN = "some-keepkv-25pc-0"
 NASTY = (
     "<script>document.title = 'broken into'</script><img src=x onerror=\"document.title = 'broken into'\"> &amp; end. "
 )
@@ -35,14 +37,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="package")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the dashboard's runs: `sample`, `linked` of 90 tokens, `papers` and `nasty`."""
+    """The folder of runs: `sample`, `linked`, `some` and `budgets` of more tokens, `papers`, `nasty`; and a story."""
     root = tmp_path_factory.mktemp("runs")
     for method in ("full", "h2o", "keepkv"):
         write_synthetic_run(root, method=method, comparison_id="sample", title="a sample comparison")
         write_synthetic_run(root, method=method, prompt_tokens=90, steps=6, comparison_id="linked")
+        write_synthetic_run(root, method=method, prompt_tokens=60, steps=6, comparison_id="some")
+    for method, budget in (("full", 1.0), ("keepkv", 0.25), ("keepkv", 0.5)):
+        write_synthetic_run(root, method=method, budget=budget, prompt_tokens=60, steps=6, comparison_id="budgets")
     for method in ("h2o", "zsmerge"):
         write_synthetic_run(root, method=method, comparison_id="papers", title="what the papers' figures need")
     write_synthetic_run(root, comparison_id="nasty", prompt=NASTY, steps=4)
+    views = (
+        View(page="sag", query={"run": RUN, "layer": "1", "head": "1"}, caption="First, the sag."),
+        View(page="memory", query={"run": RUN}, caption="Then <b>bytes</b>."),
+        View(page="memory", query={"run": RUN, "shape": "lines"}, caption="As lines."),
+        View(page="memory", query={"run": RUN}, caption="As before."),
+    )
+    save_story(root, Story(name="Two views", views=views))
     return root
 
 

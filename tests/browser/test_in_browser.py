@@ -40,7 +40,7 @@ def test_the_menu_keeps_what_is_looked_at(visit: Callable[..., Any], address: st
 def test_groups_of_the_menu_fold_and_the_buttons_below_it_stay_visible(visit: Callable[..., Any]):
     page = visit("regret")
     button = page.get_by_role("button", name="Copy link")
-    button.wait_for()
+    settle(page, "button:has-text('Copy link')")
     box = button.bounding_box()
     assert box["y"] + box["height"] <= page.viewport_size["height"], "below the menu, not below the window"
     links = page.locator("[data-testid=stSidebarNavLink]")
@@ -110,7 +110,7 @@ def test_a_click_on_a_cell_of_a_map_goes_there(visit: Callable[..., Any], addres
 
 
 def test_from_the_atlas_to_an_exhibit_that_plays_its_steps(visit: Callable[..., Any], address: str):
-    page = visit("atlas?comparison=papers")
+    page = visit("atlas?comparison=papers&search=zsmerge")
     page.get_by_text("can be drawn").wait_for()
     # Cards come one by one, not always the first one first.
     card = page.locator("a[href^='zsmerge?exhibit=fig-1&']").first
@@ -157,7 +157,7 @@ def test_a_talk_is_presented_in_a_tab_of_its_own(visit: Callable[..., Any], serv
     drawn = str(go.Figure(go.Scatter(y=[1, 2, 4])).to_json())
     views = tuple(View(page="sag", slide=Slide(title=title, figure=drawn)) for title in ("First", "Second"))
     save_story(served, Story(name="Talk", views=views))
-    page = visit("story")
+    page = visit("story?story=Talk")
     with page.context.expect_page() as opened:
         page.get_by_role("button", name="Present").click()
     talk = opened.value

@@ -3,40 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from kvlab.trace.stories import Story, View, save_story
+from kvlab.trace.stories import Story, save_story
+from tests.browser.conftest import RUN
 from tests.browser.received import Received
 from tests.browser.settle import bring_into_view, settle, turn, until
-from tests.dashboard_speed.server import Dashboard
-from tests.synthetic.runs import write_synthetic_run
-
-RUN = "some-keepkv-25pc-0"
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server of its own: what is scored and told here lies beside these runs alone."""
-    root = tmp_path_factory.mktemp("runs")
-    for method in ("full", "h2o", "keepkv"):
-        write_synthetic_run(root, method=method, prompt_tokens=60, steps=6, comparison_id="some")
-    for method, budget in (("full", 1.0), ("keepkv", 0.25), ("keepkv", 0.5)):
-        write_synthetic_run(
-            root, method=method, budget=budget, prompt_tokens=60, steps=6, comparison_id="budgets", title="two budgets"
-        )
-    views = (
-        View(page="sag", query={"run": RUN, "layer": "1", "head": "1"}, caption="First, the sag."),
-        View(page="memory", query={"run": RUN}, caption="Then <b>bytes</b>."),
-        View(page="memory", query={"run": RUN, "shape": "lines"}, caption="As lines."),
-        View(page="memory", query={"run": RUN}, caption="As before."),
-    )
-    save_story(root, Story(name="Two views", views=views))
-    with Dashboard(root) as dashboard:
-        yield dashboard.address
 
 
 def test_a_word_marks_the_chart_and_the_chart_lights_the_word(visit: Callable[..., Any]):
@@ -192,7 +166,7 @@ def test_words_are_chosen_in_the_text(visit: Callable[..., Any]):
 
 
 def test_a_story_leads_from_view_to_view(visit: Callable[..., Any]):
-    page = visit("story", height=1400)
+    page = visit("story?story=Two+views", height=1400)
     page.get_by_role("button", name="Walk through the pages").click()
     page.get_by_text("First, the sag.").wait_for()
     page.wait_for_url(re.compile(r"/sag\?.*head=1"))

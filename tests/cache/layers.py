@@ -20,7 +20,7 @@ class HandLayer:
     sinks: Tensor | None = None  # (Hq,) logits of learned sinks
 
     def __init__(self, method: str, budget: float | int, **options: object) -> None:
-        every = int(options.pop("compress_every", 1))  # type: ignore[call-overload]
+        every = int(options.pop("compress_every", 1))
         pipeline = make_method(method, **options).pipeline()
         self.layer = CompressedLayer(0, LayerSettings(pipeline, Budget(budget), num_layers=1, compress_every=every))
 

@@ -47,7 +47,7 @@ def test_each_layer_is_fitted_to_what_is_asked_of_it(on_policy: bool, monkeypatc
     below, asked = cache if on_policy else make_cache(model, "full"), Asked()
     if not on_policy:
         run(model, below, ids)
-    below.settings.observer = asked  # type: ignore[assignment]
+    below.settings.observer = asked
     run(model, below, torch.tensor([ASK + ids[0, 1:].tolist()]))
     assert sorted(used) == sorted(asked.query) == [0, 1, 2]
     for layer, query in used.items():

@@ -33,7 +33,7 @@ class Asks:
 
 
 def lab(family: str = "llama") -> LoadedModel:
-    return LoadedModel(prepare(tiny_model(family)), Asks(), "tiny")  # type: ignore[arg-type]
+    return LoadedModel(prepare(tiny_model(family)), Asks(), "tiny")
 
 
 def text(seed: int = 1, tokens: int = TOKENS) -> Tensor:
@@ -71,7 +71,7 @@ def expected_scores(model: LoadedModel, ids: Tensor, pieces: list[list[int]], ov
     for piece in pieces:
         cache, watch = make_cache(model, "full"), Watch()
         run(model, cache, ids)
-        cache.settings.observer = watch  # type: ignore[assignment]
+        cache.settings.observer = watch
         run(model, cache, torch.tensor([piece]))
         by_layer = [watch.mass[layer] for layer in sorted(watch.mass)]
         masses = torch.stack(by_layer)[..., : ids.shape[1]].unflatten(1, (2, -1))  # (L, H, G, q, T)
@@ -90,7 +90,7 @@ def scores(model: LoadedModel, ids: Tensor, method: str = "kvzip", **settings: A
         def compressed(self, layer_idx: int, view: Any, plan: Any, before: Any, after: Any) -> None:
             noted[layer_idx] = before.score[0].clone()
 
-    cache.settings.observer = Decided()  # type: ignore[assignment]
+    cache.settings.observer = Decided()
     run(model, cache, ids)
     return torch.stack([noted[layer] for layer in sorted(noted)])
 
@@ -198,7 +198,7 @@ def test_nothing_of_it_is_left_behind(family: str) -> None:
     assert state is not None and state.done
     for ours, theirs in zip(cache.compressed_layers(), full.compressed_layers(), strict=True):
         assert ours.cumulative_length == theirs.cumulative_length == TOKENS + 5
-        assert (ours.slots.live() == TOKENS + 5).all()  # type: ignore[union-attr]
+        assert (ours.slots.live() == TOKENS + 5).all()
 
 
 @pytest.mark.parametrize("family", SOME)
@@ -257,7 +257,7 @@ def test_any_score_can_be_cut_over_the_model(score: str) -> None:
     method = compose(score, "global", sinks=2, recent=4)
     cache = make_cache(model, method, 0.3)
     run(model, cache, ids, attention_mask=mask)
-    totals = torch.stack([layer.slots.live() for layer in cache.compressed_layers()]).sum((0, 2))  # type: ignore[union-attr]
+    totals = torch.stack([layer.slots.live() for layer in cache.compressed_layers()]).sum((0, 2))
     assert totals.tolist() == [18 * 6, 12 * 6]
 
 
@@ -294,7 +294,7 @@ def test_a_question_is_not_rehearsed() -> None:
         def compressed(self, layer_idx: int, view: Any, plan: Any, before: Any, after: Any) -> None:
             noted[layer_idx] = before.score[0].clone()
 
-    cache.settings.observer = Decided()  # type: ignore[assignment]
+    cache.settings.observer = Decided()
     cache.rehearse_only(20)
     run(model, cache, ids)
     torch.testing.assert_close(torch.stack([noted[i] for i in range(3)]), expected, rtol=1e-4, atol=1e-5)
@@ -303,7 +303,7 @@ def test_a_question_is_not_rehearsed() -> None:
 def test_a_bare_model_reads_the_context_alone() -> None:
     """Without a tokenizer there is nothing to ask with; BOS comes from the config."""
     model, ids = lab(), text()
-    bare = LoadedModel(model.model, None, "tiny")  # type: ignore[arg-type]
+    bare = LoadedModel(model.model, None, "tiny")
     cache = make_cache(model.model, "kvzip", 0.5)
     assert cache.settings.second_pass is not None and cache.settings.second_pass.ask == []
     expected = expected_scores(bare, ids, [ids[0, 1:].tolist()], "max")
@@ -313,7 +313,7 @@ def test_a_bare_model_reads_the_context_alone() -> None:
         def compressed(self, layer_idx: int, view: Any, plan: Any, before: Any, after: Any) -> None:
             noted[layer_idx] = before.score[0].clone()
 
-    cache.settings.observer = Decided()  # type: ignore[assignment]
+    cache.settings.observer = Decided()
     run(bare, cache, ids)
     torch.testing.assert_close(torch.stack([noted[i] for i in range(3)]), expected, rtol=1e-4, atol=1e-5)
 

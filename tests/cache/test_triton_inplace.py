@@ -224,11 +224,11 @@ def test_it_is_launched_where_the_layer_lies(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch.cuda, "device", Device)
     launched: list[list[torch.device]] = []
     stand_in = ModuleType("kvlab.cache.kernels.triton_inplace")
-    stand_in.decide = lambda work: launched.append(list(entered))  # type: ignore[attr-defined]
+    stand_in.decide = lambda work: launched.append(list(entered))
     monkeypatch.setitem(sys.modules, stand_in.__name__, stand_in)
     there = torch.device("cuda:1")
     keys = SimpleNamespace(is_cuda=True, device=there)
-    dispatch._launch(SimpleNamespace(keys=keys))  # type: ignore[arg-type]
+    dispatch._launch(SimpleNamespace(keys=keys))
     assert launched == [[there]]
 
 

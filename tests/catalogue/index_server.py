@@ -33,7 +33,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def __init__(self, index: Index, *given: object) -> None:
         self.index = index
-        super().__init__(*given)  # type: ignore[arg-type]
+        super().__init__(*given)
 
     def do_GET(self) -> None:
         index = self.index

@@ -146,19 +146,19 @@ def test_a_run_from_python_is_refused_in_a_sentence(options: dict[str, Any], tmp
     [
         lambda lab: kvlab.make_cache("mini", "h2o"),
         lambda lab: kvlab.make_cache(None, "h2o"),
-        lambda lab: kvlab.make_cache(lab, None),  # type: ignore[arg-type]
-        lambda lab: kvlab.make_cache(lab, 3),  # type: ignore[arg-type]
-        lambda lab: kvlab.make_cache(lab, "h2o", compress_every="a"),  # type: ignore[arg-type]
+        lambda lab: kvlab.make_cache(lab, None),
+        lambda lab: kvlab.make_cache(lab, 3),
+        lambda lab: kvlab.make_cache(lab, "h2o", compress_every="a"),
         lambda lab: kvlab.make_cache(lab, "h2o", compress_every=10**9),
         lambda lab: kvlab.make_cache(lab, "h2o", seed=2**70),
-        lambda lab: kvlab.load_model(None),  # type: ignore[arg-type]
-        lambda lab: kvlab.load_model(device=None),  # type: ignore[arg-type]
+        lambda lab: kvlab.load_model(None),
+        lambda lab: kvlab.load_model(device=None),
         lambda lab: kvlab.load_model(dtype="int8"),
-        lambda lab: kvlab.load_model("mini", cache_dir=3),  # type: ignore[arg-type]
-        lambda lab: kvlab.open_run(None),  # type: ignore[arg-type]
+        lambda lab: kvlab.load_model("mini", cache_dir=3),
+        lambda lab: kvlab.open_run(None),
         lambda lab: kvlab.open_run("\0"),
-        lambda lab: kvlab.compare(None),  # type: ignore[arg-type]
-        lambda lab: kvlab.compare({"prompt": PROMPT}),  # type: ignore[arg-type]
+        lambda lab: kvlab.compare(None),
+        lambda lab: kvlab.compare({"prompt": PROMPT}),
     ],
 )
 def test_other_calls_from_python_are_refused_in_a_sentence(
@@ -176,5 +176,5 @@ def test_methods_are_listed_by_the_name_that_is_a_package_too() -> None:
 
 
 def test_text_with_a_few_control_signs_is_text() -> None:
-    request = CompareRequest(prompt="page one\f\x02 " + PROMPT, choices=({"method": "h2o"},))  # type: ignore[arg-type]
+    request = CompareRequest(prompt="page one\f\x02 " + PROMPT, choices=({"method": "h2o"},))
     assert request.prompt.startswith("page one")

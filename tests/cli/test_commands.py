@@ -182,7 +182,7 @@ def test_extreme_budgets_work(budget: str, tiny_model_folder: Path, tmp_path: Pa
 
 
 def test_ctrl_c_leaves_a_run_marked_cancelled(tiny_model_folder: Path, tmp_path: Path) -> None:
-    many = ["--methods", "h2o,zsmerge,keepkv,d2o,cam", "--budgets", "0.1,0.3,0.6"]
+    many = ["--methods", "h2o,zsmerge,keepkv,d2o,cam", "--budgets", "0.1"]
     command = [sys.executable, "-m", "kvlab", "compare", "--model", str(tiny_model_folder), "--prompt", PROMPT, *many]
     process = subprocess.Popen(
         [*command, "--new-tokens", "200", "--out", str(tmp_path)],
@@ -202,7 +202,7 @@ def test_ctrl_c_leaves_a_run_marked_cancelled(tiny_model_folder: Path, tmp_path:
     statuses = [open_run(path.parent).record.status for path in tmp_path.glob("*/run.json")]
     # Runs of a shared pass stop together; none may claim to be running.
     assert set(statuses) <= {"complete", "cancelled"} and "cancelled" in statuses
-    assert len(statuses) <= 16
+    assert len(statuses) <= 6
 
 
 def test_doctor_finds_no_fault_or_names_it() -> None:

@@ -46,7 +46,7 @@ def test_a_table_shows_every_cell_heading_and_caption_as_written(text: str):
 def test_a_progress_bar_shows_its_stage_as_written():
     description = progress_columns()[-1]
     task = type("Task", (), {"description": "h2o [/INST] [bold]x", "fields": {}})()
-    assert str(description.render(task)) == "h2o [/INST] [bold]x"  # type: ignore[arg-type]
+    assert str(description.render(task)) == "h2o [/INST] [bold]x"
 
 
 def test_control_characters_are_shown_and_not_obeyed():
@@ -87,7 +87,7 @@ EVERY = [*_of_every_command(typer.main.get_command(commands))]
 
 @pytest.mark.parametrize(("path", "command"), EVERY, ids=[" ".join(path) or "kvlab" for path, _ in EVERY])
 def test_help_loses_no_word_in_brackets(path: tuple[str, ...], command: object):
-    texts = [getattr(command, "help", "") or "", *(getattr(one, "help", "") or "" for one in command.params)]  # type: ignore[attr-defined]
+    texts = [getattr(command, "help", "") or "", *(getattr(one, "help", "") or "" for one in command.params)]
     bracketed = [word.replace("\\[", "[") for text in texts for word in text.split() if "[" in word]
     shown = CliRunner().invoke(commands, [*path, "--help"], env={"COLUMNS": "300", "TERM": "dumb"}).output
     for word in bracketed:

@@ -52,7 +52,7 @@ def test_a_plan_takes_every_option_of_a_comparison() -> None:
     """But what is done with a comparison that is made, and the start of one that does not fit."""
     options = {
         name: {word for one in command.params for word in one.opts}
-        for name, command in typer.main.get_command(commands).commands.items()  # type: ignore[attr-defined]
+        for name, command in typer.main.get_command(commands).commands.items()
     }
     assert options["compare"] - options["plan"] == {"--title", "--tag", "--force", "--resume"}
 

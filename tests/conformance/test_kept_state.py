@@ -159,6 +159,6 @@ def test_what_a_cache_holds_is_what_files_hold() -> None:
         decode(model, cache, *batch())
         values = state_of(cache).values
         look(values)
-        layer = values["layers"][0]  # type: ignore[index,call-overload]
-        found[layer["class"]] = " ".join(sorted(layer.keys() - {"class"}))  # type: ignore[index,union-attr,call-overload]
+        layer = values["layers"][0]
+        found[layer["class"]] = " ".join(sorted(layer.keys() - {"class"}))
     assert found == {name: " ".join(sorted(words.split())) for name, words in HELD.items()}

@@ -27,7 +27,7 @@ def write_kept(root: Path, count: int) -> None:
         comparison, method = divmod(number, len(METHODS))
         write_synthetic_run(
             root, method=METHODS[method], comparison_id=f"kept-{comparison:05d}", title=f"prompt number {comparison}",
-            seed=comparison % 50, **SMALL,  # type: ignore[arg-type]
+            seed=comparison % 50, **SMALL,
         )  # fmt: skip
 
 

@@ -103,7 +103,7 @@ def plain_chromium(width: int, height: int) -> Iterator[Room]:
     with tempfile.TemporaryDirectory(prefix="kvlab-bench-", ignore_cleanup_errors=True) as profile:
         own = (f"--user-data-dir={profile}", f"--window-size={width},{height}", "--remote-debugging-port=0")
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        process = subprocess.Popen([chromium_path(), *FLAGS, *own, "about:blank"], **quiet)  # type: ignore[call-overload]
+        process = subprocess.Popen([chromium_path(), *FLAGS, *own, "about:blank"], **quiet)
         try:
             port, path = _door(process, Path(profile) / PORT_FILE)
             address = f"ws://127.0.0.1:{port}"

@@ -41,7 +41,7 @@ class Dashboard:
             line = [sys.executable, "-P", "-m", "streamlit", "run", str(self.script), *flags]
         # The dashboard's ends when the pipe closes, and the pipe closes with this process, however that ends.
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self.process = subprocess.Popen(line, env=environment, stdin=subprocess.PIPE, **quiet)  # type: ignore[call-overload]
+        self.process = subprocess.Popen(line, env=environment, stdin=subprocess.PIPE, **quiet)
         self.address = f"http://127.0.0.1:{port}"
         self._wait()
         return self

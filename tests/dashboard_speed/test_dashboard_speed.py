@@ -10,11 +10,10 @@ import pytest
 
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_runs
-from tests.dashboard_speed import changes, pages
-from tests.dashboard_speed.changes import MARKS
+from tests.dashboard_speed import pages
 from tests.dashboard_speed.clock import first_picture
 from tests.dashboard_speed.plain import plain_chromium
-from tests.dashboard_speed.server import BROWSERS, Dashboard, chromium_at_home, one_process_without_windows
+from tests.dashboard_speed.server import BROWSERS
 from tests.synthetic.large import HEADS, write_large_runs
 
 
@@ -39,25 +38,6 @@ def test_large_runs_have_the_events_asked_for_and_agree_with_one_another(tmp_pat
 )
 def test_a_row_says_whether_its_target_was_met(figure: str, value: float, verdict: str):
     assert pages._verdict(figure, value) == verdict
-
-
-@pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="needs Chromium")
-def test_heads_layers_and_zooms_are_found_on_the_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """What is clicked and typed is there, on runs of two layers; no time is kept, so nothing has to come to rest."""
-    monkeypatch.setattr(pages, "SETTLE_SECONDS", 0.1)
-    monkeypatch.setattr(changes, "SETTLE_SECONDS", 0.1)
-    marks = {name: MARKS[name] for name in ("similarity", "sag")}
-    monkeypatch.setattr(pages, "MARKS", marks)
-    runs = write_large_runs(tmp_path, layers=2, tokens=512, events=2 * HEADS * 60)
-    given = {"bypass_csp": True, **one_process_without_windows()}
-    with Dashboard(tmp_path) as dashboard, chromium_at_home(pages.WIDTH, pages.HEIGHT, **given) as browser:
-        taken = list(pages._changes(browser, dashboard, runs, layers=2, repeats=1))
-    assert {figure for figure, _, _ in taken} == {
-        *(f"change of {what}, {page}" for page, mark in marks.items() if mark.place for what in ("head", "layer")),
-        *(f"change of step, {page}" for page, mark in marks.items() if mark.step),
-        "zoom of the similarity map",
-    }
-    assert all(milliseconds > 0 for _, times, _ in taken for milliseconds in times)
 
 
 @pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="needs Chromium")

@@ -52,7 +52,7 @@ def of_the_cache(cache: CompressedCache) -> Iterator[Operations]:
     """Count what appending, attention, scores and decisions take; the model's own layers are left out."""
     operations, layers = Operations(), cache.compressed_layers()
     for layer in layers:
-        layer.update, layer.attend = (_counted(operations, work) for work in (layer.update, layer.attend))  # type: ignore[method-assign]
+        layer.update, layer.attend = (_counted(operations, work) for work in (layer.update, layer.attend))
     try:
         with operations:
             yield operations

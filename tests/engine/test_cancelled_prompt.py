@@ -27,12 +27,12 @@ def test_a_stop_is_seen_before_the_next_layer(family: str) -> None:
 
     cache = make_cache(model, "full")
     with pytest.raises(Cancelled):
-        prefill(loaded, cache, ids, check=check)  # type: ignore[arg-type]
+        prefill(loaded, cache, ids, check=check)
     assert layers >= 2
     assert [layer.get_seq_length() for layer in cache.layers] == [37] + [0] * (layers - 1)
     asked.extend(range(10))
     before = len(asked)
-    prefill(loaded, make_cache(model, "full"), ids, check=check)  # type: ignore[arg-type]
+    prefill(loaded, make_cache(model, "full"), ids, check=check)
     assert len(asked) - before == layers
-    prefill(loaded, make_cache(model, "full"), ids)  # type: ignore[arg-type]
+    prefill(loaded, make_cache(model, "full"), ids)
     assert len(asked) - before == layers

@@ -28,7 +28,7 @@ METHODS = tuple(name for name in registered() if name not in ("full", "compose")
 
 def request_for(folder: Path, *choices: MethodChoice, **fields: object) -> CompareRequest:
     options = {"prompt": PROMPT, "model": str(folder), "choices": choices, "max_new_tokens": NEW}
-    return CompareRequest(**(options | fields))  # type: ignore[arg-type]
+    return CompareRequest(**(options | fields))
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ IDS = torch.arange(3, 43)[None]
 
 @pytest.fixture
 def loaded() -> LoadedModel:
-    return LoadedModel(prepare(tiny_model("llama")), None, "tiny")  # type: ignore[arg-type]
+    return LoadedModel(prepare(tiny_model("llama")), None, "tiny")
 
 
 @torch.inference_mode()
@@ -74,8 +74,8 @@ def test_runs_are_read_in_turns_and_stay_sound(
     read = interleaved_timing.measure_speed
 
     def noted(loaded: LoadedModel, cache: object, *rest: object) -> SpeedReading | None:
-        order.append(type(cache.settings.pipeline.settle).__name__)  # type: ignore[attr-defined]
-        return read(loaded, cache, *rest)  # type: ignore[arg-type]
+        order.append(type(cache.settings.pipeline.settle).__name__)
+        return read(loaded, cache, *rest)
 
     monkeypatch.setattr(interleaved_timing, "measure_speed", noted)
     monkeypatch.setattr(importlib.import_module("kvlab.engine.compare"), "TURNS_SHARE", 1e6)
@@ -112,4 +112,4 @@ def test_ratios_are_those_the_readings_bear() -> None:
 def test_captured_readings_are_told_before_eager_ones() -> None:
     readings = (SpeedReading(way="captured", rate=90.0), SpeedReading(way="eager", rate=30.0))
     record = SimpleNamespace(decode_tokens_per_second=31.0, speed_readings=readings)
-    assert speed_of(record) == Speed("captured", (90.0,), (31.0, 30.0))  # type: ignore[arg-type]
+    assert speed_of(record) == Speed("captured", (90.0,), (31.0, 30.0))

@@ -52,7 +52,7 @@ def keys_at_zero(family: str, changes: dict[str, Any], ids: torch.Tensor) -> np.
     with torch.inference_mode():
         model = tiny_model(family, vocab_size=300, **changes)
         model(ids, position_ids=torch.zeros_like(ids), past_key_values=cache)
-    return cache.layers[0].keys[0].double().numpy()  # type: ignore[union-attr]
+    return cache.layers[0].keys[0].double().numpy()
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -41,7 +41,7 @@ def on_a_device() -> Tensor:
 def test_the_finished_runs_stay_and_the_failed_one_says_why(
     fail: object, tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(WindowAttention, "update", lambda *_: fail())  # type: ignore[operator]
+    monkeypatch.setattr(WindowAttention, "update", lambda *_: fail())
     with pytest.raises(UserError, match="ran out of memory") as raised:
         compare(REQUEST.model_copy(update={"model": str(tiny_model_folder)}), tmp_path)
     made = {run.record.method: run for run in map(open_run, (file.parent for file in tmp_path.glob("*/run.json")))}

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.attention import pass_view
+from kvlab.attention import layer_pass
 from kvlab.attention.kernels import reference
 from kvlab.cache import make_cache
 from kvlab.cache.layers import decisions
@@ -59,7 +59,7 @@ def test_with_kernels_it_takes_fewer(method: str, dtype: torch.dtype, monkeypatc
                 return reference(*given)
 
         decision = lambda work: operations.note("decision")  # noqa: E731
-        monkeypatch.setattr(pass_view, "one_query_kernel", lambda device: attention)
+        monkeypatch.setattr(layer_pass, "one_query_kernel", lambda device: attention)
         monkeypatch.setattr(decisions, "decision_kernel", lambda device: decision)
 
     counts = _counted(method, dtype, arrange)

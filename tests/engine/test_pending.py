@@ -69,7 +69,7 @@ def _record(model: PreTrainedModel, method: str) -> RunRecord:
         compress_every=1,
         seed=0,
         device="cpu",
-        model=model_shape(LoadedModel(model, None, "tiny")),  # type: ignore[arg-type]
+        model=model_shape(LoadedModel(model, None, "tiny")),
         versions={},
         prompt_tokens=PROMPT,
     )

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kvlab.attention import pass_view
+from kvlab.attention import layer_pass
 from kvlab.attention.kernels import reference
 from kvlab.cache import make_cache
 from kvlab.cache.layers import decisions
@@ -89,7 +89,7 @@ def _same_there(family: str, method: str, monkeypatch: pytest.MonkeyPatch, **opt
         model.set_experts_implementation("batched_mm")  # of transformers' ways the one that reads nothing
     expected = _logits(model, ids, None, method, **options)
     # What CUDA would take: the fused kernel's way in, with plain torch behind it.
-    monkeypatch.setattr(pass_view, "one_query_kernel", lambda device: reference if device.type == "cuda" else None)
+    monkeypatch.setattr(layer_pass, "one_query_kernel", lambda device: reference if device.type == "cuda" else None)
     monkeypatch.setattr(decisions, "decision_kernel", lambda device: None)
     with pretend_cuda(monkeypatch) as pretence:
         found = _logits(put_there(model), ids.to(CUDA), pretence, method, **options)
@@ -116,7 +116,7 @@ def test_a_decision_in_one_kernel_is_given_what_lies_there(method: str, monkeypa
         work.position.scatter_(2, work.position.argmax(-1, keepdim=True), FREE)
 
     model = put_there(prepare(tiny_model("llama")))
-    monkeypatch.setattr(pass_view, "one_query_kernel", lambda device: reference if device.type == "cuda" else None)
+    monkeypatch.setattr(layer_pass, "one_query_kernel", lambda device: reference if device.type == "cuda" else None)
     monkeypatch.setattr(decisions, "decision_kernel", lambda device: stand_in)
     cache = make_cache(model, method, 0.4, **({"merge": 4} if method == "cam" else {}))
     with pretend_cuda(monkeypatch) as pretence, torch.inference_mode():

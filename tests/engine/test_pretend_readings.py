@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kvlab.attention import pass_view
+from kvlab.attention import layer_pass
 from kvlab.cache import make_cache
 from kvlab.cache.layers import decisions
 from kvlab.checking.properties import NoReading
@@ -43,7 +43,7 @@ def test_a_reading_runs_on_the_device_alone(name: str, monkeypatch: pytest.Monke
     """With every token held, with slots evicted in turn, and with packed slots."""
     ids = torch.arange(80).view(2, -1) % 90 + 3
     model, read = prepare(tiny_model("llama")), SHORT.get(name, name)
-    monkeypatch.setattr(pass_view, "one_query_kernel", lambda device: None)
+    monkeypatch.setattr(layer_pass, "one_query_kernel", lambda device: None)
     monkeypatch.setattr(decisions, "decision_kernel", lambda device: None)
     for method, store in (("sparse", "native"), ("h2o", "native"), ("snapkv", "turbo4")):
         expected = _logits(model, ids, None, method, read, store)

@@ -137,7 +137,7 @@ def test_states_beyond_the_limit_are_left_out_and_said(
 
 def recorded(folder: Path, root: Path, **options: object) -> list[Run]:
     choices = (MethodChoice(method="h2o", budget=0.3), MethodChoice(method="zsmerge", budget=0.3))
-    request = CompareRequest(prompt=PROMPT, choices=choices, max_new_tokens=8, **options)  # type: ignore[arg-type]
+    request = CompareRequest(prompt=PROMPT, choices=choices, max_new_tokens=8, **options)
     return [open_run(path, strict=True) for path in compare(request, root, loaded=load_model(str(folder), "cpu"))]
 
 

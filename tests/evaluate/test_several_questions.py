@@ -68,7 +68,7 @@ def asked_of(loaded: Any, **more: Any) -> list[Answers]:
     questions = Questions(CONTEXT, ASKED, NEW, Stops(), **more)
     found = ask_each(loaded, questions, caches(loaded))
     assert not [one for one in found if isinstance(one, Exception)]
-    return found  # type: ignore[return-value]
+    return found
 
 
 def test_turns_are_those_of_a_cache_by_itself(loaded: LoadedModel) -> None:

@@ -107,8 +107,8 @@ def test_hidden_tokens_are_those_of_the_statement(tiny: LoadedModel) -> None:
     context, question = prompt_ids(tiny.tokenizer, sample)
     positions = hidden_positions(tiny.tokenizer, sample)
     text = tiny.tokenizer.decode([(context + question)[place] for place in positions])
-    assert sample.meta["statements"][0] in text  # type: ignore[index]
-    assert len(text) < len(sample.meta["statements"][0]) + 12  # type: ignore[index]
+    assert sample.meta["statements"][0] in text
+    assert len(text) < len(sample.meta["statements"][0]) + 12
     assert positions == list(range(positions[0], positions[-1] + 1))
     plain = get_task("key_value").generate(tiny.tokenizer, 300, 0, 0, pairs=4)
     assert hidden_positions(tiny.tokenizer, plain) == []

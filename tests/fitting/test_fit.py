@@ -16,8 +16,8 @@ from kvlab.cli import commands
 from kvlab.common.errors import UserError
 from kvlab.fitted.score_heads import read_score_heads
 from kvlab.fitting import kvzap
+from kvlab.fitting.fit import fit
 from kvlab.fitting.kvzap import fit_head, judge, watch
-from kvlab.fitting.query_statistics import fit_query_statistics
 from kvlab.fitting.request import FitJob, FitRequest, fitted_file
 from kvlab.jobs.work import read_request
 from kvlab.models.load import LoadedModel, load_model, prepare
@@ -56,8 +56,8 @@ def test_targets_are_the_logarithm_of_what_a_second_reading_gives(target: Any) -
         states, values = (
             dict(given),
             {n: layer.slots.values[0].clone() for n, layer in enumerate(full.compressed_layers())},
-        )  # type: ignore[union-attr]
-        full.settings.observer = seen  # type: ignore[assignment]
+        )
+        full.settings.observer = seen
         model.model(again, past_key_values=full)
     for number, (learned, scores) in found.items():
         torch.testing.assert_close(learned.float(), states[number][order], atol=2e-3, rtol=2e-3)
@@ -85,7 +85,7 @@ def test_a_linear_network_finds_a_linear_truth_and_two_layers_a_bent_one() -> No
     straight = fit_head(states, states @ slope + level, FitRequest(form="linear"), 0)
     assert judge(straight, fresh, fresh @ slope + level).explained > 0.999
     bent, wanted = (2 * rows[:, :1].abs() - 4 for rows in (states, fresh))
-    line, curve = (fit_head(states, bent, FitRequest(form=form, epochs=120), 0) for form in ("linear", "mlp"))  # type: ignore[arg-type]
+    line, curve = (fit_head(states, bent, FitRequest(form=form, epochs=120), 0) for form in ("linear", "mlp"))
     assert judge(line, fresh, wanted).explained < 0.1 < 0.6 < judge(curve, fresh, wanted).explained
 
 
@@ -128,7 +128,7 @@ def test_the_command_says_how_to_use_what_it_wrote(tmp_path: Path, books: Path, 
     assert f"use it with kvzap:heads={out}" in told.output
     with pytest.raises(UserError, match="--method cannot be 'h2o'"):
         CliRunner().invoke(commands, ["fit", "--method", "h2o"], catch_exceptions=False)
-    model = LoadedModel(prepare(tiny_model("llama")), None, "other")  # type: ignore[arg-type]
+    model = LoadedModel(prepare(tiny_model("llama")), None, "other")
     with pytest.raises(UserError, match="not fitted to these weights"):
         make_cache(model, "kvzap", 0.3, heads=str(out))
 
@@ -147,7 +147,7 @@ def test_query_statistics_are_measured_by_command_and_stop_when_asked(
     model = load_model(str(tiny_model_folder), device="cpu")
     for method in ("triattention", "qfilter"):  # one file is both methods'
         make_cache(model, method, 0.3, queries=str(out))
-    request = FitRequest(method="triattention", model=str(tiny_model_folder), **shared)  # type: ignore[arg-type]
+    request = FitRequest(method="triattention", model=str(tiny_model_folder), **shared)
     stopped = tmp_path / "stopped.safetensors"
-    assert fit_query_statistics(request, model, stopped, cancelled=lambda: True) == {}
+    fit(request, stopped, cancelled=lambda: True)
     assert not stopped.exists()

@@ -70,7 +70,7 @@ def test_a_cut_prompt_fits_and_its_parts_are_the_prompt(keep: str, new_tokens: i
     room = context_length("mini")
     text = "It was the best of times, it was the worst of times. " * (room // 8)
     assert excess_tokens(text, MINI, new_tokens) > 0
-    cut = truncate_prompt(text, MINI, new_tokens, keep)  # type: ignore[arg-type]
+    cut = truncate_prompt(text, MINI, new_tokens, keep)
     assert cut.before + cut.removed + cut.after == text
     assert excess_tokens(cut.text, MINI, new_tokens) == 0
     assert count_tokens(cut.text, MINI)[0] + new_tokens > room - 40, "no more is cut than must be"

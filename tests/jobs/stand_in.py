@@ -77,5 +77,5 @@ def killed_in_the_second(request: CompareRequest, root: Path, **how: Any) -> lis
             os.kill(os.getpid(), signal.SIGKILL)
         finish(self, *rest)
 
-    ActiveRun.finish = die_in_the_second  # type: ignore[method-assign]
+    ActiveRun.finish = die_in_the_second
     return compare(request, root, **how)

@@ -53,7 +53,7 @@ def said(work: BulkJob, machine: Machine, longest: int = 4096) -> str:
     )
 
 
-def least_memory(work: BulkJob, longest: int, kind=cpu) -> float:  # type: ignore[no-untyped-def]
+def least_memory(work: BulkJob, longest: int, kind=cpu) -> float:
     """Bytes from which on the work is let through, by halving."""
     low, high = 0.0, 1e15
     while high - low > 1e6:
@@ -109,7 +109,7 @@ def test_what_looks_for_the_limit_itself_is_let_through() -> None:
 
 @pytest.mark.parametrize("method", ["kvzap", "less", "duoattention", "triattention"])
 def test_a_fit_takes_its_window(method: str) -> None:
-    work = FitJob(name="it", request=FitRequest(method=method, model="shape:llama3-8b", length=8192))  # type: ignore[arg-type]
+    work = FitJob(name="it", request=FitRequest(method=method, model="shape:llama3-8b", length=8192))
     weights, cache = plain_bytes(8192)
     assert weights + cache < least_memory(work, 0) < 1.3 * (weights + 8 * cache) + 3 * GB
 

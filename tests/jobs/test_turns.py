@@ -37,7 +37,7 @@ def submit(root: Path, person: User, session: str) -> str:
 def run_all(root: Path, pid: int = 1, **claimed: object) -> list[str]:
     ran = []
     with queue_db.database(root) as connection:
-        while (job := queue_db.claim(connection, pid, **claimed)) is not None:  # type: ignore[arg-type]
+        while (job := queue_db.claim(connection, pid, **claimed)) is not None:
             ran.append(job["job_id"])
             queue_db.finish(connection, job["job_id"], "complete")
     return ran

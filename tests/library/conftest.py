@@ -16,7 +16,7 @@ def comparison(root: Path, name: str, title: str = "", **given: object) -> None:
     for method in METHODS:
         write_synthetic_run(
             root, method=method, comparison_id=name, title=title, layers=1, heads=1, steps=4, prompt_tokens=24,
-            level="light", **given,  # type: ignore[arg-type]
+            level="light", **given,
         )  # fmt: skip
 
 

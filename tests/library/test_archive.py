@@ -38,7 +38,7 @@ def test_a_comparison_opens_elsewhere_as_it_was(kept: Path, parcel: Path, tmp_pa
 
 @pytest.mark.parametrize(("kind", "name"), [("evaluation", "needles"), ("benchmark", "speed")])
 def test_results_travel_too(kept: Path, tmp_path: Path, kind: str, name: str):
-    pack(kept, kind, [name], name, tmp_path / "x.zip")  # type: ignore[arg-type]
+    pack(kept, kind, [name], name, tmp_path / "x.zip")
     unpack(tmp_path / "there", tmp_path / "x.zip")
     assert list_all(tmp_path / "there").table["id"].tolist() == [name]
 

@@ -25,15 +25,15 @@ def contents(root: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize(("kind", "name"), [("comparison", "one"), ("evaluation", "needles"), ("benchmark", "speed")])
 def test_what_was_deleted_comes_back_to_the_byte(kept: Path, kind: str, name: str):
-    change_labels(kept, name, kind, note="mine")  # type: ignore[arg-type]
+    change_labels(kept, name, kind, note="mine")
     before = contents(kept)
-    gone = rubbish.delete(kept, kind, [name])  # type: ignore[arg-type]
+    gone = rubbish.delete(kept, kind, [name])
     assert name not in list_all(kept).table["id"].tolist()
     assert gone.bytes == sum(len(data) for file, data in before.items() if not (kept / file).exists())
     assert [one.key for one in rubbish.list_bin(kept)] == [gone.key]
     rubbish.restore_deleted(kept, gone.key)
     assert contents(kept) == before
-    assert load_labels(kept, name, kind).note == "mine"  # type: ignore[arg-type]
+    assert load_labels(kept, name, kind).note == "mine"
 
 
 def test_emptying_frees_the_bytes_it_said(kept: Path):
@@ -75,7 +75,7 @@ def test_nothing_made_since_is_overwritten(kept: Path):
 def test_what_is_not_kept_here_is_not_deleted(kept: Path, kind: str, name: str):
     before = contents(kept)
     with pytest.raises(UserError, match="There is no"):
-        rubbish.delete(kept, kind, [name])  # type: ignore[arg-type]
+        rubbish.delete(kept, kind, [name])
     assert contents(kept) == before
 
 

@@ -22,7 +22,7 @@ from tests.library.conftest import comparison
 
 
 def ids(root: Path, **wanted: object) -> list[str]:
-    return list_all(root).find(Search(**wanted))["id"].tolist()  # type: ignore[arg-type]
+    return list_all(root).find(Search(**wanted))["id"].tolist()
 
 
 def test_every_kind_is_there_with_what_its_files_say(kept: Path):

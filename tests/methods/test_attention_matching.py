@@ -156,7 +156,7 @@ def test_a_bias_on_what_stays_reaches_attention() -> None:
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gpt-oss", "bloom"])
 def test_in_a_model_the_queries_are_the_rehearsals(family: str) -> None:
     """As many as asked for, of every layer and of rows apart; bytes hold a log mass only where one is fitted."""
-    model = LoadedModel(prepare(tiny_model(family)), None, "tiny")  # type: ignore[arg-type]
+    model = LoadedModel(prepare(tiny_model(family)), None, "tiny")
     ids = torch.randint(3, 97, (2, 40), generator=torch.Generator().manual_seed(1))
     found: list[References] = []
 
@@ -164,11 +164,11 @@ def test_in_a_model_the_queries_are_the_rehearsals(family: str) -> None:
         def settle(self, view: View, select: object) -> Plan:
             assert view.references is not None
             found.append(view.references)
-            return super().settle(view, select)  # type: ignore[arg-type]
+            return super().settle(view, select)
 
     cache = make_cache(model, "attention-matching", 0.3, queries=10)
     settle = cache.settings.pipeline.settle
-    cache.settings.pipeline = replace(cache.settings.pipeline, settle=Look(10, rehearsal=settle.rehearsal))  # type: ignore
+    cache.settings.pipeline = replace(cache.settings.pipeline, settle=Look(10, rehearsal=settle.rehearsal))
     with torch.inference_mode():
         logits = model.model(ids, past_key_values=cache).logits
         logits = model.model(ids[:, :1], past_key_values=cache).logits

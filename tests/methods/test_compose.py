@@ -106,7 +106,7 @@ def test_the_issues_example() -> None:
     for layer in cache.compressed_layers():
         assert layer.budget is not None
         assert layer.budget.sum() == 45 * 2
-    unequal = [layer for layer in cache.compressed_layers() if layer.budget.unique().numel() > 1]  # type: ignore
+    unequal = [layer for layer in cache.compressed_layers() if layer.budget.unique().numel() > 1]
     assert unequal, "heads compete"
 
 
@@ -190,7 +190,7 @@ def test_a_composition_can_be_made_by_name() -> None:
     made = make_method("compose", score="snapkv", settle="zsmerge", residual=0.1, sinks=2)
     assert made == compose(score="snapkv", settle="zsmerge", residual=0.1, sinks=2)
     assert make_method("compose", **made.model_dump()) == made
-    assert registered()["compose"].describe()["parameters"]["properties"]["settle"]["enum"] == choices()["settle"]  # type: ignore
+    assert registered()["compose"].describe()["parameters"]["properties"]["settle"]["enum"] == choices()["settle"]
 
 
 def test_values_that_belong_together_are_taken_together() -> None:
@@ -235,4 +235,4 @@ def test_what_cannot_be_combined_says_why(options: dict, sentence: str) -> None:
 
 def test_qualified_hyper_parameters_reach_one_part() -> None:
     pipeline = compose(score="snapkv", settle="pool", score_window=16, settle_window=3).pipeline()
-    assert (pipeline.score.window, pipeline.settle.window) == (16, 3)  # type: ignore[attr-defined]
+    assert (pipeline.score.window, pipeline.settle.window) == (16, 3)

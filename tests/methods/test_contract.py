@@ -76,14 +76,14 @@ def test_parts_from_before_the_contract_say_the_same_by_their_attributes() -> No
         merges=True, mass_of_votes=None, counts_votes=False, reads_logits=True, seeks=True
     )
     assert capabilities_of(OldSelector()) == Capabilities()
-    pipeline = Pipeline(scorer, Uniform(), LowestScore(), settler, buffer=4)  # type: ignore[arg-type]
+    pipeline = Pipeline(scorer, Uniform(), LowestScore(), settler, buffer=4)
     assert (pipeline.recalled, pipeline.rescores, pipeline.notes, pipeline.prompt_rows(99)) == (8, True, False, 5)
     assert pipeline.columns.mass_of_votes is None and not pipeline.columns.votes
 
 
 def test_pooling_and_merging_refuse_a_selector_that_protects_nothing() -> None:
     with pytest.raises(UserError, match="OldSelector defines no protected slots"):
-        protected_slots(OldSelector(), None)  # type: ignore[arg-type]
+        protected_slots(OldSelector(), None)
 
 
 def test_capabilities_of_another_type_are_refused() -> None:
@@ -98,7 +98,7 @@ def test_an_error_inside_a_parts_capabilities_is_not_taken_for_their_absence() -
     class Broken(Evict):
         @property
         def capabilities(self) -> Capabilities:
-            return self.no_such_field  # type: ignore[no-any-return, attr-defined]
+            return self.no_such_field
 
     with pytest.raises(AttributeError, match="no_such_field"):
         capabilities_of(Broken())

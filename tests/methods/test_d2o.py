@@ -66,13 +66,10 @@ class Reference:
         if self.variant == "code":  # one threshold, and the j-th tokens of all heads judged together
             self._update(range(HEADS), [mean for head in means for mean in head])
             joint = [sum(row) / HEADS for row in zip(*means, strict=True)]
-            return [
-                {p for j, p in enumerate(leaving[h]) if joint[j] >= self.threshold[0] - 1e-6}  # type: ignore[operator]
-                for h in range(HEADS)
-            ]
+            return [{p for j, p in enumerate(leaving[h]) if joint[j] >= self.threshold[0] - 1e-6} for h in range(HEADS)]
         for head in range(HEADS):
             self._update([head], means[head])
-        return [{p for p in leaving[h] if near[h][p][0] >= self.threshold[h] - 1e-6} for h in range(HEADS)]  # type: ignore
+        return [{p for p in leaving[h] if near[h][p][0] >= self.threshold[h] - 1e-6} for h in range(HEADS)]
 
     def _update(self, heads, likeness: list[float]) -> None:
         if likeness:
@@ -184,8 +181,8 @@ def test_layer_budgets_follow_the_variances_and_add_up(seed: int, layers: int, a
     generator = torch.Generator().manual_seed(seed)
     variance = torch.rand(2, layers, 3, generator=generator) ** 3
     tokens = 50
-    allocator = Variance(over)  # type: ignore[arg-type]
-    budgets = torch.stack([allocator.head_budgets(view_of(variance, i, average, tokens)) for i in range(layers)], 1)  # type: ignore
+    allocator = Variance(over)
+    budgets = torch.stack([allocator.head_budgets(view_of(variance, i, average, tokens)) for i in range(layers)], 1)
     assert (budgets == budgets[..., :1]).all(), "heads of a layer are equal"
     assert (budgets[..., 0].sum(1) == average * layers).all()
     assert budgets.min() >= 1
@@ -211,7 +208,7 @@ def test_variances_ignore_padding() -> None:
     empty = torch.zeros(1, 1, 4)
     slots = Slots(empty[..., None], empty[..., None], empty.int(), empty, empty, received, empty > -1)
     slots.valid[..., 0] = False
-    given = Variance().statistic(slots, None)  # type: ignore[arg-type]
+    given = Variance().statistic(slots, None)
     torch.testing.assert_close(given, torch.tensor([[2 / 3]]))
 
 

@@ -225,4 +225,4 @@ def test_one_number_has_no_z_score_and_many_are_bounded() -> None:
     alone[..., -1] = True
     assert rule.epiphany(changes, alone).item() == 0
     assert rule.epiphany(changes, all_real).item() == pytest.approx(math.sqrt(6), rel=1e-5)
-    assert make_method("epikv", preset="paper").prompt == "keep"  # type: ignore[attr-defined]
+    assert make_method("epikv", preset="paper").prompt == "keep"

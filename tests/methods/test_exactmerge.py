@@ -31,7 +31,7 @@ class Spy(ExactResidual):
 
     seen_views: list[View] = []  # noqa: RUF012
 
-    def settle(self, view, select):  # type: ignore[no-untyped-def]
+    def settle(self, view, select):
         # The table is rewritten in place afterwards, and the pass's keys with it.
         seen = replace(view.seen, key=view.seen.key.clone())
         Spy.seen_views.append(replace(view, slots=view.slots.map(torch.clone), seen=seen))

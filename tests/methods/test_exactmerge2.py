@@ -243,5 +243,5 @@ def test_growing_recent_tokens_are_few_of_few_slots(budget: int) -> None:
     """A sixteenth of the first 96 slots and a quarter of the others; at most `recent`, at least 1."""
     share = math.floor(sum(1 for slot in range(budget) if slot < 96) / 16) + math.floor(max(budget - 96, 0) / 4)
     given = SimpleNamespace(budget=torch.tensor([[budget]]))
-    recent, _ = LowestScore(1, 64, most="growing")._bounds(given)  # type: ignore[arg-type]
+    recent, _ = LowestScore(1, 64, most="growing")._bounds(given)
     assert int(recent) == max(1, min(64, share))

@@ -83,7 +83,7 @@ def test_what_the_gates_score_highest_in_the_model_stays(written: tuple[LoadedMo
     for layer, network in known.items():
         predicted = network.predict(states[layer][None].float())[0].exp()
         for head in range(HEADS):
-            scores[layer, head] = [by_hand(network, token, head) for token in states[layer]]  # type: ignore[arg-type]
+            scores[layer, head] = [by_hand(network, token, head) for token in states[layer]]
             assert predicted[head].tolist() == pytest.approx(scores[layer, head], rel=1e-4)
     places = (12 - len(safe)) * LAYERS * HEADS
     rest = [(s, where, t) for where, row in scores.items() for t, s in enumerate(row) if t not in safe]

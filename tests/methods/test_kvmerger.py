@@ -150,10 +150,10 @@ def test_sets_found_in_parallel_are_those_of_the_scan(seed: int, longest: int, t
         by_position = {int(p): i for i, p in enumerate(position[0, head])}
         keys = {p: key[0, head, i] for p, i in by_position.items()}
         free = [p for p, i in by_position.items() if may_merge[0, head, i]]
-        for members in scan(keys, free, theta, longest):  # type: ignore[arg-type]
+        for members in scan(keys, free, theta, longest):
             for member in members:
                 assert sets.anchor[0, head, by_position[member]] == by_position[members[0]]
-        assert sets.is_anchor[0, head].sum() == len(scan(keys, free, theta, longest))  # type: ignore[arg-type]
+        assert sets.is_anchor[0, head].sum() == len(scan(keys, free, theta, longest))
 
 
 @settings(max_examples=40, deadline=None)

@@ -21,7 +21,7 @@ TOKENS, HEADS, LAYERS, HIDDEN = 30, 2, 3, 5
 
 
 def lab(family: str = "llama") -> LoadedModel:
-    return LoadedModel(prepare(tiny_model(family)), None, family)  # type: ignore[arg-type]
+    return LoadedModel(prepare(tiny_model(family)), None, family)
 
 
 def networks(model: LoadedModel) -> dict[int, ScoreHead]:
@@ -56,7 +56,7 @@ def scores_by_hand(model: LoadedModel, ids: Tensor, heads: dict[int, ScoreHead])
         for h in range(HEADS):
             found[number, h] = []
             for token in given[number]:
-                inner = [float(w.double() @ token + b) for w, b in zip(head.inner, head.inner_bias, strict=True)]  # type: ignore[arg-type]
+                inner = [float(w.double() @ token + b) for w, b in zip(head.inner, head.inner_bias, strict=True)]
                 bent = [0.5 * x * (1 + math.erf(x / math.sqrt(2))) for x in inner]
                 found[number, h].append(
                     sum(float(w) * x for w, x in zip(head.weight[h], bent, strict=True)) + float(head.bias[h])
@@ -71,7 +71,7 @@ def kept(
     with torch.inference_mode():
         model.model(ids, past_key_values=cache)
     return {
-        (number, h): set(layer.slots.position[0, h][layer.slots.valid[0, h]].tolist())  # type: ignore[union-attr]
+        (number, h): set(layer.slots.position[0, h][layer.slots.valid[0, h]].tolist())
         for number, layer in enumerate(cache.compressed_layers())
         for h in range(HEADS)
     }
@@ -141,7 +141,7 @@ def test_padding_changes_nothing(written: tuple[LoadedModel, Path, Tensor]) -> N
     alone = kept(model, ids, "kvzap-threshold", heads=str(path), threshold=0.0, sinks=1, recent=4)
     for number, layer in enumerate(cache.compressed_layers()):
         for h in range(HEADS):
-            assert set(layer.slots.position[0, h][layer.slots.valid[0, h]].tolist()) == alone[number, h]  # type: ignore[union-attr]
+            assert set(layer.slots.position[0, h][layer.slots.valid[0, h]].tolist()) == alone[number, h]
 
 
 def test_networks_of_another_model_are_refused(written: tuple[LoadedModel, Path, Tensor], tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ def test_a_head_keeps_its_own_maps_wherever_it_is_stored() -> None:
 
 @pytest.mark.parametrize("form", ["exponential", "gelu"])
 def test_features_are_never_negative(form: str) -> None:
-    found = new_maps(form, HEADS, GROUP, DIM, 16, RANK, torch.Generator().manual_seed(0))  # type: ignore[arg-type]
+    found = new_maps(form, HEADS, GROUP, DIM, 16, RANK, torch.Generator().manual_seed(0))
     for size in (0.1, 1.0, 1e4):
         assert (found.of_keys(draw(0, 1, HEADS, 50, DIM) * size) >= 0).all()
         assert torch.isfinite(found.of_queries(draw(1, 1, HEADS, GROUP, 50, DIM) * size)).all()

@@ -63,7 +63,7 @@ def test_maps_survive_the_disk(tmp_path: Path) -> None:
     maps = [random_feature_maps(layer, 2, 2, 16, 4) for layer in range(3)]
     write_maps(tmp_path / "maps.safetensors", maps, model, {"model": "tiny"})
     cache = make_cache(model, "less", 10, weights=str(tmp_path / "maps.safetensors"), rank=4)
-    found = cache.settings.pipeline.settle.fitted  # type: ignore[attr-defined]
+    found = cache.settings.pipeline.settle.fitted
     for given, expected in zip(found, maps, strict=True):
         for name, tensor in expected.tensors().items():
             assert torch.equal(given.tensors()[name], tensor)
@@ -77,7 +77,7 @@ def test_maps_fit_the_same_model_in_another_precision(tmp_path: Path) -> None:
 
 def cut(path: Path, change: object) -> None:
     tensors = load_file(path)
-    change(tensors)  # type: ignore[operator]
+    change(tensors)
     save_file(tensors, path, {"form": "exponential"})
 
 

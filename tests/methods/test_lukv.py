@@ -12,8 +12,8 @@ from torch import Tensor
 from kvlab.cache import make_cache
 from kvlab.common.errors import UserError
 from kvlab.fitted.profiles import CURVES, read_profile, write_profile
-from kvlab.fitting import curves, fit
-from kvlab.fitting.curves import falling, fit_curves, ranked_importance, split
+from kvlab.fitting import curves, fit, text
+from kvlab.fitting.curves import falling, ranked_importance, split
 from kvlab.fitting.request import FitRequest
 from tests.cache.layers import draw
 from tests.cache.test_second_pass import Watch
@@ -61,11 +61,11 @@ def test_importance_is_what_later_queries_take_in_the_order_of_the_score(monkeyp
     tokens = ids.shape[1] - 6
     found = ranked_importance(model, ids, "key-norm")
     full = make_cache(model, "full")
-    full.settings.observer = seen  # type: ignore[assignment]
+    full.settings.observer = seen
     with torch.inference_mode():
         model.model(ids, past_key_values=full)
     for number, layer in enumerate(full.compressed_layers()):
-        keys, values, mass = layer.slots.keys[0], layer.slots.values[0], seen.mass[number]  # type: ignore[union-attr]
+        keys, values, mass = layer.slots.keys[0], layer.slots.values[0], seen.mass[number]
         weight, width = model.model.model.layers[number].self_attn.o_proj.weight.detach(), values.shape[-1]
         for head, group in product(range(HEADS), [len(mass) // HEADS]):
             lengths = keys[head, :tokens].norm(dim=-1).tolist()
@@ -102,7 +102,7 @@ def test_each_head_keeps_the_best_of_its_share(tmp_path: Path) -> None:
 
 def test_any_score_is_measured_and_cut_by_its_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A budget between two of the file is met; another model is refused; a fit stops when asked."""
-    monkeypatch.setattr(curves, "text_windows", lambda *_: iter(draw(7, 2, 1, 160).abs().mul(30).long() % 90 + 3))
+    monkeypatch.setattr(text, "text_windows", lambda *_: iter(draw(7, 2, 1, 160).abs().mul(30).long() % 90 + 3))
     model, out = lab(), tmp_path / "snapkv.safetensors"
     request = FitRequest(method="lukv", score="snapkv", windows=2)
     monkeypatch.setattr(fit, "held_model", lambda request: model)
@@ -116,7 +116,7 @@ def test_any_score_is_measured_and_cut_by_its_curves(tmp_path: Path, monkeypatch
     assert sum(map(len, found.values())) == 11 * LAYERS * HEADS and len({len(tokens) for tokens in found.values()}) > 1
     with pytest.raises(UserError, match=r"run `kvlab fit --method lukv --model qwen3 .* set curves=FILE \(.*even"):
         make_cache(lab("qwen3"), "lukv", 0.3, curves=str(out))
-    assert fit_curves(request, model, tmp_path / "stopped", cancelled=lambda: True) is None
+    fit.fit(request, tmp_path / "stopped", cancelled=lambda: True)
     assert not (tmp_path / "stopped").exists()
 
 

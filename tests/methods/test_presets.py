@@ -72,7 +72,7 @@ def test_a_preset_can_be_asked_for_and_changed(method: type[Method], name: str) 
 
 def test_departures_name_the_papers_value() -> None:
     ours = make_method("gvote", preset="paper", samples=3)
-    assert ours.differences() == {"samples": make_method("gvote", preset="paper").samples}  # type: ignore[attr-defined]
+    assert ours.differences() == {"samples": make_method("gvote", preset="paper").samples}
 
 
 def test_an_unknown_preset_names_those_there_are() -> None:

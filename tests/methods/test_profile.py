@@ -35,7 +35,7 @@ def shares_of(numbers: list[float]) -> HeadShares:
 )
 def test_budgets_sum_to_the_models(numbers: list[float], average: int, least: int, levels: str) -> None:
     tokens = 50
-    allocate = HeadProfile(levels=levels, known=shares_of(numbers))  # type: ignore[arg-type]
+    allocate = HeadProfile(levels=levels, known=shares_of(numbers))
     budgets = allocate._of_row(average, tokens, least)
     assert int(budgets.sum()) == average * LAYERS * HEADS
     if average < tokens:
@@ -56,7 +56,7 @@ def test_shares_between_two_budgets_follow_the_logarithm() -> None:
 
 def lab(seed: int = 0) -> LoadedModel:
     model = prepare(tiny_model("llama"))
-    return LoadedModel(model, None, "tiny")  # type: ignore[arg-type]
+    return LoadedModel(model, None, "tiny")
 
 
 def written(path: Path, shares: Tensor) -> Path:
@@ -76,13 +76,13 @@ def test_a_file_gives_every_score_its_budgets(tmp_path: Path) -> None:
         cache = make_cache(model, method, 0.3)
         with torch.inference_mode():
             model.model(ids, attention_mask=mask, past_key_values=cache)
-        budgets = torch.stack([layer.budget for layer in cache.compressed_layers()], 1)  # type: ignore[arg-type]
+        budgets = torch.stack([layer.budget for layer in cache.compressed_layers()], 1)
         assert budgets.sum((1, 2)).tolist() == [18 * 6, 12 * 6]
         assert (budgets[:, 1, 0] > budgets[:, 1, 1]).all() and (budgets[:, 1, 1] > budgets[:, 0, 0]).all()
-        live = torch.stack([layer.slots.live() for layer in cache.compressed_layers()], 1)  # type: ignore[union-attr]
+        live = torch.stack([layer.slots.live() for layer in cache.compressed_layers()], 1)
         assert (live == budgets).all()
         for layer in cache.compressed_layers():
-            position, valid = layer.slots.position, layer.slots.valid  # type: ignore[union-attr]
+            position, valid = layer.slots.position, layer.slots.valid
             for row, last in ((0, 59), (1, 39)):
                 for head in range(HEADS):
                     assert {0, last - 1, last} <= set(position[row, head][valid[row, head]].tolist())
@@ -90,7 +90,7 @@ def test_a_file_gives_every_score_its_budgets(tmp_path: Path) -> None:
 
 def test_another_models_profile_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path / "tiny.safetensors", torch.ones(2, LAYERS, HEADS))
-    other = LoadedModel(prepare(tiny_model("qwen3")), None, "other")  # type: ignore[arg-type]
+    other = LoadedModel(prepare(tiny_model("qwen3")), None, "other")
     with pytest.raises(UserError, match="not created with these weights of other"):
         make_cache(other, "duoattention", 0.3, profile=str(path))
     with pytest.raises(UserError, match="not created with these weights"):

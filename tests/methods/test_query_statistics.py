@@ -40,7 +40,7 @@ def keys_of(model: LoadedModel, ids: Tensor) -> list[Tensor]:
     cache = make_cache(model, "full")
     with torch.inference_mode():
         model.model(ids, past_key_values=cache)
-    return [layer.slots.keys[0] for layer in cache.compressed_layers()]  # type: ignore[union-attr]
+    return [layer.slots.keys[0] for layer in cache.compressed_layers()]
 
 
 def pairs(vector: Tensor) -> list[complex]:
@@ -88,7 +88,7 @@ def test_triattention_keeps_what_the_trigonometric_series_says(
     written: tuple[LoadedModel, dict[int, QueryStatistics], Path], heads: str
 ) -> None:
     model, known, path = written
-    found = kept(model, text(), "triattention", 12, queries=str(path), furthest=FURTHEST, heads=heads)  # type: ignore[arg-type]
+    found = kept(model, text(), "triattention", 12, queries=str(path), furthest=FURTHEST, heads=heads)
     for layer, keys in enumerate(keys_of(model, text())):
         scores = [centre_scores(known[layer], keys, h, {t: t for t in range(TOKENS)}, TOKENS) for h in range(HEADS)]
         if heads == "shared":
@@ -131,7 +131,7 @@ def test_qfilter_keeps_what_lies_along_the_direction(
     written: tuple[LoadedModel, dict[int, QueryStatistics], Path],
 ) -> None:
     model, known, path = written
-    found = kept(model, text(), "qfilter", 12, queries=str(path))  # type: ignore[arg-type]
+    found = kept(model, text(), "qfilter", 12, queries=str(path))
     for layer, keys in enumerate(keys_of(model, text())):
         for h in range(HEADS):
             along = known[layer].direction[h].tolist()

@@ -105,7 +105,7 @@ def test_a_model_tells_its_caches_what_they_read() -> None:
     """Left padding, chunks of the prompt and the plain transformers call: clusters end where sentences do."""
     words = Words()
     assert ending(words, ".?\n").nonzero()[:, 0].tolist() == [STOP, 10, 11]
-    model = LoadedModel(prepare(tiny_model("llama")), words, "tiny")  # type: ignore[arg-type]
+    model = LoadedModel(prepare(tiny_model("llama")), words, "tiny")
     ids = torch.randint(12, 97, (2, 36), generator=torch.Generator().manual_seed(1))
     ids[:, 5::9] = STOP
     mask = torch.ones_like(ids)

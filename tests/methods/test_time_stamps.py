@@ -53,7 +53,7 @@ class Head:
 
 
 def walk(method: str, steps: int, every: int, safe: int, **options: object) -> None:
-    recent = int(options.get("recent", 1))  # type: ignore[call-overload]
+    recent = int(options.get("recent", 1))
     recurrence, budget = method == "lazyeviction", BUDGET if not safe else TOKENS + 3
     hand, (query, key, value) = HandLayer(method, budget, window=WINDOW, threshold=THRESHOLD, **options), prompt()
     hand.feed(query, key, value)

@@ -40,7 +40,7 @@ def view(budget: int, seed: int = 0) -> View:
     slots = Slots(state, state, position, one, one - 1, score, one.bool())
     budgets = torch.full((1, HEADS), budget)
     return View(slots, None, budgets, torch.tensor([TOKENS]), "prefill", TOKENS - budget, budget, False, 0, 2,
-                statistics={0: score, 1: other})  # type: ignore[arg-type]  # fmt: skip
+                statistics={0: score, 1: other})  # fmt: skip
 
 
 def kept(select: WholePages | LowestScore, seen: View) -> list[list[int]]:
@@ -79,7 +79,7 @@ def expected(budget: int, length: int, rule: str, heads: str) -> list[list[int]]
 @pytest.mark.parametrize(("rule", "heads"), product(PAGE_RULES, PAGE_HEADS))
 def test_pages_stay_in_the_order_of_their_rule(rule: str, heads: str) -> None:
     for length, budget in ((4, 22), (8, 22), (16, 38), (5, 9), (16, 20), (3, 42), (64, 30)):
-        own = kept(WholePages(INNER, length, rule, heads), view(budget))  # type: ignore[arg-type]
+        own = kept(WholePages(INNER, length, rule, heads), view(budget))
         assert own == expected(budget, length, rule, heads), (length, budget)
         assert all(len(row) <= budget for row in own)
 
@@ -87,7 +87,7 @@ def test_pages_stay_in_the_order_of_their_rule(rule: str, heads: str) -> None:
 @pytest.mark.parametrize("rule", PAGE_RULES)
 def test_pages_of_one_token_are_the_method_itself(rule: str) -> None:
     for budget in (9, 17, 30):
-        assert kept(WholePages(INNER, 1, rule, "each"), view(budget)) == kept(INNER, view(budget))  # type: ignore[arg-type]
+        assert kept(WholePages(INNER, 1, rule, "each"), view(budget)) == kept(INNER, view(budget))
 
 
 @pytest.mark.parametrize("heads", PAGE_HEADS)

@@ -98,13 +98,13 @@ def test_a_stopped_download_says_what_is_kept_and_the_next_goes_on(hub: SmallHub
             stop.set()
 
     with pytest.raises(UserError, match=r"stopped at .* of 43.0 MB: complete files are kept, .* continues from them"):
-        fetch(source, download_reporter(report, stop.is_set))  # type: ignore[arg-type]
+        fetch(source, download_reporter(report, stop.is_set))
     assert complete(tmp_path) == {"config.json", "model-1-of-2.safetensors", "model.safetensors.index.json"}
     assert not list(tmp_path.rglob("*.incomplete")) and not is_here(source)
     assert said[0] == "downloading somebody/model" and any("of 43.0 MB" in word for word in said)
     assert threads == {threading.get_ident()}, "a queue's connection belongs to the thread that asked"
     hub.slow, before = set(), len(hub.sent)
-    fetch(source, download_reporter(report))  # type: ignore[arg-type]
+    fetch(source, download_reporter(report))
     assert is_here(source) and hub.sent[before:] == ["model-2-of-2.safetensors"]
 
 

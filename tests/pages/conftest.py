@@ -191,6 +191,12 @@ def open_page() -> Open:
     return opened
 
 
+@pytest.fixture
+def form(runs_root: Path, open_page: Open) -> AppTest:
+    """The page New run."""
+    return open_page("new_run")
+
+
 @pytest.fixture(scope="session")
 def _looked_at() -> dict[str, AppTest]:
     return {}

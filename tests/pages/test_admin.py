@@ -40,7 +40,7 @@ def test_jobs_stand_in_their_order_with_owners_and_can_be_cancelled(runs_root: P
     other = submit(runs_root, "ben", "B one")
     with queue_db.database(runs_root) as connection:
         worker_slots.take_slot(connection, os.getpid())
-        assert queue_db.claim(connection, os.getpid(), worker_slots.host_id())["job_id"] == first  # type: ignore[index]
+        assert queue_db.claim(connection, os.getpid(), worker_slots.host_id())["job_id"] == first
     write_synthetic_run(runs_root, comparison_id=first, prompt_tokens=16, steps=2)
     page = open_page("admin")
     assert not page.exception

@@ -43,7 +43,7 @@ def test_the_last_used_values_are_kept_up_to_a_number_of_bytes():
         assert found.bytes <= 100
     drawn: list[int] = []
     for number in (49, 48, 0):
-        found.get(number, FIRST, lambda: drawn.append(1) or "x" * 30)  # type: ignore[func-returns-value]
+        found.get(number, FIRST, lambda: drawn.append(1) or "x" * 30)
     assert len(drawn) == 1
     assert found.get("large", FIRST, lambda: "z" * 500) == "z" * 500  # more than all that may be kept: alone
     found.get("small", FIRST, lambda: "s")

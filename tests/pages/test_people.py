@@ -45,8 +45,8 @@ def visit(runs_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> V
     file.write_text(PEOPLE)
     monkeypatch.setenv(VARIABLE, str(file))
     small = {"layers": 1, "heads": 1, "steps": 2, "prompt_tokens": 8}
-    write_synthetic_run(runs_root, comparison_id="open", owner="ben", title="an open one", **small)  # type: ignore[arg-type]
-    write_synthetic_run(runs_root, comparison_id="hidden", owner="ben", private=True, title="a hush", **small)  # type: ignore[arg-type]
+    write_synthetic_run(runs_root, comparison_id="open", owner="ben", title="an open one", **small)
+    write_synthetic_run(runs_root, comparison_id="hidden", owner="ben", private=True, title="a hush", **small)
 
     def opened(name: str, person: str, user: dict[str, Any] | None = None, **query: str) -> AppTest:
         page = AppTest.from_file(str(ROOT / "app" / "main.py"), default_timeout=30)
@@ -112,7 +112,7 @@ def press_run(form: AppTest) -> None:
 def queued(root: Path) -> list[tuple[jobs.JobStatus, CompareRequest]]:
     """All jobs, as an administrator sees them."""
     with acting_for(ALONE):
-        return [(job, jobs.request_of(root, job.job_id)) for job in jobs.list_jobs(root)]  # type: ignore[misc]
+        return [(job, jobs.request_of(root, job.job_id)) for job in jobs.list_jobs(root)]
 
 
 def test_who_looks_starts_nothing_though_the_button_is_sent(

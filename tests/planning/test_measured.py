@@ -168,7 +168,7 @@ def test_the_shadow_takes_what_was_planned(tmp_path: Path) -> None:
     work = work_for(loaded, tokens, "full")
 
     nobody = SimpleNamespace(before_flush=[])
-    recorder = Recorder(nobody, "full", tokens, NEW - 1)  # type: ignore[arg-type]
+    recorder = Recorder(nobody, "full", tokens, NEW - 1)
     cache = make_cache(loaded.model, "full", 1.0, observer=recorder)
     prefill(loaded, cache, torch.randint(3, 300, (1, tokens)))
     shadows = [layer.shadow for layer in recorder.layers.values()]
@@ -198,7 +198,7 @@ def taken(
 
     def second_best(_: object) -> Callable[[], Callable[[torch.Tensor], torch.Tensor]]:
         full = request.runs[next(chosen)].method == "full"
-        return lambda: torch.argmax if full else lambda logits: logits.topk(2).indices[1]  # type: ignore[return-value]
+        return lambda: torch.argmax if full else lambda logits: logits.topk(2).indices[1]
 
     patch.setattr(comparison_passes, "chooser_of", second_best)
     engine = importlib.import_module("kvlab.engine.compare")

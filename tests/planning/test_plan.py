@@ -58,7 +58,7 @@ def asked(*methods: str, **fields: object) -> CompareRequest:
 def test_a_configuration_says_what_the_loaded_model_is(family: str, tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path / family, family)
     read, loaded = find_model(str(folder)), tiny_model(family, vocab_size=259)
-    shape = model_shape(LoadedModel(loaded, None, family))  # type: ignore[arg-type]
+    shape = model_shape(LoadedModel(loaded, None, family))
     assert (read.layers, read.heads, read.key_value_heads, read.head_dim) == (
         shape.num_hidden_layers, shape.num_attention_heads, shape.num_key_value_heads, shape.head_dim,
     )  # fmt: skip

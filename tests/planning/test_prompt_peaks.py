@@ -28,7 +28,7 @@ BUDGET = 0.05
 
 def share(model: Any, method: str, tokens: int, **options: Any) -> float:
     """Planned bytes of the prompt's pass, and of reading it again, over those that torch's allocator counted."""
-    loaded = LoadedModel(model, None, "tiny")  # type: ignore[arg-type]
+    loaded = LoadedModel(model, None, "tiny")
     ids = torch.randint(3, 90, (1, tokens), generator=torch.Generator().manual_seed(1))
 
     def run(ids: torch.Tensor) -> None:

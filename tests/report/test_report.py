@@ -155,7 +155,7 @@ def test_on_paper_nothing_is_cut(root: Path, told: Report, in_figures: tuple[set
     drawn, widest = in_figures
     assert len(drawn) > 20 and {word for word in drawn if word not in words} == set()
     told_of_it = subprocess.run(["pdfinfo", file], check=True, capture_output=True, text=True).stdout
-    inches = float(re.search(r"Page size: +([\d.]+)", told_of_it)[1]) / 72  # type: ignore[index]
+    inches = float(re.search(r"Page size: +([\d.]+)", told_of_it)[1]) / 72
     assert 96 * inches > widest > 800, "a page has room for a figure"
     assert all(section.caption.split(".")[0] in words for section in told.figures)
     assert all(label in words for label in told.table["run"]) and "Caveats" in words

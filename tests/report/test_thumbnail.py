@@ -23,7 +23,7 @@ def view_of(shown: Shown | go.Figure, theme: str = "light") -> View:
     is_figure = isinstance(shown, go.Figure)
     content = shown.to_json() if isinstance(shown, go.Figure) else shown.model_dump_json()
     kind = "figure" if is_figure else kind_of(shown)
-    return View(page="sag", slide=Slide(title="A", figure=content, kind=kind, theme=theme))  # type: ignore[arg-type]
+    return View(page="sag", slide=Slide(title="A", figure=content, kind=kind, theme=theme))
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -47,5 +47,5 @@ def test_of_a_table_the_first_rows_are_drawn_and_of_a_text_its_first_lines(text:
 def test_a_page_without_a_slide_and_a_damaged_slide_say_so():
     assert "a page" in view_thumbnail(View(page="sag"))
     for kind in ("figure", "table"):
-        slide = Slide(title="A", figure="{]", kind=kind)  # type: ignore[arg-type]
+        slide = Slide(title="A", figure="{]", kind=kind)
         assert "damaged" in view_thumbnail(View(page="sag", slide=slide))

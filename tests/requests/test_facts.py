@@ -26,7 +26,7 @@ STORY = "It was late. The old lamp went out, and nobody spoke. Then the door ope
 
 
 def request(**fields: object) -> CompareRequest:
-    return CompareRequest(prompt=STORY, choices=(MethodChoice(method="h2o"),), **fields)  # type: ignore[arg-type]
+    return CompareRequest(prompt=STORY, choices=(MethodChoice(method="h2o"),), **fields)
 
 
 @given(st.integers(0, len(STORY) - 1), st.integers(1, 30))

@@ -26,7 +26,7 @@ SAMPLE = next(sample for sample in shipped_samples() if sample.name == "needle_i
 LINES = SAMPLE.text.splitlines()
 PLACE = next(number for number, line in enumerate(LINES) if "48213" in line)
 PROMPT = "\n".join([LINES[PLACE][LINES[PLACE].index("hung upon pegs") :], *LINES[PLACE + 1 : PLACE + 4], *LINES[-2:]])
-NEW = 12
+NEW = 8
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def made(mini, tmp_path_factory):
         max_new_tokens=NEW,
         level="light",
         answer="48213",
-        facts=("The secret number of the garden is 48213.",),  # type: ignore[arg-type]
+        facts=("The secret number of the garden is 48213.",),
     )
     return root, compare(request, root, loaded=mini)
 

@@ -31,9 +31,9 @@ SMALL = {"layers": 1, "heads": 1, "steps": 2, "prompt_tokens": 8, "level": "ligh
 def root(tmp_path: Path) -> Path:
     """Runs of ben, private ones of ben, and one that nobody owns."""
     folder = tmp_path / "runs"
-    write_synthetic_run(folder, comparison_id="open", owner="ben", **SMALL)  # type: ignore[arg-type]
-    write_synthetic_run(folder, comparison_id="hidden", owner="ben", private=True, prompt="a secret", **SMALL)  # type: ignore[arg-type]
-    write_synthetic_run(folder, comparison_id="old", **SMALL)  # type: ignore[arg-type]
+    write_synthetic_run(folder, comparison_id="open", owner="ben", **SMALL)
+    write_synthetic_run(folder, comparison_id="hidden", owner="ben", private=True, prompt="a secret", **SMALL)
+    write_synthetic_run(folder, comparison_id="old", **SMALL)
     return folder
 
 

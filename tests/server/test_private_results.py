@@ -54,8 +54,8 @@ def root(tmp_path: Path, act_as: Act) -> Path:
     folder.mkdir()
     act_as("ben", Role.RUN)
     for kind, (hidden, open_to_all, _) in MADE.items():
-        claim_name(folder, "secret", kind, private=True)  # type: ignore[arg-type]
-        claim_name(folder, "plain", kind)  # type: ignore[arg-type]
+        claim_name(folder, "secret", kind, private=True)
+        claim_name(folder, "plain", kind)
         rows_at(folder, hidden, "hidden")
         rows_at(folder, open_to_all, "open")
     return folder
@@ -88,15 +88,15 @@ def test_private_results_are_not_exported_and_their_name_is_taken(
 ) -> None:
     act_as("carl", Role.RUN)
     with pytest.raises(UserError, match=f"There is no {kind} 'secret'"):
-        archive.pack(root, kind, ["secret"], "", tmp_path / "parcel.zip")  # type: ignore[arg-type]
+        archive.pack(root, kind, ["secret"], "", tmp_path / "parcel.zip")
     with pytest.raises(UserError, match="choose another name") as told:
-        claim_name(root, "secret", kind)  # type: ignore[arg-type]
+        claim_name(root, "secret", kind)
     assert "ben" not in str(told.value)
     with pytest.raises(UserError, match="only its owner"):
         change_labels(root, "secret", kind, private=False)
     act_as("ben", Role.RUN)
-    claim_name(root, "secret", kind)  # type: ignore[arg-type]
-    assert load_labels(root, "secret", kind).private, "who goes on with it does not open it by that"  # type: ignore[arg-type]
+    claim_name(root, "secret", kind)
+    assert load_labels(root, "secret", kind).private, "who goes on with it does not open it by that"
     change_labels(root, "secret", kind, private=False)
     act_as("carl", Role.RUN)
     assert (kind, "secret") in names(root)
@@ -127,9 +127,9 @@ def test_a_private_job_is_told_to_nobody_else(
     act_as("ben", Role.RUN)
     work = WORKS[kind].model_copy(update={"private": private, "title": "hush"})
     job_id = jobs.submit(tmp_path, work)
-    assert jobs.request_of(tmp_path, job_id).private is private  # type: ignore[union-attr]
+    assert jobs.request_of(tmp_path, job_id).private is private
     if kind != "sample":
-        labels = load_labels(tmp_path, work.name, kind)  # type: ignore[union-attr, arg-type]
+        labels = load_labels(tmp_path, work.name, kind)
         assert (labels.owner, labels.private) == ("ben", private)
     act_as("carl", Role.RUN)
     assert [job.job_id for job in jobs.list_jobs(tmp_path)] == ([] if private else [job_id])
@@ -166,7 +166,7 @@ def test_a_private_fit_is_offered_and_used_by_its_owner_alone(
 def test_what_is_made_of_a_private_run_is_private(tmp_path: Path) -> None:
     small = {"layers": 1, "heads": 1, "steps": 2, "prompt_tokens": 8}
     for number, private in enumerate((True, False)):
-        path = write_synthetic_run(tmp_path, seed=number, method="h2o", owner="ben", private=private, **small)  # type: ignore[arg-type]
+        path = write_synthetic_run(tmp_path, seed=number, method="h2o", owner="ben", private=private, **small)
         assert counterfactual(open_run(path).record, 0, 0).private is private
 
 

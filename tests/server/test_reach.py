@@ -89,7 +89,7 @@ def test_what_the_atlas_queues_is_each_person_s_own(
     for person in ("ben", "carl", "ben", "anna", "carl"):
         act_as(person, Role.RUN)
         submit([work])
-    names = [jobs.request_of(server, job.job_id).name for job in reversed(jobs.list_jobs(server))]  # type: ignore[union-attr]
+    names = [jobs.request_of(server, job.job_id).name for job in reversed(jobs.list_jobs(server))]
     assert names == ["it", "it-2", "it", "it-3", "it-2"]
     owners = {name: load_labels(server, name, kind).owner for name in names}
     assert owners == {"it": "ben", "it-2": "carl", "it-3": "anna"}
@@ -108,7 +108,7 @@ def test_results_of_nobody_stay_nobody_s(
     made.touch()
     act_as("ben", Role.RUN)
     assert "it is already taken (owner: none): choose another name" in sentence(lambda: jobs.submit(server, work))
-    assert under_own_name(server, work).name == "it-2"  # type: ignore[union-attr]
+    assert under_own_name(server, work).name == "it-2"
     assert jobs.list_jobs(server) == [] and load_labels(server, "it", kind).owner == ""
     act_as("root", Role.ADMINISTER)
     assert under_own_name(server, work) == work

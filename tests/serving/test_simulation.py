@@ -18,7 +18,7 @@ def test_one_server_waits_as_pollaczek_and_khinchine_say(kind: str) -> None:
 
     The first token comes with the prompt, so n tokens take n - 1 steps.
     """
-    output, load = Lengths(21, kind), 0.5  # type: ignore[arg-type]
+    output, load = Lengths(21, kind), 0.5
     service = STEP * (output.draw(10**6, np.random.default_rng(5)) - 1)
     rate = load / service.mean()
     expected = rate * (service**2).mean() / (2 * (1 - load))

@@ -80,7 +80,7 @@ def test_think_keeps_the_channels_that_the_last_queries_weigh_most() -> None:
     real = torch.ones(1, 12, dtype=torch.bool)
     real[0, 9] = False
     assert code is not None
-    learned = code.that_learned(keys, valid, query_squares(query, real, heads, rows))  # type: ignore[attr-defined]
+    learned = code.that_learned(keys, valid, query_squares(query, real, heads, rows))
     back = learned.decode(learned.encode(keys, valid), width)
     last = [row for row in range(12) if row != 9][-rows:]
     for head in range(heads):
@@ -120,7 +120,7 @@ def test_native_slots_of_a_method_that_evicts_while_decoding_leave_no_holes_behi
 
 
 def test_settings_of_other_stores_are_refused() -> None:
-    assert store_of("low_rank/rank=24").values.rank == 24  # type: ignore[union-attr]
+    assert store_of("low_rank/rank=24").values.rank == 24
     for wrong, why in (
         ("kivi4/rank=8", "no rank: remove rank=8, or choose gear4 or gear2"), ("low_rank/rank=0", "rank .1 to 64"),
         ("low_rank/pruned=40", "or choose think"), ("think/pruned=100", "pruned .1 to 99"),

@@ -42,7 +42,7 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 
 def learned(code: Code, states: Tensor, real: Tensor) -> Code:
     """A code that knows its slots, if it wants to."""
-    return code.that_learned(states, real, None) if isinstance(code, Learning) else code  # type: ignore[return-value]
+    return code.that_learned(states, real, None) if isinstance(code, Learning) else code
 
 
 # codes
@@ -209,7 +209,7 @@ def test_what_a_store_will_give_back_is_known_before(name: str) -> None:
     expected = keys_as_held(store, keys, order, live)
     flat = live.flatten().tolist()
     table = PackedTable(SlotTable(slots, Columns(False, 0.0)).packed(order, 0, flat), store)
-    given, held_at = table.states()[0].whole(), table.slots.position  # type: ignore[union-attr]
+    given, held_at = table.states()[0].whole(), table.slots.position
     for head in range(2):
         assert flat[head] > 8
         for place in table.valid()[0, head].nonzero()[:, 0].tolist():
@@ -281,7 +281,7 @@ def test_the_settings_of_a_run_name_a_store_only_where_there_is_one() -> None:
 
 def test_a_store_takes_settings_behind_its_name() -> None:
     changed = store_of("kivi4/group=64/residual=128/sinks=0")
-    assert (changed.keys.group, changed.lot, changed.residual, changed.sinks) == (64, 64, 128, 0)  # type: ignore[union-attr]
+    assert (changed.keys.group, changed.lot, changed.residual, changed.sinks) == (64, 64, 128, 0)
     assert changed.values == store_of("kivi4").values and store_of("kivi4").residual == 16
     for wrong, why in (
         ("kivi4/groups=64", "is not a setting of a store"), ("kivi4/group=1", "is not a setting"),

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.request import EvalRequest
 from kvlab.evaluate.request_parser import parse_request
 from kvlab.sweep.plan import SweepPlan
@@ -37,3 +38,9 @@ def untimed(rows: pd.DataFrame) -> pd.DataFrame:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "eval" / "sweep"
+
+
+@pytest.fixture(scope="session")
+def serial(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+    """Rows of the whole sweep, measured in one process."""
+    return evaluate(asked(tiny_folder), tmp_path_factory.mktemp("serial")).rows

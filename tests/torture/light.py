@@ -46,7 +46,7 @@ class Light:
             await self._fetch(path)
         self.socket = await websockets.connect(
             self.address.replace("http", "ws", 1) + "/_stcore/stream",
-            subprotocols=["streamlit"],  # type: ignore[list-item]
+            subprotocols=["streamlit"],
             max_size=LARGEST_MESSAGE,
         )
         return self

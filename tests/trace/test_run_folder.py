@@ -94,7 +94,7 @@ def rows_of(frame: pd.DataFrame) -> list[str]:
 def plain(value: object) -> object:
     if value is None or value is pd.NA or (isinstance(value, float | np.floating) and np.isnan(value)):
         return None
-    return value if isinstance(value, str) else float(value)  # type: ignore[arg-type]
+    return value if isinstance(value, str) else float(value)
 
 
 def test_rows_keep_their_order_within_a_step_layer_and_head(tmp_path: Path):

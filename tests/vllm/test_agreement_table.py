@@ -39,7 +39,7 @@ def test_a_situation_that_raises_is_a_row_and_the_rest_goes_on_in_a_new_engine(m
     monkeypatch.setattr(agreement, "started_engine", lambda folder, shape: next(engines))
     monkeypatch.setattr(agreement, "SITUATIONS", {"few pages": {"batch": raising, "preempted": agreeing}})
     model = SimpleNamespace(name="mini")
-    trials = [Trial(model, name, None, [Prompt("", [1], [2], 3)] * 3) for name in ("h2o", "snapkv")]  # type: ignore
+    trials = [Trial(model, name, None, [Prompt("", [1], [2], 3)] * 3) for name in ("h2o", "snapkv")]
     rows = list(agreement.agreements(trials, "folder", ["batch", "preempted"]))
     assert [(row.method, row.situation, row.prompts) for row in rows] == [
         ("h2o", "batch", 0), ("h2o", "preempted", 3), ("snapkv", "batch", 0), ("snapkv", "preempted", 3),

@@ -18,7 +18,7 @@ class FakeClock(Clock):
     """One request at a time, in order; each step takes STEP and gives a token, the first with the prompt."""
 
     def __init__(self) -> None:
-        super().__init__(SimpleNamespace(), np.random.default_rng(0))  # type: ignore[arg-type]
+        super().__init__(SimpleNamespace(), np.random.default_rng(0))
         self.waiting: list[list] = []
 
     def add(self, prompt: int, tokens: int) -> str:

@@ -27,7 +27,7 @@ def _text(run: Run, reference: Sequence[int]) -> LiveText:
     return LiveText(
         label=run.record.label,
         method=run.record.method,
-        state=STATES[run.record.status],  # type: ignore[arg-type]
+        state=STATES[run.record.status],
         text="".join(pieces),
         tokens=len(ids) - int(tokens["special"].iloc[-1:].sum()),  # without the end token
         left_at=None if first is None else (before, before + len(pieces[first])),

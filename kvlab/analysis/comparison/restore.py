@@ -108,6 +108,7 @@ def culprit(rescue: RestoreResult, best: SearchResult, run: Run) -> str:
     """Which head dropped or merged which of the tokens, and when."""
     tokens, heads = best.returned.tokens, best.returned.heads
     reader = rescue.reader
+    # Where no head reads the answer, some are given back.
     layer, head = reader if heads is None or reader in heads else heads[0]  # type: ignore[misc]
     words = quote_tokens(run, tokens)
     try:

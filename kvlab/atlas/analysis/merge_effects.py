@@ -125,11 +125,11 @@ def merge_parts(run: Run, model: Run, merge: OneMerge) -> pd.DataFrame:
     table = [(merge.target, "target", first["votes_target"], first["mass_target"])]
     table += [(e.source, "source", e.votes_source, e.mass_source) for e in merge.events[:MOST_PARTS].itertuples()]
     frame = pd.DataFrame(table, columns=["token", "role", "votes", "mass"])
-    frame = frame.assign(ema_before=before[frame["token"]], ema_after=after[frame["token"]])  # type: ignore[index]
+    frame = frame.assign(ema_before=before[frame["token"]], ema_after=after[frame["token"]])  # type: ignore[index]  # arrays by token
     rest, tokens = merge.events[MOST_PARTS:], merge.events["source"][MOST_PARTS:].to_numpy()
     if len(rest):
         sums = {"votes": rest["votes_source"].sum(), "mass": rest["mass_source"].sum()}
-        averages = {"ema_before": before[tokens].sum(), "ema_after": after[tokens].sum()}  # type: ignore[index]
+        averages = {"ema_before": before[tokens].sum(), "ema_after": after[tokens].sum()}  # type: ignore[index]  # likewise
         frame.loc[len(frame)] = {"token": REST, "role": "rest", **sums, **averages}
     merged = {"votes": first["votes_after"], "mass": merge.mass_after}
     sums = frame[["ema_before", "ema_after"]].sum(min_count=1).to_dict()

@@ -84,7 +84,7 @@ def times_the_memory(prompts: pd.DataFrame) -> Interval | None:
     lines: dict[str, list[tuple[str, str]]] = {}
     for cell, method in methods.items():
         if method not in (OURS, FULL):
-            lines.setdefault(cell[0], []).append(cell)  # type: ignore[index,arg-type]
+            lines.setdefault(cell[0], []).append(cell)
     if wide.empty or not ours or not lines:
         return None
 

@@ -103,7 +103,7 @@ def _generate(bench: Bench, ids: torch.Tensor, new: int) -> None:
     """Plain transformers: its own cache and attention function."""
     model, options = bench.model.model, {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False}
     with bench.model.attention("sdpa"):
-        model.generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=0, **options)  # type: ignore[operator]
+        model.generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=0, **options)  # type: ignore[operator]  # a method of every model
 
 
 def _row(bench: Bench, context: int, figure: str, unit: str) -> Row:

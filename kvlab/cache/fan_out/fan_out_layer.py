@@ -174,14 +174,14 @@ class FanOutLayer(UnboundedLayer):
 class FanOutHybridLayer(FanOutLayer, LinearAttentionLayer):
     """Compressed slots beside a recurrent state, which is the first branch's until `split`, then that of all rows."""
 
-    is_croppable = False  # type: ignore[assignment]
+    is_croppable = False
 
     def __init__(self, serving: Serving, layer_idx: int, layer: LinearAttentionLayer) -> None:
         LinearAttentionLayer.__init__(self, layer.number_of_states)
         FanOutLayer.__init__(self, serving, layer_idx)
         take_states(self, layer)
 
-    def lazy_initialization(self, *states: Tensor, **named: Any) -> None:  # type: ignore[override]
+    def lazy_initialization(self, *states: Tensor, **named: Any) -> None:  # type: ignore[override]  # of two bases with unlike arguments
         """Initialize the recurrent state (keyword states); branches initialize their own slots."""
         if named:
             LinearAttentionLayer.lazy_initialization(self, **named)

@@ -29,7 +29,8 @@ _recorded = ContextVar("_recorded", default=False)
 def cpu_kernel() -> Decide | None:
     """The in-place decision kernel of this CPU, or None to use the pipeline."""
     module = numba_kernels()
-    return None if module is None else module.decide  # type: ignore[no-any-return]
+    decide: Decide | None = None if module is None else module.decide
+    return decide
 
 
 def is_cpu_kernel(kernel: Decide | None) -> bool:

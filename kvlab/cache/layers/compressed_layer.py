@@ -93,12 +93,12 @@ class CompressedLayer(LayerState, UnboundedLayer):
         self._map_rows(lambda tensor: tensor.repeat_interleave(repeats, dim=0))
 
     @property
-    def keys(self) -> Tensor | None:  # type: ignore[override]
+    def keys(self) -> Tensor | None:  # type: ignore[override]  # an attribute in transformers; here read from the table
         """Keys of all slots, free ones included."""
         return None if self.slots is None else self.slots.keys
 
     @property
-    def values(self) -> Tensor | None:  # type: ignore[override]
+    def values(self) -> Tensor | None:  # type: ignore[override]  # likewise
         """Values of all slots, free ones included."""
         return None if self.slots is None else self.slots.values
 

@@ -12,10 +12,10 @@ from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.cache.settings import LayerSettings
 
 
-class HybridLayer(CompressedLayer, LinearAttentionLayer):  # type: ignore[misc]
+class HybridLayer(CompressedLayer, LinearAttentionLayer):  # type: ignore[misc]  # both bases define the states of a layer
     """Compressed slots next to transformers' recurrent state, whose size does not depend on the text."""
 
-    is_croppable = False  # type: ignore[assignment]
+    is_croppable = False
 
     def __init__(self, layer_idx: int, settings: LayerSettings, rank: int, number_of_states: int = 1) -> None:
         LinearAttentionLayer.__init__(self, number_of_states)
@@ -25,7 +25,7 @@ class HybridLayer(CompressedLayer, LinearAttentionLayer):  # type: ignore[misc]
         LinearAttentionLayer.reset(self)
         CompressedLayer.reset(self)
 
-    def lazy_initialization(self, *states: Tensor, **named: Any) -> None:  # type: ignore[override]
+    def lazy_initialization(self, *states: Tensor, **named: Any) -> None:  # type: ignore[override]  # of two bases with unlike arguments
         """Initialize slots (positional states) or the recurrent state (keyword states), as transformers does."""
         if states:
             CompressedLayer.lazy_initialization(self, *states)

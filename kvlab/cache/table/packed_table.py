@@ -108,13 +108,14 @@ class PackedTable(SlotTable):
 
     def _packed_states(self, side: str, count: int) -> PackedStates:
         native = self.native[side][:, :, : count - self.room]
-        turned = self.rotary is not None and side == "keys"
-        turn, place = (self.rotary.turn, self.slots.position[:, :, : self.room]) if turned else (None, None)  # type: ignore[union-attr]
+        turn, place = None, None
+        if self.rotary is not None and side == "keys":
+            turn, place = self.rotary.turn, self.slots.position[:, :, : self.room]
         return PackedStates(self._code(side), self.coded[side], native, self.room, self._mean(side), turn, place)
 
     def _code(self, side: str) -> Code:
         """The store's code with what was learned for this table."""
-        return replace(self.codes[side], **self.learned[side]) if side in self.learned else self.codes[side]  # type: ignore[type-var]
+        return replace(self.codes[side], **self.learned[side]) if side in self.learned else self.codes[side]  # type: ignore[type-var]  # every code is a dataclass
 
     def _encoded(self, side: str, states: Tensor, real: Tensor, position: Tensor) -> dict[str, Tensor]:
         """Codes of native `states` (B, H, S, d), where `real` (B, H, S), at `position` (B, H, S)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import pandas as pd
 from rich.box import SIMPLE_HEAD
@@ -25,7 +25,7 @@ def check_kind(name: str) -> Kind:
     """The name of a table; raises UserError for another one."""
     if name not in get_args(Kind):
         raise UserError(f"--of takes {', '.join(get_args(Kind))}, not '{name}'.")
-    return name  # type: ignore[return-value]
+    return cast(Kind, name)
 
 
 def frame_of(rows: pd.DataFrame, kind: Kind) -> pd.DataFrame:
@@ -151,8 +151,8 @@ def _reasoning(frame: pd.DataFrame) -> Table:
     return table
 
 
-def _number(value: object) -> str:
-    return "–" if pd.isna(value) else f"{value:.0f}"  # type: ignore[call-overload]
+def _number(value: Any) -> str:
+    return "–" if pd.isna(value) else f"{value:.0f}"
 
 
 def _mean(line: dict[Any, Any], name: str) -> str:
@@ -161,5 +161,5 @@ def _mean(line: dict[Any, Any], name: str) -> str:
     return f"{mean} [{low}, {high}]"
 
 
-def _share(value: object) -> str:
-    return "–" if pd.isna(value) else f"{value:.2f}"  # type: ignore[call-overload]
+def _share(value: Any) -> str:
+    return "–" if pd.isna(value) else f"{value:.2f}"

@@ -24,7 +24,7 @@ Plugins = Annotated[
 
 def with_parameters(wrapper: Command, command: Command, parameters: list[inspect.Parameter]) -> Command:
     """Give `wrapper` the command's name and docstring, and these parameters, which become its options."""
-    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by typer
     wrapper.__annotations__ = {one.name: one.annotation for one in parameters}
     wrapper.__name__, wrapper.__doc__ = command.__name__, command.__doc__
     return wrapper
@@ -63,7 +63,7 @@ def _value(name: str, annotation: Any, values: dict[str, Any]) -> Any:
     """A parameter's value: for a group, the dataclass built from its fields' values."""
     if not is_dataclass(annotation):
         return values[name]
-    return annotation(**{one.name: _value(one.name, one.annotation, values) for one in _fields(annotation)})  # type: ignore[operator]
+    return annotation(**{one.name: _value(one.name, one.annotation, values) for one in _fields(annotation)})  # type: ignore[operator]  # a dataclass
 
 
 def _options(parameter: inspect.Parameter) -> list[inspect.Parameter]:

@@ -17,6 +17,7 @@ from kvlab.requests.compare import FULL
 CHUNK = "prefill_chunk"
 MODEL = ["question_aware", "model", "model_digest", CHUNK]
 PROMPT = ["task", "difficulty", "content", "length", "depth", "index", "seed", *MODEL]
+PROMPT_NUMBER = "prompt_number"  # numbers rows of equal `PROMPT`, for as long as a mean is made
 METHOD = ["method", "hyper_parameters", "budget", "budget_unit", "question_aware", "model", CHUNK]
 MEASURES = (
     "score", "difference", "slots", "kept", "live_bytes", "bytes_read", "bytes", "seconds", "prompt_seconds",
@@ -42,7 +43,8 @@ def summarize(rows: pd.DataFrame, by: Sequence[str] = ("task", "difficulty", "le
     hidden_merged, unreachable and consensus (`kvlab.evaluate.scoring.survival`), for generated answers answer_tokens
     and loops (share of answers that end in a loop), and joules where the device has a counter.
     """
-    groups = _as_numbers(with_measures(rows), OF_TASK).groupby([*by, *METHOD], dropna=False, sort=False)
+    needed = list(dict.fromkeys([*by, *METHOD, "metric", *OF_TASK]))  # a group takes every column apart
+    groups = _as_numbers(with_measures(rows), OF_TASK)[needed].groupby([*by, *METHOD], dropna=False, sort=False)
     lines = [_line(dict(zip([*by, *METHOD], names, strict=True)), group) for names, group in groups]
     return pd.DataFrame(lines)
 
@@ -55,7 +57,8 @@ def over_tasks(rows: pd.DataFrame, by: Sequence[str], measures: Sequence[str] = 
     with `_low` and `_high`, and the numbers of prompts and tasks.
     """
     lines = []
-    for names, group in _as_numbers(rows, measures).groupby(list(by), dropna=False, sort=False):
+    needed = [PROMPT_NUMBER, *(name for name in dict.fromkeys([*by, "task", "metric", *measures]) if name in rows)]
+    for names, group in _numbered(rows, measures)[needed].groupby(list(by), dropna=False, sort=False):
         prompts = _once_per_prompt(group, measures)
         named = dict(zip(by, names, strict=True))
         counts = {"prompts": len(prompts), "tasks": prompts["task"].nunique()}
@@ -68,7 +71,7 @@ def mean_over_tasks(rows: pd.DataFrame, column: str, kind: Kind = "any") -> Inte
 
     `kind`: whether the column holds scores (higher is better) or differences of scores.
     """
-    prompts = _once_per_prompt(_as_numbers(rows, (column,)), (column,))
+    prompts = _once_per_prompt(_numbered(rows, (column,)), (column,))
     return mean_over_groups(prompts[column].tolist(), prompts["task"].tolist(), kind=kind)
 
 
@@ -100,9 +103,16 @@ def _as_numbers(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     return rows.assign(**numbers)
 
 
-def _once_per_prompt(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+def _numbered(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """The rows with these columns as float64, and with the number of each row's prompt as `PROMPT_NUMBER`."""
     prompt = [name for name in PROMPT if name in rows]
-    return rows.groupby(prompt, dropna=False, sort=False)[list(columns)].mean().reset_index()
+    number = rows.groupby(prompt, dropna=False, sort=False).ngroup()
+    return _as_numbers(rows, columns).assign(**{PROMPT_NUMBER: number})
+
+
+def _once_per_prompt(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """The mean of each prompt's rows, from `_numbered`; columns: the number, task and these."""
+    return rows.groupby([PROMPT_NUMBER, "task"], sort=False)[list(columns)].mean().reset_index()
 
 
 def _line(names: dict[str, object], group: pd.DataFrame) -> dict[str, object]:

@@ -23,7 +23,7 @@ class FigureCaption(str):
         caption.simple = simple
         return caption
 
-    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]
+    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]  # as __new__ takes them; str takes one
         """Constructor arguments of a copy, such as an unpickled one."""
         return str(self), self.simple
 

@@ -27,7 +27,7 @@ class LazyLayers(Uniform):
     protect: LowestScore = field(default_factory=LowestScore)
 
     @property
-    def capabilities(self) -> Capabilities:  # type: ignore[override]
+    def capabilities(self) -> Capabilities:  # type: ignore[override]  # a field in the protocol
         return Capabilities(prompt_rows=lambda tokens: self.rows)
 
     def head_budgets(self, view: View) -> Tensor:

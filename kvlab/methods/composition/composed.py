@@ -112,7 +112,7 @@ class Composition(Method):
     settle: str = Field("evict", description="what happens to victims", json_schema_extra=_names_of("settle"))
 
     @property
-    def needs_budget(self) -> bool:  # type: ignore[override]
+    def needs_budget(self) -> bool:  # type: ignore[override]  # a constant of the class elsewhere
         """Whether the allocation needs a budget."""
         return source("allocate", self.allocate)[1].needs_budget
 

@@ -163,7 +163,7 @@ class Method(BaseModel, ABC):
 
     def paged_pipeline(self) -> Pipeline:
         """The pipeline that caches run: in whole pages if `page` is above 1."""
-        return in_whole_pages(self.pipeline(), self.page, self.page_rule, self.page_heads)  # type: ignore[arg-type]
+        return in_whole_pages(self.pipeline(), self.page, self.page_rule, self.page_heads)  # type: ignore[arg-type]  # checked by pydantic
 
     def notes(self, budget_slots: int, prompt_tokens: int) -> list[str]:
         """Notes about a run with this average budget per head that the settings alone do not show; often none.

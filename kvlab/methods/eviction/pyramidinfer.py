@@ -76,7 +76,7 @@ class PyramidInfer(Method):
         return self
 
     @property
-    def needs_budget(self) -> bool:  # type: ignore[override]
+    def needs_budget(self) -> bool:  # type: ignore[override]  # a constant of the class elsewhere
         """Unless lengths follow from the decays."""
         return self.lengths == "budget"
 

@@ -64,7 +64,7 @@ class FeatureMaps:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> FeatureMaps:
         """Apply `change` to every tensor."""
-        return replace(self, **{name: change(tensor) for name, tensor in self.tensors().items()})  # type: ignore[arg-type]
+        return replace(self, **{name: change(tensor) for name, tensor in self.tensors().items()})  # type: ignore[arg-type]  # the fields are tensors
 
     def tensors(self) -> dict[str, Tensor]:
         """All tensors by name."""

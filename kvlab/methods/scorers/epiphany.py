@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -12,12 +11,13 @@ from torch import Tensor
 from kvlab.methods.core.contract import Capabilities
 from kvlab.methods.core.token_scores import ResidualRule
 from kvlab.methods.core.view import Seen, Slots
+from kvlab.methods.scorers.prompt_scorer import PromptScorer
 
 TINY = 1e-6  # added to the standard deviation, as in the authors' code
 
 
 @dataclass(frozen=True)
-class Epiphany:
+class Epiphany(PromptScorer):
     """Score = z-score of a token's change after `early` of the layers, less the one after `late` of them.
 
     A z-score is relative to the changes of the last `window` tokens, the token's own included, with the population's
@@ -30,9 +30,6 @@ class Epiphany:
     late: float = 22 / 32
     window: int = 64
     prompt: Literal["compete", "keep"] = "compete"
-    every_step: bool = False
-    needs_hidden_states: bool = False
-    state: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def capabilities(self) -> Capabilities:

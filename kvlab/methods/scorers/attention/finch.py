@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from kvlab.methods.core.contract import Capabilities
 from kvlab.methods.core.view import Seen, Slots
+from kvlab.methods.scorers.prompt_scorer import PromptScorer
 
 
 @dataclass(frozen=True)
-class QuestionAttention:
+class QuestionAttention(PromptScorer):
     """Score_j = sum over the last `window` queries i of (i + 1) A[i, j], mean over the group, set at prefill.
 
     Attention weights of a later query are smaller because more tokens share them; i + 1 is their number.
     """
 
     window: int = 32
-    every_step: bool = False
-    needs_hidden_states: bool = False
-    state: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def capabilities(self) -> Capabilities:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -11,10 +10,11 @@ from torch import Tensor
 
 from kvlab.methods.core.contract import Capabilities
 from kvlab.methods.core.view import Seen, Slots
+from kvlab.methods.scorers.prompt_scorer import PromptScorer
 
 
 @dataclass(frozen=True)
-class FusedWindow:
+class FusedWindow(PromptScorer):
     """Score = sum or maximum over the last `window` queries of their attention to slots older than the window.
 
     A query's logits are summed over the group before the softmax, which is over the older slots alone (the authors'
@@ -24,9 +24,6 @@ class FusedWindow:
 
     window: int = 32
     over: Literal["sum", "max"] = "sum"
-    every_step: bool = False
-    needs_hidden_states: bool = False
-    state: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def capabilities(self) -> Capabilities:

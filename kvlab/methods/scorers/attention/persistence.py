@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,10 +10,11 @@ from torch import Tensor
 from kvlab.methods.core.contract import Capabilities
 from kvlab.methods.core.view import Seen, Slots
 from kvlab.methods.scorers.attention.time_stamps import group_mass
+from kvlab.methods.scorers.prompt_scorer import PromptScorer
 
 
 @dataclass(frozen=True)
-class Persistence:
+class Persistence(PromptScorer):
     """Score = -(number of the last `window` queries whose attention to the slot was below 1 / slots they saw).
 
     The attention is the mean over the group. Only queries that saw the slot count. Of equal scores the older goes
@@ -22,9 +22,6 @@ class Persistence:
     """
 
     window: int = 400
-    every_step: bool = False
-    needs_hidden_states: bool = False
-    state: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def capabilities(self) -> Capabilities:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -12,12 +11,13 @@ from torch.nn.functional import avg_pool1d, max_pool1d
 
 from kvlab.methods.core.contract import Capabilities
 from kvlab.methods.core.view import Seen, Slots
+from kvlab.methods.scorers.prompt_scorer import PromptScorer
 
 Edges = Literal["tokens", "zeros"]
 
 
 @dataclass(frozen=True)
-class WindowAttention:
+class WindowAttention(PromptScorer):
     """Score_j = pooled sum over the last `window` queries of A[query, j], mean over the group, set at prefill.
 
     Scores then stay fixed or, with `every_step`, add each query's attention and decay by 1 - 1/window, so that they
@@ -30,9 +30,6 @@ class WindowAttention:
     window: int = 32
     kernel: int = 7
     pooling: Literal["max", "average"] = "max"
-    every_step: bool = False
-    needs_hidden_states: bool = False
-    state: Mapping[str, float] = field(default_factory=dict)
     edges: Edges = "tokens"
 
     @property

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from kvlab.methods.core.contract import NONE, Capabilities
 from kvlab.methods.core.token_draws import uniform_draws
 from kvlab.methods.core.view import Seen, Slots
+from kvlab.methods.scorers.prompt_scorer import PromptScorer
 
 
 @dataclass(frozen=True)
-class Draws:
+class Draws(PromptScorer):
     """Score = a number that is drawn once for each token and head from the layer's seed.
 
     A token keeps its number, so what stays is at all times a uniform sample of the text so far (reservoir sampling).
     Draws depend on seed, layer, head and position only, never on the batch.
     """
-
-    every_step: bool = False
-    needs_hidden_states: bool = False
-    state: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def capabilities(self) -> Capabilities:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,18 +10,15 @@ from torch.nn.functional import cosine_similarity, normalize
 
 from kvlab.methods.core.contract import Capabilities
 from kvlab.methods.core.view import Seen, Slots
+from kvlab.methods.scorers.prompt_scorer import PromptScorer
 
 ONE_LENGTH = 2**-7  # lengths within this share are ties: bfloat16 changes each by up to half of it
 STEPS = 1200  # rounding steps per factor of two in length; sqrt(head_dim), the length of normalized keys, is on no edge
 
 
 @dataclass(frozen=True)
-class UnusualKeys:
+class UnusualKeys(PromptScorer):
     """Score = -cos(k, mean of the head's unit keys): unusual keys are kept (KeyDiff)."""
-
-    every_step: bool = False
-    needs_hidden_states: bool = False
-    state: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -37,17 +33,13 @@ class UnusualKeys:
 
 
 @dataclass(frozen=True)
-class ShortKeys:
+class ShortKeys(PromptScorer):
     """Score = -|k|: short keys are kept (key norm, arXiv 2406.11430). Rotation preserves lengths.
 
     Rounding must not decide: repeated words have keys of equal length in the first layer, and so have all keys of a
     head whose model normalizes keys without weights. So lengths are rounded to .06 %, differences within a head that
     16-bit numbers may cause are ties, and the newer of equal ones counts as shorter.
     """
-
-    every_step: bool = False
-    needs_hidden_states: bool = False
-    state: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def capabilities(self) -> Capabilities:

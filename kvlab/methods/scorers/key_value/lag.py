@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from kvlab.methods.core.contract import Capabilities
 from kvlab.methods.core.view import Seen, Slots
+from kvlab.methods.scorers.prompt_scorer import PromptScorer
 
 TAIL = 2.0  # above every rank: slots without a following partition are evicted last, oldest first
 
 
 @dataclass(frozen=True)
-class Lag:
+class Lag(PromptScorer):
     """Split the prompt after its `sinks` into partitions of `lag` tokens, and compare each with the next one.
 
     A token's key is scaled per channel to the range of the next partition; its standard deviation over channels is
@@ -25,9 +25,6 @@ class Lag:
 
     sinks: int = 4
     lag: int = 128
-    every_step: bool = False
-    needs_hidden_states: bool = False
-    state: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def capabilities(self) -> Capabilities:

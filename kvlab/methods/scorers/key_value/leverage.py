@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -12,13 +11,14 @@ from torch.nn.functional import avg_pool1d
 
 from kvlab.methods.core.contract import Capabilities
 from kvlab.methods.core.view import Seen, Slots
+from kvlab.methods.scorers.prompt_scorer import PromptScorer
 
 JITTER = 1e-2  # added to the diagonal before factorizing, as in kvpress
 TINY = 1e-6
 
 
 @dataclass(frozen=True)
-class SquaredLengths:
+class SquaredLengths(PromptScorer):
     """Score = |k|^2 |v|^2, each over its sum in the token's part of `part` tokens of the text (CurDKV).
 
     Squared lengths stand for leverage scores. `of` chooses keys, values, their product or mean; scores sum to 1 over a
@@ -27,9 +27,6 @@ class SquaredLengths:
 
     of: Literal["product", "mean", "key", "value"] = "product"
     part: int = 16
-    every_step: bool = False
-    needs_hidden_states: bool = False
-    state: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -51,7 +48,7 @@ class SquaredLengths:
 
 
 @dataclass(frozen=True)
-class ChunkLeverage:
+class ChunkLeverage(PromptScorer):
     """Score = `blend` * z(leverage) + z(attention), without the first `sinks` and last `recent` tokens (Compactor).
 
     Leverage: diagonal of X (X'X + .01 I)^-1 X', X the centred keys before rotation times a Gaussian sketch of `sketch`
@@ -65,9 +62,6 @@ class ChunkLeverage:
     chunk: int = 256
     sinks: int = 8
     recent: int = 4
-    every_step: bool = False
-    needs_hidden_states: bool = False
-    state: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def capabilities(self) -> Capabilities:

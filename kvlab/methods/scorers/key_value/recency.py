@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from kvlab.methods.core.contract import Capabilities
 from kvlab.methods.core.view import Seen, Slots
+from kvlab.methods.scorers.prompt_scorer import PromptScorer
 
 
 @dataclass(frozen=True)
-class _Blind:
+class _Blind(PromptScorer):
     """Reads nothing and keeps no state."""
-
-    every_step: bool = False
-    needs_hidden_states: bool = False
-    state: Mapping[str, float] = field(default_factory=dict)
 
     def note(self, slots: Slots, seen: Seen) -> None:
         """Nothing changes."""

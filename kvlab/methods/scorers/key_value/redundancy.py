@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,12 +10,13 @@ from torch.nn.functional import max_pool1d, normalize
 
 from kvlab.methods.core.contract import Capabilities
 from kvlab.methods.core.view import Seen, Slots
+from kvlab.methods.scorers.prompt_scorer import PromptScorer
 
 ROW_BLOCK = 256
 
 
 @dataclass(frozen=True)
-class Redundancy:
+class Redundancy(PromptScorer):
     """Score = `balance` * I - (1 - `balance`) * R over slots older than the last `window` tokens.
 
     I: the group's highest logit of each of the last `window` queries, softmax over the older slots, mean over queries,
@@ -29,9 +29,6 @@ class Redundancy:
     balance: float = 0.1
     threshold: float = 0.5
     excused: int = 1
-    every_step: bool = False
-    needs_hidden_states: bool = False
-    state: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def capabilities(self) -> Capabilities:

@@ -12,13 +12,14 @@ from torch import Tensor
 from kvlab.methods.core.contract import Capabilities
 from kvlab.methods.core.second_pass import Rehearsal
 from kvlab.methods.core.view import Seen, Slots
+from kvlab.methods.scorers.prompt_scorer import PromptScorer
 
 Over = Literal["max", "rms", "mean"]
 LOOKED = "looked"  # a head's own score
 
 
 @dataclass(frozen=True)
-class RehearsedAttention:
+class RehearsedAttention(PromptScorer):
     """Score_j = most attention slot j gets from any query of the rehearsal, over the group too (KVzip, eq. 2).
 
     Attention is over the whole prompt and the rehearsal so far. `over` rms is the root of the sum of squares (mean over
@@ -30,9 +31,6 @@ class RehearsedAttention:
     over: Over = "max"
     window: int = 0
     rehearsal: Rehearsal = field(default_factory=Rehearsal)
-    every_step: bool = False
-    needs_hidden_states: bool = False
-    state: Mapping[str, float] = field(default_factory=dict)
     recalls: int = 0
 
     @property
@@ -84,7 +82,7 @@ def most_looked_at(slots: Slots, seen: Seen, rows: int) -> dict[str, Tensor]:
 class LayerAttention(RehearsedAttention):
     """A slot's score plus the mean of the scores of its token over the layer's heads (KVCompose)."""
 
-    state: Mapping[str, float] = field(default_factory=lambda: {LOOKED: 0.0})
+    state: Mapping[str, float] = field(default_factory=lambda: {LOOKED: 0.0}, kw_only=True)
 
     @property
     def capabilities(self) -> Capabilities:

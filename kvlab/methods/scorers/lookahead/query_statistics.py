@@ -13,6 +13,7 @@ from kvlab.methods.core.contract import Capabilities
 from kvlab.methods.core.rotary import Rotary
 from kvlab.methods.core.view import Seen, Slots
 from kvlab.methods.learned.query_statistics import QueryStatistics, random_statistics
+from kvlab.methods.scorers.prompt_scorer import PromptScorer
 
 UNTRAINED = "untrained"
 OF_PROMPT = "of_prompt"
@@ -20,16 +21,13 @@ LEAST_SPREAD = 1e-6  # of scores that are scaled to unit variance
 
 
 @dataclass(frozen=True)
-class _Fitted:
+class _Fitted(PromptScorer):
     """`queries` names a file of `kvlab fit` (`mini`: the shipped one; `untrained`: random); `known` holds statistics by
     model layer.
     """
 
     queries: str = "mini"
     known: Mapping[int, QueryStatistics] = field(default_factory=dict)
-    every_step: bool = False
-    needs_hidden_states: bool = False
-    state: Mapping[str, float] = field(default_factory=dict)
 
     def statistics(self, slots: Slots, seen: Seen) -> QueryStatistics:
         """This layer's statistics, with a leading batch dimension (1 or B), of the heads in `slots`."""
@@ -64,7 +62,7 @@ class QueryCentres(_Fitted):
     furthest: int = 65_536
     heads: Literal["each", "shared"] = "each"
     prompt: Literal["compete", "keep"] = "compete"
-    state: Mapping[str, float] = field(default_factory=lambda: {OF_PROMPT: False})
+    state: Mapping[str, float] = field(default_factory=lambda: {OF_PROMPT: False}, kw_only=True)
 
     @property
     def capabilities(self) -> Capabilities:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -18,17 +18,16 @@ from kvlab.methods.core.slot_columns import ASKED
 from kvlab.methods.core.view import HEAD_MASS, View
 from kvlab.methods.scorers.attention.ema import EMA, RAW_EMA, SEEN_ROWS, EmaScore
 from kvlab.methods.settlers.edges import (
-    ROW_BLOCK,
     gather,
     max_to_target,
     nearest_pair,
     nearest_slot,
-    similarity,
     sum_to_target,
     votes_without,
 )
 from kvlab.methods.settlers.log_mass import Mass, MassRule, Parts, Space, drift, log_sum_over_target, turns
 from kvlab.methods.settlers.merging.group_fit import GroupFit, fit_to_group
+from kvlab.methods.settlers.merging.merge_order import merge_first
 
 KeyRule = Literal["paper", "min-norm", "bias", "votes"]
 GroupRule = Literal["least-squares", "mean-logit", "mean-exp"]
@@ -319,33 +318,6 @@ class NearestMerge:
                 rows = gather(extra[SEEN_ROWS], ends.chunk(2, -1)[1])
                 after[name] = total - log_mass - correction(rows, self.alpha)
         return after
-
-
-def merge_first(view: View, threshold: float) -> View:
-    """Reorder scores so that the most mergeable slots are evicted first (KeepKV, table 3, which gives no algorithm).
-
-    A slot is mergeable if its key has a cosine of at least `threshold` with that of a more important one; the most
-    similar are merged first, into the nearest kept slot. If more must be evicted, the least important others follow,
-    merge targets last. Costs the cosines of all pairs, computed in blocks.
-    """
-    score, valid = view.slots.score, view.slots.valid
-    important = torch.nan_to_num(score, nan=-torch.inf).masked_fill(~valid, -torch.inf)
-    rank = important.argsort(dim=-1, stable=True).argsort(dim=-1).masked_fill(~valid, -1)
-    cosine, target = _nearest_above(view.slots.keys, rank)
-    mergeable = valid & (cosine >= threshold)
-    takers = torch.zeros_like(rank).scatter_add(2, target, mergeable.long()) > 0
-    order = torch.where(mergeable, -1 - cosine, rank.float() + takers * valid.shape[-1])
-    return replace(view, slots=replace(view.slots, score=order))
-
-
-def _nearest_above(keys: Tensor, rank: Tensor) -> tuple[Tensor, Tensor]:
-    """(cosine, index), each (B, H, S): the most similar slot of higher rank; -inf if there is none."""
-    blocks = []
-    for first in range(0, keys.shape[2], ROW_BLOCK):
-        rows = slice(first, first + ROW_BLOCK)
-        above = rank[:, :, None, :] > rank[:, :, rows, None]
-        blocks.append(similarity(keys[:, :, rows], keys, "cosine").masked_fill(~above, -torch.inf).max(-1))
-    return torch.cat([block.values for block in blocks], 2), torch.cat([block.indices for block in blocks], 2)
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ class ResidualMerge:
             return None
 
         def room(view: View) -> Tensor:
-            return view.of_budget(self, lambda: self.split(view))[0]  # type: ignore[no-any-return]
+            return view.of_budget(self, lambda: self.split(view))[0]
 
         def fields(view: View) -> Mapping[str, Any] | None:
             if view.smallest_budget < 2:
