@@ -124,10 +124,10 @@ def show_texts(run: Run, title: str, told: str, texts: list[tuple[str, str]], an
     for column, (name, text) in zip(st.columns(2, gap="large"), texts, strict=False):
         with column, st.container(border=True):
             st.markdown(f"**{plain(name)}**")
-            st.html(f'<div style="{STYLE}">{marked(text, answer)}</div>')
+            st.html(f'<div style="{STYLE}">{mark_answer(text, answer)}</div>')
 
 
-def marked(text: str, answer: str) -> str:
+def mark_answer(text: str, answer: str) -> str:
     """The text as escaped HTML with the answer marked."""
     shown = text.strip() or "only white space"
     start, stop = find_answer(shown, answer) or (0, 0)

@@ -15,7 +15,7 @@ from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.learned.score_networks import ScoreHead, ScoreNetwork, SinkGate
 from kvlab.methods.scorers.lookahead.kvzap import UNTRAINED, Networks, PredictedScore
 
-SHIPPED = {name: f"kvzap/{name}.safetensors" for name in ("mini", "mini-60", "mini-half")}
+SHIPPED = {name: f"kvzap/{name}.safetensors" for name in ("mini", "mini-60", "mini-half", "smollm2")}
 SCORE_HEADS = Kind("file of KVzap's networks", "kvlab fit --method kvzap", SHIPPED)
 GATES = Kind("file of Fast KVzip's gates", "kvlab fit --method fast-kvzip", {"mini": "fast-kvzip/mini.safetensors"})
 LAYERS = "layers"
@@ -47,12 +47,12 @@ def with_score_heads(pipeline: Pipeline, model: nn.Module, name: str = "") -> Pi
 def write_score_heads(path: Path, heads: Mapping[int, ScoreNetwork], model: nn.Module, about: dict[str, str]) -> None:
     """Write the network of each model layer, all of one class, with the model's signature and metadata `about`.
 
-    Gates are stored in float16: their keys and queries are normalised.
+    Gates and the first maps of networks, which are nearly all of a file, are stored in float16.
     """
     ordered = [heads[layer] for layer in sorted(heads)]
     stacked = {name: torch.stack([head.tensors()[name] for head in ordered]).cpu() for name in ordered[0].tensors()}
-    if isinstance(ordered[0], SinkGate):
-        stacked = {name: tensor.half() for name, tensor in stacked.items()}
+    halved = stacked.keys() if isinstance(ordered[0], SinkGate) else {"inner"}
+    stacked = {name: tensor.half() if name in halved else tensor for name, tensor in stacked.items()}
     write_fitted(path, stacked | {LAYERS: torch.tensor(sorted(heads))}, model, about)
 
 
@@ -70,7 +70,7 @@ def read_score_heads(
 def _by_layer(tensors: dict[str, Tensor], of: type[ScoreHead] | type[SinkGate]) -> dict[int, ScoreNetwork]:
     """The networks; raises an error of Python or torch if their shapes do not fit together."""
     layers = tensors.pop(LAYERS).long().tolist()
-    found = {layer: of(**{name: t[place] for name, t in tensors.items()}) for place, layer in enumerate(layers)}
+    found = {layer: of(**{name: t[place].float() for name, t in tensors.items()}) for place, layer in enumerate(layers)}
     for network in found.values():
         network.predict(torch.zeros(1, 1, network.width))
     return found
