@@ -30,7 +30,7 @@ def networks(model: LoadedModel) -> dict[int, ScoreHead]:
         layer: ScoreHead(
             draw(layer, HEADS, HIDDEN),
             draw(layer + 10, HEADS),
-            draw(layer + 20, HIDDEN, width),
+            draw(layer + 20, HIDDEN, width).half().float(),  # as the file stores it
             draw(layer + 30, HIDDEN),
         )
         for layer in range(LAYERS)
