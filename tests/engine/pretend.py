@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+
+from kvlab.checking.properties import NoReading
 
 CUDA, HOST = torch.device("cuda:0"), torch.device("cpu")
 MOVES = {"to", "cuda", "cpu", "copy_"}
@@ -163,3 +165,26 @@ def pretend_cuda(patch: pytest.MonkeyPatch) -> Iterator[PretendCuda]:
             only_here.setattr(module, "synchronize", in_no_step("wait for the device"))
         only_here.setattr(torch.cuda, "get_device_name", lambda device=None: "pretended")
         yield pretence
+
+
+def decode_there(
+    model: nn.Module,
+    cache: Any,
+    ids: Tensor,
+    pretence: PretendCuda | None,
+    steps: int,
+    is_steady: Callable[[int], bool],
+) -> Tensor:
+    """Logits (steps + 1, rows, vocabulary) of the prompt's end and of decode steps; steady steps may read nothing."""
+    tokens, kept = [torch.full((len(ids), 1), 3 + step, device=ids.device) for step in range(steps)], []
+    with torch.inference_mode():
+        kept.append(model(ids, past_key_values=cache).logits[:, -1])
+        for step, token in enumerate(tokens):
+            steady = pretence is not None and is_steady(step)
+            if pretence is not None:
+                pretence.steady = steady
+            with NoReading() if steady else nullcontext():
+                kept.append(model(token, past_key_values=cache).logits[:, -1])
+    if pretence is not None:
+        pretence.steady = False
+    return torch.stack(kept)

@@ -27,7 +27,7 @@ from kvlab.methods.core.slot_columns import FREE
 from kvlab.models.load import load_model, prepare
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import open_run
-from tests.engine.pretend import CUDA, PretendCuda, pretend_cuda, put_there
+from tests.engine.pretend import CUDA, PretendCuda, decode_there, pretend_cuda, put_there
 from tests.families import ON_ANY_MODEL, tiny_model
 
 METHODS = [name for name in registered() if name != "compose"]
@@ -65,19 +65,9 @@ def _logits(
 ) -> Tensor:
     """Of the prompt, of decode steps and of steps in which nothing may be read where the budget is fixed."""
     options = ON_ANY_MODEL.get(method, {}) | options
-    cache, kept = make_cache(model, method, 0.4, compress_every=EVERY, **options), []
-    tokens = [torch.full((2, 1), 3 + step, device=ids.device) for step in range(WARM + STEADY)]
-    with torch.inference_mode():
-        kept.append(model(ids, past_key_values=cache).logits[:, -1])
-        for step, token in enumerate(tokens):
-            steady = pretence is not None and step >= WARM and _is_fixed(method, **options)
-            if pretence is not None:
-                pretence.steady = steady
-            with NoReading() if steady else nullcontext():
-                kept.append(model(token, past_key_values=cache).logits[:, -1])
-    if pretence is not None:
-        pretence.steady = False
-    return torch.stack(kept)
+    cache = make_cache(model, method, 0.4, compress_every=EVERY, **options)
+    fixed = _is_fixed(method, **options)
+    return decode_there(model, cache, ids, pretence, WARM + STEADY, lambda step: step >= WARM and fixed)
 
 
 def _same_there(family: str, method: str, monkeypatch: pytest.MonkeyPatch, **options: object) -> None:

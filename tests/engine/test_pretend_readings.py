@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import pytest
 import torch
 from torch import Tensor
@@ -12,30 +10,18 @@ from transformers import PreTrainedModel
 from kvlab.attention import layer_pass
 from kvlab.cache import make_cache
 from kvlab.cache.layers import decisions
-from kvlab.checking.properties import NoReading
 from kvlab.methods.readings import READINGS
 from kvlab.models.load import prepare
 from tests.conformance.test_readings import SHORT
-from tests.engine.pretend import CUDA, PretendCuda, pretend_cuda, put_there
+from tests.engine.pretend import CUDA, PretendCuda, decode_there, pretend_cuda, put_there
 from tests.families import tiny_model
 
 
 def _logits(
     model: PreTrainedModel, ids: Tensor, pretence: PretendCuda | None, method: str, read: str, store: str
 ) -> Tensor:
-    cache, kept = make_cache(model, method, 0.5, read=read, store=store), []
-    tokens = [torch.full((2, 1), 3 + step, device=ids.device) for step in range(6)]
-    with torch.inference_mode():
-        model(ids, past_key_values=cache)
-        for step, token in enumerate(tokens):
-            steady = pretence is not None and step >= 3 and store == "native"
-            if pretence is not None:
-                pretence.steady = steady
-            with NoReading() if steady else nullcontext():
-                kept.append(model(token, past_key_values=cache).logits[:, -1])
-    if pretence is not None:
-        pretence.steady = False
-    return torch.stack(kept)
+    cache = make_cache(model, method, 0.5, read=read, store=store)
+    return decode_there(model, cache, ids, pretence, 6, lambda step: step >= 3 and store == "native")
 
 
 @pytest.mark.parametrize("name", READINGS)

@@ -8,6 +8,7 @@ import struct
 import numpy as np
 
 from app.components.payload import ALIGNED, SentTexts, pack_payload
+from tests.browser_scripts.fixtures import PAYLOAD
 
 
 def _read(data: bytes) -> dict:
@@ -25,23 +26,10 @@ FORMATS = {"uint8": "B", "int8": "b", "uint16": "H", "int16": "h", "int32": "i",
 
 
 def test_numbers_and_texts_come_back_as_they_were():
-    given = {
-        "texts": ["a", "ä—𝄞", "\n", "\ud800"],
-        "step": 3,
-        "none": None,
-        "codes": np.array([[1, 2], [3, 255]], np.uint8),
-        "leave": np.array([-1, 300, 7], np.int16),
-        "birth": np.array([-1, 127], np.int8),
-        "true": np.array([0.1, 6e-8], np.float16).view(np.uint16),
-        "parent": np.array([70_000, -1], np.int32),
-        "mass": np.array([0.5, 0.25, 1e-6], np.float32),
-        "empty": np.zeros(0, np.int16),
-    }
-    found = _read(pack_payload(given))
-    assert found.keys() == given.keys()
-    assert all(found[name] == given[name] for name in ("texts", "step", "none"))
-    for name in ("codes", "leave", "birth", "true", "parent", "mass", "empty"):
-        assert found[name] == given[name].ravel().tolist()
+    found = _read(pack_payload(PAYLOAD))
+    assert found.keys() == PAYLOAD.keys()
+    for name, value in PAYLOAD.items():
+        assert found[name] == (value.ravel().tolist() if isinstance(value, np.ndarray) else value)
 
 
 def test_texts_are_named_by_what_they_say():

@@ -14,7 +14,7 @@ import math
 import triton
 import triton.language as tl
 
-from kvlab.methods.core.in_place import EVICT, NEAREST, RESIDUAL, SIMILAR, SPREAD
+from kvlab.methods.core.in_place import NEAREST, RESIDUAL, SIMILAR, SPREAD
 from kvlab.methods.core.inplace_work import Work
 
 COLUMNS = 512  # slots whose metadata a program loads at once
@@ -45,7 +45,7 @@ def decide(work: Work) -> None:
     )  # fmt: skip
 
 
-_EVICT, _RESIDUAL, _NEAREST, _SIMILAR, _SPREAD = map(tl.constexpr, (EVICT, RESIDUAL, NEAREST, SIMILAR, SPREAD))
+_RESIDUAL, _NEAREST, _SIMILAR, _SPREAD = map(tl.constexpr, (RESIDUAL, NEAREST, SIMILAR, SPREAD))
 
 
 @triton.jit

@@ -6,8 +6,7 @@ import pandas as pd
 
 from kvlab.common.formatting import join_words
 from kvlab.figures.simple.amounts import alike, near, sentence
-
-FAR = 0.02  # smaller differences of cosines count as none
+from kvlab.figures.simple.vectors import FAR
 
 
 def maps_side_by_side(found: pd.DataFrame) -> str:
