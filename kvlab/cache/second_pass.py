@@ -240,7 +240,7 @@ def _end(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], outpu
         alike = [cache for cache in complete if _reading(cache) == _reading(complete[0])]
         complete = [cache for cache in complete if cache not in alike]
         begun = time.perf_counter()
-        again = run_second_pass(module, alike)  # type: ignore[arg-type]
+        again = run_second_pass(module, alike)  # type: ignore[arg-type]  # the hook is installed on a model only
         if isinstance(served, FanOutCache):
             served.take_over(again.branches, time.perf_counter() - begun)
         else:
