@@ -65,6 +65,8 @@ class Footprint(Frozen):
     head_bytes: int = 0  # per KV head besides its slots
     head_value_bytes: int = 0  # and for each number of a value
     head_keys: int = 0  # and this many keys
+    stream_depths: int = 0  # states of the residual stream that a row keeps
+    stream_window: int = 0  # changes of each of them that are scored together
     rows: int = ROW_BLOCK  # last queries of the prompt scored together
     all_rows: bool = True  # sums the attention of all queries, block by block
     block: int = 0  # prompt tokens per decision; 0: all of them

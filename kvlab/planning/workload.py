@@ -97,11 +97,15 @@ class Workload:
         return self._kept(holds, budget) < self.tokens
 
     def recalled_bytes(self, holds: Footprint) -> int:
-        """Bytes that all layers keep for the next decision besides slots: queries, and state per head."""
+        """Bytes kept for the next decision besides slots: queries, state per head, and the residual stream's."""
         model = self.model
+        stream = holds.stream_depths * (model.hidden * self.number + 4 * (holds.stream_window - 1))
+        stream += 8 if holds.stream_depths else 0  # the number of changes
         queries = holds.recalled * model.heads * model.head_dim * self.number
         of_width = holds.head_value_bytes + holds.head_keys * self.number
-        return model.full_layers * (queries + model.key_value_heads * (holds.head_bytes + model.head_dim * of_width))
+        return stream + model.full_layers * (
+            queries + model.key_value_heads * (holds.head_bytes + model.head_dim * of_width)
+        )
 
     def period(self, holds: Footprint) -> int:
         """Decode steps between decisions (`kvlab.cache.settings.LayerSettings.period`)."""

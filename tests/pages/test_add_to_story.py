@@ -28,7 +28,7 @@ DRAWING = {
     "dataframe", "plotly_chart", "table", "data_editor", "image", "html", "json", "code", "pyplot", "graphviz_chart",
     "vega_lite_chart", "altair_chart", "line_chart", "bar_chart", "area_chart", "scatter_chart", "pydeck_chart",
 }  # fmt: skip
-MENUS = {"titled", "menu", "heading"}
+MENUS = {"show_title", "menu", "heading"}
 NO_VIEW = {  # what draws and is nothing to show alone, with the reason
     "pages/glossary.py card": "an explanation of a term, the same for every run",
     "app/atlas/cards.py show_card": "a small picture that leads to its figure",
@@ -40,7 +40,7 @@ NO_VIEW = {  # what draws and is nothing to show alone, with the reason
     "app/live/conversation.py conversation": "styles",
     "app/live/present.py present": "styles",
     "app/live/present.py last_answers": "words of a conversation on a projector",
-    "app/live/conversation.py said": "words of a conversation, which is not a recorded view",
+    "app/live/conversation.py show_questions": "words of a conversation, which is not a recorded view",
     "app/navigation/context_bar.py begin": "styles",
     "app/atlas/exhibit.py needs": "a command to copy",
     "app/atlas/exhibit.py figure": "a command to copy; the figure has its menu by `show`",

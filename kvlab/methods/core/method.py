@@ -192,6 +192,7 @@ class Method(BaseModel, ABC):
         pipeline = self.paged_pipeline()
         can = pipeline.can
         store = store_of(self.store) if budget is None else store_under(self.store, Budget(budget))
+        rule = can.score.residual_rule
         return {
             "compresses": self.family != "reference",
             "needs_budget": self.needs_budget,
@@ -210,6 +211,8 @@ class Method(BaseModel, ABC):
             **pipeline.slot_bytes(),
             **pipeline.head_bytes(),
             **pipeline.scored_rows(),
+            "stream_depths": 0 if rule is None else len(rule.depths),
+            "stream_window": 0 if rule is None else rule.window,
             "packed": packed_sizes(store, pipeline),
             "block": pipeline.block,
             "again": pipeline.read_again(),

@@ -46,7 +46,11 @@ class ExactMerge2(GoesOn):
         32, ge=1, description="last prompt queries used as references too; without `rehearse` their tokens stay"
     )
     continuations: int = Field(
-        0, ge=0, le=64, description="with `rehearse`: sampled continuations of the prompt that are read too"
+        0,
+        ge=0,
+        le=64,
+        description="with `rehearse`: sampled continuations of the prompt that are read too",
+        exclude_if=lambda count: count == 0,  # rows measured before it existed are of the same settings
     )
     refit: Literal["both", "values", "none"] = Field(
         "both", description="refit log mass (only with `rehearse`) and values of kept slots, or less"
