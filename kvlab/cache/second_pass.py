@@ -25,7 +25,7 @@ from kvlab.cache.fan_out.fan_out_cache import FanOutCache, caches_in
 from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.cache.layers.decisions import decide_pending, decide_pending_layer, note_statistic
 from kvlab.cache.layers.second_pass_queries import roll_back, save_checkpoint
-from kvlab.cache.second_pass_texts import Piece, context_pieces, pass_texts, write_texts, written_lengths
+from kvlab.cache.second_pass_texts import Piece, context_pieces, read_ids, write_texts, written_lengths
 from kvlab.cache.settings import SecondPass
 from kvlab.common.errors import UserError
 from kvlab.common.validation import check_ids
@@ -141,7 +141,7 @@ def _conclude_in_turn(
                 trial = copy.deepcopy(cache, dict(shared))  # deepcopy adds the copies to it
                 layer = trial.compressed_layers()[rank]
                 layer.checkpoint, layer.references = save_checkpoint(layer, every), waiting.layer.references
-                pass_texts(model, trial, ids, mask, before)
+                read_ids(model, trial, ids, mask, before)
                 waiting.layer.references = layer.references
         decide_pending_layer(waiting)
     cache.settings.pending = None
@@ -190,7 +190,7 @@ def _read_again(
     for layer, checkpoint in zip(layers, checkpoints, strict=True):
         layer.checkpoint = checkpoint
     for ids, mask in pieces:
-        pass_texts(model, served, ids, mask, state.mask)
+        read_ids(model, served, ids, mask, state.mask)
         take_back()
     for layer, checkpoint in zip(layers, checkpoints, strict=True):
         layer.buckets[0].table.release_space(checkpoint.position_dtype)

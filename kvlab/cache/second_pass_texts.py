@@ -112,7 +112,7 @@ def _write(
     layer, output = caches_in(cache)[0].compressed_layers()[0], model.get_output_embeddings()
     new = written = first.to(layer.device)
     for step in range(1, tokens + 1):
-        hidden = pass_texts(model, cache, new, None if before is None else torch.ones_like(new), before)
+        hidden = read_ids(model, cache, new, None if before is None else torch.ones_like(new), before)
         before = None if before is None else torch.cat([before, torch.ones_like(new).to(before)], 1)
         new = choose(output(hidden[:, -1]), step)
         written = torch.cat([written, new], 1)
@@ -122,7 +122,7 @@ def _write(
     return written, None if before is None and bool(mask.all()) else mask
 
 
-def pass_texts(model: PreTrainedModel, cache: Cache, ids: Tensor, mask: Tensor | None, before: Tensor | None) -> Tensor:
+def read_ids(model: PreTrainedModel, cache: Cache, ids: Tensor, mask: Tensor | None, before: Tensor | None) -> Tensor:
     """Hidden states (B, n, hidden) of `ids` after the tokens the cache has seen."""
     decoder, given = model.base_model, {}  # without the output layer
     if mask is not None:
