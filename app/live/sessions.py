@@ -51,7 +51,7 @@ def act(session: str, request: LiveRequest, action: Action, **fields: Any) -> bo
 
 
 def _title(request: LiveRequest, action: Action, name: str) -> str:
-    """What an action without a question does."""
+    """Title of the job of an action without a question."""
     changes = {"lane": "a lane is compressed again", "heads": "the heads are read", "keep": f"kept as {name}"}
     begins = "prefixes are opened" if request.prefixes else "the context is read"
     return f"Live: {changes.get(action, begins)}"

@@ -59,7 +59,7 @@ ALL_EVIDENCE = (
 
 @dataclass(frozen=True)
 class Packed:
-    """What `pack` wrote: bytes, how many exhibits have data, and the keys of those that have none."""
+    """Result of `pack`: size in bytes, number of exhibits with data, and keys of the exhibits without."""
 
     size: int
     exhibits: int
@@ -105,7 +105,7 @@ def _only_model(runs: Path) -> str:
 
 
 def _made(sources: Sources, machine: str, texts: int) -> dict[str, object]:
-    """What made the results: versions, the model and its digest, device, machine, date and number of recorded texts."""
+    """Origin of the results: versions, the model and its digest, device, machine, date and number of recorded texts."""
     assert sources.run is not None
     record, rows = sources.run.record, sources.model_evaluations
     return {

@@ -1,4 +1,4 @@
-"""What scorers ask of one layer's attention in one pass: computed in row blocks, always float32."""
+"""Attention of one layer in one pass as scorers read it: computed in row blocks, always float32."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEY_BLOCK = 4096
 
 @dataclass
 class PassSeen(LayerPass):
-    """What scorers ask of a pass: attention to slots, logits, projected queries, and passes derived from it."""
+    """A pass as scorers read it: attention to slots, logits, projected queries, and passes derived from it."""
 
     def column_mass(self, rows: int | None = None, row_weight: Tensor | None = None) -> Tensor:
         """Attention (B, H, S) from the last `rows` queries (default all), weighted by `row_weight` ([B,] rows).

@@ -130,7 +130,7 @@ def test_what_ships_is_drawn_every_verdict_agrees_with_itself_and_a_claim_has_on
 
 
 def test_a_claim_that_a_number_decides_names_the_number_and_the_paper_s_value_of_it(walked: list[Shown]):
-    """What names nothing is a difference of scores, which only evaluations have."""
+    """Only evaluations have claims without a number of their own: those judge a difference of scores."""
     printed, known = 0, 0
     for exhibit, figure, claim in walked:
         if claim.judged_at or card_frame(claim).empty:

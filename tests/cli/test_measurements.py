@@ -234,7 +234,7 @@ def without_less(request: EvalRequest) -> tuple[EvalRequest, tuple[str, ...]]:
 
 
 def test_fill_goes_on_without_what_the_model_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refused method is left out, and a job that cannot run; both are told."""
+    """A method that the model refuses, and a job that cannot run, are left out and named in the output."""
     ran: list[tuple[str, ...]] = []
 
     def run(work: EvalJob | CompareRequest, root: Path, **_: object) -> None:

@@ -1,4 +1,4 @@
-"""What fails in a sweep is given up or refused alone, in a sentence, and is tried again when asked."""
+"""Failures in a sweep: only the failing shard is given up, with one sentence, and `try_again` runs it again."""
 
 from __future__ import annotations
 

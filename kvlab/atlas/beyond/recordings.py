@@ -29,7 +29,7 @@ from kvlab.trace.reader import Run
 CUT = "kvzip"
 INVARIANT = "DuoAttention, Attention Matching: where a model wants its slots hardly depends on the text."
 LATER = "Attention Matching: later layers want more slots than early ones."
-MOST_LAYERS_TOLD = 8  # whose shares are all named
+MOST_LAYERS_NAMED = 8  # with up to this many layers the caption has every share
 SAME = Threshold(0.8, "about where four pairs of heads of five are in the same order in two prompts")
 
 
@@ -95,7 +95,7 @@ def draw_shares(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     by_layer = frame.groupby("layer", as_index=False)["share"].sum()
     bars = go.Figure(go.Bar(x=[f"layer {layer}" for layer in by_layer["layer"]], y=by_layer["share"]))
     second = finish(bars, title="Share of the slots by layer", x="layer", y="share", theme=theme, legend=False)
-    layers = _told_of_layers(by_layer)
+    layers = _layer_shares_text(by_layer)
     return (
         Drawn("heads", figure, frame, caption, where, invariant(rows)),
         Drawn(
@@ -109,10 +109,10 @@ def draw_shares(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     )
 
 
-def _told_of_layers(by_layer: pd.DataFrame) -> str:
+def _layer_shares_text(by_layer: pd.DataFrame) -> str:
     """All shares, or of many layers the largest, the smallest and the mean."""
     shares = by_layer.set_index("layer")["share"]
-    if len(shares) <= MOST_LAYERS_TOLD:
+    if len(shares) <= MOST_LAYERS_NAMED:
         return f"Shares of the layers: {', '.join(map(percent, shares))}."
     most, least = (f"{percent(shares[layer])} in layer {layer}" for layer in (shares.idxmax(), shares.idxmin()))
     return f"The shares of {len(shares)} layers are {percent(shares.mean())} on average, {most} and {least}."

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class PromptScorer:
-    """What a `Scorer` declares, with the values of most; a subclass adds `capabilities` and `update`.
+    """Base class of scorers with the usual defaults of a `Scorer`; a subclass adds `capabilities` and `update`.
 
     The fields are keyword-only, so that a subclass's own come first; one that has another default here stays so.
     """
