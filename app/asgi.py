@@ -15,8 +15,8 @@ if str(ROOT) not in sys.path:
 
 from app.server.gate import Gate
 from app.server.static_files import Files, without_delay
-from kvlab.common.errors import rewrite_messages
 from kvlab.common.formatting import hide_paths
+from kvlab.core.errors import rewrite_messages
 from kvlab.server import tokens
 from kvlab.server.binding import LOCAL, OPEN
 from kvlab.server.settings import lab

@@ -39,7 +39,7 @@ from app.session.url_state import (
 )
 from app.story.story_mode import caption_bar, offer
 from kvlab.catalogue import methods
-from kvlab.common.assets import asset_path
+from kvlab.core.assets import asset_path
 from kvlab.server.users import Role
 
 FIRST = "first"  # the URL path of the start page, which is served at the root

@@ -8,14 +8,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from kvlab.plugins import moved_modules
+from kvlab.core.plugins import moved_modules
 
 if TYPE_CHECKING:
-    from kvlab.cache import make_cache
-    from kvlab.common.errors import UserError
+    from kvlab.core.cache import make_cache
+    from kvlab.core.errors import UserError
+    from kvlab.core.methods.catalogue import list_methods
+    from kvlab.core.methods.composition.composed import compose
     from kvlab.engine import compare, run
-    from kvlab.methods.catalogue import list_methods
-    from kvlab.methods.composition.composed import compose
     from kvlab.models.load import load_model
     from kvlab.prefix import Prefix
     from kvlab.results.risk.safe_budget import safe_budget
@@ -30,12 +30,12 @@ __all__ = [
 
 _HOME = {
     "Prefix": "kvlab.prefix",
-    "UserError": "kvlab.common.errors",
+    "UserError": "kvlab.core.errors",
     "compare": "kvlab.engine",
-    "compose": "kvlab.methods.composition.composed",
+    "compose": "kvlab.core.methods.composition.composed",
     "load_model": "kvlab.models.load",
-    "make_cache": "kvlab.cache",
-    "list_methods": "kvlab.methods.catalogue",
+    "make_cache": "kvlab.core.cache",
+    "list_methods": "kvlab.core.methods.catalogue",
     "open_run": "kvlab.trace",
     "run": "kvlab.engine",
     "safe_budget": "kvlab.results.risk.safe_budget",
@@ -45,8 +45,8 @@ moved_modules.install()
 
 
 def __getattr__(name: str) -> Any:
-    if name == "methods":  # the older spelling kvlab.methods() of list_methods()
-        return import_module("kvlab.methods")
+    if name == "methods":  # the older spelling kvlab.core.methods() of list_methods()
+        return import_module("kvlab.core.methods")
     if name not in _HOME:
         raise AttributeError(f"module 'kvlab' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

@@ -16,8 +16,8 @@ from app.navigation.selection import runs_root
 from app.queue.job_panel import badge
 from app.run_views import page
 from kvlab import jobs
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes, format_duration
+from kvlab.core.errors import UserError
 from kvlab.jobs.admin_overview import MemoryUsage, Overview, UserUsage, overview, stop_worker
 from kvlab.report.views import table_of
 from kvlab.server.quotas import disk_rules

@@ -24,7 +24,7 @@ from kvlab.analysis.attention.unread import Unread
 from kvlab.analysis.comparison import board
 from kvlab.analysis.comparison.facts import fact_positions
 from kvlab.analysis.lineage import states_at
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.figures import autopsy as figures
 from kvlab.figures.base.head_map import Place
 from kvlab.figures.base.palette import FATES_OF_READING

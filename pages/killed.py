@@ -22,7 +22,7 @@ from app.session.url_state import get_param, params, set_param
 from kvlab.analysis.comparison import restore as analysis
 from kvlab.analysis.comparison.textdiff import Segment
 from kvlab.common.answer_match import find_answer
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.figures import restore as figures
 from kvlab.jobs.reruns import rerun_with_restored
 from kvlab.report.views import Passages

@@ -12,7 +12,7 @@ from app.live.start import start_form
 from app.navigation import context_bar
 from app.run_views import page
 from app.session.url_state import chosen_value, forget, get_param, go_to, remember
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 
 
 def main() -> None:

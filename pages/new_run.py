@@ -23,7 +23,7 @@ from app.new_run.run_bar import run_bar
 from app.queue.job_panel import show_job
 from app.session.url_state import get_param, params
 from kvlab.browser import read_static
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.forms import compare_form, plan_preview
 from kvlab.forms.compare_form import last_form
 from kvlab.forms.run_notes import run_notes

@@ -16,7 +16,7 @@ from app.queue.sweeps import any_at_work, sweep_names
 from app.run_views import page
 from app.session.url_state import get_param
 from kvlab import jobs
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob
 from kvlab.trace.catalogue import list_runs
 

@@ -10,7 +10,7 @@ from app.run_views import page
 from app.runs.actions import actions, bin_and_import
 from app.runs.filters import filters
 from app.runs.table import begin_reading, count_line, runs_table, shelf
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.library.find import describe_search
 
 MOST_PROBLEMS = 5

@@ -22,7 +22,7 @@ from app.session.open_runs import BY_STAMP
 from app.session.url_state import in_url, set_param, url_numbers
 from kvlab.analysis.similarity import similarity as maps
 from kvlab.analysis.similarity.merge_sets import as_outlines, consecutive_sets, merge_sets, outlines, set_count
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.figures import similarity as figures
 from kvlab.figures.base.words import percent
 from kvlab.trace.reader import Run

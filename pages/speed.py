@@ -12,7 +12,7 @@ from app.figures.figure import page_file
 from app.run_views import page
 from app.session.url_state import get_param
 from kvlab.bench.request import BenchJob
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 
 PAGE = ResultsPage("speed", "benchmark", BenchJob, results)
 

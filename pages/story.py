@@ -16,7 +16,7 @@ from app.navigation.selection import runs_root
 from app.run_views import page
 from app.session.url_state import in_url
 from app.story.story_mode import tell
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.figures.base.caption import both_of
 from kvlab.report.deck import slide_text
 from kvlab.report.export import FORMATS

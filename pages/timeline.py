@@ -32,7 +32,7 @@ from kvlab.analysis.lineage.tables import (
     merged_slots,
     slot_table,
 )
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.figures import lineage as river
 from kvlab.figures import memory as memory_figures
 from kvlab.figures import timeline

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kvlab.common.assets import asset_path
+from kvlab.core.assets import asset_path
 
 LONGBENCH = [
     "narrativeqa", "qasper", "multifieldqa_en", "hotpotqa", "2wikimqa", "musique", "gov_report", "multi_news", "trec",

@@ -96,7 +96,7 @@ def commands_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
     from kvlab.catalogue import methods
     from kvlab.cli import commands
-    from kvlab.common.errors import UserError
+    from kvlab.core.errors import UserError
     from kvlab.forms import prompt_files
 
     def run_command(*words: str, given: str | None = None) -> CompletedProcess[str]:
@@ -115,7 +115,7 @@ def templates_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
     That a second process does is asked in tests/model_info/test_chat_template.py.
     """
-    from kvlab.common.errors import UserError
+    from kvlab.core.errors import UserError
     from kvlab.model_info import chat_template
     from kvlab.models.render import render_prompt
     from kvlab.requests.compare import ChatRequest
@@ -135,7 +135,7 @@ def gguf_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
     That a second process does is asked in tests/models/test_gguf.py.
     """
-    from kvlab.common.errors import UserError
+    from kvlab.core.errors import UserError
     from kvlab.model_info import gguf_files
 
     def described(file: Path, folder: Path, called: str) -> None:
@@ -163,7 +163,7 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from kvlab.common.assets import asset_path
+    from kvlab.core.assets import asset_path
     from training.mini.tokenizer import train_tokenizer
 
     text = (asset_path("prompts/haystack") / "alice_in_wonderland.txt").read_text(encoding="utf-8")

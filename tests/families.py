@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from kvlab.bench.presets import ON_RANDOM_WEIGHTS
-from kvlab.cache import CompressedCache, make_cache
+from kvlab.core.cache import CompressedCache, make_cache
 
 # Where models and prompts of the conformance tests are: `KVLAB_TEST_DEVICE=cuda` runs the matrix on a GPU.
 DEVICE = torch.device(os.environ.get("KVLAB_TEST_DEVICE", "cpu"))

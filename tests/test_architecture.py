@@ -162,14 +162,14 @@ def test_every_room_has_its_rule_and_the_rules_run_one_way() -> None:
 
 @pytest.mark.parametrize("part", ["scorers", "allocators", "selectors", "settlers", "eviction", "merging", "whole"])
 def test_the_cache_knows_no_method(part: str) -> None:
-    """It dispatches on what a pipeline's parts declare (`kvlab.methods.core.contract`)."""
-    for path in files("kvlab/cache"):
-        assert not [name for name in imported(path) if name.startswith(f"kvlab.methods.{part}")], path
+    """It dispatches on what a pipeline's parts declare (`kvlab.core.contract.parts`)."""
+    for path in files("kvlab/core/cache"):
+        assert not [name for name in imported(path) if name.startswith(f"kvlab.core.methods.{part}")], path
 
 
 def test_nothing_looks_for_attributes_of_parts() -> None:
     """What a part can do is its `capabilities`; only parts of plug-ins from before that type are looked into."""
-    for path in files("kvlab/methods", "kvlab/cache"):
+    for path in files("kvlab/core/methods", "kvlab/core/cache"):
         if path.name == "contract.py":
             continue
         part = r"(?:getattr|hasattr)\(\s*(?:self\.|pipeline\.)?(?:score|scorer|select|settle|allocate|inner)\b"

@@ -35,9 +35,9 @@ NOUNS = {
 }  # fmt: skip
 # Named after what they hold: a method, a task, a page with its address, a published term.
 NAMED_AFTER = {
-    "kvlab/methods/whole/packed.py", "kvlab/methods/composition/composed.py", "pages/killed.py",
-    "kvlab/methods/allocators/model_wide.py", "kvlab/methods/core/in_place.py",
-    "kvlab/methods/scorers/key_value/key_only.py", "kvlab/methods/scorers/wrappers/prompt_only.py",
+    "kvlab/core/methods/whole/packed.py", "kvlab/core/methods/composition/composed.py", "pages/killed.py",
+    "kvlab/core/methods/allocators/model_wide.py", "kvlab/core/contract/in_place.py",
+    "kvlab/core/methods/scorers/key_value/key_only.py", "kvlab/core/methods/scorers/wrappers/prompt_only.py",
 }  # fmt: skip
 # Functions whose name is a method's metric, a command, a figure, a decorator, or exported by `kvlab.extend`.
 PARTICIPLES = {
@@ -46,7 +46,7 @@ PARTICIPLES = {
 }  # fmt: skip
 MOST_MODULES = 20
 # Folders of like things: one method, task, command, figure, page or benchmark mode a file.
-LIKE_THINGS = {"kvlab/methods/eviction", "kvlab/methods/merging", "kvlab/figures", "kvlab/cli", "pages"}
+LIKE_THINGS = {"kvlab/core/methods/eviction", "kvlab/core/methods/merging", "kvlab/figures", "kvlab/cli", "pages"}
 
 
 def _ends_in_a_noun(stem: str) -> bool:

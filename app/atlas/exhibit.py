@@ -21,8 +21,8 @@ from kvlab.atlas.cards import judge_on_each
 from kvlab.atlas.exhibit import Choice, Control, Drawn, Exhibit, Needs
 from kvlab.atlas.model_data import draw_shown
 from kvlab.atlas.scorecard import Judged, verdicts_on_each
-from kvlab.common.errors import UserError
 from kvlab.common.model_title import model_title
+from kvlab.core.errors import UserError
 from kvlab.figures.base.export import Section
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.template import QUIET

@@ -16,9 +16,9 @@ from app.queue.submit import submit_job
 from kvlab import jobs
 from kvlab.atlas.registry import measurements_of
 from kvlab.bench.request import BenchJob
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_duration
 from kvlab.common.model_title import model_title
+from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob
 from kvlab.forms.measurement_job import FillSize, estimate, fill_jobs, job_of
 from kvlab.jobs.access_check import under_own_name

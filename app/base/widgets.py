@@ -9,7 +9,7 @@ import streamlit as st
 
 from app.base.text import plain
 from app.session.url_state import in_url
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.server.settings import lab
 
 T = TypeVar("T", bound=str)

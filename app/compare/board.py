@@ -26,7 +26,7 @@ from kvlab.analysis.comparison import board as analysis
 from kvlab.analysis.comparison.compare import rename_runs
 from kvlab.analysis.comparison.facts import fact_fates, head_shares
 from kvlab.analysis.comparison.killers import failed_runs, short_words
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.figures import board as figures
 from kvlab.figures.base.words import byte_size, plural
 from kvlab.figures.board_texts import verdict_text

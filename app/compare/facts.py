@@ -9,7 +9,7 @@ import streamlit as st
 
 from app.components.wordpicker import LONGEST_TEXT, Spans, word_picker, words_between
 from app.session.url_state import get_param, in_url, set_param
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.requests.facts import find_facts
 
 PARAM = "marked"

@@ -21,8 +21,8 @@ from kvlab.analysis.comparison import repeats as analysis
 from kvlab.analysis.comparison.killers import count_killers, failed_runs
 from kvlab.analysis.comparison.trade_off import at_budget, batch_points
 from kvlab.analysis.comparison.verdict import NO_REFERENCE
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import prompts
+from kvlab.core.errors import UserError
 from kvlab.figures import killers as killer_figures
 from kvlab.figures import repeats as figures
 from kvlab.figures.base.words import byte_size, plural

@@ -17,7 +17,7 @@ from kvlab.analysis.comparison.compare import unique_labels
 from kvlab.analysis.comparison.prompt_spans import Span, find_spans, parse_spans, write_spans
 from kvlab.analysis.lineage.tables import token_texts
 from kvlab.analysis.lineage.wall import Wall, wall_of
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.tasks.rules import obeys, stated_rule
 from kvlab.trace.reader import Run
 

@@ -15,7 +15,7 @@ from app.figures.export_menu import Offer, show_title
 from app.navigation.selection import runs_root
 from app.session.url_state import drop_stale_option, in_url
 from kvlab import jobs
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.request import SampleJob
 from kvlab.report.views import table_of
 from kvlab.results.provenance import Provenance

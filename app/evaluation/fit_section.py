@@ -15,9 +15,9 @@ from app.new_run.prompt_view import further_down
 from app.queue.submit import queue_and_open
 from app.session.url_state import in_url
 from kvlab.catalogue.methods import MethodEntry, methods
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_duration
 from kvlab.common.model_title import model_title
+from kvlab.core.errors import UserError
 from kvlab.fitting.request import Fittable
 from kvlab.forms import fit_form
 from kvlab.forms.compare_form import PLACEMENTS

@@ -23,10 +23,10 @@ from app.queue.submit import queue_and_open
 from app.session.url_state import in_url
 from kvlab.catalogue.models import model_field_help
 from kvlab.catalogue.tasks import TaskEntry, TaskList, task_list
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_duration
 from kvlab.common.formatting import join_words as in_words
 from kvlab.common.model_title import model_title
+from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.forms import compare_form, eval_form, prompt_files

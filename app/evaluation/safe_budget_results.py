@@ -18,7 +18,7 @@ from app.navigation.selection import runs_root
 from app.session.url_state import drop_stale_option, in_url
 from kvlab import jobs
 from kvlab.atlas.scores import origin_of
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob
 from kvlab.figures import risk as figures
 from kvlab.requests.compare import FULL

@@ -14,8 +14,8 @@ from app.queue.submit import queue_and_open
 from app.session.url_state import in_url
 from kvlab.bench.request import BenchJob, parts_of
 from kvlab.catalogue.models import model_field_help
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_duration
+from kvlab.core.errors import UserError
 from kvlab.forms import bench_form
 from kvlab.forms.compare_form import PLACEMENTS
 from kvlab.forms.eval_form import new_name

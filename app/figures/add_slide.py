@@ -14,7 +14,7 @@ from app.figures.page_contents import Item
 from app.figures.provenance import slide_words, view_query
 from app.session.open_runs import runs_root
 from app.session.url_state import current_page
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.figures.base.caption import simple_of
 from kvlab.figures.base.palette import Theme
 from kvlab.report.deck import deck

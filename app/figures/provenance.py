@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from app.session.open_runs import open_cached, runs_root
 from app.session.url_state import params
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.report.subject import place_of, provenance, slide_title, subject_of
 from kvlab.report.views import Text
 from kvlab.results.provenance import FigureSource

@@ -11,7 +11,7 @@ from app.base.text import plain
 from app.navigation.selection import runs_root
 from app.queue.submit import queue_job
 from kvlab import jobs
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.live.log import append_event, fork_log, read_events
 from kvlab.live.transcript import Transcript
 from kvlab.requests.compare import MethodChoice

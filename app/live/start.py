@@ -19,8 +19,8 @@ from app.new_run.method_section import hyper_parameter_section, method_section
 from app.new_run.packaged_models import download_buttons
 from app.new_run.prompt_library import saved_prompt
 from app.session.url_state import in_url, set_param
-from kvlab.common.errors import UserError
-from kvlab.common.validation import in_one_sentence
+from kvlab.core.errors import UserError
+from kvlab.core.validation import in_one_sentence
 from kvlab.forms import compare_form
 from kvlab.forms.uploads import TYPES, read_upload
 from kvlab.library.prefix_lanes import live_request

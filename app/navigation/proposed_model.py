@@ -10,7 +10,7 @@ from streamlit.errors import StreamlitAPIException
 from app.navigation.selection import wanted_comparison
 from app.session.open_runs import runs_root
 from app.session.url_state import current_page, params, set_param
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.library.side_by_side import split_joint_id
 from kvlab.model_info.names import check_model
 from kvlab.trace.catalogue import list_comparisons

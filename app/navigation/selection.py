@@ -29,7 +29,7 @@ from app.session.url_state import (
 )
 from kvlab.analysis.comparison.labels import distinct_names, number_duplicates
 from kvlab.analysis.lineage.starting_point import Prefer
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.library import side_by_side
 from kvlab.results.sources import Sources
 from kvlab.trace.catalogue import ComparisonEntry, RunEntry, by_batch, list_comparisons

@@ -13,7 +13,7 @@ from app.base.text import plain, shorten
 from app.compare.facts import NEW_RUN, facts_section, marked_in, store
 from app.new_run.prompt_source import PromptChoice
 from app.session.url_state import get_param, in_url
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.figures.base.words import plural
 from kvlab.forms.fact_proposals import proposed_facts
 from kvlab.models.mini import phrasing

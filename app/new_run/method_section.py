@@ -14,9 +14,9 @@ from app.base.widgets import one_of
 from app.new_run.method_form import method_form
 from app.session.url_state import in_url, params
 from kvlab.catalogue.methods import MethodEntry, methods
-from kvlab.common.errors import UserError
+from kvlab.core.budget import Budget, unbounded_note
+from kvlab.core.errors import UserError
 from kvlab.forms import compare_form
-from kvlab.requests.budget import Budget, unbounded_note
 
 SETTINGS = ["default", "paper", "code"]
 

@@ -13,8 +13,8 @@ from app.navigation.selection import runs_root
 from app.new_run.packaged_models import download_buttons
 from app.session.url_state import in_url
 from kvlab.catalogue.models import local_models, model_field_help
-from kvlab.common.errors import UserError
 from kvlab.common.model_title import model_title
+from kvlab.core.errors import UserError
 from kvlab.forms import compare_form
 from kvlab.model_info import names, token_count
 from kvlab.model_info.chat_template import ChatFormat, render_prompt

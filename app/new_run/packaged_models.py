@@ -7,8 +7,8 @@ import streamlit as st
 from app.base import permission
 from app.base.text import plain
 from kvlab.catalogue.model_download import get_model
-from kvlab.common.errors import UserError
 from kvlab.common.model_title import model_title
+from kvlab.core.errors import UserError
 from kvlab.model_info.packaged_models import PACKAGED, PackagedModel
 from kvlab.server.offered_models import offered_models
 

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from app.base.text import unseen
 from app.session.url_state import get_param, set_param
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.requests.compare import OnePrompt
 from kvlab.requests.conversation import MOST_TURNS, ROLES, Role, Turn, as_text, check_turns
 

@@ -11,7 +11,7 @@ from app.base.text import plain
 from app.navigation.selection import runs_root
 from app.new_run.prompt_chat import set_turns
 from app.session.url_state import in_url, params
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.library import prompts
 from kvlab.requests.compare import OnePrompt
 

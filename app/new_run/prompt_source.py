@@ -16,7 +16,7 @@ from app.new_run.prompt_chat import chat_prompt
 from app.new_run.prompt_library import choose_from_url, saved_prompt
 from app.new_run.prompt_view import BOX_HEIGHT, preview, show_tokens, tokens_wanted
 from app.session.url_state import get_param, in_url, params, set_param
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.documents.document import LARGEST_BYTES
 from kvlab.forms import uploads
 from kvlab.model_info.token_count import check_prompt

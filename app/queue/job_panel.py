@@ -23,9 +23,9 @@ from kvlab import jobs
 from kvlab.analysis.comparison.labels import distinct_names
 from kvlab.bench.request import BenchJob
 from kvlab.catalogue.methods import methods
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_duration, hide_paths, time_left
 from kvlab.common.model_title import model_title
+from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.fitting.request import SETTING, FitJob, fitted_file
 from kvlab.jobs import JobStatus

@@ -16,7 +16,7 @@ from app.session.open_runs import BY_STAMP
 from kvlab.analysis.comparison.outcome import batch_outcome, outcome
 from kvlab.analysis.comparison.own_texts import own_texts
 from kvlab.analysis.comparison.repeats import build_batch, repeat_table
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.jobs import JobStatus
 from kvlab.requests.compare import CompareRequest
 from kvlab.requests.live_texts import LiveTexts

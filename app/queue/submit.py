@@ -10,7 +10,7 @@ from app.base.links import go
 from app.base.text import plain
 from app.navigation.selection import runs_root, session_id
 from kvlab import jobs
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.forms import plan_preview
 from kvlab.jobs.work import Work
 from kvlab.server.users import Role, require

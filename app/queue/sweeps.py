@@ -8,7 +8,7 @@ import streamlit as st
 
 from app.base.text import plain
 from app.navigation.selection import runs_root
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.results.sources import EVAL_FOLDER
 from kvlab.sweep.status import SweepStatus, is_sweep, read_status
 from kvlab.trace.user_labels import may_view

@@ -18,7 +18,7 @@ from app.session.open_runs import BY_STAMP
 from app.session.url_state import in_url
 from kvlab.analysis.lineage import Lineage, fold
 from kvlab.analysis.lineage.tables import token_texts
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.figures.base.head_map import Place, caption_focus, takes_whole_width
 from kvlab.results.provenance import Provenance, of_run
 from kvlab.trace.reader import Run

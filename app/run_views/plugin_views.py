@@ -10,7 +10,7 @@ from app.base.text import plain
 from app.base.theme import theme
 from app.navigation.selection import current_run
 from app.run_views import page
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.figures.base.views import VIEWS, View
 
 

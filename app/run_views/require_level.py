@@ -11,7 +11,7 @@ from app.run_views import page, view
 from app.session.open_runs import BY_STAMP, runs_root
 from kvlab.analysis.comparison import board as analysis
 from kvlab.analysis.comparison.verdict import NO_REFERENCE
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import load_labels
 

@@ -18,7 +18,7 @@ from app.base.text import ago, plain, shorten
 from app.base.widgets import attempt
 from app.navigation.selection import runs_root
 from app.runs.table import PAGES
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.figures.base.words import byte_size
 from kvlab.library import archive, side_by_side
 from kvlab.library import recycle_bin as rubbish

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 import streamlit as st
 
 from app.base.text import plain
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.server.binding import OPEN, OPEN_TO_EVERYONE
 from kvlab.server.settings import Lab, lab
 from kvlab.server.users import ALONE, Role, User, set_current_user

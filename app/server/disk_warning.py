@@ -6,7 +6,7 @@ import streamlit as st
 
 from app.base.text import plain
 from app.session.open_runs import runs_root
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.jobs.disk_usage import folder_usage
 from kvlab.trace.index import index_note
 

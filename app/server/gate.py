@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
 from app.session.streamlit_internals import STATIC, claim_in_cookie
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.server import tokens
 from kvlab.server.settings import People, lab
 from kvlab.server.users import Role, User

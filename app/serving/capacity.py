@@ -9,7 +9,7 @@ from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.figures.figure import show
 from app.session.url_state import in_url
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.figures import serving as figures
 from kvlab.serving.capacity import Limits, Users, by_budget
 from kvlab.serving.devices import DEVICES, assumptions, engine_of

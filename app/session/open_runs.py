@@ -12,7 +12,7 @@ import streamlit as st
 from app.base.text import plain
 from kvlab.analysis.comparison import board
 from kvlab.analysis.lineage import starting_point
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.trace.catalogue import ComparisonEntry, list_runs
 from kvlab.trace.reader import Run, open_run
 from kvlab.trace.user_labels import load_labels

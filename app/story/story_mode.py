@@ -20,7 +20,7 @@ from app.figures.page_contents import Item, telling_items
 from app.figures.provenance import PLACE, TELLING, view_query
 from app.navigation.selection import runs_root
 from app.session.url_state import get_param, parse_number
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.figures.base.caption import both_of
 from kvlab.report.deck import slide_text
 from kvlab.trace.stories import Story, View, load_story, save_story

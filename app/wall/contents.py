@@ -18,7 +18,7 @@ from app.session.open_runs import BY_STAMP
 from kvlab.analysis.attention.most_read import most_read
 from kvlab.analysis.comparison.facts import fact_spans
 from kvlab.analysis.lineage.wall import Wall, difference_by_head, difference_codes, shares_by_head, wall_of
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.figures import wall as figures
 from kvlab.figures.difference import hues_of, wall_looks
 from kvlab.results.provenance import Provenance, join_sources

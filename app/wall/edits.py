@@ -8,8 +8,8 @@ from app.base import permission
 from app.base.text import plain
 from app.base.widgets import one_of
 from app.queue.submit import queue_and_open
+from kvlab.core.restore import OF_TOKENS, Restore
 from kvlab.jobs.reruns import rerun_with_restored
-from kvlab.requests.restore import OF_TOKENS, Restore
 from kvlab.trace.reader import Run
 
 CHANGES = {

@@ -14,8 +14,8 @@ from kvlab.atlas.model_data import badge_of, draw_recorded, measured_on, on_thum
 from kvlab.atlas.registry import EXHIBITS
 from kvlab.atlas.scorecard import SHAPES, Judged, Lines, by_model, claims_of, own_claims, subject
 from kvlab.atlas.shipped_exhibits import claim_values
-from kvlab.common.errors import UserError
 from kvlab.common.model_title import model_title
+from kvlab.core.errors import UserError
 from kvlab.figures.base.palette import THEMES, Theme
 from kvlab.figures.base.thumbnail import blank, thumbnail
 from kvlab.requests.measurement import MINI, Measurement, measurement_values, parse_measurement

@@ -17,7 +17,7 @@ from pathlib import Path
 import pandas as pd
 
 from kvlab.common.atomic_write import replace_file
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 
 FOLDER = ".atlas"
 MOST_FILES = 6000  # of one kind: some 30 comparisons in both themes

@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 
 from kvlab.atlas.disk_cache import DiskCache
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import mean_words
 from kvlab.common.intervals import Interval, mean_interval
+from kvlab.core.errors import UserError
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import Basis
 from kvlab.trace.catalogue import ComparisonEntry

@@ -12,8 +12,8 @@ from typing import Any, Literal
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import ONE_PROMPT_BEGINS
+from kvlab.core.errors import UserError
 from kvlab.figures.base.palette import Theme
 from kvlab.requests.measurement import ExhibitFill, Measurement
 from kvlab.results.provenance import Provenance

@@ -10,8 +10,8 @@ import plotly.graph_objects as go
 
 from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.shipped_exhibits import with_shipped
-from kvlab.common.errors import UserError
 from kvlab.common.model_title import model_title
+from kvlab.core.errors import UserError
 from kvlab.figures.base.palette import HUES, SURFACES, Theme, pick
 from kvlab.figures.base.thumbnail import HEIGHT, WIDTH
 from kvlab.requests.measurement import MINI

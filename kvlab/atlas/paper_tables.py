@@ -18,13 +18,13 @@ import pandas as pd
 from pydantic import JsonValue
 
 from kvlab.atlas.papers import paper_values
-from kvlab.common.errors import UserError
+from kvlab.core.budget import Budget
+from kvlab.core.errors import UserError
+from kvlab.core.method_spec import format_spec, parse_spec
 from kvlab.evaluate.request import FileChoice
 from kvlab.evaluate.results.summary import over_tasks, with_measures
 from kvlab.evaluate.scoring.metrics import is_installed, rescore
-from kvlab.requests.budget import Budget
 from kvlab.requests.compare import FULL, MethodChoice
-from kvlab.requests.method_spec import format_spec, parse_spec
 from kvlab.results.provenance import PRESET, as_published
 
 DATA = Path(__file__).with_name("paper_tables.toml")

@@ -17,7 +17,7 @@ from kvlab.atlas.pyramid_pool import calculator
 from kvlab.atlas.pyramid_pool import recordings as pyramids
 from kvlab.atlas.pyramid_pool import scores as pyramid_pool
 from kvlab.atlas.zsmerge import contents, measurements
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.requests.measurement import MINI, Measurement
 from kvlab.results.sources import Sources
 

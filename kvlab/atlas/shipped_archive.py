@@ -21,8 +21,8 @@ from kvlab.atlas.pyramid_pool import recordings
 from kvlab.atlas.registry import EXHIBITS, find
 from kvlab.atlas.shipped_exhibits import card_row, rows_of
 from kvlab.atlas.zsmerge import contents
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes
+from kvlab.core.errors import UserError
 from kvlab.evaluate.results.rows import newest
 from kvlab.figures.base.palette import THEMES
 from kvlab.requests.measurement import MINI

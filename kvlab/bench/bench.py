@@ -14,8 +14,8 @@ from kvlab.bench.models import BenchModel
 from kvlab.bench.race import Outcome, race
 from kvlab.bench.request import BenchRequest
 from kvlab.bench.rows import Row
-from kvlab.methods import make_method
-from kvlab.requests.budget import Budget
+from kvlab.core.budget import Budget
+from kvlab.core.methods import make_method
 from kvlab.requests.compare import MethodChoice
 
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from kvlab.cache import CompressedCache
-from kvlab.cache.layers.compressed_layer import CompressedLayer
-from kvlab.cache.settings import LayerSettings
+from kvlab.core.cache import CompressedCache
+from kvlab.core.cache.layers.compressed_layer import CompressedLayer
+from kvlab.core.cache.settings import LayerSettings
 
 # A layer's state per row and head besides its slots: budgets, tokens seen, votes lost.
 PER_HEAD_BYTES = 64

@@ -13,21 +13,21 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, StaticCache
 
-from kvlab.attention import ATTENTION_NAME
 from kvlab.bench.cache_bytes import live_bytes
 from kvlab.bench.device import check_room
 from kvlab.bench.fill import fill, random_token
 from kvlab.bench.models import BenchModel
 from kvlab.bench.race import Skipped
 from kvlab.bench.request import BenchRequest
-from kvlab.cache import CompressedCache, make_cache
-from kvlab.cache.chunked_prefill import chunk_sizes
-from kvlab.cache.settings import Observer
-from kvlab.common.errors import UserError
+from kvlab.core.attention import ATTENTION_NAME
+from kvlab.core.budget import Budget
+from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.cache.chunked_prefill import chunk_sizes
+from kvlab.core.cache.settings import Observer
+from kvlab.core.errors import UserError
+from kvlab.core.methods import make_method
 from kvlab.engine.cuda_graphs import CapturedDecoder
 from kvlab.engine.out_of_memory import release_memory
-from kvlab.methods import make_method
-from kvlab.requests.budget import Budget
 from kvlab.requests.compare import FULL, MethodChoice
 
 

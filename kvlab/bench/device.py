@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import psutil
 import torch
 
-from kvlab.cache.settings import synchronize
 from kvlab.common.formatting import format_bytes
+from kvlab.core.cache.settings import synchronize
 
 HOST_SHARE = 0.8  # of the free host memory: the kernel kills a process that takes all of it
 COPY_BYTES = {"cuda": 2**30, "cpu": 2**28}

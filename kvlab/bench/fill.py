@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
-from kvlab.attention.layer_handoff import AttentionCall, take, take_hidden_states
 from kvlab.bench.models import BenchModel
-from kvlab.cache.cache import CompressedCache
-from kvlab.cache.layers.compressed_layer import CompressedLayer
+from kvlab.core.attention.layer_handoff import AttentionCall, take, take_hidden_states
+from kvlab.core.cache.cache import CompressedCache
+from kvlab.core.cache.layers.compressed_layer import CompressedLayer
 
 QUERY_ROWS = 64
 SHARED = 2.5  # norm of the keys' shared direction, in their standard deviations

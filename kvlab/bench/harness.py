@@ -20,12 +20,12 @@ from kvlab.bench.modes import MEASURE
 from kvlab.bench.presets import find_preset, preset_requests
 from kvlab.bench.request import BenchJob, BenchRequest, parts_of
 from kvlab.bench.rows import ResultFile, Row, Status, read_rows
-from kvlab.common.errors import is_out_of_memory
 from kvlab.common.formatting import format_duration
+from kvlab.core.errors import is_out_of_memory
+from kvlab.core.methods import make_method
 from kvlab.engine.energy import energy_counter, words
 from kvlab.engine.environment import device_name, versions
 from kvlab.engine.out_of_memory import release_memory
-from kvlab.methods import make_method
 from kvlab.models.load import pick_device
 from kvlab.requests.compare import Progress
 

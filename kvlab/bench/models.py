@@ -13,9 +13,9 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.initialization import no_init_weights
 
-from kvlab.attention import ATTENTION_NAME
-from kvlab.attention.layer_handoff import PROJECTIONS
 from kvlab.bench.device import check_room
+from kvlab.core.attention import ATTENTION_NAME
+from kvlab.core.attention.layer_handoff import PROJECTIONS
 from kvlab.engine.environment import model_shape
 from kvlab.model_info.architectures import Shape, find_shape
 from kvlab.model_info.size import SHAPE_PREFIX

@@ -12,7 +12,7 @@ import torch
 
 from kvlab.bench.device import free_bytes, seconds_of
 from kvlab.bench.rows import Status
-from kvlab.common.errors import UserError, is_out_of_memory
+from kvlab.core.errors import UserError, is_out_of_memory
 from kvlab.engine.energy import Meter, energy_counter
 from kvlab.engine.out_of_memory import release_memory
 

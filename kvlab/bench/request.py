@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
-from kvlab.common.errors import UserError
-from kvlab.common.validation import Seed, Strict, Text, quote_value
+from kvlab.core.errors import UserError
+from kvlab.core.validation import Seed, Strict, Text, quote_value
 from kvlab.requests.compare import MOST_NEW_TOKENS, MethodChoice
 
 Mode = Literal["decode", "prefill", "memory", "batch", "generate", "overhead", "compress", "profile", "together"]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kvlab.common.atomic_write import replace_file
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 
 Status = Literal["ok", "oom", "skipped"]
 

@@ -14,7 +14,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from kvlab.bench.rows import Row
-from kvlab.requests.budget import Budget
+from kvlab.core.budget import Budget
 
 MISSING = "–"
 MEGA = 1e6  # bytes are shown in megabytes

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kvlab.bench.rows import Row
-from kvlab.requests.budget import Amount
+from kvlab.core.budget import Amount
 from kvlab.requests.compare import MethodChoice
 
 EVICTION = "h2o"  # the reference of merging methods at equal budget

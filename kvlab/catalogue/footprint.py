@@ -11,10 +11,10 @@ from pydantic import TypeAdapter
 
 from kvlab.catalogue import methods, parameters
 from kvlab.catalogue.methods import MethodEntry, MethodFootprint
-from kvlab.common.errors import UserError
+from kvlab.core.budget import Budget, resolve_store, window_note
+from kvlab.core.errors import UserError
 from kvlab.planning.footprint import Footprint
 from kvlab.planning.plan import FootprintOf
-from kvlab.requests.budget import Budget, resolve_store, window_note
 from kvlab.requests.compare import MethodChoice
 
 STORE = "store"

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.planning.footprint import Footprint, PackedSlots
 
 COMMAND = (sys.executable, "-P", "-m", "kvlab")

@@ -26,7 +26,7 @@ from filelock import FileLock, Timeout
 
 from kvlab.catalogue.wheel_index import UNREACHABLE, WheelIndex
 from kvlab.common.atomic_write import NO_SPACE
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.model_info.packaged_models import PACKAGED, PackagedModel
 
 SECONDS = 0.5  # between two reports

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from kvlab.catalogue.methods import MethodEntry
-from kvlab.common.errors import UserError
-from kvlab.common.validation import read_json
+from kvlab.core.errors import UserError
+from kvlab.core.validation import read_json
 
 Kind = Literal["choice", "switch", "integer", "number", "text", "json"]
 DEFAULT, PRESET = "default", "preset"

@@ -14,7 +14,7 @@ from http.client import HTTPException, HTTPResponse
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 from urllib.request import HTTPSHandler, OpenerDirector, ProxyHandler, Request, build_opener
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 
 PYPI = "https://pypi.org/simple"
 JSON = "application/vnd.pypi.simple.v1+json"

@@ -14,11 +14,11 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from kvlab.cache import CompressedCache, make_cache
-from kvlab.cache.layers.compressed_layer import CompressedLayer
-from kvlab.methods import Method
+from kvlab.core.budget import Budget
+from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.cache.layers.compressed_layer import CompressedLayer
+from kvlab.core.methods import Method
 from kvlab.models.load import prepare
-from kvlab.requests.budget import Budget
 
 STEPS = 6
 Watch = Callable[[], None]

@@ -12,11 +12,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.cache_utils import DynamicCache
 
 from kvlab.checking.case import Case, cases, furthest, observe_case, plain_model, walk
-from kvlab.common.errors import UserError
-from kvlab.methods import Method, make_method
-from kvlab.methods.composition.composed import compose
-from kvlab.methods.composition.register import REGISTERED
-from kvlab.plugins.load import load_plugins, name_files
+from kvlab.core.errors import UserError
+from kvlab.core.methods import Method, make_method
+from kvlab.core.methods.composition.composed import compose
+from kvlab.core.methods.composition.register import REGISTERED
+from kvlab.core.plugins.load import load_plugins, name_files
 
 ROUNDING = 1e-4  # of float32 over three layers
 WARM, WATCHED = 12, 4

@@ -11,15 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvlab.cache import CompressedCache, make_cache
-from kvlab.common.assets import asset_path
-from kvlab.methods import Method, make_method
-from kvlab.methods.core.contract import Capabilities, capabilities_of
-from kvlab.methods.core.pipeline import Pipeline
-from kvlab.methods.core.plan import Plan
-from kvlab.methods.core.view import Seen, Slots, View
+from kvlab.core.assets import asset_path
+from kvlab.core.budget import NATIVE, Amount
+from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.contract.parts import Capabilities, capabilities_of
+from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.plan import Plan
+from kvlab.core.contract.view import Seen, Slots, View
+from kvlab.core.methods import Method, make_method
 from kvlab.models.load import LoadedModel
-from kvlab.requests.budget import NATIVE, Amount
 from kvlab.serving.levels import ATTENTION, HIDDEN, PAGES, QUERIES, Freed, Held, Servability, fragmentation, held_counts
 
 # What the attributes of a pass give, as an engine must provide it.

@@ -33,8 +33,8 @@ from kvlab.cli.sweep import sweep_commands
 from kvlab.cli.tasks import tasks
 from kvlab.cli.train_mini import train_mini
 from kvlab.cli.vllm import vllm
-from kvlab.common.errors import UserError
-from kvlab.common.validation import check_text
+from kvlab.core.errors import UserError
+from kvlab.core.validation import check_text
 
 commands = typer.Typer(
     help="A visual laboratory for KV-cache compression in LLM inference.",

@@ -21,7 +21,7 @@ import psutil
 import typer
 
 from kvlab.cli.models import Folders, offer
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.jobs import ensure_worker, release_workers
 from kvlab.jobs.client import tail
 from kvlab.jobs.device_shares import WORKERS, server_shares

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from kvlab.bench.request import BenchJob
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes, format_duration
+from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob
 from kvlab.jobs.work import Work
 from kvlab.model_info.names import check_model

@@ -13,8 +13,8 @@ from kvlab.bench.request import MODES, BenchRequest, make_request
 from kvlab.cli.options.model import CacheDir, LoadIn, Revision
 from kvlab.cli.options.plan_check import Force, check_fits
 from kvlab.cli.options.signature import group_parameters
-from kvlab.common.errors import UserError
 from kvlab.common.terminal import standard_error, standard_output
+from kvlab.core.errors import UserError
 
 if TYPE_CHECKING:
     from kvlab.bench.rows import ResultFile
@@ -104,8 +104,8 @@ def _with_readings(methods: str | None, read: str | None, shares: str | None) ->
 
     Raises UserError for an unknown reading, or for shares without one.
     """
-    from kvlab.methods.readings import READINGS
-    from kvlab.requests.method_spec import split_list
+    from kvlab.core.method_spec import split_list
+    from kvlab.core.methods.readings import READINGS
 
     if read is None:
         if shares is not None:
@@ -124,7 +124,7 @@ def _with_readings(methods: str | None, read: str | None, shares: str | None) ->
 def _from_options(
     mode: str, changes: dict[str, Any], lists: dict[str, str | None], methods: str | None, budgets: str | None
 ) -> BenchRequest:
-    from kvlab.methods.spec import parse_choices
+    from kvlab.core.methods.spec import parse_choices
 
     if mode not in MODES:
         raise UserError(f"There is no mode {mode!r}; choose one of {', '.join(MODES)}.")

@@ -23,11 +23,11 @@ from kvlab.cli.options.model import ModelOptions
 from kvlab.cli.options.prompt import PromptOptions
 from kvlab.cli.options.signature import group_parameters
 from kvlab.common.atomic_write import replace_file
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes
 from kvlab.common.model_title import model_title
 from kvlab.common.terminal import standard_error, standard_output, without_controls
-from kvlab.common.validation import as_option, in_one_sentence
+from kvlab.core.errors import UserError
+from kvlab.core.validation import as_option, in_one_sentence
 from kvlab.requests.compare import ModelRequest
 
 if TYPE_CHECKING:
@@ -66,10 +66,10 @@ def chat(
     Words are shaded by the KL of a lane's prediction from the full cache's, as long as their texts agree; the word at
     which a text leaves the full cache's is underlined.
     """
+    from kvlab.core.methods.spec import parse_choices
     from kvlab.live.answers import Sampling
     from kvlab.live.reporter import SessionReporter
     from kvlab.live.session import LiveSession
-    from kvlab.methods.spec import parse_choices
     from kvlab.models.chat import chat_of
     from kvlab.models.load import held_model
     from kvlab.tasks.shipped_samples import shipped_sample
@@ -195,7 +195,7 @@ class Talk:
 
     def change_budgets(self, value: str) -> None:
         """Compress the context again in every lane but the full cache's; the conversation begins again."""
-        from kvlab.methods.spec import parse_choices
+        from kvlab.core.methods.spec import parse_choices
 
         budget = parse_choices("h2o", value)[0].budget
         self.session.go_back(0)

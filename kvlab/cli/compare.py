@@ -17,11 +17,11 @@ from kvlab.cli.options.prompt import AnswerOptions, PromptOptions
 from kvlab.cli.options.repeats import RepeatsOptions, Resume, new_batch_id, run_repeats, show_batch
 from kvlab.cli.options.signature import group_parameters
 from kvlab.cli.options.tables import print_headline
-from kvlab.common.errors import UserError
 from kvlab.common.terminal import progress_columns, standard_error
-from kvlab.common.validation import as_option, in_one_sentence
+from kvlab.core.errors import UserError
+from kvlab.core.method_spec import split_list
+from kvlab.core.validation import as_option, in_one_sentence
 from kvlab.requests.compare import CompareRequest, OnePrompt, Progress
-from kvlab.requests.method_spec import split_list
 from kvlab.requests.recording import Recording
 from kvlab.trace import open_run, pending_requests
 from kvlab.trace.catalogue import list_repeats
@@ -92,7 +92,7 @@ class LabelOptions:
 
 def make_request(methods: str, budgets: str, **fields: Any) -> CompareRequest:
     """Build a request. Raises UserError for the first invalid field."""
-    from kvlab.methods.spec import parse_choices
+    from kvlab.core.methods.spec import parse_choices
 
     try:
         return CompareRequest(choices=parse_choices(methods, budgets), **fields)
@@ -114,7 +114,7 @@ def execute(
 
     Raises UserError for an invalid request, or one that does not fit (without `force`).
     """
-    from kvlab.methods.spec import unused_byte_budgets
+    from kvlab.core.methods.spec import unused_byte_budgets
 
     labels = labels or LabelOptions()
     check_tags(labels.tag or ())

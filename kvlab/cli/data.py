@@ -11,8 +11,8 @@ import typer
 
 from kvlab.cli.options.model import CacheDir, Revision
 from kvlab.cli.options.signature import with_plugins
-from kvlab.common.errors import UserError
-from kvlab.common.validation import quote_value
+from kvlab.core.errors import UserError
+from kvlab.core.validation import quote_value
 from kvlab.evaluate.request import split_file
 
 if TYPE_CHECKING:

@@ -96,7 +96,7 @@ def _machine() -> dict[str, str]:
 
 def _plugins() -> dict[str, str]:
     """What each plug-in registers, or why it failed to load."""
-    from kvlab.plugins.load import load_plugins
+    from kvlab.core.plugins.load import load_plugins
 
     return {
         f"plug-in {one.origin.name}": f"FAILED: {one.failure}" if one.failure else f"{one.origin.stamp}, {one.words}"
@@ -107,7 +107,7 @@ def _plugins() -> dict[str, str]:
 def _gpus() -> dict[str, str]:
     import torch
 
-    from kvlab.attention.triton_tile_size import shared_memory
+    from kvlab.core.attention.triton_tile_size import shared_memory
 
     found = {}
     for index in range(torch.cuda.device_count()):
@@ -133,8 +133,8 @@ def _energy() -> dict[str, str]:
 
 def _fused_kernels() -> str:
     """Whether decode steps on CUDA use the Triton kernel, and what it lacks."""
-    from kvlab.attention.kernels import missing
-    from kvlab.stores.unpack_kernel import SWITCH
+    from kvlab.core.attention.kernels import missing
+    from kvlab.core.stores.unpack_kernel import SWITCH
 
     if os.environ.get(SWITCH) == "off":
         return f"disabled by {SWITCH}=off"
@@ -145,8 +145,8 @@ def _fused_kernels() -> str:
 
 def _on_the_cpu() -> str:
     """Whether decisions of h2o, cam, zsmerge, d2o, keepkv, pyramid-pool and less are compiled on a CPU."""
-    from kvlab.cache.kernels.cpu import numba_kernels
-    from kvlab.stores.unpack_kernel import SWITCH
+    from kvlab.core.cache.kernels.cpu import numba_kernels
+    from kvlab.core.stores.unpack_kernel import SWITCH
 
     if os.environ.get(SWITCH) == "off":
         return f"disabled by {SWITCH}=off"
@@ -180,7 +180,7 @@ def _timed(check: Callable[[], str]) -> str:
 def _check_full_budget() -> str:
     import torch
 
-    from kvlab.cache import make_cache
+    from kvlab.core.cache import make_cache
     from kvlab.models.load import prepare
 
     model, ids = _tiny_llama(hidden_size=32), torch.randint(3, 64, (1, 40))
@@ -209,7 +209,7 @@ def _tiny_llama(hidden_size: int, initializer_range: float = 0.02) -> LlamaForCa
 def _check_kernel(device: torch.device) -> str:
     import torch
 
-    from kvlab.attention.kernels import one_query_kernel, reference
+    from kvlab.core.attention.kernels import one_query_kernel, reference
 
     draw = torch.Generator().manual_seed(0)
     query, keys, values = (torch.randn(1, 2, size, 128, generator=draw).to(device) for size in (4, 300, 300))
@@ -226,7 +226,7 @@ def _check_kernel(device: torch.device) -> str:
 
 def _check_decisions(device: torch.device) -> str:
     """Check that every kind of decision gives the same logits with and without kernels on `device`."""
-    from kvlab.cache.layers import dispatch
+    from kvlab.core.cache.layers import dispatch
 
     if dispatch.decision_kernel(device) is None:
         return "the pipeline decides"
@@ -248,7 +248,7 @@ def _decoded(method: str, device: torch.device) -> torch.Tensor:
     """Logits of decode steps of a random model with a method that decides at each step."""
     import torch
 
-    from kvlab.cache import make_cache
+    from kvlab.core.cache import make_cache
     from kvlab.models.load import prepare
 
     model = prepare(_tiny_llama(hidden_size=64, initializer_range=0.2).to(device))  # type: ignore[arg-type]  # `to` keeps the class
@@ -265,9 +265,9 @@ def _decoded(method: str, device: torch.device) -> torch.Tensor:
 @contextmanager
 def _no_kernels() -> Iterator[None]:
     """Disable kvlab's kernels inside the context."""
-    from kvlab.attention.kernels import one_query_kernel
-    from kvlab.cache.layers.dispatch import decision_kernel
-    from kvlab.stores.unpack_kernel import SWITCH, unpack_kernel
+    from kvlab.core.attention.kernels import one_query_kernel
+    from kvlab.core.cache.layers.dispatch import decision_kernel
+    from kvlab.core.stores.unpack_kernel import SWITCH, unpack_kernel
 
     before, known = os.environ.get(SWITCH), (one_query_kernel, decision_kernel, unpack_kernel)
     os.environ[SWITCH] = "off"

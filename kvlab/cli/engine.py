@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from kvlab.common.errors import UserError
 from kvlab.common.terminal import standard_error
+from kvlab.core.errors import UserError
 
 ENGINES = ("openvino",)
 PYTHON = Path(".venv-openvino/bin/python")  # `make openvino` makes it
@@ -45,12 +45,12 @@ def compare_with_engine(
         raise UserError(f"There is no engine {options.engine!r}: use {', '.join(ENGINES)}.")
     if not options.python.is_file():
         raise UserError(f"{options.python} is missing: install OpenVINO with `make openvino`, or name its --python.")
+    from kvlab.core.budget import Budget
     from kvlab.evaluate.engines.comparison import Answer, Comparison, compare_engines, time_engines
     from kvlab.evaluate.engines.modes import METHODS, kept_tokens
     from kvlab.evaluate.engines.table import markdown, write_engine_table
     from kvlab.evaluate.progress import shown_progress
     from kvlab.evaluate.request_parser import parse_request
-    from kvlab.requests.budget import Budget
 
     amount = Budget.parse(budget).amount
     if isinstance(amount, str):

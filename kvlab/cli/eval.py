@@ -14,8 +14,8 @@ from kvlab.cli.options.plan_check import Force, check_fits
 from kvlab.cli.options.prefix import PrefixOptions
 from kvlab.cli.options.signature import group_parameters
 from kvlab.cli.options.tables import SUMMARY_WIDTH, print_summary, print_wide
-from kvlab.common.errors import UserError
 from kvlab.common.terminal import standard_error
+from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob, EvalRequest
 from kvlab.requests.compare import MethodChoice
 
@@ -85,11 +85,11 @@ def evaluate(
 ) -> None:
     """Score compressed caches against the full cache on the same prompts."""
     # Imported here so that `kvlab --help` does not wait for torch.
+    from kvlab.core.methods import spec
     from kvlab.evaluate import reasoning_preset, request_parser
     from kvlab.evaluate.data_check import check_tasks
     from kvlab.evaluate.harness import evaluate as run
     from kvlab.evaluate.progress import shown_progress
-    from kvlab.methods import spec
 
     fields: dict[str, Any] = {
         "samples": samples,

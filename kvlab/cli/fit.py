@@ -13,8 +13,8 @@ from kvlab import jobs
 from kvlab.cli.options.model import LoadingOptions
 from kvlab.cli.options.plan_check import Force, check_fits
 from kvlab.cli.options.signature import group_parameters
-from kvlab.common.errors import UserError
 from kvlab.common.model_title import model_title
+from kvlab.core.errors import UserError
 from kvlab.fitting.request import FitJob, FitRequest, fitted_file
 
 Books = Annotated[

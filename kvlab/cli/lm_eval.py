@@ -15,9 +15,9 @@ from kvlab.cli.options.model import ChatWay, ModelOptions
 from kvlab.cli.options.plan_check import Force, check_fits
 from kvlab.cli.options.signature import group_parameters
 from kvlab.cli.options.tables import print_summary
-from kvlab.common.errors import UserError
 from kvlab.common.terminal import standard_error
-from kvlab.common.validation import as_option, in_one_sentence
+from kvlab.core.errors import UserError
+from kvlab.core.validation import as_option, in_one_sentence
 from kvlab.requests.compare import CompareRequest
 
 
@@ -57,10 +57,10 @@ def lm_eval(
     """Score compressed caches on tasks of lm-eval (pip install 'kvlab\\[lm-eval]')."""
     # Hides lm-eval's progress bars, one per task and method; tqdm reads it when imported.
     os.environ.setdefault("TQDM_DISABLE", "1")
+    from kvlab.core.methods import spec
     from kvlab.evaluate.progress import shown_progress
     from kvlab.lmeval.request import LmEvalRequest
     from kvlab.lmeval.run import run_lm_eval
-    from kvlab.methods import spec
 
     try:
         request = LmEvalRequest(

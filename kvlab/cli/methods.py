@@ -11,10 +11,10 @@ import typer
 from rich.table import Table
 
 from kvlab.cli.options.tables import print_wide
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 
 if TYPE_CHECKING:
-    from kvlab.methods.catalogue import MethodDescription
+    from kvlab.core.methods.catalogue import MethodDescription
 
 
 def methods(
@@ -25,7 +25,7 @@ def methods(
     ] = False,
 ) -> None:
     """List the methods with their parts (score, allocate, select, settle), or one method's presets."""
-    from kvlab.methods.catalogue import list_methods as described
+    from kvlab.core.methods.catalogue import list_methods as described
 
     if held:
         typer.echo(json.dumps([_held(method, settings) for method, settings in json.load(sys.stdin)]))
@@ -41,7 +41,7 @@ def methods(
 
 def _held(method: str, settings: dict[str, Any]) -> dict[str, Any] | str:
     """Memory footprint of the method with these settings (`kvlab.catalogue.footprint`), or why they are refused."""
-    from kvlab.methods import make_method
+    from kvlab.core.methods import make_method
 
     try:
         return dict(make_method(method, **settings).footprints())
@@ -50,7 +50,7 @@ def _held(method: str, settings: dict[str, Any]) -> dict[str, Any] | str:
 
 
 def _named(name: str, described: list[MethodDescription]) -> MethodDescription:
-    from kvlab.methods.core.method import METHODS
+    from kvlab.core.contract.method import METHODS
 
     for method in described:
         if method.name == name:
@@ -59,8 +59,8 @@ def _named(name: str, described: list[MethodDescription]) -> MethodDescription:
 
 
 def _list(described: list[MethodDescription]) -> None:
-    from kvlab.requests.budget import STORE_RULES
-    from kvlab.stores import STORES, bits_of
+    from kvlab.core.budget import STORE_RULES
+    from kvlab.core.stores import STORES, bits_of
 
     table = Table("method", "family", "score", "allocate", "select", "settle", "acts", "presets")
     for method in described:
@@ -78,7 +78,7 @@ def _list(described: list[MethodDescription]) -> None:
 
 
 def _list_readings() -> None:
-    from kvlab.methods.readings import EVERYTHING, READINGS
+    from kvlab.core.methods.readings import EVERYTHING, READINGS
 
     typer.echo("Every method but less works with every reading, such as snapkv:read=quest:read_share=0.1:")
     table = Table("reading", "which slots a decode step reads", "acts on", "settings")

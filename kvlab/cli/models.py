@@ -12,7 +12,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColu
 from rich.table import Table
 
 from kvlab.cli.options.tables import print_wide
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.model_info.chat_template import has_template
 from kvlab.model_info.names import context_length
 from kvlab.model_info.packaged_models import PACKAGED

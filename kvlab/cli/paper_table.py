@@ -15,12 +15,12 @@ from rich.table import Table
 import kvlab
 from kvlab.cli.options.plan_check import check_fits
 from kvlab.cli.options.tables import print_wide
-from kvlab.common.errors import UserError
 from kvlab.common.terminal import standard_error
-from kvlab.common.validation import as_option, in_one_sentence
+from kvlab.core.errors import UserError
+from kvlab.core.method_spec import parse_spec, split_list
+from kvlab.core.validation import as_option, in_one_sentence
 from kvlab.evaluate.request import EvalJob, EvalRequest
 from kvlab.requests.compare import MethodChoice
-from kvlab.requests.method_spec import parse_spec, split_list
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -140,7 +140,7 @@ def _run(request: EvalRequest, out: Path, errors: Console) -> pd.DataFrame:
 
 def _able(loaded: Loaded, choices: Sequence[MethodChoice]) -> tuple[tuple[MethodChoice, ...], list[str]]:
     """The choices that this model can run, and a sentence per method that it cannot."""
-    from kvlab.methods import make_method
+    from kvlab.core.methods import make_method
 
     able: list[MethodChoice] = []
     notes: dict[str, str] = {}

@@ -15,14 +15,14 @@ from kvlab.cli.options.repeats import RepeatsOptions
 from kvlab.cli.options.signature import group_parameters
 from kvlab.cli.options.tables import print_wide
 from kvlab.cli.options.traffic import Served, ServedOptions, print_capacity
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes
-from kvlab.common.validation import quote_value
+from kvlab.core.budget import Budget
+from kvlab.core.errors import UserError
+from kvlab.core.method_spec import split_list
+from kvlab.core.validation import quote_value
 from kvlab.jobs.size_check import plan_of, tokens_of
 from kvlab.planning import Machine, Plan, this_machine
-from kvlab.requests.budget import Budget
 from kvlab.requests.compare import OnePrompt
-from kvlab.requests.method_spec import split_list
 from kvlab.server.quotas import bytes_of
 from kvlab.serving.capacity import SHARES
 

@@ -21,7 +21,7 @@ def new(
     folder: Annotated[Path, typer.Option("--folder", help="folder for the two files")] = Path(),
 ) -> None:
     """Write a working method with its own scorer, and a test of it."""
-    from kvlab.plugins.template import write_plugin
+    from kvlab.core.plugins.template import write_plugin
 
     method, test = write_plugin(name, folder)
     typer.echo(f"Wrote {method} and {test}. Now:")
@@ -61,7 +61,7 @@ def check_file(
 @with_plugins
 def list_plugins(as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False) -> None:
     """List the requested plug-ins, what each registers, and why any failed to load."""
-    from kvlab.plugins.load import load_plugins
+    from kvlab.core.plugins.load import load_plugins
 
     loaded = load_plugins()
     if as_json:

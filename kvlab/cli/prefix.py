@@ -16,10 +16,10 @@ from kvlab.cli.options.model import CacheDir, Device, ModelOptions
 from kvlab.cli.options.prompt import PromptOptions
 from kvlab.cli.options.signature import group_parameters, with_plugins
 from kvlab.cli.options.tables import print_wide
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes
 from kvlab.common.model_title import model_title
-from kvlab.common.validation import as_option, in_one_sentence
+from kvlab.core.errors import UserError
+from kvlab.core.validation import as_option, in_one_sentence
 from kvlab.requests.compare import ModelRequest
 
 if TYPE_CHECKING:
@@ -54,13 +54,13 @@ def make(
     root: Root = RUNS,
 ) -> None:
     """Read a text, compress it, and keep the result under a name."""
+    from kvlab.core.budget import Budget
+    from kvlab.core.method_spec import parse_spec
+    from kvlab.core.methods.spec import parse_choices
     from kvlab.library.prefix_lanes import recorded_loading
     from kvlab.library.prefixes import free_path, prefix_path
-    from kvlab.methods.spec import parse_choices
     from kvlab.models.load import held_model
     from kvlab.prefix import Prefix
-    from kvlab.requests.budget import Budget
-    from kvlab.requests.method_spec import parse_spec
     from kvlab.tasks.shipped_samples import shipped_sample
 
     path = prefix_path(root, name) if replace else free_path(root, name)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from kvlab.common.atomic_write import replace_file
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 
 KINDS = (".html", ".pptx", ".pdf", ".gif")
 

@@ -9,9 +9,9 @@ import typer
 from rich.table import Table
 
 from kvlab.cli.options.tables import print_wide
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes
 from kvlab.common.model_title import model_title
+from kvlab.core.errors import UserError
 from kvlab.server.quotas import seconds_of
 from kvlab.trace.user_labels import change_labels, change_tags
 

@@ -18,12 +18,12 @@ from kvlab.cli.options.plan_check import Force, check_fits
 from kvlab.cli.options.signature import group_parameters
 from kvlab.cli.options.tables import print_wide
 from kvlab.common.atomic_write import replace_text
-from kvlab.common.errors import UserError
 from kvlab.common.terminal import standard_error
+from kvlab.core.budget import Budget
+from kvlab.core.errors import UserError
+from kvlab.core.method_spec import split_list
 from kvlab.evaluate.request import EvalJob, EvalRequest
-from kvlab.requests.budget import Budget
 from kvlab.requests.compare import FULL
-from kvlab.requests.method_spec import split_list
 
 if TYPE_CHECKING:
     from kvlab.results.risk.losses import Measure

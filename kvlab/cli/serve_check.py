@@ -16,9 +16,9 @@ from kvlab.cli.options.signature import group_parameters
 from kvlab.cli.options.tables import print_wide
 from kvlab.cli.options.traffic import Served, ServedOptions, print_capacity
 from kvlab.cli.plan import parse_memory
-from kvlab.common.errors import UserError
-from kvlab.requests.budget import Budget
-from kvlab.requests.method_spec import parse_spec, split_list
+from kvlab.core.budget import Budget
+from kvlab.core.errors import UserError
+from kvlab.core.method_spec import parse_spec, split_list
 from kvlab.serving.levels import PAGES, Servability
 from kvlab.serving.method_table import FURTHER, with_table, write_csv
 
@@ -100,7 +100,7 @@ def _of_runs(folders: list[Path]) -> list[Servability]:
 
 
 def _specs(methods: str | None, every: bool, write: Path | None, export: str | None) -> list[str]:
-    from kvlab.methods import registered
+    from kvlab.core.methods import registered
 
     if every == (methods is not None):
         raise UserError("Name methods to check, such as `kvlab serve-check h2o,snapkv:page=16`, or give --all.")
@@ -114,7 +114,7 @@ def _specs(methods: str | None, every: bool, write: Path | None, export: str | N
 
 def _checked(specs: list[str], budget: str, tokens: int, model: str, device: str) -> list[Servability]:
     from kvlab.checking.servability import check_servability
-    from kvlab.methods import make_method
+    from kvlab.core.methods import make_method
     from kvlab.models.load import load_model
 
     amount = Budget.parse(budget).amount
@@ -124,7 +124,7 @@ def _checked(specs: list[str], budget: str, tokens: int, model: str, device: str
 
 
 def _skeleton(row: Servability, engine: str) -> str:
-    from kvlab.methods import make_method
+    from kvlab.core.methods import make_method
     from kvlab.serving.policy_skeleton import skeleton
 
     name, values = parse_spec(row.method)

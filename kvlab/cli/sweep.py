@@ -17,8 +17,8 @@ from kvlab.cli.options.plan_check import Force, check_fits
 from kvlab.cli.options.prefix import PrefixOptions
 from kvlab.cli.options.signature import KEYWORD, Command, parameters_of, with_parameters, with_plugins
 from kvlab.cli.options.tables import print_summary
-from kvlab.common.errors import UserError
 from kvlab.common.terminal import standard_error
+from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob
 
 sweep_commands = typer.Typer(help="An evaluation on many GPUs and machines that share a folder.", no_args_is_help=True)

@@ -13,8 +13,8 @@ import typer
 from rich.table import Table
 
 from kvlab.cli.options.tables import print_wide
-from kvlab.common.errors import UserError
 from kvlab.common.terminal import standard_error
+from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalRequest, TaskChoice
 
 

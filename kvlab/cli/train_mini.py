@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from kvlab.common.assets import asset_path, project_root
-from kvlab.common.errors import UserError
+from kvlab.core.assets import asset_path, project_root
+from kvlab.core.errors import UserError
 
 _RESUMES = ("auto", "no")
 

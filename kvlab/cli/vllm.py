@@ -13,9 +13,9 @@ from rich.table import Table
 from kvlab.cli.options.model import Model
 from kvlab.cli.options.tables import print_wide
 from kvlab.common.atomic_write import replace_text
-from kvlab.common.errors import UserError
-from kvlab.requests.budget import Budget
-from kvlab.requests.method_spec import parse_spec, split_list
+from kvlab.core.budget import Budget
+from kvlab.core.errors import UserError
+from kvlab.core.method_spec import parse_spec, split_list
 
 METHODS = "full,window,streaming-llm,snapkv,h2o,keepkv,exactmerge2"
 
@@ -42,7 +42,7 @@ def vllm(
     from kvlab.vllm.requirements import check_installed
 
     check_installed()
-    from kvlab.methods import make_method
+    from kvlab.core.methods import make_method
     from kvlab.models.load import load_model
     from kvlab.vllm.agreement import Trial, agreements, make_prompts, names
     from kvlab.vllm.agreement_table import ship_run, with_agreements

@@ -1,7 +1,7 @@
 """setuptools hook: put the dashboard and the assets inside the built package.
 
 `app/`, `pages/` and `assets/` are at the top of the checkout; as packages of their own they would take general names,
-so a wheel carries them as data in `kvlab/shipped/`, where `kvlab.common.assets` finds them.
+so a wheel carries them as data in `kvlab/shipped/`, where `kvlab.core.assets` finds them.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ MOST_PROMPT_LOGITS = 2**28
 PROMPT_ROWS = 64
 # Tokens of the continuation that the probe reads.
 MOST_FUTURE = 64
-# Queries scored at a time against all slots: `kvlab.attention.slot_attention.ROW_BLOCK`, held equal by a test.
+# Queries scored at a time against all slots: `kvlab.core.attention.slot_attention.ROW_BLOCK`, held equal by a test.
 ROW_BLOCK = 256
 # Readings of speed in turns once all runs are recorded, how many steps each times, and the most of the time that the
 # comparison took so far they may take: turns that would take more are left out. One turn of at most `SHORT_TURN`

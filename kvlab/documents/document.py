@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.requests.compare import LARGEST_PROMPT_BYTES
 
 LARGEST_BYTES = 32 * 2**20  # of a file; its text must fit a prompt

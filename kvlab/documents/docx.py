@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Mapping
 from xml.parsers import expat
 
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import left_out
+from kvlab.core.errors import UserError
 from kvlab.documents.document import Document, Lines
 
 MAIN = re.compile(r"word/document\d*\.xml")

@@ -7,9 +7,9 @@ import re
 from collections import Counter
 from html.parser import HTMLParser
 
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import left_out
-from kvlab.common.validation import BYTE_ORDER_MARKS, decode_text, plain_text
+from kvlab.core.errors import UserError
+from kvlab.core.validation import BYTE_ORDER_MARKS, decode_text, plain_text
 from kvlab.documents.document import Document, Lines
 
 CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?([\w.:-]{2,40})", re.IGNORECASE)

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import join_words, left_out
+from kvlab.core.errors import UserError
 from kvlab.documents.document import Document, Lines
 
 MOST_PAGES = 500

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import PurePath
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.documents.document import LARGEST_BYTES, TYPES, Document
 from kvlab.documents.docx import read_docx
 from kvlab.documents.html import read_html

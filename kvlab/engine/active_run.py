@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvlab.cache import CompressedCache
-from kvlab.cache.fan_out.fan_out_layer import Branch
+from kvlab.core.cache import CompressedCache
+from kvlab.core.cache.fan_out.fan_out_layer import Branch
 from kvlab.engine.forward import Choose, end_ids
 from kvlab.engine.prepare import Prepared, PreparedRun
 from kvlab.engine.prompt import Reference, continuation, prompt_pieces

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from kvlab.common.errors import UserError, is_out_of_memory
 from kvlab.common.limits import TURNS_SHARE
-from kvlab.common.validation import in_one_sentence, path_of, quote_value
+from kvlab.core.budget import Budget
+from kvlab.core.errors import UserError, is_out_of_memory
+from kvlab.core.validation import in_one_sentence, path_of, quote_value
 from kvlab.engine.comparison_passes import ComparisonPasses, Group, groups_of, most_together, num_steps
 from kvlab.engine.interleaved_timing import time_interleaved
 from kvlab.engine.out_of_memory import drop_frames, memory_guard, release_memory
@@ -23,7 +24,6 @@ from kvlab.engine.prepare import Prepared, prepare
 from kvlab.engine.progress import Cancelled, Watch, download_reporter
 from kvlab.engine.record import complete_runs
 from kvlab.models.load import LoadedModel
-from kvlab.requests.budget import Budget
 from kvlab.requests.compare import CompareRequest, MethodChoice, Progress, RecordLevel
 from kvlab.requests.recording import Recording
 from kvlab.trace import Run, open_run, pending_requests

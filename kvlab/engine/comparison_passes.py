@@ -8,8 +8,10 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from kvlab.cache import CompressedCache, make_cache
-from kvlab.common.errors import is_out_of_memory
+from kvlab.core.budget import Budget
+from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.errors import is_out_of_memory
+from kvlab.core.methods.eviction.gvote import GVote
 from kvlab.engine.active_run import ActiveRun, OwnText
 from kvlab.engine.interleaved_timing import TimedRun
 from kvlab.engine.live_texts import LiveComparison
@@ -21,8 +23,6 @@ from kvlab.engine.prompt import Reference
 from kvlab.engine.record import record_of
 from kvlab.engine.recording.recorder import ObserverGroup, Recorder
 from kvlab.engine.shared_pass import SharedPass, chooser_of
-from kvlab.methods.eviction.gvote import GVote
-from kvlab.requests.budget import Budget
 from kvlab.requests.compare import FULL, run_id_of
 from kvlab.trace import RunWriter
 

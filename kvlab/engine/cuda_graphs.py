@@ -17,9 +17,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from transformers import PreTrainedModel
 
-from kvlab.cache import CompressedCache
-from kvlab.cache.kernels.cpu import disable_kernels
-from kvlab.cache.replay import count_step, host_counts, kind_of_next, put_host_counts, replay_obstacle
+from kvlab.core.cache import CompressedCache
+from kvlab.core.cache.kernels.cpu import disable_kernels
+from kvlab.core.cache.replay import count_step, host_counts, kind_of_next, put_host_counts, replay_obstacle
 
 MOST_KINDS = 8  # captured at once: two are enough unless a table grows by blocks
 

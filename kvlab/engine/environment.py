@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from kvlab.attention.queries import full_attention_config, num_key_value_heads
-from kvlab.cache.rotary import changing_rotary, find_rotary, unrotated_layers
-from kvlab.cache.settings import synchronize
+from kvlab.core.attention.queries import full_attention_config, num_key_value_heads
+from kvlab.core.cache.rotary import changing_rotary, find_rotary, unrotated_layers
+from kvlab.core.cache.settings import synchronize
+from kvlab.core.plugins.load import stamps
 from kvlab.models.load import LoadedModel
 from kvlab.planning.seconds import Speed
-from kvlab.plugins.load import stamps
 from kvlab.trace.schema import ModelShape
 
 PACKAGES = ("kvlab", "torch", "transformers", "safetensors", "numpy")

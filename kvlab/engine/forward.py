@@ -13,12 +13,12 @@ from transformers import LogitsProcessorList, PreTrainedModel, PreTrainedTokeniz
 from transformers.cache_utils import Cache
 from transformers.utils import logging
 
-from kvlab.attention.layer_handoff import decoder_layers
-from kvlab.cache import CompressedCache
-from kvlab.cache.chunked_prefill import chunk_sizes
-from kvlab.cache.fan_out.fan_out_cache import FanOutCache
 from kvlab.common.forward_pass import under_way
 from kvlab.common.limits import MOST_PROMPT_LOGITS
+from kvlab.core.attention.layer_handoff import decoder_layers
+from kvlab.core.cache import CompressedCache
+from kvlab.core.cache.chunked_prefill import chunk_sizes
+from kvlab.core.cache.fan_out.fan_out_cache import FanOutCache
 from kvlab.models.load import LoadedModel
 from kvlab.requests.generation_settings import GenerationSettings, processors_set
 
@@ -48,7 +48,7 @@ def prefill(
     """Run the prompt (1, T) through the model and `cache`, at once or in chunks of `chunk` tokens.
 
     `check` is called before every layer and may raise to stop a long prompt. Chunks give the same result with less
-    memory for activations; `kvlab.cache.chunked_prefill` explains what they do not save. Raises UserError for a method
+    memory for activations; `kvlab.core.cache.chunked_prefill` explains what they do not save. Raises UserError for a method
     whose result would differ.
     """
     tokens = ids.shape[1]

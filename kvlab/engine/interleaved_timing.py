@@ -14,10 +14,10 @@ from pathlib import Path
 
 import torch
 
-from kvlab.cache import CompressedCache
-from kvlab.cache.cache_copy import copy_cache
-from kvlab.cache.settings import synchronize
 from kvlab.common.limits import TIMED_STEPS, turns_within
+from kvlab.core.cache import CompressedCache
+from kvlab.core.cache.cache_copy import copy_cache
+from kvlab.core.cache.settings import synchronize
 from kvlab.engine.cuda_graphs import CapturedDecoder
 from kvlab.engine.progress import Watch
 from kvlab.models.load import LoadedModel

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
-from kvlab.common.errors import UserError, is_out_of_memory
-from kvlab.methods import make_method
+from kvlab.core.errors import UserError, is_out_of_memory
+from kvlab.core.methods import make_method
 from kvlab.planning import Machine, find_model, make_plan, this_machine
 from kvlab.planning.footprint import Footprint
 from kvlab.planning.machine import SHARE

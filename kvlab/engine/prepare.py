@@ -10,21 +10,21 @@ from typing import Any
 
 from torch import Tensor
 
-from kvlab.cache import CompressedCache, make_cache
-from kvlab.cache.cache import nothing_to_compress
-from kvlab.cache.chunked_prefill import check_chunks
-from kvlab.cache.fan_out.fan_out_cache import shares_passes
-from kvlab.cache.settings import LayerSettings
-from kvlab.common.errors import UserError
+from kvlab.core.budget import Budget
+from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.cache.cache import nothing_to_compress
+from kvlab.core.cache.chunked_prefill import check_chunks
+from kvlab.core.cache.fan_out.fan_out_cache import shares_passes
+from kvlab.core.cache.settings import LayerSettings
+from kvlab.core.errors import UserError
+from kvlab.core.methods import Method, make_method
+from kvlab.core.methods.wrappers.choice import check_tokens, reading_with_changes, with_changes
 from kvlab.engine.environment import model_shape
 from kvlab.engine.out_of_memory import memory_guard
 from kvlab.engine.prompt import encode_prompt
-from kvlab.methods import Method, make_method
-from kvlab.methods.wrappers.choice import check_tokens, reading_with_changes, with_changes
 from kvlab.models.chat import Chat, chat_of
 from kvlab.models.downloads import Report
 from kvlab.models.load import LoadedModel, held_model, pick_device
-from kvlab.requests.budget import Budget
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace.schema import ModelShape
 

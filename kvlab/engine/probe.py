@@ -15,19 +15,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvlab.attention.layer_handoff import watch_hidden_states
-from kvlab.attention.pass_view import PassSeen
-from kvlab.attention.queries import num_key_value_heads
-from kvlab.attention.slot_attention import probabilities
-from kvlab.cache import make_cache
-from kvlab.common.errors import UserError
 from kvlab.common.limits import MOST_FUTURE, PROMPT_ROWS
+from kvlab.core.attention.layer_handoff import watch_hidden_states
+from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.queries import num_key_value_heads
+from kvlab.core.attention.slot_attention import probabilities
+from kvlab.core.cache import make_cache
+from kvlab.core.contract.plan import Plan
+from kvlab.core.contract.view import Slots, View
+from kvlab.core.errors import UserError
+from kvlab.core.methods.allocators.ballots import ChosenSlots
+from kvlab.core.methods.eviction.gvote import GVote
+from kvlab.core.methods.scorers.lookahead.gvote import Ballots, choose_highest, nucleus_size
 from kvlab.engine.hidden_gaussian import HiddenStatistics, Moments
-from kvlab.methods.allocators.ballots import ChosenSlots
-from kvlab.methods.core.plan import Plan
-from kvlab.methods.core.view import Slots, View
-from kvlab.methods.eviction.gvote import GVote
-from kvlab.methods.scorers.lookahead.gvote import Ballots, choose_highest, nucleus_size
 from kvlab.models.load import LoadedModel
 from kvlab.requests.recording import Recording, history_that_fits
 from kvlab.trace import RunWriter
@@ -46,7 +46,7 @@ class Gathered:
 
 @dataclass(eq=False)
 class Probe:
-    """Observer (`kvlab.cache.settings.Observer`) of the full cache, for any number of passes over the text.
+    """Observer (`kvlab.core.cache.settings.Observer`) of the full cache, for any number of passes over the text.
 
     Once the text has `tokens`, its last queries (`rows` of the prompt and all later ones) are evaluated for `layers`;
     the attention of the last `history_rows` prompt queries and all later ones is written for `history_layers` and

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes
+from kvlab.core.errors import UserError
 from kvlab.engine.forecast import Forecast
 from kvlab.models.downloads import Report
 from kvlab.requests.compare import Progress

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.models.chat import Chat
 from kvlab.models.load import LoadedModel
 from kvlab.trace.token_text import split_text

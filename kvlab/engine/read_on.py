@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kvlab.cache import CompressedCache
-from kvlab.cache.fan_out.fan_out_cache import FanOutCache
-from kvlab.cache.layers.compressed_layer import CompressedLayer
-from kvlab.common.errors import is_out_of_memory
+from kvlab.core.cache import CompressedCache
+from kvlab.core.cache.fan_out.fan_out_cache import FanOutCache
+from kvlab.core.cache.layers.compressed_layer import CompressedLayer
+from kvlab.core.errors import is_out_of_memory
 
 
 @torch.inference_mode()

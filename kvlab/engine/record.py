@@ -5,15 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kvlab.common.errors import UserError
 from kvlab.common.liveness import is_being_written
+from kvlab.core.budget import Budget
+from kvlab.core.contract.published_settings import PAPER
+from kvlab.core.errors import UserError
+from kvlab.core.families import compressed_only
+from kvlab.core.methods import Method
 from kvlab.engine.environment import device_name, versions
 from kvlab.engine.prepare import Prepared, PreparedRun
-from kvlab.methods import Method
-from kvlab.methods.core.published_settings import PAPER
 from kvlab.models.chat import tokenizer_info
-from kvlab.models.families import compressed_only
-from kvlab.requests.budget import Budget
 from kvlab.requests.compare import CompareRequest, MethodChoice, run_id_of
 from kvlab.requests.generation_settings import generation_notes
 from kvlab.requests.prompt_notes import prompt_notes

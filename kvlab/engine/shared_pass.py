@@ -13,10 +13,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from kvlab.cache import CompressedCache
-from kvlab.cache.cache_copy import copy_cache
-from kvlab.cache.fan_out.fan_out_cache import FanOutCache
-from kvlab.cache.fan_out.fan_out_layer import Branch
+from kvlab.core.cache import CompressedCache
+from kvlab.core.cache.cache_copy import copy_cache
+from kvlab.core.cache.fan_out.fan_out_cache import FanOutCache
+from kvlab.core.cache.fan_out.fan_out_layer import Branch
 from kvlab.engine.active_run import ActiveRun
 from kvlab.engine.energy import Meter, energy_counter, words
 from kvlab.engine.forward import Choose, chooser, end_ids, prefill

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from kvlab.common.errors import UserError, is_out_of_memory
+from kvlab.core.errors import UserError, is_out_of_memory
 from kvlab.engine.out_of_memory import drop_frames, release_memory
 from kvlab.evaluate.results.outcome import Loaded
 from kvlab.models.placement import input_device

@@ -6,12 +6,12 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvlab.cache import CompressedCache
-from kvlab.cache.cache_copy import copy_cache
+from kvlab.core.cache import CompressedCache
+from kvlab.core.cache.cache_copy import copy_cache
+from kvlab.core.methods import make_method
 from kvlab.evaluate.prepare import PreparedPrompt
 from kvlab.library.prefix_lanes import proposed_name, recorded_loading
 from kvlab.library.prefixes import PrefixFile, list_prefixes, prefix_path, read_prefix
-from kvlab.methods import make_method
 from kvlab.models.load import LoadedModel
 from kvlab.prefix import Prefix
 from kvlab.prefix.provenance import header_of, model_of

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.plan import Plan, fit_to_window, make_plan
 from kvlab.evaluate.request import EvalRequest
 from kvlab.evaluate.scoring.metrics import check_metric

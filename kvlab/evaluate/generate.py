@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from kvlab.cache import CompressedCache
-from kvlab.cache.fan_out.fan_out_cache import FanOutCache
-from kvlab.cache.fan_out.fan_out_layer import Branch
+from kvlab.core.cache import CompressedCache
+from kvlab.core.cache.fan_out.fan_out_cache import FanOutCache
+from kvlab.core.cache.fan_out.fan_out_layer import Branch
 from kvlab.engine.forward import end_ids
 from kvlab.evaluate.results.outcome import Loaded, Memory, Outcome, read_memory
 from kvlab.evaluate.scoring.loops import loop_tokens

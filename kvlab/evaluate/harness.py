@@ -10,9 +10,11 @@ from pathlib import Path
 import pandas as pd
 
 import kvlab
-from kvlab.cache import CompressedCache
-from kvlab.cache.chunked_prefill import check_chunks
-from kvlab.common.errors import UserError
+from kvlab.core.cache import CompressedCache
+from kvlab.core.cache.chunked_prefill import check_chunks
+from kvlab.core.errors import UserError
+from kvlab.core.fitted.files import model_digest
+from kvlab.core.methods import make_method
 from kvlab.engine.energy import energy_counter
 from kvlab.engine.environment import device_name, versions
 from kvlab.engine.progress import Cancelled, download_reporter
@@ -26,8 +28,6 @@ from kvlab.evaluate.results.rows import PromptIdentity, canonical_json, row_key
 from kvlab.evaluate.results.store import ResultStore
 from kvlab.evaluate.shared_prompt import nothing
 from kvlab.evaluate.work import RowMaker, Unit, batches
-from kvlab.fitted.files import model_digest
-from kvlab.methods import make_method
 from kvlab.models.chat import Chat, chat_of
 from kvlab.models.load import LoadedModel, held_model
 from kvlab.models.placement import input_device

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_duration
+from kvlab.core.errors import UserError
 from kvlab.engine.progress import download_reporter
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.plan import make_plan

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.plan import make_plan
 from kvlab.evaluate.request import EvalRequest, TaskChoice
 from kvlab.evaluate.results.outcome import Loaded

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kvlab.cache import CompressedCache
+from kvlab.core.cache import CompressedCache
 from kvlab.evaluate.context_prefixes import KeptContexts, can_keep
 from kvlab.evaluate.generate import Sampling, Stops, generate_together
 from kvlab.evaluate.prepare import PreparedPrompt

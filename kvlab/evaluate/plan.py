@@ -12,8 +12,8 @@ from typing import Any
 from pydantic import JsonValue
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.common.errors import UserError
-from kvlab.common.validation import quote_value
+from kvlab.core.errors import UserError
+from kvlab.core.validation import quote_value
 from kvlab.evaluate.request import EvalRequest, FileChoice, TaskChoice
 from kvlab.evaluate.results.rows import ANY_LENGTH, PromptIdentity, canonical_json
 from kvlab.evaluate.scoring.metrics import LIKELIHOOD_METRICS, check_metric

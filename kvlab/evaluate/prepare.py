@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from kvlab.common.validation import check_ids
+from kvlab.core.validation import check_ids
 from kvlab.evaluate.plan import PlannedPrompt
 from kvlab.evaluate.results.outcome import Loaded
 from kvlab.evaluate.results.rows import PromptIdentity

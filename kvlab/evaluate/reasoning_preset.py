@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kvlab.common.assets import asset_path
-from kvlab.common.errors import UserError
-from kvlab.methods import make_method
-from kvlab.methods.spec import parse_choices
+from kvlab.core.assets import asset_path
+from kvlab.core.errors import UserError
+from kvlab.core.method_spec import split_list
+from kvlab.core.methods import make_method
+from kvlab.core.methods.spec import parse_choices
 from kvlab.requests.compare import MethodChoice
-from kvlab.requests.method_spec import split_list
 
 NAME = "reasoning"
 TASKS = "state_tracing:steps=2:others=1,arithmetic_chain:steps=4,list_recall:words=3:count=20"

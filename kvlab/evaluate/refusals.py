@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.harness import cache_maker
 from kvlab.evaluate.plan import make_plan
 from kvlab.evaluate.request import EvalRequest

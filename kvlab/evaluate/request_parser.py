@@ -8,11 +8,11 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import ValidationError
 
-from kvlab.common.errors import UserError
-from kvlab.common.validation import as_option, in_one_sentence, quote_value
+from kvlab.core.errors import UserError
+from kvlab.core.method_spec import parse_spec, split_list
+from kvlab.core.methods.spec import parse_choices
+from kvlab.core.validation import as_option, in_one_sentence, quote_value
 from kvlab.evaluate.request import EvalRequest, FileChoice, TaskChoice, split_file
-from kvlab.methods.spec import parse_choices
-from kvlab.requests.method_spec import parse_spec, split_list
 from kvlab.tasks.loaders import LOADERS
 from kvlab.tasks.registry import TASKS
 from kvlab.tasks.sample import StyleChoice

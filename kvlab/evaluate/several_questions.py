@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from kvlab.cache import CompressedCache
-from kvlab.cache.cache_copy import copy_cache
+from kvlab.core.cache import CompressedCache
+from kvlab.core.cache.cache_copy import copy_cache
 from kvlab.engine.forward import end_ids
 from kvlab.engine.read_on import read_on
 from kvlab.evaluate.generate import Stops

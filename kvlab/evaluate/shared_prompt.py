@@ -9,9 +9,9 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from kvlab.cache import CompressedCache
-from kvlab.cache.fan_out.fan_out_cache import FanOutCache, shares_passes
-from kvlab.cache.fan_out.fan_out_layer import Branch
+from kvlab.core.cache import CompressedCache
+from kvlab.core.cache.fan_out.fan_out_cache import FanOutCache, shares_passes
+from kvlab.core.cache.fan_out.fan_out_layer import Branch
 from kvlab.engine.forward import before_every_layer
 from kvlab.evaluate.results.outcome import Loaded
 from kvlab.models.placement import input_device

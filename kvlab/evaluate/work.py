@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 
+from kvlab.core.budget import Budget
 from kvlab.engine.energy import Energy, Meter, NoCounter, words
 from kvlab.evaluate.backoff import Backoff
 from kvlab.evaluate.measure import Measurer
@@ -18,7 +19,6 @@ from kvlab.evaluate.results.rows import budget_unit, canonical_json
 from kvlab.evaluate.scoring.metrics import check_metric, score
 from kvlab.evaluate.scoring.parts import parts_json
 from kvlab.models.chat import Chat
-from kvlab.requests.budget import Budget
 from kvlab.requests.compare import MethodChoice
 from kvlab.tasks.sample import UNSCORED
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from kvlab.attention.pass_view import PassSeen
-from kvlab.attention.slot_attention import probabilities
-from kvlab.cache import make_cache
 from kvlab.common.atomic_write import replace_file
-from kvlab.fitted.profiles import write_profile
+from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.slot_attention import probabilities
+from kvlab.core.cache import make_cache
+from kvlab.core.contract.view import Slots
+from kvlab.core.fitted.profiles import write_profile
+from kvlab.core.methods.composition.composed import compose
+from kvlab.core.methods.scorers.key_value.value_norm import output_norms
 from kvlab.fitting.request import FitRequest
-from kvlab.methods.composition.composed import compose
-from kvlab.methods.core.view import Slots
-from kvlab.methods.scorers.key_value.value_norm import output_norms
 from kvlab.models.load import LoadedModel
 
 BUDGETS = tuple(percent / 100 for percent in range(1, 100))

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy
 
+from kvlab.core.methods.learned.score_networks import SinkGate, new_gate
 from kvlab.fitting.request import FitRequest
-from kvlab.methods.learned.score_networks import SinkGate, new_gate
 
 # As in the authors' optim.py and utils.py; the rate rises for a hundredth of the steps, and is halved after a half and
 # again after three quarters.

@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 from kvlab.common.atomic_write import replace_text
-from kvlab.common.errors import UserError
-from kvlab.common.validation import read_json
+from kvlab.core.errors import UserError
+from kvlab.core.validation import read_json
 from kvlab.fitting.curves import fit_curves
 from kvlab.fitting.kvzap import fit_kvzap
 from kvlab.fitting.less import LessRequest, fit_less

@@ -13,21 +13,21 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from kvlab.attention.queries import num_key_value_heads
-from kvlab.attention.slot_attention import probabilities
-from kvlab.cache import make_cache
 from kvlab.common.atomic_write import replace_file
-from kvlab.common.errors import UserError
-from kvlab.fitted.score_heads import write_score_heads
+from kvlab.core.attention.queries import num_key_value_heads
+from kvlab.core.attention.slot_attention import probabilities
+from kvlab.core.cache import make_cache
+from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.view import Seen, Slots
+from kvlab.core.errors import UserError
+from kvlab.core.fitted.score_heads import write_score_heads
+from kvlab.core.methods.eviction.kvzip import KVzip
+from kvlab.core.methods.learned.score_networks import ScoreHead, ScoreNetwork
+from kvlab.core.methods.scorers.key_value.value_norm import output_norms
+from kvlab.core.methods.scorers.lookahead.kvzip import RehearsedAttention
 from kvlab.fitting.fast_kvzip import fit_gate
 from kvlab.fitting.request import FitRequest
 from kvlab.fitting.text import Stopped
-from kvlab.methods.core.pipeline import Pipeline
-from kvlab.methods.core.view import Seen, Slots
-from kvlab.methods.eviction.kvzip import KVzip
-from kvlab.methods.learned.score_networks import ScoreHead, ScoreNetwork
-from kvlab.methods.scorers.key_value.value_norm import output_norms
-from kvlab.methods.scorers.lookahead.kvzip import RehearsedAttention
 from kvlab.models.load import LoadedModel
 
 # As in kvpress's train.py: AdamW from .005 with cosine decay, batches of 512, gradients clipped at 1.

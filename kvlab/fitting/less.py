@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from kvlab.common.atomic_write import replace_file
-from kvlab.common.errors import UserError
-from kvlab.fitted.feature_maps import refuse_alibi, refuse_sinks, write_maps
+from kvlab.core.errors import UserError
+from kvlab.core.fitted.feature_maps import refuse_alibi, refuse_sinks, write_maps
+from kvlab.core.methods.learned.feature_maps import FeatureMaps, Form, new_maps
 from kvlab.fitting.observations import (
     FromModel,
     Observation,
@@ -24,7 +25,6 @@ from kvlab.fitting.observations import (
     projections,
 )
 from kvlab.fitting.text import text_windows
-from kvlab.methods.learned.feature_maps import FeatureMaps, Form, new_maps
 from kvlab.models.load import LoadedModel
 from kvlab.requests.compare import LOADING
 

@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kvlab.attention.pass_view import PassSeen
-from kvlab.attention.queries import full_attention_config, num_key_value_heads
-from kvlab.attention.slot_attention import slot_logits
-from kvlab.cache import make_cache
-from kvlab.methods.core.view import Slots
-from kvlab.methods.learned.feature_maps import FeatureMaps
+from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.queries import full_attention_config, num_key_value_heads
+from kvlab.core.attention.slot_attention import slot_logits
+from kvlab.core.cache import make_cache
+from kvlab.core.contract.view import Slots
+from kvlab.core.methods.learned.feature_maps import FeatureMaps
+from kvlab.core.stores.quantized_states import dense_states
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests.compare import LOADING
-from kvlab.stores.quantized_states import dense_states
 
 ROWS = 96  # queries observed per window
 BLOCK = 64  # scores are accumulated up to the last multiple of this many queries

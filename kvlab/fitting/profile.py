@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from kvlab.cache import make_cache
-from kvlab.common.errors import UserError
-from kvlab.fitted.profiles import write_profile
+from kvlab.core.cache import make_cache
+from kvlab.core.errors import UserError
+from kvlab.core.fitted.profiles import write_profile
 from kvlab.fitting.observations import FromModel
 from kvlab.fitting.text import text_windows
 from kvlab.models.load import LoadedModel

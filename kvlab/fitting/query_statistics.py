@@ -9,13 +9,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from kvlab.attention.pass_view import PassSeen
-from kvlab.cache import make_cache
 from kvlab.common.atomic_write import replace_file
-from kvlab.fitted.query_statistics import write_query_statistics
+from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.cache import make_cache
+from kvlab.core.contract.view import Slots
+from kvlab.core.fitted.query_statistics import write_query_statistics
+from kvlab.core.methods.learned.query_statistics import QueryStatistics
 from kvlab.fitting.request import FitRequest
-from kvlab.methods.core.view import Slots
-from kvlab.methods.learned.query_statistics import QueryStatistics
 from kvlab.models.load import LoadedModel
 
 

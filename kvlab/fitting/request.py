@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from kvlab.common.validation import Strict, Text
+from kvlab.core.validation import Strict, Text
 from kvlab.requests.compare import ModelRequest
 
 Fittable = Literal["kvzap", "less", "duoattention", "triattention", "qfilter", "fast-kvzip", "lukv"]

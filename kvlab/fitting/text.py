@@ -9,8 +9,8 @@ from random import Random
 
 from torch import Tensor
 
-from kvlab.common.assets import asset_path
-from kvlab.common.errors import UserError
+from kvlab.core.assets import asset_path
+from kvlab.core.errors import UserError
 from kvlab.fitting.request import FitRequest
 from kvlab.models.load import LoadedModel
 from kvlab.models.mini.corpus import VALIDATION_BOOKS, book_paths, read_book

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from kvlab.bench.request import BenchJob, make_request, parts_of
 from kvlab.catalogue.methods import MethodEntry
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.forms import compare_form
 from kvlab.forms.eval_form import numbers
 from kvlab.model_info.names import check_model

@@ -16,8 +16,8 @@ from pydantic import JsonValue, ValidationError
 from kvlab.catalogue.footprint import window_notes
 from kvlab.catalogue.methods import MethodEntry, ask
 from kvlab.catalogue.tasks import TaskList
-from kvlab.common.errors import UserError
-from kvlab.common.validation import in_one_sentence
+from kvlab.core.errors import UserError
+from kvlab.core.validation import in_one_sentence
 from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice, SampleJob, TaskChoice, split_file
 from kvlab.evaluate.results.prompt_files import known_files as evaluated_files
 from kvlab.forms import compare_form, prompt_files

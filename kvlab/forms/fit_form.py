@@ -12,9 +12,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from kvlab.catalogue.methods import MethodEntry
-from kvlab.common.errors import UserError
 from kvlab.common.model_title import model_title
-from kvlab.common.validation import in_one_sentence
+from kvlab.core.errors import UserError
+from kvlab.core.validation import in_one_sentence
 from kvlab.fitting.request import SETTING, FitJob, FitRequest, Fittable, fitted_file
 from kvlab.forms import compare_form, plan_preview
 from kvlab.jobs.client import list_jobs, request_of

@@ -11,7 +11,8 @@ import pandas as pd
 from kvlab.bench.request import BenchJob, preset_seconds
 from kvlab.catalogue.methods import methods
 from kvlab.catalogue.tasks import task_list
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
+from kvlab.core.method_spec import parse_spec
 from kvlab.evaluate.request import EvalJob, EvalRequest, TaskChoice
 from kvlab.forms import compare_form, eval_form, plan_preview
 from kvlab.jobs.work import Work
@@ -20,7 +21,6 @@ from kvlab.model_info.names import check_model
 from kvlab.model_info.token_count import count_tokens
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.requests.measurement import Benchmark, Evaluation, ExhibitFill, Measurement, RecordedComparison, command_line
-from kvlab.requests.method_spec import parse_spec
 from kvlab.tasks.shipped_samples import excerpts, shipped_sample
 
 ALL_TASKS = "all"

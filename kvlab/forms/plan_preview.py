@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from kvlab.catalogue.footprint import footprints_of
 from kvlab.catalogue.methods import MethodEntry
 from kvlab.catalogue.tasks import task_list
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.forms import compare_form
 from kvlab.jobs.size_check import BulkJob, bulk_too_big, longest_prompt, requested_device, worst_cases

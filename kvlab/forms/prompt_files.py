@@ -17,8 +17,8 @@ from pydantic import ValidationError
 
 from kvlab.catalogue.methods import run_command
 from kvlab.common.atomic_write import replace_text
-from kvlab.common.errors import UserError
-from kvlab.common.validation import Frozen, decode_text
+from kvlab.core.errors import UserError
+from kvlab.core.validation import Frozen, decode_text
 from kvlab.evaluate.request import FileChoice
 from kvlab.jobs.queue_db import FOLDER
 from kvlab.tasks import rows

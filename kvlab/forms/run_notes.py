@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from kvlab.catalogue.footprint import observation_window, window_notes
 from kvlab.catalogue.methods import MethodEntry
-from kvlab.common.errors import UserError
 from kvlab.common.model_title import model_title
+from kvlab.core.errors import UserError
 from kvlab.forms import compare_form, fit_form
 
 

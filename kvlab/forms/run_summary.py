@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvlab.common.formatting import format_duration, join_words, prompts
+from kvlab.core.budget import Budget
 from kvlab.planning import Plan
 from kvlab.planning.seconds import Duration
-from kvlab.requests.budget import Budget
 from kvlab.requests.compare import CompareRequest, MethodChoice
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import prompts
-from kvlab.common.validation import check_text, in_one_sentence
+from kvlab.core.errors import UserError
+from kvlab.core.validation import check_text, in_one_sentence
 from kvlab.documents.read import check_size, is_document, read_document
 from kvlab.model_info.token_count import check_prompt, check_upload_size, decode_upload
 from kvlab.requests.compare import LARGEST_PROMPTS_BYTES, OnePrompt

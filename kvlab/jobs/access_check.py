@@ -10,8 +10,8 @@ from itertools import chain, count
 from pathlib import Path
 
 from kvlab.bench.request import BenchJob
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes
+from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.fitting.request import SETTING, FitJob, fitted_file
 from kvlab.jobs.disk_usage import RESULTS, bytes_by_owner, folder_usage

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from kvlab.common.errors import UserError
 from kvlab.common.liveness import host_id
+from kvlab.core.errors import UserError
 from kvlab.jobs import queue_db, worker_slots
 from kvlab.jobs.access_check import minutes_used
 from kvlab.jobs.client import JobStatus, list_jobs

@@ -13,8 +13,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from kvlab.common.atomic_write import replace_text
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import time_left
+from kvlab.core.errors import UserError
 from kvlab.requests.compare import CompareRequest, OnePrompt, Progress
 from kvlab.requests.facts import find_facts
 from kvlab.requests.repeats import Repeat

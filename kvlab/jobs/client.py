@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from kvlab.common.errors import UserError
 from kvlab.common.liveness import host_id
 from kvlab.common.transactions import transaction
-from kvlab.common.validation import Frozen
+from kvlab.core.errors import UserError
+from kvlab.core.validation import Frozen
 from kvlab.jobs import queue_db, worker_slots
 from kvlab.jobs.access_check import admit, admit_requeued, check_access
 from kvlab.jobs.device_shares import Share, device_of, server_shares

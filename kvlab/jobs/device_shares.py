@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.jobs.work import Work
 from kvlab.planning.machine import visible_gpus
 

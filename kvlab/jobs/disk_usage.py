@@ -13,8 +13,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from kvlab.bench.request import BenchJob
-from kvlab.common.errors import UserError
 from kvlab.common.liveness import PULSE
+from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob
 from kvlab.fitting.request import FitJob
 from kvlab.jobs.work import read_request

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
-from kvlab.common.errors import UserError
 from kvlab.common.forward_pass import is_under_way
+from kvlab.core.errors import UserError
 from kvlab.jobs.disk_usage import folder_usage
 from kvlab.jobs.live_file import write_live
 from kvlab.requests.compare import Progress

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from kvlab.common.errors import UserError
 from kvlab.common.liveness import host_id
+from kvlab.core.errors import UserError
 from kvlab.jobs import queue_db
 from kvlab.jobs.access_check import check_used
 from kvlab.jobs.device_shares import with_local_device

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
+from kvlab.core.restore import Restore
 from kvlab.requests.compare import CompareRequest
-from kvlab.requests.restore import Restore
 from kvlab.trace.record import choice_of, repeat_request
 from kvlab.trace.schema import RunRecord
 

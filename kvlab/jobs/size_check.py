@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kvlab.bench.request import BenchJob, BenchRequest, parts_of
 from kvlab.catalogue.tasks import TaskEntry, TaskList
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob, EvalRequest, SampleJob, full_first
 from kvlab.fitting.request import FitJob
 from kvlab.jobs.batch import repeat_request

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from kvlab.bench.request import BenchJob
-from kvlab.common.errors import UserError, rewrite_messages
 from kvlab.common.formatting import format_bytes, hide_paths
 from kvlab.common.liveness import host_id
 from kvlab.common.transactions import transaction
+from kvlab.core.errors import UserError, rewrite_messages
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.fitting.request import FitJob
 from kvlab.jobs import client, queue_db, worker_slots

@@ -21,8 +21,8 @@ from typing import IO, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvlab.common.atomic_write import full_disk_sentence, replace_file
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes
+from kvlab.core.errors import UserError
 from kvlab.library.items import FOLDERS as RESULTS
 from kvlab.library.items import item_paths
 from kvlab.library.recycle_bin import FOLDER as BIN

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.library.find import Search, find
 from kvlab.library.items import FOLDERS as RESULTS
 from kvlab.library.items import item_table

@@ -11,9 +11,9 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvlab.common.atomic_write import replace_text
-from kvlab.common.errors import UserError
 from kvlab.common.model_title import model_title
-from kvlab.common.validation import check_text
+from kvlab.core.errors import UserError
+from kvlab.core.validation import check_text
 from kvlab.server.users import Role, require
 
 ANSWERS = {"right": "all right", "some": "some right", "wrong": "none right", "unknown": "not judged"}

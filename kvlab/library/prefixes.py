@@ -19,8 +19,8 @@ from typing import Any
 from pydantic import JsonValue, ValidationError
 
 from kvlab.common.atomic_write import full_disk_sentence, replace_file
-from kvlab.common.errors import UserError
-from kvlab.common.validation import Frozen, check_text, quote_value, read_json
+from kvlab.core.errors import UserError
+from kvlab.core.validation import Frozen, check_text, quote_value, read_json
 from kvlab.requests.compare import MethodChoice
 from kvlab.server.users import is_owner
 
@@ -50,7 +50,7 @@ class PrefixModel(Frozen):
 
 
 class LayerTable(Frozen):
-    """Memory of one compressed layer, as `kvlab.cache.LayerMemory`."""
+    """Memory of one compressed layer, as `kvlab.core.cache.LayerMemory`."""
 
     layer: int
     live_slots: float

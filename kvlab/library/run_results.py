@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from kvlab.analysis.comparison import board, compare
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.trace import catalogue
 from kvlab.trace.catalogue import ComparisonEntry, RunEntry
 from kvlab.trace.reader import Run, open_run

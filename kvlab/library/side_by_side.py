@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.trace.catalogue import ComparisonEntry, RunEntry, list_comparisons
 from kvlab.trace.record import read_record
 

@@ -9,21 +9,21 @@ import torch
 from torch import Tensor
 
 from kvlab.analysis.attention.token_heads import MERGED, NO_SLOT, OWN, TokenHeads
-from kvlab.attention.pass_view import PassSeen
-from kvlab.cache.cache_copy import copy_cache
-from kvlab.common.errors import UserError
+from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.cache.cache_copy import copy_cache
+from kvlab.core.contract.plan import Plan
+from kvlab.core.contract.view import Slots, View
+from kvlab.core.errors import UserError
 from kvlab.live.merges import presence
 from kvlab.live.passes import next_logits
 from kvlab.live.session import LiveSession
-from kvlab.methods.core.plan import Plan
-from kvlab.methods.core.view import Slots, View
 
 MOST_HEAD_TOKENS = 50_000_000  # heads of all layers x tokens
 
 
 @dataclass
 class AnswerAttention:
-    """Observer (`kvlab.cache.settings.Observer`) that sums attention of single queries to the context's slots.
+    """Observer (`kvlab.core.cache.settings.Observer`) that sums attention of single queries to the context's slots.
 
     `sums` is by layer (H, tokens + 1) float32 by the position of the slot; the last column is of later tokens.
     """

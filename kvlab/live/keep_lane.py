@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kvlab.cache.cache_copy import copy_cache
-from kvlab.common.errors import UserError
+from kvlab.core.cache.cache_copy import copy_cache
+from kvlab.core.errors import UserError
+from kvlab.core.methods import make_method
 from kvlab.library.prefix_lanes import recorded_loading
 from kvlab.library.prefixes import free_path
 from kvlab.live.session import LiveSession
-from kvlab.methods import make_method
 from kvlab.prefix import Prefix
 from kvlab.prefix.inputs import choice_of
 from kvlab.prefix.provenance import header_of

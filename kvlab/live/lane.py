@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from kvlab.cache import CompressedCache, make_cache
-from kvlab.cache.cache_copy import copy_cache
+from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.cache.cache_copy import copy_cache
+from kvlab.core.methods import make_method
+from kvlab.core.methods.wrappers.choice import check_tokens, reading_with_changes, with_changes
 from kvlab.live.merges import ContextMerges, ContextShares, context_shares
-from kvlab.methods import make_method
-from kvlab.methods.wrappers.choice import check_tokens, reading_with_changes, with_changes
 from kvlab.models.load import LoadedModel
 from kvlab.requests.compare import MethodChoice
 

@@ -8,17 +8,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvlab.attention.pass_view import PassSeen
-from kvlab.cache.layers.compressed_layer import CompressedLayer
-from kvlab.methods.core.plan import Plan
-from kvlab.methods.core.view import Slots, View
+from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.cache.layers.compressed_layer import CompressedLayer
+from kvlab.core.contract.plan import Plan
+from kvlab.core.contract.view import Slots, View
 
 LONGEST_CHAIN = 16  # merges in one decision that follow one another
 
 
 @dataclass
 class ContextMerges:
-    """Observer (`kvlab.cache.settings.Observer`) of one sequence of `tokens` tokens while its context is compressed.
+    """Observer (`kvlab.core.cache.settings.Observer`) of one sequence of `tokens` tokens while its context is compressed.
 
     `owners` is by layer the position (H, tokens) of the slot that holds each token, its own or another's.
     """

@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from kvlab.cache.cache_copy import copy_cache
-from kvlab.common.errors import UserError
+from kvlab.core.cache.cache_copy import copy_cache
+from kvlab.core.errors import UserError
 from kvlab.library.prefixes import find_prefix
 from kvlab.live.events import ContextRead, Event, LaneSettled
 from kvlab.live.lane import Lane

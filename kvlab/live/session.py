@@ -13,9 +13,9 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from kvlab.cache.fan_out.fan_out_cache import shares_passes
-from kvlab.cache.prompt_pass import PromptPass
-from kvlab.common.errors import UserError
+from kvlab.core.cache.fan_out.fan_out_cache import shares_passes
+from kvlab.core.cache.prompt_pass import PromptPass
+from kvlab.core.errors import UserError
 from kvlab.engine.forward import end_ids
 from kvlab.live.answers import Answers, Reference, Sampling
 from kvlab.live.events import (

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TypeVar
 
-from kvlab.cache import CompressedCache
-from kvlab.common.errors import is_out_of_memory
+from kvlab.core.cache import CompressedCache
+from kvlab.core.errors import is_out_of_memory
 from kvlab.evaluate.backoff import Backoff, Prompt, Sized
 from kvlab.evaluate.harness import check_choices
 from kvlab.evaluate.results.outcome import Loaded, Outcome

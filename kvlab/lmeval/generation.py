@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from transformers import Cache, GenerationConfig, PreTrainedTokenizerBase, StoppingCriteria, StoppingCriteriaList
 
-from kvlab.cache import CompressedCache
-from kvlab.cache.chunked_prefill import chunk_sizes
-from kvlab.common.errors import UserError
+from kvlab.core.cache import CompressedCache
+from kvlab.core.cache.chunked_prefill import chunk_sizes
+from kvlab.core.errors import UserError
 from kvlab.engine.forward import end_ids
 from kvlab.evaluate.generate import Stops, generate_together
 from kvlab.evaluate.results.outcome import Loaded, Memory, Outcome, Stopwatch, read_memory

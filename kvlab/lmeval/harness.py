@@ -15,8 +15,8 @@ from lm_eval.models.utils import handle_stop_sequences, has_bos_prefix, normaliz
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from kvlab.common.errors import UserError
-from kvlab.common.validation import check_ids
+from kvlab.core.errors import UserError
+from kvlab.core.validation import check_ids
 from kvlab.evaluate.results.outcome import Loaded
 from kvlab.lmeval.answers import Answering
 from kvlab.lmeval.generation import GenerationRequest, generate_options

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.results.rows import canonical_json
 
 FOLDER = ".answers"

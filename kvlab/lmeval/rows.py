@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvlab.common.errors import UserError
+from kvlab.core.budget import Budget
+from kvlab.core.errors import UserError
 from kvlab.evaluate.results.rows import ANY_LENGTH, PromptIdentity, budget_unit, canonical_json
 from kvlab.lmeval.journal import Answers, mean_measurement, request_key
 from kvlab.lmeval.request import LmEvalRequest
-from kvlab.requests.budget import Budget
 from kvlab.requests.compare import MethodChoice
 
 Sample = Mapping[str, Any]

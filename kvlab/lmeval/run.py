@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.engine.environment import device_name, versions
 from kvlab.engine.progress import download_reporter
 from kvlab.evaluate.harness import EvalResult, Listener, cache_maker, default_batch_rows, model_digest, settings_of

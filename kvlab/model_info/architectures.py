@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

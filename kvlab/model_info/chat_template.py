@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.model_info.names import model_file
 from kvlab.requests.compare import ChatRequest, ModelRequest
 from kvlab.requests.conversation import Turn

@@ -15,8 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from kvlab.common.assets import cache_folder
-from kvlab.common.errors import UserError
+from kvlab.core.assets import cache_folder
+from kvlab.core.errors import UserError
 from kvlab.model_info.packaged_models import packaged_file
 
 SUFFIX, ABOUT = ".gguf", "gguf.json"

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from kvlab.common.assets import project_root
-from kvlab.common.errors import UserError
-from kvlab.common.validation import read_json
+from kvlab.core.assets import project_root
+from kvlab.core.errors import UserError
+from kvlab.core.validation import read_json
 from kvlab.model_info.gguf_files import description_folder, gguf_file
 from kvlab.model_info.model_faults import fault
 from kvlab.model_info.packaged_models import PACKAGED

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from kvlab.common.assets import cache_folder
+from kvlab.core.assets import cache_folder
 
 
 @dataclass(frozen=True)

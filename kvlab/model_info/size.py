@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvlab.common.errors import UserError
-from kvlab.common.validation import read_file, read_json
+from kvlab.core.errors import UserError
+from kvlab.core.validation import read_file, read_json
 from kvlab.model_info.architectures import find_shape
 from kvlab.model_info.gguf_files import ABOUT, about
 from kvlab.model_info.model_faults import fault

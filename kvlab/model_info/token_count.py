@@ -6,8 +6,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from kvlab.common.errors import UserError
-from kvlab.common.validation import check_text, decode_text
+from kvlab.core.errors import UserError
+from kvlab.core.validation import check_text, decode_text
 from kvlab.model_info.chat_template import ChatFormat, render_prompt, tokenizer_info
 from kvlab.model_info.names import tokenizer_file
 from kvlab.requests.compare import LARGEST_PROMPT_BYTES

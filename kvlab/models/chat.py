@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.requests.compare import ChatRequest, ModelRequest
 from kvlab.requests.conversation import Turn
 from kvlab.requests.prompt_notes import TokenizerInfo

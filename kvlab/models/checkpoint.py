@@ -17,8 +17,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 
-from kvlab.common.errors import UserError
-from kvlab.models.families import model_class
+from kvlab.core.errors import UserError
+from kvlab.core.families import model_class
 
 LARGEST_CONFIG_BYTES = 8 * 2**20
 MOST_LAYERS, MOST_WIDTH = 1_000, 2**24

@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.model_info.gguf_files import ABOUT
 
 FILE_TYPE = "general.file_type"
@@ -80,7 +80,7 @@ def _save(file: Path, folder: Path) -> None:
     """Config and tokenizer as transformers converts them."""
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
-    from kvlab.models.families import check_supported
+    from kvlab.core.families import check_supported
 
     try:
         config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name, trust_remote_code=False)

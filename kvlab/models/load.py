@@ -14,9 +14,11 @@ import torch
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from kvlab.attention import register_attention
-from kvlab.common.errors import UserError
-from kvlab.common.validation import check_ids, path_of
+from kvlab.core.attention import register_attention
+from kvlab.core.attention.inline_attention import INLINE
+from kvlab.core.errors import UserError
+from kvlab.core.families import SUPPORTED, check_supported, model_class, prepare
+from kvlab.core.validation import check_ids, path_of
 from kvlab.model_info.gguf_files import about
 from kvlab.model_info.model_faults import no_tokenizer
 from kvlab.models.checkpoint import (
@@ -29,8 +31,6 @@ from kvlab.models.checkpoint import (
     reason,
 )
 from kvlab.models.downloads import Report, fetch
-from kvlab.models.families import SUPPORTED, check_supported, model_class, prepare
-from kvlab.models.inline_attention import INLINE
 from kvlab.models.placement import device_map, empty_device_cache, input_device, pick_device, pick_dtype, quantization
 from kvlab.models.sources import EMBEDDED, Source
 from kvlab.requests.compare import ModelRequest

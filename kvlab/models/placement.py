@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from kvlab.common.errors import UserError
-from kvlab.common.validation import name_of
+from kvlab.core.errors import UserError
+from kvlab.core.validation import name_of
 
 log = logging.getLogger(__name__)
 DRIVER = Path("/proc/driver/nvidia/version")  # exists if NVIDIA's driver is installed

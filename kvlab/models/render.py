@@ -10,7 +10,7 @@ import json
 import os
 import sys
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.requests.compare import ChatRequest
 
 

@@ -18,8 +18,8 @@ from huggingface_hub.errors import (
 )
 from transformers.utils import cached_file
 
-from kvlab.common.assets import asset_path
-from kvlab.common.errors import UserError
+from kvlab.core.assets import asset_path
+from kvlab.core.errors import UserError
 from kvlab.model_info.gguf_files import description_folder, gguf_file
 from kvlab.model_info.model_faults import fault
 from kvlab.model_info.packaged_models import not_here

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.models.sources import Source
 
 ANY_WINDOW = 1 << 30  # for a model that states none

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.models.chat import Chat
 from kvlab.models.load import LoadedModel
 from kvlab.requests.live_session import GAP

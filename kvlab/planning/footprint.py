@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from kvlab.common.limits import ROW_BLOCK
-from kvlab.common.validation import Frozen
-from kvlab.requests.budget import Sizes
+from kvlab.core.budget import Sizes
+from kvlab.core.validation import Frozen
 
-# Tokens up to which whole numbers take 16 bits: `kvlab.methods.core.slot_columns`, kept equal by a test.
+# Tokens up to which whole numbers take 16 bits: `kvlab.core.contract.slot_columns`, kept equal by a test.
 SHORT_TEXT = 2**15 - 1
 
 
@@ -84,7 +84,7 @@ class Footprint(Frozen):
         return ROW_BLOCK if self.all_rows else min(self.rows, ROW_BLOCK)
 
     def takes_chunks(self, chunk: int) -> bool:
-        """Whether its prompt may be prefilled in chunks of this size (`kvlab.cache.chunked_prefill.check_chunks`)."""
+        """Whether its prompt may be prefilled in chunks of this size (`kvlab.core.cache.chunked_prefill.check_chunks`)."""
         return not self.needs_hidden_states and not self.saves_prefill and self.rows <= chunk
 
 

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
+from kvlab.core.budget import Amount
 from kvlab.planning import recording_bytes
 from kvlab.planning.footprint import Footprint
 from kvlab.planning.parts import Part, Phase, Place
 from kvlab.planning.recording_bytes import SHADOW
 from kvlab.planning.workload import FLOAT, PlannedCache, Workload, full_cache, states_bytes
-from kvlab.requests.budget import Amount
 
 PROCESS_BYTES = 520_000_000  # Python with torch and transformers: 450 MB on Linux after the import, more after running
 COMPILER_BYTES = 140_000_000  # added by numba if CPU decisions are compiled
@@ -69,7 +69,7 @@ def phases_of_evaluation(work: Workload, choices: Choices, device: str, together
 
 
 def shares(work: Workload, holds: Footprint) -> bool:
-    """Whether a run can share passes with others (`kvlab.cache.fan_out.fan_out_cache.shares_passes`)."""
+    """Whether a run can share passes with others (`kvlab.core.cache.fan_out.fan_out_cache.shares_passes`)."""
     return not (holds.block or holds.saves_prefill or work.model.family == CROSSING)
 
 

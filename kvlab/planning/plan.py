@@ -8,8 +8,8 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Any, Literal
 
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes
+from kvlab.core.errors import UserError
 from kvlab.model_info.size import Model
 from kvlab.planning.footprint import FULL, Footprint
 from kvlab.planning.machine import Machine

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kvlab.common.limits import MOST_FUTURE, PROMPT_ROWS
+from kvlab.core.budget import Amount
 from kvlab.planning.footprint import Footprint
 from kvlab.planning.parts import Part
 from kvlab.planning.workload import FLOAT, Workload
-from kvlab.requests.budget import Amount
 from kvlab.requests.recording import (
     BYTES_A_TOKEN,
     DECISION_BYTES_A_TOKEN,

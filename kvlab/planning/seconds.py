@@ -18,9 +18,9 @@ import numpy as np
 from pydantic import AwareDatetime, BaseModel, ValidationError
 
 from kvlab.common.atomic_write import replace_file
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_duration
 from kvlab.common.limits import MOST_PROMPT_LOGITS, TIMED_STEPS, TURNS_SHARE, turns_within
+from kvlab.core.errors import UserError
 from kvlab.planning.footprint import FULL, Footprint, SecondPass
 from kvlab.planning.machine import Machine
 from kvlab.planning.memory import shares

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from kvlab.common.limits import MOST_PROMPT_LOGITS, ROW_BLOCK, room_to_grow
+from kvlab.core.budget import UNLIMITED, Amount, Budget, Sizes
 from kvlab.model_info.size import Model
 from kvlab.planning.footprint import FULL, Footprint, SecondPass
-from kvlab.requests.budget import UNLIMITED, Amount, Budget, Sizes
 from kvlab.requests.compare import RecordLevel
 from kvlab.requests.recording import Recording
 
@@ -17,13 +17,13 @@ EVERYTHING = Recording()
 FLOAT = 4  # scores, logits and everything measured are float32
 # Counted with torch's allocator: copies of float32 logits that are averaged or observed, of those that are written out
 # where no fused kernel takes them, in full and in sliding layers; what a tile of attention takes with what is made of
-# it, and its queries (`kvlab.attention.tiles`); and what kernels take beside their results.
+# it, and its queries (`kvlab.core.attention.tiles`); and what kernels take beside their results.
 AVERAGED_COPIES, WRITTEN_COPIES, WRITTEN_IN_WINDOW = 5, 3, 3.5
 REFERRED_COPIES = 4.7  # of the attention of queries that a decision refers to: 4.6 and 4.7 of two shapes
 TILES, TILE_ROWS = 2 * 2**20, 128
 PACKED_FROM = 64  # queries of a pass for which torch's kernel packs keys and values where a CPU has tiles
 WORKSPACE = 500_000
-LENGTHS_FROM = 512  # `kvlab.methods.core.slot_columns`, kept equal by a test
+LENGTHS_FROM = 512  # `kvlab.core.contract.slot_columns`, kept equal by a test
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Workload:
         )
 
     def period(self, holds: Footprint) -> int:
-        """Decode steps between decisions (`kvlab.cache.settings.LayerSettings.period`)."""
+        """Decode steps between decisions (`kvlab.core.cache.settings.LayerSettings.period`)."""
         return self.compress_every - 1 + max(holds.buffer, 1)
 
     def _kept(self, holds: Footprint, budget: Amount) -> int:

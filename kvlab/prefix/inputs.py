@@ -6,9 +6,9 @@ from pathlib import Path
 
 from pydantic import JsonValue, ValidationError
 
-from kvlab.common.errors import UserError
-from kvlab.common.validation import check_text, decode_text, in_one_sentence, read_file
-from kvlab.methods import make_method
+from kvlab.core.errors import UserError
+from kvlab.core.methods import make_method
+from kvlab.core.validation import check_text, decode_text, in_one_sentence, read_file
 from kvlab.requests.compare import FULL, LARGEST_PROMPT_BYTES, MethodChoice
 
 

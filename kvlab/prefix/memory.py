@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kvlab.cache import CompressedCache
-from kvlab.cache.layers.compressed_layer import CompressedLayer
+from kvlab.core.cache import CompressedCache
+from kvlab.core.cache.layers.compressed_layer import CompressedLayer
+from kvlab.core.contract.slot_columns import integer_dtype
 from kvlab.library.prefixes import LayerTable, PrefixHeader
-from kvlab.methods.core.slot_columns import integer_dtype
 
 
 def with_memory(header: PrefixHeader, cache: CompressedCache) -> PrefixHeader:

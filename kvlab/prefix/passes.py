@@ -10,8 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kvlab.cache import CompressedCache
-from kvlab.common.errors import UserError
+from kvlab.core.cache import CompressedCache
+from kvlab.core.errors import UserError
 from kvlab.engine.forward import end_ids
 from kvlab.models.load import LoadedModel
 from kvlab.models.tokenizer import window_of

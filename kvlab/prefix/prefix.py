@@ -13,12 +13,13 @@ from typing import Any, Literal
 import torch
 from pydantic import JsonValue, ValidationError
 
-from kvlab.cache import CompressedCache, make_cache
-from kvlab.cache.cache_copy import copy_cache
-from kvlab.cache.state import CacheState, restore_state, state_of
 from kvlab.common.atomic_write import replace_file
-from kvlab.common.errors import UserError
-from kvlab.common.validation import check_text, in_one_sentence, path_of, whole_number
+from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.cache.cache_copy import copy_cache
+from kvlab.core.cache.state import CacheState, restore_state, state_of
+from kvlab.core.errors import UserError
+from kvlab.core.methods import make_method
+from kvlab.core.validation import check_text, in_one_sentence, path_of, whole_number
 from kvlab.engine.environment import versions
 from kvlab.library.prefixes import (
     FORMAT,
@@ -32,7 +33,6 @@ from kvlab.library.prefixes import (
     read_prefix,
     read_texts,
 )
-from kvlab.methods import make_method
 from kvlab.models.chat import chat_of
 from kvlab.models.load import LoadedModel
 from kvlab.models.turns import Turns

@@ -10,16 +10,16 @@ from typing import Any
 from pydantic import JsonValue
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.cache.settings import shape_of
-from kvlab.common.errors import UserError
+from kvlab.core.budget import Budget, resolve_store
+from kvlab.core.cache.settings import shape_of
+from kvlab.core.contract.method import METHODS
+from kvlab.core.errors import UserError
+from kvlab.core.fitted.files import model_digest
+from kvlab.core.methods import Method, make_method, registered
+from kvlab.core.plugins.origin import KVLAB
 from kvlab.engine.environment import versions
-from kvlab.fitted.files import model_digest
 from kvlab.library.prefixes import PrefixHeader, PrefixModel
-from kvlab.methods import Method, make_method, registered
-from kvlab.methods.core.method import METHODS
 from kvlab.models.load import LoadedModel
-from kvlab.plugins.origin import KVLAB
-from kvlab.requests.budget import Budget, resolve_store
 from kvlab.requests.compare import MethodChoice
 from kvlab.server.users import acting
 

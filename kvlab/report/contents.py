@@ -13,9 +13,9 @@ from kvlab.analysis.comparison.labels import differing_settings
 from kvlab.analysis.comparison.textdiff import Segment, diff
 from kvlab.analysis.comparison.trade_off import run_points
 from kvlab.analysis.comparison.verdict import NO_REFERENCE
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import ONE_PROMPT
 from kvlab.common.model_title import model_title
+from kvlab.core.errors import UserError
 from kvlab.figures import board as board_figures
 from kvlab.figures import compare as figures
 from kvlab.figures import regret, trade_off

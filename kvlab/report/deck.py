@@ -15,7 +15,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.figures.base.caption import FigureCaption, simple_of
 from kvlab.figures.base.palette import HUES, SURFACES, THEMES, pick
 from kvlab.figures.base.template import FONT, GRID, INK, QUIET

@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from kvlab.analysis.lineage import fold
 from kvlab.analysis.lineage.starting_point import suggest_head
 from kvlab.analysis.lineage.tables import token_texts
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.figures.base.export import NO_BROWSER, ImageWriter, find_browser
 from kvlab.figures.base.palette import Theme
 from kvlab.library.items import find_comparison

@@ -13,7 +13,7 @@ from typing import Any
 
 from PIL import Image
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.figures.base.export import find_browser
 from kvlab.figures.base.palette import Theme
 from kvlab.report.live_replay import replay

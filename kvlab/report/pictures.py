@@ -12,7 +12,7 @@ from PIL import Image
 from kvlab.analysis.lineage.fold import Lineage
 from kvlab.analysis.lineage.states import STATES, State, mosaic, states_at
 from kvlab.analysis.lineage.tables import event_steps
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.figures.base.export import ImageWriter
 from kvlab.figures.base.palette import STATE_COLOURS, SURFACES, Theme, mix, pick
 from kvlab.figures.base.template import GRID, INK, QUIET

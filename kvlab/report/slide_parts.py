@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from kvlab.analysis.comparison.textdiff import Segment
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.figures.base.caption import both_of, simple_of
 from kvlab.figures.base.palette import HUES, SURFACES, Theme, pick
 from kvlab.figures.base.template import INK, QUIET

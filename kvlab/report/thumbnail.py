@@ -6,7 +6,7 @@ import json
 
 import plotly.graph_objects as go
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.figures.base.packed_arrays import decode_arrays
 from kvlab.figures.base.palette import SURFACES, Theme
 from kvlab.figures.base.template import GRID, INK, QUIET

@@ -17,7 +17,7 @@ from kvlab.analysis.comparison.textdiff import Segment
 from kvlab.analysis.lineage.fold import NEVER, Lineage
 from kvlab.analysis.lineage.states import mosaic
 from kvlab.analysis.lineage.tables import event_steps
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.figures.base.palette import STATE_COLOURS, STATE_LABELS, STATE_NAMES, SURFACES, Theme, pick
 from kvlab.figures.base.template import INK
 from kvlab.figures.base.words import number

@@ -7,15 +7,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
-from kvlab.common.validation import Frozen, Seed, Strict, Text, check_text
-from kvlab.requests.budget import Budget
+from kvlab.core.budget import Budget
+from kvlab.core.restore import Restore, token_words
+from kvlab.core.validation import Frozen, Seed, Strict, Text, check_text
 from kvlab.requests.conversation import MOST_TURNS, Turn, as_text, check_turns
 from kvlab.requests.facts import Fact, check_answer, find_facts
 from kvlab.requests.generation_settings import GenerationSettings
 from kvlab.requests.live_texts import LiveTexts
 from kvlab.requests.recording import Recording
 from kvlab.requests.repeats import MOST_REPEATS, BatchName, Planting, Repeat
-from kvlab.requests.restore import Restore, token_words
 
 LARGEST_PROMPT_BYTES = 2 * 1024 * 1024
 LARGEST_PROMPTS_BYTES = 8 * LARGEST_PROMPT_BYTES  # of all prompts of one request

@@ -13,9 +13,9 @@ from typing import Any, Literal, get_args
 
 from pydantic import Field
 
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import left_out
-from kvlab.common.validation import Strict, Text, plain_text, quote_value
+from kvlab.core.errors import UserError
+from kvlab.core.validation import Strict, Text, plain_text, quote_value
 
 Role = Literal["system", "user", "assistant"]
 ROLES: tuple[Role, ...] = get_args(Role)

@@ -8,8 +8,8 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from kvlab.common.answer_match import find_answer
-from kvlab.common.errors import UserError
-from kvlab.common.validation import check_text
+from kvlab.core.errors import UserError
+from kvlab.core.validation import check_text
 
 LONGEST_ANSWER = 2_000
 

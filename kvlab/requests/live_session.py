@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from kvlab.common.validation import Strict, Text
+from kvlab.core.validation import Strict, Text
 from kvlab.requests.compare import (
     FULL,
     LARGEST_PROMPT_BYTES,

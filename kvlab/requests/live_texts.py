@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from kvlab.common.validation import Frozen
+from kvlab.core.validation import Frozen
 
 WriterState = Literal["waiting", "reading", "writing", "ended", "cancelled", "failed"]
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from kvlab.common.errors import UserError
-from kvlab.common.validation import Strict
+from kvlab.core.errors import UserError
+from kvlab.core.validation import Strict
 
 MOST_REPEATS = 200
 VARIED = ("depth", "wording")  # name and number differ in every repeat

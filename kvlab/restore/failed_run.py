@@ -12,22 +12,22 @@ from torch import Tensor
 from kvlab.analysis.comparison.board import expected_answer as wanted_of
 from kvlab.analysis.comparison.facts import fact_positions
 from kvlab.analysis.comparison.verdict import answer_tokens, judge
-from kvlab.attention.pass_view import PassSeen
-from kvlab.cache import CompressedCache
 from kvlab.common.answer_match import find_answer
-from kvlab.common.errors import UserError
 from kvlab.common.sequences import shared_prefix
+from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.cache import CompressedCache
+from kvlab.core.contract.plan import Plan
+from kvlab.core.contract.view import Slots, View
+from kvlab.core.errors import UserError
+from kvlab.core.restore import Restore
 from kvlab.engine.prompt import divergence
-from kvlab.methods.core.plan import Plan
-from kvlab.methods.core.view import Slots, View
-from kvlab.requests.restore import Restore
 from kvlab.restore.shared_prompt import EVERYTHING, Prompt
 from kvlab.trace import Run
 from kvlab.trace.user_labels import Labels
 
 
 class AnswerAttention:
-    """Observer (`kvlab.cache.settings.Observer`) that sums attention to prompt tokens while a continuation is decoded.
+    """Observer (`kvlab.core.cache.settings.Observer`) that sums attention to prompt tokens while a continuation is decoded.
 
     Step r predicts token r; steps `first` to `last` are summed, except step 0, which is the prompt's. A merged slot's
     attention counts for the token at its position.

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_duration
+from kvlab.core.errors import UserError
+from kvlab.core.restore import Restore
 from kvlab.engine.out_of_memory import memory_guard
 from kvlab.engine.progress import Cancelled
 from kvlab.models.load import LoadedModel, held_model, pick_device
 from kvlab.requests.compare import CompareRequest, Progress, RescueRequest
-from kvlab.requests.restore import Restore
 from kvlab.restore.bisect import smallest
 from kvlab.restore.failed_run import Evidence, decode_forced, gather_evidence
 from kvlab.restore.shared_prompt import Prompt, read_prompt

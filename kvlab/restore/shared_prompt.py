@@ -9,22 +9,22 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from kvlab.cache import CompressedCache, make_cache
-from kvlab.cache.cache_copy import PromptCache, defer_decision
-from kvlab.cache.fan_out.fan_out_cache import FanOutCache, shares_passes
-from kvlab.cache.fan_out.fan_out_layer import Branch
-from kvlab.cache.settings import Observer
+from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.cache.cache_copy import PromptCache, defer_decision
+from kvlab.core.cache.fan_out.fan_out_cache import FanOutCache, shares_passes
+from kvlab.core.cache.fan_out.fan_out_layer import Branch
+from kvlab.core.cache.settings import Observer
+from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.methods import make_method
+from kvlab.core.methods.wrappers.pin_tokens import keeping
+from kvlab.core.methods.wrappers.read_back import reading_back
+from kvlab.core.methods.wrappers.restore import giving_back
+from kvlab.core.restore import Restore
 from kvlab.engine.forward import Choose, chooser, decode_one, end_ids, prefill
 from kvlab.engine.prompt import Continuation, continuation, encode_prompt
-from kvlab.methods import make_method
-from kvlab.methods.core.pipeline import Pipeline
-from kvlab.methods.wrappers.pin_tokens import keeping
-from kvlab.methods.wrappers.read_back import reading_back
-from kvlab.methods.wrappers.restore import giving_back
 from kvlab.models.chat import chat_of
 from kvlab.models.load import LoadedModel
 from kvlab.requests.compare import CompareRequest
-from kvlab.requests.restore import Restore
 
 EVERYTHING = Restore(kind="heads")
 

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from kvlab.common.formatting import ONE_PROMPT
 from kvlab.common.model_title import model_title
-from kvlab.requests.method_spec import format_spec, parse_spec
+from kvlab.core.method_spec import format_spec, parse_spec
 from kvlab.trace.reader import Run
 from kvlab.trace.schema import RunRecord
 

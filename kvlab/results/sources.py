@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.results.rows import ROWS, newest
 from kvlab.evaluate.scoring.metrics import UNSCORED
 from kvlab.requests.measurement import MINI

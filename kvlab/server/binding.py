@@ -9,8 +9,8 @@ import socket
 import sys
 from pathlib import Path
 
-from kvlab.common.assets import project_root
-from kvlab.common.errors import UserError
+from kvlab.core.assets import project_root
+from kvlab.core.errors import UserError
 from kvlab.server.settings import Lab
 from kvlab.server.tokens import hashes_from_environment
 

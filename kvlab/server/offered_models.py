@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.server.settings import lab
 
 FOLDERS = "KVLAB_MODELS"  # absolute paths, separated as PATH is: other processes have another current folder

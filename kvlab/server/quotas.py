@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, ValidationError
 
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes
-from kvlab.common.validation import Frozen, Strict, in_one_sentence
+from kvlab.core.errors import UserError
+from kvlab.core.validation import Frozen, Strict, in_one_sentence
 from kvlab.requests.compare import MOST_RUNS
 from kvlab.server.settings import lab
 

@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from kvlab.common.errors import UserError
-from kvlab.common.validation import decode_text, in_one_sentence, read_file
+from kvlab.core.errors import UserError
+from kvlab.core.validation import decode_text, in_one_sentence, read_file
 from kvlab.server.users import Role, User
 
 VARIABLE = "KVLAB_LAB"

@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.server.users import Role, User
 
 SCRYPT = {"n": 2**14, "r": 8, "p": 1, "dklen": 32}  # 16 MiB and some 50 ms per try

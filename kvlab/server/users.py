@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import total_ordering
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 
 
 @total_ordering

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.serving.levels import PAGES, Servability
 from kvlab.serving.simulation import Engine, Lengths, Served, Traffic, simulate
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.model_info.size import Model, find_model
 from kvlab.planning.machine import this_machine
 from kvlab.planning.seconds import PREFILL_SHARE, READ_SHARE, known_speed

@@ -9,7 +9,7 @@ from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.serving.levels import PAGES, Freed, Held, Servability, yes
 
 FILE = Path(__file__).with_name("methods.csv")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.serving.levels import ATTENTION, HIDDEN, LEVELS, QUERIES, Servability
 
 _DATA = tomllib.loads(Path(__file__).with_name("engines.toml").read_text(encoding="utf-8"))

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 
 LengthKind = Literal["fixed", "geometric", "lognormal"]
 WARM_SHARE = 0.1  # of the requests, which find an empty engine

@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kvlab.common.errors import UserError
 from kvlab.common.liveness import host_id, is_alive
+from kvlab.core.errors import UserError
 
 LEASE_SECONDS = 60.0
 

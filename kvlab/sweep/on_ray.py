@@ -12,8 +12,8 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from kvlab.common.errors import UserError
-from kvlab.plugins.load import ALLOWED, FILES
+from kvlab.core.errors import UserError
+from kvlab.core.plugins.load import ALLOWED, FILES
 from kvlab.sweep.status import Follower, Say
 
 POLL_SECONDS = 2.0

@@ -8,8 +8,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from kvlab.common.errors import UserError
-from kvlab.common.validation import Strict
+from kvlab.core.errors import UserError
+from kvlab.core.validation import Strict
 from kvlab.evaluate.request import EvalRequest
 from kvlab.requests.compare import MethodChoice
 

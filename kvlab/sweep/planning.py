@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.engine.environment import versions
 from kvlab.evaluate.harness import check_passes, settings_of
 from kvlab.evaluate.plan import BLOCK, PlannedPrompt, blocks, make_plan

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from itertools import groupby
 from operator import itemgetter
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.harness import Evaluation, missing_units
 from kvlab.evaluate.work import Unit
 from kvlab.sweep.plan import Shard

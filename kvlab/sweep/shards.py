@@ -26,8 +26,8 @@ import pyarrow.parquet as pq
 from pydantic import Field, TypeAdapter, ValidationError
 
 from kvlab.common.atomic_write import replace_file, replace_text
-from kvlab.common.errors import UserError
-from kvlab.common.validation import in_one_sentence, read_file
+from kvlab.core.errors import UserError
+from kvlab.core.validation import in_one_sentence, read_file
 from kvlab.evaluate.results.rows import ROWS
 from kvlab.evaluate.results.store import SHARDS, ResultStore
 from kvlab.sweep.plan import PlanOfFormat1, Shard, SweepPlan

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalRequest
 from kvlab.sweep.shards import CONTROL, read_plan
 from kvlab.sweep.status import Follower, Say

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from kvlab.common.atomic_write import replace_text
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.sweep import shards
 from kvlab.sweep.leases import LEASE_SECONDS, Holder, disk_time
 from kvlab.sweep.plan import Shard

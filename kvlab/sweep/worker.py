@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from kvlab.common.atomic_write import replace_text
-from kvlab.common.errors import UserError, is_out_of_memory
+from kvlab.core.errors import UserError, is_out_of_memory
 from kvlab.engine.environment import versions
 from kvlab.evaluate.harness import Evaluation, prepare_evaluation
 from kvlab.models.load import held_model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.tasks.draft import Draft, drafted
 from kvlab.tasks.sample import Sample
 from kvlab.tasks.tokens import count_tokens, token_starts

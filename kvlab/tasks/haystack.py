@@ -9,7 +9,7 @@ from functools import cache
 from itertools import accumulate, pairwise
 from random import Random
 
-from kvlab.common.assets import asset_path
+from kvlab.core.assets import asset_path
 
 _SENTENCE_END = re.compile(r"[.!?][”’\"')_]*\s+$")
 _TITLE = re.compile(r"(^|[“‘(_])(Mr|Mrs|Dr|St|Messrs|No|vol|[A-Z])\.\s+$")

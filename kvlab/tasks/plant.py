@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from random import Random
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.models.mini import phrasing
 from kvlab.tasks.haystack import Window, hide, sentence_starts
 

@@ -15,9 +15,9 @@ from typing import Any
 from pydantic import BaseModel, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import join_words
-from kvlab.common.validation import plain_text, read_json
+from kvlab.core.errors import UserError
+from kvlab.core.validation import plain_text, read_json
 from kvlab.requests.conversation import Turn, as_text, dropped_parts, parse_messages
 from kvlab.tasks.rows import is_conversation
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.tasks.loaders.jsonl import rows_in
 from kvlab.tasks.loaders.longbench import LONGBENCH_TASKS
 from kvlab.tasks.prompt_table import ANSWERS, as_row

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kvlab.common.errors import UserError
-from kvlab.common.validation import decode_text, read_json
+from kvlab.core.errors import UserError
+from kvlab.core.validation import decode_text, read_json
 
 PARQUET = b"PAR1"
 TYPES = ("jsonl", "ndjson", "json", "csv", "tsv", "parquet")

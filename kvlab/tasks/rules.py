@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from kvlab.common.answer_match import find_answer
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.models.mini.words import NAMES
 
 _MARKS = " \t\n\"'“”‘’*_.,!?:;-–()"  # around a phrase; they do not count at an answer's start or end

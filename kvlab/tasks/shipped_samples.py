@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from kvlab.common.assets import asset_path
-from kvlab.common.errors import UserError
+from kvlab.core.assets import asset_path
+from kvlab.core.errors import UserError
 
 QUESTION = "\nQuestion:"
 

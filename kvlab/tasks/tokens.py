@@ -9,7 +9,7 @@ from typing import Literal
 
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.tasks.sample import Sample
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from kvlab.common.errors import UserError
 from kvlab.common.liveness import is_being_written
 from kvlab.common.transactions import transaction
+from kvlab.core.errors import UserError
 from kvlab.requests.compare import Bytes, Fraction, Slots
 from kvlab.requests.repeats import BatchName
 from kvlab.server.settings import lab

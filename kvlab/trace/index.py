@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from kvlab.common.errors import UserError
 from kvlab.common.transactions import transaction, write_ahead
+from kvlab.core.errors import UserError
 from kvlab.trace.record import read_record
 from kvlab.trace.schema import RunRecord
 

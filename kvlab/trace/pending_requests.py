@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from kvlab.common.atomic_write import replace_text
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.requests.compare import CompareRequest
 from kvlab.trace.schema import check_id
 

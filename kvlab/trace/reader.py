@@ -15,8 +15,8 @@ import pyarrow.dataset as ds
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 
-from kvlab.common.errors import UserError
-from kvlab.common.validation import path_of
+from kvlab.core.errors import UserError
+from kvlab.core.validation import path_of
 from kvlab.trace.files.checksums import SUMS, Index, cached_checksum, not_recorded, read_parts, why_no_array
 from kvlab.trace.files.table_parts import check_consistency, sound_parts
 from kvlab.trace.record import REMEDY, read_record

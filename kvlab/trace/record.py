@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from kvlab.common.atomic_write import replace_text
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace.schema import SCHEMA_VERSION, RunRecord
 

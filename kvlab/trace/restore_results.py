@@ -7,8 +7,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvlab.common.atomic_write import replace_text
-from kvlab.common.errors import UserError
-from kvlab.requests.restore import Restore
+from kvlab.core.errors import UserError
+from kvlab.core.restore import Restore
 
 FOLDER = "killed"
 

@@ -21,13 +21,13 @@ from pydantic import (
     model_validator,
 )
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
+from kvlab.core.restore import Restore
 from kvlab.requests.compare import Bytes, Fraction, RecordLevel, Slots
 from kvlab.requests.facts import Fact
 from kvlab.requests.generation_settings import GenerationSettings
 from kvlab.requests.recording import Recording
 from kvlab.requests.repeats import Repeat
-from kvlab.requests.restore import Restore
 
 # 2: added `checksums`, and a checksum of the record itself (see `kvlab.trace.record`).
 SCHEMA_VERSION = 2

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.trace import catalogue
 from kvlab.trace.record import read_record, write_record
 from kvlab.trace.user_labels import all_labels

@@ -19,8 +19,8 @@ import filelock
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from kvlab.common.atomic_write import full_disk_sentence, replace_text
-from kvlab.common.errors import UserError
-from kvlab.common.validation import check_text, in_one_sentence
+from kvlab.core.errors import UserError
+from kvlab.core.validation import check_text, in_one_sentence
 from kvlab.requests.facts import Fact, check_answer, find_facts
 from kvlab.server.users import Role, acting, is_owner, may_see, require_owner
 from kvlab.trace.catalogue import list_runs

@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 from safetensors.numpy import save_file
 
 from kvlab.common.atomic_write import replace_file
-from kvlab.common.errors import UserError
 from kvlab.common.liveness import beat
+from kvlab.core.errors import UserError
 from kvlab.trace import catalogue
 from kvlab.trace.files.checksums import SUMS, block_sums, checksum
 from kvlab.trace.record import write_record

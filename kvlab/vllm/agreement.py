@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from kvlab.cache import make_cache
-from kvlab.cache.cache_copy import copy_cache
+from kvlab.core.cache import make_cache
+from kvlab.core.cache.cache_copy import copy_cache
 from kvlab.models.load import LoadedModel
 from kvlab.prefix import Prefix
 from kvlab.tasks.registry import get_task

@@ -10,7 +10,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 
 from kvlab.common.atomic_write import replace_text
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.serving.method_table import replace_between
 from kvlab.vllm.agreement import NATIVE, Agreement, names
 

@@ -9,11 +9,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kvlab.cache import make_cache
 from kvlab.common.sequences import shared_prefix
-from kvlab.methods import make_method
+from kvlab.core.cache import make_cache
+from kvlab.core.method_spec import parse_spec
+from kvlab.core.methods import make_method
 from kvlab.models.load import LoadedModel, load_model
-from kvlab.requests.method_spec import parse_spec
 from kvlab.vllm.agreement import PLAIN, Prompt, make_prompts, shape_of_engine
 from kvlab.vllm.engine import started_engine
 from kvlab.vllm.model_folder import model_folder

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kvlab.cache import CompressedCache
-from kvlab.cache.layers.compressed_layer import CompressedLayer
+from kvlab.core.cache import CompressedCache
+from kvlab.core.cache.layers.compressed_layer import CompressedLayer
 from kvlab.models.load import LoadedModel
 
 TOLERANCE = 1e-3  # of log masses, and of keys and values relative to the largest

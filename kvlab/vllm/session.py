@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvlab.attention.layer_handoff import AttentionCall, take
-from kvlab.cache import CompressedCache, make_cache
-from kvlab.cache.cache_copy import copy_cache
-from kvlab.cache.layers.compressed_layer import CompressedLayer
-from kvlab.cache.second_pass import run_second_pass
-from kvlab.methods import Method
+from kvlab.core.attention.layer_handoff import AttentionCall, take
+from kvlab.core.budget import Amount
+from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.cache.cache_copy import copy_cache
+from kvlab.core.cache.layers.compressed_layer import CompressedLayer
+from kvlab.core.cache.second_pass import run_second_pass
+from kvlab.core.methods import Method
 from kvlab.models.load import LoadedModel
 from kvlab.prefix import Prefix
-from kvlab.requests.budget import Amount
 from kvlab.vllm.page_states import PageStates
 from kvlab.vllm.requirements import check_method, check_model
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from kvlab.common.assets import asset_path
+from kvlab.core.assets import asset_path
 from kvlab.serving import simulation
 from kvlab.serving.capacity import PERCENTILE
 from kvlab.serving.devices import fitted_time

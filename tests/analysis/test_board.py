@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kvlab.analysis.comparison import board
 from kvlab.analysis.comparison.facts import FATES, fact_fates, fact_positions, head_shares, reading_heads, token_shares
 from kvlab.analysis.comparison.verdict import MOST_CHARACTERS, answer_tokens, judge, token_at
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.scoring.metrics import whole_match_all
 from kvlab.restore.failed_run import Wanted as Rescued
 from kvlab.trace import Run, open_run

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 from kvlab.analysis.comparison.killers import count_killers, failed_runs, short_words
+from kvlab.core.restore import Restore
 from kvlab.figures.killers import caption_killer_heads, killer_heads
-from kvlab.requests.restore import Restore
 from kvlab.trace.restore_results import RestoreResult, SearchResult
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvlab.analysis.similarity.merge_sets import consecutive_sets, set_count
-from kvlab.methods.settlers.merging.consecutive import find_sets, nearness
+from kvlab.core.methods.settlers.merging.consecutive import find_sets, nearness
 
 
 def walk(tokens: int, seed: int, memory: int = 4, width: int = 16) -> np.ndarray:

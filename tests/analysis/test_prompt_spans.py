@@ -15,7 +15,7 @@ from kvlab.analysis.comparison.facts import fact_fates
 from kvlab.analysis.comparison.prompt_parts import MOST_BLOCKS, parts_of_prompt
 from kvlab.analysis.comparison.prompt_spans import TEMPLATE, Span, find_spans, parse_spans, write_spans
 from kvlab.analysis.lineage.wall import wall_of
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.requests.conversation import Turn, as_text
 from kvlab.tasks.rules import draw_rules, obeys, stated_rule
 from kvlab.trace.reader import Run, open_run

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kvlab.analysis.comparison import repeats
 from kvlab.analysis.comparison.repeats import Batch, build_batch, repeat_table, sign_test
 from kvlab.analysis.comparison.trade_off import batch_points
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.figures import repeats as figures
 from kvlab.figures import trade_off
 from kvlab.requests.repeats import Planting, Repeat

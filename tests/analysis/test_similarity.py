@@ -14,7 +14,7 @@ from kvlab.analysis.lineage import fold
 from kvlab.analysis.similarity import similarity as maps
 from kvlab.analysis.similarity.float16 import block_edges, block_means
 from kvlab.analysis.similarity.merge_sets import merge_sets, outlines
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 
 
 def units(tokens: int, seed: int = 0, width: int = 16) -> np.ndarray:

@@ -20,7 +20,7 @@ from kvlab.analysis.lineage.states import State, states_at
 from kvlab.analysis.lineage.wall import difference_by_head, wall_of
 from kvlab.analysis.similarity import merge_sets
 from kvlab.analysis.similarity.merge_sets import consecutive_sets, set_count
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.figures import board as boards
 from kvlab.figures import memory as costs
 from kvlab.trace import Run

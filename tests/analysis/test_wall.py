@@ -9,7 +9,7 @@ import pytest
 
 from kvlab.analysis.lineage import State, fold, states_at
 from kvlab.analysis.lineage.wall import Fate, shares_by_head, wall_of
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.trace.reader import open_run
 from tests.synthetic.runs import write_synthetic_run
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kvlab.atlas.scores import Arm, Experiment
+from kvlab.core.methods import make_method
 from kvlab.evaluate.request_parser import parse_request
 from kvlab.evaluate.results.rows import ROWS, canonical_json
-from kvlab.methods import make_method
 from kvlab.requests.measurement import command_line
 from kvlab.results.sources import Sources
 from tests.atlas.test_scores import row

@@ -12,9 +12,9 @@ import pytest
 from kvlab.atlas.beyond import recordings
 from kvlab.atlas.beyond.contest import TEXT, Contest
 from kvlab.atlas.beyond.contests import CONTESTS
+from kvlab.core.methods import make_method
 from kvlab.evaluate.request_parser import parse_request
 from kvlab.evaluate.results.rows import canonical_json
-from kvlab.methods import make_method
 from kvlab.requests.measurement import command_line
 from kvlab.results.sources import Sources
 from tests.atlas.claim_frames import rows as heads

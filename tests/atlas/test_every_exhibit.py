@@ -12,7 +12,7 @@ import pytest
 
 from kvlab.atlas.exhibit import SHORT, Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.registry import EXHIBITS, PAPERS, find, of_paper
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.figures.base.caption import simple_of
 from kvlab.requests.measurement import command_line
 from kvlab.results.sources import Sources

@@ -14,7 +14,7 @@ from kvlab.atlas.evidence import evidence_rows
 from kvlab.atlas.exhibit import Choice, Needs
 from kvlab.atlas.keepkv import attention, merging
 from kvlab.atlas.registry import find
-from kvlab.cache import make_cache
+from kvlab.core.cache import make_cache
 from kvlab.engine.compare import compare
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests.compare import CompareRequest, MethodChoice

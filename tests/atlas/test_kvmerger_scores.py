@@ -17,8 +17,8 @@ from kvlab.atlas.papers import paper_values
 from kvlab.atlas.registry import find, of_paper
 from kvlab.bench.rows import Row, to_table
 from kvlab.cli import commands
+from kvlab.core.methods import make_method
 from kvlab.evaluate.results.rows import ROWS, canonical_json
-from kvlab.methods import make_method
 from kvlab.requests.measurement import command_line
 from kvlab.results.sources import Sources
 

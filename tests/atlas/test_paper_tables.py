@@ -12,10 +12,10 @@ from rich.markdown import Markdown
 
 from kvlab.atlas import paper_table_text, paper_tables
 from kvlab.atlas.papers import paper_values
-from kvlab.common.errors import UserError
 from kvlab.common.terminal import PlainConsole
+from kvlab.core.errors import UserError
+from kvlab.core.methods import make_method
 from kvlab.figures.quality import caption_ours_beside_theirs, ours_beside_theirs
-from kvlab.methods import make_method
 from kvlab.tasks.loaders import LOADERS
 from tests import benchmark_files as files
 

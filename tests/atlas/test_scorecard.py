@@ -12,7 +12,7 @@ from kvlab.atlas.disk_cache import DiskCache
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.registry import find
 from kvlab.atlas.scorecard import counts
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.figures.base.palette import Theme
 from kvlab.results.sources import Sources
 

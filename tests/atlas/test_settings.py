@@ -8,7 +8,7 @@ import pytest
 
 from kvlab.atlas.measurements import comparison
 from kvlab.atlas.scores import Arm, Experiment
-from kvlab.methods import make_method, registered
+from kvlab.core.methods import make_method, registered
 from kvlab.requests.measurement import command_line
 from kvlab.results import provenance
 from kvlab.results.provenance import Provenance, join_sources, of_run

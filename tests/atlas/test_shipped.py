@@ -25,7 +25,7 @@ from kvlab.atlas.scores import Arm
 from kvlab.atlas.shipped_archive import ALL_EVIDENCE, pack_recorded
 from kvlab.atlas.shipped_exhibits import draw_shipped as drawn
 from kvlab.atlas.shipped_exhibits import with_shipped
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.figures.base.thumbnail import thumbnail
 from kvlab.requests.measurement import ExhibitFill

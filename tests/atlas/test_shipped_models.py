@@ -17,8 +17,8 @@ from kvlab.atlas.registry import EXHIBITS, find
 from kvlab.atlas.scorecard import Judged, by_model, verdicts_on_each
 from kvlab.atlas.shipped_archive import Packed, pack
 from kvlab.atlas.shipped_exhibits import DIGITS, _round_frame
-from kvlab.common.errors import UserError
 from kvlab.common.intervals import Interval
+from kvlab.core.errors import UserError
 from kvlab.results import shipped_folder
 from kvlab.results.shipped_folder import CARDS, DRAWN, Shipped, find_shipped, model_order
 from kvlab.results.sources import Sources

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from kvlab.attention import slot_attention as attention_module
-from kvlab.attention import tiles
-from kvlab.attention.alibi import Alibi, query_positions
-from kvlab.attention.layer_handoff import AttentionCall
-from kvlab.attention.pass_view import PassSeen
-from kvlab.cache import make_cache
-from kvlab.cache.buckets import regroup
+from kvlab.core.attention import slot_attention as attention_module
+from kvlab.core.attention import tiles
+from kvlab.core.attention.alibi import Alibi, query_positions
+from kvlab.core.attention.layer_handoff import AttentionCall
+from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.cache import make_cache
+from kvlab.core.cache.buckets import regroup
+from kvlab.core.methods import make_method
 from kvlab.engine import compare
-from kvlab.methods import make_method
 from kvlab.models.load import load_model, prepare
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import open_run

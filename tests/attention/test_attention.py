@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kvlab.attention import slot_attention as attention_module
-from kvlab.attention import tiles
-from kvlab.attention.pass_view import PassSeen
-from kvlab.attention.slot_attention import slot_attention
+from kvlab.core.attention import slot_attention as attention_module
+from kvlab.core.attention import tiles
+from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.slot_attention import slot_attention
 
 BATCH, HEADS, GROUP, DIM = 2, 2, 3, 8
 SCALING = DIM**-0.5

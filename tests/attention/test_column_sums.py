@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.attention import tiles
-from kvlab.attention.alibi import Alibi
-from kvlab.attention.pass_results import PassResults
-from kvlab.attention.pass_view import PassSeen
-from kvlab.attention.tiles import Tiles
+from kvlab.core.attention import tiles
+from kvlab.core.attention.alibi import Alibi
+from kvlab.core.attention.pass_results import PassResults
+from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.tiles import Tiles
 from tests.cache.layers import draw
 
 BATCH, HEADS, GROUP, SLOTS, DIM = 2, 2, 3, 37, 8

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kvlab.methods import make_method
-from kvlab.methods.core.plan import Edges
+from kvlab.core.contract.plan import Edges
+from kvlab.core.methods import make_method
 from tests.cache.layers import DIM, draw
 from tests.methods.merging import Layer
 

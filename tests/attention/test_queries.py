@@ -7,13 +7,13 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from kvlab.attention import pass_view, tiles
-from kvlab.attention.pass_view import PassSeen
-from kvlab.attention.queries import project_queries
-from kvlab.cache import make_cache
-from kvlab.methods.core.rotary import Rotary
-from kvlab.methods.scorers.lookahead import sampled_queries as future_module
-from kvlab.methods.scorers.lookahead.sampled_queries import FutureQueries, average_turn, moments
+from kvlab.core.attention import pass_view, tiles
+from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.queries import project_queries
+from kvlab.core.cache import make_cache
+from kvlab.core.contract.rotary import Rotary
+from kvlab.core.methods.scorers.lookahead import sampled_queries as future_module
+from kvlab.core.methods.scorers.lookahead.sampled_queries import FutureQueries, average_turn, moments
 from kvlab.models.load import prepare
 from tests.cache.layers import draw
 from tests.conformance.test_matrix import COMPRESSIBLE

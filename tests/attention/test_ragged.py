@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kvlab.attention import layer_pass
-from kvlab.cache import CompressedCache, make_cache
-from kvlab.cache.buckets import regroup
-from kvlab.cache.buckets.regroup import fewest_groups
 from kvlab.common.limits import BLOCK, room_to_grow
-from kvlab.methods import registered
+from kvlab.core.attention import layer_pass
+from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.cache.buckets import regroup
+from kvlab.core.cache.buckets.regroup import fewest_groups
+from kvlab.core.methods import registered
 from kvlab.models.load import prepare
 from tests.families import cache_for, tiny_model
 
@@ -124,7 +124,7 @@ def test_unequal_lengths_are_the_same_through_the_fused_kernel(
         pytest.skip(
             "the interpreter is for machines without CUDA; there tests/attention/test_ragged_kernel.py runs compiled"
         )
-    from kvlab.attention.triton_decode import ragged_attention
+    from kvlab.core.attention.triton_decode import ragged_attention
 
     plain = cache_for(model(), method, 0.2, **options)
     expected = passes(plain, (1, 5, 1))

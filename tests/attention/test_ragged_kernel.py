@@ -10,16 +10,16 @@ from types import ModuleType
 import pytest
 import torch
 
-from kvlab.attention import kernels, layer_pass
-from kvlab.attention.kernels import reference
-from kvlab.attention.pass_view import PassSeen
-from kvlab.common.errors import UserError
+from kvlab.core.attention import kernels, layer_pass
+from kvlab.core.attention.kernels import reference
+from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.errors import UserError
 from tests.cache.kernels import DEVICE, kernel_module
 
 
 @pytest.fixture(scope="module")
 def kernel() -> ModuleType:
-    return kernel_module("kvlab.attention.triton_decode")
+    return kernel_module("kvlab.core.attention.triton_decode")
 
 
 def draw(seed: int, *shape: int) -> torch.Tensor:
@@ -122,7 +122,7 @@ class TestWhereItCannotBeMade:
         def launch(*given: object) -> None:
             raise error
 
-        stand_in = ModuleType("kvlab.attention.triton_decode")
+        stand_in = ModuleType("kvlab.core.attention.triton_decode")
         stand_in.ragged_attention = launch
         monkeypatch.setitem(sys.modules, stand_in.__name__, stand_in)
 

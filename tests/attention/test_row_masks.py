@@ -11,9 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import DynamicCache
 from transformers.masking_utils import chunked_causal_mask_function, sdpa_mask, sliding_window_causal_mask_function
 
-from kvlab.attention.slot_attention import ROW_BLOCK
-from kvlab.attention.transformers_hook import RowMask, kvlab_attention, kvlab_mask, register_attention
-from kvlab.cache import make_cache
+from kvlab.core.attention.slot_attention import ROW_BLOCK
+from kvlab.core.attention.transformers_hook import RowMask, kvlab_attention, kvlab_mask, register_attention
+from kvlab.core.cache import make_cache
 from tests.families import tiny_model
 
 WINDOWED = (

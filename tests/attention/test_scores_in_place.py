@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.cache import CompressedCache, make_cache
-from kvlab.methods.core.pipeline import Pipeline
-from kvlab.methods.core.view import is_constant
+from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.view import is_constant
 from kvlab.models.load import prepare
 from tests.families import tiny_model
 

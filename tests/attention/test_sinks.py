@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.attention.slot_attention import slot_attention
-from kvlab.cache import make_cache
-from kvlab.common.errors import UserError
+from kvlab.core.attention.slot_attention import slot_attention
+from kvlab.core.cache import make_cache
+from kvlab.core.errors import UserError
 from kvlab.models.load import prepare
 from tests.families import tiny_model
 

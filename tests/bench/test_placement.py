@@ -14,9 +14,9 @@ from kvlab.bench.fill import fill
 from kvlab.bench.models import open_model
 from kvlab.bench.modes import MEASURE
 from kvlab.bench.request import make_request
-from kvlab.cache import make_cache
 from kvlab.cli import commands
-from kvlab.common.errors import UserError
+from kvlab.core.cache import make_cache
+from kvlab.core.errors import UserError
 from kvlab.models import load
 from kvlab.requests.compare import MethodChoice
 from tests.families import tiny_folder

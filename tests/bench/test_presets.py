@@ -29,8 +29,8 @@ from kvlab.bench.targets import (
     judge,
 )
 from kvlab.cli.bench import bench
-from kvlab.common.errors import UserError
-from kvlab.methods import make_method, registered
+from kvlab.core.errors import UserError
+from kvlab.core.methods import make_method, registered
 from kvlab.model_info.architectures import SHAPES
 from kvlab.requests.compare import MethodChoice
 

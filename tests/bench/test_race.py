@@ -9,7 +9,7 @@ import torch
 
 from kvlab.bench.device import check_room
 from kvlab.bench.race import Skipped, race
-from kvlab.common.errors import is_out_of_memory
+from kvlab.core.errors import is_out_of_memory
 
 CPU = torch.device("cpu")
 

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 from kvlab.bench.competitors import Load
 from kvlab.bench.models import BenchModel, open_model
 from kvlab.bench.modes.prefill import prompt_flops
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.model_info.architectures import SHAPES, find_shape
 
 PARAMETERS = {  # as their makers count them, in thousands of millions

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from kvlab.common.assets import project_root
+from kvlab.core.assets import project_root
 from kvlab.trace.stories import Story, View, save_story
 from tests.dashboard_speed.server import chromium_at_home, one_process_without_windows
 from tests.synthetic.runs import write_synthetic_run

@@ -17,7 +17,7 @@ from app.components.wall import packed_fates, wall_data
 from kvlab.analysis.lineage.fold import NEVER, Lineage
 from kvlab.analysis.lineage.states import states_at
 from kvlab.analysis.lineage.wall import Fate, Wall
-from kvlab.common.assets import project_root
+from kvlab.core.assets import project_root
 from kvlab.report.views import encode_never
 
 PATH = project_root() / "kvlab" / "browser" / "tests" / "fixtures.json"

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from kvlab.methods.core.in_place import EVICT, NEAREST, RESIDUAL, SIMILAR, SPREAD
-from kvlab.methods.core.inplace_work import Work
+from kvlab.core.contract.in_place import EVICT, NEAREST, RESIDUAL, SIMILAR, SPREAD
+from kvlab.core.contract.inplace_work import Work
 
 HEADS, SLOTS = 2, 300
 KNOWN: dict[str, dict] = {}  # what came of each kernel
@@ -47,7 +47,7 @@ def compile_case(architecture: int, shared: int, dtype: str, head_dim: int, grou
     """
     from triton.runtime import driver
 
-    from kvlab.attention import triton_decode
+    from kvlab.core.attention import triton_decode
 
     driver.set_active(PretendDriver(architecture))
     triton_decode.shared_memory = lambda device: shared
@@ -60,10 +60,10 @@ def compile_case(architecture: int, shared: int, dtype: str, head_dim: int, grou
 
 
 def compile_decision(architecture: int, decides: int, dtype: str, head_dim: int, numbers: str) -> list[dict]:
-    """Compile the decision kernel for one decision (`kvlab.cache.layers.dispatch`) and one integer type."""
+    """Compile the decision kernel for one decision (`kvlab.core.cache.layers.dispatch`) and one integer type."""
     from triton.runtime import driver
 
-    from kvlab.cache.kernels import triton_inplace
+    from kvlab.core.cache.kernels import triton_inplace
 
     driver.set_active(PretendDriver(architecture))
     told: list[dict] = []

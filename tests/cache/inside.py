@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor, nn
 
-from kvlab.attention.layer_handoff import AttentionCall
+from kvlab.core.attention.layer_handoff import AttentionCall
 from tests.cache.layers import DIM, draw
 from tests.methods.merging import Layer
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kvlab.attention.layer_handoff import AttentionCall, take
-from kvlab.cache.layers.compressed_layer import CompressedLayer
-from kvlab.cache.settings import LayerSettings
-from kvlab.methods import make_method
-from kvlab.requests.budget import Budget
+from kvlab.core.attention.layer_handoff import AttentionCall, take
+from kvlab.core.budget import Budget
+from kvlab.core.cache.layers.compressed_layer import CompressedLayer
+from kvlab.core.cache.settings import LayerSettings
+from kvlab.core.methods import make_method
 
 DIM = 8
 

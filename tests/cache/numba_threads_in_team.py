@@ -7,8 +7,8 @@ from unittest.mock import patch
 
 import torch
 
-from kvlab.cache.kernels import numba_inplace, numba_threads
-from kvlab.cache.kernels.cpu import _smallest
+from kvlab.core.cache.kernels import numba_inplace, numba_threads
+from kvlab.core.cache.kernels.cpu import _smallest
 
 HEADS, SLOTS, WIDTH = 2, numba_threads.SLOTS_EACH, 8
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kvlab.cache import CompressedCache
+from kvlab.core.cache import CompressedCache
 
 
 def same_tables(ours: CompressedCache, theirs: CompressedCache, close: float = 1e-4) -> None:

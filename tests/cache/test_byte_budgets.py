@@ -8,13 +8,13 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from kvlab.cache import make_cache
-from kvlab.common.errors import UserError
-from kvlab.methods import make_method, registered
+from kvlab.core.budget import Budget, Sizes
+from kvlab.core.cache import make_cache
+from kvlab.core.errors import UserError
+from kvlab.core.methods import make_method, registered
+from kvlab.core.stores import STORES
 from kvlab.models.load import prepare
-from kvlab.requests.budget import Budget, Sizes
 from kvlab.requests.compare import MethodChoice
-from kvlab.stores import STORES
 from tests.families import tiny_model
 
 LAYERS, PROMPT, STEPS, PADS = 2, 200, 45, 40

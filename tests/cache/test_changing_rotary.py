@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kvlab.cache import CompressedCache, make_cache
-from kvlab.common.errors import UserError
+from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.errors import UserError
 from kvlab.models.load import prepare
 from tests.families import tiny_model
 from tests.methods.merging import Notes

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kvlab.cache import CompressedCache, make_cache
-from kvlab.cache.chunked_prefill import chunk_sizes
-from kvlab.common.errors import UserError
+from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.cache.chunked_prefill import chunk_sizes
+from kvlab.core.errors import UserError
+from kvlab.core.methods import registered
 from kvlab.engine.forward import decode_one, prefill
-from kvlab.methods import registered
 from kvlab.models.load import LoadedModel, prepare
 from tests.families import cache_for, tiny_model
 

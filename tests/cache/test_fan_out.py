@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kvlab.cache import CompressedCache, make_cache
-from kvlab.cache.cache_copy import copy_cache
-from kvlab.cache.fan_out.fan_out_cache import FanOutCache
+from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.cache.cache_copy import copy_cache
+from kvlab.core.cache.fan_out.fan_out_cache import FanOutCache
 from kvlab.models.load import prepare
 from tests.families import tiny_model
 
@@ -106,6 +106,6 @@ def test_if_every_branch_fails_the_first_error_is_raised(
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("broken")
 
-    monkeypatch.setattr("kvlab.cache.layers.compressed_layer.decide", broken)
+    monkeypatch.setattr("kvlab.core.cache.layers.compressed_layer.decide", broken)
     with pytest.raises(ZeroDivisionError, match="broken"):
         read(model, ("h2o", "snapkv"))

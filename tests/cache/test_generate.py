@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from kvlab.cache import make_cache
-from kvlab.methods import registered
+from kvlab.core.cache import make_cache
+from kvlab.core.methods import registered
 from kvlab.models.load import prepare
 from tests.families import cache_for, tiny_model
 

@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kvlab.cache import CompressedCache, factory, make_cache
-from kvlab.cache.kernels import cpu
-from kvlab.cache.kernels.cpu import numba_kernels
-from kvlab.cache.layers import decisions, dispatch
-from kvlab.cache.table.slot_table import SlotTable
-from kvlab.methods.core.in_place import KINDS
-from kvlab.methods.core.inplace_work import Work
-from kvlab.methods.core.pipeline import Pipeline
-from kvlab.methods.core.plan import Plan
-from kvlab.methods.core.view import KEY_LENGTH, Slots, View
-from kvlab.methods.scorers.attention.ema import EMA
+from kvlab.core.cache import CompressedCache, factory, make_cache
+from kvlab.core.cache.kernels import cpu
+from kvlab.core.cache.kernels.cpu import numba_kernels
+from kvlab.core.cache.layers import decisions, dispatch
+from kvlab.core.cache.table.slot_table import SlotTable
+from kvlab.core.contract.in_place import KINDS
+from kvlab.core.contract.inplace_work import Work
+from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.plan import Plan
+from kvlab.core.contract.view import KEY_LENGTH, Slots, View
+from kvlab.core.methods.scorers.attention.ema import EMA
 from kvlab.models.load import prepare
 from tests.cache.kernels import DEVICE, kernel_module
 from tests.cache.tables import same_tables
@@ -263,7 +263,7 @@ def test_a_score_that_is_no_number_counts_as_0_whoever_decides(
     who: str, method: str, added: float, odd: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every second token has such a score; the others lie above 0, so that one of the first leaves, or below."""
-    kernel = kernel_module("kvlab.cache.kernels.triton_inplace").decide if who == "kernel" else None
+    kernel = kernel_module("kvlab.core.cache.kernels.triton_inplace").decide if who == "kernel" else None
     decide = _module().decide if who == "compiled" else kernel
     monkeypatch.setattr(decisions, "decision_kernel", lambda device: decide)
     model, ids = prepare(tiny_model("llama")).to(DEVICE), torch.arange(PROMPT, device=DEVICE)[None] % 90 + 3

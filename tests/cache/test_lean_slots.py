@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kvlab.attention.layer_handoff import AttentionCall
-from kvlab.cache.layers.compressed_layer import CompressedLayer
-from kvlab.cache.settings import LayerSettings
-from kvlab.methods import make_method
-from kvlab.methods.core import slot_columns
-from kvlab.methods.core.view import KEY_LENGTH, is_constant
-from kvlab.requests.budget import Budget
+from kvlab.core.attention.layer_handoff import AttentionCall
+from kvlab.core.budget import Budget
+from kvlab.core.cache.layers.compressed_layer import CompressedLayer
+from kvlab.core.cache.settings import LayerSettings
+from kvlab.core.contract import slot_columns
+from kvlab.core.contract.view import KEY_LENGTH, is_constant
+from kvlab.core.methods import make_method
 from tests.cache.layers import draw
 from tests.methods.merging import ROTARY, Layer, prompt
 

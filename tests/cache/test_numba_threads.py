@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from kvlab.methods.core.in_place import NEAREST, RESIDUAL, SIMILAR
+from kvlab.core.contract.in_place import NEAREST, RESIDUAL, SIMILAR
 
 KINDS = (NEAREST, SIMILAR, RESIDUAL)
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.cache import make_cache
-from kvlab.methods.settlers.refitting.matching import MatchAttention
+from kvlab.core.cache import make_cache
+from kvlab.core.methods.settlers.refitting.matching import MatchAttention
 from tests.cache.test_second_pass import ASK, lab, run, text
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from kvlab.cache import make_cache
-from kvlab.cache.layers.compressed_layer import CompressedLayer
+from kvlab.core.cache import make_cache
+from kvlab.core.cache.layers.compressed_layer import CompressedLayer
 from kvlab.models.load import prepare
 from tests.conformance.test_matrix import COMPRESSIBLE
 from tests.families import tiny_model

@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers.cache_utils import QuantizedCache
 
-from kvlab.cache import CompressedCache, make_cache
-from kvlab.common.assets import asset_path
+from kvlab.core.assets import asset_path
+from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.models.load import LoadedModel, load_model
 
 PROMPT, NEXT, RESIDUAL = 320, 64, 32

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.cache import CompressedCache, make_cache
-from kvlab.common.errors import UserError
+from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.contract.second_pass import CONTINUATION
+from kvlab.core.errors import UserError
+from kvlab.core.methods import make_method
 from kvlab.engine.forward import prefill
-from kvlab.methods import make_method
-from kvlab.methods.core.second_pass import CONTINUATION
 from kvlab.models.load import LoadedModel, prepare
 from tests.families import tiny_model
 
@@ -248,7 +248,7 @@ def test_the_budget_is_the_models_and_goes_to_its_highest_scores() -> None:
 @pytest.mark.parametrize("score", ["snapkv", "accumulated", "keydiff", "ema", "recency"])
 def test_any_score_can_be_cut_over_the_model(score: str) -> None:
     """The same total as with equal heads, and every row of a batch has its own."""
-    from kvlab.methods.composition.composed import compose
+    from kvlab.core.methods.composition.composed import compose
 
     model = lab()
     ids = torch.cat([text(1, 60), text(2, 60)])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from kvlab.analysis.comparison.facts import fact_positions
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.requests.compare import CompareRequest, MethodChoice, OnePrompt
 from kvlab.requests.conversation import Turn, as_text, dropped_parts, parse_messages, turn_spans
 

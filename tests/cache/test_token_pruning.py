@@ -10,14 +10,14 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache, PreTrainedModel
 
-from kvlab.attention.pass_view import PassSeen
-from kvlab.cache import CompressedCache, make_cache
 from kvlab.checking.case import walk
-from kvlab.common.errors import UserError
+from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.errors import UserError
+from kvlab.core.methods import make_method
+from kvlab.core.methods.composition.composed import compose
+from kvlab.core.methods.scorers.attention.pyramidinfer import RecentRows
 from kvlab.engine import compare
-from kvlab.methods import make_method
-from kvlab.methods.composition.composed import compose
-from kvlab.methods.scorers.attention.pyramidinfer import RecentRows
 from kvlab.models.load import prepare
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import open_run

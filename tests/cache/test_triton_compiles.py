@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from kvlab.attention.triton_tile_size import LaunchShape, launch_shape, shared_bytes
-from kvlab.common.errors import UserError
+from kvlab.core.attention.triton_tile_size import LaunchShape, launch_shape, shared_bytes
+from kvlab.core.errors import UserError
 
 KIB = 1024
 # What a kernel may ask for: 99 KiB on 3090, 4090, A10, L4, L40S; 163 on an A100; 227 on an H100.

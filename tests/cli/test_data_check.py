@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from kvlab.cli.data import check
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from tests import benchmark_files as files
 
 app = typer.Typer()

@@ -11,10 +11,10 @@ import pytest
 import typer
 
 from kvlab.cli import commands
-from kvlab.methods import make_method, registered
-from kvlab.methods.core.method import build_method
-from kvlab.methods.core.reading import EVERYTHING, reading_of
-from kvlab.requests.method_spec import parse_spec
+from kvlab.core.contract.method import build_method
+from kvlab.core.contract.reading import EVERYTHING, reading_of
+from kvlab.core.method_spec import parse_spec
+from kvlab.core.methods import make_method, registered
 from kvlab.tasks.registry import TASKS
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -20,8 +20,8 @@ from kvlab.atlas.registry import find, measurements_of
 from kvlab.bench.presets import preset_requests
 from kvlab.bench.request import BenchJob
 from kvlab.cli import commands
-from kvlab.common.assets import asset_path
-from kvlab.common.errors import UserError
+from kvlab.core.assets import asset_path
+from kvlab.core.errors import UserError
 from kvlab.evaluate import data_check
 from kvlab.evaluate.refusals import without_refused
 from kvlab.evaluate.request import EvalJob, EvalRequest, TaskChoice

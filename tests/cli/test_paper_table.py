@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from kvlab.cli.eval import evaluate
 from kvlab.cli.options.tables import table
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from tests import benchmark_files as files
 
 app = typer.Typer()

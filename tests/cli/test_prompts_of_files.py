@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kvlab.cli import commands
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.trace import open_run
 from tests.cli.running import PROMPT
 

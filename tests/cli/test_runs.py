@@ -11,7 +11,7 @@ import pytest
 
 from kvlab.cli import commands
 from kvlab.cli.app import _page_for
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from tests.synthetic.runs import write_synthetic_run
 
 Say = Callable[..., str]

@@ -10,7 +10,7 @@ import pytest
 
 from kvlab.cli import commands
 from kvlab.cli.safe_budget import ordered_ladder
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.library.prompts import save_prompt
 from kvlab.requests.compare import OnePrompt
 from tests.cli.running import PROMPT, kvlab

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from kvlab.catalogue import tasks as listed_tasks
 from kvlab.cli.tasks import tasks
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.tasks.loaders import LOADERS
 from kvlab.tasks.registry import TASKS
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM
 
+from kvlab.core.families import prepare
 from kvlab.engine import compare
 from kvlab.models import load
-from kvlab.models.families import prepare
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import open_run
 from tests.families import CHAT_TEMPLATE, EVERY, tiny_folder, tiny_model

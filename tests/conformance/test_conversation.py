@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kvlab.cache import CompressedCache, make_cache
-from kvlab.common.errors import UserError
-from kvlab.methods import make_method
+from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.errors import UserError
+from kvlab.core.methods import make_method
+from kvlab.core.stores import NATIVE
 from kvlab.models.load import prepare
-from kvlab.stores import NATIVE
 from tests.conformance.test_matrix import near
 from tests.conformance.variants import Variant, every_variant
 from tests.families import EVERY, FAMILIES, padded_rows, tiny_model

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from kvlab.cache import make_cache
+from kvlab.core.cache import make_cache
 from kvlab.models.load import prepare
 from tests.families import DEVICE, FAMILIES, PLAIN, tiny_model
 

@@ -1,6 +1,6 @@
 """Every family and rotary embedding: a full budget is plain transformers, keys turn back, queries are their own.
 
-What admits a family to `kvlab.models.families.SUPPORTED`. Methods are many and families are many: all pairs are run by
+What admits a family to `kvlab.core.families.SUPPORTED`. Methods are many and families are many: all pairs are run by
 `make conformance` (test_matrix.py); here each family meets what a family can break.
 """
 
@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from kvlab.attention.layer_handoff import watch_hidden_states
-from kvlab.attention.queries import project_queries
-from kvlab.cache import CompressedCache, make_cache
-from kvlab.methods.core.rotary import Rotary
-from kvlab.models.families import SUPPORTED, prepare
+from kvlab.core.attention.layer_handoff import watch_hidden_states
+from kvlab.core.attention.queries import project_queries
+from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.contract.rotary import Rotary
+from kvlab.core.families import SUPPORTED, prepare
 from tests.conformance.test_matrix import PADS, PROMPT, batch, decode, near
 from tests.families import DEVICE, EVERY, MORE, PLAIN, tiny_model
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.attention.layer_handoff import watch_hidden_states
-from kvlab.attention.queries import position_factor
-from kvlab.cache import make_cache
-from kvlab.models.families import prepare
+from kvlab.core.attention.layer_handoff import watch_hidden_states
+from kvlab.core.attention.queries import position_factor
+from kvlab.core.cache import make_cache
+from kvlab.core.families import prepare
 from tests.families import DEVICE, tiny_model
 
 MODELS: dict[str, dict[str, Any]] = {

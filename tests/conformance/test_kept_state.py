@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kvlab.cache import CompressedCache, make_cache
-from kvlab.cache.state import CacheState, restore_state, state_of
-from kvlab.common.errors import UserError
-from kvlab.methods import make_method
+from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.cache.state import CacheState, restore_state, state_of
+from kvlab.core.errors import UserError
+from kvlab.core.methods import make_method
 from tests.conformance.test_matrix import METHODS, STEPS, batch, decode, lab_model, turn
 from tests.conformance.variants import STORES
 from tests.families import DEVICE, cache_for

@@ -15,9 +15,9 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from kvlab.cache import CompressedCache, make_cache
 from kvlab.checking.case import walk
-from kvlab.methods import registered
+from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.methods import registered
 from kvlab.models.load import prepare
 from tests.families import DEVICE, EVERY, FAMILIES, cache_for, tiny_model
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.cache import CompressedCache, make_cache
-from kvlab.common.errors import UserError
-from kvlab.methods import registered
+from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.errors import UserError
+from kvlab.core.methods import registered
+from kvlab.core.stores import STORES
 from kvlab.models.load import LoadedModel, load_model, prepare
-from kvlab.stores import STORES
 from tests.conformance.variants import Variant, every_variant
 from tests.families import tiny_model
 

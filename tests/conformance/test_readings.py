@@ -7,12 +7,12 @@ from functools import partial
 import pytest
 import torch
 
-from kvlab.cache import CompressedCache, make_cache
-from kvlab.cache.cache_copy import copy_cache
-from kvlab.cache.fan_out.fan_out_cache import FanOutCache
-from kvlab.common.errors import UserError
-from kvlab.methods import make_method
-from kvlab.methods.readings import READINGS
+from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.cache.cache_copy import copy_cache
+from kvlab.core.cache.fan_out.fan_out_cache import FanOutCache
+from kvlab.core.errors import UserError
+from kvlab.core.methods import make_method
+from kvlab.core.methods.readings import READINGS
 from tests.conformance.test_matrix import COMPRESSIBLE, batch, decode, lab_model, near, turn
 
 NAMES = list(READINGS)

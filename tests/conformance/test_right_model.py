@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from kvlab.cache import CompressedCache
-from kvlab.common.errors import UserError
-from kvlab.methods import registered
+from kvlab.core.cache import CompressedCache
+from kvlab.core.errors import UserError
+from kvlab.core.methods import registered
 from kvlab.models.load import prepare
 from tests.families import cache_for, tiny_model
 

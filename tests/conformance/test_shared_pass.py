@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kvlab.cache import CompressedCache, make_cache
-from kvlab.cache.fan_out.fan_out_cache import FanOutCache, shares_passes
-from kvlab.methods import make_method
+from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.cache.fan_out.fan_out_cache import FanOutCache, shares_passes
+from kvlab.core.methods import make_method
 from kvlab.models.load import prepare
 from tests.conformance.test_matrix import COMPRESSIBLE, PROMPT, SHARED, STEPS, batch
 from tests.families import DEVICE, cache_for, tiny_model

@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kvlab.cache import CompressedCache, make_cache
-from kvlab.methods import make_method
-from kvlab.methods.scorers.key_value.draws import Draws
-from kvlab.methods.scorers.lookahead.kvzap import PredictedScore
-from kvlab.methods.scorers.lookahead.query_statistics import QueryCentres, QueryFilter
-from kvlab.methods.selectors.sampled_rest import SampledRest
-from kvlab.methods.settlers.less import Absorb
-from kvlab.methods.settlers.merging.value_merge import ValueMerge
+from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.methods import make_method
+from kvlab.core.methods.scorers.key_value.draws import Draws
+from kvlab.core.methods.scorers.lookahead.kvzap import PredictedScore
+from kvlab.core.methods.scorers.lookahead.query_statistics import QueryCentres, QueryFilter
+from kvlab.core.methods.selectors.sampled_rest import SampledRest
+from kvlab.core.methods.settlers.less import Absorb
+from kvlab.core.methods.settlers.merging.value_merge import ValueMerge
+from kvlab.core.stores import NATIVE
 from kvlab.models.load import prepare
-from kvlab.stores import NATIVE
 from tests.conformance.variants import Variant, every_variant
 from tests.families import DEVICE, padded_rows, tiny_model
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args, get_origin
 
-from kvlab.methods import Method, registered
-from kvlab.stores import STORES
-from kvlab.stores.kivi import PerChannel
+from kvlab.core.methods import Method, registered
+from kvlab.core.stores import STORES
+from kvlab.core.stores.kivi import PerChannel
 
 # Stores that pack something of a prompt of two dozen tokens: few slots stay native, and groups are of four.
 for _name in ("fp8", "int8", "turbo4", "turbo3"):

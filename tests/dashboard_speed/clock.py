@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from tests.dashboard_speed.plain import Room
 
 PATIENCE_SECONDS = 300.0

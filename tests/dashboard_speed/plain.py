@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from tests.dashboard_speed.server import FLAGS, READY_SECONDS, chromium_path
 
 PORT_FILE = "DevToolsActivePort"

@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.server.binding import server_command, server_options
 
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")

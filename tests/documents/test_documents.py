@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.documents import document, docx, html, read
 from kvlab.documents.docx import read_docx
 from kvlab.documents.html import read_html

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kvlab.cache import CompressedCache
+from kvlab.core.cache import CompressedCache
 
 # What gives a tensor another shape or takes memory for it, and launches nothing.
 FREE = {

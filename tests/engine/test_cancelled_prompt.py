@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from kvlab.cache import make_cache
+from kvlab.core.cache import make_cache
 from kvlab.engine.forward import prefill
 from kvlab.engine.progress import Cancelled, Watch
 from kvlab.models.load import prepare

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kvlab.cache import CompressedCache, make_cache
+from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.methods import registered
 from kvlab.engine.cuda_graphs import CapturedDecoder
-from kvlab.methods import registered
 from kvlab.models.load import prepare
 from tests.families import DEVICE, ON_ANY_MODEL, tiny_model
 

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvlab.common.errors import UserError
+from kvlab.core.contract import method as method_module
+from kvlab.core.errors import UserError
+from kvlab.core.methods import registered
 from kvlab.engine import compare, run
-from kvlab.methods import registered
-from kvlab.methods.core import method as method_module
 from kvlab.requests.compare import CompareRequest, MethodChoice, Progress
 from kvlab.requests.repeats import Planting
 from kvlab.trace import Run, open_run

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kvlab.analysis.lineage.decision import by_rank, cutoff
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.engine import compare
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.requests.recording import Recording, decision_that_fits

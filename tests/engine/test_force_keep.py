@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.engine import compare
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import open_run

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from kvlab.core.methods import make_method
 from kvlab.engine import compare
 from kvlab.engine.recording.step_errors import growth, lengths, non_finite
-from kvlab.methods import make_method
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import open_run
 from tests.methods.merging import Layer, prompt

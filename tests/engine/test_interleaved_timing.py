@@ -11,7 +11,7 @@ import torch
 
 from kvlab.analysis.comparison.compare import headline
 from kvlab.analysis.comparison.speed import Speed, speed_of
-from kvlab.cache import CompressedCache, make_cache
+from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.engine import compare, interleaved_timing
 from kvlab.engine.forward import prefill
 from kvlab.engine.interleaved_timing import measure_speed

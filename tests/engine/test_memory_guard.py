@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
+from kvlab.core.methods.scorers.attention.window import WindowAttention
 from kvlab.engine import compare
 from kvlab.engine.out_of_memory import memory_guard
-from kvlab.methods.scorers.attention.window import WindowAttention
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import open_run
 
@@ -78,7 +78,7 @@ def test_memory_that_runs_out_for_the_full_cache_ends_the_comparison(
     tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.nn.functional.scaled_dot_product_attention", lambda *_, **__: too_much())
-    monkeypatch.setattr("kvlab.attention.slot_attention.scaled_dot_product_attention", lambda *_, **__: too_much())
+    monkeypatch.setattr("kvlab.core.attention.slot_attention.scaled_dot_product_attention", lambda *_, **__: too_much())
     with pytest.raises(UserError, match=r"ran out of memory \(full cache\)"):
         compare(REQUEST.model_copy(update={"model": str(tiny_model_folder)}), tmp_path)
     (made,) = [open_run(file.parent).record for file in tmp_path.glob("*/run.json")]

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.attention import layer_pass
-from kvlab.attention.kernels import reference
-from kvlab.cache import make_cache
-from kvlab.cache.layers import decisions
+from kvlab.core.attention import layer_pass
+from kvlab.core.attention.kernels import reference
+from kvlab.core.cache import make_cache
+from kvlab.core.cache.layers import decisions
 from kvlab.models.load import prepare
 from tests.engine.operations import Operations, of_the_cache
 from tests.families import tiny_model

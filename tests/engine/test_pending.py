@@ -9,11 +9,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from kvlab.cache import make_cache
 from kvlab.checking.properties import NoReading
+from kvlab.core.cache import make_cache
+from kvlab.core.contract.view import Slots
 from kvlab.engine.environment import model_shape
 from kvlab.engine.recording.recorder import Recorder
-from kvlab.methods.core.view import Slots
 from kvlab.models.load import LoadedModel, prepare
 from kvlab.trace import RunWriter
 from kvlab.trace.schema import RunRecord

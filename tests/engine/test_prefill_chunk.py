@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.engine import compare
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import Run, open_run

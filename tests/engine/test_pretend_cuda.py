@@ -13,17 +13,17 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kvlab.attention import layer_pass
-from kvlab.attention.kernels import reference
-from kvlab.cache import make_cache
-from kvlab.cache.layers import decisions
 from kvlab.checking.properties import NoReading
+from kvlab.core.attention import layer_pass
+from kvlab.core.attention.kernels import reference
+from kvlab.core.cache import make_cache
+from kvlab.core.cache.layers import decisions
+from kvlab.core.contract.inplace_work import Work
+from kvlab.core.contract.slot_columns import FREE
+from kvlab.core.methods import make_method, registered
 from kvlab.engine import compare
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.request import EvalRequest, TaskChoice
-from kvlab.methods import make_method, registered
-from kvlab.methods.core.inplace_work import Work
-from kvlab.methods.core.slot_columns import FREE
 from kvlab.models.load import load_model, prepare
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import open_run

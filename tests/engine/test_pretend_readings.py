@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kvlab.attention import layer_pass
-from kvlab.cache import make_cache
-from kvlab.cache.layers import decisions
-from kvlab.methods.readings import READINGS
+from kvlab.core.attention import layer_pass
+from kvlab.core.cache import make_cache
+from kvlab.core.cache.layers import decisions
+from kvlab.core.methods.readings import READINGS
 from kvlab.models.load import prepare
 from tests.conformance.test_readings import SHORT
 from tests.engine.pretend import CUDA, PretendCuda, decode_there, pretend_cuda, put_there

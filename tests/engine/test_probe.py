@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from kvlab.cache import make_cache
-from kvlab.common.errors import UserError
+from kvlab.core.cache import make_cache
+from kvlab.core.errors import UserError
 from kvlab.engine.compare import compare
 from kvlab.engine.hidden_gaussian import SHOWN_CHANNELS, HiddenStatistics
 from kvlab.models.load import LoadedModel, load_model

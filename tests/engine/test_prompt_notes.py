@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.common.assets import asset_path
+from kvlab.core.assets import asset_path
 from kvlab.engine import compare
 from kvlab.model_info import token_count
 from kvlab.model_info.chat_template import ChatFormat

@@ -14,11 +14,11 @@ from kvlab.analysis.comparison.compare import headline
 from kvlab.analysis.comparison.memory import over_steps
 from kvlab.analysis.comparison.trade_off import READ, reads_less, run_points
 from kvlab.analysis.lineage import fold
+from kvlab.core.methods.spec import parse_choices
 from kvlab.engine.compare import compare
 from kvlab.evaluate.results.summary import with_measures
 from kvlab.figures.trade_off import caption_quality_against_bytes, quality_against_bytes
 from kvlab.figures.unread import caption_reading_map
-from kvlab.methods.spec import parse_choices
 from kvlab.requests.compare import CompareRequest
 from kvlab.trace import Run, open_run
 

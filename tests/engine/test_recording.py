@@ -17,12 +17,12 @@ from kvlab.analysis.attention.autopsy import autopsy, needle_mass
 from kvlab.analysis.similarity.head_states import spread_heads
 from kvlab.atlas.analysis.attention_rows import heads_with_attention, read_rows
 from kvlab.atlas.analysis.pyramid import attention_map
-from kvlab.cache import make_cache
-from kvlab.common.errors import UserError
+from kvlab.core.cache import make_cache
+from kvlab.core.contract.view import Slots
+from kvlab.core.errors import UserError
 from kvlab.engine import compare
 from kvlab.engine.compare import compare as run_comparison
 from kvlab.engine.recording.shadow import Shadow
-from kvlab.methods.core.view import Slots
 from kvlab.models.load import load_model
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.requests.recording import (

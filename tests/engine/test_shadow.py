@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from kvlab.attention.pass_view import PassSeen
-from kvlab.cache import make_cache
+from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.cache import make_cache
+from kvlab.core.contract.view import Slots
+from kvlab.core.methods import make_method
 from kvlab.engine.recording.host_blocks import ROOM, HostBlocks
 from kvlab.engine.recording.recorder import Recorder
 from kvlab.engine.recording.shadow import Shadow
-from kvlab.methods import make_method
-from kvlab.methods.core.view import Slots
 from kvlab.models.load import prepare
 from kvlab.requests.recording import Recording
 from tests.engine.pretend import CUDA, OnPretendCuda, PretendCuda, pretend_cuda, put_there
@@ -124,7 +124,7 @@ def most_bytes(layers: int, method: str, recorded: bool, patch: pytest.MonkeyPat
 def test_a_full_recording_adds_at_most_one_layer_to_the_device(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("kvlab.engine.recording.shadow.TOKENS_AT_ONCE", "kvlab.engine.recording.step_errors.VALUE_BLOCK"):
         monkeypatch.setattr(name, BLOCK)
-    monkeypatch.setattr("kvlab.attention.pass_view.KEY_BLOCK", BLOCK)
+    monkeypatch.setattr("kvlab.core.attention.pass_view.KEY_BLOCK", BLOCK)
     for layers in (2, 4):
         bare, full = (most_bytes(layers, method, recorded, monkeypatch) for recorded in (False, True))
         added = [there - without for there, without in zip(full, bare, strict=True)]

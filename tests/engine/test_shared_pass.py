@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from kvlab.core.methods.scorers.attention.window import WindowAttention
+from kvlab.core.methods.scorers.key_value.key_only import UnusualKeys
+from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.engine.compare import compare
 from kvlab.engine.comparison_passes import Group, groups_of, most_together
 from kvlab.engine.prepare import prepare
-from kvlab.methods.scorers.attention.window import WindowAttention
-from kvlab.methods.scorers.key_value.key_only import UnusualKeys
-from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests.compare import CompareRequest, MethodChoice, RecordLevel
 from kvlab.trace import Run, open_run

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kvlab.cache import CompressedCache, make_cache
 from kvlab.checking.properties import NoReading
-from kvlab.methods import registered
+from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.methods import registered
 from kvlab.models.load import prepare
 from tests.families import tiny_model
 

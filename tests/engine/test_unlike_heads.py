@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from kvlab.cache import CompressedCache, make_cache
+from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.methods import make_method
 from kvlab.engine.recording.recorder import Recorder
-from kvlab.methods import make_method
 from kvlab.models.load import prepare
 from kvlab.requests.recording import Recording
 from tests.planning.allocator import peak_bytes

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvlab.cache import CompressedCache
+from kvlab.core.cache import CompressedCache
 from kvlab.evaluate.results.outcome import Loaded
 from kvlab.lmeval.likelihood import ContextGroup, Scored, score_decoded
 

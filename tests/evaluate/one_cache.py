@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from kvlab.cache import CompressedCache
+from kvlab.core.cache import CompressedCache
 from kvlab.evaluate.generate import Stops, generate_together
 from kvlab.evaluate.results.outcome import Loaded, Outcome
 from kvlab.evaluate.scoring.likelihood import forced_together

@@ -12,7 +12,7 @@ import torch
 from transformers import GenerationConfig
 
 import kvlab
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.measure import Measurer
 from kvlab.evaluate.results.store import ResultStore

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from kvlab.cli.options.prefix import QUESTIONS, PrefixOptions
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.request import EvalRequest, FileChoice
 from kvlab.library.prefixes import list_prefixes

@@ -12,16 +12,16 @@ import pandas as pd
 import pytest
 
 from kvlab.cli.engine import EngineOptions, compare_with_engine
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
+from kvlab.core.method_spec import parse_spec
+from kvlab.core.methods import make_method
 from kvlab.evaluate.engines import comparison, openvino_side_file
 from kvlab.evaluate.engines.cache_types import of_llama
 from kvlab.evaluate.engines.comparison import Answer, run_side
 from kvlab.evaluate.engines.modes import BLOCK, METHODS, MODES, RECENT, START, Mode, kept_tokens
 from kvlab.evaluate.engines.table import BEGIN, END, equal_texts, markdown, score_lines, with_engine_table
 from kvlab.evaluate.request import EvalRequest, TaskChoice
-from kvlab.methods import make_method
 from kvlab.model_info.gguf_files import gguf_file
-from kvlab.requests.method_spec import parse_spec
 from kvlab.server.offered_models import place_of
 
 SIDE = """

@@ -10,8 +10,8 @@ import statistics
 import pyarrow.parquet as pq
 import pytest
 
-from kvlab.common.assets import project_root
 from kvlab.common.intervals import mean_interval
+from kvlab.core.assets import project_root
 from kvlab.evaluate.harness import model_digest, settings_of
 from kvlab.models.load import load_model
 from kvlab.requests.compare import MethodChoice

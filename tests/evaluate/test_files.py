@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate import generate, measure
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.plan import make_plan

@@ -15,14 +15,14 @@ import pytest
 import torch
 
 import kvlab
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
+from kvlab.core.methods import make_method
 from kvlab.evaluate import measure
 from kvlab.evaluate.harness import evaluate, model_digest
 from kvlab.evaluate.plan import default_lengths
 from kvlab.evaluate.request_parser import parse_request
 from kvlab.evaluate.results.store import ResultStore
 from kvlab.evaluate.results.summary import summarize
-from kvlab.methods import make_method
 from kvlab.tasks.registry import get_task
 from kvlab.tasks.tokens import prompt_ids
 

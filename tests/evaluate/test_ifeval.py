@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.scoring.metrics import check_metric, score
 from kvlab.models.load import LoadedModel
 from kvlab.tasks.loaders import load_file

@@ -15,7 +15,7 @@ pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install -c 
 from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.harness import cache_maker, evaluate
 from kvlab.evaluate.request_parser import parse_request
 from kvlab.evaluate.results.store import ResultStore

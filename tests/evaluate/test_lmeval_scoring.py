@@ -10,9 +10,9 @@ import torch
 from typer.testing import CliRunner
 
 import kvlab
-from kvlab.cache.replay import supports_token_by_token
 from kvlab.cli import commands
-from kvlab.common.errors import UserError
+from kvlab.core.cache.replay import supports_token_by_token
+from kvlab.core.errors import UserError
 from kvlab.evaluate.results.store import ResultStore
 from kvlab.evaluate.results.summary import summarize
 from kvlab.lmeval.answers import Answering, SharedAnswers

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.scoring.metrics import LIKELIHOOD_METRICS, METRICS, higher_is_better, is_installed, normalize, score
 
 WORDS = st.lists(st.sampled_from(["cat", "dog", "7", "house", "blue"]), min_size=1, max_size=8).map(" ".join)

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 import kvlab
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
+from kvlab.core.methods import make_method
 from kvlab.engine.forward import end_ids
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.plan import make_plan
 from kvlab.evaluate.results.store import ResultStore
 from kvlab.evaluate.scoring.metrics import METRICS, UNSCORED
 from kvlab.forms import eval_form
-from kvlab.methods import make_method
 from kvlab.models.load import LoadedModel
 from kvlab.requests.compare import MethodChoice
 from kvlab.results.sources import Sources

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvlab.methods.spec import parse_choices, unused_byte_budgets
+from kvlab.core.methods.spec import parse_choices, unused_byte_budgets
 
 
 def test_methods_without_a_budget_say_that_bytes_do_not_bind_them() -> None:

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kvlab.cli import commands
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.results.store import ResultStore
 from kvlab.evaluate.results.summary import summarize
 from kvlab.results.part_tables import deaths, part_rows, part_table

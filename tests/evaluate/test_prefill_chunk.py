@@ -7,7 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from kvlab.cli.eval import evaluate as command
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.request import EvalRequest
 from kvlab.evaluate.results.summary import summarize

@@ -10,15 +10,15 @@ import pytest
 import torch
 
 import kvlab
-from kvlab.attention import ATTENTION_NAME
-from kvlab.cache import CompressedCache
+from kvlab.core.attention import ATTENTION_NAME
+from kvlab.core.cache import CompressedCache
+from kvlab.core.methods import make_method
+from kvlab.core.methods.scorers.attention.window import WindowAttention
 from kvlab.evaluate.generate import Stops
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.request import EvalRequest, TaskChoice
 from kvlab.evaluate.results.store import ResultStore
 from kvlab.evaluate.several_questions import Answers, Questions, ask_each
-from kvlab.methods import make_method
-from kvlab.methods.scorers.attention.window import WindowAttention
 from kvlab.models.load import LoadedModel
 from kvlab.requests.compare import MethodChoice
 from tests.families import tiny_model

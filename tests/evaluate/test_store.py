@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.results import store as store_module
 from kvlab.evaluate.results.rows import ROWS, PromptIdentity, row_key
 from kvlab.evaluate.results.store import ResultStore, read_results

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import kvlab
+from kvlab.core.methods import make_method
 from kvlab.engine.recording.shadow import Shadow
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.plan import make_plan
@@ -22,7 +23,6 @@ from kvlab.evaluate.request import EvalRequest, TaskChoice
 from kvlab.evaluate.results.rows import ROWS
 from kvlab.evaluate.results.store import read_results
 from kvlab.evaluate.scoring.survival import HiddenTokenTracker
-from kvlab.methods import make_method
 from kvlab.models.chat import Chat
 from kvlab.models.load import LoadedModel
 from kvlab.requests.compare import MethodChoice

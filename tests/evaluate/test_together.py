@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from kvlab.core.methods.scorers.attention.window import WindowAttention
+from kvlab.core.methods.scorers.key_value.key_only import UnusualKeys
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.results.store import ResultStore
-from kvlab.methods.scorers.attention.window import WindowAttention
-from kvlab.methods.scorers.key_value.key_only import UnusualKeys
 from kvlab.models.load import LoadedModel
 from tests.evaluate.test_harness import request
 

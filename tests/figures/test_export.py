@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 import pytest
 from PIL import Image
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.figures.base import export
 from kvlab.figures.base.animation import frames_of, with_slider
 from kvlab.figures.base.palette import Theme

@@ -13,6 +13,7 @@ from kvlab.analysis.comparison import board, cost, difference, facts, restore, s
 from kvlab.analysis.comparison.prompt_spans import parse_spans
 from kvlab.analysis.lineage import decision, fold, influence, wall
 from kvlab.analysis.lineage.tables import lineage_tree, merged_slots, token_texts
+from kvlab.core.restore import Restore
 from kvlab.figures import attention as attentions
 from kvlab.figures import autopsy as autopsies
 from kvlab.figures import board as boards
@@ -29,7 +30,6 @@ from kvlab.figures import restore as killeds
 from kvlab.figures import serving as servings
 from kvlab.figures import unread as unreads
 from kvlab.figures import wall as walls
-from kvlab.requests.restore import Restore
 from kvlab.serving import run_pages
 from kvlab.trace import Run
 from kvlab.trace.restore_results import RestoreResult, SearchResult

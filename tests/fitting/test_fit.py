@@ -11,10 +11,10 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from kvlab import jobs
-from kvlab.cache import make_cache
 from kvlab.cli import commands
-from kvlab.common.errors import UserError
-from kvlab.fitted.score_heads import read_score_heads
+from kvlab.core.cache import make_cache
+from kvlab.core.errors import UserError
+from kvlab.core.fitted.score_heads import read_score_heads
 from kvlab.fitting import kvzap
 from kvlab.fitting.fit import fit
 from kvlab.fitting.kvzap import fit_head, judge, watch

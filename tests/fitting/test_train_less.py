@@ -10,14 +10,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from kvlab.cache import make_cache
 from kvlab.cli import commands
-from kvlab.common.errors import UserError
+from kvlab.core.cache import make_cache
+from kvlab.core.errors import UserError
+from kvlab.core.methods.learned.feature_maps import random_feature_maps
 from kvlab.fitting import less
 from kvlab.fitting.less import LessRequest, fit_less, layer_blocks
 from kvlab.fitting.observations import compressible_layers, heavy_and_recent, observation_bytes, observe, projections
 from kvlab.fitting.text import text_windows
-from kvlab.methods.learned.feature_maps import random_feature_maps
 from kvlab.models.load import LoadedModel, load_model
 from tests.families import tiny_folder
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvlab.catalogue import methods, parameters
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.engine.prompt import encode_prompt
 from kvlab.forms import compare_form
 from kvlab.model_info import names, token_count

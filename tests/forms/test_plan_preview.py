@@ -14,15 +14,15 @@ from kvlab.catalogue import footprint, methods
 from kvlab.catalogue.methods import MethodEntry
 from kvlab.cli import commands
 from kvlab.cli.options.plan_check import notes_of
-from kvlab.common.errors import UserError
+from kvlab.core.budget import Budget
+from kvlab.core.errors import UserError
+from kvlab.core.methods import make_method
+from kvlab.core.methods.catalogue import list_methods
 from kvlab.engine.out_of_memory import footprint_of
 from kvlab.forms import compare_form, plan_preview
 from kvlab.forms.run_notes import run_notes
-from kvlab.methods import make_method
-from kvlab.methods.catalogue import list_methods
 from kvlab.planning import Machine, Plan, find_model, make_plan
 from kvlab.planning.seconds import Speed
-from kvlab.requests.budget import Budget
 from kvlab.requests.compare import CompareRequest, MethodChoice
 
 HERE = Machine("cpu", "cpu", 10**12, 10**12, 10**12)

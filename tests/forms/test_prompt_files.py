@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.forms import eval_form, prompt_files
 from kvlab.forms.prompt_files import LARGEST_TEXT, LARGEST_UPLOAD, save_prompts
 from kvlab.models.tokenizer import load_tokenizer

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.new_run.prompt_preview import cut_as_html, tokens_as_html
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.forms.truncation import KEEPS, TruncatedPrompt, excess_tokens, token_spans, truncate_prompt
 from kvlab.forms.uploads import read_upload
 from kvlab.model_info.chat_template import ChatFormat

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.requests.compare import CompareRequest, Progress
 from tests.synthetic.runs import write_synthetic_run
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from kvlab import jobs
 from kvlab.cli.options.plan_check import check_fits
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.jobs import access_check, disk_usage, job_reporter, queue_db, size_check, worker
 from kvlab.planning import Machine
 from kvlab.requests.compare import MOST_RUNS, CompareRequest, MethodChoice

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.jobs import queue_db, worker_slots
 from tests.synthetic.runs import write_synthetic_run
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvlab import jobs
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import time_left
+from kvlab.core.errors import UserError
 from kvlab.jobs import queue_db
 from kvlab.jobs.batch import load_batch, missing_repeats, run_batch
 from kvlab.requests.compare import CompareRequest, MethodChoice, OnePrompt, Progress

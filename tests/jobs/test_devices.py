@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob, EvalRequest
 from kvlab.jobs import device_shares
 from kvlab.requests.compare import CompareRequest, MethodChoice

@@ -9,7 +9,7 @@ import pytest
 
 from kvlab.atlas.registry import measurements_of
 from kvlab.bench.request import BenchJob
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob
 from kvlab.forms.measurement_job import FOLDER, FillSize, estimate, fill_jobs, job_of
 from kvlab.requests.compare import CompareRequest

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from kvlab import jobs
 from kvlab.cli import commands
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.jobs import worker_slots
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.server.users import ALONE, Role, User, set_current_user

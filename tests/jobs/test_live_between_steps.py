@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from kvlab import jobs
-from kvlab.common.errors import UserError
 from kvlab.common.forward_pass import is_under_way
+from kvlab.core.errors import UserError
 from kvlab.engine import compare
 from kvlab.jobs import queue_db, worker, worker_slots
 from kvlab.jobs.live_turns import UNRECORDED, answer_waiting

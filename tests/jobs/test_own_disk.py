@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.jobs import queue_db
 from kvlab.jobs.queue_db import queue_folder, queue_note, shared_disk
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvlab import jobs
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.jobs import queue_db, worker
 from kvlab.requests.compare import CompareRequest, MethodChoice, Progress, RescueRequest
 from tests.jobs.by_hand import STAND_IN, work_off

@@ -12,7 +12,7 @@ from kvlab import jobs
 from kvlab.bench.request import BenchJob, BenchRequest
 from kvlab.catalogue.tasks import TaskEntry, TaskList
 from kvlab.cli import commands
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice, SampleJob, TaskChoice
 from kvlab.fitting.request import FitJob, FitRequest
 from kvlab.forms import plan_preview

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kvlab import jobs
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.jobs import queue_db, worker_slots
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.server.users import ALONE, Role, User, set_current_user

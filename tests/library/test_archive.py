@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.library.archive import MANIFEST, pack, unpack
 from kvlab.library.catalogue import list_all
 from kvlab.trace import open_run

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.library import recycle_bin as rubbish
 from kvlab.library.catalogue import list_all
 from kvlab.trace.catalogue import list_comparisons

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.library import side_by_side
 from kvlab.trace.catalogue import list_comparisons
 

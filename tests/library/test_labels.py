@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.common.assets import project_root
-from kvlab.common.errors import UserError
+from kvlab.core.assets import project_root
+from kvlab.core.errors import UserError
 from kvlab.trace.user_labels import all_labels, change_labels, load_labels, save_answer
 
 ADD_TAGS = """

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.library import prompts
 from kvlab.library.prompts import load_prompt, remove_prompts, rename_prompt, restore_prompt, save_prompt, saved_prompts
 from kvlab.requests.compare import OnePrompt

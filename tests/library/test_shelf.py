@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.library.catalogue import list_all, rows_of
 from kvlab.library.find import ANSWERS, FILTERS, SORTS, Search, find, from_url, to_url
 from kvlab.library.items import item_table

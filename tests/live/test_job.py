@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from kvlab.analysis.attention.token_heads import OWN, read_token_heads
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.jobs.size_check import too_big
 from kvlab.jobs.work import read_request
 from kvlab.live import job as jobs

@@ -11,7 +11,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.forms.plan_preview import check_work
 from kvlab.jobs.access_check import check_access
 from kvlab.jobs.disk_usage import bytes_by_owner

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from kvlab.cache import make_cache
+from kvlab.core.cache import make_cache
 from kvlab.engine.forward import decode_one, prefill
 from kvlab.live.merges import ContextMerges, context_shares
 from kvlab.models.load import load_model

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.live.events import AnswerEnded, ContextRead, LaneSettled, TokenWritten
 from kvlab.live.prefix_session import PrefixSession
 from kvlab.live.session import LiveSession

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kvlab.analysis.attention.token_heads import MERGED, NO_SLOT, OWN
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.live.answer_attention import token_heads
 from kvlab.live.answers import Sampling
 from kvlab.live.session import LiveSession

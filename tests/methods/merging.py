@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from kvlab.cache.layers.compressed_layer import CompressedLayer
-from kvlab.cache.settings import LayerSettings
-from kvlab.methods import Method
-from kvlab.methods.core.plan import Plan
-from kvlab.methods.core.rotary import Rotary
-from kvlab.methods.core.view import Slots, View
-from kvlab.requests.budget import Budget
+from kvlab.core.budget import Budget
+from kvlab.core.cache.layers.compressed_layer import CompressedLayer
+from kvlab.core.cache.settings import LayerSettings
+from kvlab.core.contract.plan import Plan
+from kvlab.core.contract.rotary import Rotary
+from kvlab.core.contract.view import Slots, View
+from kvlab.core.methods import Method
 from tests.cache.layers import DIM, HandLayer, draw
 
 ROTARY = Rotary(10000.0 ** (-torch.arange(0, DIM, 2) / DIM))

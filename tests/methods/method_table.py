@@ -7,12 +7,12 @@ import re
 from pathlib import Path
 
 from kvlab.bench.presets import ON_RANDOM_WEIGHTS
+from kvlab.core.contract.parts import last_row
+from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.methods import Method, registered
+from kvlab.core.methods.scorers.attention.last_query import LastQuery
+from kvlab.core.plugins.origin import KVLAB
 from kvlab.forms.fit_form import LEARNS
-from kvlab.methods import Method, registered
-from kvlab.methods.core.contract import last_row
-from kvlab.methods.core.pipeline import Pipeline
-from kvlab.methods.scorers.attention.last_query import LastQuery
-from kvlab.plugins.origin import KVLAB
 from tests.methods.test_references import REFERENCES
 
 ROOT = Path(__file__).parents[2]
@@ -103,7 +103,7 @@ def row(method: type[Method]) -> str:
     cells = [
         f"`{method.name}`{title}", method.family, _year(method.paper),
         _needs(method, pipeline), _acts(method, pipeline),
-        _paper(method.paper), f"[{file.removeprefix('kvlab/methods/')}](../{file})", _test(method.name),
+        _paper(method.paper), f"[{file.removeprefix('kvlab/core/methods/')}](../{file})", _test(method.name),
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |\n"
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.methods.core.reading import Chosen, Held
-from kvlab.methods.readings import reading_of
+from kvlab.core.contract.reading import Chosen, Held
+from kvlab.core.methods.readings import reading_of
 
 SCALING = 0.4
 

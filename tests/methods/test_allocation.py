@@ -10,14 +10,14 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kvlab.cache.layers.compressed_layer import CompressedLayer
-from kvlab.cache.settings import LayerSettings
-from kvlab.methods import make_method
-from kvlab.methods.allocators.cosine import CosineDecay
-from kvlab.methods.allocators.first_layers import FirstLayers
-from kvlab.methods.allocators.pyramid import Pyramid
-from kvlab.methods.allocators.rounding import proportional, round_to_total
-from kvlab.requests.budget import Budget
+from kvlab.core.budget import Budget
+from kvlab.core.cache.layers.compressed_layer import CompressedLayer
+from kvlab.core.cache.settings import LayerSettings
+from kvlab.core.methods import make_method
+from kvlab.core.methods.allocators.cosine import CosineDecay
+from kvlab.core.methods.allocators.first_layers import FirstLayers
+from kvlab.core.methods.allocators.pyramid import Pyramid
+from kvlab.core.methods.allocators.rounding import proportional, round_to_total
 from tests.cache.layers import DIM, HandLayer, draw
 from tests.methods.test_selection import BUDGET, TOKENS, kept, mass_of, prompt, top
 

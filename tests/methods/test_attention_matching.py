@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.attention.pass_view import PassSeen
-from kvlab.cache import make_cache
-from kvlab.cache.table import apply_plan
-from kvlab.methods.core.plan import Plan
-from kvlab.methods.core.slot_columns import Columns
-from kvlab.methods.core.view import References, View
-from kvlab.methods.selectors.top_k import LowestScore
-from kvlab.methods.settlers.refitting.matching import MatchAttention
-from kvlab.methods.settlers.refitting.pursuit import Pursuit
+from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.cache import make_cache
+from kvlab.core.cache.table import apply_plan
+from kvlab.core.contract.plan import Plan
+from kvlab.core.contract.slot_columns import Columns
+from kvlab.core.contract.view import References, View
+from kvlab.core.methods.selectors.top_k import LowestScore
+from kvlab.core.methods.settlers.refitting.matching import MatchAttention
+from kvlab.core.methods.settlers.refitting.pursuit import Pursuit
 from kvlab.models.load import LoadedModel, prepare
 from tests.cache.layers import draw
 from tests.families import tiny_model

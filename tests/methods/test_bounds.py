@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from kvlab.common.errors import UserError
-from kvlab.methods.core.checked_numbers import LEAST, MOST, MOST_WHOLE
-from kvlab.methods.core.method import make_method, registered
+from kvlab.core.contract.checked_numbers import LEAST, MOST, MOST_WHOLE
+from kvlab.core.contract.method import make_method, registered
+from kvlab.core.errors import UserError
 
 
 def numbers() -> Iterator[tuple[str, str, dict[str, Any]]]:

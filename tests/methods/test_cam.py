@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kvlab.common.errors import UserError
-from kvlab.methods import make_method
-from kvlab.methods.core.token_draws import uniform_draws
-from kvlab.methods.settlers.merging.value_merge import share_reaching, spread_forward
+from kvlab.core.contract.token_draws import uniform_draws
+from kvlab.core.errors import UserError
+from kvlab.core.methods import make_method
+from kvlab.core.methods.settlers.merging.value_merge import share_reaching, spread_forward
 from tests.cache.layers import DIM
 from tests.methods.merging import Layer, prompt
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kvlab.cache import CompressedCache, make_cache
-from kvlab.cache.layers import decisions
-from kvlab.methods import registered
-from kvlab.methods.core.pipeline import Pipeline
-from kvlab.methods.core.plan import Plan
-from kvlab.methods.core.view import View
+from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.cache.layers import decisions
+from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.plan import Plan
+from kvlab.core.contract.view import View
+from kvlab.core.methods import registered
 from kvlab.models.load import prepare
 from tests.families import ON_ANY_MODEL, tiny_model
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from kvlab.methods import make_method
+from kvlab.core.methods import make_method
 from tests.cache.layers import HandLayer
 from tests.methods.merging import Layer
 from tests.methods.test_selection import TOKENS, kept, mass_of, prompt

@@ -7,9 +7,9 @@ from itertools import product
 
 import torch
 
-from kvlab.attention.read_attention import attend_chosen
-from kvlab.methods.readings import reading_of
-from kvlab.methods.readings.clusters import k_means
+from kvlab.core.attention.read_attention import attend_chosen
+from kvlab.core.methods.readings import reading_of
+from kvlab.core.methods.readings.clusters import k_means
 from tests.methods.reading_loops import (
     heads,
     held,

@@ -8,16 +8,16 @@ from typing import ClassVar
 import pytest
 import torch
 
-from kvlab.common.errors import UserError
-from kvlab.methods import make_method, registered
-from kvlab.methods.allocators.uniform import Uniform
-from kvlab.methods.core.contract import Capabilities, capabilities_of, protected_slots
-from kvlab.methods.core.pipeline import Pipeline
-from kvlab.methods.scorers.attention.accumulated_attention import AccumulatedAttention
-from kvlab.methods.scorers.wrappers.wrapper import PromptOnly
-from kvlab.methods.selectors.top_k import LowestScore
-from kvlab.methods.settlers.eviction.evict import Evict
-from kvlab.methods.wrappers.pin_tokens import Keeping
+from kvlab.core.contract.parts import Capabilities, capabilities_of, protected_slots
+from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.errors import UserError
+from kvlab.core.methods import make_method, registered
+from kvlab.core.methods.allocators.uniform import Uniform
+from kvlab.core.methods.scorers.attention.accumulated_attention import AccumulatedAttention
+from kvlab.core.methods.scorers.wrappers.wrapper import PromptOnly
+from kvlab.core.methods.selectors.top_k import LowestScore
+from kvlab.core.methods.settlers.eviction.evict import Evict
+from kvlab.core.methods.wrappers.pin_tokens import Keeping
 
 
 @dataclass(frozen=True)

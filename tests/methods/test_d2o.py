@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kvlab.cache import make_cache
-from kvlab.methods import make_method
-from kvlab.methods.allocators.variance import Variance
-from kvlab.methods.core.view import Slots
+from kvlab.core.cache import make_cache
+from kvlab.core.contract.view import Slots
+from kvlab.core.methods import make_method
+from kvlab.core.methods.allocators.variance import Variance
 from kvlab.models.load import prepare
 from tests.cache.layers import DIM
 from tests.families import tiny_model

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.cache import make_cache
-from kvlab.methods import make_method
+from kvlab.core.cache import make_cache
+from kvlab.core.methods import make_method
 from kvlab.models.load import prepare
 from tests.cache.layers import DIM, draw
 from tests.conformance.test_matrix import batch, near

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from kvlab.cache import CompressedCache, make_cache
-from kvlab.cache.fan_out.fan_out_cache import FanOutCache
-from kvlab.cache.residual_stream import depths_of
-from kvlab.common.errors import UserError
-from kvlab.methods import make_method
-from kvlab.methods.core.token_scores import ResidualRule
-from kvlab.methods.scorers.epiphany import Epiphany
+from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.cache.fan_out.fan_out_cache import FanOutCache
+from kvlab.core.cache.residual_stream import depths_of
+from kvlab.core.contract.token_scores import ResidualRule
+from kvlab.core.errors import UserError
+from kvlab.core.methods import make_method
+from kvlab.core.methods.scorers.epiphany import Epiphany
 from kvlab.models.load import prepare
 from tests.families import tiny_model
 

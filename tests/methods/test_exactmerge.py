@@ -9,15 +9,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvlab.cache import make_cache
-from kvlab.cache.table import apply_plan
-from kvlab.common.errors import UserError
-from kvlab.methods import make_method
-from kvlab.methods.composition.composed import compose
-from kvlab.methods.core.view import Slots, View
-from kvlab.methods.scorers.lookahead.sampled_queries import FutureQueries
-from kvlab.methods.settlers.residuals.exact_residual import ExactResidual
-from kvlab.methods.settlers.residuals.observed_queries import Observed
+from kvlab.core.cache import make_cache
+from kvlab.core.cache.table import apply_plan
+from kvlab.core.contract.view import Slots, View
+from kvlab.core.errors import UserError
+from kvlab.core.methods import make_method
+from kvlab.core.methods.composition.composed import compose
+from kvlab.core.methods.scorers.lookahead.sampled_queries import FutureQueries
+from kvlab.core.methods.settlers.residuals.exact_residual import ExactResidual
+from kvlab.core.methods.settlers.residuals.observed_queries import Observed
 from kvlab.models.load import prepare
 from tests.cache.layers import DIM, HandLayer, draw
 from tests.families import tiny_model

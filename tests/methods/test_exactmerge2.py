@@ -12,17 +12,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.cache import CompressedCache, make_cache
-from kvlab.cache.table import apply_plan
-from kvlab.cache.table.compaction import order_by_position
-from kvlab.cache.table.slot_table import SlotTable
-from kvlab.methods import Method, make_method
-from kvlab.methods.allocators.model_wide import ModelWide, protected_by
-from kvlab.methods.core.view import Slots
-from kvlab.methods.selectors.top_k import LowestScore
-from kvlab.methods.settlers.refitting.matching import MatchAttention
-from kvlab.requests.budget import Budget
-from kvlab.stores import STORES, store_under
+from kvlab.core.budget import Budget
+from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.cache.table import apply_plan
+from kvlab.core.cache.table.compaction import order_by_position
+from kvlab.core.cache.table.slot_table import SlotTable
+from kvlab.core.contract.view import Slots
+from kvlab.core.methods import Method, make_method
+from kvlab.core.methods.allocators.model_wide import ModelWide, protected_by
+from kvlab.core.methods.selectors.top_k import LowestScore
+from kvlab.core.methods.settlers.refitting.matching import MatchAttention
+from kvlab.core.stores import STORES, store_under
 from tests.cache.test_byte_budgets import live_bytes
 from tests.conformance.test_matrix import lab_model
 from tests.methods.test_attention_matching import ASKED, BATCH, HEADS, WINDOW, rows_of, solved, view
@@ -174,7 +174,7 @@ def test_a_settled_log_mass_takes_two_bytes_beside_codes(store: str, monkeypatch
     assert (light.slots.log_mass.dtype, native.slots.log_mass.dtype) == (torch.float16, torch.float32)
     assert light.visible().log_mass.dtype == light.whole().log_mass.dtype == torch.float32
     assert light.slot_bytes() - no_mass.slot_bytes() == 2
-    monkeypatch.setattr("kvlab.methods.core.slot_columns.LIGHT_MASS", torch.float32)
+    monkeypatch.setattr("kvlab.core.contract.slot_columns.LIGHT_MASS", torch.float32)
     exact = table(store)
     assert exact.slots.log_mass.abs().max() > 0.1
     assert torch.equal(light.slots.position, exact.slots.position)

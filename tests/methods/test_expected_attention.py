@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.methods import make_method
-from kvlab.methods.core.rotary import Rotary
-from kvlab.methods.scorers.lookahead.expected_attention import moments
+from kvlab.core.contract.rotary import Rotary
+from kvlab.core.methods import make_method
+from kvlab.core.methods.scorers.lookahead.expected_attention import moments
 from tests.cache.inside import GROUP, HEADS, HIDDEN, Attention, feed, output_part
 from tests.cache.layers import DIM, draw
 from tests.methods.merging import ROTARY, Layer

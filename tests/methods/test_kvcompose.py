@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kvlab.cache import make_cache
+from kvlab.core.cache import make_cache
 from tests.cache.test_second_pass import ASK, TOKENS, expected_scores, lab, run, text
 
 BUDGET, LAYERS, HEADS = 9, 3, 2

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.cache import CompressedCache, make_cache
+from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.methods import Method, make_method
+from kvlab.core.methods.learned.feature_maps import FeatureMaps, new_maps, random_feature_maps
+from kvlab.core.methods.settlers.less import HEAD, NORMALIZER, NUMERATOR
 from kvlab.engine.recording.step_errors import answer
-from kvlab.methods import Method, make_method
-from kvlab.methods.learned.feature_maps import FeatureMaps, new_maps, random_feature_maps
-from kvlab.methods.settlers.less import HEAD, NORMALIZER, NUMERATOR
 from kvlab.models.load import prepare
 from tests.cache.layers import DIM, draw
 from tests.families import cache_for, tiny_model

@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from kvlab.cache import make_cache
-from kvlab.common.assets import asset_path
+from kvlab.core.assets import asset_path
+from kvlab.core.cache import make_cache
+from kvlab.core.fitted.feature_maps import read_maps, write_maps
+from kvlab.core.methods.learned.feature_maps import random_feature_maps
 from kvlab.engine.prompt import divergence
-from kvlab.fitted.feature_maps import read_maps, write_maps
-from kvlab.methods.learned.feature_maps import random_feature_maps
 from kvlab.models.load import LoadedModel, load_model, prepare
 from tests.families import tiny_model
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.methods import make_method
+from kvlab.core.methods import make_method
 from tests.cache.inside import GROUP, HEADS, HIDDEN, Attention, feed
 from tests.cache.layers import DIM, draw
 from tests.methods.merging import ROTARY, Layer

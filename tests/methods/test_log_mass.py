@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kvlab.attention import slot_attention as attention_module
-from kvlab.attention.slot_attention import channel_attention, slot_attention
+from kvlab.core.attention import slot_attention as attention_module
+from kvlab.core.attention.slot_attention import channel_attention, slot_attention
 
 HEADS, DIM = 3, 20
 SCALING = DIM**-0.5

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.cache import make_cache
-from kvlab.common.errors import UserError
-from kvlab.fitted.profiles import CURVES, read_profile, write_profile
+from kvlab.core.cache import make_cache
+from kvlab.core.errors import UserError
+from kvlab.core.fitted.profiles import CURVES, read_profile, write_profile
 from kvlab.fitting import curves, fit, text
 from kvlab.fitting.curves import falling, ranked_importance, split
 from kvlab.fitting.request import FitRequest

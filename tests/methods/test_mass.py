@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from kvlab.attention.layer_handoff import AttentionCall
-from kvlab.methods import make_method
-from kvlab.methods.core.plan import Edges
-from kvlab.methods.core.view import Slots
+from kvlab.core.attention.layer_handoff import AttentionCall
+from kvlab.core.contract.plan import Edges
+from kvlab.core.contract.view import Slots
+from kvlab.core.methods import make_method
 from tests.cache.layers import DIM, draw
 from tests.methods.merging import ROTARY, Layer, prompt
 

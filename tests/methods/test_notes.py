@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from kvlab.cli import commands
+from kvlab.core.methods import make_method, registered
 from kvlab.engine import compare
-from kvlab.methods import make_method, registered
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import open_run
 

@@ -8,9 +8,9 @@ from itertools import product
 import numpy as np
 import torch
 
-from kvlab.attention.read_attention import attend_chosen
-from kvlab.methods.core.rotary import Rotary
-from kvlab.methods.readings import reading_of
+from kvlab.core.attention.read_attention import attend_chosen
+from kvlab.core.contract.rotary import Rotary
+from kvlab.core.methods.readings import reading_of
 from tests.methods.reading_loops import (
     HOLES,
     chosen,

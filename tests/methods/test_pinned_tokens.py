@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kvlab.cache import make_cache
+from kvlab.core.cache import make_cache
+from kvlab.core.methods.wrappers.pin_tokens import keeping
 from kvlab.engine.forward import decode_one, prefill
-from kvlab.methods.wrappers.pin_tokens import keeping
 from kvlab.models.load import load_model
 
 METHODS = ("streaming-llm", "h2o", "snapkv", "zsmerge", "kvmerger", "keepkv", "pyramid-pool", "gvote", "d2o", "cam")

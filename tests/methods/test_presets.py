@@ -14,10 +14,10 @@ import pytest
 from pydantic.fields import FieldInfo
 
 import kvlab
-from kvlab.common.errors import UserError
-from kvlab.methods import make_method, registered
-from kvlab.methods.core.method import Method
-from kvlab.methods.core.published_settings import Preset
+from kvlab.core.contract.method import Method
+from kvlab.core.contract.published_settings import Preset
+from kvlab.core.errors import UserError
+from kvlab.core.methods import make_method, registered
 
 PACKAGE = Path(kvlab.__file__).parent
 WITHOUT_PAPER = {"full", "packed", "sparse", "window", "random", "compose"}  # nobody published settings of these

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kvlab.cache import make_cache
-from kvlab.common.errors import UserError
-from kvlab.fitted.profiles import read_profile, write_profile
-from kvlab.methods.allocators.profile import HeadProfile, HeadShares
-from kvlab.methods.composition.composed import compose
+from kvlab.core.cache import make_cache
+from kvlab.core.errors import UserError
+from kvlab.core.fitted.profiles import read_profile, write_profile
+from kvlab.core.methods.allocators.profile import HeadProfile, HeadShares
+from kvlab.core.methods.composition.composed import compose
 from kvlab.models.load import LoadedModel, load_model, prepare
 from tests.families import tiny_model
 
@@ -104,7 +104,7 @@ def test_another_models_profile_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["mini-60", "mini-half"])
 def test_a_model_that_has_a_profile_is_told_its_name(name: str) -> None:
-    from kvlab.common.assets import asset_path
+    from kvlab.core.assets import asset_path
 
     known = load_model(str(asset_path(name)), device="cpu")
     with pytest.raises(UserError, match=f"set profile={name}, which was"):
@@ -114,7 +114,7 @@ def test_a_model_that_has_a_profile_is_told_its_name(name: str) -> None:
 
 def test_the_shipped_profile_is_minis() -> None:
     """Layer 3 of mini, which retrieves, gets more than half of the slots at 20 %."""
-    from kvlab.common.assets import asset_path
+    from kvlab.core.assets import asset_path
 
     known, _, about = read_profile(asset_path("profiles/mini.safetensors"))
     by_layer = known.at(0.2).sum(-1)
@@ -123,7 +123,7 @@ def test_the_shipped_profile_is_minis() -> None:
 
 def test_smollm2s_shipped_profile_is_of_its_shape() -> None:
     """30 layers of 3 KV heads; at each budget the shares are those of all slots."""
-    from kvlab.common.assets import asset_path
+    from kvlab.core.assets import asset_path
 
     known, _, about = read_profile(asset_path("profiles/smollm2.safetensors"))
     assert about["model"] == "smollm2" and known.at(0.2).shape == (30, 3)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.common.errors import UserError
-from kvlab.methods import registered
-from kvlab.methods.core.published_settings import SHARED, Preset, published
+from kvlab.core.contract.published_settings import SHARED, Preset, published
+from kvlab.core.errors import UserError
+from kvlab.core.methods import registered
 
 FILES = sorted(path for path in SHARED.parents[1].glob("*/*.toml") if path != SHARED)
 GOOD = """

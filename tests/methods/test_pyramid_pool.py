@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kvlab.methods import make_method
-from kvlab.methods.allocators.linear import Linear
-from kvlab.methods.allocators.rounding import proportional
-from kvlab.methods.settlers.pooling.grades import join_pairs
+from kvlab.core.methods import make_method
+from kvlab.core.methods.allocators.linear import Linear
+from kvlab.core.methods.allocators.rounding import proportional
+from kvlab.core.methods.settlers.pooling.grades import join_pairs
 from tests.cache.layers import DIM, draw
 from tests.methods.merging import Layer, column_mass, prompt
 

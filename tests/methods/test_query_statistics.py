@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.cache import make_cache
-from kvlab.common.assets import asset_path
-from kvlab.common.errors import UserError
-from kvlab.fitted.query_statistics import QUERIES, read_query_statistics, write_query_statistics
+from kvlab.core.assets import asset_path
+from kvlab.core.cache import make_cache
+from kvlab.core.errors import UserError
+from kvlab.core.fitted.query_statistics import QUERIES, read_query_statistics, write_query_statistics
+from kvlab.core.methods.learned.query_statistics import QueryStatistics, random_statistics
 from kvlab.fitting.query_statistics import Watcher, watch
-from kvlab.methods.learned.query_statistics import QueryStatistics, random_statistics
 from kvlab.models.load import LoadedModel
 from tests.families import tiny_model
 from tests.methods.test_kvzap import HEADS, LAYERS, TOKENS, kept, lab
@@ -219,7 +219,7 @@ def test_a_model_with_a_shipped_file_is_told_its_name(
 ) -> None:
     model, _, path = written
     monkeypatch.setattr(
-        "kvlab.fitted.files.asset_path",
+        "kvlab.core.fitted.files.asset_path",
         lambda name: path if name == "queries/mini-60.safetensors" else asset_path(name),
     )
     with pytest.raises(UserError, match="set queries=mini-60, which were"):

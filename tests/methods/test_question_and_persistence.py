@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kvlab.cache import make_cache
-from kvlab.common.errors import UserError
-from kvlab.methods import make_method
+from kvlab.core.cache import make_cache
+from kvlab.core.errors import UserError
+from kvlab.core.methods import make_method
 from kvlab.models.load import prepare
 from tests.cache.layers import DIM, HandLayer, draw
 from tests.families import tiny_model

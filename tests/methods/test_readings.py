@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.attention import read_attention
-from kvlab.attention.read_attention import attend_chosen
-from kvlab.common.errors import UserError
-from kvlab.methods import make_method
-from kvlab.methods.core.reading import Held, Reading
-from kvlab.methods.readings import READINGS, reading_of
+from kvlab.core.attention import read_attention
+from kvlab.core.attention.read_attention import attend_chosen
+from kvlab.core.contract.reading import Held, Reading
+from kvlab.core.errors import UserError
+from kvlab.core.methods import make_method
+from kvlab.core.methods.readings import READINGS, reading_of
 from tests.cache.kernels import kernel_module
 from tests.methods.reading_loops import (
     HOLES,
@@ -216,7 +216,7 @@ def test_slots_gathered_a_few_at_a_time_give_the_same(name: str, monkeypatch: py
 @pytest.mark.parametrize("reading", ["oracle-topk/share=0.3", "quest/share=0.3/page=4", "vattention/share=0.2"])
 def test_the_fused_kernel_equals_gathering(reading: str, holes: bool, monkeypatch: pytest.MonkeyPatch):
     """Of slots per KV head and per query head, with log mass and importance weights; no other slot is loaded."""
-    kernel = kernel_module("kvlab.attention.triton_decode").chosen_attention
+    kernel = kernel_module("kvlab.core.attention.triton_decode").chosen_attention
     query, table = held(holes=holes)
     given = chosen(reading, query, table)
     output, gathered = attend_chosen(query, table, given, None)

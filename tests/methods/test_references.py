@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kvlab.methods import make_method, registered
+from kvlab.core.methods import make_method, registered
 from tests.cache.layers import HandLayer, draw
 from tests.methods.merging import ROTARY, Layer
 from tests.methods.test_selection import BUDGET, DIM, TOKENS, kept, mass_of, prompt, top

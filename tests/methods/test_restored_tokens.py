@@ -7,13 +7,13 @@ import math
 import pytest
 import torch
 
-from kvlab.cache import make_cache
-from kvlab.cache.cache_copy import PromptCache, defer_decision
-from kvlab.common.errors import UserError
+from kvlab.core.cache import make_cache
+from kvlab.core.cache.cache_copy import PromptCache, defer_decision
+from kvlab.core.errors import UserError
+from kvlab.core.methods.wrappers.restore import giving_back
+from kvlab.core.restore import Restore, head_words, spans
 from kvlab.engine.forward import decode_one, prefill
-from kvlab.methods.wrappers.restore import giving_back
 from kvlab.models.load import load_model
-from kvlab.requests.restore import Restore, head_words, spans
 
 METHODS = (
     "streaming-llm", "h2o", "snapkv", "adakv", "zsmerge", "kvmerger", "keepkv", "pyramid-pool", "gvote", "d2o", "cam",

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.methods.readings import reading_of
-from kvlab.methods.readings.magicpig import MagicPIG
+from kvlab.core.methods.readings import reading_of
+from kvlab.core.methods.readings.magicpig import MagicPIG
 from tests.methods.reading_loops import (
     held,
     slots_read,

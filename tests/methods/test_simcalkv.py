@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.methods import make_method
+from kvlab.core.methods import make_method
 from tests.cache.layers import DIM
 from tests.methods.merging import ROTARY, Layer
 from tests.methods.test_pair_merge import unrotated

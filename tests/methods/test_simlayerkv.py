@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from kvlab.cache import make_cache
+from kvlab.core.cache import make_cache
 from tests.methods.test_kvzap import HEADS, LAYERS, TOKENS, lab
 
 SINKS, RECENT, GROUP = 2, 5, 2

@@ -7,15 +7,15 @@ from itertools import product
 import pytest
 import torch
 
-from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.checking.case import STEPS, Case, walk
-from kvlab.common.errors import UserError
-from kvlab.methods import make_method, registered
-from kvlab.methods.core.view import Slots, View
-from kvlab.methods.selectors.top_k import LowestScore
-from kvlab.methods.wrappers.page_selector import PAGE_HEADS, PAGE_RULES, WholePages
-from kvlab.methods.wrappers.pin_tokens import keeping
-from kvlab.stores import STORES
+from kvlab.core.cache.layers.compressed_layer import CompressedLayer
+from kvlab.core.contract.view import Slots, View
+from kvlab.core.errors import UserError
+from kvlab.core.methods import make_method, registered
+from kvlab.core.methods.selectors.top_k import LowestScore
+from kvlab.core.methods.wrappers.page_selector import PAGE_HEADS, PAGE_RULES, WholePages
+from kvlab.core.methods.wrappers.pin_tokens import keeping
+from kvlab.core.stores import STORES
 from tests.conformance.variants import SHORT
 
 TOKENS, HEADS, SINKS, RECENT = 43, 2, 3, 5

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.common.errors import UserError
-from kvlab.methods import make_method
+from kvlab.core.errors import UserError
+from kvlab.core.methods import make_method
 from tests.cache.layers import DIM, draw
 from tests.methods.merging import Layer, prompt
 

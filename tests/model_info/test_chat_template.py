@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.new_run.prompt_preview import tokens_as_html
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.engine.prompt import encode_prompt
 from kvlab.forms import compare_form
 from kvlab.forms.truncation import excess_tokens, shorten_prompt, token_spans, truncate_prompt

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kvlab.analysis.comparison.facts import fact_positions
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.engine import compare
 from kvlab.engine.forward import end_ids
 from kvlab.evaluate.harness import evaluate

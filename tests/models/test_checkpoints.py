@@ -16,8 +16,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from kvlab.common.assets import project_root
-from kvlab.common.errors import UserError
+from kvlab.core.assets import project_root
+from kvlab.core.errors import UserError
 from kvlab.models.load import load_model
 from tests.families import tiny_folder
 
@@ -153,7 +153,7 @@ HOSTILE = "from pathlib import Path\nPath(__file__).parent.joinpath('ran').touch
 
 LOAD_EACH = """
 import sys
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.models.load import load_model
 for folder in sys.argv[1:]:
     try:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.engine.progress import download_reporter
 from kvlab.models import downloads
 from kvlab.models.downloads import download, fetch, is_here

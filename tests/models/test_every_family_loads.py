@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
-from kvlab.cache import make_cache
+from kvlab.core.cache import make_cache
 from kvlab.models.load import load_model
 from tests.families import EVERY, PLAIN, tiny_folder
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from kvlab.cache import make_cache
-from kvlab.common.errors import UserError
+from kvlab.core.cache import make_cache
+from kvlab.core.errors import UserError
+from kvlab.core.families import check_supported
 from kvlab.engine import compare
-from kvlab.models.families import check_supported
 from kvlab.models.load import load_model, prepare
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from tests.families import COMMON, WINDOWED, tiny_folder, tiny_model

@@ -12,8 +12,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from kvlab.cache import make_cache
-from kvlab.common.errors import UserError
+from kvlab.core.cache import make_cache
+from kvlab.core.errors import UserError
 from kvlab.engine.environment import model_shape
 from kvlab.model_info import gguf_files
 from kvlab.model_info.chat_template import has_template

@@ -8,12 +8,12 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from kvlab.attention.queries import project_queries
-from kvlab.cache import make_cache
-from kvlab.cache.replay import replay_obstacle
-from kvlab.common.errors import UserError
+from kvlab.core.attention.queries import project_queries
+from kvlab.core.cache import make_cache
+from kvlab.core.cache.replay import replay_obstacle
+from kvlab.core.errors import UserError
+from kvlab.core.families import compressed_only
 from kvlab.engine import compare
-from kvlab.models.families import compressed_only
 from kvlab.models.load import prepare
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import open_run

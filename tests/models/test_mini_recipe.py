@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from kvlab.cli.train_mini import train_mini
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.models.mini.corpus import VALIDATION_BOOKS, training_books, unwrap, validation_books
 from kvlab.models.mini.words import ADJECTIVES, NAMES
 from training.mini import checkpoint as saved

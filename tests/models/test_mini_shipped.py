@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
-from kvlab.common.assets import asset_path
+from kvlab.core.assets import asset_path
 from kvlab.models.mini import phrasing
 from kvlab.models.mini.words import ADJECTIVES, NAMES
 from training.mini import measures, task_rows

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import kvlab
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.model_info import model_faults
 from kvlab.model_info.names import check_model
 from kvlab.models.load import LoadedModel, load_model

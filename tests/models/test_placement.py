@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from kvlab.cache import make_cache
-from kvlab.common.assets import project_root
-from kvlab.common.errors import UserError
+from kvlab.core.assets import project_root
+from kvlab.core.cache import make_cache
+from kvlab.core.errors import UserError
+from kvlab.core.fitted.files import signature
 from kvlab.engine import compare
 from kvlab.evaluate.harness import model_digest
-from kvlab.fitted.files import signature
 from kvlab.models import load, placement
 from kvlab.models.load import load_model
 from kvlab.requests.compare import CompareRequest, MethodChoice

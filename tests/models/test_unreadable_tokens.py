@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from kvlab.cache import make_cache
-from kvlab.common.assets import asset_path
-from kvlab.common.errors import UserError
+from kvlab.core.assets import asset_path
+from kvlab.core.cache import make_cache
+from kvlab.core.errors import UserError
 from kvlab.engine.compare import compare
 from kvlab.engine.prompt import encode_prompt
 from kvlab.evaluate.plan import PlannedPrompt

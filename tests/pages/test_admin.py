@@ -11,7 +11,7 @@ from streamlit.testing.v1 import AppTest
 
 from app.server.current_user import current_person
 from kvlab import jobs
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.jobs import admin_overview, queue_db, worker_slots
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.server.settings import VARIABLE

@@ -10,9 +10,9 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
+from kvlab.core.restore import Restore
 from kvlab.jobs.reruns import rerun_with_restored
 from kvlab.requests.compare import RescueRequest
-from kvlab.requests.restore import Restore
 from kvlab.trace import Run, open_run
 from kvlab.trace.restore_results import RestoreResult, SearchResult, result_path, save_result
 from tests.pages.test_board_page import add_answer, own_words, told

@@ -16,8 +16,8 @@ from streamlit.testing.v1 import AppTest
 
 from kvlab.catalogue import methods
 from kvlab.catalogue.models import local_models
-from kvlab.common.assets import asset_path
-from kvlab.common.errors import UserError
+from kvlab.core.assets import asset_path
+from kvlab.core.errors import UserError
 from kvlab.trace import catalogue, open_run
 from kvlab.trace.record import write_record
 from tests.catalogue.small_package import small_package

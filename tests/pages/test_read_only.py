@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.trace import catalogue, index
 from kvlab.trace.record import read_record
 from kvlab.trace.writer import RunWriter

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from kvlab.core.restore import Restore
 from kvlab.requests.repeats import Planting, Repeat
-from kvlab.requests.restore import Restore
 from kvlab.trace import open_run
 from kvlab.trace.restore_results import RestoreResult, SearchResult, save_result
 from tests.synthetic.runs import write_synthetic_run

@@ -15,8 +15,8 @@ from streamlit.testing.v1 import AppTest
 from app.evaluation.quality_results import NO_TEXTS
 from kvlab import jobs
 from kvlab.cli.options.part_tables import Kind, as_table, frame_of
-from kvlab.common.assets import project_root
-from kvlab.common.errors import UserError
+from kvlab.core.assets import project_root
+from kvlab.core.errors import UserError
 from kvlab.evaluate.request import SampleJob
 from kvlab.evaluate.results.store import ResultStore, read_results
 from kvlab.evaluate.scoring.metrics import rescore

@@ -13,7 +13,7 @@ from streamlit.testing.v1 import AppTest
 from kvlab import jobs
 from kvlab.bench.request import BenchJob
 from kvlab.bench.rows import SCHEMA
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob
 from kvlab.forms.measurement_job import job_of
 from kvlab.requests.compare import CompareRequest, MethodChoice

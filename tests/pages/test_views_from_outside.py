@@ -10,9 +10,9 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.base.text import plain
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
+from kvlab.core.plugins.origin import Origin, registering, undo
 from kvlab.figures.base.views import VIEWS, View, register_view
-from kvlab.plugins.origin import Origin, registering, undo
 from tests.synthetic.runs import write_synthetic_run
 
 STRANGER = Origin("stranger", place="stranger.py")

@@ -16,12 +16,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from kvlab.cache import make_cache
-from kvlab.common.assets import asset_path
-from kvlab.fitted.profiles import CURVES, read_profile, write_profile
-from kvlab.fitted.query_statistics import read_query_statistics
-from kvlab.fitted.score_heads import GATES, read_score_heads
-from kvlab.methods import make_method
+from kvlab.core.assets import asset_path
+from kvlab.core.cache import make_cache
+from kvlab.core.fitted.profiles import CURVES, read_profile, write_profile
+from kvlab.core.fitted.query_statistics import read_query_statistics
+from kvlab.core.fitted.score_heads import GATES, read_score_heads
+from kvlab.core.methods import make_method
 from kvlab.models.load import load_model
 
 PYTHON = os.environ.get("KVLAB_KVPRESS_PYTHON", "")

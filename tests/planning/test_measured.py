@@ -14,9 +14,12 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from kvlab.attention.slot_attention import ROW_BLOCK
-from kvlab.cache import make_cache
 from kvlab.common import limits
+from kvlab.core.attention.slot_attention import ROW_BLOCK
+from kvlab.core.cache import make_cache
+from kvlab.core.contract import slot_columns
+from kvlab.core.methods import make_method, registered
+from kvlab.core.stores import STORES
 from kvlab.engine import compare, comparison_passes
 from kvlab.engine.forward import decode_one, prefill
 from kvlab.engine.out_of_memory import footprint_of
@@ -24,8 +27,6 @@ from kvlab.engine.recording.host_blocks import ROOM
 from kvlab.engine.recording.recorder import Recorder
 from kvlab.engine.recording.shadow import TOKENS_AT_ONCE
 from kvlab.engine.shared_pass import SharedPass
-from kvlab.methods import make_method, registered
-from kvlab.methods.core import slot_columns
 from kvlab.model_info.size import model_from
 from kvlab.models.load import LoadedModel, load_model, prepare
 from kvlab.planning import memory, recording_bytes
@@ -34,7 +35,6 @@ from kvlab.planning.machine import has_tiles
 from kvlab.planning.parts import Phase
 from kvlab.planning.workload import LENGTHS_FROM, PlannedCache, Workload
 from kvlab.requests.compare import CompareRequest, MethodChoice, RecordLevel
-from kvlab.stores import STORES
 from kvlab.trace import Run, open_run
 from tests.families import ON_ANY_MODEL
 from tests.planning.allocator import profiled, staged

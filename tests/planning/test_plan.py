@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvlab.cache import make_cache
 from kvlab.cli.plan import parse_memory
-from kvlab.common.errors import UserError
+from kvlab.core.cache import make_cache
+from kvlab.core.errors import UserError
 from kvlab.engine.environment import model_shape
 from kvlab.engine.out_of_memory import footprint_of
 from kvlab.model_info.architectures import SHAPES

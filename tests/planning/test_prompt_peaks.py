@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from kvlab.cache import make_cache
+from kvlab.core.cache import make_cache
+from kvlab.core.methods import make_method
 from kvlab.engine.forward import prefill
-from kvlab.methods import make_method
 from kvlab.models.load import LoadedModel, prepare
 from kvlab.planning import memory
 from kvlab.planning.footprint import Footprint

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.plugins import load
-from kvlab.plugins.load import FILES
-from kvlab.plugins.origin import undo
+from kvlab.core.plugins import load
+from kvlab.core.plugins.load import FILES
+from kvlab.core.plugins.origin import undo
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
     known, answered = dict(load._loaded), set(load._answered)
 
     def write(code: str, name: str = "mine") -> Path:
-        from kvlab.plugins.load import name_files
+        from kvlab.core.plugins.load import name_files
 
         path = tmp_path / f"{name}.py"
         path.write_text(code)

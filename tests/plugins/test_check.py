@@ -13,20 +13,20 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.checking import PROPERTIES, check, from_file
 from kvlab.checking.case import observe_case
 from kvlab.cli import commands
-from kvlab.common.errors import UserError
-from kvlab.methods import Method, make_method
-from kvlab.methods.allocators.uniform import Uniform
-from kvlab.methods.core.contract import Selector, Victims
-from kvlab.methods.core.pipeline import Pipeline
-from kvlab.methods.core.plan import Plan
-from kvlab.methods.core.view import Seen, Slots, View
-from kvlab.methods.scorers.key_value.recency import Recency
-from kvlab.methods.selectors.top_k import LowestScore
-from kvlab.methods.settlers.eviction.evict import Evict
+from kvlab.core.cache.layers.compressed_layer import CompressedLayer
+from kvlab.core.contract.parts import Selector, Victims
+from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.plan import Plan
+from kvlab.core.contract.view import Seen, Slots, View
+from kvlab.core.errors import UserError
+from kvlab.core.methods import Method, make_method
+from kvlab.core.methods.allocators.uniform import Uniform
+from kvlab.core.methods.scorers.key_value.recency import Recency
+from kvlab.core.methods.selectors.top_k import LowestScore
+from kvlab.core.methods.settlers.eviction.evict import Evict
 
 BY_NAME = {held.name: held for held in PROPERTIES}
 CALLS = itertools.count()
@@ -186,7 +186,7 @@ def test_the_template_is_short_runs_and_passes(plugin: Callable[..., Path], tmp_
 
 @pytest.mark.parametrize("name", ["Mine", "a b", "../x", "", "1st", "-x", "x" * 61])
 def test_a_name_that_cannot_be_a_methods_writes_nothing(name: str, tmp_path: Path) -> None:
-    from kvlab.plugins.template import write_plugin
+    from kvlab.core.plugins.template import write_plugin
 
     with pytest.raises(UserError, match="cannot be the name"):
         write_plugin(name, tmp_path)

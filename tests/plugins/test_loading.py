@@ -13,23 +13,23 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.common.errors import UserError
+from kvlab.core.contract.method import METHODS
+from kvlab.core.errors import UserError
+from kvlab.core.methods import make_method, registered
+from kvlab.core.methods.composition.choices import choices
+from kvlab.core.methods.composition.composed import compose
+from kvlab.core.plugins import load
+from kvlab.core.plugins.load import load_plugins, stamps
+from kvlab.core.plugins.origin import Origin, registering
+from kvlab.core.plugins.registry import Registry
 from kvlab.evaluate.scoring.metrics import METRICS
-from kvlab.methods import make_method, registered
-from kvlab.methods.composition.choices import choices
-from kvlab.methods.composition.composed import compose
-from kvlab.methods.core.method import METHODS
-from kvlab.plugins import load
-from kvlab.plugins.load import load_plugins, stamps
-from kvlab.plugins.origin import Origin, registering
-from kvlab.plugins.registry import Registry
 from kvlab.tasks.loaders import LOADERS
 from kvlab.tasks.registry import TASKS
 
 METHOD = """
 from typing import ClassVar
-from kvlab.methods.core.method import Method, register
-from kvlab.methods.eviction.window import Window
+from kvlab.core.contract.method import Method, register
+from kvlab.core.methods.eviction.window import Window
 
 __version__ = "1.2"
 
@@ -42,8 +42,8 @@ class Mine(Window):
 PARTS = """
 from dataclasses import dataclass
 from typing import ClassVar
-from kvlab.methods.composition.register import register_scorer, register_settler
-from kvlab.methods.settlers.eviction.evict import Evict
+from kvlab.core.methods.composition.register import register_scorer, register_settler
+from kvlab.core.methods.settlers.eviction.evict import Evict
 
 @register_scorer("loudest")
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def test_a_part_that_does_not_follow_the_protocol_is_refused(
     plugin: Callable[..., Path], capsys: pytest.CaptureFixture[str], body: str, said: str
 ) -> None:
     lines = body.splitlines()
-    head = "from dataclasses import dataclass\nfrom kvlab.methods.composition.register import register_scorer\n"
+    head = "from dataclasses import dataclass\nfrom kvlab.core.methods.composition.register import register_scorer\n"
     plugin("\n".join([head, "@register_scorer('bad')", *lines]))
     assert "bad" not in choices()["score"]
     assert said in capsys.readouterr().err

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from kvlab.methods import registered
+from kvlab.core.methods import registered
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -15,10 +15,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import kvlab
-from kvlab.cache import make_cache
-from kvlab.cache.cache_copy import copy_cache
-from kvlab.common.assets import asset_path
-from kvlab.common.errors import UserError
+from kvlab.core.assets import asset_path
+from kvlab.core.cache import make_cache
+from kvlab.core.cache.cache_copy import copy_cache
+from kvlab.core.errors import UserError
 from kvlab.library import prefixes
 from kvlab.library.prefixes import FORMAT, check_tensors, list_prefixes, read_prefix, read_texts, seal
 from kvlab.models.load import LoadedModel, load_model

@@ -9,12 +9,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from kvlab.cache import make_cache
 from kvlab.common.answer_match import find_answer
+from kvlab.core.cache import make_cache
+from kvlab.core.methods import registered
 from kvlab.engine.compare import compare
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.request import EvalRequest, TaskChoice
-from kvlab.methods import registered
 from kvlab.model_info.packaged_models import PACKAGED, packaged_file
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests.compare import CompareRequest, MethodChoice

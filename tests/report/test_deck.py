@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 import pytest
 
 from kvlab.analysis.comparison.textdiff import Segment
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.figures.base.animation import frames_of, with_slider
 from kvlab.figures.base.template import finish
 from kvlab.report.deck import deck

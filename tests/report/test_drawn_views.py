@@ -15,7 +15,7 @@ from PIL import Image, ImageSequence
 
 from kvlab.analysis.lineage import Lineage, State, states_at
 from kvlab.cli import commands
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.figures.base.export import ImageWriter
 from kvlab.figures.similarity import similarity_map
 from kvlab.report.draw import columns

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image, ImageSequence
 
 from kvlab.browser import read_static
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.figures.base.export import find_browser
 from kvlab.live.context_classes import NAMES, SHARES
 from kvlab.report.live_gif import HEIGHT, MOST_FRAMES, WIDTH, frames_of, live_gif

@@ -16,7 +16,7 @@ from PIL import Image
 
 from kvlab.analysis.comparison.compare import headline
 from kvlab.cli import commands
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.figures.base.export import ImageWriter
 from kvlab.figures.base.words import number
 from kvlab.report.contents import Report, report

@@ -19,7 +19,7 @@ import pytest
 from PIL import Image
 
 from kvlab.analysis.lineage import Lineage, states_at
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.figures.base.export import ImageWriter
 from kvlab.report.deck import content, deck
 from kvlab.report.export import export_talk

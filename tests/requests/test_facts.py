@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from kvlab.common.answer_match import find_answer
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.models.mini.phrasing import NEEDLE_PHRASINGS
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.requests.facts import check_answer, find_facts

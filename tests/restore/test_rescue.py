@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from kvlab.analysis.comparison.restore import sentence
-from kvlab.common.errors import UserError
+from kvlab.core.contract.reading import Chosen, Held, Index, Reading
+from kvlab.core.errors import UserError
+from kvlab.core.methods.readings import READINGS
+from kvlab.core.methods.readings.selection import of_sets
 from kvlab.engine import compare
-from kvlab.methods.core.reading import Chosen, Held, Index, Reading
-from kvlab.methods.readings import READINGS
-from kvlab.methods.readings.selection import of_sets
 from kvlab.models.load import load_model
 from kvlab.requests.compare import CompareRequest, MethodChoice, RescueRequest
 from kvlab.restore import rescue

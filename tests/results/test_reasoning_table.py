@@ -7,7 +7,7 @@ import json
 import pandas as pd
 import pytest
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.reasoning_preset import BUFFER, reasoning_choices, reasoning_methods
 from kvlab.evaluate.results.rows import ROWS
 from kvlab.results.reasoning_tables import reasoning_table

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import kvlab
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.results.risk import bounds, sentences
 from kvlab.results.risk.export import as_json
 from kvlab.results.risk.flips import flips, overlap

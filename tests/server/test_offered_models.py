@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from kvlab.catalogue.models import local_models
 from kvlab.cli import commands
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.server import offered_models
 from tests.families import CHAT_TEMPLATE, tiny_folder
 

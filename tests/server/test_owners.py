@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvlab import jobs
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.jobs import queue_db, worker, worker_slots
 from kvlab.library import archive, catalogue, find
 from kvlab.library import recycle_bin as rubbish

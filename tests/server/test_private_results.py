@@ -12,7 +12,7 @@ import pytest
 
 from kvlab import jobs
 from kvlab.bench.request import BenchJob, BenchRequest
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob, EvalRequest, SampleJob, TaskChoice
 from kvlab.fitting.request import FitJob, FitRequest, fitted_file
 from kvlab.forms import fit_form

@@ -12,12 +12,12 @@ import pytest
 from kvlab import jobs
 from kvlab.bench.request import BenchJob, BenchRequest
 from kvlab.catalogue.models import local_models, model_field_help
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import hide_paths
+from kvlab.core.errors import UserError
+from kvlab.core.fitted.feature_maps import MAPS
+from kvlab.core.fitted.profiles import PROFILES
+from kvlab.core.fitted.score_heads import SCORE_HEADS
 from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice, TaskChoice
-from kvlab.fitted.feature_maps import MAPS
-from kvlab.fitted.profiles import PROFILES
-from kvlab.fitted.score_heads import SCORE_HEADS
 from kvlab.fitting.request import FitJob, FitRequest, fitted_file
 from kvlab.forms import eval_form, prompt_files
 from kvlab.jobs.access_check import under_own_name

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.server import tokens
 from kvlab.server.binding import check_serving, is_loopback, server_command, server_options
 from kvlab.server.settings import lab, read_lab

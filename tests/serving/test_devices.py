@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.model_info.size import find_model
 from kvlab.serving.devices import DEVICES, USABLE, assumptions, engine_of, pages_of, time_from_rows
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvlab.common.errors import UserError
-from kvlab.methods import make_method, registered
-from kvlab.requests.method_spec import parse_spec
+from kvlab.core.errors import UserError
+from kvlab.core.method_spec import parse_spec
+from kvlab.core.methods import make_method, registered
 from kvlab.serving.levels import PAGES, Freed, Held, fragmentation, held_counts, touched_pages
 from kvlab.serving.method_table import FURTHER, of_methods, read_csv, with_table, write_csv
 

@@ -6,7 +6,7 @@ import tomllib
 
 import pytest
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.serving.method_table import of_methods, read_csv
 from kvlab.serving.policy_skeleton import ENGINES, missing, skeleton
 

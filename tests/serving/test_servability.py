@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from kvlab.checking.servability import Declared, check_servability
 from kvlab.cli import commands
-from kvlab.common.errors import UserError
-from kvlab.methods import make_method, registered
+from kvlab.core.errors import UserError
+from kvlab.core.methods import make_method, registered
 from kvlab.models.load import LoadedModel
 from tests.cli.running import kvlab
 from tests.conformance.variants import SHORT

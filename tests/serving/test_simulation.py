@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.serving.simulation import Engine, Lengths, StepTime, Traffic, simulate
 
 STEP = 0.01

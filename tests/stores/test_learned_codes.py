@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.cache import make_cache
-from kvlab.cache.table.packed_table import PackedTable
-from kvlab.common.errors import UserError
-from kvlab.methods import make_method
-from kvlab.stores import store_of
-from kvlab.stores.code import query_squares
+from kvlab.core.cache import make_cache
+from kvlab.core.cache.table.packed_table import PackedTable
+from kvlab.core.errors import UserError
+from kvlab.core.methods import make_method
+from kvlab.core.stores import store_of
+from kvlab.core.stores.code import query_squares
 from tests.stores.test_stores import draw, lab_model
 
 TOKENS, NEW = 90, 30

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kvlab.methods.core.rotary import Rotary
-from kvlab.stores import STORES, turbo
-from kvlab.stores.bit_packing import pack_bits
-from kvlab.stores.quantized_states import PackedStates
-from kvlab.stores.unpack_kernel import unpack_kernel
+from kvlab.core.contract.rotary import Rotary
+from kvlab.core.stores import STORES, turbo
+from kvlab.core.stores.bit_packing import pack_bits
+from kvlab.core.stores.quantized_states import PackedStates
+from kvlab.core.stores.unpack_kernel import unpack_kernel
 from tests.stores.test_stores import PACKING, draw, learned
 
 ROOM, NATIVE, WIDTH = 64, 5, 40

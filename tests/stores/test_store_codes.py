@@ -7,12 +7,12 @@ import math
 import pytest
 import torch
 
-from kvlab.stores import STORES, store_bytes
-from kvlab.stores.bit_packing import pack_bits, unpack_bits
-from kvlab.stores.channels import KeptChannels
-from kvlab.stores.eight_bit import Eight
-from kvlab.stores.kivi import PerChannel, PerToken
-from kvlab.stores.turbo import Rotated, normal_levels
+from kvlab.core.stores import STORES, store_bytes
+from kvlab.core.stores.bit_packing import pack_bits, unpack_bits
+from kvlab.core.stores.channels import KeptChannels
+from kvlab.core.stores.eight_bit import Eight
+from kvlab.core.stores.kivi import PerChannel, PerToken
+from kvlab.core.stores.turbo import Rotated, normal_levels
 from tests.stores.test_stores import PACKING, draw, learned
 
 WIDTHS = [32, 80, 37, 8]

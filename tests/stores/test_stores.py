@@ -11,18 +11,18 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kvlab.cache import CompressedCache, make_cache
-from kvlab.cache.table.packed_table import PackedTable
-from kvlab.cache.table.slot_table import SlotTable
-from kvlab.common.errors import UserError
-from kvlab.methods import make_method, registered
-from kvlab.methods.core.slot_columns import FREE, Columns
+from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.cache.table.packed_table import PackedTable
+from kvlab.core.cache.table.slot_table import SlotTable
+from kvlab.core.contract.slot_columns import FREE, Columns
+from kvlab.core.errors import UserError
+from kvlab.core.methods import make_method, registered
+from kvlab.core.stores import STORES, Store, quantized_states, store_of
+from kvlab.core.stores.code import Code, Decoding, Learning
+from kvlab.core.stores.kivi import PerToken
+from kvlab.core.stores.store import keys_as_held
 from kvlab.models.load import prepare
 from kvlab.requests.compare import MethodChoice
-from kvlab.stores import STORES, Store, quantized_states, store_of
-from kvlab.stores.code import Code, Decoding, Learning
-from kvlab.stores.kivi import PerToken
-from kvlab.stores.store import keys_as_held
 from tests.conformance.variants import SHORT
 from tests.families import tiny_model
 
@@ -103,7 +103,7 @@ EACH = [name for name in registered() if name != "duoattention"]  # it needs a p
 @pytest.mark.parametrize(("method", "store"), [(name, list(EXACT)[place % 2]) for place, name in enumerate(EACH)])
 def test_packing_itself_changes_nothing(method: str, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With codes and log masses that lose nothing every method does what it does natively: evict, merge, thin out."""
-    monkeypatch.setattr("kvlab.methods.core.slot_columns.LIGHT_MASS", torch.float32)
+    monkeypatch.setattr("kvlab.core.contract.slot_columns.LIGHT_MASS", torch.float32)
     native, plain = natively(method)
     held_by, cache = conversation(method, store, steps=A_LOT)
     assert any(isinstance(table, PackedTable) and table.used for table in cache.compressed_layers()[0].tables)
@@ -168,8 +168,8 @@ def test_a_decode_step_never_decodes_more_than_a_block(method: str, monkeypatch:
 
     monkeypatch.setattr(PerToken, "decode", watched)
     monkeypatch.setattr(quantized_states, "BLOCK", 32)
-    monkeypatch.setattr("kvlab.attention.tiles.TILE", {"cpu": (8, 64)})
-    monkeypatch.setattr("kvlab.attention.tiles.FEWEST_COLUMNS", 32)
+    monkeypatch.setattr("kvlab.core.attention.tiles.TILE", {"cpu": (8, 64)})
+    monkeypatch.setattr("kvlab.core.attention.tiles.FEWEST_COLUMNS", 32)
     _, cache = conversation(method, "kivi4", 0.6)
     start = len(most)
     with torch.inference_mode():

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from kvlab.cli import commands
 from kvlab.cli.sweep import sweep_commands
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.sweep.on_ray import check_address
 from tests.sweep.conftest import asked, planned
 

@@ -13,7 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 from kvlab.cli import commands
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.measure import Measurer
 from kvlab.evaluate.results.store import ResultStore
 from kvlab.models.load import LoadedModel, drop_model, held_model

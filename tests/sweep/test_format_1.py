@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.harness import evaluate, settings_of
 from kvlab.evaluate.measure import Measurer
 from kvlab.evaluate.plan import make_plan

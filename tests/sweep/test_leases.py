@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.sweep import leases as module
 from kvlab.sweep.leases import Holder, Leases
 

@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from kvlab.common.assets import asset_path
+from kvlab.core.assets import asset_path
 from training.mini.tokenizer import train_tokenizer
 
 

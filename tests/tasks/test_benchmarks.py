@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.request import FileChoice, split_file
 from kvlab.evaluate.scoring import boxed_answer, metrics
 from kvlab.tasks.loaders import about, jsonl, load_file, options_of

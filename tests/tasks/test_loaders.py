@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.scoring.metrics import METRICS
 from kvlab.tasks.loaders import LOADERS, load_file
 from kvlab.tasks.loaders.longbench import FIRST_LINE_TASKS, LONGBENCH_TASKS

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from kvlab.cli import commands
 from kvlab.cli.options.prompt import PromptOptions
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.documents.html import read_html
 from kvlab.forms.uploads import notes_of, prompts_of, read_messages, read_upload
 from kvlab.library.prompts import load_prompt, save_prompt

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.tasks.rules import KINDS, MOST_RULES, draw_rules, obeys, sentences_of, words_of
 
 # (rule, texts that obey it, texts that do not)

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from kvlab.common.assets import asset_path
-from kvlab.common.errors import UserError
+from kvlab.core.assets import asset_path
+from kvlab.core.errors import UserError
 from kvlab.models.mini.corpus import VALIDATION_BOOKS
 from kvlab.models.mini.phrasing import VALUE_DIGITS
 from kvlab.tasks.haystack import haystack_words

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.harness import evaluate, prepare_evaluation
 from kvlab.evaluate.prepare import prepare
 from kvlab.evaluate.request import EvalRequest, TaskChoice

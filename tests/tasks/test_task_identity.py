@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.models.mini.phrasing import TRAINING_SEED_START
 from kvlab.tasks.haystack import Window, draw_window, hide
 from kvlab.tasks.registry import TASKS, get_task

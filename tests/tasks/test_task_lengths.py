@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.tasks.draft import largest_fit
 from kvlab.tasks.haystack import haystack_words
 from kvlab.tasks.registry import TASKS, get_task

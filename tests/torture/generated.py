@@ -15,7 +15,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from tests.synthetic.runs import write_synthetic_run
 from tests.torture.table import Row
 
@@ -96,7 +96,7 @@ def requests(count: int, tried: _Tried) -> None:
 
 def method_settings(count: int, tried: _Tried) -> None:
     """Settings of every method, also far out of range, up to its pipeline."""
-    from kvlab.methods.core.method import make_method, registered
+    from kvlab.core.contract.method import make_method, registered
 
     known = {name: list(method.model_fields) for name, method in registered().items()}
     strategy = st.sampled_from(sorted(known)).flatmap(

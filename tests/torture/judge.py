@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 
 LONGEST_SECONDS = 30.0
 MOST_BYTES = 6 << 30  # of addresses, above what the process has taken already

@@ -60,7 +60,7 @@ def killed_after(seconds: float, work: Callable[[], object]) -> bool:
 
 def complete(root: Path) -> dict[str, str]:
     """The runs that say they are complete, by id, each with why it cannot be opened or nothing."""
-    from kvlab.common.errors import UserError
+    from kvlab.core.errors import UserError
     from kvlab.trace import open_run
     from kvlab.trace.catalogue import list_runs
 
@@ -166,7 +166,7 @@ def of_eval(root: Path, model: Path, count: int) -> Row:
 
 
 def _rows(root: Path) -> int:
-    from kvlab.common.errors import UserError
+    from kvlab.core.errors import UserError
     from kvlab.evaluate.results.store import read_results
 
     try:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.trace import RunWriter, open_run
 from kvlab.trace.files.checksums import BLOCK, SUMS, block_sums, read_parts
 from kvlab.trace.files.verify import verify_run

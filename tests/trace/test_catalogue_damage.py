@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.trace import catalogue, open_run
 from kvlab.trace.catalogue import (
     comparisons_with,

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.trace import Run, RunWriter, open_run
 from kvlab.trace.files.verify import verify_run, verify_runs
 from kvlab.trace.schema import TABLES, RunRecord

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.trace import catalogue, open_run
 from kvlab.trace.record import read_record, write_record
 from kvlab.trace.schema import RunRecord

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from kvlab.common import atomic_write
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.trace import Run, RunWriter, catalogue, open_run, writer
 from kvlab.trace.schema import HISTORY, TABLES, RunRecord
 from tests.synthetic.runs import HEAD_DIM, write_synthetic_run

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.trace.stories import Story, View, import_story, list_stories, load_story, parse_story, save_story
 
 

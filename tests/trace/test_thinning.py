@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kvlab.cli import commands
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.server.quotas import bytes_of, seconds_of
 from kvlab.trace import open_run, thinning
 from kvlab.trace.catalogue import list_runs

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.vllm import agreement
 from kvlab.vllm.agreement import NATIVE, Agreement, Prompt, Trial
 from kvlab.vllm.agreement_table import BEGIN, read_agreements, ship_run, with_agreements

@@ -6,8 +6,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from kvlab.common.assets import asset_path
-from kvlab.methods import make_method
+from kvlab.core.assets import asset_path
+from kvlab.core.methods import make_method
 from kvlab.models.load import load_model
 from kvlab.vllm.agreement import CONTROL, NATIVE, Agreement, Trial, agreements, make_prompts, names
 from kvlab.vllm.session import REPLAY, UNSEEN, Choice

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from kvlab.cli import commands
-from kvlab.common.errors import UserError
-from kvlab.methods import make_method
+from kvlab.core.errors import UserError
+from kvlab.core.methods import make_method
 from kvlab.vllm import requirements
 from kvlab.vllm.requirements import check_installed, check_method, check_model
 from tests.families import tiny_model

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.attention.layer_handoff import AttentionCall, take
-from kvlab.cache import CompressedCache, factory, make_cache
-from kvlab.cache.layers import decisions, dispatch
-from kvlab.methods import make_method
+from kvlab.core.attention.layer_handoff import AttentionCall, take
+from kvlab.core.cache import CompressedCache, factory, make_cache
+from kvlab.core.cache.layers import decisions, dispatch
+from kvlab.core.methods import make_method
 from kvlab.models.load import LoadedModel
 from kvlab.vllm.own_run import compare_caches
 from kvlab.vllm.page_states import PageStates

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from training.mini.checkpoint import checkpoints, export_model, read_progress
 from training.mini.curve import Milestones, curve_figure, read_curve
 from training.mini.presets import PRESETS, Phase

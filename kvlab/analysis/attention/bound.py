@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from kvlab.analysis.similarity.float16 import as_float32, block_buffer, token_blocks, weighted_sums
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 
 MOST_PAIRS = 16_000_000

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from kvlab.analysis.similarity.similarity import locality
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 
 SINKS, NEAR = 4, 32

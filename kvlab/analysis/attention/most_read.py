@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 
 

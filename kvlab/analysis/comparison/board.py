@@ -13,7 +13,7 @@ from kvlab.analysis.comparison.facts import FATES, fact_fates, fact_positions, r
 from kvlab.analysis.comparison.labels import differing_parts, parse_label
 from kvlab.analysis.comparison.verdict import KINDS, Verdict, answer_tokens, judge
 from kvlab.common.answer_match import find_answer
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import Labels
 

@@ -11,7 +11,7 @@ import pandas as pd
 from kvlab.analysis.comparison.labels import distinct_names, parse_label
 from kvlab.analysis.comparison.memory import full_bytes_per_token, over_steps
 from kvlab.analysis.comparison.speed import Speed, speed_of
-from kvlab.requests.budget import BYTE_SHARE, BYTES, Budget
+from kvlab.core.budget import BYTE_SHARE, BYTES, Budget
 from kvlab.trace.schema import RunRecord
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from kvlab.analysis.comparison.compare import first_divergence
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 
 BOTH, ONLY_A, ONLY_B, NEITHER, UNREAD = range(5)

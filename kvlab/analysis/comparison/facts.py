@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from kvlab.analysis.attention.autopsy import FATES, read_events, token_links
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.requests.conversation import turn_spans
 from kvlab.trace.reader import Run
 

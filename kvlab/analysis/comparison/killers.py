@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from kvlab.analysis.comparison.restore import cheapest, slot_count_text
-from kvlab.requests.restore import head_words
+from kvlab.core.restore import head_words
 from kvlab.trace.restore_results import RestoreResult
 
 FAILED = ("nearly", "wrong")

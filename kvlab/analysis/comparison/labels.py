@@ -12,7 +12,7 @@ from typing import Protocol
 import pandas as pd
 
 from kvlab.common.model_title import model_title
-from kvlab.requests.budget import Amount, Budget
+from kvlab.core.budget import Amount, Budget
 from kvlab.requests.compare import FULL
 from kvlab.trace.schema import RunRecord
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from kvlab.analysis.comparison.facts import fact_positions, moved_parts
 from kvlab.analysis.comparison.prompt_parts import Part, parts_of_prompt, parts_of_system
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 
 MOST_SPANS, LONGEST_LABEL, LONGEST_TEXT = 48, 40, 8_000

@@ -14,8 +14,8 @@ from kvlab.analysis.comparison.board import ExpectedAnswer, check_answer, expect
 from kvlab.analysis.comparison.compare import at_same_bytes, headline
 from kvlab.analysis.comparison.facts import FATES
 from kvlab.analysis.comparison.verdict import KINDS
-from kvlab.common.errors import UserError
 from kvlab.common.intervals import Interval, mean_intervals, share_interval
+from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import Labels
 

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 
 from kvlab.analysis.comparison.facts import fact_fates
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import join_words
-from kvlab.requests.restore import head_words, spans
+from kvlab.core.errors import UserError
+from kvlab.core.restore import head_words, spans
 from kvlab.trace.reader import Run
 from kvlab.trace.restore_results import RestoreResult, SearchResult
 

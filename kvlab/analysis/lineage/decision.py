@@ -11,7 +11,7 @@ import pandas as pd
 from kvlab.analysis.attention.autopsy import FATES
 from kvlab.analysis.lineage import Lineage
 from kvlab.analysis.lineage.fold import NEVER
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 
 NEAR = 10  # tokens named as nearly kept

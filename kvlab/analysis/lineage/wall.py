@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from kvlab.analysis.lineage.fold import NEVER, resolve_roots
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 
 COLUMNS = ("step", "layer", "head", "source", "target", "value_weight")

@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.lib.stride_tricks import as_strided
 
 from kvlab.analysis.similarity.float16 import as_float32, block_edges, block_means
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 
 Mode = Literal["mean", "max", "raw"]
 MAX_PAIR_WINDOW = 2048

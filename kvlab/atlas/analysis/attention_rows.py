@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from kvlab.analysis.lineage import fold
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 
 SHARES = np.linspace(0, 1, 51)

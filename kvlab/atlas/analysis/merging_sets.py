@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from kvlab.analysis.similarity.merge_sets import consecutive_sets, set_count
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 
 PAPER_THRESHOLD = 0.75  # KVMerger, section 6.1
@@ -80,7 +80,7 @@ def _of_head(run: Run, layer: int, head: int) -> pd.DataFrame:
 
 
 def _sigma(table: pd.DataFrame, others: pd.Series, rule: object) -> pd.Series:
-    """Each set's sigma, as in `kvlab.methods.settlers.merging.gaussian_sets`."""
+    """Each set's sigma, as in `kvlab.core.methods.settlers.merging.gaussian_sets`."""
     if rule in ("mean", "mean_l2"):
         mean = table.groupby("target")["distance"].transform("sum") / others
         return mean / math.sqrt(2) if rule == "mean_l2" else mean

@@ -9,7 +9,7 @@ import pandas as pd
 
 from kvlab.analysis.lineage import Lineage
 from kvlab.analysis.similarity.float16 import block_edges
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 
 

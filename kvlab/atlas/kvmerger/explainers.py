@@ -13,7 +13,7 @@ from kvlab.atlas.figures import merging_steps as figures
 from kvlab.atlas.figures.merging_steps import evict_least_attended
 from kvlab.atlas.kvmerger.recordings import BUDGETS, METHODS, eviction_sentence, run_with_keys
 from kvlab.atlas.measurements import comparison
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import percent, plural
 from kvlab.results.provenance import of_run

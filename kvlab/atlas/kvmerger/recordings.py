@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kvlab.analysis.similarity.head_states import heads_with_states
 from kvlab.atlas.exhibit import Needs
 from kvlab.atlas.measurements import comparison
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.figures.base.words import plural
 from kvlab.results.sources import Sources
 from kvlab.trace.catalogue import list_runs

@@ -14,9 +14,9 @@ from kvlab.bench.device import spread
 from kvlab.bench.fill import attend_by_hand, fill, normal
 from kvlab.bench.race import Outcome
 from kvlab.bench.rows import Row
-from kvlab.cache import make_cache
-from kvlab.methods import make_method
-from kvlab.requests.budget import Budget
+from kvlab.core.budget import Budget
+from kvlab.core.cache import make_cache
+from kvlab.core.methods import make_method
 from kvlab.requests.compare import FULL, MethodChoice
 
 

@@ -15,7 +15,7 @@ from kvlab.bench.device import Spread, spread
 from kvlab.bench.modes.prefill import PrefillRacer
 from kvlab.bench.race import Outcome
 from kvlab.bench.rows import Row
-from kvlab.requests.budget import Budget
+from kvlab.core.budget import Budget
 from kvlab.requests.compare import MethodChoice
 
 

@@ -13,7 +13,7 @@ from kvlab.bench.models import BenchModel
 from kvlab.bench.race import Outcome
 from kvlab.bench.rows import Row
 from kvlab.bench.targets import ALL_OVER_PLAIN, WINDOW_OVER_PLAIN
-from kvlab.methods import make_method
+from kvlab.core.methods import make_method
 from kvlab.requests.compare import MethodChoice
 
 

@@ -16,10 +16,10 @@ import torch
 from kvlab.bench.bench import Bench, complete_row
 from kvlab.bench.device import seconds_of, spread
 from kvlab.bench.rows import Row
-from kvlab.cache import make_cache
+from kvlab.core.cache import make_cache
+from kvlab.core.methods import make_method
 from kvlab.engine.compare import compare
 from kvlab.evaluate.generate import Stops, generate_together
-from kvlab.methods import make_method
 from kvlab.models.load import LoadedModel, load_tokenizer
 from kvlab.requests.compare import FULL, CompareRequest, MethodChoice, RecordLevel
 from kvlab.tasks.registry import get_task

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 
 Model = Annotated[str, typer.Option(help="mini, a local folder, or a hub name")]
 Device = Annotated[str, typer.Option(help="auto, cpu, mps, cuda, or a GPU such as cuda:1")]

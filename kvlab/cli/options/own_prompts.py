@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from kvlab.common.atomic_write import replace_text
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 
 ALL_SAVED = "all"
 

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from kvlab.common.errors import UserError
+from kvlab.core.budget import Budget
+from kvlab.core.errors import UserError
 from kvlab.jobs.size_check import tokens_of, too_big
 from kvlab.jobs.work import Work
-from kvlab.requests.budget import Budget
 from kvlab.requests.compare import CompareRequest
 
 Force = Annotated[bool, typer.Option("--force", help="start even if the plan does not fit this machine")]
@@ -22,7 +22,7 @@ def notes_of(request: CompareRequest, tokens: int | None = None) -> list[str]:
 
     Notes that need the loaded model are left out.
     """
-    from kvlab.methods import make_method
+    from kvlab.core.methods import make_method
 
     notes: list[str] = []
     with suppress(UserError):  # the run itself reports an invalid request

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from kvlab.common.errors import UserError
-from kvlab.requests.method_spec import split_list
+from kvlab.core.errors import UserError
+from kvlab.core.method_spec import split_list
 
 QUESTIONS = "questions.jsonl"  # in the folder of results: the questions with the prefix's text
 
@@ -66,7 +66,7 @@ class PrefixOptions:
 
 def _with_context(questions: Path, context: str) -> str:
     """The rows of a file as JSON lines with the context; a plain text is a question."""
-    from kvlab.common.validation import read_file
+    from kvlab.core.validation import read_file
     from kvlab.tasks.rows import read_rows
 
     lines = []

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from kvlab.cli.options.tables import print_batch
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.requests.compare import CompareRequest, Progress
 from kvlab.requests.repeats import Planting, plantings
 from kvlab.trace import open_run

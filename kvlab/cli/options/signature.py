@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from kvlab.plugins.load import name_files
+from kvlab.core.plugins.load import name_files
 
 Command = Callable[..., None]
 KEYWORD = inspect.Parameter.KEYWORD_ONLY

@@ -11,8 +11,8 @@ import typer
 from rich.table import Table
 
 from kvlab.cli.options.tables import print_wide
+from kvlab.core.method_spec import split_list
 from kvlab.figures.serving import caption_users_by_budget
-from kvlab.requests.method_spec import split_list
 from kvlab.serving.capacity import SHARES, Limits, Users, by_budget, by_method
 from kvlab.serving.devices import assumptions, engine_of
 from kvlab.serving.method_table import of_methods

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvlab.cache.buckets.joined_layer import states_at
+from kvlab.core.cache.buckets.joined_layer import states_at
+from kvlab.core.contract.plan import Edges, Plan
+from kvlab.core.contract.view import Slots
 from kvlab.engine.recording.shadow import Answer
 from kvlab.engine.recording.step_errors import relative_error
-from kvlab.methods.core.plan import Edges, Plan
-from kvlab.methods.core.view import Slots
 from kvlab.requests.recording import decision_that_fits
 from kvlab.trace import RunWriter
 

@@ -11,9 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvlab.attention.pass_view import PassSeen
-from kvlab.cache import CompressedCache
-from kvlab.cache.settings import Observer
+from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.cache import CompressedCache
+from kvlab.core.cache.settings import Observer
+from kvlab.core.contract.plan import Plan
+from kvlab.core.contract.view import Slots, View
+from kvlab.core.methods.scorers.attention.ema import EMA
 from kvlab.engine.recording.events import absent_columns, event_columns, write_decision
 from kvlab.engine.recording.host_blocks import HostBlocks
 from kvlab.engine.recording.shadow import Answer, Shadow
@@ -28,9 +31,6 @@ from kvlab.engine.recording.step_errors import (
     rows_by_position,
     unread_mass,
 )
-from kvlab.methods.core.plan import Plan
-from kvlab.methods.core.view import Slots, View
-from kvlab.methods.scorers.attention.ema import EMA
 from kvlab.requests.compare import RecordLevel
 from kvlab.requests.recording import Recording
 from kvlab.trace import RunWriter
@@ -45,7 +45,9 @@ class LayerRecord:
 
     shadow: Shadow
     columns: dict[str, Tensor] = field(default_factory=dict)  # this step's columns of `steps`, each (H,)
-    counts: np.ndarray | None = None  # in place of columns, from an in-place decision (`kvlab.cache.layers.dispatch`)
+    counts: np.ndarray | None = (
+        None  # in place of columns, from an in-place decision (`kvlab.core.cache.layers.dispatch`)
+    )
     truth: Answer | None = None
     given: Answer | None = None
     broken: Tensor | None = None  # (H, S) attended slots that are not finite
@@ -63,7 +65,7 @@ class LayerRecord:
 
 
 class Recorder:
-    """Observer (`kvlab.cache.layers.compressed_layer.Observer`) for a batch of one prompt.
+    """Observer (`kvlab.core.cache.layers.compressed_layer.Observer`) for a batch of one prompt.
 
     Level `light` writes counts (`steps` without masses, `memory`); `full` keeps the shadow and writes everything: keys
     and values selected by `recording`, attention rows selected by `rows`. The shadow is on the host, so the device
@@ -287,7 +289,7 @@ def _stack(rows: list[np.ndarray], width: int) -> np.ndarray:
 
 @dataclass(eq=False)
 class ObserverGroup:
-    """An observer (`kvlab.cache.settings.Observer`) that passes everything on and measures it by the clock `now`.
+    """An observer (`kvlab.core.cache.settings.Observer`) that passes everything on and measures it by the clock `now`.
 
     `seconds` is the time of all calls, `decision_seconds` of those within a decision.
     """

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvlab.attention.pass_view import PassSeen
-from kvlab.attention.slot_attention import probabilities
-from kvlab.cache.buckets.joined_layer import states_at
+from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.slot_attention import probabilities
+from kvlab.core.cache.buckets.joined_layer import states_at
+from kvlab.core.contract.plan import Plan
+from kvlab.core.contract.view import Slots
 from kvlab.engine.recording.host_blocks import HostBlocks
-from kvlab.methods.core.plan import Plan
-from kvlab.methods.core.view import Slots
 
 TOKENS_AT_ONCE = 4096
 TINY = torch.finfo(torch.float32).tiny  # lower bound of a norm, so that only zero vectors are not unit vectors

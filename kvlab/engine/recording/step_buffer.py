@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvlab.cache.layers.compressed_layer import CompressedLayer
-from kvlab.cache.layers.dispatch import COUNT_NAMES
-from kvlab.methods.core.slot_columns import is_valid
-from kvlab.methods.core.view import Slots
+from kvlab.core.cache.layers.compressed_layer import CompressedLayer
+from kvlab.core.cache.layers.dispatch import COUNT_NAMES
+from kvlab.core.contract.slot_columns import is_valid
+from kvlab.core.contract.view import Slots
 from kvlab.trace import RunWriter
 
 LEFT = "left"  # evicted or merged; separated when the rows are written

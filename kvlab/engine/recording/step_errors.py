@@ -7,12 +7,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from kvlab.attention.pass_view import PassSeen
-from kvlab.attention.slot_attention import probabilities
-from kvlab.cache.buckets.joined_layer import STATES, measure_slots, per_table
+from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.slot_attention import probabilities
+from kvlab.core.cache.buckets.joined_layer import STATES, measure_slots, per_table
+from kvlab.core.contract.plan import Plan
+from kvlab.core.contract.view import Slots
 from kvlab.engine.recording.shadow import Answer, Shadow
-from kvlab.methods.core.plan import Plan
-from kvlab.methods.core.view import Slots
 
 VALUE_BLOCK = 4096
 

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import torch
 
-from kvlab.cache import make_cache
-from kvlab.common.errors import UserError
 from kvlab.common.sequences import shared_prefix
+from kvlab.core.cache import make_cache
+from kvlab.core.errors import UserError
+from kvlab.core.method_spec import parse_spec
+from kvlab.core.methods import make_method
 from kvlab.evaluate.engines.comparison import prepared_prompts
 from kvlab.evaluate.request_parser import parse_request
-from kvlab.methods import make_method
 from kvlab.model_info.gguf_files import gguf_file
 from kvlab.models.load import LoadedModel, load_model
-from kvlab.requests.method_spec import parse_spec
 from kvlab.server.offered_models import place_of
 
 MODEL, TASK, LENGTH, PROMPTS, SEED, TOKENS = "smollm2", "needle", 384, 10, 8672, 24

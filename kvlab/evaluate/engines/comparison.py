@@ -15,8 +15,9 @@ from typing import Any
 
 import pandas as pd
 
-from kvlab.common.errors import UserError
-from kvlab.common.validation import read_json
+from kvlab.core.errors import UserError
+from kvlab.core.method_spec import format_spec
+from kvlab.core.validation import read_json
 from kvlab.evaluate.engines import openvino_side_file
 from kvlab.evaluate.engines.modes import MODES, Mode
 from kvlab.evaluate.generate import Stops
@@ -28,7 +29,6 @@ from kvlab.evaluate.scoring.metrics import score
 from kvlab.model_info.gguf_files import gguf_file
 from kvlab.models.load import held_model
 from kvlab.requests.compare import MethodChoice
-from kvlab.requests.method_spec import format_spec
 from kvlab.server.offered_models import place_of
 
 ROWS, TIMES, LOG = "openvino.jsonl", "times.jsonl", "openvino.log"  # files in the folder of results

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from kvlab.cache import CompressedCache, make_cache
-from kvlab.methods import make_method
+from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.method_spec import parse_spec
+from kvlab.core.methods import make_method
 from kvlab.models.load import LoadedModel, load_model
-from kvlab.requests.method_spec import parse_spec
 
 
 def main(job: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 
 BLOCK = 32  # tokens of a block on a CPU; OpenVINO evicts whole blocks, each of all heads of a layer
 START, RECENT = BLOCK, BLOCK  # tokens that always stay at both ends, the least that it accepts

@@ -9,9 +9,9 @@ from pathlib import Path
 import pandas as pd
 
 from kvlab.common.atomic_write import replace_text
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes
 from kvlab.common.intervals import Interval, mean_interval, mean_over_groups
+from kvlab.core.errors import UserError
 from kvlab.evaluate.engines.comparison import KVLAB, OPENVINO, Answer, Comparison
 from kvlab.evaluate.engines.modes import BLOCK, RECENT, START, Mode
 from kvlab.requests.compare import FULL

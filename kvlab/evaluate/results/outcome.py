@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from kvlab.cache import CompressedCache
-from kvlab.cache.settings import synchronize
+from kvlab.core.cache import CompressedCache
+from kvlab.core.cache.settings import synchronize
 from kvlab.evaluate.scoring.survival import Survival
 from kvlab.requests.compare import MethodChoice
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pandas as pd
 import pyarrow as pa
 
-from kvlab.requests.budget import Budget
+from kvlab.core.budget import Budget
 from kvlab.requests.compare import MethodChoice
 
 ROWS = pa.schema(

@@ -17,7 +17,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.results.rows import ROWS, newest
 
 FLUSH_SECONDS = 2.0  # the most work a kill can lose, besides the interrupted sample

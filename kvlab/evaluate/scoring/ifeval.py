@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from kvlab.common.validation import read_json
+from kvlab.core.validation import read_json
 
 
 def _followed(prediction: str, answers: Sequence[str], loosely: bool) -> list[bool]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kvlab.cache import CompressedCache
+from kvlab.core.cache import CompressedCache
 from kvlab.engine.forward import end_ids
 from kvlab.evaluate.generate import Stops
 from kvlab.evaluate.results.outcome import Loaded, Outcome, read_memory

@@ -20,12 +20,12 @@ from rapidfuzz import fuzz
 from rouge_score import rouge_scorer
 
 from kvlab.common.answer_match import find_answer
-from kvlab.common.errors import UserError
 from kvlab.common.sequences import shared_prefix
+from kvlab.core.errors import UserError
+from kvlab.core.plugins.registry import Registry
 from kvlab.evaluate.scoring import ifeval
 from kvlab.evaluate.scoring.boxed_answer import boxed
 from kvlab.evaluate.scoring.order import each_line, last_line, line_results, no_loop, walk
-from kvlab.plugins.registry import Registry
 from kvlab.tasks.rules import all_obeyed, share_obeyed
 from kvlab.tasks.sample import UNSCORED
 

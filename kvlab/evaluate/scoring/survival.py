@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvlab.attention.pass_view import PassSeen
-from kvlab.methods.core.plan import Plan
-from kvlab.methods.core.view import Slots, View
+from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.contract.plan import Plan
+from kvlab.core.contract.view import Slots, View
 
 GONE, PADDING = -1, -2
 
@@ -34,7 +34,7 @@ class Survival:
 
 
 class HiddenTokenTracker:
-    """Observer (`kvlab.cache.settings.Observer`) that tracks which slot owns each chosen token of every row.
+    """Observer (`kvlab.core.cache.settings.Observer`) that tracks which slot owns each chosen token of every row.
 
     A slot is identified by a position. A slot merged into several is tracked to the one with the largest value weight.
     `parts` are sets of positions for each row, among the chosen ones, whose survival is measured by itself too.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 from pydantic import JsonValue
 
+from kvlab.core.method_spec import parse_spec
 from kvlab.requests.compare import FULL
-from kvlab.requests.method_spec import parse_spec
 
 
 def arm_text(arm: str) -> str:

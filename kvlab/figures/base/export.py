@@ -13,7 +13,7 @@ from typing import Any, Literal
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.figures.base.caption import simple_of
 from kvlab.figures.base.palette import SURFACES, Theme
 from kvlab.figures.base.template import FONT, INK, for_export, without_controls

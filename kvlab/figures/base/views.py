@@ -8,8 +8,8 @@ from dataclasses import InitVar, dataclass
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.core.plugins.registry import Registry
 from kvlab.figures.base.palette import Theme
-from kvlab.plugins.registry import Registry
 from kvlab.trace.reader import Run
 
 

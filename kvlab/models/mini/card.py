@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvlab.common.assets import asset_path
+from kvlab.core.assets import asset_path
 from kvlab.models.mini import phrasing
 
 CARD = "mini/README.md"

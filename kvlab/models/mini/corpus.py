@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 
 # Whole books held out from all training: from the tokenizer, the text loss and the haystacks.
 VALIDATION_BOOKS = ("alice_in_wonderland", "great_gatsby", "jekyll_and_hyde", "sherlock_holmes")

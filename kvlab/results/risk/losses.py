@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import join_words, prompts
+from kvlab.core.errors import UserError
 from kvlab.evaluate.results.summary import CHUNK, PROMPT, with_measures
 from kvlab.evaluate.scoring.metrics import LIKELIHOOD_METRICS, UNSCORED
 from kvlab.requests.compare import FULL

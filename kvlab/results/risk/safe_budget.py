@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.evaluate.results.store import read_results
 from kvlab.results.risk import bounds
 from kvlab.results.risk.fixed_sequence import Step, certify_ladder, drops

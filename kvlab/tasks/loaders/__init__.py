@@ -9,9 +9,9 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.common.errors import UserError
-from kvlab.common.validation import quote_value
-from kvlab.plugins.registry import Registry
+from kvlab.core.errors import UserError
+from kvlab.core.plugins.registry import Registry
+from kvlab.core.validation import quote_value
 from kvlab.tasks.loaders.haystack import load_haystack
 from kvlab.tasks.loaders.ifeval import load_ifeval
 from kvlab.tasks.loaders.jsonl import Loaded

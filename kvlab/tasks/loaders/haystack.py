@@ -9,7 +9,7 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.tasks.draft import DEFAULT_LENGTHS, largest_fit, too_short
 from kvlab.tasks.haystack import Window, hide, sentence_starts
 from kvlab.tasks.loaders.jsonl import Loaded, read_text

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import AliasChoices, BaseModel, Field, field_validator
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.tasks.loaders.jsonl import Loaded, read_records, sample_of
 
 SHOTS = 8

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.tasks.forced_texts import CONTINUATION, text_sample
 from kvlab.tasks.loaders.jsonl import Loaded, read_text
 from kvlab.tasks.tokens import count_tokens, start_ids, token_starts

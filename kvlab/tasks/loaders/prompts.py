@@ -7,9 +7,9 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import join_words, prompts
-from kvlab.common.validation import read_file
+from kvlab.core.errors import UserError
+from kvlab.core.validation import read_file
 from kvlab.documents import document as documents
 from kvlab.documents.read import is_document, read_document
 from kvlab.tasks import rows

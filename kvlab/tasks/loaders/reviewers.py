@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, Field, model_validator
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.common.errors import UserError
+from kvlab.core.errors import UserError
 from kvlab.tasks.loaders.jsonl import Loaded, read_records, sample_of
 from kvlab.tasks.sample import Further, Part, Sample
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.common.errors import UserError
 from kvlab.common.formatting import prompts
+from kvlab.core.errors import UserError
 from kvlab.tasks.loaders.jsonl import Loaded, read_records, sample_of
 from kvlab.tasks.loaders.longbench import LONGBENCH_TASKS
 from kvlab.tasks.loaders.ruler import ruler_metric

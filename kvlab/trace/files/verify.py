@@ -8,8 +8,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 from safetensors import SafetensorError, safe_open
 
-from kvlab.common.errors import UserError
 from kvlab.common.liveness import is_being_written
+from kvlab.core.errors import UserError
 from kvlab.trace.catalogue import KILLED
 from kvlab.trace.files.checksums import SUMS
 from kvlab.trace.files.table_parts import LIST, decodes

@@ -1,5 +1,0 @@
-"""Attention over slots, and its registration with transformers."""
-
-from kvlab.attention.transformers_hook import ATTENTION_NAME, register_attention
-
-__all__ = ["ATTENTION_NAME", "register_attention"]

@@ -1,0 +1,114 @@
+"""Choose the attention kernel for decode steps."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sysconfig
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from kvlab.core.attention.slot_attention import probabilities, slot_logits
+from kvlab.core.stores.unpack_kernel import SWITCH
+
+OneQuery = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], tuple[Tensor, Tensor, Tensor]]
+Result = TypeVar("Result")
+
+log = logging.getLogger(__name__)
+_failed = False  # the kernel could not be compiled in this process
+
+
+@lru_cache
+def one_query_kernel(device: torch.device) -> OneQuery | None:
+    """The fused kernel for `device`, or None to use plain torch.
+
+    CUDA needs the package `triton`; the environment variable KVLAB_KERNELS=off selects plain torch. If the kernel
+    cannot be compiled, plain torch computes the result, one warning is logged, and None is returned from then on.
+    """
+    return None if _failed or not kernels_on(device) else _fused_or_plain
+
+
+def attention_over_chosen(
+    query: Tensor, keys: Tensor, values: Tensor, slots: Tensor, bias: Tensor | None, scaling: float
+) -> tuple[Tensor, Tensor] | None:
+    """`triton_decode.chosen_attention`, or None where plain torch is to be used, as in `one_query_kernel`."""
+    if _failed or not kernels_on(query.device):
+        return None
+    return _fused(lambda: _triton().chosen_attention(query, keys, values, slots, bias, scaling), keys)
+
+
+def kernels_on(device: torch.device) -> bool:
+    """Whether to try kvlab's own kernels on `device`."""
+    return device.type == "cuda" and os.environ.get(SWITCH) != "off" and find_spec("triton") is not None
+
+
+def launching_on(tensor: Tensor) -> AbstractContextManager[None]:
+    """Context in which to launch kernels: Triton uses the current device, which may differ from the layer's."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
+
+
+def warn_without(kernel: str, error: Exception) -> None:
+    """Log why plain torch replaces a fused `kernel`."""
+    message = next(iter(str(error).splitlines()), "")
+    log.warning(
+        "The fused %s kernel cannot be compiled here, so plain torch is used: %s: %s. Triton needs a C compiler and "
+        "Python's headers (gcc, python3-dev); set %s=off to skip the attempt.",
+        *(kernel, type(error).__name__, message.rstrip("."), SWITCH),
+    )
+
+
+def missing() -> list[str]:
+    """Missing requirements of Triton on this machine: the package, a C compiler, Python's headers."""
+    compilers = [os.environ.get("CC", ""), "gcc", "clang", "cc"]
+    there = {
+        "the package triton": find_spec("triton") is not None,
+        "a C compiler (gcc)": any(map(shutil.which, filter(None, compilers))),
+        "Python.h (python3-dev)": (Path(sysconfig.get_path("include")) / "Python.h").exists(),
+    }
+    return [name for name, found in there.items() if not found]
+
+
+def reference(
+    query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, scaling: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Plain-torch reference of `triton_decode.ragged_attention`, for any device."""
+    logits = slot_logits(query.flatten(1, 2)[:, :, None], keys, first=0, rows=1, scaling=scaling)
+    mass = probabilities(logits, None if bias is None else bias[:, :, None])[:, :, :, 0]
+    return (mass @ values.float()).to(query.dtype), mass, logits[:, :, :, 0]
+
+
+def _fused_or_plain(
+    query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, scaling: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    given = query, keys, values, bias, scaling
+    found = _fused(lambda: _triton().ragged_attention(*given), keys)
+    return reference(*given) if found is None else found
+
+
+def _triton() -> ModuleType:
+    return import_module("kvlab.core.attention.triton_decode")
+
+
+def _fused(launch: Callable[[], Result], states: Tensor) -> Result | None:
+    """Result of a fused kernel over `states`; None, from then on, if the kernel cannot be compiled."""
+    global _failed
+    try:
+        with launching_on(states):
+            return launch()
+    except (torch.OutOfMemoryError, torch.AcceleratorError):  # device errors, not the kernel's
+        raise
+    except Exception as error:  # compiler, linker, driver and missing programs each raise their own
+        _failed = True
+        one_query_kernel.cache_clear()
+        warn_without("attention", error)
+        return None

@@ -1,0 +1,133 @@
+"""Hand the cache layer of a pass, the module's hidden states and the residual stream to the attention function.
+
+transformers passes the tensors returned by `Cache.update` to the attention function, but not the cache. The cache
+stores the layer here; the attention function, called next in the same thread, takes it if it received those very keys.
+Scorers that compute their own queries need the hidden states, and those that score tokens by the residual stream need
+the inputs of some decoder layers; hooks store both likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from kvlab.core.attention.pass_results import PassResults
+
+
+class AttentionCall(NamedTuple):
+    """Arguments of an attention call besides queries, keys and values; a tuple because one is created per layer and
+    step.
+    """
+
+    scaling: float
+    softcap: float | None = None
+    padding: Tensor | None = None  # (B, tokens seen)
+    module: nn.Module | None = None  # the calling attention module
+    slopes: Tensor | None = None  # (Hq,) ALiBi slopes
+    sinks: Tensor | None = None  # (Hq,) learned-sink logits
+    hidden_states: Tensor | None = None  # (B, q, hidden) input of the module, if recorded
+    results: PassResults | None = None  # of a pass that several caches share
+    # (depth, states (B, q, hidden)): the residual stream after `depth` decoder layers, where it is followed
+    residuals: tuple[tuple[int, Tensor], ...] = ()
+
+
+class AttendingLayer(Protocol):
+    """A cache layer that computes its own attention."""
+
+    layer_idx: int
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
+        """Attention output (B, Hq, q, d)."""
+
+
+_offered: ContextVar[tuple[AttendingLayer, Tensor] | None] = ContextVar("kvlab_offered_layer", default=None)
+
+
+def offer(layer: AttendingLayer, keys: Tensor) -> None:
+    """Store `layer` for the attention call that receives `keys`."""
+    _offered.set((layer, keys))
+
+
+def take(keys: Tensor) -> AttendingLayer | None:
+    """The layer that offered these keys, or None if they are not from a compressed layer."""
+    offered = _offered.get()
+    _offered.set(None)
+    return offered[0] if offered is not None and offered[1] is keys else None
+
+
+_given: ContextVar[tuple[nn.Module, Tensor] | None] = ContextVar("kvlab_hidden_states", default=None)
+_WATCHED = "_kvlab_watches_hidden_states"
+
+
+def watch_hidden_states(model: nn.Module) -> None:
+    """Record the hidden states each attention module receives (idempotent)."""
+    if getattr(model, _WATCHED, False):
+        return
+    for module in model.modules():
+        if hasattr(module, "layer_idx") and any(hasattr(module, name) for name in PROJECTIONS):
+            module.register_forward_pre_hook(_record, with_kwargs=True)
+    setattr(model, _WATCHED, True)
+
+
+def take_hidden_states(module: nn.Module) -> Tensor | None:
+    """Hidden states (B, q, hidden) that `module` is processing, after the input norm; None if not recorded."""
+    given = _given.get()
+    _given.set(None)
+    return given[1] if given is not None and given[0] is module else None
+
+
+PROJECTIONS = ("q_proj", "qkv_proj", "query_key_value", "Wqkv")
+
+
+def _record(module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
+    states = named.get("hidden_states", positional[0] if positional else None)
+    if isinstance(states, Tensor):
+        _given.set((module, states))
+
+
+_streams: ContextVar[dict[int, Tensor] | None] = ContextVar("kvlab_residual_stream", default=None)
+_FOLLOWED = "_kvlab_followed_depths"
+
+
+def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
+    """The decoder layers of a model, in order; empty if they are not one list."""
+    count = model.config.get_text_config(decoder=True).num_hidden_layers
+    lists = (module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == count)
+    return next(lists, nn.ModuleList())
+
+
+def watch_residual_stream(model: PreTrainedModel, depths: Sequence[int]) -> None:
+    """Record what the decoder layers with these indices are given (idempotent)."""
+    followed: set[int] = getattr(model, _FOLLOWED, set())
+    layers = decoder_layers(model)
+    for depth in set(depths) - followed:
+        layers[depth].register_forward_pre_hook(partial(_record_stream, depth), with_kwargs=True)
+    setattr(model, _FOLLOWED, followed | set(depths))
+
+
+def give_residual(depth: int, states: Tensor) -> None:
+    """Store the residual stream after `depth` decoder layers for the next attention call that takes it."""
+    _streams.set((_streams.get() or {}) | {depth: states})
+
+
+def take_residuals(layer_idx: int) -> tuple[tuple[int, Tensor], ...]:
+    """The residual stream recorded since the last compressed layer, up to layer `layer_idx`, by ascending depth.
+
+    What lies behind that layer was left by a pass that did not end.
+    """
+    recorded = _streams.get()
+    if recorded is None:
+        return ()
+    _streams.set(None)
+    return tuple((depth, recorded[depth]) for depth in sorted(recorded) if depth <= layer_idx)
+
+
+def _record_stream(depth: int, module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
+    states = named.get("hidden_states", positional[0] if positional else None)
+    if isinstance(states, Tensor):
+        give_residual(depth, states)

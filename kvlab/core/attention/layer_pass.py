@@ -1,0 +1,177 @@
+"""One layer's attention in one pass: its inputs, and the output computed from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from kvlab.core.attention.alibi import Alibi
+from kvlab.core.attention.kernels import OneQuery, one_query_kernel
+from kvlab.core.attention.low_rank_state import LowRankState, StateShare
+from kvlab.core.attention.pass_results import PassResults
+from kvlab.core.attention.read_attention import SlotsRead, attend_chosen
+from kvlab.core.attention.slot_attention import ROW_BLOCK, probabilities, slot_attention, slot_logits
+from kvlab.core.attention.tiles import Tiles
+from kvlab.core.contract.reading import Chosen, Held
+from kvlab.core.contract.rotary import Rotary
+from kvlab.core.contract.token_scores import TokenScores
+from kvlab.core.stores.quantized_states import PackedStates, States, mix_states
+
+Result = TypeVar("Result")
+
+
+@dataclass
+class LayerPass:
+    """q queries over S slots; the last q slots are new."""
+
+    query: Tensor  # (B, Hq, q, d)
+    key: States  # (B, H, S, d)
+    bias: Tensor | None  # (B, H, 1 or G, S) float32, -inf where a slot is invalid
+    row_valid: Tensor | None  # (B, q) bool: false for padding; None if all rows are real
+    scaling: float
+    softcap: float | None = None
+    module: nn.Module | None = field(default=None, repr=False)
+    hidden_states: Tensor | None = field(default=None, repr=False)
+    rotary: Rotary | None = field(default=None, repr=False)
+    generator: torch.Generator | None = field(default=None, repr=False)
+    low_rank: LowRankState | None = field(default=None, repr=False)  # the method's state besides the slots
+    alibi: Alibi | None = field(default=None, repr=False)
+    sinks: Tensor | None = field(default=None, repr=False)  # (B, H, G) logits of learned sinks
+    hides: bool = True  # whether `bias` contains -inf
+    # For heads in separate tables: (layer index (B, H) of each KV head, number of heads in the layer).
+    members: Callable[[], tuple[Tensor, int]] | None = field(default=None, repr=False)
+    # see `kvlab.core.cache.layers.compressed_layer`
+    recalled: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
+    # (B, H, d): a key to compare with all others; its `products` cost little more next to a single query.
+    along: Tensor | None = field(default=None, repr=False)
+    products: Tensor | None = field(default=None, init=False, repr=False)  # (B, H, S): `along` times keys, scaled
+    token_scores: TokenScores | None = field(default=None, repr=False)  # of the pass before
+    _last_logits: Tensor | None = field(default=None, repr=False)  # (B, H, G, 1, S), without log mass
+    _last_mass: Tensor | None = field(default=None, repr=False)
+    # what a single query read, if a reading chose; None: everything
+    read: SlotsRead | None = field(default=None, init=False, repr=False)
+    _normalizers: Tensor | None = field(default=None, init=False, repr=False)  # (B, H, G, q), without learned sinks
+    # shared with other caches that see the same pass over the same slots; a changed copy of the pass has none
+    results: PassResults | None = field(default=None, init=False, repr=False)
+
+    def _once(self, name: Hashable, compute: Callable[[], Result], given: Tensor | None = None) -> Result:
+        """A result that depends on `name` and the tensor `given` only, computed once for all caches."""
+        return compute() if self.results is None else self.results.get(name, compute, given)
+
+    def attend(self, value: States) -> Tensor:
+        """Output (B, Hq, q, d); keeps the log-sum-exps of the logits if the kernel returns them."""
+        output, self._normalizers = self._once("attend", lambda: self._attend(value))
+        return output
+
+    def _attend(self, value: States) -> tuple[Tensor, Tensor | None]:
+        if isinstance(self.key, PackedStates) or isinstance(value, PackedStates):
+            return self._tiles().attention(value)
+        given = self.query, self.key, value, self.bias
+        output, normalizers = slot_attention(
+            *given, scaling=self.scaling, softcap=self.softcap, alibi=self.alibi, sinks=self.sinks
+        )
+        return output, None if normalizers is None else normalizers.unflatten(1, (self.key.shape[1], -1))
+
+    def attend_one(self, value: States) -> Tensor:
+        """Output (B, Hq, 1, d) of a single query; keeps its logits and attention, computed in the same pass."""
+        kernel = self._kernel()
+        if kernel is not None and isinstance(self.key, Tensor) and isinstance(value, Tensor):
+            packed = self.query[:, :, 0].unflatten(1, (self.key.shape[1], -1))
+            bias = None if self.bias is None else self.bias[:, :, 0]
+            output, mass, logits = kernel(packed, self.key, value, bias, self.scaling)
+            self._last_logits, self._last_mass = logits[:, :, :, None], mass.mean(2)
+            return output.flatten(1, 2)[:, :, None]
+        group = self.query.shape[1] // self.key.shape[1]
+        # (B, H, G or G + 1, 1, S)
+        logits = self._logits(0, 1) if self.along is None else self._logits_along(self.along)
+        self._last_logits = logits.narrow(2, 0, group)
+        mass = self._probabilities_of_one(logits, group)[:, :, :, 0]  # (B, H, G, S)
+        self._last_mass = mass.mean(2)
+        output = mix_states(mass.to(value.dtype), value)
+        return output.flatten(1, 2)[:, :, None].to(self.query.dtype)
+
+    def attend_read(self, held: Held, chosen: Chosen) -> Tensor:
+        """Output (B, Hq, 1, d) of a single query over the slots that a reading chose; `last_mass` is theirs."""
+        grouped = self.query[:, :, 0].unflatten(1, (held.position.shape[1], -1))
+        output, self.read = attend_chosen(grouped, held, chosen, self.sinks)
+        return output
+
+    def _logits_along(self, along: Tensor) -> Tensor:
+        """Logits of a single query, followed by the products with `along`: keys are read once."""
+        if not self.is_plain or isinstance(self.key, PackedStates):
+            return self._logits(0, 1)
+        batch, heads, head_dim = along.shape
+        query = self.query.reshape(batch * heads, -1, head_dim)
+        together = torch.cat([query, along.view(-1, 1, head_dim)], 1).view(batch, -1, 1, head_dim)
+        logits = slot_logits(together, self.key, first=0, rows=1, scaling=self.scaling)
+        self.products = logits.select(2, -1).select(2, 0)
+        return logits
+
+    def _probabilities_of_one(self, logits: Tensor, group: int) -> Tensor:
+        """Softmax of a single query's first `group` logits; if no slot is hidden, no row can be empty."""
+        if self.sinks is not None or (self.bias is not None and self.hides):
+            return probabilities(logits.narrow(2, 0, group), self.bias, self.sinks)
+        if self.bias is not None:
+            return torch.softmax(logits.narrow(2, 0, group) + self.bias[:, :, :, None], -1)
+        return torch.softmax(logits, -1).narrow(2, 0, group)  # softmax of a slice would copy it first
+
+    def _kernel(self) -> OneQuery | None:
+        """The fused kernel if available; it supports one bias per KV head and nothing else."""
+        one_bias = self.bias is None or self.bias.shape[2] == 1
+        return one_query_kernel(self.query.device) if self.is_plain and one_bias else None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether kernels support this attention: no softcap, no ALiBi, no learned sinks."""
+        return self.softcap is None and self.alibi is None and self.sinks is None
+
+    @property
+    def has_state(self) -> bool:
+        """Whether queries also attend to a low-rank state."""
+        return self.low_rank is not None and not self.low_rank.is_empty
+
+    def attend_with_state(self, value: States) -> Tensor:
+        """Output (B, Hq, q, d) over slots and low-rank state; keeps a single query's attention."""
+        blocks = []
+        for first in range(0, self.num_new, ROW_BLOCK):
+            share = self.share(first, min(first + ROW_BLOCK, self.num_new))
+            blocks.append(share.output(value))
+        if self.num_new == 1:
+            self._last_mass = share.slots[:, :, :, 0].mean(2)
+        return torch.cat(blocks, 2).to(self.query.dtype)
+
+    def share(self, first: int, last: int) -> StateShare:
+        """Attention split between slots and state for rows `first` to `last`."""
+        assert self.low_rank is not None
+        return self.low_rank.share(self.query[:, :, first:last], self._logits(first, last), self.bias)
+
+    @property
+    def num_new(self) -> int:
+        """Number of queries in this pass."""
+        return self.query.shape[2]
+
+    def _tiles(self) -> Tiles:
+        return Tiles(self.query, self.key, self.bias, self.scaling, self.softcap, self.alibi, self.sinks)
+
+    def _mass(self, first: int, last: int) -> Tensor:
+        if self.has_state:
+            return self.share(first, last).slots
+        return probabilities(self._logits(first, last), self.bias, self.sinks)
+
+    def _logits(self, first: int, last: int) -> Tensor:
+        if isinstance(self.key, PackedStates):
+            tiles = replace(self._tiles(), bias=None)
+            return torch.cat([tiles.logits(slice(first, last), columns) for columns in self.key.blocks()], -1)
+        return slot_logits(
+            self.query[:, :, first:last],
+            self.key,
+            first=first,
+            rows=self.num_new,
+            scaling=self.scaling,
+            softcap=self.softcap,
+            alibi=self.alibi,
+        )

@@ -1,0 +1,110 @@
+"""Attention over slots plus a low-rank state (LESS): the state acts as one more, query-dependent slot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from kvlab.core.attention.slot_attention import ROW_BLOCK
+from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.methods.settlers.less import HEAD, NORMALIZER, NUMERATOR, Absorb
+from kvlab.core.stores.quantized_states import States, mix_states
+
+
+@dataclass(frozen=True)
+class LowRankState:
+    """State absorbed by the heads of one layer, and the feature maps queries read it with.
+
+    `noted` is the live per-head state, not a copy: it follows every plan.
+    """
+
+    absorb: Absorb
+    layer: int
+    noted: Mapping[str, Tensor]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has been absorbed yet."""
+        return HEAD not in self.noted
+
+    def column(self, query: Tensor) -> tuple[Tensor, Tensor]:
+        """(logits (B, H, G, q), values (B, H, G, q, d)) float32 of the slot that represents the state.
+
+        logit = log(phi(q) z), value = phi(q) H / phi(q) z; the logit is -inf for a head that absorbed nothing.
+        """
+        head, normalizer = self.noted[HEAD], self.noted[NORMALIZER]
+        self.absorb.place(self.layer, head.shape[1], query)
+        features = self.absorb.maps(self.layer, head).of_queries(query.unflatten(1, (head.shape[1], -1)))
+        group = features.shape[2:4]
+        beside = features.flatten(2, 3)  # the queries of a group read the same state without copying it
+        total = (beside @ normalizer[..., None]).unflatten(2, group)
+        values = (beside @ self.noted[NUMERATOR]).unflatten(2, group)
+        return total[..., 0].log(), values / total.clamp_min(torch.finfo(total.dtype).tiny)
+
+    def share(self, query: Tensor, logits: Tensor, bias: Tensor | None) -> StateShare:
+        """Split the attention of queries (B, Hq, q, d), with logits (B, H, G, q, S), between slots and state."""
+        own, value = self.column(query)
+        both = torch.cat([logits, own[..., None]], -1)
+        if bias is None:
+            mass = torch.softmax(both, -1)
+        else:  # padding rows may see nothing
+            both[..., :-1] += bias[:, :, :, None]
+            mass = torch.softmax(both, -1).nan_to_num_(nan=0.0)
+        return StateShare(mass[..., :-1], mass[..., -1], value)
+
+
+@dataclass(frozen=True)
+class StateShare:
+    """Attention split of some queries: `slots` (B, H, G, q, S) and `state` (B, H, G, q) sum to 1."""
+
+    slots: Tensor
+    state: Tensor
+    value: Tensor  # (B, H, G, q, d)
+
+    def output(self, values: States) -> Tensor:
+        """Output (B, Hq, q, d) float32 of slots with `values` (B, H, S, d) and the state."""
+        of_slots = mix_states(self.slots.flatten(2, 3), values).view_as(self.value)
+        return of_slots.addcmul_(self.state[..., None], self.value).flatten(1, 2)
+
+
+@dataclass(frozen=True)
+class MassBesideState:
+    """Statistics of the slots' part of attention, as `kvlab.core.attention.tiles.Tiles` gives them without a state.
+
+    `share(first, last)` evaluates rows of the `rows` queries, one block at a time.
+    """
+
+    share: Callable[[int, int], StateShare]
+    rows: int
+
+    def column_sums(
+        self, first: int, weight: Tensor | None, normalizers: object, squared: bool = False, slots: object = None
+    ) -> Tensor:
+        """Attention (B, H, S) from row `first` on, mean over the group; `weight` ([B or 1], q - first)."""
+        masses = self._masses(first, weight)
+        return reduce(torch.add, ((mass.square() if squared else mass).mean(2).sum(2) for mass in masses))
+
+    def column_max(self, first: int, real: Tensor | None, normalizers: object, slots: object = None) -> Tensor:
+        """Largest attention (B, H, S) from one of the `real` queries ([B or 1], q - first)."""
+        return reduce(torch.maximum, (mass.amax((2, 3)) for mass in self._masses(first, real)))
+
+    def _masses(self, start: int, weight: Tensor | None) -> Iterator[Tensor]:
+        """Attention (B, H, G, r, S) times `weight` for each block of rows from `start` on."""
+        for first in range(start, self.rows, ROW_BLOCK):
+            last = min(first + ROW_BLOCK, self.rows)
+            mass = self.share(first, last).slots
+            yield mass if weight is None else mass * weight[:, None, None, first - start : last - start, None]
+
+
+def low_rank_state(pipeline: Pipeline, layer: int, noted: Mapping[str, Tensor]) -> LowRankState | None:
+    """Low-rank state of a method at a layer (index among the compressed ones); None for most methods."""
+    return LowRankState(pipeline.settle, layer, noted) if isinstance(pipeline.settle, Absorb) else None
+
+
+def keeps_state(pipeline: Pipeline) -> bool:
+    """Whether a method's queries also attend to a low-rank state."""
+    return isinstance(pipeline.settle, Absorb)

@@ -1,0 +1,205 @@
+"""Attention statistics of a pass computed in tiles, without a queries x slots tensor.
+
+Tiles above the diagonal are skipped, no tile is computed twice, and memory is one tile for any text length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from kvlab.core.attention.alibi import Alibi
+from kvlab.core.stores.quantized_states import PackedStates, States, products, weighted_sum
+
+NEVER = float("-inf")
+# Query rows and elements per tile: on a CPU it should fit a core's cache.
+TILE = {"cpu": (128, 2**18)}
+LARGE_TILE = 1024, 2**26
+FEWEST_COLUMNS = 64
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """q queries over S slots, the last q of which are the queries' own; query i sees slots up to S - q + i."""
+
+    query: Tensor  # (B, Hq, q, d)
+    key: States  # (B, H, S, d)
+    bias: Tensor | None  # (B, H, 1 or G, S) float32, -inf where a slot is invalid
+    scaling: float
+    softcap: float | None = None
+    alibi: Alibi | None = None
+    sinks: Tensor | None = None  # (B, H, G) logits of learned sinks
+
+    def column_sums(
+        self,
+        first: int,
+        weight: Tensor | None,
+        normalizers: Tensor | None,
+        squared: bool = False,
+        slots: int | None = None,
+    ) -> Tensor:
+        """Attention (B, H, S) float32 each slot gets from queries from row `first` on, mean over the group.
+
+        `weight` (B or 1, q - first) multiplies each query's. `normalizers` (B, H, G, q) are log-sum-exps from the fused
+        kernel; computed first if None. `squared`: sums of squares. With `slots`, only for the first ones: 0 elsewhere.
+        """
+        return self.weighted_sums(first, [weight], normalizers, squared, slots)[0]
+
+    def weighted_sums(
+        self,
+        first: int,
+        weights: Sequence[Tensor | None],
+        normalizers: Tensor | None,
+        squared: bool = False,
+        slots: int | None = None,
+    ) -> list[Tensor]:
+        """`column_sums` for each of `weights`, of tiles that are computed once.
+
+        Tiles begin at multiples of their height, so that a sum is the same whichever others are computed with it.
+        """
+        group = self.query.shape[1] // self.key.shape[1]
+        start = first - first % self._shape[0] if any(weight is not None for weight in weights) else first
+        whole = [weight if weight is None else pad(weight, (first - start, 0)) for weight in weights]
+        totals = [self._of_slots() for _ in weights]
+        for rows, columns, mass in self._masses(start, normalizers, slots):
+            mass = mass.square_() if squared else mass
+            for total, weight in zip(totals, whole, strict=True):
+                share = mass.new_full((1, 1, 1, mass.shape[2]), 1 / group)
+                if weight is not None:
+                    share = (weight[:, rows.start - start : rows.stop - start] / group).repeat(1, group)[:, None, None]
+                    share = share.to(mass.dtype)
+                total[..., columns] += share.expand(*mass.shape[:2], -1, -1) @ mass
+        return [total[:, :, 0] for total in totals]
+
+    def column_max(
+        self, first: int, real: Tensor | None, normalizers: Tensor | None, slots: int | None = None
+    ) -> Tensor:
+        """Largest attention (B, H, S) float32 each slot gets from one query of the group, from row `first` on.
+
+        Only `real` queries (B or 1, q - first) count; with `slots`, only the first ones: 0 elsewhere.
+        """
+        most, group = self._of_slots(), self.query.shape[1] // self.key.shape[1]
+        for rows, columns, mass in self._masses(first, normalizers, slots):
+            if real is not None:
+                mass *= real[:, rows.start - first : rows.stop - first].repeat(1, group)[:, None, :, None]
+            torch.maximum(most[..., columns], mass.amax(2, keepdim=True), out=most[..., columns])
+        return most[:, :, 0]
+
+    def _of_slots(self) -> Tensor:
+        """Zeros (B, H, 1, S)."""
+        batch, heads, slots = self.key.shape[:3]
+        return self.key.new_zeros(batch, heads, 1, slots, dtype=torch.float32)
+
+    def _masses(
+        self, first: int, normalizers: Tensor | None, slots: int | None
+    ) -> Iterator[tuple[slice, slice, Tensor]]:
+        """(rows, columns, attention (B, H, G * r, c)) of each tile from row `first` on, over the first `slots`."""
+        wide = self._wide_keys()
+        for rows in self._rows(first):
+            whole = self._normalizers(rows) if normalizers is None else self._beside(normalizers[..., rows])
+            whole = whole.flatten(2)[..., None].float()  # (B, H, G * r, 1)
+            for columns in self._columns(rows, slots):
+                yield rows, columns, self.logits(rows, columns, whole, wide).flatten(2, 3).exp_()
+
+    def attention(self, value: States) -> tuple[Tensor, Tensor]:
+        """(output (B, Hq, q, d), log-sum-exps (B, H, G, q) float32 without learned sinks), one tile at a time.
+
+        Tiles are combined with an online softmax, as in FlashAttention.
+        """
+        outputs, normalizers = [], []
+        for rows in self._rows(0):
+            total = whole = None
+            for columns in self._columns(rows):
+                logits = self.logits(rows, columns)
+                block = torch.logsumexp(logits, -1, keepdim=True)
+                mass = (logits - block.masked_fill(torch.isneginf(block), 0.0)).exp_()
+                part = weighted_sum(mass.flatten(2, 3), value, columns).unflatten(2, mass.shape[2:4])
+                if total is None or whole is None:
+                    total, whole = part, block
+                else:
+                    both = torch.logaddexp(whole, block)
+                    shift = both.masked_fill(torch.isneginf(both), 0.0)
+                    total, whole = total * (whole - shift).exp() + part * (block - shift).exp(), both
+            assert total is not None and whole is not None
+            beside = self._beside(whole[..., 0])
+            shift = whole.masked_fill(torch.isneginf(whole), 0.0) - beside[..., None]
+            outputs.append((total * shift.exp()).flatten(1, 2).to(self.query.dtype))
+            normalizers.append(whole[..., 0])
+        return torch.cat(outputs, 2), torch.cat(normalizers, -1)
+
+    def _normalizers(self, rows: slice) -> Tensor:
+        """Log-sum-exp (B, H, G, r) of each query's logits; infinite for queries without visible slots."""
+        parts = [torch.logsumexp(self.logits(rows, columns), -1) for columns in self._columns(rows)]
+        return self._beside(torch.logsumexp(torch.stack(parts), 0))
+
+    def _beside(self, normalizers: Tensor) -> Tensor:
+        """Add learned sinks, and replace -inf so that a query without visible slots attends to nothing."""
+        if self.sinks is not None:
+            normalizers = torch.logaddexp(normalizers, self.sinks.float()[..., None])
+        return normalizers.masked_fill(torch.isneginf(normalizers), torch.inf)
+
+    def logits(self, rows: slice, columns: slice, less: Tensor | None = None, wide: Tensor | None = None) -> Tensor:
+        """Logits (B, H, G, r, c) float32 with log mass, -inf above the diagonal, minus `less` (B, H, G * r, 1).
+
+        With `wide` keys, whose last coordinate is 1, the matrix product subtracts `less`, which saves a pass over the
+        tile.
+        """
+        block_query = self.query[:, :, rows].unflatten(1, (self.key.shape[1], -1))  # (B, H, G, r, d)
+        if wide is not None and less is not None:
+            logits = torch.cat([block_query.flatten(2, 3).float() * self.scaling, -less], -1) @ wide[..., columns]
+        else:
+            logits = _products(block_query.flatten(2, 3), self.key, columns, self.scaling)
+        if self.softcap is not None:
+            logits = logits.div_(self.softcap).tanh_().mul_(self.softcap)
+        if less is not None and wide is None:
+            logits -= less
+        logits = logits.unflatten(2, block_query.shape[2:4])
+        if self.alibi is not None:
+            logits += self.alibi.at(columns).rows(rows.start, rows.stop) * self.scaling
+        if self.bias is not None:
+            logits += self.bias[:, :, :, None, columns]
+        own = self.key.shape[2] - self.query.shape[2]
+        if columns.stop > own + rows.start + 1:  # on the diagonal
+            row = torch.arange(rows.start, rows.stop, device=logits.device)[:, None] + own
+            logits.masked_fill_(torch.arange(columns.start, columns.stop, device=logits.device) > row, NEVER)
+        return logits
+
+    def _wide_keys(self) -> Tensor | None:
+        """Keys (B, H, d + 1, S) float32 with a coordinate of 1; None if the product cannot subtract."""
+        if self.softcap is not None or isinstance(self.key, PackedStates) or _in_own_type(self.key):
+            return None
+        ones = self.key.new_ones(*self.key.shape[:3], 1, dtype=torch.float32)
+        return torch.cat([self.key.float(), ones], -1).transpose(-1, -2)
+
+    def _rows(self, first: int) -> Iterator[slice]:
+        last, step = self.query.shape[2], self._shape[0]
+        for start in range(first, last, step):
+            yield slice(start, min(start + step, last))
+
+    def _columns(self, rows: slice, slots: int | None = None) -> Iterator[slice]:
+        seen = self.key.shape[2] - self.query.shape[2] + rows.stop
+        seen = seen if slots is None else min(seen, slots)
+        for start in range(0, seen, self._shape[1]):
+            yield slice(start, min(start + self._shape[1], seen))
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        rows, numbers = TILE.get(self.key.device.type, LARGE_TILE)
+        rows = min(rows, self.query.shape[2])
+        return rows, max(numbers // (self.query.shape[0] * self.query.shape[1] * rows), FEWEST_COLUMNS)
+
+
+def _products(query: Tensor, key: States, columns: slice, scaling: float) -> Tensor:
+    """Scaled dot products (B, H, r, c) float32; 16-bit states on a GPU are multiplied in 16 bits, summed in float32."""
+    if isinstance(key, PackedStates) or not _in_own_type(query):
+        return products(query.float() * scaling, key, columns)
+    keys = key[:, :, columns].flatten(0, 1).transpose(-1, -2)
+    return torch.bmm(query.flatten(0, 1), keys, out_dtype=torch.float32).mul_(scaling).unflatten(0, query.shape[:2])
+
+
+def _in_own_type(states: Tensor) -> bool:
+    return states.device.type == "cuda" and states.dtype in (torch.float16, torch.bfloat16)

@@ -1,0 +1,178 @@
+"""Attention and mask functions that kvlab registers with transformers.
+
+A compressed layer builds causality, slot validity and log mass itself, because its slots are not positions. It only
+needs the 2-D padding mask, so that is what the mask function passes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
+from transformers.utils.import_utils import is_tracing
+
+from kvlab.core.attention.alibi import Alibi
+from kvlab.core.attention.layer_handoff import AttentionCall, take, take_hidden_states, take_residuals
+from kvlab.core.attention.slot_attention import NEVER, ROW_BLOCK, repeat_heads, slot_attention, softmax_beside
+from kvlab.core.errors import UserError
+
+ATTENTION_NAME = "kvlab_slots"
+CAST_MASKS = ("mpt",)  # families whose model calls a method of the mask
+
+
+def register_attention() -> str:
+    """Register both functions (idempotent) and return the name to load a model with."""
+    AttentionInterface.register(ATTENTION_NAME, kvlab_attention)
+    AttentionMaskInterface.register(ATTENTION_NAME, kvlab_mask)
+    return ATTENTION_NAME
+
+
+def kvlab_mask(**geometry: object) -> Tensor | RowMask | None:
+    """2-D padding mask (B, tokens seen) or None for full-attention layers; a boolean 4-D mask for sliding-window ones.
+
+    Sliding-window masks of many rows are built in blocks. A prompt's mask that hides nothing becomes None, because
+    attention without a bias is fused.
+    """
+    local, rows = geometry.get("local_size") is not None, geometry.get("q_length")
+    if local and not geometry.get("use_vmap") and isinstance(rows, int) and rows > ROW_BLOCK:
+        return RowMask(geometry)
+    if local or geometry.get("use_vmap"):
+        return sdpa_mask(**geometry)  # type: ignore[arg-type]  # transformers' own arguments, passed on
+    mask = geometry.get("attention_mask")
+    wanted = rows == 1 or getattr(geometry.get("config"), "model_type", None) in CAST_MASKS
+    # While tracing, where reading the mask would break the graph, assume that it has padding.
+    hides = isinstance(mask, Tensor) and (wanted or is_tracing(mask) or not bool(mask.all()))
+    return mask if isinstance(mask, Tensor) and hides else None
+
+
+def kvlab_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | RowMask | None,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    slopes: Tensor | None = None,
+    **kwargs: object,
+) -> tuple[Tensor, None]:
+    """Attention output (B, q, Hq, d) and None: computed by the compressed layer the keys came from, else plain
+    attention.
+
+    `slopes` (Hq,) come from kvlab's attention modules of ALiBi models; `s_aux` (Hq,) are logits of learned sinks
+    (gpt-oss). Raises UserError for custom 4-D masks over compressed slots.
+    """
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    layer = take(key)
+    if layer is not None:
+        if isinstance(attention_mask, RowMask) or (attention_mask is not None and attention_mask.dim() == 4):
+            raise UserError("Compressed slots do not support custom 4-D attention masks: pass a 2-D padding mask.")
+        hidden, residuals = take_hidden_states(module), take_residuals(layer.layer_idx)
+        call = AttentionCall(scaling, softcap, attention_mask, module, slopes, s_aux, hidden, residuals=residuals)
+        output = layer.attend(query, key, value, call)
+    elif isinstance(attention_mask, RowMask):
+        output = _masked(query, key, value, attention_mask.blocks(query.device), scaling, softcap, s_aux)
+    elif attention_mask is None or attention_mask.dim() == 2:
+        bias, alibi = _plain_bias(attention_mask, key), _plain_alibi(slopes, attention_mask, query, key)
+        sinks = None if s_aux is None else s_aux.expand(len(key), -1).unflatten(1, (key.shape[1], -1))
+        output, _ = slot_attention(query, key, value, bias, scaling=scaling, softcap=softcap, alibi=alibi, sinks=sinks)
+    else:
+        output = _masked(query, key, value, dense_blocks(attention_mask), scaling, softcap, s_aux)
+    return output.transpose(1, 2).contiguous(), None
+
+
+def _plain_bias(padding: Tensor | None, key: Tensor) -> Tensor | None:
+    if padding is None:
+        return None
+    hidden = torch.zeros(padding.shape, device=key.device).masked_fill(~padding.bool(), NEVER)
+    return hidden[:, None, None, -key.shape[2] :].expand(-1, key.shape[1], -1, -1)
+
+
+def _plain_alibi(slopes: Tensor | None, padding: Tensor | None, query: Tensor, key: Tensor) -> Alibi | None:
+    """ALiBi without compression: positions count non-padding tokens."""
+    if slopes is None:
+        return None
+    (batch, heads, tokens), rows = key.shape[:3], query.shape[2]
+    real = torch.ones(batch, tokens, dtype=torch.int64, device=key.device) if padding is None else padding[:, -tokens:]
+    position = (real.long().cumsum(-1) - 1)[:, None].expand(-1, heads, -1)
+    return Alibi(slopes.expand(batch, -1).unflatten(1, (heads, -1)), position, position[:, :, -rows:])
+
+
+def _masked(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    blocks: Iterable[tuple[slice, slice, Tensor]],
+    scaling: float,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """Attention with boolean masks in blocks of rows, for sliding-window layers, which keep their own cache.
+
+    Memory is O(block x columns); time is O(q x window) if a block comes with the columns it sees.
+    """
+    outputs = []
+    for rows, columns, mask in blocks:
+        block_query = query[:, :, rows]
+        keys, values = (repeat_heads(states[:, :, columns], query) for states in (key, value))
+        if softcap is None and sinks is None:
+            outputs.append(scaled_dot_product_attention(block_query, keys, values, attn_mask=mask, scale=scaling))
+            continue
+        logits = (block_query.float() * scaling) @ keys.float().transpose(-1, -2)
+        if softcap is not None:
+            logits = logits.div_(softcap).tanh_().mul_(softcap)
+        mass = softmax_beside(logits.masked_fill_(~mask, NEVER), None if sinks is None else sinks[None, :, None])
+        outputs.append((mass @ values.float()).to(query.dtype))
+    return torch.cat(outputs, dim=2)
+
+
+@dataclass(frozen=True)
+class RowMask:
+    """Arguments of a transformers mask function, kept to build the mask in blocks; models pass it on like a tensor.
+
+    `geometry` (`transformers.masking_utils`): `q_length` queries from position `q_offset`, `kv_length` slots from
+    `kv_offset`; a query sees no slot that is `local_size` or more behind it.
+    """
+
+    geometry: Mapping[str, Any]
+
+    def blocks(self, device: torch.device) -> Iterator[tuple[slice, slice, Tensor]]:
+        """(rows, columns they see, mask (B, 1, rows, columns) bool on `device`) for each block."""
+        given = self.geometry
+        rows, columns = given["q_length"], given["kv_length"]
+        behind = given["q_offset"] - given["kv_offset"]  # column of the first row's own token
+        for first in range(0, rows, ROW_BLOCK):
+            last = min(first + ROW_BLOCK, rows)
+            low = max(behind + first - given["local_size"] + 1, 0)
+            high = min(behind + last, columns)
+            own = {
+                "q_length": last - first,
+                "q_offset": given["q_offset"] + first,
+                "kv_length": high - low,
+                "kv_offset": given["kv_offset"] + low,
+                "device": device,
+                "allow_is_causal_skip": False,
+            }
+            if isinstance(padding := given.get("attention_mask"), Tensor):
+                own["attention_mask"] = padding.to(device)
+            mask = sdpa_mask(**{**given, **own})
+            assert mask is not None
+            yield slice(first, last), slice(low, high), mask
+
+    def to(self, *_: object, **__: object) -> RowMask:
+        """Return self: blocks are created on demand (accelerate moves what it passes to a layer)."""
+        return self
+
+
+def dense_blocks(mask: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
+    """Row blocks of an existing mask (B, 1, q, S)."""
+    for first in range(0, mask.shape[2], ROW_BLOCK):
+        rows = slice(first, min(first + ROW_BLOCK, mask.shape[2]))
+        yield rows, slice(0, mask.shape[3]), mask[:, :, rows]

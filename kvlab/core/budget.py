@@ -1,0 +1,194 @@
+"""The budget of a method in an explicit unit: a share of the prompt, slots per KV head, or bytes."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvlab.core.errors import UserError
+from kvlab.core.validation import quote_value
+
+UNLIMITED = 2**30
+ROUNDING = 1e-9  # .29 * 100 is a little less than 29 in floating point
+Amount = float | int | str
+
+FRACTION, SLOTS, BYTE_SHARE, BYTES = "fraction", "slots", "share of bytes", "bytes"
+_SIZES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_SHARE, _SIZE = re.compile(r"(\d+\.?\d*|\.\d+)%B"), re.compile(rf"(\d+\.?\d*|\.\d+)({'|'.join(_SIZES)})")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of the slots of one KV head, for budgets given in bytes.
+
+    At most `native` slots are held natively at a time, at `slot` bytes each; the others are packed, at `packed` each.
+    """
+
+    token: int  # a token's key and value in the full cache, as the model made them
+    slot: int  # a native slot, metadata included
+    packed: float  # a packed slot, with metadata and its part of shared data
+    native: int = UNLIMITED
+    beside: int = 0  # bytes of a head apart from its slots
+    heads: int = 1  # heads of all layers and rows, which share a number of bytes
+
+    def bytes_of(self, slots: int) -> float:
+        """The most bytes this many slots take."""
+        native = min(slots, self.native)
+        return self.beside + self.slot * native + self.packed * (slots - native)
+
+    def slots_within(self, size: float) -> int:
+        """The most slots that never take more than `size` bytes; at least 1."""
+        room = size - self.beside
+        few = math.floor(room / self.slot)
+        return max(
+            1, few if few <= self.native else self.native + math.floor((room - self.native * self.slot) / self.packed)
+        )
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A fraction in (0, 1] of the prompt's tokens (`float`), slots per KV head (`int`), or bytes (`str`).
+
+    The fraction 1.0 means that nothing is ever dropped, also while decoding; a smaller one is resolved once, on the
+    first prefill, for the rest of the run. `10%B` is that share of the native size of the prompt's keys and values,
+    `64MiB` a size of the whole cache; everything a slot takes counts.
+    """
+
+    amount: Amount
+
+    def __post_init__(self) -> None:
+        if not self._is_possible():
+            raise UserError(_WHAT_A_BUDGET_IS.format(quote_value(self.amount)))
+
+    def _is_possible(self) -> bool:
+        if isinstance(self.amount, str):
+            return self._share is not None or self._size is not None
+        if isinstance(self.amount, bool) or not isinstance(self.amount, int | float):
+            return False
+        if isinstance(self.amount, int):
+            return 1 <= self.amount < 2**63  # what the index of runs can hold
+        return 0 < self.amount <= 1
+
+    @classmethod
+    def parse(cls, text: str) -> Budget:
+        """A budget from text: `0.2`, `20%`, `1.0` are fractions; `128` is slots per KV head; `20%B`, `64MiB` are bytes.
+
+        Raises UserError for anything else.
+        """
+        text = "".join(text.split())
+        try:
+            if text.endswith("B"):
+                return cls(text)
+            if text.endswith("%"):
+                return cls(float(text[:-1]) / 100)
+            return cls(int(text)) if text.lstrip("+").isdecimal() and text.isascii() else cls(float(text))
+        except ValueError as error:
+            if isinstance(error, UserError):
+                raise
+            raise UserError(_WHAT_A_BUDGET_IS.format(quote_value(text))) from None
+
+    @classmethod
+    def of(cls, number: float, unit: str) -> Budget:
+        """The budget from its number and unit in tables."""
+        if unit == BYTE_SHARE:
+            return cls(f"{100 * number:g}%B")
+        return cls(int(number)) if unit == SLOTS else cls(f"{number:.0f}B") if unit == BYTES else cls(float(number))
+
+    @property
+    def unit(self) -> str:
+        """`fraction`, `slots`, `share of bytes` or `bytes`."""
+        if isinstance(self.amount, str):
+            return BYTES if self._share is None else BYTE_SHARE
+        return SLOTS if isinstance(self.amount, int) else FRACTION
+
+    @property
+    def number(self) -> float:
+        """The amount in its unit."""
+        if isinstance(self.amount, str):
+            return self._share if self._share is not None else self._size or 0.0
+        return float(self.amount)
+
+    @property
+    def words(self) -> str:
+        """`20 %`, `128 slots`, `20 % of the bytes` or `64 MiB`."""
+        if isinstance(self.amount, str):
+            found = _SIZE.fullmatch(self.amount)
+            return f"{found[1]} {found[2]}" if found else f"{100 * self.number:g} % of the bytes"
+        return f"{self.amount} slots" if isinstance(self.amount, int) else f"{100 * self.amount:g} %"
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether nothing is ever dropped."""
+        return self.amount == 1 and isinstance(self.amount, float)
+
+    def slots(self, tokens: int, sizes: Sizes | None = None) -> int:
+        """Slots per KV head for a prompt of `tokens` tokens, at least 1. Budgets in bytes need `sizes`."""
+        if isinstance(self.amount, str):
+            if sizes is None:
+                raise UserError(f"A budget in bytes ({self.words}) cannot be used here: give a fraction or slots.")
+            size = self.number * sizes.token * tokens if self.unit == BYTE_SHARE else self.number / sizes.heads
+            return sizes.slots_within(size)
+        if isinstance(self.amount, int):
+            return min(self.amount, UNLIMITED)
+        # Rounded down, as in the authors' code, so that the budget is never exceeded.
+        return UNLIMITED if self.amount == 1 else max(1, math.floor(self.amount * tokens + ROUNDING))
+
+    @property
+    def _share(self) -> float | None:
+        match = _SHARE.fullmatch(str(self.amount))
+        share = float(match[1]) / 100 if match else 0
+        return share if 0 < share <= 1 else None
+
+    @property
+    def _size(self) -> float | None:
+        match = _SIZE.fullmatch(str(self.amount))
+        size = float(match[1]) * _SIZES[match[2]] if match else 0
+        return size if 1 <= size < 2**63 else None
+
+
+_WHAT_A_BUDGET_IS = (
+    "The budget {} cannot be used: give a fraction of the prompt between 0 and 1 (such as 0.2 or 20%), "
+    "a whole number of slots per KV head of at least 1 (such as 128), or bytes (such as 10%B or 64MiB)."
+)
+
+
+def unbounded_note(titles: Sequence[str], budgets: Sequence[Budget]) -> str:
+    """A sentence on methods that take no budget if one in bytes was given; else empty."""
+    byte_budgets = [budget.words for budget in budgets if isinstance(budget.amount, str)]
+    if not titles or not byte_budgets:
+        return ""
+    they = "takes no budget: it" if len(titles) == 1 else "take no budget: each"
+    return f"{' and '.join(titles)} {they} holds as many bytes as it needs, whatever {' and '.join(byte_budgets)} is."
+
+
+def window_note(title: str, window: int, slots: int, tokens: int) -> str:
+    """A sentence if the method's own window takes up the whole budget; else empty."""
+    if slots > window or slots >= tokens or not window:
+        return ""
+    return (
+        f"The budget of {slots:,} slots per head does not exceed the observation window of {window:,}: {title} keeps "
+        f"the last {slots:,} tokens and nothing else, as a local window does."
+    )
+
+
+NATIVE, AUTO, ADAPTIVE = "native", "auto", "adaptive"
+# Stores that depend on the budget: (share of the bytes from which the next one holds, store). Fewer bits make room for
+# more slots, which helps until rounding costs more than the missing slots do. `auto` is the older rule, kept because
+# saved runs name it; `adaptive` was chosen on SmolLM2 and mini (kvlab/core/methods/merging/exactmerge2.md).
+STORE_RULES = {
+    AUTO: ((1 / 3, "lean4"), (math.inf, "int8")),
+    ADAPTIVE: ((0.035, "centred3"), (0.08, "centred4"), (0.15, "centred5"), (1 / 3, "centred6"), (math.inf, "int8")),
+}
+SMALL_SHARE = 0.05  # what a size in bytes counts as
+
+
+def resolve_store(name: str, budget: Budget) -> str:
+    """The store's name; `auto` and `adaptive` depend on the budget, and are native for one that is not in bytes."""
+    if name not in STORE_RULES:
+        return name
+    if not isinstance(budget.amount, str):
+        return NATIVE
+    share = budget.number if budget.unit == BYTE_SHARE else SMALL_SHARE
+    return next(store for end, store in STORE_RULES[name] if share < end)

@@ -1,0 +1,211 @@
+"""A bucket: streams of similar length with their table, budget (slots per head), and decisions."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.budget import UNLIMITED, Sizes
+from kvlab.core.cache.settings import LayerSettings
+from kvlab.core.cache.table.apply_plan import TableSnapshot
+from kvlab.core.cache.table.slot_table import SlotTable
+from kvlab.core.contract.in_place import EVICT, LEAVE_NO_TRACE
+from kvlab.core.contract.inplace_work import Work
+from kvlab.core.contract.packed_size import native_slots
+from kvlab.core.contract.plan import Plan
+from kvlab.core.contract.reading import Index
+from kvlab.core.contract.view import Slots, View
+from kvlab.core.stores import store_bytes
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A decision for one bucket; `before` is its table just before, if observed, valid until `adopt`."""
+
+    view: View
+    plan: Plan
+    before: Slots
+    after: Slots
+
+
+class Bucket:
+    """Part of a layer: one until the prompt is settled, and after that too if all heads keep equally many slots."""
+
+    def __init__(self, table: SlotTable) -> None:
+        self.table = table
+        self.quota: Quota | None = None  # None before the prompt is complete
+        self.started = False  # every row has exceeded its budget before
+        self.first_decision: tuple[int, int, int] | None = None  # its slots, tokens and end of pass
+        self.evicted_votes = torch.zeros(
+            table.slots.keys.shape[:2], device=table.slots.keys.device
+        )  # votes lost to eviction
+        self.guard_activations = torch.zeros_like(self.evicted_votes)
+        self.index: Index | None = None  # of the reading, over the table's slots; None: to be built
+        self.index_counts = False  # the index has sums over slots, which change when one leaves
+        self.indexed: object = None  # the table's arrangement when the index was current
+        self.last_read: Tensor | None = None  # (N, W) bytes that the last decode step read, with a reading
+        # (key, kernel input) of the last in-place decision
+        self.last_work: tuple[tuple[object, ...], Work | None] = (), None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether some head may exceed its budget."""
+        return self.quota is not None and self.table.occupied > self.quota.smallest
+
+    def attend(self, seen: PassSeen, every_step: bool) -> Tensor:
+        """Output (N, W * G, q, d) of this pass; attention weights are computed along if the method needs them."""
+        values = self.table.states()[1]
+        if seen.has_state:
+            return seen.attend_with_state(values)
+        if seen.num_new == 1 and (every_step or not seen.is_plain):
+            return seen.attend_one(values)
+        return seen.attend(values)
+
+    def decide(self, view: View, settings: LayerSettings, check: Callable[[Plan], None]) -> Decision:
+        """Make a plan and apply it to the table, unless `check` raises."""
+        slots, table = view.slots, self.table
+        plan = settings.pipeline.plan(view)
+        check(plan)
+        self.evicted_votes += _votes_lost(slots, plan) if plan.lost is None else plan.lost
+        if plan.guard_activations is not None:
+            self.guard_activations += plan.guard_activations
+        before = TableSnapshot.of(slots, plan) if settings.observes_slots else slots
+        after = table.after(slots, plan, view.seen.rotary)
+        table.weighted = table.weighted or plan.edges is not None or plan.log_mass is not None
+        table.store_head_state(plan.head_state or {})
+        if plan.edges is not None or plan.new_keys is not None or self.index_counts:
+            self.index = None  # of keys that have changed; evicted slots are hidden by the bias
+        return Decision(view, plan, before, after)
+
+    def work_key(self) -> tuple[object, ...]:
+        """Identity of all tensors an in-place decision uses, except the newest query's attention."""
+        table = self.table
+        return table.slots, table.width, self.quota and self.quota.slots, self.evicted_votes, *table.head_state.values()
+
+    def reusable_work(self) -> Work | None:
+        """The last in-place kernel input, if it can be reused because its tensors are the same."""
+        known, work = self.last_work
+        return work if work is not None and all(map(operator.is_, self.work_key(), known)) else None
+
+    def note_decision(self, work: Work) -> None:
+        """Account for an in-place decision: every head exceeded its budget before and meets it now."""
+        assert self.quota is not None
+        self.table.occupied = min(self.table.occupied, self.quota.largest)
+        self.table.is_dense, self.table.weighted = False, self.table.weighted or work.kind not in LEAVE_NO_TRACE
+        if work.kind != EVICT or self.index_counts:
+            self.index = None
+        if work.left is not None:
+            self.table.note_freed(work.left, work.full)
+
+    def adopt(self, after: Slots, lengths: list[int], bound: int | None = None) -> None:
+        """Install the table that a decision left; `lengths`: tokens each stream has seen.
+
+        No head has more than `bound` valid slots (default: its budget).
+        """
+        assert self.quota is not None
+        self.table.adopt(after, self.quota.largest if bound is None else bound)
+        pairs = zip(lengths, self.quota.per_row, strict=True)
+        self.started = all(tokens > slots for tokens, slots in pairs)  # more than any head of the row may keep
+
+    def part(self, table: SlotTable, take: Callable[[Tensor], Tensor]) -> Bucket:
+        """Bucket of some streams, whose slots are already in `table`; `take` selects them from a tensor (N, W, ...)."""
+        part = Bucket(table)
+        part.table.head_state = {name: take(tensor) for name, tensor in self.table.head_state.items()}
+        part.quota, part.started = self.quota and self.quota.part(take(self.quota.slots)), self.started
+        part.first_decision = self.first_decision
+        part.evicted_votes, part.guard_activations = take(self.evicted_votes), take(self.guard_activations)
+        return part
+
+    def map_rows(self, change: Callable[[Tensor], Tensor]) -> None:
+        """Select, repeat or permute streams."""
+        self.table.map_rows(change)
+        self.evicted_votes, self.guard_activations = change(self.evicted_votes), change(self.guard_activations)
+        self.index = None if self.index is None else {name: change(part) for name, part in self.index.items()}
+        if self.quota is not None:
+            self.quota.map_rows(change(self.quota.slots))
+
+
+def _votes_lost(slots: Slots, plan: Plan) -> Tensor:
+    """Votes (N, W) of slots that are evicted without being merged."""
+    removed = (slots.votes * (slots.valid & ~plan.keep)).sum(-1)
+    if plan.edges is None:
+        return removed
+    return removed - (slots.votes.gather(2, plan.edges.source) * plan.edges.active).sum(-1)
+
+
+class Quota:
+    """`slots` (B, H) each head may keep, resolved once from the first prompt; the other numbers are host bounds."""
+
+    def __init__(self, slots: Tensor, per_row: list[int], smallest: int) -> None:
+        self.slots, self.per_row, self.smallest, self.largest = slots, per_row, smallest, max(per_row)
+        self.remembered: dict[Hashable, tuple[Tensor, Any]] = {}  # values derived from the budget, for `View.of_budget`
+
+    @classmethod
+    def of_layer(
+        cls, settings: LayerSettings, rank: int, lengths: list[int], heads: int, device: torch.device, sizes: Sizes
+    ) -> Quota:
+        """Equal share for every head, for prompts of `lengths` tokens; `sizes` convert bytes to slots."""
+        # Deciding every N steps needs N - 1 slots of slack inside the budget so that it is never exceeded.
+        slack = settings.compress_every - 1 if settings.pipeline.decode else 0
+        per_row = [_layer_budget(settings, rank, tokens, slack, sizes) for tokens in lengths]
+        slots = torch.tensor(per_row, device=device)[:, None].expand(-1, heads).contiguous()
+        return cls(slots, per_row, min(per_row))
+
+    def part(self, slots: Tensor) -> Quota:
+        """Quota of some of the streams, whose budgets are `slots`; reads them on the host."""
+        part = Quota(slots, [0], 0)
+        part._read()
+        return part
+
+    def allocate_heads(self, settings: LayerSettings, view: View) -> None:
+        """Let the allocator assign unequal head budgets, once, from the prompt."""
+        heads = settings.pipeline.allocate.head_budgets(view)
+        if heads is not None:
+            self.slots = heads.long()
+            self._read()
+
+    def map_rows(self, rows: Tensor) -> None:
+        """Install budgets (B', H) after batch rows were selected, repeated or permuted."""
+        changed = rows.shape[0] != self.slots.shape[0]
+        self.slots = rows
+        if changed:
+            self._read()
+
+    def _read(self) -> None:
+        self.per_row = self.slots.amax(-1).tolist()
+        self.smallest, self.largest = int(self.slots.min()), max(self.per_row)
+
+
+def _layer_budget(settings: LayerSettings, rank: int, tokens: int, slack: int, sizes: Sizes) -> int:
+    average = settings.budget.slots(tokens, sizes)
+    if average >= UNLIMITED:
+        return UNLIMITED
+    return settings.pipeline.allocate.layer_budgets(max(1, average - slack), tokens, settings.num_layers)[rank]
+
+
+def sizes_of(settings: LayerSettings, table: SlotTable, heads: int, rows: int) -> Sizes:
+    """Byte sizes of one KV head whose unquantized prompt is in `table`; `heads`: total over layers and rows."""
+    keys, values = table.native_states()
+    token, slot = sum(states[0, 0, 0].nbytes for states in (keys, values)), table.slot_bytes()
+    store = settings.store
+    beside = settings.pipeline.settled_bytes(keys, values) + settings.pipeline.columns.head_bytes
+    if settings.stream is not None:
+        beside += math.ceil(settings.stream.row_bytes * rows / heads)
+    if settings.pipeline.decode:  # tokens buffered in addition, and recalled queries
+        beside += settings.pipeline.buffer * slot
+        beside += settings.pipeline.recalled * settings.group * keys[0, 0, 0].nbytes
+    if not store.packs:
+        return Sizes(token, slot, slot, beside=beside, heads=heads)
+    own, shared = store_bytes(store, keys.shape[-1], values.shape[-1])
+    native, groups = native_slots(store, settings.pipeline, settings.compress_every)
+    slot -= settings.pipeline.columns.lighter
+    packed = slot - token + own + shared / store.lot
+    beside += groups * shared + store.head_bytes(keys.shape[-1], values.shape[-1])
+    return Sizes(token, slot, packed, native, beside, heads)

@@ -1,0 +1,188 @@
+"""A layer with several tables presented to observers as one table (B, H, S), one pass, one plan.
+
+Slots keep their place in their own table, and short heads are padded with invalid slots. Joined keys and values are a
+padded copy of the layer, so they are joined only on access, and per-slot questions are answered table by table. Only
+the last query of such a pass can be evaluated again. Counting observers get validity only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from kvlab.core.attention.low_rank_state import LowRankState
+from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.cache.buckets.bucket import Decision
+from kvlab.core.cache.table.apply_plan import gather_slots
+from kvlab.core.cache.table.head_index import Streams
+from kvlab.core.contract.plan import Plan
+from kvlab.core.contract.view import Seen, Slots, View
+
+STATES = ("keys", "values")
+NONE_YET = cast(Tensor, None)
+
+
+class JoinedSlots(Slots):
+    """Slots (B, H, S) of several tables: metadata joined at once, keys and values on first access."""
+
+    streams: Streams
+    parts: Sequence[Slots] = ()
+
+    @classmethod
+    def of(cls, streams: Streams, parts: Sequence[Slots]) -> JoinedSlots:
+        """Join the slots of all tables, in the order of the buckets of `streams`."""
+        names = [one.name for one in fields(Slots) if one.name not in STATES]
+        columns = {name: streams.join_padded([getattr(part, name) for part in parts]) for name in names}
+        made = cls(keys=NONE_YET, values=NONE_YET, **columns)
+        made.streams, made.parts = streams, parts
+        return made
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        if value is None and name in STATES:
+            value = self.streams.join_padded([getattr(part, name) for part in self.parts])
+            setattr(self, name, value)
+        return value
+
+
+class JoinedPass(PassSeen):
+    """Passes over several tables as one; keys are joined on first access."""
+
+    slots: JoinedSlots
+    parts: Sequence[PassSeen] = ()
+
+    @classmethod
+    def of(cls, slots: JoinedSlots, parts: Sequence[PassSeen], **whole: Any) -> JoinedPass:
+        """Join passes; `whole` overrides fields of the first one other than its keys."""
+        common = {one.name: getattr(parts[0], one.name) for one in fields(PassSeen) if one.init and one.name != "key"}
+        made = cls(**common | whole, key=NONE_YET)
+        made.slots, made.parts = slots, parts
+        return made
+
+    def with_state(self, state: Any) -> JoinedPass:
+        """Copy with another low-rank state."""
+        made = object.__new__(JoinedPass)
+        vars(made).update(vars(self) | {"low_rank": state})
+        return made
+
+    def logits_at_slots(self, slots: Slots) -> Tensor:
+        """As for a single table; computed per table with its own queries."""
+        if not isinstance(slots, JoinedSlots) or not slots.parts or not self.parts:
+            return super().logits_at_slots(slots)
+        pairs = zip(self.parts, slots.parts, strict=True)
+        found = [seen.logits_at_slots(part)[:, :, :, 0].transpose(2, 3) for seen, part in pairs]  # (N, W, S, G)
+        return slots.streams.join_padded(found).transpose(2, 3)[:, :, :, None].contiguous()
+
+    def kept_mass(self, slots: int) -> Tensor | None:
+        """As for a single table, if a reading left slots out; else the parts are evaluated again."""
+        if any(part.read is None for part in self.parts):
+            return None
+        return self.slots.streams.join_padded([part.last_mass() for part in self.parts])
+
+    def share_read(self) -> Tensor | None:
+        """As for a single table."""
+        shares = [part.share_read() for part in self.parts]
+        return None if any(share is None for share in shares) else self.slots.streams.join_padded(shares)
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        return self.slots.keys if value is None and name == "key" else value
+
+
+def per_table(slots: Slots, work: Callable[..., Tensor], *beside: Tensor) -> Tensor:
+    """Apply `work` to slots (N, W, S, ...) of each table and join the results, (B, H, ...).
+
+    `work` also gets the parts of the tensors `beside` (B, H, ...), which are as long as the longest table.
+    """
+    if not isinstance(slots, JoinedSlots) or not slots.parts:
+        return work(slots, *beside)
+    apart = [slots.streams.by_head(one) for one in beside]
+    return slots.streams.join_padded([work(*given) for given in zip(slots.parts, *apart, strict=True)])
+
+
+def states_at(slots: Slots, name: str, index: Tensor) -> Tensor:
+    """`keys` or `values` (B, H, E, d) at slots `index` (B, H, E)."""
+    return per_table(slots, lambda part, where: gather_slots(getattr(part, name), where), index)
+
+
+def measure_slots(slots: Slots, name: str, measure: Callable[[Tensor], Tensor]) -> Tensor:
+    """Apply `measure` to each slot's key or value, `keys` or `values` (N, W, S, d); returns (B, H, S)."""
+    return per_table(slots, lambda part: measure(getattr(part, name)))
+
+
+def join_passes(
+    streams: Streams, seen: Sequence[PassSeen], slots: Sequence[Slots], query: Tensor, reads_slots: bool
+) -> tuple[Slots, PassSeen]:
+    """Join the tables of a pass and the pass itself."""
+    if streams.whole:
+        return slots[0], seen[0]
+    sinks = [part.sinks for part in seen if part.sinks is not None]
+    common: dict[str, Any] = {
+        "query": query,
+        "row_valid": None,
+        "members": None,
+        "recalled": None,
+        "low_rank": _whole_state(streams, seen),
+        "alibi": streams.join_padded([part.alibi for part in seen]),
+        "sinks": streams.join(sinks) if sinks else None,
+        "_last_logits": None,
+        "_last_mass": None,
+    }
+    if reads_slots:
+        table = JoinedSlots.of(streams, slots)
+        return table, JoinedPass.of(table, seen, **common, bias=table.bias())
+    nothing = _nothing(streams, query)
+    return nothing, replace(seen[0], **common, key=nothing.keys, bias=nothing.bias())
+
+
+def join_decisions(
+    streams: Streams, seen: PassSeen, views: Sequence[View], decisions: Sequence[Decision | None], reads_slots: bool
+) -> Decision:
+    """Join the decisions of all buckets; None for a bucket without one."""
+    made = [
+        Decision(view, Plan(view.slots.valid), view.slots, view.slots) if decision is None else decision
+        for view, decision in zip(views, decisions, strict=True)
+    ]
+    if streams.whole:
+        return made[0]
+    join = streams.join_padded
+    plan = join([decision.plan for decision in made])
+    before: Slots
+    after: Slots
+    if reads_slots:
+        before, after = (JoinedSlots.of(streams, [getattr(one, name) for one in made]) for name in ("before", "after"))
+    else:
+        nothing = _nothing(streams, seen.query)
+        before = replace(nothing, valid=join([decision.before.valid for decision in made]))
+        after = replace(nothing, valid=plan.keep)
+    state = _whole_state(streams, [view.seen for view in views])
+    tokens_seen = streams.join([view.tokens_seen[:, None].expand(-1, streams.width) for view in views])
+    view = replace(
+        views[0],
+        slots=before,
+        seen=seen.with_state(state) if isinstance(seen, JoinedPass) else replace(seen, low_rank=state),
+        budget=streams.join([view.budget for view in views]),
+        tokens_seen=tokens_seen[:, 0],
+        most_excess=max(view.most_excess for view in views),
+        largest_budget=max(view.largest_budget for view in views),
+        started=all(view.started for view in views),
+        head_state=join([view.head_state for view in views]),
+    )
+    return Decision(view, plan, before, after)
+
+
+def _whole_state(streams: Streams, seen: Sequence[Seen]) -> LowRankState | None:
+    """Joined low-rank states of all heads."""
+    states = [part.low_rank for part in seen if isinstance(part, PassSeen) and part.low_rank is not None]
+    return replace(states[0], noted=streams.join_padded([state.noted for state in states])) if states else None
+
+
+def _nothing(streams: Streams, like: Tensor) -> Slots:
+    """An empty table (B, H, 0, 1)."""
+    none = like.new_empty(streams.batch, streams.heads, 0, 1)
+    numbers, no = none[..., 0].float(), torch.zeros_like(none[..., 0], dtype=torch.bool)
+    return Slots(none, none, numbers.int(), numbers, numbers, numbers, no)

@@ -1,0 +1,134 @@
+"""Regroup streams into tables that fit their valid slots, and free the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+from torch import Tensor
+
+from kvlab.common.limits import GROWTH, room_to_grow
+from kvlab.core.cache.buckets.bucket import Bucket
+from kvlab.core.cache.settings import LayerSettings
+from kvlab.core.cache.table.compaction import order_by_position
+from kvlab.core.cache.table.head_index import Streams
+from kvlab.core.cache.table.packed_table import PackedTable
+from kvlab.core.cache.table.slot_table import SlotTable
+from kvlab.core.contract.rotary import Rotary
+
+# Together with growth space: at most 1.05 bytes allocated per live byte, apart from one block per head.
+MOST_PADDING = 1.05 / (1 + 1 / GROWTH)
+
+
+def compact_buckets(
+    streams: Streams, buckets: list[Bucket], settings: LayerSettings, rotary: Rotary | None
+) -> tuple[Streams, list[Bucket]]:
+    """Move valid slots into compact tables with space to grow; reads lengths on the host.
+
+    A single bucket is split into the fewest buckets whose padding stays within `MOST_PADDING`; later the buckets stay
+    as they are, each as long as its longest head.
+    """
+    lengths = [bucket.table.live().tolist() for bucket in buckets]  # [bucket][stream][head]
+    if streams.whole:
+        split = _split(streams, buckets[0], lengths[0], settings)
+        if not split.whole:
+            return split, _parts(split, buckets[0], lengths[0], settings, rotary)
+    for bucket, own in zip(buckets, lengths, strict=True):
+        flat = [length for stream in own for length in stream]
+        most = None if bucket.quota is None else bucket.quota.largest
+        packed = bucket.table.packed(order_by_position(bucket.table.slots), _room(settings, most, max(flat)), flat)
+        bucket.table, bucket.index = _stored(packed, settings, rotary), None
+    return streams, buckets
+
+
+def _split(streams: Streams, bucket: Bucket, lengths: list[list[int]], settings: LayerSettings) -> Streams:
+    """Streams of single heads if heads of a row differ and the method decides per head; else whole rows."""
+    assert bucket.quota is not None
+    budgets, width = bucket.quota.slots.tolist(), streams.heads
+    if settings.pipeline.heads_apart and any(len(set(row)) > 1 for row in lengths):
+        lengths, budgets, width = _apart(lengths), _apart(budgets), 1
+    now = [max(stream) for stream in lengths]
+    # While decoding, heads may fill up to their budgets, so heads of very different budgets must not share a table.
+    later = [max(stream) for stream in budgets] if settings.pipeline.decode else [1] * len(now)
+    groups = [
+        [alike[place] for place in group]
+        for alike in fewest_groups(later, MOST_PADDING)
+        for group in fewest_groups([now[stream] for stream in alike], MOST_PADDING)
+    ]
+    if len(groups) == 1:
+        return streams
+    return Streams(streams.batch, streams.heads, width, groups, bucket.evicted_votes.device)
+
+
+def _parts(
+    split: Streams, bucket: Bucket, lengths: list[list[int]], settings: LayerSettings, rotary: Rotary | None
+) -> list[Bucket]:
+    assert bucket.quota is not None
+    order, parts = order_by_position(bucket.table.slots), []
+    flat = [length for stream in lengths for length in stream]
+    budgets = bucket.quota.slots.flatten().tolist()
+    for number, members in enumerate(split.members):
+        heads = [member * split.width + head for member in members for head in range(split.width)]
+        own, most = [flat[head] for head in heads], max(budgets[head] for head in heads)
+        table = bucket.table.packed(order, _room(settings, most, max(own)), own, members, split.width)
+        part = bucket.part(table, partial(_of, split, number))
+        part.table = _stored(table, settings, rotary)  # from the head state of these streams
+        parts.append(part)
+    return parts
+
+
+def _stored(table: SlotTable, settings: LayerSettings, rotary: Rotary | None) -> SlotTable:
+    """Convert to the storage format."""
+    return PackedTable(table, settings.store, rotary) if settings.store.packs else table
+
+
+def _of(split: Streams, number: int, tensor: Tensor) -> Tensor:
+    return split.by_head(tensor)[number].clone()
+
+
+def _room(settings: LayerSettings, most: int | None, length: int) -> int:
+    """Free slots for a table of `length`: up to the budget plus the steps between decisions if decoding keeps a budget.
+
+    `most` is the largest budget in the table. Merging may leave fewer slots than the budget and fill it up later. If
+    many steps pass between decisions, space is allocated as they come.
+    """
+    if settings.store.packs:
+        return 0  # it allocates its own
+    room = room_to_grow(length)
+    if not settings.pipeline.decode:
+        return room
+    return min(settings.period, room) + (0 if most is None else min(max(most - length, 0), room))
+
+
+def _apart(rows: list[list[int]]) -> list[list[int]]:
+    return [[head] for row in rows for head in row]
+
+
+def fewest_groups(lengths: Sequence[int], most: float) -> list[list[int]]:
+    """Split indices of `lengths` into the fewest groups whose padded total is at most `most` times the true total.
+
+    Groups are contiguous in order of length, which is optimal; longest group first, members in their original order.
+    Raises ValueError for `most` below 1.
+    """
+    if most < 1:
+        raise ValueError(f"The padding factor must be at least 1, not {most}.")
+    order = np.argsort(-np.asarray(lengths), kind="stable")
+    falling = np.asarray(lengths)[order]
+    allowed = most * falling.sum()
+    # least[n]: the smallest padded total of the first n streams in one group; then in two, three, ...
+    counts = np.arange(len(falling) + 1)
+    least = np.append(0.0, counts[1:] * float(falling[0]))
+    starts: list[np.ndarray] = [np.zeros(len(falling) + 1, dtype=np.int64)]
+    while least[-1] > allowed:
+        # A last group from `start` (row) to `end` (column), padded to the length of its first member.
+        last = (counts[None] - counts[:-1, None]) * falling[:, None]
+        total = np.where(last >= 0, least[:-1, None] + last, np.inf)
+        starts.append(total.argmin(0))
+        least = total.min(0)
+    groups, end = [], len(order)
+    for start in reversed(starts):  # traced back from the end
+        first = int(start[end])
+        groups.append(sorted(order[first:end].tolist()))
+        end = first
+    return groups[::-1]

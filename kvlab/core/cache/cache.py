@@ -1,0 +1,228 @@
+"""A transformers `Cache` with compressed full-attention layers; other layers stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicCache, DynamicSlidingWindowLayer, get_layer_types_and_kwargs
+
+from kvlab.core.cache.chunked_prefill import check_chunks, check_pass, chunk_sizes
+from kvlab.core.cache.layers.compressed_layer import CompressedLayer
+from kvlab.core.cache.layers.decisions import decide_pending
+from kvlab.core.cache.layers.hybrid_layer import HybridLayer, OwnWindow
+from kvlab.core.cache.layers.second_pass_queries import UNREAD, take_last_queries
+from kvlab.core.cache.settings import LayerSettings
+from kvlab.core.errors import UserError
+from kvlab.core.validation import whole_number
+
+
+@dataclass(frozen=True)
+class LayerMemory:
+    """Memory of one compressed layer; slots are means over batch rows and KV heads."""
+
+    layer: int
+    logical_tokens: int
+    physical_slots: int
+    live_slots: float
+    live_bytes: int
+    allocated_bytes: int
+    peak_bytes: int
+    codes_bytes: int | None = None  # part of allocated: codes of quantized slots; None if slots are not quantized
+    scales_bytes: int | None = None  # their scales, minima and norms
+    bytes_read: int = 0  # by a decode step, index included, mean over the steps so far; else what is live
+
+
+@dataclass(frozen=True)
+class CacheMemory:
+    """Memory of the whole cache: bytes summed over layers, slots averaged over layers."""
+
+    layers: tuple[LayerMemory, ...]
+    sliding_bytes: int = 0  # of layers with a sliding window or a recurrent state
+    stream_bytes: int = 0  # of the residual stream, for methods that follow it
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of valid slots including metadata, of a reading's index, and of the residual stream's state."""
+        return sum(layer.live_bytes for layer in self.layers) + self.stream_bytes
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes allocated by the compressed layers and for the residual stream."""
+        return sum(layer.allocated_bytes for layer in self.layers) + self.stream_bytes
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes that a decode step reads from the compressed layers, mean over the steps; all live ones by default."""
+        return sum(layer.bytes_read for layer in self.layers) + self.stream_bytes
+
+    @property
+    def live_slots(self) -> float:
+        """Mean valid slots per layer, row and KV head."""
+        return sum(layer.live_slots for layer in self.layers) / max(len(self.layers), 1)
+
+    @property
+    def logical_tokens(self) -> int:
+        """Tokens seen, padding included."""
+        return max((layer.logical_tokens for layer in self.layers), default=0)
+
+
+# Layer types that keep keys and values of the whole text; all others stay transformers' own.
+COMPRESSED_TYPES: dict[str, type[CompressedLayer]] = {"full_attention": CompressedLayer, "hybrid": HybridLayer}
+
+
+def _layers_read_by_others(config: Any) -> set[int]:
+    """Layers whose keys and values later layers read (Gemma 3n, Gemma 4); they stay uncompressed."""
+    modes = getattr(config, "kv_sharing_modes", None)
+    if modes is not None:
+        return {index for index, mode in enumerate(modes) if mode == "store"}
+    readers = getattr(config, "num_kv_shared_layers", None) or 0  # all that older transformers say
+    kinds = config.layer_types[: config.num_hidden_layers - readers] if readers else []
+    return {len(kinds) - 1 - kinds[::-1].index(kind) for kind in set(kinds)}
+
+
+class CompressedCache(Cache):
+    """A drop-in for `past_key_values`: greedy, sampling, left-padded batches, beam search and multi-turn chats work.
+
+    Assisted decoding raises an error because a compressed cache cannot be rolled back.
+    """
+
+    def __init__(self, config: Any, settings: LayerSettings) -> None:
+        layers: list[Any] = list(DynamicCache(config=config).layers)
+        for index, layer in enumerate(layers):
+            if type(layer) is DynamicSlidingWindowLayer:
+                layers[index] = OwnWindow(layer.sliding_window)
+        types, shared = get_layer_types_and_kwargs(config)[0], _layers_read_by_others(config)
+        compressed = [index for index, kind in enumerate(types) if kind in COMPRESSED_TYPES and index not in shared]
+        settings.num_layers = len(compressed)
+        for rank, index in enumerate(compressed):
+            states = getattr(config, "number_of_conv_states", 1)
+            options = {"number_of_states": states} if types[index] == "hybrid" else {}
+            layers[index] = COMPRESSED_TYPES[types[index]](index, settings, rank, **options)
+        if settings.compresses and not compressed:
+            raise UserError(nothing_to_compress(config))
+        super().__init__(layers=layers)
+        self.settings = settings
+
+    def compressed_layers(self) -> list[CompressedLayer]:
+        """Layers compressed by kvlab; sliding-window layers are not among them."""
+        return [layer for layer in self.layers if isinstance(layer, CompressedLayer)]
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Append states, as in transformers.
+
+        Raises UserError if the end of the prompt is unknown, or if the method needs a second pass but the model does
+        not report its prompts.
+        """
+        layer, state = self.layers[layer_idx], self.settings.second_pass
+        if isinstance(layer, CompressedLayer):
+            check_pass(layer, key_states.shape[2])
+        if state is not None and not (state.ids or state.done or state.running):
+            raise UserError(UNREAD)
+        return super().update(key_states, value_states, layer_idx, *args, **kwargs)
+
+    def reset(self) -> None:
+        """Forget the text and its announced length."""
+        super().reset()
+        self.settings.forget()
+
+    def reorder_cache(self, beam_idx: Any) -> None:  # transformers annotates LongTensor
+        """Permute rows, as in transformers."""
+        super().reorder_cache(beam_idx)
+        self._map_stream(lambda tensor: tensor[beam_idx.to(tensor.device)])
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Select rows, as in transformers."""
+        super().batch_select_indices(indices)
+        self._map_stream(lambda tensor: tensor[indices.to(tensor.device)])
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat rows, as in transformers."""
+        super().batch_repeat_interleave(repeats)
+        self._map_stream(lambda tensor: tensor.repeat_interleave(repeats, dim=0))
+
+    def keep_compressed_rows(self, rows: Sequence[int]) -> None:
+        """Keep some rows of the compressed layers only; the others belong to several caches."""
+        for layer in self.compressed_layers():
+            layer.batch_select_indices(torch.tensor(rows, device=layer.device))
+        self._map_stream(lambda tensor: tensor[torch.tensor(rows, device=tensor.device)])
+
+    def _map_stream(self, change: Callable[[Tensor], Tensor]) -> None:
+        if self.settings.stream is not None:
+            self.settings.stream.map_rows(change)
+
+    def expect(self, tokens: int, chunk: int | None = None) -> list[int]:
+        """Announce a first prompt of `tokens` per row (padding included) that arrives in one or several passes.
+
+        Every layer keeps all keys and values until the last pass, then the method decides as for the whole prompt.
+        Later passes are further turns. Returns the sizes of passes of `chunk` tokens, in order. Raises UserError if a
+        decision was already made, or if the method's result depends on the chunks.
+        """
+        tokens = whole_number(tokens, "The tokens of the prompt", 1, 2**31 - 1)
+        sizes = chunk_sizes(tokens, tokens if chunk is None else chunk)
+        first = next(iter(self.compressed_layers()), None)
+        if first is not None and first.quota is not None and first.prompt_end != tokens:
+            raise UserError(
+                f"This cache has already compressed a prompt of {first.prompt_end:,} tokens: call expect before the "
+                "first pass, or reset the cache."
+            )
+        if chunk is not None:
+            check_chunks(self.settings.pipeline, tokens, chunk)
+        self.settings.prompt_tokens = tokens
+        return sizes
+
+    def rehearse_only(self, tokens: int) -> None:
+        """Limit the second pass to the first `tokens` of each row, the context; the rest is the question."""
+        if self.settings.second_pass is not None:
+            self.settings.second_pass.context = tokens
+
+    def settle(self) -> None:
+        """Decide about a prompt that waits for a second pass, using its own last queries instead.
+
+        For callers that fill layers by hand and have no token ids.
+        """
+        settings = self.settings
+        if settings.second_pass is not None and not settings.second_pass.done:
+            settings.second_pass.done = True
+            take_last_queries(settings)
+        decide_pending(self.settings)
+
+    def memory(self) -> CacheMemory:
+        """Current memory; reads counts from the device."""
+        layers = tuple(_layer_memory(layer) for layer in self.compressed_layers() if layer.buckets)
+        others = sum(_other_layers_bytes(layer) for layer in self.layers)
+        return CacheMemory(layers, others, 0 if self.settings.stream is None else self.settings.stream.nbytes)
+
+
+def nothing_to_compress(config: Any) -> str:
+    """Error message for a model whose cache never grows beyond its window."""
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if kinds and not kinds & {"sliding_attention", "chunked_attention", "hybrid_sliding"}:
+        return "No layer of this model keeps keys and values of the whole text, so there is nothing to compress."
+    window = getattr(config, "sliding_window", None) or getattr(config, "attention_chunk_size", None)
+    reach = f"a sliding window of {window:,} tokens" if isinstance(window, int) else "a sliding window"
+    return f"Every layer of this model uses {reach}, so its cache stays small and there is nothing to compress."
+
+
+def _other_layers_bytes(layer: Any) -> int:
+    """Bytes of transformers' own layers: keys and values of a window, or a recurrent state."""
+    own = () if isinstance(layer, CompressedLayer) else (getattr(layer, "keys", 0), getattr(layer, "values", 0))
+    states = (state for name in ("conv_states", "recurrent_states") for state in getattr(layer, name, {}).values())
+    return sum(state.nbytes for state in (*own, *states) if isinstance(state, Tensor))
+
+
+def _layer_memory(layer: CompressedLayer) -> LayerMemory:
+    live = [int(table.live().sum()) for table in layer.tables]
+    heads, (codes, scales) = layer.streams.batch * layer.streams.heads, layer.packed_bytes()
+    held, read = sum(table.live_bytes() for table in layer.tables) + layer.index_bytes(), layer.mean_bytes_read()
+    return LayerMemory(
+        layer=layer.layer_idx, logical_tokens=layer.cumulative_length, live_slots=sum(live) / heads,
+        physical_slots=max(table.capacity for table in layer.tables),
+        live_bytes=held, bytes_read=held if read is None else read, allocated_bytes=layer.table_bytes(),
+        peak_bytes=layer.peak_bytes, codes_bytes=codes, scales_bytes=scales,
+    )  # fmt: skip

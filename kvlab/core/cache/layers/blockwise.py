@@ -1,0 +1,68 @@
+"""Blockwise prefill: tokens of one model pass go through a layer in blocks, with a decision after each block.
+
+What a layer keeps depends only on its own queries, keys and values, so a layer can process all blocks before the next
+layer starts: the result equals one model pass per block.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from kvlab.core.attention.layer_handoff import AttendingLayer, AttentionCall
+
+
+class Appending(AttendingLayer, Protocol):
+    """A cache layer that appends states, then attends."""
+
+    cumulative_length: int  # tokens seen, padding included
+    announced: list[int]  # real tokens of each row in the announced prompt
+
+    def append_states(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
+        """Append states (B, H, q, d); returns the slots this pass attends to."""
+
+
+class BlockwiseAttention:
+    """Attends in place of a layer, in blocks of `size` tokens."""
+
+    def __init__(self, layer: Appending, size: int) -> None:
+        self.layer, self.size, self.layer_idx = layer, size, layer.layer_idx
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
+        """Output (B, Hq, q, d); budgets refer to the whole prompt.
+
+        Blocks begin at each row's first real token, so left padding is moved to the end and back: results do not depend
+        on the batch.
+        """
+        rows, tokens = query.shape[0], query.shape[2]
+        if call.padding is None:
+            self.layer.announced = [tokens] * rows
+            return attend_in_blocks(self.layer, self.size, query, key, value, call)
+        real = call.padding[:, :tokens].bool()
+        self.layer.announced = [int(count) for count in real.sum(-1).tolist()]
+        order = (~real).to(torch.uint8).argsort(dim=-1, stable=True)
+        query, key, value = (_reordered(part, order) for part in (query, key, value))
+        call = call._replace(padding=real.gather(1, order))
+        return _reordered(attend_in_blocks(self.layer, self.size, query, key, value, call), order.argsort(-1))
+
+
+def _reordered(states: Tensor, order: Tensor) -> Tensor:
+    """Tokens `order` (B, q) of states (B, H, q, d)."""
+    return states.gather(2, order[:, None, :, None].expand(-1, states.shape[1], -1, states.shape[3]))
+
+
+def attend_in_blocks(
+    layer: Appending, size: int, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall
+) -> Tensor:
+    """Output (B, Hq, q, d): each block is appended, attends and is compressed before the next one."""
+    call = call._replace(hidden_states=None, results=None)  # of the whole prompt
+    outputs, before = [], layer.cumulative_length
+    for first in range(0, query.shape[2], size):
+        block = slice(first, first + size)
+        seen = before + min(first + size, query.shape[2])
+        padding = None if call.padding is None else call.padding[:, :seen]
+        slots = layer.append_states(key[:, :, block], value[:, :, block])
+        outputs.append(layer.attend(query[:, :, block], *slots, call._replace(padding=padding)))
+    return torch.cat(outputs, 2)

@@ -1,0 +1,316 @@
+"""A compressed cache layer: append, attend, decide, apply the decision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from kvlab.core.attention.alibi import Alibi, query_positions
+from kvlab.core.attention.layer_handoff import AttentionCall, offer
+from kvlab.core.attention.low_rank_state import low_rank_state
+from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.cache.buckets.bucket import Bucket, Quota, sizes_of
+from kvlab.core.cache.buckets.joined_layer import join_passes
+from kvlab.core.cache.layers.blockwise import BlockwiseAttention
+from kvlab.core.cache.layers.decisions import decide
+from kvlab.core.cache.layers.layer_state import LayerState, UnboundedLayer
+from kvlab.core.cache.layers.reading import attend_read, note_bytes_read, note_everything_read, reading_of_step
+from kvlab.core.cache.layers.second_pass_queries import check_second_pass, note_second_pass
+from kvlab.core.cache.layers.token_scores import follow_stream, store_token_scores, token_scores
+from kvlab.core.cache.table.head_index import NewToken, Streams
+from kvlab.core.cache.table.slot_table import SlotTable
+from kvlab.core.cache.token_pruning import Rows
+from kvlab.core.contract.view import Slots
+from kvlab.core.errors import UserError
+
+
+class CompressedLayer(LayerState, UnboundedLayer):
+    """A layer whose physical slots are fewer than the tokens it has seen.
+
+    Heads that keep equally many slots share one table. Otherwise, after the prompt, heads are grouped into a few tables
+    of similar length so that evicted slots are freed. Decoding writes each new token into a free slot in place, so a
+    method with a fixed budget never moves or reallocates a table.
+    """
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Take dtype and device from the first tokens."""
+        self.dtype, self.device = key_states.dtype, key_states.device
+        self.generator = torch.Generator(device=self.device)
+        self.generator.manual_seed(self.settings.seed * 1_000_003 + self.layer_idx)
+        self.streams = Streams.all_rows(key_states.shape[0], key_states.shape[1], self.device)
+        self.tokens_seen = torch.zeros(key_states.shape[0], dtype=torch.int64, device=self.device)
+        self.lengths = [0] * key_states.shape[0]
+        self.is_initialized = True
+
+    # transformers' Cache interface
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        """Append states (B, H, q, d) and return the slots this pass attends to (not all if heads differ in length).
+
+        The returned tensor identifies this layer to kvlab's attention function, which then calls `attend`.
+        """
+        check_second_pass(self)
+        self.settings.check_attended()
+        rows, block = key_states.shape[2], self.settings.pipeline.block
+        if self.quota is None:
+            self.prompt_end = self.cumulative_length + rows
+        self.settings.unattended = self.layer_idx
+        if block and rows > block and self.cumulative_length == 0:
+            offer(BlockwiseAttention(self, block), key_states)
+            return key_states, value_states
+        return self.append_states(key_states, value_states)
+
+    def append_states(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
+        """`update` for tokens of a pass that has been checked already."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        rows = key_states.shape[2]
+        self._append(key_states, value_states)
+        self.tokens_seen += rows
+        self.cumulative_length += rows
+        self.lengths = [length + rows for length in self.lengths]
+        self.waiting += rows
+        keys, values = self.buckets[0].table.native_states()
+        offer(self, keys)
+        return keys, values
+
+    def get_seq_length(self) -> int:
+        """Tokens seen, padding included."""
+        return self.cumulative_length
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        self.batch_select_indices(beam_idx)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        self._map_rows(lambda tensor: tensor[indices.to(tensor.device)])
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self._map_rows(lambda tensor: tensor.repeat_interleave(repeats, dim=0))
+
+    @property
+    def keys(self) -> Tensor | None:  # type: ignore[override]  # an attribute in transformers; here read from the table
+        """Keys of all slots, free ones included."""
+        return None if self.slots is None else self.slots.keys
+
+    @property
+    def values(self) -> Tensor | None:  # type: ignore[override]  # likewise
+        """Values of all slots, free ones included."""
+        return None if self.slots is None else self.slots.values
+
+    # attention and decision
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
+        """Output (B, Hq, q, d) over all slots; then the method scores and, when due, compresses this layer."""
+        rows, token_pruning = query.shape[2], self.settings.token_pruning
+        # A pruned prompt, or one processed in blocks, came in one pass of the model.
+        pieces = token_pruning is None and not self.announced
+        incomplete = pieces and self.cumulative_length < self.settings.prompt_tokens
+        self.settings.unattended = None
+        if self.quota is None and call.module is not None:
+            self.settings.check_model(call.module, query.shape[1] // key.shape[1])
+        completes_prompt = self.quota is None and not incomplete
+        row_valid = None
+        if completes_prompt and token_pruning is not None and token_pruning.current is not None:
+            row_valid = self._mark_pruned(token_pruning.current)
+        elif call.padding is not None and (rows > 1 or self.quota is None or self.settings.in_second_pass):
+            row_valid = call.padding[:, : self.cumulative_length][:, -rows:].to(torch.bool)
+            self._mark_padding(row_valid)
+        self.note_peak(max(table.left_bytes for table in self.tables))
+        if completes_prompt:
+            self._set_budget()
+        if call.hidden_states is None and call.module is not None and self.settings.pipeline.score.needs_hidden_states:
+            raise UserError(
+                "This method needs the model's hidden states, which only the model that make_cache was given provides: "
+                "pass the prompt to that model, not to an earlier copy of it."
+            )
+        follow_stream(self, call, row_valid, completes_prompt or incomplete)
+        common = call.scaling, call.softcap, call.module, call.hidden_states, self.rotary.now(), self.generator
+        real: Sequence[Tensor | None] = [None] * len(self.tables)
+        if row_valid is not None:
+            real = self.streams.by_row(row_valid)
+        alibis, sinks = self._alibis(call.slopes, rows, row_valid), self._sinks(call.sinks)
+        seen, visible = [], [table.visible() for table in self.tables]
+        for table, slots, part, valid, alibi, sink in zip(
+            self.tables, visible, self.streams.by_head(query), real, alibis, sinks, strict=True
+        ):
+            state = low_rank_state(self.settings.pipeline, self.rank, table.head_state)
+            given = part, table.states()[0], table.bias(slots), valid, *common, state, alibi, sink
+            seen.append(PassSeen(*given, hides=not table.is_dense))
+        if rows == 1 and not completes_prompt:
+            for bucket, one in zip(self.buckets, seen, strict=True):
+                work = bucket.reusable_work()
+                one.along = None if work is None else work.key_of_guess()
+        for part, scores in zip(seen, token_scores(self, self.cumulative_length - rows), strict=True):
+            part.token_scores = scores
+        seen[0].results = None if seen[0].has_state else call.results
+        self._keep_queries(seen, real)
+        if not self.streams.whole:
+            for place, one in enumerate(seen):
+                one.members = partial(self.streams.heads_in, place)
+        every_step = self.settings.pipeline.score.every_step
+        reading = None if completes_prompt or incomplete else reading_of_step(self, rows)
+        pairs = enumerate(zip(self.buckets, seen, strict=True))
+        if reading is not None:
+            output = self.streams.join([attend_read(self, reading, place, *pair) for place, pair in pairs])
+        else:
+            output = self.streams.join([bucket.attend(part, every_step) for _, (bucket, part) in pairs])
+            if self.settings.reading is not None:
+                note_everything_read(self, 1 if rows == 1 and not (completes_prompt or incomplete) else 2)
+        if self.settings.reading is not None:
+            note_bytes_read(self)
+        if self.settings.in_second_pass:
+            note_second_pass(self, seen[0])
+        elif incomplete:
+            if self.settings.part_observer is not None:
+                self.settings.part_observer.attended_part(self.layer_idx, seen[0])
+            store_token_scores(self, self.cumulative_length - rows)
+            self.buckets[0].table.store(self.settings.pipeline.accumulate(visible[0], seen[0]))
+        else:
+            decide(self, seen, visible, self._report(seen, visible, query, output), completes_prompt)
+        return output
+
+    def _alibis(self, slopes: Tensor | None, rows: int, row_valid: Tensor | None) -> list[Alibi] | list[None]:
+        """ALiBi inputs per table; `slopes` (Hq,) are the model's, None for a model without ALiBi."""
+        if slopes is None:
+            return [None] * len(self.tables)
+        query_position = query_positions(self.tokens_seen, rows, row_valid).expand(self.streams.batch, -1)
+        by_head = self.streams.by_head(slopes.expand(self.streams.batch, -1))
+        inputs = []
+        for table, slope, query in zip(self.tables, by_head, self.streams.by_row(query_position), strict=True):
+            position = table.slots.position[:, :, : table.width]
+            heads = position.shape[1]
+            inputs.append(Alibi(slope.unflatten(1, (heads, -1)), position, query[:, None].expand(-1, heads, -1)))
+        return inputs
+
+    def _sinks(self, sinks: Tensor | None) -> list[Tensor] | list[None]:
+        """Learned-sink logits (N, W, G) per table; `sinks` (Hq,) are the model's, None for a model without them."""
+        if sinks is None:
+            return [None] * len(self.tables)
+        parts = zip(self.tables, self.streams.by_head(sinks.expand(self.streams.batch, -1)), strict=True)
+        return [part.unflatten(1, (table.slots.keys.shape[1], -1)) for table, part in parts]
+
+    def _set_budget(self) -> None:
+        """Compute the layer's budget from the length of the prompt."""
+        settings, heads = self.settings, self.streams.heads
+        batch = self.streams.batch
+        sizes = sizes_of(settings, self.buckets[0].table, batch * heads * settings.num_layers, batch)
+        lengths = [settings.text_tokens or length for length in self.announced or self.lengths]
+        self.quota = self.buckets[0].quota = Quota.of_layer(settings, self.rank, lengths, heads, self.device, sizes)
+
+    def _keep_queries(self, seen: list[PassSeen], real: Sequence[Tensor | None]) -> None:
+        """Keep the newest queries if later decisions use them again."""
+        rows = self.settings.pipeline.recalled
+        if rows and self.settings.compresses and not self.settings.in_second_pass:
+            places = self.streams.by_row(self.tokens_seen)
+            for table, part, valid, tokens in zip(self.tables, seen, real, places, strict=True):
+                part.recalled = recall(table, part.query, valid, tokens, rows)
+
+    def _report(self, seen: list[PassSeen], visible: Sequence[Slots], query: Tensor, output: Tensor) -> PassSeen | None:
+        """Report the pass to the observer and return it; a counting observer gets slots without scores."""
+        observer, reads_slots = self.settings.observer, self.settings.observes_slots
+        if observer is None:
+            return None
+        tables = [table.with_scores() for table in self.tables] if reads_slots else visible
+        slots, whole = join_passes(self.streams, seen, tables, query, reads_slots)
+        observer.attended(self.layer_idx, slots, whole, output)
+        return whole
+
+    # what appending and batch changes do to the buckets
+
+    def _append(self, key_states: Tensor, value_states: Tensor) -> None:
+        pipeline, rows = self.settings.pipeline, key_states.shape[2]
+        tokens = max(self.cumulative_length + rows, self.settings.prompt_tokens)
+        for table in self.tables:
+            table.widen_integers(tokens)
+        if rows == 1 and self.quota is not None and not self.settings.in_second_pass:
+            token = NewToken(self.streams, key_states, value_states, self.tokens_seen)
+            for bucket, table in enumerate(self.tables):
+                table.append_one(token, bucket, pipeline.state)
+            return
+        position = self.tokens_seen[:, None] + torch.arange(rows, device=self.device)
+        keys, values = self.streams.by_head(key_states), self.streams.by_head(value_states)
+        parts = zip(keys, values, self.streams.by_row(position), strict=True)
+        arrived = [pipeline.fresh(*part, self.settings.group, tokens) for part in parts]
+        if not self.buckets:
+            self.buckets = [Bucket(SlotTable(arrived[0], pipeline.columns))]
+            if self.settings.token_pruning is not None and self.rank == 0:
+                self.settings.token_pruning.begin()
+            self.buckets[0].table.reserve(self.settings.prompt_tokens)
+            return
+        for table, new in zip(self.tables, arrived, strict=True):
+            table.append_many(new)
+
+    def _mark_pruned(self, given: Rows) -> Tensor | None:
+        """Account for a pruned prompt: missing tokens count as seen and evicted. Returns the mask of real rows."""
+        bucket = self.buckets[0]
+        self.tokens_seen, self.cumulative_length = given.tokens.clone(), given.length
+        self.lengths = given.tokens.tolist()
+        bucket.evicted_votes = bucket.evicted_votes + (given.tokens - given.valid.sum(-1))[:, None]
+        dense = bucket.table.is_dense and bool(given.valid.all())
+        bucket.table.mark_padding(given.valid, given.position)
+        bucket.table.is_dense = dense
+        return None if dense else given.valid
+
+    def _mark_padding(self, row_valid: Tensor) -> None:
+        """Exclude padding among the newest tokens from slots and from tokens seen."""
+        before = self.tokens_seen - row_valid.shape[1]
+        position = before[:, None] + row_valid.cumsum(-1) - 1
+        parts = zip(self.tables, self.streams.by_row(row_valid), self.streams.by_row(position), strict=True)
+        for table, valid, place in parts:
+            table.mark_padding(valid, place)
+        self.tokens_seen = before + row_valid.sum(-1)
+        self.lengths = self.tokens_seen.tolist()
+
+    def _map_rows(self, change: Callable[[Tensor], Tensor]) -> None:
+        if not self.buckets:
+            return
+        batch, self.tokens_seen = len(self.lengths), change(self.tokens_seen)
+        if self.streams.whole:
+            self.streams = Streams.all_rows(len(self.tokens_seen), self.streams.heads, self.device)
+            self.buckets[0].map_rows(change)
+        else:
+            self.streams, places = self.streams.mapped(change(torch.arange(batch, device=self.device)).tolist())
+            left = [(bucket, place) for bucket, place in zip(self.buckets, places, strict=True) if place]
+            for bucket, place in left:
+                bucket.map_rows(partial(_at, place))
+            self.buckets = [bucket for bucket, _ in left]
+            if self.quota is not None:
+                self.quota.map_rows(change(self.quota.slots))
+        if len(self.lengths) != len(self.tokens_seen):
+            self.lengths = self.tokens_seen.tolist()
+
+
+def _at(places: list[int], tensor: Tensor) -> Tensor:
+    return tensor[places]
+
+
+QUERIES = "recalled_queries"
+
+
+def recall(
+    table: SlotTable, query: Tensor, row_valid: Tensor | None, tokens_seen: Tensor, rows: int
+) -> tuple[Tensor, Tensor]:
+    """Return the last `rows` real queries (N, W * G, rows, d) and their positions (N, rows), and keep them in the
+    table.
+
+    `query` (N, W * G, q, d) belongs to this pass, `row_valid` (N, q) marks real queries, `tokens_seen` (N,) includes
+    them. Rows before the start of the text are zeros at negative positions.
+    """
+    new = query.unflatten(1, (table.slots.keys.shape[1], -1))
+    old = table.head_state.get(QUERIES)
+    if old is None:
+        old = new.new_zeros(*new.shape[:3], rows, new.shape[4])
+    both = torch.cat([old, new], 3)
+    if row_valid is not None and new.shape[3] > 1:  # padding moves to the front, real queries keep their order
+        real = torch.cat([row_valid.new_ones(len(row_valid), rows), row_valid], 1)
+        order = real.to(torch.uint8).argsort(stable=True, dim=-1)[:, -rows:]
+        both = both.gather(3, order[:, None, None, :, None].expand(*both.shape[:3], rows, both.shape[4]))
+    # With a single head the slice is contiguous already, and as a view it would keep all queries of the prompt alive.
+    table.store_head_state({QUERIES: both[:, :, :, -rows:].clone(memory_format=torch.contiguous_format)})
+    age = torch.arange(rows - 1, -1, -1, device=query.device)
+    return table.head_state[QUERIES].flatten(1, 2), tokens_seen[:, None] - 1 - age

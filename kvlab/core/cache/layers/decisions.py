@@ -1,0 +1,298 @@
+"""Decide after attention: score, check whether a decision is due, plan, apply, free evicted slots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Literal, cast
+
+from torch import Tensor
+
+from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.cache.buckets.bucket import Bucket
+from kvlab.core.cache.buckets.joined_layer import join_decisions
+from kvlab.core.cache.buckets.regroup import compact_buckets
+from kvlab.core.cache.kernels.cpu import is_cpu_kernel, is_recording
+from kvlab.core.cache.layers.dispatch import (
+    counts_of,
+    decision_kernel,
+    has_kernel_for,
+    kernel_input,
+    reusable_work,
+    run_kernel,
+)
+from kvlab.core.cache.layers.layer_state import LayerState
+from kvlab.core.cache.layers.token_scores import store_token_scores
+from kvlab.core.cache.settings import Counter, LayerSettings, PendingLayer
+from kvlab.core.cache.token_pruning import TokenPruning
+from kvlab.core.contract.plan import Plan
+from kvlab.core.contract.view import Slots, View
+from kvlab.core.stores.code import query_squares
+from kvlab.core.stores.store import QUERY_SQUARES
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Whether a decision is due after this pass, whether it is the prompt's, and whether the pass was one new token."""
+
+    due: bool
+    is_prompt: bool
+    is_decode_step: bool
+
+    @property
+    def phase(self) -> Literal["prefill", "decode"]:
+        """Phase name passed to methods."""
+        return "prefill" if self.is_prompt else "decode"
+
+
+def decide(
+    layer: LayerState,
+    seen: Sequence[PassSeen],
+    visible: Sequence[Slots],
+    reported: PassSeen | None,
+    completes_prompt: bool,
+) -> None:
+    """Score the slots and compress the layer if due; `completes_prompt`: this pass completes the prompt.
+
+    `visible`: the visible slots of each table, with log mass.
+    """
+    pipeline = layer.settings.pipeline
+    moment = _moment(layer, seen[0].num_new, completes_prompt)
+    compressed = _run_kernels(layer, seen, moment)
+    for table, slots, part, whole in zip(layer.tables, visible, seen, compressed, strict=True):
+        if whole:
+            continue
+        if completes_prompt or part.num_new > 1 or not pipeline.notes:
+            table.store(_updated(layer, slots, part, completes_prompt))
+        else:
+            pipeline.note(slots, part)
+        if pipeline.rescores and layer.settings.compresses and moment.due and not moment.is_prompt:
+            table.store(pipeline.rescore(slots, part))
+    if layer.buckets[0].table.columns.counts is not None:
+        _note_queries(layer, seen, completes_prompt)
+    if all(compressed):
+        layer.waiting = 0
+        return
+    if completes_prompt:
+        note_statistic(layer, seen[0])
+    if completes_prompt and (layer.settings.stays_pending or (pipeline.waits and layer.settings.compresses)):
+        _defer(layer, seen[0], reported)
+    else:
+        conclude(layer, seen, visible, reported, completes_prompt, compressed)
+
+
+def _updated(layer: LayerState, slots: Slots, seen: PassSeen, first: bool) -> Mapping[str, Tensor]:
+    """`Scorer.update`; in a shared pass, computed once for all caches with equal scorers."""
+    score, results = layer.settings.pipeline.score, seen.results
+    if results is None:
+        return score.update(slots, seen, first)
+
+    def update() -> tuple[Mapping[str, Tensor], Tensor]:
+        return score.update(slots, seen, first), layer.generator.get_state()
+
+    changed, state = results.of_part("update", (score, layer.settings.seed, first), update)
+    layer.generator.set_state(state)  # as if this layer had drawn the samples
+    return changed
+
+
+def _note_queries(layer: LayerState, seen: Sequence[PassSeen], completes_prompt: bool) -> None:
+    """Record which queries the scores include; of a prompt, the last ones that the scorer uses."""
+    for table, part, tokens in zip(layer.tables, seen, layer.streams.by_row(layer.tokens_seen), strict=True):
+        rows = layer.settings.pipeline.scorer_rows(part.num_new) if completes_prompt else None
+        table.note_queries(tokens, None if rows is None else part.rows_seen(rows)[:, 0, 0])
+
+
+def note_statistic(layer: LayerState, seen: PassSeen) -> None:
+    """Store the allocator's statistic of this layer."""
+    noted = layer.settings.pipeline.allocate.statistic(layer.buckets[0].table.with_scores(), seen)
+    if noted is not None:
+        layer.settings.statistics[layer.rank] = noted
+
+
+def _defer(layer: LayerState, seen: PassSeen, reported: PassSeen | None) -> None:
+    """Defer the layer's decision; the last layer triggers it for all, unless a second pass follows."""
+    settings, pipeline = layer.settings, layer.settings.pipeline
+    if not (settings.stays_pending or pipeline.score.needs_hidden_states):
+        seen = seen.newest(pipeline.prompt_rows(seen.num_new))  # decisions use no other rows
+    layer.buckets[0].table.detach()
+    settings.pending = {} if settings.pending is None else settings.pending
+    settings.pending[layer.rank] = PendingLayer(layer, layer.seen_again(seen), reported is not None)
+    last = len(settings.pending) == settings.num_layers
+    if last:
+        for waiting in settings.pending.values():
+            store_token_scores(waiting.layer, waiting.layer.cumulative_length)
+    if last and pipeline.rehearsal is None and not settings.stays_pending:
+        decide_pending(settings)
+
+
+def decide_pending(settings: LayerSettings) -> None:
+    """Run the deferred decisions of all layers."""
+    pending, settings.pending = settings.pending or {}, None
+    for _, waiting in sorted(pending.items()):
+        decide_pending_layer(waiting)
+
+
+def decide_pending_layer(waiting: PendingLayer) -> None:
+    """Run the deferred decision of one layer."""
+    seen = waiting.layer.seen_again(waiting.seen)
+    visible = [table.visible() for table in waiting.layer.tables]
+    conclude(waiting.layer, [seen], visible, seen if waiting.reported else None, True)
+    waiting.layer.references = None
+
+
+def conclude(
+    layer: LayerState,
+    seen: Sequence[PassSeen],
+    visible: Sequence[Slots],
+    reported: PassSeen | None,
+    completes_prompt: bool,
+    compressed: Sequence[bool] = (),
+) -> None:
+    """Compress the layer if due, except buckets that a kernel has compressed already (`compressed`)."""
+    settings, moment = layer.settings, _moment(layer, seen[0].num_new, completes_prompt)
+    if moment.is_prompt:
+        assert layer.quota is not None
+        layer.prompt_settled = True
+        _note_query_squares(layer, seen[0])
+        layer.quota.allocate_heads(settings, _views(layer, seen, moment, _rated(layer, visible))[0])
+    due = [bucket.is_over and not whole for bucket, whole in zip_longest(layer.buckets, compressed)]
+    over = moment.due and any(due)
+    if completes_prompt and not over and settings.token_pruning is not None:
+        _prune_next_layer(settings.token_pruning, visible[0])
+    if over:
+        with settings.clock(moment.phase, layer.device):
+            _compress(layer, _views(layer, seen, moment, _rated(layer, visible)), due, reported, moment)
+    elif moment.is_prompt and (settings.store.packs or (_frees(settings) and not layer.buckets[0].table.is_dense)):
+        layer.streams, layer.buckets = compact_buckets(
+            layer.streams, layer.buckets, settings, seen[0].rotary
+        )  # frees padding
+    elif completes_prompt:
+        layer.buckets[0].table.detach()
+    if not moment.is_decode_step:
+        for table in layer.tables:
+            table.pack_gathered()
+    if moment.due:
+        layer.waiting = 0
+
+
+def _note_query_squares(layer: LayerState, seen: PassSeen) -> None:
+    """Keep what the store wants to know of the prompt's last queries."""
+    if rows := layer.settings.store.queries:
+        heads = seen.key.shape[1]
+        squares = query_squares(seen.query, seen.row_valid, heads, rows)
+        layer.buckets[0].table.store_head_state({QUERY_SQUARES: squares})
+
+
+def _frees(settings: LayerSettings) -> bool:
+    """Whether padding leaves the table after the prompt. Under a reading too: pages then begin where a row begins."""
+    return settings.compresses or settings.reading is not None
+
+
+def _run_kernels(layer: LayerState, seen: Sequence[PassSeen], moment: Moment) -> list[bool]:
+    """For each bucket, whether an in-place kernel has scored and decided.
+
+    Not used with observers that read slots, since kernels make no plan, nor with counting observers on a GPU, whose
+    kernels return no counts.
+    """
+    settings, none = layer.settings, [False] * len(layer.buckets)
+    if (
+        not (moment.is_decode_step and moment.due and layer.waiting == 1)
+        or settings.observes_slots
+        or settings.store.packs
+    ):
+        return none
+    kernel, counts = decision_kernel(layer.device), settings.observer is not None
+    if kernel is None or (counts and not is_cpu_kernel(kernel)) or (is_recording() and is_cpu_kernel(kernel)):
+        return none
+    parts = zip(layer.buckets, seen, layer.streams.by_row(layer.tokens_seen), strict=True)
+    works = [reusable_work(*part) for part in parts]
+    if any(work is None for work in works):
+        if not has_kernel_for(settings.pipeline, kernel):
+            return none
+        views = _views(layer, seen, moment, [table.stored() for table in layer.tables])
+        known = zip(works, views, layer.buckets, strict=True)
+        works = [work or kernel_input(view, settings.pipeline, bucket, kernel) for work, view, bucket in known]
+        if counts and any(work is None for work in works):
+            return none
+    compressed = [run_kernel(work, bucket, kernel) for work, bucket in zip(works, layer.buckets, strict=True)]
+    if settings.observer is not None:  # no kernel input is missing if an observer counts
+        made = [work for work in works if work is not None]
+        cast(Counter, settings.observer).counted(layer.layer_idx, counts_of(layer.streams, made))
+    return compressed
+
+
+def _rated(layer: LayerState, visible: Sequence[Slots]) -> list[Slots]:
+    """Visible slots of each table with scores (log mass is unchanged until a decision)."""
+    return [table.add_scores(slots) for table, slots in zip(layer.tables, visible, strict=True)]
+
+
+def _moment(layer: LayerState, new: int, completes_prompt: bool) -> Moment:
+    pipeline = layer.settings.pipeline
+    is_prompt = not layer.prompt_settled
+    is_decode_step = new == 1 and not is_prompt
+    waited = not is_decode_step or layer.waiting >= layer.settings.period
+    due = is_prompt or (pipeline.decode and not completes_prompt and waited)
+    return Moment(due, is_prompt, is_decode_step)
+
+
+def _views(layer: LayerState, seen: Sequence[PassSeen], moment: Moment, slots: Sequence[Slots]) -> list[View]:
+    views, settings, tokens = [], layer.settings, layer.streams.by_row(layer.tokens_seen)
+    for bucket, part, own, seen_tokens in zip(layer.buckets, seen, slots, tokens, strict=True):
+        table, quota = bucket.table, bucket.quota
+        assert quota is not None
+        excess = layer.waiting if moment.is_decode_step else max(table.occupied - quota.smallest, 0)
+        view = View(
+            slots=own, seen=part, tokens_seen=seen_tokens, phase=moment.phase, started=bucket.started,
+            layer_idx=layer.rank, num_layers=settings.num_layers, generator=layer.generator,
+            budget=quota.slots, smallest_budget=quota.smallest, largest_budget=quota.largest,
+            most_excess=min(excess, table.width), in_lots=settings.pipeline.buffer > 0,
+            certain=moment.is_decode_step and bucket.started and settings.pipeline.fills_budget,
+            statistics=settings.statistics, head_state=table.head_state, references=layer.references,
+            token_ids=settings.token_ids(table.occupied) if moment.is_prompt else None,
+            remembered=quota.remembered, store=settings.store,
+        )  # fmt: skip
+        views.append(view)
+    return views
+
+
+def _compress(
+    layer: LayerState, views: list[View], due: Sequence[bool], reported: PassSeen | None, moment: Moment
+) -> None:
+    settings, streams = layer.settings, layer.streams
+    decisions = [
+        bucket.decide(view, settings, layer.rotary.check) if over else None
+        for bucket, view, over in zip(layer.buckets, views, due, strict=True)
+    ]
+    if settings.observer is not None and reported is not None:
+        joined = join_decisions(streams, reported, views, decisions, settings.observes_slots)
+        settings.observer.compressed(layer.layer_idx, joined.view, joined.plan, joined.before, joined.after)
+    if moment.is_prompt and settings.token_pruning is not None and decisions[0] is not None:
+        _prune_next_layer(settings.token_pruning, views[0].slots, decisions[0].plan)
+    for bucket, decision, members in zip(layer.buckets, decisions, streams.members, strict=True):
+        if decision is not None:
+            lengths = [layer.lengths[streams.row(member)] for member in members]
+            bucket.adopt(decision.after, lengths, _grown(layer, bucket, lengths, moment))
+    if not moment.is_decode_step:
+        old_bytes = layer.table_bytes()
+        layer.streams, layer.buckets = compact_buckets(streams, layer.buckets, settings, views[0].seen.rotary)
+        layer.note_peak(old_bytes)
+
+
+def _grown(layer: LayerState, bucket: Bucket, lengths: list[int], moment: Moment) -> int | None:
+    """Most slots per head if the method keeps generated tokens in addition to its budget; None: the budget."""
+    thinned_slots = layer.settings.pipeline.can.settle.thinned
+    if thinned_slots is None or bucket.quota is None:
+        return None
+    if bucket.first_decision is None:
+        kept = min(bucket.table.occupied, bucket.quota.largest) if moment.is_prompt else bucket.table.occupied
+        bucket.first_decision = kept, max(lengths), layer.cumulative_length
+    slots, before, end = bucket.first_decision
+    thinned = thinned_slots(before, min(lengths), max(lengths), layer.rank, layer.settings.num_layers)
+    return slots + layer.cumulative_length - end - thinned
+
+
+def _prune_next_layer(token_pruning: TokenPruning, slots: Slots, plan: Plan | None = None) -> None:
+    """Prefill saving: pass only the kept tokens to the next layer; every head keeps the same ones."""
+    keep = slots.valid if plan is None else plan.keep
+    token_pruning.leave(keep[:, 0], slots.position[:, 0])

@@ -1,0 +1,170 @@
+"""State of a compressed layer, shared by the modules that read and change it.
+
+Properties cover all heads, whichever table they are in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import CacheLayerMixin
+
+from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.cache.buckets.bucket import Bucket, Quota
+from kvlab.core.cache.settings import LayerSettings
+from kvlab.core.cache.table.head_index import Streams
+from kvlab.core.cache.table.packed_table import PackedTable
+from kvlab.core.cache.table.slot_table import SlotTable
+from kvlab.core.contract.view import References, Slots
+
+
+class LayerState:
+    """State of a layer: buckets of slot tables, lengths, and the budget."""
+
+    # set when the first tokens arrive
+    streams: Streams
+    tokens_seen: Tensor  # (B,)
+    device: torch.device
+    generator: torch.Generator
+
+    def __init__(self, layer_idx: int, settings: LayerSettings, rank: int | None = None) -> None:
+        self.layer_idx = layer_idx
+        self.rank = layer_idx if rank is None else rank  # index among the compressed layers, which share the budget
+        self.settings = settings
+        self.reset()
+
+    def reset(self) -> None:
+        self.buckets: list[Bucket] = []
+        self.quota: Quota | None = None  # of the whole layer
+        self.is_initialized = False
+        self.cumulative_length = 0  # tokens seen, padding included: transformers' logical length
+        self.peak_bytes = 0
+        self.prompt_end = 0  # `cumulative_length` at the end of the prompt
+        self.lengths: list[int] = []  # real tokens of each row, on the host
+        self.announced: list[int] = []  # real tokens of each row of a prompt processed in blocks
+        self.bytes_read: Tensor | None = None  # of one row in all decode steps since the prompt, under a reading
+        self.steps_read = 0
+        self.waiting = 0  # tokens appended since the last decision
+        self.prompt_settled = False  # the decision about the prompt was made
+        self.references: References | None = None  # queries of a second pass, until the decision
+        self.checkpoint: Checkpoint | None = None  # state that a second pass rolls back to
+        self.rotary = self.settings.rotary_of(self.layer_idx)
+
+    @property
+    def tables(self) -> list[SlotTable]:
+        """Slot tables of this layer; several if heads or rows differ in length."""
+        return [bucket.table for bucket in self.buckets]
+
+    @property
+    def table(self) -> SlotTable | None:
+        """The only table of a layer with equally long heads; None before the first token."""
+        assert len(self.buckets) <= 1, "heads of unequal length are in several tables: use `tables`"
+        return self.buckets[0].table if self.buckets else None
+
+    @property
+    def slots(self) -> Slots | None:
+        """All slots (B, H, S, ...), free ones included; None before the first token.
+
+        If heads are in several tables this is a copy, padded with invalid slots.
+        """
+        return self.streams.join_padded([table.whole() for table in self.tables]) if self.buckets else None
+
+    @property
+    def budget(self) -> Tensor | None:
+        """Slots (B, H) each head may keep; None before the first attention."""
+        return None if self.quota is None else self.quota.slots
+
+    @property
+    def evicted_votes(self) -> Tensor:
+        """Votes (B, H) lost to eviction."""
+        return self.streams.join([bucket.evicted_votes for bucket in self.buckets])
+
+    @property
+    def guard_activations(self) -> Tensor:
+        """Counts (B, H) of numerical guards that replaced the method's rule."""
+        return self.streams.join([bucket.guard_activations for bucket in self.buckets])
+
+    def per_head(self, read: Callable[[Slots], Tensor]) -> Tensor:
+        """Apply `read`, which maps slots (N, W, S, ...) to (N, W), to each table; returns (B, H)."""
+        return self.streams.join([read(table.columns.with_log_mass(table.slots)) for table in self.tables])
+
+    def saved_bytes(self) -> Tensor:
+        """Bytes (B, H) saved by quantization compared to `slot_bytes` per valid slot; 0 without it."""
+        saved = [(table.saved_bytes(), table) for table in self.tables]
+        return self.streams.join([table.live() * 0 if own is None else own for own, table in saved])
+
+    def packed_bytes(self) -> tuple[int | None, int | None]:
+        """Bytes of codes and of their scales; None if slots are not quantized."""
+        parts = [table.part_bytes() for table in self.tables if isinstance(table, PackedTable)]
+        return (sum(part["codes"] for part in parts), sum(part["scales"] for part in parts)) if parts else (None, None)
+
+    def table_bytes(self) -> int:
+        """Bytes of all tables, metadata and the reading's index included."""
+        return sum(table.table_bytes() for table in self.tables) + self.index_bytes()
+
+    def index_bytes(self) -> int:
+        """Bytes of the reading's index; 0 without one."""
+        return sum(part.nbytes for bucket in self.buckets for part in (bucket.index or {}).values())
+
+    def last_read(self) -> Tensor | None:
+        """Bytes (B, H) that the last decode step read from each head; None if it read everything or none was made."""
+        parts = [bucket.last_read for bucket in self.buckets]
+        return None if any(part is None for part in parts) else self.streams.join([p for p in parts if p is not None])
+
+    def mean_bytes_read(self) -> int | None:
+        """Bytes that a decode step reads, mean over the steps; None if every step reads what the layer holds."""
+        if self.bytes_read is None:
+            return None
+        return round(float(self.bytes_read) * len(self.lengths) / self.steps_read)
+
+    def seen_again(self, seen: PassSeen) -> PassSeen:
+        """The prompt's pass over the table's current tensors; heads are equally long before their first decision."""
+        table = self.buckets[0].table
+        bias = table.bias(table.visible())
+        return replace(seen, key=table.states()[0], bias=bias, hides=not table.is_dense)
+
+    def note_peak(self, beside: int) -> None:
+        """Update the peak memory of a text; `beside`: bytes of other tables that exist at the same time."""
+        self.peak_bytes = max(self.peak_bytes, (self.table_bytes() + beside) // self.settings.texts)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A layer's state without its slots, which stay where they are."""
+
+    width: int
+    dense: bool
+    position_dtype: torch.dtype
+    tokens_seen: Tensor
+    cumulative_length: int
+    lengths: list[int]
+    waiting: int
+    rotary: Any
+    states: dict[str, Any]  # recurrent states
+    every: list[int]  # stride at which queries of the second pass are kept, per row
+
+
+class UnboundedLayer(CacheLayerMixin):
+    """A cache layer of unbounded length that cannot be rolled back; `get_seq_length` counts tokens, not slots."""
+
+    is_sliding = False
+    is_compileable = False
+    is_croppable = False
+    supports_early_init = False
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Sizes of the padding mask, which is indexed by tokens seen, not by slots."""
+        return self.get_seq_length() + query_length, 0
+
+    def get_max_length(self) -> int:
+        """Unbounded."""
+        return -1
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Raise NotImplementedError: evicted or merged slots cannot be restored."""
+        if tokens_to_remove != 0:
+            raise NotImplementedError("A compressed cache cannot be rolled back; assisted decoding is not supported.")

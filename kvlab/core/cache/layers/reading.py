@@ -1,0 +1,75 @@
+"""Decode steps of a layer with a reading: keep the index current, read the chosen slots, count the bytes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.attention.read_attention import with_alibi
+from kvlab.core.cache.buckets.bucket import Bucket
+from kvlab.core.cache.layers.layer_state import LayerState
+from kvlab.core.cache.table.slot_table import SlotTable
+from kvlab.core.contract.reading import Held, Reading
+
+
+def reading_of_step(layer: LayerState, rows: int) -> Reading | None:
+    """The reading that a pass of `rows` queries uses; None where all slots are read, as in prompts and later turns."""
+    reading, step = layer.settings.reading, layer.cumulative_length - layer.prompt_end
+    if reading is None or layer.settings.in_second_pass or rows > 1 or step < 1:
+        return None
+    return None if reading.reads_everything(layer.layer_idx, step) else reading
+
+
+def attend_read(layer: LayerState, reading: Reading, number: int, bucket: Bucket, seen: PassSeen) -> Tensor:
+    """Output (N, W * G, 1, d) of bucket `number` over the slots that `reading` chooses."""
+    table = bucket.table
+    held = _held(layer, number, table, seen)
+    if bucket.index is None or bucket.indexed != table.arrangement:
+        bucket.index = reading.index(held)
+    else:
+        bucket.index = reading.note(bucket.index, held)
+    bucket.indexed, bucket.index_counts = table.arrangement, reading.capabilities.estimates
+    query = seen.query[:, :, 0].unflatten(1, (held.position.shape[1], -1))
+    chosen = reading.choose(query, held, bucket.index)
+    output = seen.attend_read(held, chosen)
+    assert seen.read is not None
+    bucket.last_read = seen.read.counts() * bytes_a_slot(table) + chosen.index_bytes
+    return output
+
+
+def note_everything_read(layer: LayerState, rows: int) -> None:
+    """Account for a pass that read every slot; after several tokens at once an index is built anew."""
+    for bucket in layer.buckets:
+        bucket.last_read = bucket.table.live() * bytes_a_slot(bucket.table) if rows == 1 else None
+        if rows > 1:
+            bucket.index = None
+
+
+def note_bytes_read(layer: LayerState) -> None:
+    """Add what a decode step read, mean over the rows, to the sum of all steps; without waiting for the device."""
+    step = layer.last_read()
+    if step is not None:
+        mean = step.sum(dtype=torch.float64) / len(step)
+        layer.bytes_read = mean if layer.bytes_read is None else layer.bytes_read + mean
+        layer.steps_read += 1
+
+
+def bytes_a_slot(table: SlotTable) -> Tensor | int:
+    """Bytes of a slot with its metadata; with a packing store the mean (N, W) of a head's slots."""
+    saved = table.saved_bytes()
+    return table.slot_bytes() if saved is None else table.slot_bytes() - saved / table.live().clamp_min(1)
+
+
+def _held(layer: LayerState, number: int, table: SlotTable, seen: PassSeen) -> Held:
+    position = table.slots.position[:, :, : table.width]
+    if table.ends_with_newest:
+        newest = torch.full((*position.shape[:2], 1), table.width - 1, device=position.device)
+    else:
+        newest = position.argmax(-1, keepdim=True)
+    return Held(
+        *table.states(), position, with_alibi(seen.bias, seen.alibi, seen.scaling), newest,
+        layer.streams.by_row(layer.tokens_seen)[number], seen.scaling, seen.softcap, seen.moves_logits, table.is_dense,
+        layer.layer_idx, layer.settings.seed, None if layer.streams.whole else layer.streams.heads_in(number)[0],
+        seen.rotary,
+    )  # fmt: skip

@@ -1,0 +1,88 @@
+"""Second pass in one layer: record queries and scores, checkpoint and roll back, or use the prompt's own queries."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import torch
+from transformers.cache_utils import LinearAttentionLayer
+
+from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.cache.layers.decisions import note_statistic
+from kvlab.core.cache.layers.layer_state import Checkpoint, LayerState
+from kvlab.core.cache.settings import LayerSettings
+from kvlab.core.contract.view import References
+from kvlab.core.errors import UserError
+
+UNREAD = (
+    "This method reads the prompt a second time before it compresses: pass the prompt's input_ids to the model that "
+    "make_cache was given, not to a submodule or an earlier copy."
+)
+
+
+def check_second_pass(layer: LayerState) -> None:
+    """Raise UserError if tokens follow a prompt whose second pass never ran because a submodule was called."""
+    settings = layer.settings
+    waits = settings.second_pass is not None and not settings.second_pass.done and not settings.in_second_pass
+    if waits and layer.quota is not None and settings.pending is not None:
+        raise UserError(UNREAD)
+
+
+def note_second_pass(layer: LayerState, seen: PassSeen) -> None:
+    """Update the prompt slots' scores after one piece of the second pass."""
+    if layer.checkpoint is None:
+        return  # already compressed, only passed through
+    table, pipeline = layer.buckets[0].table, layer.settings.pipeline
+    width, rehearsed = layer.checkpoint.width, pipeline.rehearsed
+    if seen.results is None:
+        table.store(rehearsed(table.first(width), seen))
+    else:
+        score = lambda: rehearsed(table.first(width), seen)  # noqa: E731
+        table.store(seen.results.of_part("rehearsed", pipeline.score, score))
+    if pipeline.references:
+        more = _thinned(seen, layer.checkpoint.every)
+        layer.references = more if layer.references is None else layer.references.and_more(more)
+
+
+def _thinned(seen: PassSeen, every: list[int]) -> References:
+    """Every n-th query of a pass, n given per row."""
+    step = torch.tensor(every, device=seen.query.device)[:, None]
+    place = step * torch.arange(math.ceil(seen.num_new / min(every)), device=step.device)  # (B, n)
+    inside, place = place < seen.num_new, place.clamp_max(seen.num_new - 1)
+    real = inside if seen.row_valid is None else inside & seen.row_valid.bool().gather(1, place)
+    index = place[:, None, :, None].expand(-1, seen.query.shape[1], -1, seen.query.shape[3])
+    return References(seen.query.gather(2, index), real.float())
+
+
+def save_checkpoint(layer: LayerState, every: list[int]) -> Checkpoint:
+    """Checkpoint a layer; `every`: stride per row at which queries to come are kept."""
+    table = layer.buckets[0].table
+    place = layer.tokens_seen.clone(), layer.cumulative_length, list(layer.lengths), layer.waiting
+    states: dict[str, Any] = _recurrent(layer) if isinstance(layer, LinearAttentionLayer) else {}
+    kept = copy.copy(layer.rotary), copy.deepcopy(states)
+    return Checkpoint(table.width, table.is_dense, table.slots.position.dtype, *place, *kept, every)
+
+
+def roll_back(layer: LayerState, checkpoint: Checkpoint) -> None:
+    """Roll a layer back to `checkpoint`, except for scores; allocated space stays until `detach`."""
+    layer.buckets[0].table.forget(checkpoint.width, checkpoint.dense)
+    layer.tokens_seen, layer.cumulative_length = checkpoint.tokens_seen.clone(), checkpoint.cumulative_length
+    layer.lengths, layer.waiting = list(checkpoint.lengths), checkpoint.waiting
+    layer.rotary = copy.copy(checkpoint.rotary)
+    vars(layer).update(copy.deepcopy(checkpoint.states))
+
+
+def _recurrent(layer: LayerState) -> dict[str, Any]:
+    """State of transformers' own layer class."""
+    names = vars(LinearAttentionLayer(1)).keys() - {"dtype", "device"}
+    return {name: value for name, value in vars(layer).items() if name in names}
+
+
+def take_last_queries(settings: LayerSettings) -> None:
+    """Score with the prompt's own last queries instead of those of a second pass."""
+    for waiting in (settings.pending or {}).values():
+        table = waiting.layer.buckets[0].table
+        table.store(dict(settings.pipeline.rehearsed(table.visible(), waiting.seen)))
+        note_statistic(waiting.layer, waiting.seen)

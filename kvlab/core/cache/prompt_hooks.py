@@ -1,0 +1,81 @@
+"""Hooks that tell a cache about its prompt: its length, because `generate` may split it, and its token ids."""
+
+from __future__ import annotations
+
+import copy
+from types import MethodType
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import GenerationConfig, PreTrainedModel
+
+from kvlab.core.cache.cache import CompressedCache
+from kvlab.core.cache.chunked_prefill import chunk_with_full_window
+from kvlab.core.cache.fan_out.fan_out_cache import caches_in
+from kvlab.core.errors import UserError
+
+_PREFILL = "_prefill"  # runs the prompt's passes; the only place where prompt, cache and chunk size are all available
+
+
+def announce_prompts(model: PreTrainedModel) -> None:
+    """Make `generate` announce each first prompt to its cache (idempotent).
+
+    If transformers lacks this method nothing is announced, and a second pass over a prompt raises an error.
+    """
+    if _PREFILL not in vars(model) and hasattr(type(model), _PREFILL):
+        setattr(model, _PREFILL, MethodType(_announcing, model))
+
+
+def _announcing(
+    model: PreTrainedModel,
+    input_ids: Any,
+    generation_config: GenerationConfig,
+    model_kwargs: dict[str, Any],
+    *rest: Any,
+    **named: Any,
+) -> Any:
+    cache = model_kwargs.get("past_key_values")
+    if isinstance(cache, CompressedCache) and cache.compressed_layers() and cache.settings.is_lossy:
+        embedded = model_kwargs.get("inputs_embeds")
+        given = input_ids if embedded is None else embedded
+        generation_config = _announce(cache, given.shape[1], model_kwargs.get("attention_mask"), generation_config)
+    return getattr(type(model), _PREFILL)(model, input_ids, generation_config, model_kwargs, *rest, **named)
+
+
+def _announce(cache: CompressedCache, tokens: int, mask: Any, config: GenerationConfig) -> GenerationConfig:
+    """Return the config with a chunk size that gives the result of one pass. Raises UserError if there is none."""
+    seen, chunk = cache.get_seq_length(), config.prefill_chunk_size
+    if seen:
+        whole = mask is not None and mask.shape[1] == tokens  # the whole text, not only the new part
+        if chunk and tokens - seen * whole > chunk:
+            raise UserError(
+                f"Only a first prompt can be split into chunks, and this cache has seen {seen:,} tokens: do not set "
+                "prefill_chunk_size for a further turn."
+            )
+        return config
+    if not cache.settings.prompt_tokens:
+        cache.expect(tokens)
+    if chunk and tokens > chunk:
+        config = copy.copy(config)
+        config.prefill_chunk_size = chunk_with_full_window(cache.settings.pipeline, tokens, chunk)
+    return config
+
+
+_RECORDS = "_kvlab_records_token_ids"
+
+
+def record_token_ids(model: PreTrainedModel) -> None:
+    """Install a hook that reports token ids to caches whose method reads text (idempotent)."""
+    if not getattr(model, _RECORDS, False):
+        model.register_forward_pre_hook(_record, with_kwargs=True)
+        setattr(model, _RECORDS, True)
+
+
+def _record(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+    ids = given[0] if given else named.get("input_ids")
+    if not isinstance(ids, Tensor):
+        return
+    for cache in caches_in(named.get("past_key_values")):
+        unsettled = not any(layer.prompt_settled for layer in cache.compressed_layers())
+        if cache.settings.pipeline.reads_text and unsettled:
+            cache.settings.prompt_ids.append(ids)

@@ -1,0 +1,105 @@
+"""Find a model's rotary embedding: frequencies, how coordinates are paired, layers without rotation.
+
+The family tables below are verified by tests/conformance/test_families.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from kvlab.core.attention.alibi import uses_alibi
+from kvlab.core.attention.queries import family, text_config
+from kvlab.core.contract.plan import Plan
+from kvlab.core.contract.rotary import Rotary
+from kvlab.core.errors import UserError
+
+# Gemma 3 has one set of frequencies per layer type; only full-attention layers are compressed.
+NAMES = ("inv_freq", "full_attention_inv_freq")
+# Families that pair adjacent coordinates.
+INTERLEAVED = ("cohere", "cohere2", "glm", "glm4", "llama4_text", "ernie4_5")
+# Families that rotate in sliding-window layers only, if they have any.
+ROTATED_IF_SLIDING = ("cohere2", "exaone4")
+
+
+def find_rotary(model: nn.Module) -> Rotary | None:
+    """Rotary embedding of the model's full-attention layers, or None for a model without one."""
+    found = None if uses_alibi(model) else _place(model)
+    return None if found is None else _rotary(found, model)
+
+
+def unrotated_layers(model: nn.Module) -> frozenset[int]:
+    """Indices of full-attention layers without rotation in a model that rotates (SmolLM3, Llama 4, Cohere 2)."""
+    config = text_config(model)
+    if family(model) in ROTATED_IF_SLIDING:
+        kinds = getattr(config, "layer_types", None) or []
+        some = family(model) == "cohere2" or "sliding_attention" in kinds
+        return frozenset(index for index, kind in enumerate(kinds) if some and kind == "full_attention")
+    parts = [module for module in _decoder(model).modules() if hasattr(module, "layer_idx")]
+    return frozenset(int(part.layer_idx) for part in parts if not getattr(part, "use_rope", True))  # type: ignore[arg-type]  # layer_idx is an integer, modules are typed as tensors
+
+
+def changing_rotary(model: nn.Module) -> Callable[[], Rotary] | None:
+    """Reader of the current pass's frequencies for models whose frequencies depend on the text length; else None.
+
+    Dynamic NTK recomputes frequencies when a text is longer than any before; longrope (Phi-3) has a short and a long
+    set. Both are fixed for all tokens of a pass before its first layer runs.
+    """
+    found = None if uses_alibi(model) else _place(model)
+    if found is None:
+        return None
+    kinds = getattr(found[0], "rope_type", "default")
+    kinds = kinds.values() if isinstance(kinds, dict) else (kinds,)
+    if not any("dynamic" in str(kind) or kind == "longrope" for kind in kinds):
+        return None
+    return lambda: _rotary(found, model)
+
+
+class RotaryOfPasses:
+    """Frequencies of each pass's keys, and whether all keys of a layer share the same ones."""
+
+    def __init__(self, rotary: Rotary | None, changing: Callable[[], Rotary] | None) -> None:
+        self._rotary, self._changing = rotary, changing
+        self._newest: Rotary | None = None
+        self._mixed: Tensor | None = None  # () bool on the device, to avoid a synchronization per pass
+
+    def now(self) -> Rotary | None:
+        """Frequencies of the current pass; call once per pass."""
+        if self._changing is None:
+            return self._rotary
+        now, before = self._changing(), self._newest
+        if before is not None:
+            differ = (now.inverse_frequencies != before.inverse_frequencies).any()
+            self._mixed = differ if self._mixed is None else self._mixed | differ
+        self._newest = now
+        return now
+
+    def check(self, plan: Plan) -> None:
+        """Raise UserError if `plan` re-rotates keys that were rotated by different frequencies."""
+        if self._mixed is not None and plan.turns_keys() and bool(self._mixed):
+            raise UserError(
+                "This model changes its rotary frequencies as the text grows, and the text just outgrew those of its "
+                "older keys, which can no longer be re-rotated: use space 'rotated', or positions 'original'."
+            )
+
+
+def _rotary(place: tuple[nn.Module, str], model: nn.Module) -> Rotary:
+    """A copy, because dynamic variants change the module's tensor in place."""
+    module, name = place
+    scaling = getattr(module, name.replace("inv_freq", "attention_scaling"), 1.0)
+    return Rotary(getattr(module, name).float().clone(), family(model) in INTERLEAVED, float(scaling))
+
+
+def _decoder(model: nn.Module) -> nn.Module:
+    """The text decoder; vision parts may have their own frequencies."""
+    find = getattr(model, "get_decoder", None)
+    return model if find is None else find()
+
+
+def _place(model: nn.Module) -> tuple[nn.Module, str] | None:
+    for module in _decoder(model).modules():
+        for name in NAMES:
+            if isinstance(getattr(module, name, None), Tensor):
+                return module, name
+    return None

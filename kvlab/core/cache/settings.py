@@ -1,0 +1,211 @@
+"""Settings and state shared by all layers of one cache, and the observer protocol."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.budget import Budget
+from kvlab.core.cache.residual_stream import ResidualStream
+from kvlab.core.cache.rotary import RotaryOfPasses
+from kvlab.core.cache.token_pruning import TokenPruning
+from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.plan import Plan
+from kvlab.core.contract.reading import Reading
+from kvlab.core.contract.rotary import Rotary
+from kvlab.core.contract.second_pass import Rehearsal
+from kvlab.core.contract.view import Slots, View
+from kvlab.core.errors import UserError
+from kvlab.core.stores import NATIVE, Store, store_of
+
+
+class Observer(Protocol):
+    """Watches a layer, for example to record a trace; optional."""
+
+    def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
+        """Called after attention and before any decision; `slots` is the table including the new tokens."""
+
+    def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
+        """Called after a plan was applied; `before` is the table just before it and is valid during this call only."""
+
+
+class Counter(Observer, Protocol):
+    """Observer of level `light`: its attribute `full` is false and it never reads slots."""
+
+    def counted(self, layer_idx: int, counts: np.ndarray) -> None:
+        """Called instead of `compressed` when no plan was made: each head evicted one slot and no guard was used.
+
+        `counts` (3, B, H): see `kvlab.core.cache.layers.dispatch.counts_of`.
+        """
+
+
+class PartObserver(Protocol):
+    """Observer that also sees the chunks of a prompt."""
+
+    def attended_part(self, layer_idx: int, seen: PassSeen) -> None:
+        """Called after attention of a chunk that is not the prompt's last."""
+
+
+@dataclass(frozen=True)
+class PendingLayer:
+    """A layer that has read its prompt and waits for the decision; `reported`: the observer knows its pass."""
+
+    layer: Any
+    seen: PassSeen
+    reported: bool
+
+
+@dataclass
+class SecondPass:
+    """Progress of a second pass over the prompt, with the token ids collected so far."""
+
+    plan: Rehearsal
+    ask: list[int]  # token ids put before each piece
+    start: int | None  # BOS token: not read again
+    studies: list[list[int]] = field(default_factory=list)  # token ids of requests that the model answers itself
+    context: int | None = None  # number of leading tokens per row that are read again; None: all
+    ids: list[Tensor] = field(default_factory=list)  # (B, q) of each pass
+    mask: Tensor | None = None  # (B, T) of the last pass, if one was passed
+    next_logits: Tensor | None = None  # (B, vocabulary) after the prompt, for its continuations
+    running: bool = False
+    done: bool = False
+
+    def forget(self) -> None:
+        """Reset for another prompt."""
+        self.context, self.ids, self.mask, self.next_logits = None, [], None, None
+        self.running = self.done = False
+
+
+@dataclass
+class LayerSettings:
+    """What every layer of one cache shares."""
+
+    pipeline: Pipeline
+    budget: Budget
+    num_layers: int  # compressed layers only: sliding-window layers share no budget
+    group: int = 1  # query heads per KV head
+    compress_every: int = 1
+    compresses: bool = True  # whether these settings can evict or merge slots
+    seed: int = 0
+    observer: Observer | None = field(default=None, repr=False)
+    part_observer: PartObserver | None = field(default=None, repr=False)
+    timed: bool = False  # measure how long the prompt's decisions take (waits for the device)
+    prefill_compress_seconds: float = 0.0
+    rotary: Rotary | None = field(default=None, repr=False)
+    changing_rotary: Callable[[], Rotary] | None = field(default=None, repr=False)  # if frequencies depend on length
+    unrotated: frozenset[int] = frozenset()  # layers without rotary embedding in a model that has one (NoPE)
+    token_pruning: TokenPruning | None = field(default=None, repr=False)  # prefill saving: rows for the next layer
+    prompt_tokens: int = 0  # announced prompt length: no decision before all have arrived; 0: one pass
+    text_tokens: int = 0  # text length that budgets refer to; 0: length of the first prompt
+    statistics: dict[int, Tensor] = field(default_factory=dict, repr=False)  # allocator statistics by layer
+    store: Store = field(default_factory=lambda: store_of(NATIVE))  # storage format of settled slots
+    reading: Reading | None = None  # which slots a decode step reads; None: all of them
+    # prompts that still wait for their decision, by layer
+    pending: dict[int, PendingLayer] | None = field(default=None, repr=False)
+    stays_pending: bool = False  # defer the prompt's decision for good: other caches continue from it (`shared_prefix`)
+    second_pass: SecondPass | None = field(default=None, repr=False)  # if the method needs one
+    stream: ResidualStream | None = field(default=None, repr=False)  # if the method scores tokens by it
+    prompt_ids: list[Tensor] = field(default_factory=list, repr=False)  # (B, q) per pass, if the method reads text
+    second_pass_seconds: float = 0.0  # measured if `timed`
+    shape: dict[str, Any] | None = None  # identifies the model: see `shape_of`
+    texts: int = 1  # texts that continue one prompt, each in a row; counts and sizes are those of one
+    unattended: int | None = None  # the layer whose states were appended last, until its attention is computed
+
+    def forget(self) -> None:
+        """Reset everything that belongs to the current text; keep method and model settings."""
+        self.prompt_tokens, self.text_tokens, self.unattended = 0, 0, None
+        self.prefill_compress_seconds = self.second_pass_seconds = 0.0
+        self.statistics, self.prompt_ids, self.pending = {}, [], None
+        if self.token_pruning is not None:
+            self.token_pruning.begin()
+        if self.second_pass is not None:
+            self.second_pass.forget()
+        if self.stream is not None:
+            self.stream.forget()
+
+    @property
+    def is_lossy(self) -> bool:
+        """Whether slots are evicted, merged or quantized, so that the end of the prompt matters."""
+        return self.compresses or self.store.packs
+
+    def check_model(self, module: Any, group: int) -> None:
+        """Raise UserError if the attention module belongs to a model of another shape than the cache.
+
+        A copy or a fine-tuned version of the model is accepted. `group`: query heads per KV head of the module.
+        """
+        config = getattr(module, "config", None)
+        if self.shape is not None and config is not None and (shape_of(config), group) != (self.shape, self.group):
+            raise UserError(
+                "This cache belongs to another model: call kvlab.make_cache with the model you want to run."
+            )
+
+    def check_attended(self) -> None:
+        """Raise UserError if a layer stored keys and values but kvlab's attention was never called for them."""
+        if self.unattended is not None:
+            raise UserError(
+                f"Layer {self.unattended} stored keys and values in this cache, but the model did not use kvlab's "
+                "attention, so the cache would never be compressed: run the model that make_cache was given, loaded "
+                "with kvlab.load_model, and do not change its attention implementation."
+            )
+
+    @property
+    def period(self) -> int:
+        """Decode steps between two decisions."""
+        return self.compress_every - 1 + max(self.pipeline.buffer, 1)
+
+    def token_ids(self, slots: int) -> Tensor | None:
+        """Prompt token ids (B, `slots`) for methods that read text; None if unknown."""
+        ids = torch.cat(self.prompt_ids, 1) if self.prompt_ids else None
+        return ids if ids is not None and ids.shape[1] == slots else None
+
+    @property
+    def observes_slots(self) -> bool:
+        """Whether the observer reads slots; with `full` false it only counts evictions."""
+        return self.observer is not None and getattr(self.observer, "full", True)
+
+    def rotary_of(self, layer_idx: int) -> RotaryOfPasses:
+        """Rotary frequencies of one layer's keys, pass by pass."""
+        if self.rotary is not None and layer_idx in self.unrotated:
+            return RotaryOfPasses(Rotary(torch.zeros_like(self.rotary.inverse_frequencies)), None)
+        return RotaryOfPasses(self.rotary, self.changing_rotary)
+
+    @property
+    def in_second_pass(self) -> bool:
+        """Whether the current pass belongs to a second pass over the prompt."""
+        return self.second_pass is not None and self.second_pass.running
+
+    @contextmanager
+    def clock(self, phase: str, device: torch.device) -> Iterator[None]:
+        """Add the time of a prompt's decision to `prefill_compress_seconds` if `timed`."""
+        if not self.timed or phase != "prefill":
+            yield
+            return
+        synchronize(device)
+        begun = time.perf_counter()
+        yield
+        synchronize(device)
+        self.prefill_compress_seconds += time.perf_counter() - begun
+
+
+# Equal in all layers, even if heads differ from layer to layer.
+SHAPE = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "rope_parameters")
+
+
+def shape_of(config: Any) -> dict[str, Any]:
+    """Config fields that identify the model a cache was created for."""
+    text = config.get_text_config(decoder=True)
+    return {name: getattr(text, name, None) for name in SHAPE}
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has finished its queued work."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)

@@ -1,0 +1,280 @@
+"""The state of a cache as plain values and tensors by name, and back: what a file needs to hold it.
+
+One walk serves every method. Slots, head state, counters and random generators are found by name in the objects that
+hold them, so that a new method needs no code here; a new class of state does (`CLASSES`), and the walk refuses what it
+does not know. What follows from the method and the model is left out (`DERIVED`): the cache that a state is restored
+into is made for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pydantic import JsonValue
+from torch import Tensor
+
+from kvlab.core.cache.buckets.bucket import Bucket, Quota
+from kvlab.core.cache.cache import CompressedCache
+from kvlab.core.cache.rotary import RotaryOfPasses
+from kvlab.core.cache.settings import LayerSettings
+from kvlab.core.cache.table.head_index import Streams
+from kvlab.core.cache.table.packed_table import PackedTable
+from kvlab.core.cache.table.slot_table import SlotTable
+from kvlab.core.contract.rotary import Rotary
+from kvlab.core.contract.token_scores import TokenScores
+from kvlab.core.contract.view import NEVER, Slots, is_constant
+from kvlab.core.errors import UserError
+
+CLASSES: dict[str, type] = {
+    kind.__name__: kind for kind in (Bucket, Quota, SlotTable, PackedTable, Slots, Rotary, RotaryOfPasses, TokenScores)
+}
+# Attributes that settings and device determine, or that are made again when they are needed.
+Derive = Callable[[LayerSettings, torch.device], Any]
+TABLE: dict[str, Derive] = {
+    "columns": lambda settings, device: settings.pipeline.columns,
+    "never": lambda settings, device: torch.full((), NEVER, dtype=torch.float32, device=device),
+    "shares_states": lambda settings, device: False,
+    "_refill": lambda settings, device: None,
+    "_slots_bytes": lambda settings, device: None,
+    "_leading": lambda settings, device: None,
+}
+DERIVED: dict[type, dict[str, Derive]] = {
+    Bucket: {
+        "last_work": lambda settings, device: ((), None),
+        "index": lambda settings, device: None,
+        "index_counts": lambda settings, device: False,
+        "indexed": lambda settings, device: None,
+        "last_read": lambda settings, device: None,
+    },
+    Quota: {"remembered": lambda settings, device: {}},
+    SlotTable: TABLE,
+    PackedTable: TABLE
+    | {
+        "scheme": lambda settings, device: settings.store,
+        "codes": lambda settings, device: {
+            side: code
+            for side, code in (("keys", settings.store.keys), ("values", settings.store.values))
+            if code is not None
+        },
+    },
+}
+OF_CACHE = ("settings", "_rotary", "_changing")  # attributes that a new cache has already
+# Allocators' statistics are not among them: they are as large as the prompt, and used once, when it is compressed.
+OF_SETTINGS = ("prompt_tokens", "text_tokens", "prefill_compress_seconds", "second_pass_seconds")
+OF_STREAM = ("rule", "depths")  # attributes that a new cache's residual stream has already
+OTHER_LAYOUT = (
+    "This cache was kept by a version of kvlab that laid caches out in another way, or for a model with other layers: "
+    "read the text again."
+)
+
+
+@dataclass(frozen=True)
+class CacheState:
+    """`values` is JSON; `tensors` are contiguous and named by their place, such as `layers.0.tokens_seen`."""
+
+    values: dict[str, JsonValue]
+    tensors: dict[str, Tensor]
+
+
+def state_of(cache: CompressedCache) -> CacheState:
+    """The state of a cache between two passes; tensors are the cache's own wherever they are contiguous.
+
+    What kernels remember of their last decision is dropped from the cache, because it changes how the next step rounds,
+    and so is a reading's index, which the next step builds anew: so this cache and the restored one go on bit for bit
+    alike.
+
+    Raises:
+        UserError: the prompt's decision is still to come.
+        TypeError: the cache holds an object that the walk does not know.
+    """
+    settings, walk = cache.settings, _Walk()
+    if settings.pending is not None or settings.unattended is not None:
+        raise UserError("The decision about this cache's prompt is still to come: finish the pass before you keep it.")
+    for layer in cache.compressed_layers():
+        for bucket in layer.buckets:
+            bucket.last_work, bucket.index = ((), None), None
+    values: dict[str, JsonValue] = {
+        "settings": {name: walk.of(getattr(settings, name), f"settings.{name}") for name in OF_SETTINGS},
+        **({} if settings.stream is None else {"stream": walk.of_attributes(settings.stream, "stream", OF_STREAM)}),
+        "read_again": settings.second_pass is not None and settings.second_pass.done,
+        "layers": [
+            {"class": type(layer).__name__, **walk.of_attributes(layer, f"layers.{index}", OF_CACHE)}
+            for index, layer in enumerate(cache.layers)
+        ],
+    }
+    return CacheState(values, walk.tensors)
+
+
+def restore_state(cache: CompressedCache, state: CacheState, device: torch.device) -> None:
+    """Put a state into an empty cache that was made for the same model, method, budget and store.
+
+    Tensors on `device` are used as they are, so that those of a mapped file are read when they are needed. Raises
+    UserError if the state does not fit the cache.
+    """
+    values: Any = state.values
+    build = _Build(state.tensors, cache.settings, device)
+    try:
+        if [type(layer).__name__ for layer in cache.layers] != [layer["class"] for layer in values["layers"]]:
+            raise UserError(OTHER_LAYOUT)
+        for name in OF_SETTINGS:
+            setattr(cache.settings, name, build.of(values["settings"][name]))
+        if cache.settings.second_pass is not None:
+            cache.settings.second_pass.done = values["read_again"]
+        if cache.settings.stream is not None:
+            build.into(cache.settings.stream, values["stream"])
+        for layer, own in zip(cache.layers, values["layers"], strict=True):
+            build.into(layer, {name: value for name, value in own.items() if name != "class"})
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(OTHER_LAYOUT) from error
+
+
+class _Walk:
+    """Values of objects as JSON; an object or tensor that is met twice is written once."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self.known: dict[int, str] = {}
+
+    def of(self, value: Any, place: str) -> JsonValue:
+        """A value as JSON; tensors go to `tensors` under the name of their `place`."""
+        if value is None or type(value) in (bool, int, float, str):
+            return value
+        if id(value) in self.known:
+            return {"same": self.known[id(value)]}
+        if isinstance(value, Tensor):
+            return self._tensor(value, place)
+        if type(value) is list:
+            return self._each(value, place)
+        if type(value) is tuple:
+            return {"tuple": self._each(value, place)}
+        if type(value) is dict:
+            return {"dict": [[name, self.of(one, f"{place}.{name}")] for name, one in value.items()]}
+        if isinstance(value, torch.dtype):
+            return {"dtype": _name(value)}
+        if isinstance(value, torch.device):
+            return {"device": True}
+        if isinstance(value, torch.Generator):
+            return self._generator(value, place)
+        if isinstance(value, Streams):
+            return {"streams": [value.batch, value.heads, value.width, [list(member) for member in value.members]]}
+        return self._object(value, place)
+
+    def of_attributes(self, value: Any, place: str, left_out: Iterable[str]) -> dict[str, JsonValue]:
+        """All attributes of an object but those that are left out, by name."""
+        own = {name: one for name, one in vars(value).items() if name not in left_out}
+        return {name: self.of(one, f"{place}.{name}") for name, one in own.items()}
+
+    def _each(self, values: Iterable[Any], place: str) -> list[JsonValue]:
+        return [self.of(one, f"{place}.{index}") for index, one in enumerate(values)]
+
+    def _object(self, value: Any, place: str) -> JsonValue:
+        kind = type(value)
+        if CLASSES.get(kind.__name__) is not kind:
+            raise TypeError(f"A cache with a {kind.__name__} ({place}) cannot be kept: name it in {__name__}.CLASSES.")
+        self.known[id(value)] = place
+        own = self.of_attributes(value, place, (*OF_CACHE, *DERIVED.get(kind, {})))
+        return {"object": kind.__name__, "place": place, "attributes": own}
+
+    def _tensor(self, tensor: Tensor, place: str) -> JsonValue:
+        if tensor.dim() and tensor.numel() and is_constant(tensor):
+            return {"constant": tensor.flatten()[0].item(), "shape": list(tensor.shape), "dtype": _name(tensor.dtype)}
+        self.known[id(tensor)] = place
+        strides = tensor.stride()
+        order = sorted(range(tensor.dim()), key=lambda dim: -strides[dim])  # as laid out in memory
+        self.tensors[place] = tensor.permute(order).contiguous()
+        return {"tensor": place} if order == sorted(order) else {"tensor": place, "order": [*order]}
+
+    def _generator(self, generator: torch.Generator, place: str) -> JsonValue:
+        """The seed, and the state if numbers were drawn: it takes 5 kB."""
+        seed, state = generator.initial_seed(), generator.get_state()
+        if torch.equal(state, torch.Generator(generator.device).manual_seed(seed).get_state()):
+            return {"generator": seed}
+        self.tensors[place] = state
+        return {"generator": seed, "drawn": place}
+
+
+class _Build:
+    """The inverse of `_Walk`: objects from JSON and tensors."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], settings: LayerSettings, device: torch.device) -> None:
+        self.tensors, self.settings, self.device = tensors, settings, device
+        self.known: dict[str, Any] = {}
+
+    def into(self, existing: Any, attributes: Mapping[str, Any]) -> None:
+        """Set attributes of an object; one that holds settings keeps them and takes over the rest."""
+        for name, value in attributes.items():
+            own = vars(existing).get(name)
+            if isinstance(own, RotaryOfPasses):
+                self.into(own, value["attributes"])
+            else:
+                setattr(existing, name, self.of(value))
+
+    def of(self, value: Any) -> Any:
+        """Decode a JSON value of the saved state."""
+        if isinstance(value, list):
+            return [self.of(one) for one in value]
+        if not isinstance(value, dict):
+            return value
+        return READERS[next(iter(value))](self, value)
+
+    def _object(self, value: dict[str, Any]) -> Any:
+        kind = CLASSES[value["object"]]
+        made: Any = object.__new__(kind)
+        self.known[value["place"]] = made
+        vars(made).update({name: self.of(one) for name, one in value["attributes"].items()})
+        vars(made).update({name: derive(self.settings, self.device) for name, derive in DERIVED.get(kind, {}).items()})
+        return made
+
+    def _same(self, value: dict[str, Any]) -> Any:
+        return self.known[value["same"]]
+
+    def _tensor(self, value: dict[str, Any]) -> Tensor:
+        place = value["tensor"]
+        found, order = self.tensors[place].to(self.device), value.get("order")
+        if order is not None:
+            found = found.permute([order.index(dim) for dim in range(len(order))])
+        self.known[place] = found
+        return found
+
+    def _constant(self, value: dict[str, Any]) -> Tensor:
+        number = torch.tensor(value["constant"], dtype=getattr(torch, value["dtype"]), device=self.device)
+        return torch.as_strided(number, value["shape"], (0,) * len(value["shape"]))
+
+    def _tuple(self, value: dict[str, Any]) -> tuple[Any, ...]:
+        return tuple(self.of(one) for one in value["tuple"])
+
+    def _dict(self, value: dict[str, Any]) -> dict[Any, Any]:
+        return {name: self.of(one) for name, one in value["dict"]}
+
+    def _dtype(self, value: dict[str, Any]) -> torch.dtype:
+        dtype: torch.dtype = getattr(torch, value["dtype"])
+        return dtype
+
+    def _device(self, value: dict[str, Any]) -> torch.device:
+        return self.device
+
+    def _generator(self, value: dict[str, Any]) -> torch.Generator:
+        made = torch.Generator(self.device).manual_seed(value["generator"])
+        if "drawn" in value:
+            made.set_state(self.tensors[value["drawn"]].clone())
+        return made
+
+    def _streams(self, value: dict[str, Any]) -> Streams:
+        rows, heads, width, members = value["streams"]
+        return Streams(rows, heads, width, members, self.device)
+
+
+READERS: dict[str, Callable[[_Build, dict[str, Any]], Any]] = {
+    "object": _Build._object, "same": _Build._same, "tensor": _Build._tensor, "constant": _Build._constant,
+    "tuple": _Build._tuple, "dict": _Build._dict, "dtype": _Build._dtype, "device": _Build._device,
+    "generator": _Build._generator, "streams": _Build._streams,
+}  # fmt: skip
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

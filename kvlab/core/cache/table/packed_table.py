@@ -1,0 +1,391 @@
+"""Slot table with quantized slots: encoded in groups, decoded one block at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from kvlab.common.limits import GROWTH
+from kvlab.core.cache.table import apply_plan
+from kvlab.core.cache.table.apply_plan import gather_slots, like, longer, wide
+from kvlab.core.cache.table.compaction import Squeeze
+from kvlab.core.cache.table.head_index import NewToken
+from kvlab.core.cache.table.packed_slots import PackedSlots
+from kvlab.core.cache.table.slot_table import SlotTable
+from kvlab.core.contract.plan import Plan
+from kvlab.core.contract.rotary import Rotary
+from kvlab.core.contract.slot_columns import FREE, is_valid, key_lengths
+from kvlab.core.contract.view import KEY_LENGTH, Slots
+from kvlab.core.stores import Store
+from kvlab.core.stores.code import Code, Learning
+from kvlab.core.stores.quantized_states import PackedStates
+from kvlab.core.stores.store import QUERY_SQUARES
+
+
+class PackedTable(SlotTable):
+    """Slots in two parts: `room` encoded ones, `used` of them in use, then native (unquantized) ones.
+
+    The native part starts with each head's first slots and the newest ones; new tokens and slots changed by a merge
+    follow. When a full group has gathered, the oldest are encoded in order of arrival. Evicted slots leave holes in the
+    encoded part. `slots` has the metadata of both parts and states of width 0.
+    """
+
+    def __init__(self, native: SlotTable, store: Store, rotary: Rotary | None = None) -> None:
+        """Encode `native`, whose valid slots come first in every head, ordered by position.
+
+        `rotary` is needed by stores that turn keys back; None: the model has no rotation.
+        """
+        own, live, longest = native.slots, native.live()[..., None], native.width
+        codes = {"keys": store.keys, "values": store.values}
+        self.scheme, self.codes = store, {side: code for side, code in codes.items() if code is not None}
+        sinks, newest = min(store.sinks, longest), store.residual
+        middle, coded = store.coded(live[..., 0], longest)
+        self.room = self.used = middle.shape[2]
+        ahead = torch.arange(sinks, device=live.device).expand(*live.shape[:2], -1)
+        behind = live - newest + torch.arange(newest, device=live.device)
+        index = torch.cat([middle, ahead, behind], 2)
+        real = torch.cat([coded, ahead < live, behind >= sinks], 2)
+        index = index.clamp(0, longest - 1)
+        moved = native.columns.packed(own.map(lambda tensor: gather_slots(tensor, index)))
+        moved.position.masked_fill_(~real, FREE)
+        states, real = {"keys": moved.keys, "values": moved.values}, is_valid(moved.position[:, :, : self.room])
+        self.native = {side: part[:, :, self.room :] for side, part in states.items()}
+        self.rotary = rotary if store.unrotated else None
+        place = moved.position[:, :, : self.room]
+        coded_states = {side: part[:, :, : self.room] for side, part in states.items()}
+        self.mean_key = store.mean_key(coded_states["keys"], real)
+        squares = native.head_state.get(QUERY_SQUARES)
+        self.learned = {
+            side: code.learn(self._prepared(side, coded_states[side], place), real, squares)
+            for side, code in self.codes.items()
+            if isinstance(code, Learning)
+        }
+        self.coded = {side: self._encoded(side, coded_states[side], real, place) for side in self.codes}
+        self.first_native = sinks
+        without_states = replace(moved, keys=moved.keys[..., :0].clone(), values=moved.values[..., :0].clone())
+        super().__init__(without_states, native.columns)
+        self.occupied, self.weighted, self.is_dense = native.occupied, native.weighted, False
+        self.head_state, self.changed, self.restless = native.head_state, _nothing(), 0
+        self._make_room(store.lot, 0)
+
+    # reading
+
+    @property
+    def arrangement(self) -> tuple[int, ...]:
+        """Packing moves slots from the native part into the encoded one."""
+        return self.room, self.used, self.width - self.occupied
+
+    def states(self) -> tuple[PackedStates, PackedStates]:
+        """(keys, values) of the first `width` slots."""
+        return self._packed_states("keys", self.width), self._packed_states("values", self.width)
+
+    def native_states(self) -> tuple[Tensor, Tensor]:
+        """The native part."""
+        count = self.width - self.room
+        return self.native["keys"][:, :, :count], self.native["values"][:, :, :count]
+
+    def visible(self) -> Slots:
+        """The first `width` slots with log mass, without derived scores."""
+        return PackedSlots.of(super().visible(), *self.states())
+
+    def with_scores(self) -> Slots:
+        """The first `width` slots with all scores."""
+        return PackedSlots.of(super().with_scores(), *self.states())
+
+    def whole(self) -> Slots:
+        """All slots, free ones included, with all scores."""
+        return self._of(super().whole(), self.capacity)
+
+    def first(self, count: int) -> Slots:
+        """The first `count` visible slots, with log mass."""
+        return self._of(super().first(count), count)
+
+    def _of(self, slots: Slots, count: int) -> PackedSlots:
+        return PackedSlots.of(slots, self._packed_states("keys", count), self._packed_states("values", count))
+
+    def _packed_states(self, side: str, count: int) -> PackedStates:
+        native = self.native[side][:, :, : count - self.room]
+        turn, place = None, None
+        if self.rotary is not None and side == "keys":
+            turn, place = self.rotary.turn, self.slots.position[:, :, : self.room]
+        return PackedStates(self._code(side), self.coded[side], native, self.room, self._mean(side), turn, place)
+
+    def _code(self, side: str) -> Code:
+        """The store's code with what was learned for this table."""
+        return replace(self.codes[side], **self.learned[side]) if side in self.learned else self.codes[side]  # type: ignore[type-var]  # every code is a dataclass
+
+    def _encoded(self, side: str, states: Tensor, real: Tensor, position: Tensor) -> dict[str, Tensor]:
+        """Codes of native `states` (B, H, S, d), where `real` (B, H, S), at `position` (B, H, S)."""
+        return self._code(side).encode(self._prepared(side, states, position), real)
+
+    def _prepared(self, side: str, states: Tensor, position: Tensor) -> Tensor:
+        """What is encoded of `states`: keys turned back to position 0, minus their mean, if the store asks for it."""
+        if side == "keys" and self.rotary is not None:
+            states = self.rotary.turn(states, -position)
+        mean = self._mean(side)
+        return states if mean is None else states.float() - mean.float()
+
+    def _mean(self, side: str) -> Tensor | None:
+        return self.mean_key if side == "keys" else None
+
+    # changes
+
+    def append_one(self, token: NewToken, bucket: int, extra: Mapping[str, Tensor | float]) -> None:
+        """Write one token per head after the native slots, encoding full groups first."""
+        keys, values, position = token.of_table(bucket)
+        self.left_bytes, self.ends_with_newest = 0, True
+        if self.width - self.room >= min(self._stays, self.occupied) + self.scheme.lot:
+            self.pack_gathered()
+        self._make_room(1, self.scheme.lot)
+        place = torch.full((*keys.shape[:2], 1), self.width, dtype=torch.int64, device=keys.device)
+        where = position[:, None, None].expand(*keys.shape[:2], 1)
+        if KEY_LENGTH in self.slots.extra:
+            extra = {**extra, KEY_LENGTH: key_lengths(keys)}
+        apply_plan.write(self.slots, place, {"position": where, **apply_plan.NEW_SLOT, **extra})
+        self._put(place, keys, values)
+        self.width, self.occupied = self.width + 1, self.occupied + 1
+
+    def append_many(self, new: Slots) -> None:
+        """Append several tokens."""
+        rows, self.left_bytes = new.keys.shape[2], 0
+        self._make_room(rows, 0)
+        here = slice(self.width, self.width + rows)
+        arrived = new.own()
+        for name, column in self.slots.own().items():
+            column[:, :, here] = arrived[name]
+        for side, states in (("keys", new.keys), ("values", new.values)):
+            self.native[side][:, :, here.start - self.room : here.stop - self.room] = states
+        self.width, self.occupied = self.width + rows, self.occupied + rows
+
+    def after(self, slots: Slots, plan: Plan, rotary: Rotary | None) -> Slots:
+        """Apply `plan` to the visible `slots`; keys and values are decoded only if it changes some."""
+        assert isinstance(slots, PackedSlots)
+        changed = [(plan.edges.target, plan.edges.active)] if plan.edges is not None else []
+        for other in (plan.value_shift, plan.new_keys):
+            if other is not None:
+                changed.append((other.slot, torch.ones_like(other.slot, dtype=torch.bool)))
+        if not changed:
+            return slots.after(plan)
+        self.changed = _deduplicated(changed, slots.valid.shape[2])
+        return apply_plan.apply(slots.decoded(), plan, rotary)
+
+    def adopt(self, after: Slots, bound: int) -> None:
+        """Install the visible slots as a plan left them; slots whose state changed become native."""
+        index, real = self.changed
+        states = after.metadata()
+        for name, column in self._first(self.width).own().items():
+            if column.data_ptr() != states[name].data_ptr():
+                column.copy_(states[name])
+        self.slots.position[:, :, : self.width].masked_fill_(~after.valid, FREE)
+        if index.shape[-1]:
+            self._move_to_native(index, real, after)
+        self.changed = _nothing()
+        self.occupied = min(self.occupied, bound)
+
+    @property
+    def _stays(self) -> int:
+        """Native slots that are not encoded yet: the first, the newest, and as many as two decisions change."""
+        return self.first_native + max(self.scheme.residual, self.scheme.gathered, 2 * self.restless)
+
+    def _move_to_native(self, index: Tensor, real: Tensor, after: Slots) -> None:
+        """Move slots `index` (B, H, E), where `real`, to the native part with their states in `after`."""
+        count, first = index.shape[-1], self.width
+        self.restless = count
+        self._make_room(count, self.scheme.lot)
+        native = real & (index >= self.room)
+        valid = is_valid(self.slots.position.gather(2, index)) & real
+        place = torch.where(native, index, first + torch.arange(count, device=index.device))
+        self._put(place, gather_slots(after.keys, index), gather_slots(after.values, index))
+        moved = torch.zeros_like(self.slots.position, dtype=torch.uint8)
+        hole = moved.scatter_add_(2, index, (valid & ~native).to(torch.uint8)) > 0
+        # Clear holes in every column, because methods read whole columns.
+        for name, column in self.slots.own().items():
+            nothing = FREE if name == "position" else 0
+            column[:, :, first : first + count] = nothing
+            column.scatter_(
+                2, wide(place, column), gather_slots(column, index).masked_fill(~like(valid, column), nothing)
+            )
+            column.masked_fill_(like(hole, column), nothing)
+        self.width += count
+
+    def pack_gathered(self) -> None:
+        """Encode the oldest gathered native slots, in whole groups."""
+        self._close_native()
+        group, start = self.scheme.lot, self.room + self.first_native
+        count = (self.width - self.room - self._stays) // group * group
+        if count <= 0:
+            return
+        if self.used + count > self.room and not self._close_holes(count):
+            self._grow(max(count, self.used // GROWTH // group * group))
+            start = self.room + self.first_native
+        first, last = start - self.room, self.width - self.room
+        place = self.slots.position[:, :, start : start + count]
+        real = is_valid(place)
+        for side, code in self.codes.items():
+            native = self.native[side]
+            coded = self._encoded(side, native[:, :, first : first + count], real, place)
+            _write(self.coded[side], code, coded, self.used)
+            native[:, :, first : last - count] = native[:, :, first + count : last].clone()
+        for column in self.slots.own().values():
+            column[:, :, self.used : self.used + count] = column[:, :, start : start + count]
+            column[:, :, start : self.width - count] = column[:, :, start + count : self.width].clone()
+        self.slots.position[:, :, self.width - count :] = FREE
+        self.used, self.width = self.used + count, self.width - count
+        self._trim()
+
+    def _close_native(self) -> None:
+        """Close holes among the native slots, if there must be some."""
+        count = self.width - self.room
+        if count <= self.occupied:
+            return
+        columns = slice(self.room, self.width)
+        real = is_valid(self.slots.position[:, :, columns]).view(torch.uint8)
+        index = real.argsort(dim=-1, descending=True, stable=True)
+        for column in self.slots.own().values():
+            column[:, :, columns] = gather_slots(column[:, :, columns], index)
+        for native in self.native.values():
+            native[:, :, :count] = gather_slots(native[:, :, :count], index)
+        self.width = self.room + self.occupied
+
+    def _trim(self) -> None:
+        """Free native space that a long turn needed."""
+        most = self._stays + 2 * self.scheme.lot
+        if self.capacity - self.room > most >= self.width - self.room:
+            self.native = {side: tensor[:, :, :most].clone() for side, tensor in self.native.items()}
+            self.slots = self.slots.map(lambda tensor: tensor[:, :, : self.room + most].clone())
+
+    def _make_room(self, rows: int, more: int) -> None:
+        """Ensure native space for `rows` more slots; allocate `more` in addition when growing."""
+        shortage = self.width + rows - self.capacity
+        if shortage > 0:
+            self.left_bytes = self.table_bytes()
+            self.slots = apply_plan.grow(self.slots, self.capacity + shortage + more)
+            self.native = {side: longer(tensor, shortage + more) for side, tensor in self.native.items()}
+
+    def _grow(self, count: int) -> None:
+        """Add space for `count` more codes."""
+        self.left_bytes, room = self.table_bytes(), self.room
+
+        def widen(tensor: Tensor) -> Tensor:
+            return torch.cat([longer(tensor[:, :, :room], count), tensor[:, :, room:]], 2)
+
+        self.slots = self.slots.map(widen)
+        self.slots.position[:, :, room : room + count] = FREE
+        for side, code in self.codes.items():
+            self.coded[side] = {
+                name: longer(tensor, count // code.group if name in code.shared else count)
+                for name, tensor in self.coded[side].items()
+            }
+        self.room, self.width = room + count, self.width + count
+
+    def _close_holes(self, count: int) -> bool:
+        """Try to make room for `count` codes by closing holes; returns whether it worked.
+
+        Groups with many holes are rebuilt; if slots of a group share scales these are decoded and re-encoded, as few as
+        possible.
+        """
+        made = Squeeze.of(self.valid()[:, :, : self.used], self.scheme.lot, self.occupied, count)
+        if made is None:
+            return False
+        index = made.index
+        for side, code in self.codes.items():
+            stored = self.coded[side]
+            _write(stored, code, made.coded(self._code(side), stored, self.native[side].shape[3]), 0)
+        for column in self.slots.own().values():
+            column[:, :, : index.shape[2]] = gather_slots(column, index)
+            column[:, :, index.shape[2] : self.room] = 0
+        self.slots.position[:, :, index.shape[2] : self.room] = FREE
+        self.used = index.shape[2]
+        return True
+
+    def _put(self, place: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Write native states (B, H, E, d) to slots `place` (B, H, E)."""
+        for side, states in (("keys", keys), ("values", values)):
+            native = self.native[side]
+            native.scatter_(2, wide(place - self.room, native), states.to(native.dtype))
+
+    def packed(
+        self, order: Tensor, room: int, lengths: list[int], streams: list[int] | None = None, width: int = 0
+    ) -> SlotTable:
+        """Decode into a native table of the valid slots, for a layer that is regrouped again."""
+        slots = self.slots.with_columns(log_mass=self.slots.log_mass.float())
+        native = SlotTable(self._of(slots, self.capacity).decoded(), self.columns)
+        native.weighted, native.head_state = self.weighted, self.head_state
+        return native.packed(order, room, lengths, streams, width)
+
+    def map_rows(self, change: Callable[[Tensor], Tensor]) -> None:
+        """Select, repeat or permute batch rows."""
+        super().map_rows(change)
+        self.native = {side: change(tensor) for side, tensor in self.native.items()}
+        self.coded = {side: {name: change(t) for name, t in stored.items()} for side, stored in self.coded.items()}
+        self.mean_key = None if self.mean_key is None else change(self.mean_key)
+        self.learned = {side: {name: change(t) for name, t in own.items()} for side, own in self.learned.items()}
+
+    def detach(self) -> None:
+        """Nothing to do: the table owns its memory."""
+
+    # bytes
+
+    def table_bytes(self) -> int:
+        """Bytes of all tensors: codes, scales, metadata and per-head state."""
+        return super().table_bytes() + sum(self.part_bytes().values())
+
+    def part_bytes(self) -> dict[str, int]:
+        """Bytes of `codes`, their `scales` with what belongs to a head, and `native` keys and values."""
+        coded = [(name in code.scales, tensor.nbytes) for side, code in self.codes.items()
+                 for name, tensor in self.coded[side].items()]  # fmt: skip
+        return {
+            "codes": sum(size for is_scale, size in coded if not is_scale),
+            "scales": sum(size for is_scale, size in coded if is_scale) + sum(t.nbytes for t in self._of_heads()),
+            "native": sum(tensor.nbytes for tensor in self.native.values()),
+        }
+
+    def slot_bytes(self) -> int:
+        """Bytes of one native slot of one head, metadata included."""
+        return super().slot_bytes() + self._native_bytes()
+
+    def _native_bytes(self) -> int:
+        return sum(tensor.shape[-1] * tensor.element_size() for tensor in self.native.values())
+
+    def _of_heads(self) -> list[Tensor]:
+        """What belongs to a head's encoded slots together (B, H, ...): the mean key, and what codes learned."""
+        learned = [tensor for own in self.learned.values() for tensor in own.values()]
+        return learned if self.mean_key is None else [self.mean_key, *learned]
+
+    def saved_bytes(self) -> Tensor:
+        """Bytes (N, W) by which the valid slots are smaller than native ones."""
+        valid = self.valid()[:, :, : self.room]
+        saved = valid.sum(-1) * self._native_bytes()
+        for tensor in self._of_heads():
+            saved = saved - valid.any(-1) * tensor[0, 0].nbytes
+        for side, code in self.codes.items():
+            for name, tensor in self.coded[side].items():
+                alike = code.group if name in code.shared else 1
+                some = valid.unflatten(2, (-1, alike)).any(-1).sum(-1)
+                saved = saved - some * tensor[0, 0, 0].nbytes if tensor.shape[2] else saved
+        return saved
+
+
+def _nothing() -> tuple[Tensor, Tensor]:
+    return torch.zeros(1, 1, 0, dtype=torch.int64), torch.zeros(1, 1, 0, dtype=torch.bool)
+
+
+def _deduplicated(changed: list[tuple[Tensor, Tensor]], slots: int) -> tuple[Tensor, Tensor]:
+    """Deduplicate changed slots: (slots (B, H, E), mask of active ones)."""
+    if len(changed) == 1 and changed[0][0].shape[-1] == 1:
+        return changed[0]
+    index, active = (torch.cat(both, 2) for both in zip(*changed, strict=True))
+    named = torch.zeros(*index.shape[:2], slots, dtype=torch.int32, device=index.device)
+    named.scatter_add_(2, index, active.to(torch.int32))
+    order = (named > 0).view(torch.uint8).argsort(dim=-1, descending=True, stable=True)[..., : index.shape[-1]]
+    return order, named.gather(2, order) > 0
+
+
+def _write(stored: Mapping[str, Tensor], code: Code, new: Mapping[str, Tensor], behind: int) -> None:
+    """Write codes in place, after the first `behind` slots."""
+    for name, tensor in stored.items():
+        first = behind // code.group if name in code.shared else behind
+        tensor[:, :, first : first + new[name].shape[2]] = new[name]

@@ -1,0 +1,341 @@
+"""Slot table of one layer: storage for new tokens, growth by blocks, and host-side bounds on its length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kvlab.common.limits import room_to_grow
+from kvlab.core.cache.kernels.cpu import is_recording, numba_kernels
+from kvlab.core.cache.table import apply_plan
+from kvlab.core.cache.table.apply_plan import NEW_SLOT
+from kvlab.core.cache.table.compaction import pack
+from kvlab.core.cache.table.head_index import NewToken
+from kvlab.core.contract.plan import Plan
+from kvlab.core.contract.rotary import Rotary
+from kvlab.core.contract.slot_columns import ASKED, FREE, Columns, integer_dtype, is_valid, key_lengths
+from kvlab.core.contract.view import KEY_LENGTH, NEVER, Slots
+from kvlab.core.stores.quantized_states import States
+
+
+class SlotTable:
+    """Slots with host-side bounds, so that appending and attending never read a count from the device.
+
+    Only the first `width` slots of a head are read; the rest is free space. `occupied` bounds the valid slots of any
+    head. While `is_dense`, the first `width` slots are all valid and attention needs no mask. `weighted`: some log mass
+    may not be 0.
+    """
+
+    def __init__(self, first: Slots, columns: Columns) -> None:
+        self.slots = first
+        self.columns = columns
+        self.width = self.occupied = first.keys.shape[2]
+        self.is_dense = True
+        self.ends_with_newest = True  # the host knows that the newest token is in the last slot
+        self.weighted = False
+        self.head_state: dict[str, Tensor] = {}  # (B, H, ...) the method's per-head state
+        self.never = first.keys.new_full((), NEVER, dtype=torch.float32)  # a device constant, created once
+        self.shares_states = False  # keys and values belong to other tables too: nothing may change them
+        self.left_bytes = 0  # bytes of the table copied by the last growth: both existed for a moment
+
+    @property
+    def slots(self) -> Slots:
+        """The stored columns, without derived ones."""
+        return self._slots
+
+    @slots.setter
+    def slots(self, slots: Slots) -> None:
+        self._slots = slots
+        self._freed: Tensor | None = None  # slots freed by the last decision, if known
+        self._fills = False  # whether the next token fills the last free slot
+        self._refill: Refill | None = None
+        self._slots_bytes: int | None = None
+        self._leading: Slots | None = None  # views of the first slots, as last taken
+
+    @property
+    def capacity(self) -> int:
+        """Allocated slots per head."""
+        return self.slots.keys.shape[2]
+
+    @property
+    def arrangement(self) -> tuple[int, ...]:
+        """Changes when slots move within the table, outside decisions."""
+        return ()
+
+    def states(self) -> tuple[States, States]:
+        """(keys, values) of the first `width` slots."""
+        return self.native_states()
+
+    def native_states(self) -> tuple[Tensor, Tensor]:
+        """(keys, values) that the model passes on to attention, which gets the full states from the layer."""
+        keys, values = self.slots.keys, self.slots.values
+        return (keys, values) if self.width == self.capacity else (keys[:, :, : self.width], values[:, :, : self.width])
+
+    def visible(self) -> Slots:
+        """The first `width` slots as views, with validity and log mass, without scores."""
+        return self.columns.with_log_mass(self._first(self.width), self.is_dense)
+
+    def with_scores(self) -> Slots:
+        """The first `width` slots with all scores."""
+        return self.add_scores(self.visible())
+
+    def add_scores(self, visible: Slots) -> Slots:
+        """Add all scores to slots of this table that have log mass."""
+        return self.columns.with_scores(visible, self.head_state.get(ASKED))
+
+    def whole(self) -> Slots:
+        """All slots, free ones included, with all scores."""
+        return self.add_scores(self.columns.with_log_mass(self.slots))
+
+    def stored(self) -> Slots:
+        """The first `width` stored slots, without derived columns or validity."""
+        return self._first(self.width)
+
+    def valid(self) -> Tensor:
+        """Validity (B, H, S) of all slots."""
+        return is_valid(self.slots.position)
+
+    def live(self) -> Tensor:
+        """Number of valid slots per head, (B, H) int64."""
+        return self.valid().sum(-1)
+
+    def first(self, count: int) -> Slots:
+        """The first `count` visible slots, with log mass."""
+        return self.columns.with_log_mass(self._first(count))
+
+    def _first(self, count: int) -> Slots:
+        if count == self.capacity:
+            return self.slots
+        if self._leading is None or self._leading.position.shape[2] != count:
+            self._leading = self.slots.map(lambda tensor: tensor[:, :, :count])
+        return self._leading
+
+    def bias(self, visible: Slots) -> Tensor | None:
+        """`Slots.bias` of the `visible` slots; None if it is 0."""
+        if not self.is_dense:
+            return visible.bias(self.never)
+        return visible.log_mass_of_heads() if self.weighted and visible.has_mass else None
+
+    def widen_integers(self, tokens: int) -> None:
+        """Widen integer columns if `tokens` tokens need it."""
+        if not self.fits_integers(tokens):
+            short, long = self.slots.position.dtype, integer_dtype(tokens)
+            self.slots = self.slots.map(lambda tensor: tensor.to(long) if tensor.dtype == short else tensor)
+
+    def fits_integers(self, tokens: int) -> bool:
+        """Whether integer columns are wide enough for `tokens` tokens."""
+        return self.slots.position.dtype.itemsize >= integer_dtype(tokens).itemsize
+
+    def share_states(self, other: SlotTable) -> None:
+        """Use the key and value tensors of `other`, which hold the same states, until a decision changes them."""
+        if self.slots.keys is not other.slots.keys:
+            self.slots = replace(self.slots, keys=other.slots.keys, values=other.slots.values)
+        self.shares_states = other.shares_states = True
+
+    def note_freed(self, slots: Tensor, only: bool) -> None:
+        """Record freed slots (B * H,), numbered over all heads: the first free ones or, with `only`, the only ones."""
+        self._freed, self._fills = slots, only
+
+    def append_one(self, token: NewToken, bucket: int, extra: Mapping[str, float]) -> None:
+        """Write one token per head into a free slot in place; extends the table if all slots may be taken.
+
+        Uses the streams of `token` in `bucket`; `extra` is the method's state of a new slot.
+        """
+        self.left_bytes, self.ends_with_newest = 0, False
+        freed, self._freed = self._freed, None
+        if freed is not None and not is_recording():  # a replayed step would write to the same slot again
+            self._refill = self._refill or Refill(self.slots, extra)
+            self._refill.put(freed, token, token.streams.numbers[bucket])
+            self.occupied, self.is_dense = self.occupied + 1, self._fills
+            return
+        keys, values, position = token.of_table(bucket)
+        if self.occupied == self.width:
+            self._make_room(1, room_to_grow(self.width))
+            self.width += 1
+        if self.is_dense:
+            self.ends_with_newest = True
+            free = torch.full((*keys.shape[:2], 1), self.occupied, dtype=torch.int64, device=keys.device)
+        else:  # the first invalid slot
+            free = self.slots.position[:, :, : self.width].argmin(-1, keepdim=True)
+        place = position[:, None, None].expand(*keys.shape[:2], 1)
+        new: dict[str, Tensor | float] = {"keys": keys, "values": values, "position": place, **NEW_SLOT, **extra}
+        if KEY_LENGTH in self.slots.extra:
+            new[KEY_LENGTH] = key_lengths(keys)
+        apply_plan.write(self.slots, free, new)
+        self.occupied += 1
+
+    def append_many(self, new: Slots) -> None:
+        """Append several tokens."""
+        rows, width, self.left_bytes, self._freed = new.keys.shape[2], self.width, 0, None
+        self._make_room(rows, 0)
+        arrived = _tensors(new)
+        for name, tensor in _tensors(self.slots).items():
+            tensor[:, :, width : width + rows] = arrived[name]
+        self.width, self.occupied = width + rows, self.occupied + rows
+
+    def reserve(self, capacity: int) -> None:
+        """Allocate space for `capacity` slots at once."""
+        self._make_room(capacity - self.width, 0)
+
+    def forget(self, width: int, dense: bool) -> None:
+        """Remove everything appended since the table had `width` slots; no decision may have been made since."""
+        self.slots.position[:, :, width:] = FREE
+        self.width = self.occupied = width
+        self.is_dense, self.left_bytes = dense, 0
+
+    def release_space(self, whole: torch.dtype) -> None:
+        """Drop free space, with integer columns of type `whole`; memory is freed by `detach`."""
+        kept, now = self._first(self.width), self.slots.position.dtype
+        if now != whole:
+            kept = kept.map(lambda tensor: tensor.to(whole) if tensor.dtype == now else tensor)
+        self.slots = kept
+
+    def _make_room(self, rows: int, more: int) -> None:
+        """Ensure space for `rows` more slots; a growing table is copied into one with `more` in addition."""
+        if self.width + rows > self.capacity:
+            self.left_bytes, self.shares_states = self.table_bytes(), False
+            self.slots = apply_plan.grow(self._first(self.width), self.width + rows + more)
+
+    def mark_padding(self, row_valid: Tensor, position: Tensor) -> None:
+        """Set validity (B, q) and positions (B, q) of the newest slots."""
+        first = self.width - row_valid.shape[1]
+        self.slots.position[:, :, first : self.width] = position.masked_fill(~row_valid, FREE)[:, None]
+        self.is_dense = False
+
+    def store(self, changed: Mapping[str, Tensor]) -> None:
+        """Store changed metadata of the visible slots (or of the first ones), for columns that are stored."""
+        own = self._first(self.width).own()
+        for name in changed.keys() & own.keys():
+            own[name][:, :, : changed[name].shape[2]].copy_(changed[name])
+
+    def after(self, slots: Slots, plan: Plan, rotary: Rotary | None) -> Slots:
+        """Apply `plan` to the visible `slots`."""
+        if self.shares_states:
+            own = {name: getattr(slots, name).clone() for name in apply_plan.overwritten_slots(plan)}
+            slots = replace(slots, **own)
+        return apply_plan.apply(slots, plan, rotary)
+
+    def pack_gathered(self) -> None:
+        """Encode gathered slots; nothing to do in a native table."""
+
+    def adopt(self, after: Slots, bound: int) -> None:
+        """Install the visible slots as a plan left them; no head has more than `bound` valid ones."""
+        if self.shares_states:
+            self.slots = replace(self._first(self.width), keys=after.keys, values=after.values)
+            self.shares_states = False
+        own, states = _tensors(self._first(self.width)), after.metadata() | {"keys": after.keys, "values": after.values}
+        for name, tensor in own.items():
+            if tensor.data_ptr() != states[name].data_ptr():
+                tensor.copy_(states[name])
+        own["position"].masked_fill_(~after.valid, FREE)
+        self.is_dense, self._freed = False, None
+        self.occupied = min(self.occupied, bound)
+
+    def store_head_state(self, state: Mapping[str, Tensor]) -> None:
+        """Store per-head state from a plan, in place if the shape is unchanged."""
+        for name, value in state.items():
+            own = self.head_state.get(name)
+            if own is not None and own.shape == value.shape and own.dtype == value.dtype:
+                own.copy_(value)
+            else:
+                self.head_state[name] = value
+
+    def note_queries(self, tokens: Tensor, rows: Tensor | None = None) -> None:
+        """Record that scores include all queries up to `tokens` (N,); of a prompt, its last `rows` (N or 1,).
+
+        Only needed if query counts are derived from that.
+        """
+        if self.columns.counts is None:
+            return
+        if rows is not None:
+            asked = torch.stack([tokens - rows, tokens], -1).long()
+            self.head_state[ASKED] = asked[:, None].repeat(1, self.slots.keys.shape[1], 1)
+        else:
+            self.head_state[ASKED].select(-1, 1).copy_(tokens[:, None])
+
+    def packed(
+        self, order: Tensor, room: int, lengths: list[int], streams: list[int] | None = None, width: int = 0
+    ) -> SlotTable:
+        """New table of the valid slots of some streams (default: all), with `room` free slots beyond the longest head.
+
+        `lengths`: valid slots of each of their heads; `order`: `compaction.order_by_position` of the table's slots.
+        """
+        index = None if streams is None else torch.tensor(streams, device=order.device)
+        longest = max(lengths)
+        table = SlotTable(pack(self.slots, order, index, width, longest, longest + room), self.columns)
+        table.width = table.occupied = longest
+        table.is_dense, table.weighted = min(lengths) == longest, self.weighted
+        if streams is None:
+            table.head_state = self.head_state
+        return table
+
+    def detach(self) -> None:
+        """Copy tensors that are views: a value is often a slice of a fused projection that it would keep alive."""
+        self.slots = self.slots.map(torch.Tensor.contiguous)
+
+    def map_rows(self, change: Callable[[Tensor], Tensor]) -> None:
+        """Select, repeat or permute batch rows."""
+        self.slots = self.slots.map(change)
+        self.head_state = {name: change(tensor) for name, tensor in self.head_state.items()}
+
+    def table_bytes(self) -> int:
+        """Bytes of all tensors, metadata and per-head state included."""
+        if self._slots_bytes is None:
+            self._slots_bytes = _bytes(*_tensors(self.slots).values())
+        return self._slots_bytes + self.head_bytes()
+
+    def head_bytes(self) -> int:
+        """Bytes of the per-head state, which does not grow with the slots."""
+        return _bytes(*self.head_state.values())
+
+    def saved_bytes(self) -> Tensor | None:
+        """Bytes (N, W) by which valid slots are smaller than `slot_bytes` each; None if they are not."""
+        return None
+
+    def live_bytes(self) -> int:
+        """Bytes of valid slots, metadata and per-head state included; reads counts from the device."""
+        saved = self.saved_bytes()
+        whole = int(self.live().sum()) * self.slot_bytes() + self.head_bytes()
+        return whole if saved is None else whole - int(saved.sum())
+
+    def slot_bytes(self) -> int:
+        """Bytes of one slot of one head, metadata included."""
+        states = sum(tensor.shape[-1] * tensor.element_size() for tensor in (self.slots.keys, self.slots.values))
+        return states + _bytes(*(tensor[:1, :1, :1] for tensor in self.slots.own().values()))
+
+
+def _tensors(slots: Slots) -> dict[str, Tensor]:
+    return slots.own() | {"keys": slots.keys, "values": slots.values}
+
+
+def _bytes(*tensors: Tensor) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+class Refill:
+    """Columns of a contiguous float32 CPU table as numpy arrays over the same memory, (N * W * S[, d]).
+
+    Writes new tokens to slots that a compiled decision has freed: through an array a few numbers take a tenth of the
+    time they take through a tensor. `state`: the method's state of a new slot.
+    """
+
+    def __init__(self, slots: Slots, state: Mapping[str, float]) -> None:
+        own = slots.own() | {"keys": slots.keys, "values": slots.values}
+        flat = {name: column.view(-1, *column.shape[3:]) for name, column in own.items()}
+        self.columns = {name: column.numpy() for name, column in flat.items()}
+        start = {name: number for name, number in {**NEW_SLOT, **state}.items() if name in flat}
+        self.start = {name: flat[name].new_full((), number).numpy() for name, number in start.items()}
+        self.lengths = self.columns.get(KEY_LENGTH, np.empty(0, np.float32))
+
+    def put(self, free: Tensor, token: NewToken, heads: np.ndarray) -> None:
+        """Write `token` to the slots `free` (N * W,) of heads that have indices `heads` (N * W,) in the layer."""
+        own, slots, (keys, values, position), module = self.columns, free.numpy(), token.arrays, numba_kernels()
+        assert module is not None
+        states, apart = (own["keys"], own["values"], own["position"]), len(keys) // len(position)
+        module.fill(*states, self.lengths, slots, keys, values, position, apart, heads)
+        for name, number in self.start.items():
+            own[name][slots] = number

@@ -1,0 +1,332 @@
+"""Base class and registry of methods: hyper-parameters that compose a pipeline."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+from pydantic_core import CoreSchema, PydanticCustomError
+
+from kvlab.core.budget import STORE_RULES, Amount, Budget, window_note
+from kvlab.core.contract.checked_numbers import MOST, MOST_WHOLE, check_number
+from kvlab.core.contract.packed_size import packed_sizes
+from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.published_settings import DEFAULT, PAPER, Preset
+from kvlab.core.contract.reading import EVERYTHING, READINGS, Reading, reading_of
+from kvlab.core.errors import UserError
+from kvlab.core.methods.wrappers.page_selector import PAGE_HEADS, PAGE_RULES, in_whole_pages
+from kvlab.core.plugins.origin import KVLAB, Origin
+from kvlab.core.plugins.registry import Registry
+from kvlab.core.stores import NATIVE, STORES, store_of, store_under
+from kvlab.core.validation import quote_value
+
+PAGES = ("page", "page_rule", "page_heads")
+
+
+def add_stores(schema: dict[str, Any]) -> None:
+    """Add the stores to a field's JSON schema for forms."""
+    schema.update(enum=[*STORES])
+
+
+def _one_of(*names: str) -> Callable[[dict[str, Any]], None]:
+    return lambda schema: schema.update(enum=[*names])
+
+
+def add_readings(schema: dict[str, Any]) -> None:
+    """Add the readings to a field's JSON schema for forms."""
+    schema.update(enum=[EVERYTHING, *READINGS])
+
+
+class Method(BaseModel, ABC):
+    """A compression method. Subclasses declare hyper-parameters as fields and compose a pipeline from them.
+
+    `presets` are published configurations by name: `paper`, `code` if the authors' code differs from it, and others.
+    `reasons` explains for each hyper-parameter why its default differs from a preset or, if `paper` leaves it open,
+    where the default comes from; every hyper-parameter is in one of the two.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    store: str = Field(NATIVE, description="storage format of settled slots", json_schema_extra=add_stores)
+    page: int = Field(1, ge=1, le=1024, description="keep or evict whole pages of this many tokens, as an engine does")
+    page_rule: str = Field(
+        "any",
+        description="order of pages: the best place of a token (any), or mean or maximum of the scores",
+        json_schema_extra=_one_of(*PAGE_RULES),
+    )
+    page_heads: str = Field(
+        "union",
+        description="a page holds all heads of a layer (union) or of the model, or each head has pages of its own",
+        json_schema_extra=_one_of(*PAGE_HEADS),
+    )
+
+    read: str = Field(EVERYTHING, description="slots that a decode step reads", json_schema_extra=add_readings)
+    read_share: float | None = Field(None, ge=0.001, le=1, description="share of them; none: the reading's own")
+
+    name: ClassVar[str]
+    family: ClassVar[str]  # reference | eviction | merging | pooling | budget-free
+    title: ClassVar[str]
+    paper: ClassVar[str] = ""
+    needs_budget: ClassVar[bool] = True
+    presets: ClassVar[Mapping[str, Preset]] = {}
+    reasons: ClassVar[Mapping[str, str]] = {}
+
+    @field_validator("*")
+    @classmethod
+    def _check_bounds(cls, value: Any) -> Any:
+        return check_number(value)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return add_bounds(handler.resolve_ref_schema(handler(core)))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_reading(cls, values: Any) -> Any:
+        """Settings of the reading that were given by themselves, as in `read=quest:least=8`, become part of `read`."""
+        if not isinstance(values, dict) or not isinstance(values.get("read"), str):
+            return values
+        own = READINGS.get(values["read"].partition("/")[0])
+        moved = [] if own is None else [name for name in values if name in own.model_fields.keys() - cls.model_fields]
+        parts = (f"/{name}={json.dumps(values[name])}" for name in moved)
+        rest = {name: value for name, value in values.items() if name not in moved}
+        return rest | {"read": values["read"] + "".join(parts)}
+
+    @model_validator(mode="after")
+    def _check_reading(self) -> Self:
+        try:
+            reading_of(self.read, self.read_share)
+        except UserError as error:
+            raise PydanticCustomError("reading", "{reason}", {"reason": str(error), "error": error}) from error
+        return self
+
+    @property
+    def reading(self) -> Reading | None:
+        """Which slots a decode step reads; None: all of them."""
+        return reading_of(self.read, self.read_share)
+
+    @field_validator("store")
+    @classmethod
+    def _check_store(cls, name: str) -> str:
+        store_of(name)
+        return name
+
+    @field_validator("page_rule", "page_heads")
+    @classmethod
+    def _check_pages(cls, name: str, field: ValidationInfo) -> str:
+        known = PAGE_RULES if field.field_name == "page_rule" else PAGE_HEADS
+        if name not in known:
+            raise ValueError(f"use {' or '.join(known)}")
+        return name
+
+    @model_validator(mode="after")
+    def _check_evicts_by_selector(self) -> Self:
+        if self.page > 1 and self.family in ("reference", "quantising"):
+            raise UserError(f"{self.name} evicts nothing: leave page at 1.")
+        if self.page > 1 and self.page_heads == "model" and not self.needs_budget:
+            raise UserError(f"{self.name} takes no budget that layers could share equally: use page_heads 'union'.")
+        if self.page > 1:
+            self.paged_pipeline()
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Settings as saved in runs, without what older runs lack: pages of one token, a store that is native anyway,
+        and the reading of everything."""
+        hidden = {*PAGES} if self.page == 1 else set()
+        if self.store == type(self).model_fields["store"].default == NATIVE:
+            hidden.add("store")
+        if self.read == EVERYTHING:
+            hidden.add("read")
+        if self.read_share is None:
+            hidden.add("read_share")
+        return {name: value for name, value in dump(self).items() if name not in hidden}
+
+    @abstractmethod
+    def pipeline(self) -> Pipeline:
+        """The method as score, allocate, select and settle."""
+
+    def paged_pipeline(self) -> Pipeline:
+        """The pipeline that caches run: in whole pages if `page` is above 1."""
+        return in_whole_pages(self.pipeline(), self.page, self.page_rule, self.page_heads)  # type: ignore[arg-type]  # checked by pydantic
+
+    def notes(self, budget_slots: int, prompt_tokens: int) -> list[str]:
+        """Notes about a run with this average budget per head that the settings alone do not show; often none.
+
+        For example, that the budget leaves no room beyond the method's window.
+        """
+        return list(filter(None, [window_note(self.title, self.own_window, budget_slots, prompt_tokens)]))
+
+    @property
+    def own_window(self) -> int:
+        """Newest prompt tokens that always stay, so that a budget must exceed them; 0: none."""
+        return 0
+
+    def differences(self, preset: str = PAPER) -> dict[str, JsonValue]:
+        """The preset's values of hyper-parameters that differ from it; empty without such a preset."""
+        published = self.presets[preset].settings() if preset in self.presets else {}
+        theirs = type(self)(**published).model_dump(mode="json")
+        ours = self.model_dump(mode="json")
+        return {name: theirs[name] for name in published if ours[name] != theirs[name]}
+
+    def footprint(self, budget: Amount | None = None) -> dict[str, JsonValue]:
+        """Data for memory and time plans (`kvlab.planning.footprint.Footprint`).
+
+        Stores `auto` and `adaptive` are resolved by `budget`, and native without one.
+        """
+        pipeline = self.paged_pipeline()
+        can = pipeline.can
+        store = store_of(self.store) if budget is None else store_under(self.store, Budget(budget))
+        rule = can.score.residual_rule
+        return {
+            "compresses": self.family != "reference",
+            "needs_budget": self.needs_budget,
+            "decode": pipeline.decode,
+            "deferred": pipeline.waits,
+            "buffer": pipeline.buffer,
+            "recalled": pipeline.recalled,
+            "saves_prefill": pipeline.saves_prefill,
+            "seeks": can.settle.seeks,
+            # Thinning keeps generated tokens for a while.
+            "grows": can.settle.thinned is not None,
+            "averages": can.score.reads_logits or can.settle.reads_logits,
+            "settle_copies": max(can.score.key_copies, can.settle.key_copies),
+            "settle_numbers": can.settle.numbers_a_slot,
+            "needs_hidden_states": pipeline.score.needs_hidden_states,
+            **pipeline.slot_bytes(),
+            **pipeline.head_bytes(),
+            **pipeline.scored_rows(),
+            "stream_depths": 0 if rule is None else len(rule.depths),
+            "stream_window": 0 if rule is None else rule.window,
+            "packed": packed_sizes(store, pipeline),
+            "block": pipeline.block,
+            "again": pipeline.read_again(),
+        }
+
+    def footprints(self) -> dict[str, JsonValue]:
+        """Data for forms, which choose the store last: the footprint, and slot sizes in all stores."""
+        pipeline = self.pipeline()
+        stores: JsonValue = {
+            name: packed_sizes(store, pipeline) for name, store in STORES.items() if name not in STORE_RULES
+        }
+        return {"holds": self.footprint(), "stores": stores, "window": self.own_window}
+
+    @classmethod
+    def _origin(cls) -> Origin:
+        return METHODS.origin(cls.name)
+
+    @classmethod
+    def _as_published(cls, preset: Preset) -> dict[str, JsonValue]:
+        method = cls(**preset.settings())
+        return preset.as_data() | {"needs_budget": method.needs_budget} | method.footprints()
+
+    @classmethod
+    def describe(cls) -> dict[str, JsonValue]:
+        """The method as data for forms and tables: name, family, paper, JSON schema of hyper-parameters, choices."""
+        pipeline = cls().pipeline()
+        variants = cls.model_json_schema().get("properties", {}).get("variant", {}).get("enum", [])
+        return {
+            "name": cls.name,
+            "family": cls.family,
+            "title": cls.title,
+            "paper": cls.paper,
+            "summary": (cls.__doc__ or "").strip().splitlines()[0],
+            "merges": type(pipeline.settle).__name__ != "Evict",
+            "compresses_while_decoding": pipeline.decode,
+            "needs_budget": cls().needs_budget,
+            "variants": variants,
+            "choices": {
+                "score": type(pipeline.score).__name__,
+                "allocate": type(pipeline.allocate).__name__,
+                "select": type(pipeline.select).__name__,
+                "settle": type(pipeline.settle).__name__,
+            },
+            "parameters": cls.model_json_schema(),
+            "presets": {name: cls._as_published(preset) for name, preset in cls.presets.items()},
+            "reasons": dict(cls.reasons),
+            **cls().footprints(),
+            "origin": "" if cls._origin() == KVLAB else f"{cls._origin().name} {cls._origin().stamp}",
+        }
+
+
+METHODS: Registry[type[Method]] = Registry("method")
+
+
+def register(method: type[Method]) -> type[Method]:
+    """Class decorator that registers a method by name; raises UserError if the name is taken."""
+    METHODS.add(method.name, method)
+    return method
+
+
+def registered() -> dict[str, type[Method]]:
+    """All methods by name, in display order."""
+    return METHODS.all()
+
+
+def make_method(name: str, **hyper_parameters: Any) -> Method:
+    """Create a method by name; `hyper_parameters` override defaults, and `preset` replaces the defaults.
+
+    Raises UserError for an unknown method, preset or hyper-parameter, or a value out of range.
+    """
+    if not isinstance(name, str) or name not in METHODS:
+        raise METHODS.unknown(name)
+    return build_method(METHODS[name], **hyper_parameters)
+
+
+def build_method(method: type[Method], **hyper_parameters: Any) -> Method:
+    """As `make_method`, for a method class."""
+    try:
+        published = _published(method, str(hyper_parameters.pop("preset", DEFAULT)))
+        return method(**(published | hyper_parameters))
+    except ValidationError as error:
+        raise UserError(_one_sentence(method, error)) from None
+
+
+def _published(method: type[Method], preset: str) -> dict[str, Any]:
+    if preset == DEFAULT:
+        return {}
+    if preset not in method.presets:
+        known = ", ".join([DEFAULT, *method.presets])
+        raise UserError(f"{method.name} has no preset {preset!r}; it has: {known}.")
+    return method.presets[preset].settings()
+
+
+def _one_sentence(method: type[Method], error: ValidationError) -> str:
+    first, name = error.errors()[0], method.name
+    if not first["loc"]:
+        reason = first.get("ctx", {}).get("error", first["msg"])
+        return str(reason) if isinstance(reason, UserError) else f"Invalid settings of {name}: {reason}."
+    field = ".".join(str(part) for part in first["loc"])
+    known = ", ".join(method.model_fields) or "none"
+    if first["type"] == "extra_forbidden":
+        return f"{name} has no hyper-parameter {field!r}; it has: {known}."
+    reason = first["msg"].removeprefix("Value error, ").lower().rstrip(".")
+    return f"The hyper-parameter {field!r} of {name} cannot be {quote_value(first['input'])}: {reason}."
+
+
+def add_bounds(schema: dict[str, Any]) -> dict[str, Any]:
+    """Add bounds to all numbers of a JSON schema, for forms."""
+    for field in schema.get("properties", {}).values():
+        for part in field.get("anyOf", [field]):
+            if part.get("type") in ("integer", "number"):
+                most = MOST_WHOLE if part["type"] == "integer" else MOST
+                if not {"maximum", "exclusiveMaximum"} & part.keys():
+                    part["maximum"] = most
+                if not {"minimum", "exclusiveMinimum"} & part.keys():
+                    part["minimum"] = -most
+    return schema

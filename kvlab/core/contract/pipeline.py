@@ -1,0 +1,203 @@
+"""A method as four parts: score the slots, allocate the budget, select victims, settle them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from pydantic import JsonValue
+from torch import Tensor
+
+from kvlab.core.contract.in_place import InPlace
+from kvlab.core.contract.parts import Allocator, PartCapabilities, Scorer, Selector, Settler, capabilities_of
+from kvlab.core.contract.plan import Plan
+from kvlab.core.contract.second_pass import Rehearsal
+from kvlab.core.contract.slot_columns import Byte, Columns, integer_dtype, key_lengths, stores_key_lengths
+from kvlab.core.contract.view import HEAD_MASS, KEY_LENGTH, Seen, Slots, View
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The four parts, and when they act."""
+
+    score: Scorer
+    allocate: Allocator
+    select: Selector
+    settle: Settler
+    decode: bool = True
+    deferred: bool = False  # compress the prompt after its last layer has seen it: layers decide together
+    # each layer processes only the prompt tokens the layer before kept; all heads keep the same
+    saves_prefill: bool = False
+    block: int = 0  # prompt tokens a layer processes before each decision; 0: all
+    buffer: int = 0  # generated tokens that gather in addition to the budget before a decision
+
+    def plan(self, view: View) -> Plan:
+        """The decision for one layer."""
+        return self.settle.settle(view, self.select)
+
+    @cached_property
+    def can(self) -> PartCapabilities:
+        """Capabilities of the four parts."""
+        parts = (self.score, self.allocate, self.select, self.settle)
+        return PartCapabilities(*(capabilities_of(part) for part in parts))
+
+    @cached_property
+    def in_place(self) -> InPlace | None:
+        """The decode-step decision as an in-place kernel; None if there is none."""
+        own = self.can.settle.in_place
+        return None if own is None else own(self.score, self.select)
+
+    @property
+    def fills_budget(self) -> bool:
+        """Whether a decision leaves every head that exceeded its budget with exactly its budget."""
+        return self.can.settle.fills_budget and not self.can.select.leaves_room
+
+    @property
+    def heads_apart(self) -> bool:
+        """Whether decoding decides per head.
+
+        Otherwise the heads of a batch row must share a table, as long as the longest of them.
+        """
+        return not any(part.across_heads for part in (self.can.score, self.can.select, self.can.settle))
+
+    def prompt_rows(self, tokens: int) -> int:
+        """Number of last queries of a prompt of `tokens` that the decision needs together.
+
+        Parts that sum over all queries are updated after each chunk by `accumulate`.
+        """
+        parts = (self.can.score, self.can.allocate, self.can.settle)
+        return min(tokens, max(part.prompt_rows(tokens) for part in parts))
+
+    def scorer_rows(self, tokens: int) -> int:
+        """Number of last queries of a prompt of `tokens` that the scorer uses."""
+        return self.can.score.prompt_rows(tokens)
+
+    def rescore(self, slots: Slots, seen: Seen) -> Mapping[str, Tensor]:
+        """New slot state for a decision while decoding, if the scorer supports it."""
+        recall = self.can.score.recall
+        return {} if recall is None else recall(slots, seen)
+
+    @property
+    def rescores(self) -> bool:
+        """Whether slots are rescored at each decision while decoding, by the scorer's `recall`."""
+        return self.decode and self.buffer > 0 and self.can.score.recall is not None
+
+    @property
+    def recalled(self) -> int:
+        """Number of newest queries kept for decisions while decoding."""
+        return max(self.can.score.recalls, self.can.settle.recalls) if self.decode and self.buffer else 0
+
+    def accumulate(self, slots: Slots, seen: Seen) -> Mapping[str, Tensor]:
+        """New slot state after a chunk of the prompt that is not its last."""
+        accumulate = self.can.score.accumulate
+        return {} if accumulate is None else accumulate(slots, seen)
+
+    @property
+    def rehearsal(self) -> Rehearsal | None:
+        """The second pass before the prompt is compressed: the scorer's, else the settler's."""
+        return self.can.score.rehearsal or self.can.settle.rehearsal
+
+    @property
+    def waits(self) -> bool:
+        """Whether layers must wait until all of them have seen the prompt, or for a rehearsal."""
+        rule = self.can.score.residual_rule
+        by_stream = rule is not None and rule.of_prompt
+        return self.deferred or by_stream or self.can.allocate.across_layers or self.rehearsal is not None
+
+    @property
+    def references(self) -> int:
+        """Number of rehearsal queries a query head keeps for the decision."""
+        return max(self.can.select.references, self.can.settle.references)
+
+    def read_again(self) -> dict[str, JsonValue] | None:
+        """Rehearsal data for plans (`kvlab.planning.footprint.Again`); None without one."""
+        plan = self.rehearsal
+        if plan is None:
+            return None
+        in_turn = plan.on_policy and self.references > 0
+        return {"piece": plan.piece, "on_policy": in_turn, "written": plan.written, "references": self.references}
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether the decision about the prompt uses its token ids."""
+        return self.can.settle.reads_text
+
+    def rehearsed(self, slots: Slots, seen: Seen) -> Mapping[str, Tensor]:
+        """New state of the prompt's slots after a pass of the rehearsal."""
+        rehearsed = self.can.score.rehearsed
+        return {} if rehearsed is None else rehearsed(slots, seen)
+
+    @property
+    def notes(self) -> bool:
+        """Whether the score of a decode step can be updated in place, by `note`."""
+        return self.can.score.note is not None
+
+    def note(self, slots: Slots, seen: Seen) -> None:
+        """`Scorer.update` after a single query, in place; derived scores are left to the decision."""
+        assert self.can.score.note is not None
+        self.can.score.note(slots, seen)
+
+    @property
+    def columns(self) -> Columns:
+        """Columns a slot stores: votes and log mass if the settler merges, scores unless derived (`rate`)."""
+        score, settle = self.can.score, self.can.settle
+        mass = settle.mass_of_votes if settle.merges else 0.0
+        votes = settle.merges and settle.counts_votes
+        return Columns(votes, mass, score.rate, score.counted_state, settle.still)
+
+    @property
+    def state(self) -> dict[str, float]:
+        """Slot state of scorer and settler that slots store, with initial values."""
+        state, follows = {**self.score.state, **self.settle.state}, self.can.score.counted_state
+        return state if follows is None else {name: start for name, start in state.items() if name != follows}
+
+    def fresh(self, keys: Tensor, values: Tensor, position: Tensor, group: int, tokens: int) -> Slots:
+        """Slots of new tokens with states (B, H, q, d) at `position` (B, q); `group`: query heads per KV head.
+
+        The text has at most `tokens` tokens. The dtype of own state follows from its initial value (`_KINDS`).
+        """
+        whole, shape = integer_dtype(tokens), keys.shape[:3]
+        extra = {}
+        for name, fill in self.state.items():
+            size = (*shape, group) if name == HEAD_MASS else shape
+            extra[name] = torch.full(size, fill, dtype=_KINDS.get(type(fill), whole), device=keys.device)
+        if self.can.settle.seeks and stores_key_lengths(keys, values):
+            extra[KEY_LENGTH] = key_lengths(keys)
+        place = position[:, None].expand(shape).to(whole).contiguous()
+        return self.columns.fresh(keys, values, place, extra)
+
+    def head_bytes(self) -> dict[str, int]:
+        """Bytes per KV head besides its slots: `head_bytes`, `head_value_bytes` per element of a value, and `head_keys`
+        keys.
+        """
+        one, two = (torch.zeros(1, 1, 1, width) for width in (1, 2))
+        least = self.settled_bytes(one, one)
+        a_value, a_key = self.settled_bytes(one, two) - least, self.settled_bytes(two, one) - least
+        fixed = self.columns.head_bytes + least - a_value - a_key
+        return {"head_bytes": fixed, "head_value_bytes": a_value, "head_keys": a_key // one.itemsize}
+
+    def settled_bytes(self, keys: Tensor, values: Tensor) -> int:
+        """Bytes of the settler's state per KV head besides slots, given states (B, H, S, d)."""
+        own = self.can.settle.head_bytes
+        return 0 if own is None else own(keys, values, self.select)
+
+    def slot_bytes(self) -> dict[str, int]:
+        """Bytes per slot besides key and value: `slot_bytes` in a short text, two more for each of `whole_numbers`
+        columns in a long one, and `query_head_bytes` per query head.
+        """
+        one = torch.zeros(1, 1, 1, 1)
+        made = {group: self.fresh(one, one, torch.zeros(1, 1), group, 1).own() for group in (1, 2)}
+        taken = {group: sum(column.nbytes for column in own.values()) for group, own in made.items()}
+        whole = sum(column.dtype == integer_dtype(1) for column in made[1].values())
+        per_head = taken[2] - taken[1]
+        return {"slot_bytes": taken[1] - per_head, "query_head_bytes": per_head, "whole_numbers": whole}
+
+    def scored_rows(self) -> dict[str, int | bool]:
+        """`rows`: last queries of a prompt of 65,536 tokens needed together; `all_rows`: all queries are used."""
+        return {"rows": self.prompt_rows(2**16), "all_rows": self.can.score.accumulate is not None}
+
+
+# dtype of own state by the type of its initial value; integers are as wide as positions.
+_KINDS = {float: torch.float32, bool: torch.bool, Byte: torch.uint8}

@@ -1,0 +1,163 @@
+"""Supported model families, and how a model is set to kvlab's attention.
+
+A family that uses transformers' attention interface, with keys and values per head, needs no code: it is added by name
+once tests/conformance proves that a full budget equals plain transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, GenerationMixin, PreTrainedModel
+
+from kvlab.core.attention import register_attention
+from kvlab.core.attention.inline_attention import INLINE, always_give_a_mask
+from kvlab.core.attention.queries import STARTS_ANEW
+from kvlab.core.errors import UserError
+
+SUPPORTED = (
+    *("llama", "llama4_text", "smollm3", "arcee", "seed_oss", "nemotron"),
+    *("mistral", "mixtral", "ministral", "ministral3"),
+    *("qwen2", "qwen3", "qwen2_moe", "qwen3_moe"),
+    *("gemma", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text"),
+    *("phi", "phi3"),
+    *("gpt_oss", "gpt_neox", "starcoder2", "stablelm"),
+    *("olmo", "olmo2", "olmo3", "olmoe"),
+    *("granite", "granitemoe", "cohere", "cohere2", "exaone4"),
+    *("glm", "glm4", "glm4_moe", "ernie4_5"),
+    *("falcon", "bloom", "mpt"),
+    *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "lfm2", "lfm2_moe", "olmo_hybrid"),
+    *("jamba", "bamba", "granitemoehybrid", "nemotron_h", "falcon_h1", "zamba2"),
+)
+# What layers may keep: keys and values per head, of the whole text or of a window.
+ATTENDING = ("full_attention", "sliding_attention", "chunked_attention")
+# What some layers of a hybrid keep instead: a state of constant size, or nothing; left unchanged.
+BESIDE = ("linear_attention", "conv", "hybrid", "moe", "mlp")
+
+
+def keep_compressed_cache(model: PreTrainedModel) -> None:
+    """Make `generate` keep a compressed cache of Phi-3 with two sets of rotary frequencies; other caches as before.
+
+    transformers discards the cache at the first pass beyond the switch and recomputes all keys with the long
+    frequencies. A compressed cache cannot be recomputed, and a longer prompt would lose it before its first use, so
+    that the answer would come from a full cache.
+    """
+    original: Callable[..., dict[str, Any]] = getattr(model, "prepare_inputs_for_generation")  # noqa: B009
+    plain: Callable[..., dict[str, Any]] = GenerationMixin.prepare_inputs_for_generation
+
+    @wraps(original)
+    def prepare(input_ids: Any, past_key_values: Any = None, **inputs: Any) -> dict[str, Any]:
+        layers = getattr(past_key_values, "layers", ())
+        if any(hasattr(layer, "attend") for layer in layers):
+            return plain(model, input_ids, past_key_values=past_key_values, **inputs)
+        return original(input_ids, past_key_values=past_key_values, **inputs)
+
+    object.__setattr__(model, "prepare_inputs_for_generation", prepare)
+
+
+def refuse_later_passes(model: nn.Module) -> None:
+    """Make later passes of several tokens raise UserError (idempotent).
+
+    Jamba and Bamba reset their recurrent state at every such pass (transformers 5.23), so a prompt in chunks or a
+    second turn would silently lose earlier text.
+    """
+    if not hasattr(model, STARTS_ANEW):
+        model.register_forward_pre_hook(_check_pass, with_kwargs=True)
+        setattr(model, STARTS_ANEW, True)
+
+
+def _check_pass(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+    cache, ids = named.get("past_key_values"), given[0] if given else named.get("input_ids")
+    if cache is not None and ids is not None and ids.shape[1] > 1 and cache.get_seq_length() > 0:
+        raise UserError(
+            f"Models of family {module.config.model_type!r} reset their recurrent state at every pass of several "  # type: ignore[union-attr]  # modules are typed as tensors
+            "tokens, so the whole text must come in one pass: do not use prefill chunks or second turns."
+        )
+
+
+AFTERWARDS: dict[str, Callable[[PreTrainedModel], None]] = {
+    "phi3": keep_compressed_cache,
+    "mpt": always_give_a_mask,
+    **dict.fromkeys(("jamba", "bamba"), refuse_later_passes),
+}
+
+
+def prepare(model: PreTrainedModel) -> PreTrainedModel:
+    """Set the model to kvlab's attention and return it; raises UserError for an unsupported family."""
+    config = model.config.get_text_config(decoder=True)
+    check_supported(config)
+    open_wide_windows(config)
+    name, family = register_attention(), config.model_type
+    if family in INLINE:
+        _route_inline(model, *INLINE[family], name)
+    else:
+        model.set_attn_implementation(name)
+    AFTERWARDS.get(family, lambda model: None)(model)
+    return model
+
+
+def _route_inline(model: PreTrainedModel, original: type[nn.Module], slots: type[nn.Module], name: str) -> None:
+    inline: list[Any] = [module for module in model.modules() if isinstance(module, original)]
+    for module in inline:
+        module.__class__ = slots
+        if "_old_forward" in vars(module):  # accelerate calls this one, between moving inputs and outputs
+            module._old_forward = slots.forward.__get__(module)
+        if not hasattr(module, "config"):
+            module.config = model.config
+    for module in model.modules():
+        config: Any = getattr(module, "config", None)
+        if config is not None:
+            config._attn_implementation = name
+
+
+def open_wide_windows(config: Any) -> None:
+    """Remove a window that is as wide as the context, since it hides nothing (Phi-3.5 mini, Phi-4 mini).
+
+    Only if the whole model has one window: otherwise the layer type matters beyond what it hides.
+    """
+    window, context = getattr(config, "sliding_window", None), getattr(config, "max_position_embeddings", None)
+    if getattr(config, "layer_types", None) is None and window is not None and context and window >= context:
+        config.sliding_window = None
+
+
+def model_class(config: Any) -> Any:
+    """The transformers class for this checkpoint, including any vision part."""
+    also_sees = config.get_text_config(decoder=True) is not config
+    return AutoModelForImageTextToText if also_sees else AutoModelForCausalLM
+
+
+def check_supported(config: Any) -> None:
+    """Raise UserError if kvlab cannot run this configuration exactly."""
+    config = config.get_text_config(decoder=True)
+    family, kinds = config.model_type, set(getattr(config, "layer_types", None) or ())
+    if getattr(config, "kv_lora_rank", None):
+        raise UserError(
+            f"Models of family {family!r} are not supported: they keep one latent state per token (MLA), not keys and "
+            "values per head."
+        )
+    if others := sorted(kinds.difference(ATTENDING, BESIDE)):
+        raise UserError(
+            f"Models of family {family!r} are not supported: they have layers of kind {', '.join(map(str, others))}, "
+            "which keep no keys and values per head."
+        )
+    if family not in SUPPORTED:
+        raise UserError(
+            f"Models of family {family!r} are not supported: no test shows yet that kvlab runs them exactly; kvlab "
+            f"supports {', '.join(sorted(SUPPORTED))}."
+        )
+
+
+def compressed_only(kinds: list[str], compressed: list[int]) -> str:
+    """Note for a model of which only some layers are compressed because others keep a state; else empty."""
+    stateful = [index for index, kind in enumerate(kinds) if kind in ("linear_attention", "conv")]
+    if any(kind.startswith("hybrid") for kind in kinds):
+        return "Each layer's recurrent state is unchanged: only its attention is compressed."
+    if not stateful:
+        return ""
+    return (
+        f"{len(stateful)} of {len(kinds)} layers keep a recurrent state, which does not grow with the text and is "
+        f"unchanged: kvlab compresses the attention of {len(compressed)} layers ({', '.join(map(str, compressed))})."
+    )

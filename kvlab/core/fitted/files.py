@@ -1,0 +1,156 @@
+"""One safetensors file per fit: its tensors, the signature of its model's weights, and metadata."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from kvlab.core.assets import asset_path
+from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.errors import UserError
+from kvlab.server.offered_models import FIT, FITS
+from kvlab.server.settings import lab
+
+SAMPLED = 4  # numbers per parameter
+HASHED = 256  # values read per tensor for a digest: distinguishes checkpoints at little cost
+MOST_DIFFERENCE = 0.01  # relative; rounding to bfloat16 causes 0.002, any training far more
+
+
+def signature(model: nn.Module) -> Tensor:
+    """The first numbers of every parameter by name, (parameters, 4) float32, which any training changes."""
+    named = sorted(named_weights(model), key=lambda pair: pair[0])
+    rows = torch.zeros(len(named), SAMPLED)
+    for row, (_, parameter) in zip(rows, named, strict=True):
+        first = parameter.flatten()[:SAMPLED].float().cpu()
+        row[: len(first)] = first
+    return rows
+
+
+def same_weights(fitted_to: Tensor, model: nn.Module) -> bool:
+    """Whether `model` has the weights of that signature, up to rounding."""
+    now = signature(model)
+    return fitted_to.shape == now.shape and bool((fitted_to - now).norm() <= MOST_DIFFERENCE * fitted_to.norm())
+
+
+def model_digest(model: nn.Module) -> str:
+    """Hash the shapes, types and a sample of the values of every parameter to 12 hex digits."""
+    digest = hashlib.sha256()
+    for name, parameter in named_weights(model):
+        flat = parameter.reshape(-1)
+        sample = flat[:: max(1, flat.numel() // HASHED)][:HASHED].to("cpu", torch.float32)
+        digest.update(f"{name}{tuple(parameter.shape)}{parameter.dtype}".encode())
+        digest.update(sample.numpy().tobytes())
+    return digest.hexdigest()[:12]
+
+
+def named_weights(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """(name, values) of every parameter, including those offloaded to disk or host."""
+    for name, parameter in model.named_parameters():
+        yield name, _at_rest(model, name) if parameter.is_meta else parameter.detach()
+
+
+def _at_rest(model: nn.Module, name: str) -> torch.Tensor:
+    """accelerate's stored copy of an offloaded parameter."""
+    owner, _, own = name.rpartition(".")
+    hook: Any = getattr(model.get_submodule(owner), "_hf_hook", None)
+    parts = getattr(hook, "hooks", (hook,))
+    kept = next(part.weights_map for part in parts if getattr(part, "weights_map", None) is not None)
+    return kept[own]
+
+
+SIGNATURE = "signature"
+Fitted = TypeVar("Fitted")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of fitted file: its name in messages, the command that creates it, and the shipped files by name."""
+
+    name: str
+    command: str
+    shipped: Mapping[str, str]
+
+    def path(self, named: str) -> Path:
+        """Path of a shipped file, of a queued fit (`fit:NAME`), or the given path.
+
+        Raises UserError for any path on a server with a lab file.
+        """
+        if named in self.shipped:
+            return asset_path(self.shipped[named])
+        if FIT.fullmatch(named) and FITS in os.environ:
+            return Path(os.environ[FITS]) / named.removeprefix("fit:") / "fitted.safetensors"
+        if lab() is not None:
+            raise UserError(
+                f"On this server a {self.name} is {' or '.join(self.shipped)}, or fit:NAME of a fit created here."
+            )
+        return Path(named)
+
+    def read(
+        self, path: Path, made_of: Callable[[dict[str, Tensor], dict[str, str]], Fitted]
+    ) -> tuple[Fitted, Tensor, dict[str, str]]:
+        """(result of `made_of` for tensors and metadata, signature of the model, metadata).
+
+        Raises UserError for a missing file or one that `made_of` rejects.
+        """
+        if not path.is_file():
+            raise UserError(f"There is no {self.name} {path}: create one with `{self.command} --out {path}`.")
+        try:
+            with safe_open(path, "pt") as file:
+                about = file.metadata() or {}
+                tensors = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118
+            fitted_to = tensors.pop(SIGNATURE)
+            return made_of(tensors, about), fitted_to, about
+        except (SafetensorError, KeyError, TypeError, IndexError, RuntimeError, ValueError) as error:
+            raise UserError(f"{path} is not a {self.name}: create one with `{self.command}`.") from error
+
+    def check_weights(
+        self, fitted_to: Tensor, model: nn.Module, name: str, given: str, setting: str, plain: str = "untrained"
+    ) -> None:
+        """Raise UserError if `given` was fitted to other weights than those of the model called `name`."""
+        if same_weights(fitted_to, model):
+            return
+        name, known = name_of(model, name), self.shipped_for(model)
+        remedy = f"run `{self.command} --model {name} --out FILE` and set {setting}=FILE"
+        raise UserError(
+            f"{given} were not fitted to these weights of {name}: "
+            f"{f'set {setting}={known}, which were' if known else remedy} (for timing, {setting}={plain})."
+        )
+
+    def shipped_for(self, model: nn.Module) -> str | None:
+        """Name of the shipped file fitted to the model's weights, if there is one."""
+        return next((name for name in self.shipped if same_weights(self._signature(name), model)), None)
+
+    def _signature(self, name: str) -> Tensor:
+        with safe_open(self.path(name), "pt") as file:
+            return file.get_tensor(SIGNATURE).float()
+
+
+def write_fitted(path: Path, tensors: dict[str, Tensor], model: nn.Module, about: dict[str, str]) -> None:
+    """Write tensors with the model's signature and metadata `about`."""
+    save_file(tensors | {SIGNATURE: signature(model)}, path, about)
+
+
+def with_scorer(pipeline: Pipeline, load: Callable[[Any], Any]) -> Pipeline:
+    """The pipeline with `load` applied to its scorer, or to the one inside a wrapper."""
+    return replace(pipeline, score=_inside(pipeline.score, load))
+
+
+def _inside(score: Any, load: Callable[[Any], Any]) -> Any:
+    for inner in ("scorer", "main"):  # of a wrapper, of one scorer beside another
+        if hasattr(score, inner):
+            return replace(score, **{inner: _inside(getattr(score, inner), load)})
+    return load(score)
+
+
+def name_of(model: nn.Module, name: str) -> str:
+    """Name of the model for messages."""
+    return name or getattr(getattr(model, "config", None), "_name_or_path", "") or "MODEL"

@@ -1,0 +1,82 @@
+"""Budgets from a model's head profile: what a model-wide cut gave the heads on other texts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from kvlab.core.contract.parts import Selector
+from kvlab.core.contract.view import View
+from kvlab.core.methods.allocators.model_wide import protected_by
+from kvlab.core.methods.allocators.rounding import proportional
+from kvlab.core.methods.allocators.uniform import Uniform
+from kvlab.core.methods.selectors.top_k import LowestScore
+
+EVEN = "even"  # profile of equal heads
+
+Levels = Literal["shares", "two"]
+
+
+@dataclass(frozen=True)
+class HeadShares:
+    """Share of a model's slots per head, (layers, heads), at increasing budgets (shares of a prompt)."""
+
+    budgets: tuple[float, ...]
+    shares: tuple[tuple[tuple[float, ...], ...], ...]
+
+    def at(self, budget: float) -> Tensor:
+        """Shares (L, H) at one budget: linear in its logarithm, constant beyond the ends."""
+        table, logs = torch.tensor(self.shares, dtype=torch.float64), [math.log(b) for b in self.budgets]
+        place = min(max(math.log(budget), logs[0]), logs[-1])
+        above = next(index for index, log in enumerate(logs) if log >= place)
+        below = max(above - 1, 0)
+        span = logs[above] - logs[below]
+        part = (place - logs[below]) / span if span else 1.0
+        mixed = table[below] * (1 - part) + table[above] * part
+        return mixed / mixed.sum()
+
+
+@dataclass(frozen=True)
+class HeadProfile(Uniform):
+    """Split the model's budget over heads by a profile, independent of the text (DuoAttention, made continuous).
+
+    `levels` shares: proportional to the profile at this budget. `two`: heads in order of their shares keep everything
+    while the budget lasts; the others keep what `select` protects, and one is in between. No head gets less than its
+    protected slots under equal budgets, or more than the prompt's tokens; the sum is the model's budget. If everything
+    fits, heads stay equal. `even` is the part of the budget that is split evenly first (HeadKV). `profile` names a file
+    of `kvlab profile`, read by `make_cache`.
+    """
+
+    profile: str = "mini"
+    levels: Levels = "shares"
+    select: Selector = field(default_factory=LowestScore)
+    known: HeadShares | None = None
+    even: float = 0.0
+
+    def head_budgets(self, view: View) -> Tensor | None:
+        """This layer's budgets (B, H); reads lengths on the host."""
+        if self.known is None:
+            return None
+        protected = (protected_by(self.select, view) & view.slots.valid).sum(-1).amax(-1).tolist()
+        rows = zip(view.budget[:, 0].tolist(), view.tokens_seen.tolist(), protected, strict=True)
+        mine = [self._of_row(*row)[view.layer_idx].tolist() for row in rows]
+        return torch.tensor(mine, device=view.budget.device)
+
+    def _of_row(self, average: int, tokens: int, least: int) -> Tensor:
+        """Slots (L, H) of one row with `average` per head, `least` of them protected."""
+        assert self.known is not None
+        shares = self.known.at(min(average / tokens, 1.0))
+        shares = shares * (1 - self.even) + self.even / shares.numel()
+        if average >= tokens:
+            return torch.full_like(shares, average, dtype=torch.int64)
+        total = average * shares.numel()
+        if self.levels == "shares":
+            return torch.tensor(proportional(shares.flatten().tolist(), total, least, tokens)).view_as(shares)
+        order = shares.flatten().argsort(descending=True, stable=True)
+        spare = total - least * shares.numel()
+        more = (spare - (tokens - least) * torch.arange(shares.numel())).clamp(0, tokens - least)
+        return (least + torch.empty_like(more).scatter_(0, order, more)).view_as(shares)

@@ -1,0 +1,108 @@
+"""Register single parts of methods (scorers, allocators, selectors, settlers) for compositions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from typing import Any, ClassVar, TypeVar, get_type_hints
+
+from pydantic import create_model
+
+from kvlab.core.contract.method import METHODS, Method
+from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.errors import UserError
+from kvlab.core.methods.allocators.uniform import Uniform
+from kvlab.core.methods.scorers.key_value.recency import Recency
+from kvlab.core.methods.selectors.top_k import LowestScore
+from kvlab.core.methods.settlers.eviction.evict import Evict
+from kvlab.core.plugins.registry import Registry
+
+Part = TypeVar("Part", bound=type)
+
+REGISTERED: dict[str, Registry[type[Method]]] = {
+    part: Registry(f"{part} choice") for part in ("score", "allocate", "select", "settle")
+}
+# Required attributes of each part, and those that are not hyper-parameters.
+NEEDED = {
+    "score": ("update", "every_step", "needs_hidden_states", "state"),
+    "allocate": ("layer_budgets", "head_budgets", "statistic"),
+    "select": ("victims",),
+    "settle": ("settle", "state"),
+}
+NO_HYPER_PARAMETERS = ("every_step", "needs_hidden_states", "state")
+
+
+def register_scorer(name: str, decode: bool = True) -> Callable[[Part], Part]:
+    """Class decorator for `compose:score=NAME`; `decode`: scores are updated while decoding."""
+    return _registering("score", name, decode)
+
+
+def register_allocator(name: str) -> Callable[[Part], Part]:
+    """Class decorator for `compose:allocate=NAME`."""
+    return _registering("allocate", name)
+
+
+def register_selector(name: str) -> Callable[[Part], Part]:
+    """Class decorator for `compose:select=NAME`."""
+    return _registering("select", name)
+
+
+def register_settler(name: str, decode: bool = True) -> Callable[[Part], Part]:
+    """Class decorator for `compose:settle=NAME`; `decode`: it also settles slots while decoding."""
+    return _registering("settle", name, decode)
+
+
+def _registering(part: str, name: str, decode: bool = True) -> Callable[[Part], Part]:
+    """Decorator for a frozen dataclass that follows the part's protocol; fields with defaults are hyper-parameters.
+
+    Raises UserError if the class does not follow the protocol or the name is taken.
+    """
+
+    def register(cls: Part) -> Part:
+        method = _as_method(part, name, cls, decode)
+        taken = name in METHODS and METHODS.origin(name)
+        if taken and taken != (here := REGISTERED[part].origin_of(cls)):
+            raise UserError(f"A method named {name!r} from {taken} already exists: rename the {part} choice of {here}.")
+        REGISTERED[part].add(name, method)
+        return cls
+
+    return register
+
+
+class _OnePart(Method):
+    """A method of one registered part and the simplest other parts, so that compositions can take it from a method."""
+
+    name: ClassVar[str] = ""
+    family: ClassVar[str] = "part"
+    title: ClassVar[str] = ""
+    part: ClassVar[str] = ""
+    cls: ClassVar[Callable[..., Any]]
+    decode: ClassVar[bool] = True
+
+    def pipeline(self) -> Pipeline:
+        """Recency, equal budgets, four sinks and eviction, with the one part replaced."""
+        plain = Pipeline(Recency(), Uniform(), LowestScore(sinks=4), Evict(), self.decode)
+        own = {name: value for name, value in self if name not in Method.model_fields}
+        return replace(plain, **{self.part: type(self).cls(**own)})
+
+
+def _as_method(part: str, name: str, cls: type, decode: bool) -> type[Method]:
+    if not is_dataclass(cls):
+        raise UserError(f"{cls.__name__} cannot be the {part} choice {name!r}: make it a frozen dataclass.")
+    hints = get_type_hints(cls)
+    own = [field for field in fields(cls) if field.init and field.name not in NO_HYPER_PARAMETERS]
+    settings: dict[str, Any] = {field.name: (hints[field.name], _default(name, field)) for field in own}
+    missing = [needed for needed in NEEDED[part] if not hasattr(cls(), needed)]
+    if missing:
+        raise UserError(f"{cls.__name__} cannot be the {part} choice {name!r}: it lacks {' and '.join(missing)}.")
+    method = create_model(cls.__name__, __base__=_OnePart, __module__=cls.__module__, __doc__=cls.__doc__, **settings)
+    method.name, method.title, method.part, method.cls, method.decode = name, name, part, cls, decode
+    return method
+
+
+def _default(name: str, field: Field[Any]) -> Any:
+    if field.default_factory is not MISSING:
+        return field.default_factory()
+    if field.default is MISSING:
+        raise UserError(f"The hyper-parameter {field.name!r} of {name!r} needs a default.")
+    return field.default

@@ -1,0 +1,36 @@
+"""CapKV: keep the tokens whose values add most to what attention can still say."""
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from kvlab.core.contract.method import Method, register
+from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.published_settings import published
+from kvlab.core.methods.allocators.uniform import Uniform
+from kvlab.core.methods.scorers.lookahead.capacity import Capacity
+from kvlab.core.methods.selectors.top_k import LowestScore
+from kvlab.core.methods.settlers.eviction.evict import Evict
+
+
+@register
+class CapKV(Method):
+    """Keeps the tokens that contribute most to the log-determinant of the values, weighted by the mean query's cosine.
+
+    A value in a direction that many others span adds little, so redundant tokens go. Follows kvpress (cap_press.py):
+    keys and mean query are of unit length, and the mean query is rotated ahead as in ExpectedAttention; the paper has
+    plain dot products. Acts once, after the prompt.
+    """
+
+    name: ClassVar[str] = "cap"
+    family: ClassVar[str] = "eviction"
+    title: ClassVar[str] = "CapKV"
+    paper, presets, reasons = published(__file__)
+
+    tau: float = Field(5.0, ge=0, description="sharpness of the weights exp(tau cosine)")
+    n_future: int = Field(512, ge=1, description="positions ahead over which the rotation is averaged")
+    sinks: int = Field(4, ge=0, description="first tokens excluded from the mean query, which always stay")
+
+    def pipeline(self) -> Pipeline:
+        score = Capacity(self.n_future, self.sinks, tau=self.tau)
+        return Pipeline(score, Uniform(), LowestScore(self.sinks), Evict(), decode=False)

@@ -1,0 +1,44 @@
+"""Finch: keep what the question at the prompt's end attends to, at new positions."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from kvlab.core.contract.method import Method, register
+from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.published_settings import published
+from kvlab.core.methods.allocators.uniform import Uniform
+from kvlab.core.methods.scorers.attention.finch import QuestionAttention
+from kvlab.core.methods.scorers.wrappers.wrapper import PromptOnly
+from kvlab.core.methods.selectors.top_k import LowestScore
+from kvlab.core.methods.settlers.eviction.close_gaps import EvictAndCloseGaps
+from kvlab.core.methods.settlers.eviction.evict import Evict
+
+
+@register
+class Finch(Method):
+    """Keeps the prompt tokens that the question attends to, each of its queries weighed by how many tokens it saw.
+
+    The question is the last `window` tokens of the prompt. `positions="cache"`, as published, turns the remaining keys
+    so that they stand next to each other. Acts once, after the prompt; the paper's chunks of the document are not here.
+    """
+
+    name: ClassVar[str] = "finch"
+    family: ClassVar[str] = "eviction"
+    title: ClassVar[str] = "Finch"
+    paper, presets, reasons = published(__file__)
+
+    window: int = Field(32, ge=1, description="tokens of the question at the prompt's end; they always stay")
+    positions: Literal["original", "cache"] = Field(
+        "original", description="positions of tokens in the text, or of slots inside the cache (as published)"
+    )
+
+    def pipeline(self) -> Pipeline:
+        settle = EvictAndCloseGaps() if self.positions == "cache" else Evict()
+        score, select = PromptOnly(QuestionAttention(self.window)), LowestScore(recent=self.window)
+        return Pipeline(score, Uniform(), select, settle, decode=False)
+
+    @property
+    def own_window(self) -> int:
+        """The question."""
+        return self.window

@@ -1,0 +1,34 @@
+"""KeyDiff: keep tokens with unusual keys."""
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from kvlab.core.contract.method import Method, register
+from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.published_settings import published
+from kvlab.core.methods.allocators.uniform import Uniform
+from kvlab.core.methods.scorers.key_value.key_only import UnusualKeys
+from kvlab.core.methods.selectors.top_k import LowestScore
+from kvlab.core.methods.settlers.eviction.evict import Evict
+
+
+@register
+class KeyDiff(Method):
+    """Keeps the tokens whose keys are least similar to the head's mean key. Uses no queries.
+
+    With `block` the prompt is processed in blocks, and after each block old and new slots are cut back to the budget,
+    as while decoding; the mean is that of the current slots. So the whole prompt is never held.
+    """
+
+    name: ClassVar[str] = "keydiff"
+    family: ClassVar[str] = "eviction"
+    title: ClassVar[str] = "KeyDiff"
+    paper, presets, reasons = published(__file__)
+
+    sinks: int = Field(0, ge=0, description="first tokens that always stay")
+    recent: int = Field(1, ge=1, description="last tokens that always stay")
+    block: int = Field(0, ge=0, description="prompt tokens between two decisions; 0: one decision about all")
+
+    def pipeline(self) -> Pipeline:
+        return Pipeline(UnusualKeys(), Uniform(), LowestScore(self.sinks, self.recent), Evict(), block=self.block)

@@ -1,0 +1,40 @@
+"""KVCompose: every head keeps its own tokens, and all heads of a layer equally many."""
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from kvlab.core.contract.method import Method, register
+from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.published_settings import published
+from kvlab.core.contract.second_pass import Rehearsal
+from kvlab.core.methods.allocators.model_wide import ModelWide
+from kvlab.core.methods.scorers.lookahead.kvzip import LayerAttention
+from kvlab.core.methods.selectors.top_k import LowestScore
+from kvlab.core.methods.settlers.eviction.evict import Evict
+
+
+@register
+class KVCompose(Method):
+    """Lets layers compete for the budget with composite tokens: the best slots of all their heads, the second best, ...
+
+    So each head chooses for itself, and the cache stays rectangular, as inference engines hold it. A slot's score is
+    the most attention it gets when the context is read again, plus the mean of its token over heads. Follows kvpress
+    (kvcompose_press.py), which takes the mean over query heads of a group where here it is their maximum, and may keep
+    the newest token or not; here it stays. Acts once, after the prompt.
+    """
+
+    name: ClassVar[str] = "kvcompose"
+    family: ClassVar[str] = "eviction"
+    title: ClassVar[str] = "KVCompose"
+    paper, presets, reasons = published(__file__)
+
+    ask: str = Field("\n", description="text put before the context when it is read again")
+    piece: int = Field(2048, ge=16, description="tokens of the context read again at a time")
+    sinks: int = Field(0, ge=0, description="first tokens that always stay")
+    recent: int = Field(1, ge=1, description="last tokens that always stay")
+
+    def pipeline(self) -> Pipeline:
+        select = LowestScore(self.sinks, self.recent)
+        score = LayerAttention("max", rehearsal=Rehearsal(self.ask, self.piece))
+        return Pipeline(score, ModelWide("rank", select), select, Evict(), decode=False)

@@ -1,0 +1,105 @@
+"""PyramidInfer: keep what recent queries attend to, fewer tokens in deeper layers."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from kvlab.core.contract.method import Method, register
+from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.published_settings import published
+from kvlab.core.methods.allocators.cosine import CosineDecay, Schedule
+from kvlab.core.methods.scorers.attention.pyramidinfer import RecentRows
+from kvlab.core.methods.selectors.top_k import LowestScore
+from kvlab.core.methods.settlers.eviction.evict import Evict
+from kvlab.core.methods.settlers.eviction.interval import ThinInLots
+
+
+@register
+class PyramidInfer(Method):
+    """Keeps what recent queries attend to, the same tokens in every head, fewer of them in deeper layers.
+
+    Budgets fall along half a cosine. `lengths="budget"` (default) scales them to the exact budget; `decay` takes no
+    budget: the whole prompt enters the first layer and the ratios decide, as in the authors' code. `region="prompt"`
+    (theirs) keeps a recent fifth of the prompt in every layer, so that the decay applies to the rest: 20 % of the cache
+    is then a local window.
+
+    `decode="budget"`, the default, ranks prompt and generated tokens together and never exceeds the budget; `keep`
+    keeps all generated tokens; `lots` is the authors' rule: when `lot` generated tokens have left the recent fifth of
+    the text, the best `lot_keep` of them are kept, times a cosine over the layers, so that the cache grows with the
+    text.
+
+    With `prefill_saving`, as published, deeper layers do not receive the hidden states of tokens that a layer evicted:
+    they compute less, and cannot keep what they never see. Without it (default) every layer sees the whole prompt and
+    then compresses. Measured on mini with 8 prompts of 896 tokens, budgets 50, 20 and 10 %: operations of the prefill
+    .59, .34 and .25 of those without saving, processor time .64, .36 and .29, KL of a continuation read in one pass
+    .048, .071 and .191 against .054, .075 and .113 without.
+
+    Scores are not pooled over neighbours, so single digits of a number are kept and the others evicted: on mini at 20 %
+    it finds none of 8 needles, like H2O and like SnapKV without pooling; SnapKV finds 4.
+    """
+
+    name: ClassVar[str] = "pyramidinfer"
+    family: ClassVar[str] = "eviction"
+    title: ClassVar[str] = "PyramidInfer"
+    paper, presets, reasons = published(__file__)
+
+    ratio: float = Field(0.9, gt=0, le=1, description="where the cosine decay ends (0.9 for 7 B models, 0.8 for 13 B)")
+    schedule: Schedule = Field(
+        "compound", description="apply the decay to what the layers before pass on (published), or to the prompt"
+    )
+    lengths: Literal["budget", "decay"] = Field(
+        "budget", description="scale lengths to the budget, or let the decays decide (published)"
+    )
+    recent: float = Field(
+        0.2, gt=0, lt=1, description="share of the prompt's queries that vote, and of the recent region kept"
+    )
+    region: Literal["budget", "prompt"] = Field(
+        "budget", description="the recent region is a share of the budget, or of the prompt and never cut (published)"
+    )
+    minimum: int = Field(0, ge=0, description="slots below which no layer's context is cut (64 published)")
+    interval: int = Field(1, ge=1, description="with `compound` only every so many layers cut (2 for 13 B, 3 for 70 B)")
+    distance_weight: float = Field(1.2, gt=0, description="weight of the newest query; the oldest that votes has 1")
+    sinks: int = Field(4, ge=0, description="first tokens that always stay")
+    heads: Literal["shared", "each"] = Field("shared", description="same tokens in every head (paper), or each its own")
+    prefill_saving: bool = Field(False, description="deeper layers compute only what the layers before kept (paper)")
+    decode: Literal["budget", "keep", "lots"] = Field(
+        "budget", description="generated tokens compete, are all kept, or are thinned in lots (published)"
+    )
+    lot: int = Field(16, ge=2, description="decode `lots`: generated tokens thinned together")
+    lot_keep: float = Field(0.9, gt=0, le=1, description="decode `lots`: share of a lot that the first layer keeps")
+    lot_ratio: float = Field(0.1, ge=0, le=1, description="decode `lots`: end of the cosine over layers")
+
+    @model_validator(mode="after")
+    def _check_allocation(self) -> "PyramidInfer":
+        if self.prefill_saving and self.heads == "each":
+            raise ValueError("prefill_saving needs the same tokens in every head: use heads 'shared'")
+        return self
+
+    @property
+    def needs_budget(self) -> bool:  # type: ignore[override]  # a constant of the class elsewhere
+        """Unless lengths follow from the decays."""
+        return self.lengths == "budget"
+
+    def notes(self, budget_slots: int, prompt_tokens: int) -> list[str]:
+        """Warn if the recent region takes the whole budget."""
+        if self.region == "budget" or not self.needs_budget or budget_slots >= prompt_tokens:
+            return []
+        region = 1 + int(prompt_tokens * self.recent)
+        if budget_slots > region:
+            return []
+        return [
+            f"The budget of {budget_slots:,} slots per head does not exceed the recent region of {region:,} tokens: "
+            f"PyramidInfer keeps the last {budget_slots:,} tokens only, like a local window."
+        ]
+
+    def pipeline(self) -> Pipeline:
+        later, of_prompt = self.decode != "keep", self.region == "prompt"
+        region, free = self.recent if of_prompt else 0.0, self.lengths == "decay"
+        return Pipeline(
+            RecentRows(self.recent, self.distance_weight, self.heads, later),
+            CosineDecay(self.ratio, self.schedule, region, self.minimum, self.interval, free),
+            LowestScore(self.sinks, self.recent, "text" if of_prompt else "budget"),
+            ThinInLots(self.lot, self.lot_keep, self.lot_ratio, self.recent) if self.decode == "lots" else Evict(),
+            decode=later,
+            saves_prefill=self.prefill_saving,
+        )

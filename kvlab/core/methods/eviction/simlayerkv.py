@@ -1,0 +1,37 @@
+"""SimLayerKV: lazy layers keep sinks and recent tokens, the others everything."""
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from kvlab.core.contract.method import Method, register
+from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.published_settings import published
+from kvlab.core.methods.allocators.lazy_layers import LazyLayers
+from kvlab.core.methods.scorers.key_value.recency import Recency
+from kvlab.core.methods.selectors.top_k import LowestScore
+from kvlab.core.methods.settlers.eviction.evict import Evict
+
+
+@register
+class SimLayerKV(Method):
+    """Keeps sinks and recent tokens in layers that attend to little else, and the whole prompt in all other layers.
+
+    Takes no budget: how many layers are lazy depends on the text. Follows kvpress (simlayerkv_press.py), which leaves
+    the last tokens out of the recent ones. Acts once, after the prompt: generated tokens are kept in addition.
+    """
+
+    name: ClassVar[str] = "simlayerkv"
+    family: ClassVar[str] = "budget-free"
+    title: ClassVar[str] = "SimLayerKV"
+    needs_budget: ClassVar[bool] = False
+    paper, presets, reasons = published(__file__)
+
+    threshold: float = Field(0.9, ge=0, le=1, description="share of attention from which on a layer is lazy")
+    queries: int = Field(1, ge=1, description="last prompt queries whose attention decides")
+    sinks: int = Field(4, ge=0, description="first tokens that always stay")
+    recent: int = Field(64, ge=1, description="last tokens that always stay")
+
+    def pipeline(self) -> Pipeline:
+        select = LowestScore(self.sinks, self.recent)
+        return Pipeline(Recency(), LazyLayers(self.threshold, self.queries, select), select, Evict(), decode=False)

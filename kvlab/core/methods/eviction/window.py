@@ -1,0 +1,27 @@
+"""Local window: the last tokens only."""
+
+from typing import ClassVar
+
+from kvlab.core.contract.method import Method, register
+from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.methods.allocators.uniform import Uniform
+from kvlab.core.methods.scorers.key_value.recency import Recency
+from kvlab.core.methods.selectors.top_k import LowestScore
+from kvlab.core.methods.settlers.eviction.evict import Evict
+
+
+@register
+class Window(Method):
+    """Keeps only the most recent tokens; the first token, the attention sink of many heads, is lost.
+
+    A window has no gaps, so distances in the text and inside the cache are equal and rotary attention cannot tell them
+    apart; hence there is no option for positions as with StreamingLLM.
+    """
+
+    name: ClassVar[str] = "window"
+    family: ClassVar[str] = "eviction"
+    title: ClassVar[str] = "Local window"
+    paper: ClassVar[str] = ""
+
+    def pipeline(self) -> Pipeline:
+        return Pipeline(Recency(), Uniform(), LowestScore(), Evict())

@@ -1,0 +1,63 @@
+"""Oracles: the slots with the highest true attention. No system knows them; they bound what a choice can reach.
+
+Their bytes are those of the slots they choose: the search is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import Field
+from torch import Tensor
+
+from kvlab.core.contract.reading import Chosen, Held, Index, PartReading, Reading, ReadingCapabilities, register_reading
+from kvlab.core.contract.view import NEVER
+from kvlab.core.methods.readings.selection import always, best, of_group, of_sets
+
+ORACLE = ReadingCapabilities(indexes=False, oracle=True)
+
+
+@register_reading
+class OracleTopK(PartReading):
+    """The k slots with the highest mean attention of the group's query heads."""
+
+    name: ClassVar[str] = "oracle-topk"
+    title: ClassVar[str] = "Oracle, top k"
+
+    @property
+    def capabilities(self) -> ReadingCapabilities:
+        return ORACLE
+
+    def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
+        return best(self, held, of_group(held.logits(query)))
+
+
+@register_reading
+class OracleTopP(Reading):
+    """The fewest slots that hold a share `mass` of the attention (mean of the group), so that flat heads read more.
+
+    Twilight (arXiv 2502.02770, definition 3.2) calls this oracle top-p sparse attention; its experiments take p of .85
+    to .95. Learned sinks are no slots: `mass` is a share of the attention on slots.
+    """
+
+    name: ClassVar[str] = "oracle-topp"
+    title: ClassVar[str] = "Oracle, top p"
+    paper: ClassVar[str] = "https://arxiv.org/abs/2502.02770"
+    exact_at: ClassVar[Mapping[str, Any]] = {"mass": 1.0}
+
+    mass: float = Field(0.95, gt=0, le=1, description="share of the attention that the slots read hold")
+
+    @property
+    def capabilities(self) -> ReadingCapabilities:
+        return ORACLE
+
+    def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
+        mean = held.logits(query).softmax(-1).mean(2, keepdim=True)
+        order = mean.masked_fill(always(held)[:, :, None], 2.0).sort(-1, descending=True)
+        sorted_mass = mean.gather(3, order.indices)
+        before = sorted_mass.cumsum(-1) - sorted_mass
+        enough = before >= self.mass if self.mass < 1 else before > 2  # rounding must not end at 1
+        read = enough.logical_not().scatter(3, order.indices, ~enough)
+        hidden = None if held.bias is None else (held.bias == NEVER).all(2, keepdim=True)
+        return of_sets(read if hidden is None else read & ~hidden)

@@ -1,0 +1,47 @@
+"""Quest (arXiv 2406.10774): pages of 16 slots, chosen by an upper bound of their logits."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+from torch import Tensor
+
+from kvlab.core.contract.reading import Chosen, Held, Index, PartReading, register_reading
+from kvlab.core.methods.readings.pages import all_bounds, best_pages, newest_bounds, page_bias, upper_bounds
+from kvlab.core.methods.readings.selection import of_group
+
+
+@register_reading
+class Quest(PartReading):
+    """Reads the pages whose keys could match the query best.
+
+    A page keeps the minimum and the maximum of each channel of its keys. sum_c max(q_c min_c, q_c max_c) bounds the
+    logit of each of its keys (algorithm 1). Layers 0 and 1 read everything, because they attend broadly, and at least
+    three pages are read (evaluation/quest_attention.py). A page is 16 consecutive slots of the table; evictions while
+    decoding leave holes, and a new token may fill one.
+    """
+
+    name: ClassVar[str] = "quest"
+    title: ClassVar[str] = "Quest"
+    paper: ClassVar[str] = "https://arxiv.org/abs/2406.10774"
+    acts_on: ClassVar[str] = "pages"
+
+    page: int = Field(16, ge=1, le=4096, description="slots of a page")
+    least: int = Field(3, ge=1, description="pages that are read at least")
+    dense_layers: int = Field(2, ge=0, description="first layers that read everything")
+
+    def index(self, held: Held) -> Index:
+        """`bounds` (B, H, pages, 2 d): maxima, then minima, in the keys' dtype."""
+        return {"bounds": all_bounds(held, self.page)}
+
+    def note(self, index: Index, held: Held) -> Index:
+        return {"bounds": newest_bounds(index["bounds"], held, self.page)}
+
+    def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
+        pages = -(-held.count // self.page)
+        bounds = index["bounds"][:, :, :pages]
+        logits = upper_bounds(query, bounds, held)
+        free = page_bias(held, self.page)
+        score = of_group(logits if free is None else logits + free)
+        return best_pages(self, held, score, self.page, self.least, bounds[0, 0].nbytes)

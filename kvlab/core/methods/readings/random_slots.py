@@ -1,0 +1,28 @@
+"""Random slots: the control that every reading must beat."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from kvlab.core.contract.reading import Chosen, Held, Index, PartReading, ReadingCapabilities, register_reading
+from kvlab.core.contract.view import NEVER
+from kvlab.core.methods.readings.draws import step_draws
+from kvlab.core.methods.readings.selection import best
+
+
+@register_reading
+class RandomSlots(PartReading):
+    """Uniformly drawn slots, new ones at each step, and the step's own token; weights are not corrected."""
+
+    name: ClassVar[str] = "random"
+    title: ClassVar[str] = "Random slots"
+
+    @property
+    def capabilities(self) -> ReadingCapabilities:
+        return ReadingCapabilities(indexes=False)
+
+    def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
+        drawn = step_draws(held, 1)
+        return best(self, held, drawn.masked_fill(~held.valid()[:, :, None], NEVER))

@@ -1,0 +1,95 @@
+"""What readings share: the best slots of a score, slots that are always read, and sets of unequal size."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from kvlab.core.contract.reading import Chosen, Held, PartReading
+from kvlab.core.contract.view import NEVER
+
+SLACK = 64  # slots that an index has room for beyond the table, so that it rarely grows
+
+
+def most_of(reading: PartReading, slots: int) -> int:
+    """Slots that `reading` reads of `slots`, at least 1; a number above `slots` reads all of them."""
+    return min(reading.slots or math.ceil(reading.share * slots - 1e-9), slots)
+
+
+def counts_of(reading: PartReading, live: Tensor) -> Tensor:
+    """As `most_of`, for heads with `live` (B, H) valid slots each."""
+    asked = (reading.share * live.double() - 1e-9).ceil() if not reading.slots else live.clamp_max(reading.slots)
+    return asked.long().clamp_min(1)
+
+
+def of_group(logits: Tensor) -> Tensor:
+    """One score (B, H, 1, S) for the query heads of a group, from their `logits` (B, H, G, S): the log of their mean
+    attention.
+
+    Papers choose per query head, of models with as many KV heads. A group shares its slots here, so that each is read
+    once; with one query head the order is that of its logits.
+    """
+    if logits.shape[2] == 1:
+        return logits
+    return (logits - logits.logsumexp(-1, keepdim=True)).logsumexp(2, keepdim=True)
+
+
+def always(held: Held, sinks: int = 0, recent: int = 0) -> Tensor:
+    """Slots (B, H, S) bool that are read in any case: the step's own token, first and newest tokens of the text."""
+    own = torch.zeros(held.position.shape, dtype=torch.bool, device=held.position.device)
+    own.scatter_(2, held.newest, True)
+    if sinks or recent:
+        place = held.position.long()
+        near = (place < sinks) | (place >= held.tokens_seen[:, None, None] - recent)
+        own |= near & held.valid()
+    return own
+
+
+def best(
+    reading: PartReading, held: Held, score: Tensor, kept: Tensor | None = None, index_bytes: float | Tensor = 0.0
+) -> Chosen:
+    """The slots with the highest `score` (B, H, 1, S), -inf in free slots; those `kept` (B, H, S) come first."""
+    if kept is None:
+        score = score.scatter(3, held.newest[:, :, None], math.inf)
+    else:
+        score = score.masked_fill(kept[:, :, None], math.inf)
+    top = score.topk(most_of(reading, held.count), dim=-1)
+    if held.dense:
+        return Chosen(top.indices, None, index_bytes)
+    rank = torch.arange(top.indices.shape[-1], device=score.device)
+    read = rank < counts_of(reading, held.live())[:, :, None, None]
+    return Chosen(top.indices, weights(read & (top.values > NEVER)), index_bytes)
+
+
+def weights(read: Tensor) -> Tensor:
+    """Log weights: 0 where `read`, else -inf."""
+    return torch.zeros(read.shape, device=read.device).masked_fill_(~read, NEVER)
+
+
+def of_sets(read: Tensor, log_weight: Tensor | None = None, index_bytes: float | Tensor = 0.0) -> Chosen:
+    """The slots that are `read` (B, H, U, S) bool, whose number differs between heads; `log_weight` likewise.
+
+    On a CPU the sets are as long as the longest. On a GPU, where reading that length would stop the device, they are
+    as long as the table, and weights hide the rest.
+    """
+    longest = max(int(read.sum(-1).max()), 1) if read.device.type == "cpu" else read.shape[-1]
+    slots = read.float().topk(longest, dim=-1).indices
+    weight = weights(read) if log_weight is None else log_weight.masked_fill(~read, NEVER)
+    return Chosen(slots, weight.gather(3, slots), index_bytes)
+
+
+def room(tensor: Tensor, count: int, slack: int = SLACK) -> Tensor:
+    """`tensor` (B, H, S, ...) with at least `count` slots, and `slack` more where it has to grow; new ones are zero."""
+    missing = count - tensor.shape[2]
+    if missing <= 0:
+        return tensor
+    return pad(tensor, (*(0, 0) * (tensor.dim() - 3), 0, missing + slack))
+
+
+def write_newest(index: Tensor, held: Held, new: Tensor) -> Tensor:
+    """`index` (B, H, S, n) with `new` (B, H, 1, n) in the slots of the newest token, in place if there is room."""
+    index = room(index, held.count)
+    return index.scatter_(2, held.newest[..., None].expand_as(new), new)

@@ -1,0 +1,73 @@
+"""Attention from an observation window at the end of the prompt, pooled over neighbours (SnapKV)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import avg_pool1d, max_pool1d
+
+from kvlab.core.contract.parts import Capabilities
+from kvlab.core.contract.view import Seen, Slots
+from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
+
+Edges = Literal["tokens", "zeros"]
+
+
+@dataclass(frozen=True)
+class WindowAttention(PromptScorer):
+    """Score_j = pooled sum over the last `window` queries of A[query, j], mean over the group, set at prefill.
+
+    Scores then stay fixed or, with `every_step`, add each query's attention and decay by 1 - 1/window, so that they
+    remain sums over about `window` queries.
+
+    At the ends of the text average pooling counts real tokens only (`edges="tokens"`). Counting zeros beyond them, as
+    the authors' code does (`zeros`), reduces the first tokens, including the sink, by up to 2/5.
+    """
+
+    window: int = 32
+    kernel: int = 7
+    pooling: Literal["max", "average"] = "max"
+    edges: Edges = "tokens"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(prompt_rows=self.prompt_rows, recalls=self.window, recall=self.recall)
+
+    def prompt_rows(self, tokens: int) -> int:
+        return self.window
+
+    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32 on the first prefill; later tokens keep score 0 unless `every_step`."""
+        if not first and not self.every_step:
+            return {}
+        if not first:
+            return {"score": self._running(slots, seen)}
+        newest = slots.position.amax(-1, keepdim=True)
+        candidates = slots.valid & (slots.position <= newest.int() - self.window)
+        return {"score": self._pool(seen.column_mass(self.window) * candidates, candidates)}
+
+    def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32 from the window of newest queries; neighbours are those in the text."""
+        newest = slots.position.masked_fill(~slots.valid, -1).amax(-1, keepdim=True)
+        candidates = slots.valid & (slots.position <= newest.int() - self.window)
+        mass = seen.recalled_mass(slots.position, self.window).mean(2).sum(2) * candidates
+        order = slots.in_text()
+        pooled = self._pool(mass.gather(2, order), candidates.gather(2, order))
+        return {"score": torch.zeros_like(pooled).scatter(2, order, pooled)}
+
+    def _running(self, slots: Slots, seen: Seen) -> Tensor:
+        keep = 1 - 1 / self.window
+        age = torch.arange(seen.num_new - 1, -1, -1, device=slots.score.device, dtype=torch.float32)
+        return slots.score * keep**seen.num_new + seen.column_mass(None, keep**age if seen.num_new > 1 else None)
+
+    def _pool(self, mass: Tensor, candidates: Tensor) -> Tensor:
+        half = self.kernel // 2
+        if self.pooling == "max":
+            return max_pool1d(mass, self.kernel, 1, half)
+        if self.edges == "zeros":
+            return avg_pool1d(mass, self.kernel, 1, half)
+        real = avg_pool1d(candidates.float(), self.kernel, 1, half)
+        return torch.where(real > 0, avg_pool1d(mass, self.kernel, 1, half) / real.clamp_min(1e-9), 0.0)

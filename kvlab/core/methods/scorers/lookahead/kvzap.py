@@ -1,0 +1,61 @@
+"""KVzap and Fast KVzip: rehearsal scores predicted from hidden states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import Tensor
+
+from kvlab.core.contract.parts import Capabilities
+from kvlab.core.contract.view import Seen, Slots
+from kvlab.core.methods.learned.score_networks import ScoreNetwork, random_score_head, random_sink_gate
+from kvlab.core.methods.scorers.lookahead.kvzip import most_looked_at
+
+UNTRAINED = "untrained"
+Networks = Literal["kvzap", "fast-kvzip"]
+
+
+@dataclass(frozen=True)
+class PredictedScore:
+    """Score_j = a small network's prediction from token j's hidden state: the log of its rehearsal score.
+
+    `heads` names a file of `kvlab fit --method` and `networks` (`mini`: the shipped one; `untrained`: random weights);
+    `known` holds the networks by model layer. Later tokens keep score 0, above all logs.
+
+    With `recalls` the score itself is used instead of its log, so that 0 is the minimum: decisions while decoding raise
+    a slot's score to the most attention it gets from the newest `recalls` queries.
+    """
+
+    heads: str = "mini"
+    known: Mapping[int, ScoreNetwork] = field(default_factory=dict)
+    every_step: bool = False
+    needs_hidden_states: bool = True
+    state: Mapping[str, float] = field(default_factory=dict)
+    recalls: int = 0
+    networks: Networks = "kvzap"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(recalls=self.recalls, recall=self.recall)
+
+    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+        if not first:
+            return {}
+        states = seen.hidden_states
+        assert states is not None, "a scorer that needs hidden states is given them inside a model"
+        layer = getattr(seen.module, "layer_idx", None) or 0
+        score = (self._untrained(slots, seen, layer) if self.heads == UNTRAINED else self.known[layer]).predict(states)
+        return {"score": score.exp() if self.recalls else score}
+
+    def _untrained(self, slots: Slots, seen: Seen, layer: int) -> ScoreNetwork:
+        states, heads = seen.hidden_states, slots.score.shape[1]
+        assert states is not None
+        if self.networks == "kvzap":
+            return random_score_head(states, heads, layer)
+        return random_sink_gate(states, heads, seen.query.shape[1] // heads, layer)
+
+    def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32 including the newest queries."""
+        return most_looked_at(slots, seen, self.recalls)

@@ -1,0 +1,146 @@
+"""Scores of keys by what a model's queries have in common, fitted once (TriAttention, Q-Filters)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from kvlab.core.contract.parts import Capabilities
+from kvlab.core.contract.rotary import Rotary
+from kvlab.core.contract.view import Seen, Slots
+from kvlab.core.methods.learned.query_statistics import QueryStatistics, random_statistics
+from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
+
+UNTRAINED = "untrained"
+OF_PROMPT = "of_prompt"
+LEAST_SPREAD = 1e-6  # of scores that are scaled to unit variance
+
+
+@dataclass(frozen=True)
+class _Fitted(PromptScorer):
+    """`queries` names a file of `kvlab fit` (`mini`: the shipped one; `untrained`: random); `known` holds statistics by
+    model layer.
+    """
+
+    queries: str = "mini"
+    known: Mapping[int, QueryStatistics] = field(default_factory=dict)
+
+    def statistics(self, slots: Slots, seen: Seen) -> QueryStatistics:
+        """This layer's statistics, with a leading batch dimension (1 or B), of the heads in `slots`."""
+        layer = getattr(seen.module, "layer_idx", None) or 0
+        if self.queries == UNTRAINED:
+            pairs = 0 if seen.rotary is None else seen.rotary.inverse_frequencies.numel()
+            group = seen.query.shape[1] // slots.keys.shape[1]
+            found = random_statistics(seen.layer_heads * group, seen.layer_heads, slots.keys.shape[3], pairs, layer)
+        else:
+            found = self.known[layer]
+        found = found.to(slots.score.device)
+        grouped = (part.unflatten(0, (len(found.direction), -1)) for part in (found.mean, found.length))
+        mean, length = (seen.of_heads(part).flatten(1, 2) for part in grouped)
+        return QueryStatistics(mean, length, seen.of_heads(found.direction))
+
+
+@dataclass(frozen=True)
+class QueryCentres(_Fitted):
+    """Score of a key by the mean query of each query head before rotation (TriAttention).
+
+    With rotated pairs f of frequency w_f, mean query q, and a key k that is `age` tokens old, both before rotation:
+
+        mean over offsets 1, 2, 4, .. `furthest` of sum_f |q_f| |k_f| cos((age + offset) w_f + angle(q_f) - angle(k_f))
+        + sum_f (E|q_f| - |q_f|) |k_f|
+
+    The first term is the mean dot product of the stored key with q rotated to these future positions, so no key is
+    rotated back. Scores of each query head are scaled to mean 0 and variance 1 over the slots that compete; a slot's
+    score is the largest over the group, or with `heads` "shared" over all heads of the layer. With `prompt` "keep" the
+    prompt's slots score above all others. Coordinates that the model does not rotate have the first term only.
+    """
+
+    furthest: int = 65_536
+    heads: Literal["each", "shared"] = "each"
+    prompt: Literal["compete", "keep"] = "compete"
+    state: Mapping[str, float] = field(default_factory=lambda: {OF_PROMPT: False}, kw_only=True)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Decisions while decoding need no query, only the slots; heads that keep the same tokens decide together."""
+        return Capabilities(recall=self.recall, across_heads=self.heads == "shared", key_copies=1.0)
+
+    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32 of the prompt; later slots are scored at decisions."""
+        return {**self._scored(slots, seen), OF_PROMPT: torch.ones_like(slots.extra[OF_PROMPT])} if first else {}
+
+    def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32 of the current slots."""
+        return self._scored(slots, seen)
+
+    def _scored(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+        kept = slots.valid & slots.extra[OF_PROMPT] if self.prompt == "keep" else torch.zeros_like(slots.valid)
+        kept, competing = kept & slots.valid, slots.valid & ~kept
+        score = _standard(self.of_query_heads(slots, seen), competing[:, :, None]).amax(2)  # (B, H, S)
+        if self.heads == "shared":
+            score = score.amax(1, keepdim=True).expand_as(score)
+        highest = score.masked_fill(~competing, -torch.inf).amax(-1, keepdim=True)
+        newness = slots.position / (slots.position.amax(-1, keepdim=True) + 1)  # below 1
+        # ties among kept ones by age: where not all of them fit, the newest stay
+        above = torch.where(highest.isfinite(), highest, 0.0) + 1 + newness
+        return {"score": torch.where(kept, above, score).contiguous()}
+
+    def of_query_heads(self, slots: Slots, seen: Seen) -> Tensor:
+        """The formula's score (B, H, G, S) float32 for each query head."""
+        known, heads = self.statistics(slots, seen), slots.keys.shape[1]
+        key = slots.keys.float()
+        now = slots.position.masked_fill(~slots.valid, -1).amax((1, 2)) + 1  # (B,): tokens so far
+        centre = known.mean[:, :, None]
+        if seen.rotary is not None:
+            centre = self._ahead(seen.rotary.lengthened(centre), seen.rotary, now)
+        score = centre.squeeze(2).unflatten(1, (heads, -1)) @ key.mT  # (B, H, G, S)
+        if seen.rotary is None:
+            return score
+        pairs = _pair_lengths(key, seen.rotary)  # (B, H, S, f)
+        spread = (known.length - _pair_lengths(known.mean, seen.rotary)) * seen.rotary.scaling
+        return score + spread.unflatten(1, (heads, -1)) @ pairs.mT
+
+    def _ahead(self, centre: Tensor, rotary: Rotary, now: Tensor) -> Tensor:
+        """`centre` (1 or B, Hq, 1, d) by the mean rotation of the positions `now` (B,) + 1, 2, 4, .. `furthest`."""
+        offset = 2 ** torch.arange(self.furthest.bit_length(), device=now.device)
+        # float64: frequencies times 65,536 positions
+        angle = (now[:, None] + offset).double()[..., None] * rotary.inverse_frequencies.to(now.device).double()
+        cosine, sine = (part.mean(1).float()[:, None, None] for part in (angle.cos(), angle.sin()))
+        return rotary.rotated(centre.expand(len(now), -1, -1, -1), cosine, sine)
+
+
+@dataclass(frozen=True)
+class QueryFilter(_Fitted):
+    """Score = k . u, with u the main direction of the head's queries (Q-Filters).
+
+    The expected attention logit of a key grows with its part along u, because queries hardly leave one side of it.
+    """
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """16-bit keys are copied to float32 during prompt scoring."""
+        return Capabilities(key_copies=1.0)
+
+    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32 of the current slots."""
+        direction = self.statistics(slots, seen).direction
+        return {"score": (slots.keys.float() @ direction[..., None]).squeeze(-1)}
+
+
+def _pair_lengths(states: Tensor, rotary: Rotary) -> Tensor:
+    """Length (..., f) of each rotated pair of `states` (..., d)."""
+    turning = states[..., : 2 * rotary.inverse_frequencies.numel()]
+    pairs = turning.unflatten(-1, (-1, 2) if rotary.interleaved else (2, -1))
+    return torch.linalg.vector_norm(pairs, dim=-1 if rotary.interleaved else -2)
+
+
+def _standard(score: Tensor, among: Tensor) -> Tensor:
+    """`score` (..., S) scaled to mean 0 and variance 1 over the slots `among` (..., S)."""
+    count = among.sum(-1, keepdim=True).clamp_min(1)
+    mean = (score * among).sum(-1, keepdim=True) / count
+    spread = ((score - mean).square() * among).sum(-1, keepdim=True) / count
+    return (score - mean) / spread.sqrt().clamp_min(LEAST_SPREAD)

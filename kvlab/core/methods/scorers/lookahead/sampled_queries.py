@@ -1,0 +1,87 @@
+"""Sampled future queries, from a Gaussian of the layer's hidden states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from kvlab.core.contract.rotary import Rotary
+from kvlab.core.contract.view import Seen
+
+RowMask = Tensor
+ROW_BLOCK = 4096
+
+
+@dataclass(frozen=True)
+class FutureQueries:
+    """GVote's samples (Algorithm 1, lines 4-7): states from N(mean, diag variance), projected, rotated ahead.
+
+    Statistics are per channel over the given rows. Queries for the `n_future` positions after the prompt are rotated by
+    the mean cosines and sines of those positions (`average`, the paper: shortens high frequencies, to 0.69 on average
+    over 64 positions), or sample by sample at evenly spaced positions (`sampled`: keeps lengths). All batch rows share
+    one draw of noise from the layer's generator, so that samples depend neither on the place in the batch nor on
+    padding.
+    """
+
+    samples: int = 8
+    n_future: int = 64
+    rope_mode: Literal["average", "sampled"] = "average"
+
+    def draw(self, seen: Seen, rows: RowMask, start: Tensor) -> Tensor:
+        """Rotated queries (B, Hq, samples, d); statistics over `rows` (B, q), first future position `start` (B,)."""
+        states = seen.hidden_states
+        assert states is not None, "a scorer that needs hidden states is given them inside a model"
+        return self.draw_from(seen, *moments(states, rows), states.dtype, start)
+
+    def draw_from(self, seen: Seen, mean: Tensor, deviation: Tensor, dtype: torch.dtype, start: Tensor) -> Tensor:
+        """The same for given statistics (B, hidden) float32; the model's states have `dtype`."""
+        noise = torch.randn(self.samples, mean.shape[-1], generator=_source(seen, mean.device), device=mean.device)
+        sampled = mean[:, None] + deviation[:, None] * noise
+        query = seen.project_queries(sampled.to(dtype), start + self.n_future // 2).float()
+        if seen.rotary is None:
+            return query
+        return self._ahead(seen.rotary.lengthened(query), seen.rotary, start)
+
+    def _ahead(self, query: Tensor, rotary: Rotary, start: Tensor) -> Tensor:
+        if self.rope_mode == "sampled":
+            offset = (torch.arange(self.samples, device=query.device) * 2 + 1) * self.n_future // (2 * self.samples)
+            position = (start[:, None] + offset)[:, None]  # (B, 1, samples)
+            return rotary.turn(query, position.expand(query.shape[:3]))
+        return average_turn(query, rotary, start, self.n_future)
+
+
+def moments(states: Tensor, rows: RowMask) -> tuple[Tensor, Tensor]:
+    """(mean, standard deviation), each (B, hidden) float32, of `states` (B, q, hidden) over `rows` (B, q) bool.
+
+    The variance divides by n - 1. Computed in blocks; states outside `rows` are ignored, NaN included.
+    """
+    count = rows.sum(-1, keepdim=True)
+    mean = _sum(states, rows, torch.zeros((), device=states.device), 1) / count.clamp_min(1)
+    variance = _sum(states, rows, mean[:, None], 2) / (count - 1).clamp_min(1)
+    return mean, variance.sqrt()
+
+
+def average_turn(states: Tensor, rotary: Rotary, start: Tensor, count: int) -> Tensor:
+    """Rotate `states` (B, H, n, d) by the mean cosine and sine of positions start .. start + count - 1, float32."""
+    frequencies = rotary.inverse_frequencies.to(states.device)
+    position = start[:, None] + torch.arange(count, device=states.device)  # (B, count)
+    angle = position[..., None].float() * frequencies
+    cosine, sine = angle.cos().mean(1)[:, None, None], angle.sin().mean(1)[:, None, None]
+    return rotary.rotated(states, cosine, sine)
+
+
+def _sum(states: Tensor, rows: RowMask, centre: Tensor, power: int) -> Tensor:
+    total = states.new_zeros(states.shape[0], states.shape[-1], dtype=torch.float32)
+    for block, real in zip(states.split(ROW_BLOCK, 1), rows.split(ROW_BLOCK, 1), strict=True):
+        total += (block.float() - centre).pow(power).masked_fill(~real[..., None], 0.0).sum(1)
+    return total
+
+
+def _source(seen: Seen, device: torch.device) -> torch.Generator:
+    if seen.generator is not None:
+        return seen.generator
+    layer = getattr(seen.module, "layer_idx", None) or 0
+    return torch.Generator(device=device).manual_seed(layer)

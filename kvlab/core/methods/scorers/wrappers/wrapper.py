@@ -1,0 +1,83 @@
+"""Base class and wrappers of scorers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from kvlab.core.contract.parts import Capabilities, Scorer, capabilities_of
+from kvlab.core.contract.view import Seen, Slots
+
+
+@dataclass(frozen=True)
+class Around:
+    """A wrapper with the needs and state of the inner scorer."""
+
+    scorer: Scorer
+
+    @property
+    def needs_hidden_states(self) -> bool:
+        return self.scorer.needs_hidden_states
+
+    @property
+    def state(self) -> Mapping[str, float]:
+        return self.scorer.state
+
+    @property
+    def inner(self) -> Capabilities:
+        """Capabilities of the inner scorer."""
+        return capabilities_of(self.scorer)
+
+
+@dataclass(frozen=True)
+class PromptOnly(Around):
+    """Another scorer's scores of the prompt; later tokens keep score 0, so decoding costs nothing."""
+
+    every_step: bool = False
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The scorer's capabilities for the prompt, without those for decoding."""
+        inner = self.inner
+        return Capabilities(
+            prompt_rows=inner.prompt_rows,
+            rehearsal=inner.rehearsal,
+            accumulate=inner.accumulate,
+            rehearsed=inner.rehearsed,
+            residual_rule=inner.residual_rule,
+        )
+
+    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+        """The scorer's update on the first prefill only."""
+        return self.scorer.update(slots, seen, first) if first else {}
+
+
+@dataclass(frozen=True)
+class SlotsAlone(Around):
+    """Another scorer's scores, from attention that sums to 1 over slots without the low-rank state (LESS's code)."""
+
+    @property
+    def every_step(self) -> bool:
+        return self.scorer.every_step
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the scorer does after a pass; other functions would include the state's share."""
+        inner = self.inner
+        return Capabilities(
+            prompt_rows=inner.prompt_rows,
+            across_heads=inner.across_heads,
+            accumulate=None if inner.accumulate is None else self.accumulate,
+            residual_rule=inner.residual_rule,
+        )
+
+    def accumulate(self, slots: Slots, seen: Seen) -> Mapping[str, Tensor]:
+        """As the inner scorer, without the state."""
+        assert self.inner.accumulate is not None
+        return self.inner.accumulate(slots, seen.of_slots())
+
+    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+        """The inner scorer's update, without the state."""
+        return self.scorer.update(slots, seen.of_slots(), first)

@@ -1,0 +1,132 @@
+"""ChunkKV: keep or evict whole chunks of text, the same in every head of a layer; and its gate by entropy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from kvlab.core.contract.parts import Capabilities, Victims
+from kvlab.core.contract.view import Slots, View
+from kvlab.core.methods.selectors.top_k import LowestScore
+
+TINY = 1e-8
+
+
+@dataclass(frozen=True)
+class _Chunks:
+    """The chunk of each slot in text order: `number` (B, 1, S), rising; `valid` (B, 1, S)."""
+
+    number: Tensor
+    valid: Tensor
+
+    @classmethod
+    def of(cls, slots: Slots, order: Tensor, length: int) -> _Chunks:
+        """Chunks of `length` tokens from the start of the text; all heads have the same slots."""
+        first = slice(0, 1)
+        valid = slots.valid.gather(2, order)[:, first]
+        position = slots.position.gather(2, order)[:, first].long()  # chunk numbers may overflow the dtype of positions
+        which = torch.div(position, length, rounding_mode="floor")
+        new = torch.ones_like(valid)
+        new[..., 1:] = which[..., 1:] != which[..., :-1]
+        return cls(new.cumsum(-1) - 1, valid)
+
+    def sum(self, own: Tensor) -> Tensor:
+        """Sum (B, 1, S) of `own` (B, 1, S) over each slot's chunk."""
+        total = torch.zeros_like(own).scatter_add(2, self.number, torch.where(self.valid, own, 0.0))
+        return total.gather(2, self.number)
+
+    def count(self, own: Tensor) -> Tensor:
+        """Slots (B, 1, S) of each slot's chunk, in the dtype of `own`."""
+        return self.sum(torch.ones_like(own)).clamp_min(1)
+
+    def mean(self, own: Tensor) -> Tensor:
+        """Mean (B, 1, S) over each slot's chunk."""
+        return self.sum(own) / self.count(own)
+
+    def least(self, own: Tensor) -> Tensor:
+        """Minimum (B, 1, S) over each slot's chunk."""
+        given = torch.where(self.valid, own, torch.inf)
+        low = torch.full_like(own, torch.inf).scatter_reduce(2, self.number, given, "amin")
+        return low.gather(2, self.number)
+
+    def median(self, of_chunk: Tensor) -> Tensor:
+        """Lower median (B, 1, 1) over chunks of a number that the slots of a chunk share."""
+        one = self.valid & (self.number != self.number.roll(1, -1))  # of each chunk
+        one[..., 0] = self.valid[..., 0]
+        ordered = torch.where(one, of_chunk, torch.inf).sort(-1).values
+        return ordered.gather(2, ((one.sum(-1, keepdim=True) - 1) // 2).clamp_min(0))
+
+    def rank(self, own: Tensor) -> Tensor:
+        """Place (B, 1, S) of each slot within its chunk, the highest `own` (B, 1, S) first."""
+        place = torch.arange(own.shape[-1], device=own.device).expand_as(self.number)
+        inside = _by_both(-own, self.number)  # by chunk, best first
+        start = torch.full_like(place, own.shape[-1]).scatter_reduce(2, self.number, place, "amin")
+        return torch.empty_like(place).scatter(2, inside, place) - start.gather(2, self.number)
+
+
+def _by_both(own: Tensor, first: Tensor) -> Tensor:
+    """Places (B, 1, S), lowest first by `first`, and by `own` where that is equal; ties by place."""
+    by_own = own.argsort(stable=True, dim=-1)
+    return by_own.gather(2, first.gather(2, by_own).argsort(stable=True, dim=-1))
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """Rank slots by their chunk's score, then apply `inner`; a chunk is `length` tokens from the start of the text.
+
+    A chunk's score is the mean over its slots of the sum over heads. If the budget ends within a chunk, its slots are
+    ranked by their own sum over heads.
+    """
+
+    inner: LowestScore = field(default_factory=LowestScore)
+    length: int = 20
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(across_heads=True, protected=self.protected, sinks=self.inner.sinks)
+
+    def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
+        """The inner selector's, by rank of chunks, then of slots."""
+        slots = view.slots
+        order = slots.in_text()
+        own = (slots.score.nan_to_num(nan=0.0) * slots.valid).gather(2, order).sum(1, keepdim=True)  # (B, 1, S)
+        chunks = _Chunks.of(slots, order, self.length)
+        rank = self.worst_first(own, chunks).argsort(-1).expand_as(order).float()
+        ranked = torch.zeros_like(rank).scatter(2, order, rank)
+        return self.inner.victims(replace(view, slots=replace(slots, score=ranked)), excess, most, barred)
+
+    def worst_first(self, own: Tensor, chunks: _Chunks) -> Tensor:
+        """Places (B, 1, S) in the text, worst first, of slots with scores `own` (B, 1, S) in text order."""
+        return _by_both(own, chunks.mean(own))
+
+    def protected(self, view: View) -> Tensor:
+        return self.inner.protected(view)
+
+
+@dataclass(frozen=True)
+class GatedChunks(Chunks):
+    """As `Chunks`, but only the best `few` slots of an important chunk with few high scores are ranked with it.
+
+    Important: a mean score of at least the median over chunks. Few high scores: an entropy below the median, of the
+    scores as shares of the chunk's sum, over the logarithm of its length. The other slots of such a chunk follow all
+    chunks, by their own score.
+    """
+
+    few: int = 4
+
+    def worst_first(self, own: Tensor, chunks: _Chunks) -> Tensor:
+        """Places (B, 1, S) in the text, worst first."""
+        mean, entropy = chunks.mean(own), self.entropy(own, chunks)
+        gated = (mean >= chunks.median(mean)) & (entropy < chunks.median(entropy))
+        late = gated & (chunks.rank(own) >= self.few)
+        return _by_both(own, torch.where(late, -torch.inf, mean))
+
+    def entropy(self, own: Tensor, chunks: _Chunks) -> Tensor:
+        """Entropy (B, 1, S) of each slot's chunk over its maximum; 0 of a chunk of one slot."""
+        raised = own - chunks.least(own).clamp_max(0.0)
+        share = raised / (chunks.sum(raised) + TINY)
+        entropy = -chunks.sum(share * (share + TINY).log())
+        count = chunks.count(own)
+        return torch.where(count > 1, entropy / count.clamp_min(2).log(), 0.0).clamp(0.0, 1.0)

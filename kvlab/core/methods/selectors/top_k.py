@@ -1,0 +1,116 @@
+"""Evict the lowest scores, except sinks and recent tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from kvlab.core.contract.parts import Capabilities, Victims
+from kvlab.core.contract.view import Slots, View
+
+ROUNDING = 1e-9  # tolerance, so that integer products are not rounded up
+# Recent tokens, which text that goes on needs, must not displace what a question may ask for: few of the first slots.
+FIRST_SLOTS, ONE_IN_FIRST, ONE_IN_OTHERS = 96, 16, 4
+Limit = float | Literal["growing"]
+
+
+@dataclass(frozen=True)
+class LowestScore:
+    """Protect `sinks` first and `recent` last tokens; fractions are shares of the head's budget.
+
+    A share of sinks is rounded up, one of recent tokens down. `of` "text" makes `recent` a share of the text seen so
+    far: 1 + int(recent * tokens). `most` limits recent tokens to that share of the head's budget; `growing` is a
+    sixteenth of its first 96 slots and a quarter of the others.
+
+    If the budget cannot hold both, recent tokens take precedence over sinks: the newest token is always kept.
+    """
+
+    sinks: float | int = 0
+    recent: float | int = 1
+    of: Literal["budget", "text"] = "budget"
+    most: Limit | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            protected=self.protected, sinks=self.sinks, bounds=self.bounds_of if self.of == "budget" else None
+        )
+
+    def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
+        """The `excess` (B, H) lowest unprotected slots."""
+        slots = view.slots
+        order = fit(view, slots.score.nan_to_num(nan=0.0), self.protected(view), barred, torch.inf)
+        if view.certain and not view.in_lots:
+            return Victims.lowest(view, order, most)
+        count = min(most, order.shape[-1])
+        if view.phase == "decode" and view.in_lots:
+            index = ascending(slots, order)[..., :count]
+            lowest = order.gather(2, index)
+        else:
+            lowest, index = _lowest(order, count, stable=view.phase == "prefill")
+        active = torch.arange(index.shape[-1], device=index.device) < excess[..., None]
+        return Victims(index, active & ~torch.isposinf(lowest))
+
+    def protected(self, view: View) -> Tensor:
+        recent, sinks = self._bounds(view) if self.of == "text" else self.bounds_of(view, view.budget)
+        position = view.slots.position
+        late = position >= (view.tokens_seen[:, None] - recent)[..., None]
+        return late if self.sinks == 0 else late.logical_or_(position < sinks)
+
+    def bounds_of(self, view: View, budget: Tensor) -> tuple[Tensor, Tensor]:
+        """(recent tokens (B, H), sinks (B, H, 1)) protected under `budget` (B, H), cached."""
+        view = view if view.budget is budget else replace(view, budget=budget)
+        return view.of_budget(self, lambda: self._bounds(view))
+
+    def _bounds(self, view: View) -> tuple[Tensor, Tensor]:
+        """(recent tokens (B, H), sinks (B, H, 1)) protected."""
+        recent = self._recent(view)
+        if self.most is not None:
+            recent = recent.minimum(_most_recent(view.budget, self.most))
+        recent = recent.clamp_min(1).minimum(view.budget)
+        return recent, (view.budget - recent).minimum(self._sinks(view.budget))[..., None]
+
+    def _recent(self, view: View) -> Tensor:
+        if not isinstance(self.recent, float):
+            return torch.full_like(view.budget, self.recent)
+        if self.of == "text":
+            return (1 + (view.tokens_seen.double() * self.recent).long())[:, None].expand_as(view.budget)
+        return (view.budget * self.recent).long()
+
+    def _sinks(self, budget: Tensor) -> Tensor:
+        if isinstance(self.sinks, float):
+            return (budget.double() * self.sinks - ROUNDING).ceil().long()
+        return torch.full_like(budget, self.sinks)
+
+
+def _most_recent(budget: Tensor, most: Limit) -> Tensor:
+    """Most recent tokens (B, H) that are protected under `budget` (B, H)."""
+    if not isinstance(most, str):
+        return (budget * most).long()
+    first = budget.clamp_max(FIRST_SLOTS)
+    return first // ONE_IN_FIRST + (budget - first) // ONE_IN_OTHERS
+
+
+def ascending(slots: Slots, score: Tensor) -> Tensor:
+    """Slot indices (B, H, S) by `score` (B, H, S), lowest first; ties by position."""
+    by_text = slots.in_text()
+    return by_text.gather(2, score.gather(2, by_text).argsort(stable=True, dim=-1))
+
+
+def fit(view: View, order: Tensor, protected: Tensor, barred: Tensor | None, last: float) -> Tensor:
+    """`order` (B, H, S) with `last` for slots that cannot be victims; modifies `protected`."""
+    safe = protected if barred is None else protected.logical_or_(barred)
+    never = view.of_budget(("never", last), lambda: order.new_full((), last))
+    return torch.where(view.slots.valid > safe, order, never)  # valid and not safe
+
+
+def _lowest(order: Tensor, count: int, stable: bool) -> tuple[Tensor, Tensor]:
+    """(value, index) of the `count` lowest; `stable`: ties by index, so that padding has no influence."""
+    if not stable:
+        return order.topk(count, dim=-1, largest=False)
+    # Pooled scores are equal over neighbourhoods, so ties are the rule after a prompt.
+    value, index = order.sort(dim=-1, stable=True)
+    return value[..., :count], index[..., :count]

@@ -1,0 +1,33 @@
+"""Plain eviction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kvlab.core.contract.in_place import EVICT, InPlace
+from kvlab.core.contract.parts import Capabilities, Scorer, Selector, capabilities_of
+from kvlab.core.contract.plan import Plan
+from kvlab.core.contract.view import View
+
+
+@dataclass(frozen=True)
+class Evict:
+    """Evict all victims."""
+
+    state: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(fills_budget=True, by_selector=True, in_place=self.in_place)
+
+    def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
+        """Needs a score that is a running sum of attention and a selector of the lowest scores."""
+        decay, bounds = capabilities_of(score).decay, capabilities_of(select).bounds
+        if decay is None or bounds is None:
+            return None
+        return InPlace(EVICT, lambda view: bounds(view, view.budget), decay=decay)
+
+    def settle(self, view: View, select: Selector) -> Plan:
+        victims = select.victims(view, view.excess(), view.most_excess)
+        return Plan(keep=victims.keep(view.slots.valid), lost=victims.votes(view.slots.votes))

@@ -1,0 +1,35 @@
+"""Command-line short forms: `key_value:pairs=64`, `keepkv:preset=paper`, `ruler=niah.jsonl`, `0.05,128`."""
+
+from __future__ import annotations
+
+from pydantic import JsonValue
+
+from kvlab.core.budget import Amount, Budget, unbounded_note
+from kvlab.core.errors import UserError
+from kvlab.core.method_spec import parse_spec, split_list
+from kvlab.core.methods import make_method
+from kvlab.requests.compare import FULL, MethodChoice
+
+
+def parse_choices(methods: str, budgets: str) -> tuple[MethodChoice, ...]:
+    """Combine every method with every budget; methods without a budget appear once."""
+    amounts = [Budget.parse(text).amount for text in split_list(budgets)]
+    if not amounts:
+        raise UserError("Give at least one budget, such as --budgets 0.2 or --budgets 64.")
+    named = [parse_spec(text) for text in split_list(methods)]
+    if not named:
+        raise UserError("Give at least one method, such as --methods h2o,keepkv.")
+    return tuple(choice for name, values in named for choice in _with_budgets(name, values, amounts))
+
+
+def unused_byte_budgets(methods: str, budgets: str) -> str:
+    """Note for byte budgets given to methods that take no budget; empty if there are none."""
+    made = [make_method(name, **values) for name, values in map(parse_spec, split_list(methods))]
+    free = [one.title for one in made if not one.needs_budget and one.name != FULL.method]
+    return unbounded_note(free, [Budget.parse(text) for text in split_list(budgets)])
+
+
+def _with_budgets(name: str, values: dict[str, JsonValue], amounts: list[Amount]) -> list[MethodChoice]:
+    if not make_method(name, **values).needs_budget:
+        amounts = [FULL.budget]
+    return [MethodChoice(method=name, budget=amount, hyper_parameters=values) for amount in amounts]

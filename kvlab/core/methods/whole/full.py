@@ -1,0 +1,25 @@
+"""The full cache, as reference."""
+
+from typing import ClassVar
+
+from kvlab.core.contract.method import Method, register
+from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.methods.allocators.uniform import Uniform
+from kvlab.core.methods.scorers.key_value.recency import Unscored
+from kvlab.core.methods.selectors.top_k import LowestScore
+from kvlab.core.methods.settlers.eviction.evict import Evict
+
+
+@register
+class Full(Method):
+    """Keeps every token, in the same attention function as other methods, so that only compression can differ."""
+
+    name: ClassVar[str] = "full"
+    family: ClassVar[str] = "reference"
+    title: ClassVar[str] = "Full cache"
+    paper: ClassVar[str] = ""
+    needs_budget: ClassVar[bool] = False
+
+    def pipeline(self) -> Pipeline:
+        """Never decides: the cache gives this method an unlimited budget."""
+        return Pipeline(Unscored(), Uniform(), LowestScore(), Evict(), decode=False)

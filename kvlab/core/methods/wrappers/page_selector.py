@@ -1,0 +1,193 @@
+"""Selector wrapper that keeps or evicts whole pages: what a serving engine that frees memory by pages could hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from kvlab.core.contract.parts import Allocator, Capabilities, Selector, Victims, capabilities_of
+from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.view import Seen, Slots, View
+from kvlab.core.errors import UserError
+from kvlab.core.methods.allocators.uniform import Uniform
+
+PageRule = Literal["any", "mean", "max"]
+PageHeads = Literal["union", "each", "model"]
+PAGE_RULES, PAGE_HEADS = get_args(PageRule), get_args(PageHeads)
+TOGETHER = -1  # key of the worth of each slot to all layers, among their statistics
+
+
+@dataclass(frozen=True)
+class WholePages:
+    """Rank pages of `length` tokens from the start of the text, and evict the lowest until the rest fits the budget.
+
+    A page's rank follows from its slots: `any` takes the best place of a slot in the order in which `inner` evicts, so
+    that a page stays if `inner` would keep any of it, at the largest budget whose pages fit; `mean` and `max` take the
+    mean or the largest score. Ties prefer the higher mean, then the newer page. With `heads` "union" heads share one
+    order: best over heads, or scores summed over heads. With "model" heads of all layers do, by their scores alone, as
+    `inner` of one layer knows no other (`EqualEverywhere`).
+
+    What `inner` protects always stays, and pages with protected slots come first, the newest first of all; hence the
+    last page, which is partial, is whole. Where the budget does not hold all of their slots, only the protected ones
+    of the others stay. Every other page is whole or gone. A head may end below its budget, by less than a page.
+    """
+
+    inner: Selector
+    length: int
+    rule: PageRule = "any"
+    heads: PageHeads = "union"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        inner = capabilities_of(self.inner)
+        together = inner.across_heads or self.heads != "each"
+        return replace(inner, across_heads=together, bounds=None, leaves_room=True)
+
+    def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
+        """The lowest pages, without protected slots: at least `excess` (B, H) slots, and less than a page more."""
+        slots, places = view.slots, self._places(view, barred)
+        safe = slots.valid & (places < 0)
+        best, mean = self._of_pages(slots, *self._worth(view, places), safe)
+        order = self._from_best(slots, best, mean)
+        page = _segments(slots, order, self.length)
+        costs = (slots.valid & ~safe).gather(2, order).long().cumsum(-1)
+        until = torch.zeros_like(costs).scatter_reduce(2, page, costs, "amax").gather(2, page)
+        room = slots.live() - excess - safe.sum(-1)
+        fits = until <= room[..., None]
+        leaves = slots.valid.gather(2, order) & ~safe.gather(2, order) & ~fits
+        count = min(most + self.length - 1, order.shape[-1])
+        rank = torch.arange(order.shape[-1], device=order.device)
+        last, which = torch.where(leaves, rank, -1).topk(count, dim=-1)
+        return Victims(order.gather(2, which), last >= 0)
+
+    def _places(self, view: View, barred: Tensor | None) -> Tensor:
+        """Place (B, H, S) of each slot in the inner selector's order, lowest first; -1 for slots it never evicts."""
+        slots = view.slots
+        width = slots.valid.shape[-1]
+        plainly = replace(view, certain=False, in_lots=True)
+        found = self.inner.victims(plainly, slots.live(), width, barred)
+        rank = torch.arange(found.index.shape[-1], device=found.index.device).expand_as(found.index)
+        nowhere = torch.full_like(slots.valid, -1, dtype=torch.int64)
+        # inactive victims may name a slot that an active one names too
+        return nowhere.scatter_reduce(2, found.index, torch.where(found.active, rank, -1), "amax")
+
+    def _worth(self, view: View, places: Tensor) -> tuple[Tensor, Tensor]:
+        """(highest, mean) worth (B, H, S) float32 of each slot, to its head or to all that share its page."""
+        if self.heads == "model":
+            return self._worth_to_all_layers(view, places)
+        own = (places if self.rule == "any" else view.slots.score.nan_to_num(nan=0.0)).float()
+        if self.heads == "each":
+            return own, own
+        return own.amax(1, keepdim=True).expand_as(own), own.mean(1, keepdim=True).expand_as(own)
+
+    def _worth_to_all_layers(self, view: View, places: Tensor) -> tuple[Tensor, Tensor]:
+        """As `_worth`, the same in all layers; their slots are still the same."""
+        if TOGETHER not in view.statistics:
+            scores = [view.statistics[layer].to(places.device) for layer in sorted(view.statistics)]
+            own = torch.stack(scores).nan_to_num(nan=0.0).float()  # (L, B, H, S)
+            if self.rule == "any":
+                free = places >= 0
+                order = own.masked_fill(~free, torch.inf).argsort(stable=True, dim=-1)
+                own = torch.where(free, order.argsort(-1), -1).float()
+            view.statistics[TOGETHER] = torch.stack([own.amax((0, 2)), own.mean((0, 2))])  # (2, B, S)
+        highest, mean = view.statistics[TOGETHER].to(places.device)[:, :, None].expand(-1, -1, places.shape[1], -1)
+        return highest, mean
+
+    def _of_pages(self, slots: Slots, highest: Tensor, own: Tensor, safe: Tensor) -> tuple[Tensor, Tensor]:
+        """(best, mean) of each slot's page (B, H, S), of its slots' worth; infinite where one of them is protected."""
+        here = slots.valid
+        own, highest = own.masked_fill(~here, 0.0), highest.masked_fill(~here, -torch.inf)
+        protected = safe if self.heads == "each" else safe.any(1, keepdim=True).expand_as(safe)
+        order = slots.in_text()
+        page = _segments(slots, order, self.length)
+
+        def over_page(value: Tensor, how: str, start: float) -> Tensor:
+            there = value.gather(2, order)
+            whole = torch.full_like(there, start).scatter_reduce(2, page, there, how).gather(2, page)
+            return torch.empty_like(whole).scatter(2, order, whole)
+
+        mean = over_page(own, "sum", 0.0) / over_page(here.float(), "sum", 0.0).clamp_min(1)
+        best = mean if self.rule == "mean" else over_page(highest, "amax", -torch.inf)
+        first = over_page(protected.float(), "amax", 0.0) > 0
+        best, mean = (value.masked_fill(first, torch.inf).masked_fill(~here, -torch.inf) for value in (best, mean))
+        return best, mean
+
+    def _from_best(self, slots: Slots, best: Tensor, mean: Tensor) -> Tensor:
+        """Slot indices (B, H, S), best page first, slots of a page together, invalid ones last."""
+        order = slots.in_text().flip(-1)
+        for value in (mean, best):
+            order = order.gather(2, value.gather(2, order).argsort(stable=True, dim=-1, descending=True))
+        return order
+
+
+@dataclass(frozen=True)
+class EqualHeadsOf:
+    """An allocator's budgets with equal heads: each gets the mean of its layer, rounded down."""
+
+    inner: Allocator
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return capabilities_of(self.inner)
+
+    def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
+        return self.inner.layer_budgets(average, tokens, num_layers)
+
+    def head_budgets(self, view: View) -> Tensor | None:
+        """The mean (B, H) over heads of the inner budgets."""
+        own = self.inner.head_budgets(view)
+        if own is None:
+            return None
+        mean = own.long().sum(-1, keepdim=True).div(own.shape[-1], rounding_mode="floor")
+        return mean.clamp_min(1).expand_as(own).contiguous()
+
+    def statistic(self, slots: Slots, seen: Seen) -> Tensor | None:
+        return self.inner.statistic(slots, seen)
+
+
+@dataclass(frozen=True)
+class EqualEverywhere(Uniform):
+    """Equal budgets for the heads of all layers, which choose pages together, so none may decide before the last."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(across_layers=True)
+
+    def statistic(self, slots: Slots, seen: Seen) -> Tensor | None:
+        """Scores (B, H, S)."""
+        return slots.score
+
+
+def in_whole_pages(pipeline: Pipeline, length: int, rule: PageRule = "any", heads: PageHeads = "union") -> Pipeline:
+    """The pipeline with whole pages of `length` tokens kept or evicted; unchanged for a length of 1.
+
+    With `heads` "union", pages hold all heads of a layer: heads share the layer's budget equally. With "model" pages
+    hold all heads of all layers, as most engines' do, and all share the budget. Raises UserError if the settler itself
+    chooses what leaves, layers pass on only what they keep, or with "model" if layers cannot decide together.
+    """
+    if length == 1:
+        return pipeline
+    if pipeline.saves_prefill or not pipeline.can.settle.by_selector:
+        raise UserError(
+            "page needs a method that, after the prompt, evicts or merges exactly what its scores put last; this one "
+            "acts before, or makes slots of its own: leave page at 1."
+        )
+    if heads == "model" and (pipeline.decode or pipeline.block):
+        raise UserError(
+            "page_heads 'model' needs a method that decides once, after the prompt, as layers decide one after another "
+            "while decoding: use page_heads 'union'."
+        )
+    allocate = pipeline.allocate
+    if heads != "each":
+        allocate = EqualHeadsOf(allocate) if heads == "union" else EqualEverywhere()
+    return replace(pipeline, allocate=allocate, select=WholePages(pipeline.select, length, rule, heads))
+
+
+def _segments(slots: Slots, order: Tensor, length: int) -> Tensor:
+    """Number (B, H, S) of each slot's page along `order`, which keeps the slots of a page together."""
+    position = slots.position.gather(2, order).long()
+    which = torch.where(slots.valid.gather(2, order), position.div(length, rounding_mode="floor"), -1)
+    new = torch.zeros_like(which)
+    new[..., 1:] = which[..., 1:] != which[..., :-1]
+    return new.cumsum(-1)

@@ -1,0 +1,101 @@
+"""Return slots to a reading: what if these had been read at every step?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from kvlab.core.contract.reading import Chosen, Held, Index, Reading, ReadingCapabilities
+from kvlab.core.contract.view import NEVER
+from kvlab.core.methods.readings.selection import of_sets
+from kvlab.core.restore import Restore
+from kvlab.core.stores.quantized_states import states_at
+
+
+def reading_back(reading: Reading | None, returned: Restore) -> Reading | None:
+    """The reading with the slots that `returned` gives back to it; None, which reads everything, stays."""
+    if reading is None or returned.kind not in ("tokens", "heads", "read"):
+        return reading
+    if returned.heads is None and not returned.tokens:
+        return None
+    return ReadingBack(inner=reading, returned=returned, **reading.model_dump(include={"dense_layers", "dense_steps"}))
+
+
+class ReadingBack(Reading):
+    """Reads what another reading chooses, and the returned slots, exactly, beside it.
+
+    Stand-ins of a reading that estimates still count a returned slot, except in heads that read everything.
+    """
+
+    name: ClassVar[str] = "read-back"
+    title: ClassVar[str] = "With returned slots"
+    exact_at: ClassVar[dict[str, Any]] = {}
+
+    inner: Reading
+    returned: Restore
+
+    @property
+    def capabilities(self) -> ReadingCapabilities:
+        return self.inner.capabilities
+
+    def index(self, held: Held) -> Index:
+        return self.inner.index(held)
+
+    def note(self, index: Index, held: Held) -> Index:
+        return self.inner.note(index, held)
+
+    def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
+        chosen = self.inner.choose(query, held, index)
+        heads = self._heads(held)
+        if heads is None:
+            return chosen
+        wanted = heads[..., None] & held.valid()
+        if self.returned.tokens:
+            tokens = torch.tensor(self.returned.tokens, dtype=held.position.dtype, device=held.position.device)
+            wanted = wanted & torch.isin(held.position, tokens)
+        weight = _by_slot(chosen, held.count).masked_fill(wanted[:, :, None], 0.0)
+        both = of_sets(weight > NEVER, weight, chosen.index_bytes)
+        if chosen.keys is not None:
+            own = _by_slot(chosen, held.count).gather(3, both.slots) > NEVER
+            both = replace(both, keys=torch.where(own[..., None], _keys_of(chosen, held, both.slots),
+                                                  _gathered(held, both.slots)))  # fmt: skip
+        if chosen.estimate is None or self.returned.tokens:
+            return replace(both, estimate=chosen.estimate)
+        logits = chosen.estimate.logits.masked_fill(heads[:, :, None, None], NEVER)
+        return replace(both, estimate=chosen.estimate._replace(logits=logits))
+
+    def _heads(self, held: Held) -> Tensor | None:
+        """(B, H) heads of this layer with returned slots; None if it has none."""
+        number = held.heads
+        if number is None:
+            number = torch.arange(held.position.shape[1], device=held.position.device).expand(held.position.shape[:2])
+        if self.returned.heads is None:
+            return torch.ones_like(number, dtype=torch.bool)
+        own = [head for layer, head in self.returned.heads if layer == held.layer]
+        return torch.isin(number, torch.tensor(own, device=number.device)) if own else None
+
+
+def _keys_of(chosen: Chosen, held: Held, slots: Tensor) -> Tensor:
+    """The reading's own keys (B, H, U, k, d) at `slots`; of no meaning where it did not choose one."""
+    assert chosen.keys is not None and chosen.log_weight is not None
+    number = torch.arange(chosen.slots.shape[3], device=slots.device).expand(chosen.slots.shape)
+    number = number.masked_fill(chosen.log_weight == NEVER, -1)
+    place = number.new_full((*slots.shape[:3], held.count), 0).scatter_reduce_(3, chosen.slots, number, "amax")
+    place = place.gather(3, slots)[..., None].expand(*slots.shape, chosen.keys.shape[-1])
+    return chosen.keys.gather(3, place)
+
+
+def _gathered(held: Held, slots: Tensor) -> Tensor:
+    return states_at(held.keys, slots.flatten(2)).unflatten(2, slots.shape[2:]).float()
+
+
+def _by_slot(chosen: Chosen, count: int) -> Tensor:
+    """Log weights (B, H, U, `count`) of all slots, -inf where one is not read."""
+    weight = chosen.log_weight
+    if weight is None:
+        weight = torch.zeros(chosen.slots.shape, device=chosen.slots.device)
+    every = torch.full((*chosen.slots.shape[:3], count), NEVER, device=weight.device)
+    return every.scatter_reduce_(3, chosen.slots, weight, "amax")

@@ -1,0 +1,214 @@
+"""Restore tokens or heads of any method, drop or merge tokens: what if they had lost nothing, or just these?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kvlab.core.contract.in_place import InPlace
+from kvlab.core.contract.parts import Allocator, Capabilities, capabilities_of
+from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.plan import Plan
+from kvlab.core.contract.slot_columns import Columns
+from kvlab.core.contract.view import Seen, Slots, View
+from kvlab.core.methods.wrappers.merge_tokens import (
+    ChosenVictims,
+    check_merging,
+    columns_with_votes,
+    into_most_similar,
+)
+from kvlab.core.restore import Restore
+
+RETURNED = "returned"
+ON_TOP, PINNED, EVICTS, DROPPED, MERGED = 1, 2, 3, 4, 5
+
+
+def giving_back(pipeline: Pipeline, returned: Restore | None, layers: Sequence[int], room: int) -> Pipeline:
+    """The pipeline with `returned` restored; for one cache only, as it keeps state.
+
+    `layers`: compressed layers of the model; `room`: tokens that may be generated. With None nothing is restored, but
+    the slot state is the same. Raises UserError if tokens are to be merged that the method merges in groups.
+    """
+    parts = {f.name: getattr(pipeline, f.name) for f in fields(Pipeline)}
+    if returned is None or returned.kind == "read":  # the slots are the method's
+        return GivingBack(**parts)
+    if returned.kind == "merge":
+        check_merging(pipeline)
+    marks = Marks(pipeline, returned, tuple(layers), room)
+    return GivingBack(**parts | {"allocate": RoomOnTop(pipeline.allocate, marks)}, marks=marks)
+
+
+@dataclass(frozen=True)
+class GivingBack(Pipeline):
+    """Plans as the method does, ignoring restored slots.
+
+    The method plans as if slots beyond its budget did not exist, so that all other decisions are unchanged. A restored
+    token that it would have kept anyway counts in its budget and is pinned.
+    """
+
+    marks: Marks | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def state(self) -> dict[str, float]:
+        """The method's slot state, and the restore marks."""
+        return {**super().state, RETURNED: 0}
+
+    @property
+    def fills_budget(self) -> bool:
+        """Heads exceed their budgets by different amounts if something is restored."""
+        return self.marks is None and super().fills_budget
+
+    @property
+    def adds_votes(self) -> bool:
+        """Whether tokens are merged by hand though the method does not merge."""
+        return self.marks is not None and self.marks.returned.kind == "merge" and not self.can.settle.merges
+
+    @property
+    def columns(self) -> Columns:
+        """The method's columns, with votes where tokens are merged by hand."""
+        return columns_with_votes(super().columns) if self.adds_votes else super().columns
+
+    @cached_property
+    def in_place(self) -> InPlace | None:
+        """The method's own; none where slots have votes that its kernel does not know."""
+        own = self.can.settle.in_place
+        return None if own is None or self.adds_votes else own(self.score, self.select)
+
+    def plan(self, view: View) -> Plan:
+        """The method's decision about all other slots."""
+        if self.marks is None:
+            return super().plan(view)
+        prompt = view.phase == "prefill"
+        marks = self.marks.of(view) if prompt else view.slots.extra[RETURNED]
+        hidden = (marks == ON_TOP) if prompt else (marks == ON_TOP) | (marks == PINNED)
+        seen = without(view, hidden & view.slots.valid)
+        kind = self.marks.returned.kind if prompt else None
+        if kind == "drop":
+            plan = self._plan_without(seen, (marks == DROPPED) & view.slots.valid)
+        elif kind == "merge":
+            plan = self._plan_merging(seen, (marks == MERGED) & view.slots.valid)
+        else:
+            plan = super().plan(seen)
+        evicts = (marks == EVICTS).any(-1)
+        plan = replace(plan, keep=plan.keep | (hidden & view.slots.valid), **_unmerged(plan, evicts))
+        return replace(plan, extra=(plan.extra or {}) | {RETURNED: marks}) if prompt else plan
+
+    def _plan_without(self, view: View, dropped: Tensor) -> Plan:
+        """The method's plan as if the slots in `dropped` (B, H, S) did not exist; its budget stays."""
+        view = replace(view, slots=replace(view.slots, valid=view.slots.valid & ~dropped))
+        excess = max(int((view.slots.live() - view.budget).max()), 0)
+        plan = super().plan(replace(view, most_excess=excess)) if excess else Plan(view.slots.valid)
+        lost = None if plan.lost is None else plan.lost + (view.slots.votes * dropped).sum(-1)
+        return replace(plan, lost=lost)
+
+    def _plan_merging(self, view: View, chosen: Tensor) -> Plan:
+        """The method's plan with the slots in `chosen` (B, H, S) among its victims, merged if it evicts victims."""
+        if self.can.settle.merges:
+            return self.settle.settle(view, ChosenVictims(self.select, chosen))
+        plan = self._plan_without(view, chosen)
+        return replace(plan, edges=into_most_similar(view, chosen, plan.keep), lost=None)
+
+
+@dataclass(frozen=True)
+class RoomOnTop:
+    """An allocator's budgets plus one slot per restored token."""
+
+    inner: Allocator
+    marks: Marks
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return capabilities_of(self.inner)
+
+    def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
+        return self.inner.layer_budgets(average, tokens, num_layers)
+
+    def statistic(self, slots: Slots, seen: Seen) -> Tensor | None:
+        return self.inner.statistic(slots, seen)
+
+    def head_budgets(self, view: View) -> Tensor:
+        """The method's budgets (B, H) plus restored slots."""
+        own = self.inner.head_budgets(view)
+        return self.marks.settle(view, view.budget if own is None else own.long())
+
+
+class Marks:
+    """Restore marks of every layer, known once the prompt's budgets are."""
+
+    def __init__(self, pipeline: Pipeline, returned: Restore, layers: tuple[int, ...], room: int) -> None:
+        self.pipeline, self.returned, self.layers, self.room = pipeline, returned, layers, room
+        self._of: dict[int, Tensor] = {}
+
+    def of(self, view: View) -> Tensor:
+        """Marks (B, H, S) int16: `ON_TOP`, `PINNED`, `EVICTS`, `DROPPED`, `MERGED` or 0."""
+        return self._of[view.layer_idx]
+
+    def settle(self, view: View, budget: Tensor) -> Tensor:
+        """Budgets (B, H) with room for restored slots; `budget` is the method's own."""
+        meant = torch.tensor(self.returned.heads_of(self.layers[view.layer_idx], budget.shape[1]), device=budget.device)
+        marks = torch.zeros_like(view.slots.position, dtype=torch.int16)
+        if self.returned.kind in ("tokens", "apart"):
+            marks = self._marks(view, self._inner_plan(view, budget)) * meant[:, None]
+        elif self.returned.kind == "evict":
+            marks = (marks + EVICTS) * meant[:, None]
+        elif self.returned.kind in ("drop", "merge"):
+            wanted = self._wanted(view) & meant[:, None]
+            marks = wanted.short() * (DROPPED if self.returned.kind == "drop" else MERGED)
+            budget = torch.minimum(budget, view.slots.live() - wanted.sum(-1))
+        else:
+            everything = (view.tokens_seen + self.room)[:, None]
+            budget = torch.where(meant, torch.maximum(budget, everything), budget)
+        self._of[view.layer_idx] = marks
+        return budget + (marks == ON_TOP).sum(-1)
+
+    def _inner_plan(self, view: View, budget: Tensor) -> Plan:
+        """The method's own plan; restores the random state, so that later draws are unchanged."""
+        excess = max(int((view.slots.live() - budget).max()), 0)
+        own = replace(view, budget=budget, largest_budget=int(budget.max()), most_excess=excess)
+        before = None if view.generator is None else view.generator.get_state()
+        plan = self.pipeline.plan(own) if excess else Plan(view.slots.valid)
+        if before is not None and view.generator is not None:
+            view.generator.set_state(before)
+        return plan
+
+    def _marks(self, view: View, plan: Plan) -> Tensor:
+        slots, edges = view.slots, plan.edges
+        nothing = torch.zeros_like(slots.valid)
+        merged = nothing if edges is None else _at(nothing, edges.source, edges.active)
+        if self.returned.kind == "apart":
+            return merged.short() * ON_TOP
+        taking = nothing if edges is None else _at(nothing, edges.target, edges.active)
+        alone = plan.keep & ~taking
+        return torch.where(self._wanted(view), torch.where(alone, PINNED, ON_TOP), 0).short()
+
+    def _wanted(self, view: View) -> Tensor:
+        """Mask (B, H, S) of the chosen tokens' slots."""
+        chosen = torch.tensor(self.returned.tokens, dtype=torch.int32, device=view.slots.position.device)
+        return torch.isin(view.slots.position, chosen) & view.slots.valid
+
+
+def without(view: View, hidden: Tensor) -> View:
+    """The view without the slots in `hidden` (B, H, S) and their places in the budget."""
+    slots = replace(view.slots, valid=view.slots.valid & ~hidden)
+    return replace(view, slots=slots, budget=(view.budget - hidden.sum(-1)).clamp_min(1))
+
+
+def _unmerged(plan: Plan, evicts: Tensor) -> dict[str, Any]:
+    """The plan's merges without those of heads in `evicts` (B, H), whose sources are evicted instead."""
+    found: dict[str, Any] = {}
+    if plan.edges is not None:
+        found["edges"] = replace(plan.edges, active=plan.edges.active & ~evicts[..., None])
+    if plan.value_shift is not None:
+        amount = plan.value_shift.amount.masked_fill(evicts[..., None, None], 0.0)
+        found["value_shift"] = replace(plan.value_shift, amount=amount)
+    return found
+
+
+def _at(nothing: Tensor, index: Tensor, active: Tensor) -> Tensor:
+    """Mask (B, H, S) of the slots in active entries of `index` (B, H, E)."""
+    return nothing.short().scatter_add(2, index, active.short()) > 0

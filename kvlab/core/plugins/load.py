@@ -1,0 +1,194 @@
+"""Which plug-ins this process should load, and loading each once: one that fails is undone completely and reported."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+
+from kvlab.core.errors import UserError
+from kvlab.core.plugins.origin import Origin, Registrations, registering, undo
+
+FILES = "KVLAB_PLUGINS"  # absolute paths, separated as PATH is: other processes have another current folder
+ALLOWED = "KVLAB_PLUGIN_ALLOW"  # entry points by name, separated by commas; unset: all that are installed
+GROUP = "kvlab.core.plugins"
+
+
+def name_files(paths: Iterable[Path]) -> None:
+    """Add plug-in files for this process and every process it starts.
+
+    Raises UserError if one is no Python file, or its path cannot be passed on.
+    """
+    files = files_named()
+    for path in paths:
+        whole = path.expanduser().absolute()
+        if not whole.is_file() or whole.suffix != ".py":
+            raise UserError(f"There is no Python file {path}: --plugin takes the path of one, such as my_method.py.")
+        if os.pathsep in str(whole):
+            raise UserError(f"The path of {path} has a {os.pathsep!r} in it: move the plug-in to another folder.")
+        files += [whole] if whole not in files else []
+    os.environ[FILES] = os.pathsep.join(map(str, files))
+
+
+def plugin_settings() -> tuple[str, str]:
+    """The environment's settings; plug-ins are looked for again when they change."""
+    return os.environ.get(FILES, ""), os.environ.get(ALLOWED, "all")
+
+
+def files_named() -> list[Path]:
+    """The files in `KVLAB_PLUGINS`, in order."""
+    return [Path(text) for text in os.environ.get(FILES, "").split(os.pathsep) if text]
+
+
+def packages_named() -> Sequence[EntryPoint]:
+    """Entry points of installed packages by name, restricted by `KVLAB_PLUGIN_ALLOW`."""
+    allowed = os.environ.get(ALLOWED)
+    wanted = None if allowed is None else {name.strip() for name in allowed.split(",")}
+    points = sorted(entry_points(group=GROUP), key=lambda point: point.name)
+    return [point for point in points if wanted is None or point.name in wanted]
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A loaded plug-in, or the reason why it failed."""
+
+    origin: Origin
+    failure: str = ""
+
+    @property
+    def brought(self) -> dict[str, list[str]]:
+        """Names of what it registered, by kind."""
+        return {
+            registrations.kind: names
+            for registrations in Registrations.every
+            if (names := registrations.of(self.origin))
+        }
+
+    @property
+    def words(self) -> str:
+        """The same as text."""
+        brought = "; ".join(f"{kind} {', '.join(names)}" for kind, names in self.brought.items())
+        return brought or "registers nothing"
+
+
+_lock = threading.RLock()
+_loaded: dict[str, Plugin] = {}
+_loading: list[str] = []
+_answered: set[tuple[str, ...]] = set()
+
+
+def load_plugins(word: str = "") -> list[Plugin]:
+    """Load every requested plug-in that is not loaded yet; returns all plug-ins, failed ones included.
+
+    With `word` only plug-ins whose code contains it are loaded. A failure is reported once on standard error.
+    """
+    key = (*plugin_settings(), word)
+    if key in _answered:  # registries are read often, and looking for installed packages takes a while
+        return list(_loaded.values())
+    with _lock:
+        if not _loading:  # a plug-in that reads a registry sees what is there so far
+            for path in files_named():
+                _once(str(path), _code(path), word, partial(_load_file, path))
+            for point in packages_named():
+                _once(f"{point.name}={point.value}", _code(_source(point.module)), word, partial(_load_package, point))
+            _answered.add(key)
+        return list(_loaded.values())
+
+
+def stamps() -> dict[str, str]:
+    """`plugin:NAME` with version and hash of every working plug-in, as stored in runs and rows."""
+    return {f"plugin:{plugin.origin.name}": plugin.origin.stamp for plugin in load_plugins() if not plugin.failure}
+
+
+def _once(key: str, code: bytes, word: str, load: Callable[[bytes], Plugin]) -> None:
+    if key in _loaded or word.encode() not in code:
+        return
+    _loading.append(key)
+    try:
+        _loaded[key] = load(code)
+    finally:
+        _loading.remove(key)
+    if _loaded[key].failure:
+        print(f"kvlab: {_loaded[key].failure}", file=sys.stderr)
+
+
+def _code(path: Path | None) -> bytes:
+    try:
+        return path.read_bytes() if path else b""
+    except OSError:
+        return b""
+
+
+def _source(module: str) -> Path | None:
+    try:
+        spec = find_spec(module)
+    except (ImportError, ValueError):
+        return None
+    return Path(spec.origin) if spec and spec.origin else None
+
+
+def _digest(code: bytes, path: Path | None) -> str:
+    """SHA-256 of the code and of the settings file of the same name, if there is one."""
+    return hashlib.sha256(code + _code(path.with_suffix(".toml") if path else None)).hexdigest()
+
+
+def _load_file(path: Path, code: bytes) -> Plugin:
+    origin = Origin(path.stem, "", _digest(code, path), str(path))
+
+    def run() -> str:
+        if not path.is_file():
+            raise UserError("there is no such file.")
+        name = f"kvlab_plugin_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+        spec = spec_from_file_location(name, path)
+        assert spec is not None
+        module = module_from_spec(spec)
+        sys.modules[name] = module  # dataclasses and pydantic look their module up there
+        try:
+            exec(compile(code, str(path), "exec"), module.__dict__)
+        except BaseException:
+            del sys.modules[name]
+            raise
+        return str(getattr(module, "__version__", ""))
+
+    return _guarded(origin, run)
+
+
+def _load_package(point: EntryPoint, code: bytes) -> Plugin:
+    name = point.dist.metadata["Name"] if point.dist is not None else point.name
+    version = point.dist.version if point.dist is not None else ""
+    origin = Origin(name, version, _digest(code, _source(point.module)), point.value)
+    return _guarded(origin, lambda: str(getattr(point.load(), "__version__", "")))
+
+
+def _guarded(origin: Origin, run: Callable[[], str]) -> Plugin:
+    """Run a plug-in's code as `origin`; on failure everything it registered is removed."""
+    try:
+        with registering(origin):
+            version = run()
+    except Exception as error:
+        undo(origin)
+        reason = str(error) if isinstance(error, UserError) else _first_line(error)
+        return Plugin(origin, f"The plug-in {origin} was left out: {reason}")
+    return Plugin(_with_version(origin, version))
+
+
+def _with_version(origin: Origin, version: str) -> Origin:
+    """The origin with the version that the module states, in the registries too."""
+    if origin.version or not version:
+        return origin
+    stated = Origin(origin.name, version, origin.sha256, origin.place)
+    for registrations in Registrations.every:
+        registrations.renamed(origin, stated)
+    return stated
+
+
+def _first_line(error: Exception) -> str:
+    line = (str(error).strip().splitlines() or ["no message"])[0]
+    return f"{type(error).__name__}: {line}{'' if line.endswith(('.', '!', '?')) else '.'}"

@@ -1,0 +1,57 @@
+"""Eight bits per number and one scale per slot: e4m3 floats or integers; or floats without a scale."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kvlab.core.stores.code import Coded, Decoding, half
+
+E4M3 = torch.float8_e4m3fn
+LARGEST = {"fp8": torch.finfo(E4M3).max, "int8": 127.0}
+LEAST_SCALE = 2.0**-24  # smallest positive float16
+
+
+@dataclass(frozen=True)
+class PlainFloat8(Decoding):
+    """Float8 e4m3 as it is, larger numbers clamped to 448: the keys of vLLM's turboquant_k8v4."""
+
+    group: int = 1
+    shared: tuple[str, ...] = ()
+    scales: tuple[str, ...] = ()
+
+    def encode(self, states: Tensor, valid: Tensor) -> dict[str, Tensor]:
+        """One byte per number."""
+        states = states.float().masked_fill(~valid[..., None], 0.0)
+        return {"codes": states.clamp(-LARGEST["fp8"], LARGEST["fp8"]).to(E4M3).view(torch.uint8)}
+
+    def decode(self, coded: Coded, width: int) -> Tensor:
+        return coded["codes"].view(E4M3).float()
+
+
+@dataclass(frozen=True)
+class Eight(Decoding):
+    """`fp8`: float8 e4m3 (4 exponent bits, 3 mantissa bits); `int8`: integers from -127 to 127.
+
+    Numbers are divided by a scale: the slot's largest number over the largest representable one. Inference engines use
+    one calibrated scale per tensor; a scale per slot costs 16 bits and needs no calibration.
+    """
+
+    kind: str
+    group: int = 1
+    shared: tuple[str, ...] = ()
+    scales: tuple[str, ...] = ("scale",)
+
+    def encode(self, states: Tensor, valid: Tensor) -> dict[str, Tensor]:
+        """One byte per number."""
+        states = states.float().masked_fill(~valid[..., None], 0.0)
+        scale = half((states.abs().amax(-1, keepdim=True) / LARGEST[self.kind]).clamp_min(LEAST_SCALE))
+        scaled = (states / scale.float()).clamp(-LARGEST[self.kind], LARGEST[self.kind])
+        codes = scaled.to(E4M3).view(torch.uint8) if self.kind == "fp8" else scaled.round().to(torch.int8)
+        return {"codes": codes, "scale": scale}
+
+    def decode(self, coded: Coded, width: int) -> Tensor:
+        codes = coded["codes"].view(E4M3) if self.kind == "fp8" else coded["codes"]
+        return codes.float() * coded["scale"].float()
