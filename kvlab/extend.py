@@ -124,7 +124,9 @@ _HOME = {
         "kvlab.core.contract.method": "Method make_method register registered",
         "kvlab.core.methods.composition.composed": "compose",
         "kvlab.core.contract.decode_buffer": "GoesOn",
-        "kvlab.core.methods.composition.register": "register_allocator register_scorer register_selector register_settler",
+        "kvlab.core.methods.composition.register": (
+            "register_allocator register_scorer register_selector register_settler"
+        ),
         "kvlab.core.contract.parts": "Allocator Capabilities Scorer Selector Settler Victims",
         "kvlab.core.contract.in_place": "InPlace",
         "kvlab.core.contract.pipeline": "Pipeline",

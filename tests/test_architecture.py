@@ -21,48 +21,23 @@ SHOWING = [
     "planning", "library", "report", "documents", "serving",
 ]  # fmt: skip
 # What each room may import of the project, beside itself and the shared rooms.
-MAY_IMPORT = {
-    "common": set(),
+MAY_IMPORT: dict[str, set[str]] = {
+    "core": set(),
+    "common": {"core"},
     "requests": {"common"},
-    "plugins": {"common"},
     "server": {"common", "requests"},
     "browser": set(),
     "analysis": {"trace"},
     # Of evaluate and bench the atlas takes what is free of torch, as a test below makes sure: summaries and rows.
     "atlas": {"analysis", "bench", "evaluate", "figures", "model_info", "results", "trace"},
-    "attention": {"methods", "stores"},
-    "bench": {
-        "attention",
-        "cache",
-        "engine",
-        "evaluate",
-        "library",
-        "methods",
-        "model_info",
-        "models",
-        "tasks",
-        "trace",
-    },
-    "cache": {"attention", "fitted", "methods", "stores"},
+    "bench": {"core", "engine", "evaluate", "library", "model_info", "models", "tasks", "trace"},
     "catalogue": {"model_info", "planning", "trace"},
-    "checking": {"cache", "methods", "models", "serving"},
+    "checking": {"core", "models", "serving"},
     "documents": set(),
-    "engine": {"attention", "cache", "methods", "models", "planning", "trace"},
-    "evaluate": {
-        "attention",
-        "cache",
-        "engine",
-        "fitted",
-        "library",
-        "methods",
-        "model_info",
-        "models",
-        "prefix",
-        "tasks",
-    },
+    "engine": {"core", "models", "planning", "trace"},
+    "evaluate": {"core", "engine", "library", "model_info", "models", "prefix", "tasks"},
     "figures": {"analysis", "trace"},
-    "fitted": {"attention", "methods"},
-    "fitting": {"attention", "cache", "fitted", "methods", "models", "stores"},
+    "fitting": {"core", "models"},
     # What a person typed on a page, as a request; free of torch.
     "forms": {
         "bench",
@@ -77,7 +52,7 @@ MAY_IMPORT = {
         "trace",
     },
     # Of evaluate, bench and fitting the queue knows the requests; the worker loads the rest by name. What checks a plan
-    # (`size_check`) loads models, engine and methods when it is called.
+    # (`size_check`) loads models and engine when it is called.
     "jobs": {
         "bench",
         "catalogue",
@@ -92,30 +67,42 @@ MAY_IMPORT = {
         "trace",
     },
     "library": {"analysis", "trace"},
-    "live": {"analysis", "attention", "cache", "engine", "library", "methods", "models", "prefix"},
-    "lmeval": {"cache", "engine", "evaluate", "methods", "models", "tasks"},
-    "methods": {"stores"},
+    "live": {"analysis", "core", "engine", "library", "models", "prefix"},
+    "lmeval": {"core", "engine", "evaluate", "models", "tasks"},
     "model_info": set(),
-    "models": {"attention", "model_info"},
+    "models": {"core", "model_info"},
     # Works out from shapes what the engine will take, for the web side too, so it knows neither engine nor torch; of
     # the trace it reads how long earlier runs took.
     "planning": {"model_info", "trace"},
-    "prefix": {"cache", "engine", "fitted", "library", "methods", "models"},
+    "prefix": {"core", "engine", "library", "models"},
     "report": {"analysis", "browser", "figures", "library", "trace"},
-    "restore": {"analysis", "attention", "cache", "engine", "methods", "models", "trace"},
+    "restore": {"analysis", "core", "engine", "models", "trace"},
     "results": {"analysis", "evaluate", "trace"},
     # Sizes and speeds of a plan, and what runs have recorded; free of torch.
     "serving": {"analysis", "model_info", "planning", "trace"},
-    "stores": set(),
     "sweep": {"engine", "evaluate", "models"},
     "tasks": {"documents", "models"},
     "trace": {"model_info"},
     # vLLM itself is imported where it is installed, by `backend`, `worker` and the start of an engine.
-    "vllm": {"attention", "cache", "methods", "models", "prefix", "serving", "tasks"},
+    "vllm": {"core", "models", "prefix", "serving", "tasks"},
 }
-SHARED = {"common", "requests", "plugins", "server"}  # what a request is, and what no room can do without
+SHARED = {"core", "common", "requests", "server"}  # the core, what a request is, and what no room can do without
 ROOT_MODULES = {"__init__.py", "__main__.py", "extend.py"}  # `kvlab.extend`: the one import of plug-ins
 
+
+# Floors of the core, the ground first: each imports only from those before it. Contract and methods are one floor: the
+# base class of methods has the wrapper that keeps whole pages.
+CORE_FLOORS = [
+    {"errors", "table_growth"},
+    {"assets", "validation"},
+    {"budget", "method_spec", "plugins", "restore"},
+    {"choice", "stores"},
+    {"contract", "methods"},
+    {"attention"},
+    {"families", "fitted"},
+    {"cache"},
+]
+CORE_PACKAGES = {"torch", "transformers", "safetensors", "pydantic", "pydantic_core", "numpy", "triton", "kvlab"}
 
 # setuptools builds the package; pydantic brings its core; weights in 4 and 8 bit take what a person has installed;
 # OpenVINO and vLLM have environments of their own (`make openvino`, `make vllm`).
@@ -160,6 +147,23 @@ def test_every_room_has_its_rule_and_the_rules_run_one_way() -> None:
     TopologicalSorter(MAY_IMPORT).prepare()  # raises CycleError, which names the circle
 
 
+def test_the_core_stands_alone_and_its_floors_go_one_way() -> None:
+    """It imports nothing else of kvlab, and no package that `pip install kvlab` does not bring (Triton where it is)."""
+    below: set[str] = set()
+    for floor in CORE_FLOORS:
+        for path in (path for room in floor for path in (*files(f"kvlab/core/{room}"), ROOT / f"kvlab/core/{room}.py")):
+            names = imported(path) if path.exists() else set()
+            packages = {name.split(".")[0] for name in names} - sys.stdlib_module_names
+            assert packages <= CORE_PACKAGES, f"{path.relative_to(ROOT)} imports {sorted(packages - CORE_PACKAGES)}"
+            ours = {name for name in names if name.startswith("kvlab.")}
+            assert all(name.startswith("kvlab.core.") for name in ours), path.relative_to(ROOT)
+            unwanted = {name.split(".")[2] for name in ours} - floor - below
+            assert not unwanted, f"{path.relative_to(ROOT)} imports {sorted(unwanted)}"
+        below |= floor
+    there = {path.stem for path in (ROOT / "kvlab" / "core").iterdir() if path.name != "__pycache__"} - {"__init__"}
+    assert there == below
+
+
 @pytest.mark.parametrize("part", ["scorers", "allocators", "selectors", "settlers", "eviction", "merging", "whole"])
 def test_the_cache_knows_no_method(part: str) -> None:
     """It dispatches on what a pipeline's parts declare (`kvlab.core.contract.parts`)."""
@@ -170,7 +174,7 @@ def test_the_cache_knows_no_method(part: str) -> None:
 def test_nothing_looks_for_attributes_of_parts() -> None:
     """What a part can do is its `capabilities`; only parts of plug-ins from before that type are looked into."""
     for path in files("kvlab/core/methods", "kvlab/core/cache"):
-        if path.name == "contract.py":
+        if path.name == "parts.py":
             continue
         part = r"(?:getattr|hasattr)\(\s*(?:self\.|pipeline\.)?(?:score|scorer|select|settle|allocate|inner)\b"
         found = re.findall(part, path.read_text())

@@ -25,13 +25,13 @@ from kvlab.analysis.comparison.trade_off import HELD
 from kvlab.atlas import paper_table_text
 from kvlab.atlas.scores import origin_of
 from kvlab.common.model_title import model_title
+from kvlab.core.choice import FULL
 from kvlab.evaluate.request import SampleJob
 from kvlab.figures import needle_map, scores
 from kvlab.figures import quality as figures
 from kvlab.figures.base.words import plural
 from kvlab.forms import eval_form
 from kvlab.report.views import table_of
-from kvlab.requests.compare import FULL
 from kvlab.results import quality_tables
 from kvlab.results.informative import informative
 from kvlab.results.provenance import Provenance

@@ -10,10 +10,10 @@ from app.live.sessions import act, fork_session
 from app.session.url_state import set_param
 from kvlab.catalogue.methods import methods
 from kvlab.catalogue.parameters import DEFAULT, PRESET
+from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
 from kvlab.core.validation import quote_value
 from kvlab.forms import compare_form
-from kvlab.requests.compare import FULL
 from kvlab.requests.live_session import LiveRequest
 
 NEW_TOKENS = 64

@@ -19,12 +19,12 @@ from app.new_run.method_section import hyper_parameter_section, method_section
 from app.new_run.packaged_models import download_buttons
 from app.new_run.prompt_library import saved_prompt
 from app.session.url_state import in_url, set_param
+from kvlab.core.choice import FULL, MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.validation import in_one_sentence
 from kvlab.forms import compare_form
 from kvlab.forms.uploads import TYPES, read_upload
 from kvlab.library.prefix_lanes import live_request
-from kvlab.requests.compare import FULL, MethodChoice
 from kvlab.requests.live_session import LiveRequest
 from kvlab.tasks.shipped_samples import shipped_samples
 

@@ -19,11 +19,12 @@ from app.new_run.answer import Question
 from app.run_views.require_level import CLEAR_REFERENCE
 from kvlab import jobs
 from kvlab.analysis.comparison.board import judge_any, phase_texts
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.forms import compare_form, plan_preview
 from kvlab.jobs.live_file import read_live
 from kvlab.jobs.wait_reasons import busy_words, place_words
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.server.users import acting
 
 OPENED = "full-cache-opened"  # the question with which the form was opened

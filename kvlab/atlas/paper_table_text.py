@@ -12,9 +12,9 @@ import pandas as pd
 from kvlab.atlas.paper_tables import OWN, PaperTable
 from kvlab.common.atomic_write import replace_text
 from kvlab.common.formatting import in_range
+from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
 from kvlab.evaluate.scoring.metrics import packages
-from kvlab.requests.compare import FULL
 from kvlab.results.provenance import settings_of_rows
 from kvlab.results.quality_tables import ranks, scores
 

@@ -19,12 +19,12 @@ from pydantic import JsonValue
 
 from kvlab.atlas.papers import paper_values
 from kvlab.core.budget import Budget
+from kvlab.core.choice import FULL, MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import format_spec, parse_spec
 from kvlab.evaluate.request import FileChoice
 from kvlab.evaluate.results.summary import over_tasks, with_measures
 from kvlab.evaluate.scoring.metrics import is_installed, rescore
-from kvlab.requests.compare import FULL, MethodChoice
 from kvlab.results.provenance import PRESET, as_published
 
 DATA = Path(__file__).with_name("paper_tables.toml")

@@ -17,6 +17,7 @@ from kvlab.atlas.exhibit import Needs
 from kvlab.common.formatting import mean_words
 from kvlab.common.intervals import Interval
 from kvlab.common.model_title import model_title
+from kvlab.core.choice import FULL
 from kvlab.core.method_spec import format_spec
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.evaluate.scoring.metrics import higher_is_better, packages
@@ -24,7 +25,6 @@ from kvlab.figures import scores as figures
 from kvlab.figures.base.caption import FigureCaption
 from kvlab.figures.base.words import number
 from kvlab.model_info.names import context_length
-from kvlab.requests.compare import FULL
 from kvlab.requests.measurement import Evaluation, Measurement
 from kvlab.results.provenance import Provenance, as_published, settings_of_rows
 from kvlab.results.score_tables import (

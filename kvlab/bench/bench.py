@@ -15,8 +15,8 @@ from kvlab.bench.race import Outcome, race
 from kvlab.bench.request import BenchRequest
 from kvlab.bench.rows import Row
 from kvlab.core.budget import Budget
+from kvlab.core.choice import MethodChoice
 from kvlab.core.methods import make_method
-from kvlab.requests.compare import MethodChoice
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,11 @@ from kvlab.core.budget import Budget
 from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.cache.chunked_prefill import chunk_sizes
 from kvlab.core.cache.settings import Observer
+from kvlab.core.choice import FULL, MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method
 from kvlab.engine.cuda_graphs import CapturedDecoder
 from kvlab.engine.out_of_memory import release_memory
-from kvlab.requests.compare import FULL, MethodChoice
 
 
 @dataclass(frozen=True)

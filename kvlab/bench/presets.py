@@ -7,11 +7,11 @@ from typing import Any
 
 from kvlab.bench.request import BenchRequest, make_request
 from kvlab.bench.targets import EVICTION, evicting
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method, registered
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.settlers.eviction.evict import Evict
-from kvlab.requests.compare import MethodChoice
 
 SEVEN, THIRTEEN, SMALL = "shape:llama2-7b", "shape:llama2-13b", "shape:llama3-8b"
 

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
+from kvlab.core.choice import MOST_NEW_TOKENS, MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.validation import Seed, Strict, Text, quote_value
-from kvlab.requests.compare import MOST_NEW_TOKENS, MethodChoice
 
 Mode = Literal["decode", "prefill", "memory", "batch", "generate", "overhead", "compress", "profile", "together"]
 MODES: tuple[Mode, ...] = get_args(Mode)

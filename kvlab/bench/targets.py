@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from kvlab.bench.rows import Row
 from kvlab.core.budget import Amount
-from kvlab.requests.compare import MethodChoice
+from kvlab.core.choice import MethodChoice
 
 EVICTION = "h2o"  # the reference of merging methods at equal budget
 OVER_EVICTION = f"decode step / {EVICTION}'s"

@@ -12,10 +12,10 @@ from pydantic import TypeAdapter
 from kvlab.catalogue import methods, parameters
 from kvlab.catalogue.methods import MethodEntry, MethodFootprint
 from kvlab.core.budget import Budget, resolve_store, window_note
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.planning.footprint import Footprint
 from kvlab.planning.plan import FootprintOf
-from kvlab.requests.compare import MethodChoice
 
 STORE = "store"
 MOST_KEPT = 1000  # answers; then the cache is cleared

@@ -20,7 +20,8 @@ import typer
 from rich.table import Table
 
 from kvlab.cli.options.tables import print_wide
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.core.choice import MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.trace import open_run
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from kvlab.cli.options.prefix import PrefixOptions
 from kvlab.cli.options.signature import group_parameters
 from kvlab.cli.options.tables import SUMMARY_WIDTH, print_summary, print_wide
 from kvlab.common.terminal import standard_error
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob, EvalRequest
-from kvlab.requests.compare import MethodChoice
 
 DEFAULT_TASKS = "needle,needle_multikey,key_value,few_shot"
 DEFAULT_METHODS = "streaming-llm,h2o,snapkv,keepkv"

@@ -16,11 +16,11 @@ import kvlab
 from kvlab.cli.options.plan_check import check_fits
 from kvlab.cli.options.tables import print_wide
 from kvlab.common.terminal import standard_error
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import parse_spec, split_list
 from kvlab.core.validation import as_option, in_one_sentence
 from kvlab.evaluate.request import EvalJob, EvalRequest
-from kvlab.requests.compare import MethodChoice
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -20,10 +20,10 @@ from kvlab.cli.options.tables import print_wide
 from kvlab.common.atomic_write import replace_text
 from kvlab.common.terminal import standard_error
 from kvlab.core.budget import Budget
+from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import split_list
 from kvlab.evaluate.request import EvalJob, EvalRequest
-from kvlab.requests.compare import FULL
 
 if TYPE_CHECKING:
     from kvlab.results.risk.losses import Measure

@@ -20,15 +20,3 @@ def turns_within(allowed: float, turn: float) -> int:
     """Number of turns of `turn` seconds each that fit in about `allowed` seconds."""
     least = 1 if turn <= SHORT_TURN else 0
     return min(TURNS, max(least, int(allowed / max(turn, 1e-9))))
-
-
-BLOCK, SMALLEST_BLOCK = 64, 8  # slots
-BLOCK_SHARE, GROWTH = 20, 50
-
-
-def room_to_grow(slots: int) -> int:
-    """Free slots given to a growing table of `slots`: a block and 2 %, so that copies stay rare at any length.
-
-    The block is 5 % of a small table: a fixed one of 64 made a compressed cache of 260 slots 25 % larger.
-    """
-    return min(max(slots // BLOCK_SHARE, SMALLEST_BLOCK), BLOCK) + slots // GROWTH

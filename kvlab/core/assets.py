@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kvlab.core.errors import UserError
 
-PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGE = Path(__file__).resolve().parents[1]  # kvlab
 SHIPPED = PACKAGE / "shipped"
 CACHE = "KVLAB_CACHE"  # variable that names the folder of `cache_folder`
 

@@ -7,7 +7,8 @@ once tests/conformance proves that a full budget equals plain transformers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from dataclasses import dataclass, field
+from functools import partial, wraps
 from typing import Any
 
 from torch import nn
@@ -85,32 +86,80 @@ AFTERWARDS: dict[str, Callable[[PreTrainedModel], None]] = {
 }
 
 
+@dataclass(frozen=True)
+class Attachment:
+    """A model that runs kvlab's attention until `detach`, or until its `with` block ends.
+
+    Other caches, and calls without one, give what the model gave before: the attention function computes plain
+    attention for them.
+    """
+
+    model: PreTrainedModel
+    undo: list[Callable[[], object]] = field(default_factory=list)
+
+    def detach(self) -> None:
+        """Give the model back the attention it had (idempotent); caches made for it no longer work."""
+        while self.undo:
+            self.undo.pop()()
+        vars(self.model).pop(ATTACHMENT, None)
+
+    def __enter__(self) -> Attachment:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.detach()
+
+
+ATTACHMENT = "_kvlab_attachment"
+
+
 def prepare(model: PreTrainedModel) -> PreTrainedModel:
     """Set the model to kvlab's attention and return it; raises UserError for an unsupported family."""
-    config = model.config.get_text_config(decoder=True)
-    check_supported(config)
-    open_wide_windows(config)
-    name, family = register_attention(), config.model_type
-    if family in INLINE:
-        _route_inline(model, *INLINE[family], name)
-    else:
-        model.set_attn_implementation(name)
-    AFTERWARDS.get(family, lambda model: None)(model)
+    check_supported(model.config)
+    switch_attention(model)
     return model
 
 
-def _route_inline(model: PreTrainedModel, original: type[nn.Module], slots: type[nn.Module], name: str) -> None:
+def switch_attention(model: PreTrainedModel) -> Attachment:
+    """Set the model to kvlab's attention, and note how to undo it; a second call returns the same attachment."""
+    if ATTACHMENT in vars(model):
+        return vars(model)[ATTACHMENT]
+    config = model.config.get_text_config(decoder=True)
+    attachment = Attachment(model)
+    configs = {id(module.config): module.config for module in model.modules() if hasattr(module, "config")}
+    for each in configs.values():
+        if before := getattr(each, "_attn_implementation", None):
+            attachment.undo.append(partial(setattr, each, "_attn_implementation", before))
+    attachment.undo.append(partial(setattr, config, "sliding_window", getattr(config, "sliding_window", None)))
+    open_wide_windows(config)
+    name, family = register_attention(), config.model_type
+    if family in INLINE:
+        _route_inline(attachment, *INLINE[family], name)
+    else:
+        model.set_attn_implementation(name)
+    AFTERWARDS.get(family, lambda model: None)(model)
+    object.__setattr__(model, ATTACHMENT, attachment)
+    return attachment
+
+
+def _route_inline(attachment: Attachment, original: type[nn.Module], slots: type[nn.Module], name: str) -> None:
+    model = attachment.model
     inline: list[Any] = [module for module in model.modules() if isinstance(module, original)]
     for module in inline:
-        module.__class__ = slots
-        if "_old_forward" in vars(module):  # accelerate calls this one, between moving inputs and outputs
-            module._old_forward = slots.forward.__get__(module)
+        _change_class(module, slots)
+        attachment.undo.append(partial(_change_class, module, original))
         if not hasattr(module, "config"):
             module.config = model.config
     for module in model.modules():
         config: Any = getattr(module, "config", None)
         if config is not None:
             config._attn_implementation = name
+
+
+def _change_class(module: Any, to: type[nn.Module]) -> None:
+    module.__class__ = to
+    if "_old_forward" in vars(module):  # accelerate calls this one, between moving inputs and outputs
+        module._old_forward = to.forward.__get__(module)
 
 
 def open_wide_windows(config: Any) -> None:
@@ -130,7 +179,18 @@ def model_class(config: Any) -> Any:
 
 
 def check_supported(config: Any) -> None:
-    """Raise UserError if kvlab cannot run this configuration exactly."""
+    """Raise UserError if no test shows that kvlab runs this configuration exactly."""
+    check_layers(config)
+    family = config.get_text_config(decoder=True).model_type
+    if family not in SUPPORTED:
+        raise UserError(
+            f"Models of family {family!r} are not supported: no test shows yet that kvlab runs them exactly; kvlab "
+            f"supports {', '.join(sorted(SUPPORTED))}."
+        )
+
+
+def check_layers(config: Any) -> None:
+    """Raise UserError if some layers keep something other than keys and values per head, or a recurrent state."""
     config = config.get_text_config(decoder=True)
     family, kinds = config.model_type, set(getattr(config, "layer_types", None) or ())
     if getattr(config, "kv_lora_rank", None):
@@ -142,11 +202,6 @@ def check_supported(config: Any) -> None:
         raise UserError(
             f"Models of family {family!r} are not supported: they have layers of kind {', '.join(map(str, others))}, "
             "which keep no keys and values per head."
-        )
-    if family not in SUPPORTED:
-        raise UserError(
-            f"Models of family {family!r} are not supported: no test shows yet that kvlab runs them exactly; kvlab "
-            f"supports {', '.join(sorted(SUPPORTED))}."
         )
 
 

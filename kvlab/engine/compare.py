@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from kvlab.common.limits import TURNS_SHARE
 from kvlab.core.budget import Budget
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError, is_out_of_memory
 from kvlab.core.validation import in_one_sentence, path_of, quote_value
 from kvlab.engine.comparison_passes import ComparisonPasses, Group, groups_of, most_together, num_steps
@@ -24,7 +25,7 @@ from kvlab.engine.prepare import Prepared, prepare
 from kvlab.engine.progress import Cancelled, Watch, download_reporter
 from kvlab.engine.record import complete_runs
 from kvlab.models.load import LoadedModel
-from kvlab.requests.compare import CompareRequest, MethodChoice, Progress, RecordLevel
+from kvlab.requests.compare import CompareRequest, Progress, RecordLevel
 from kvlab.requests.recording import Recording
 from kvlab.trace import Run, open_run, pending_requests
 from kvlab.trace.schema import check_id

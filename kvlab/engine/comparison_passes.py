@@ -10,6 +10,7 @@ from pathlib import Path
 
 from kvlab.core.budget import Budget
 from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.choice import FULL
 from kvlab.core.errors import is_out_of_memory
 from kvlab.core.methods.eviction.gvote import GVote
 from kvlab.engine.active_run import ActiveRun, OwnText
@@ -23,7 +24,7 @@ from kvlab.engine.prompt import Reference
 from kvlab.engine.record import record_of
 from kvlab.engine.recording.recorder import ObserverGroup, Recorder
 from kvlab.engine.shared_pass import SharedPass, chooser_of
-from kvlab.requests.compare import FULL, run_id_of
+from kvlab.requests.compare import run_id_of
 from kvlab.trace import RunWriter
 
 

@@ -48,8 +48,8 @@ def prefill(
     """Run the prompt (1, T) through the model and `cache`, at once or in chunks of `chunk` tokens.
 
     `check` is called before every layer and may raise to stop a long prompt. Chunks give the same result with less
-    memory for activations; `kvlab.core.cache.chunked_prefill` explains what they do not save. Raises UserError for a method
-    whose result would differ.
+    memory for activations; `kvlab.core.cache.chunked_prefill` explains what they do not save. Raises UserError for a
+    method whose result would differ.
     """
     tokens = ids.shape[1]
     if isinstance(cache, CompressedCache | FanOutCache):

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
+from kvlab.core.choice import FULL, MethodChoice
 from kvlab.engine.active_run import ActiveRun
 from kvlab.engine.forward import end_ids
 from kvlab.engine.prepare import Prepared
-from kvlab.requests.compare import FULL, MethodChoice
 from kvlab.requests.live_texts import LiveText, LiveTexts
 from kvlab.trace.token_text import CONTEXT_TOKENS, UNKNOWN
 

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import torch
 
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError, is_out_of_memory
 from kvlab.core.methods import make_method
 from kvlab.planning import Machine, find_model, make_plan, this_machine
 from kvlab.planning.footprint import Footprint
 from kvlab.planning.machine import SHARE
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 
 
 def release_memory(device: torch.device) -> None:

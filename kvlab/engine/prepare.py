@@ -16,6 +16,7 @@ from kvlab.core.cache.cache import nothing_to_compress
 from kvlab.core.cache.chunked_prefill import check_chunks
 from kvlab.core.cache.fan_out.fan_out_cache import shares_passes
 from kvlab.core.cache.settings import LayerSettings
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.methods import Method, make_method
 from kvlab.core.methods.wrappers.choice import check_tokens, reading_with_changes, with_changes
@@ -25,7 +26,7 @@ from kvlab.engine.prompt import encode_prompt
 from kvlab.models.chat import Chat, chat_of
 from kvlab.models.downloads import Report
 from kvlab.models.load import LoadedModel, held_model, pick_device
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.trace.schema import ModelShape
 
 

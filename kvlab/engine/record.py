@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kvlab.common.liveness import is_being_written
 from kvlab.core.budget import Budget
+from kvlab.core.choice import MethodChoice
 from kvlab.core.contract.published_settings import PAPER
 from kvlab.core.errors import UserError
 from kvlab.core.families import compressed_only
@@ -14,7 +15,7 @@ from kvlab.core.methods import Method
 from kvlab.engine.environment import device_name, versions
 from kvlab.engine.prepare import Prepared, PreparedRun
 from kvlab.models.chat import tokenizer_info
-from kvlab.requests.compare import CompareRequest, MethodChoice, run_id_of
+from kvlab.requests.compare import CompareRequest, run_id_of
 from kvlab.requests.generation_settings import generation_notes
 from kvlab.requests.prompt_notes import prompt_notes
 from kvlab.requests.recording import attention_that_fits, states_that_fit

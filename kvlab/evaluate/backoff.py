@@ -6,11 +6,11 @@ import gc
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError, is_out_of_memory
 from kvlab.engine.out_of_memory import drop_frames, release_memory
 from kvlab.evaluate.results.outcome import Loaded
 from kvlab.models.placement import input_device
-from kvlab.requests.compare import MethodChoice
 
 
 class Sized(Protocol):

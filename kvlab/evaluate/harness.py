@@ -12,6 +12,7 @@ import pandas as pd
 import kvlab
 from kvlab.core.cache import CompressedCache
 from kvlab.core.cache.chunked_prefill import check_chunks
+from kvlab.core.choice import FULL, MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.fitted.files import model_digest
 from kvlab.core.methods import make_method
@@ -32,7 +33,7 @@ from kvlab.models.chat import Chat, chat_of
 from kvlab.models.load import LoadedModel, held_model
 from kvlab.models.placement import input_device
 from kvlab.models.tokenizer import window_of
-from kvlab.requests.compare import FULL, MethodChoice, Progress
+from kvlab.requests.compare import Progress
 from kvlab.requests.generation_settings import generation_notes
 from kvlab.tasks.registry import get_task
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kvlab.common.formatting import format_duration
+from kvlab.core.choice import MOST_NEW_TOKENS
 from kvlab.core.errors import UserError
 from kvlab.engine.progress import download_reporter
 from kvlab.evaluate.harness import evaluate
@@ -16,7 +17,7 @@ from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.models.chat import chat_of
 from kvlab.models.load import held_model
 from kvlab.models.tokenizer import window_of
-from kvlab.requests.compare import MOST_NEW_TOKENS, CompareRequest, ModelRequest, Progress
+from kvlab.requests.compare import CompareRequest, ModelRequest, Progress
 from kvlab.requests.facts import LONGEST_ANSWER, find_facts
 from kvlab.tasks.sample import Sample
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kvlab.core.cache import CompressedCache
+from kvlab.core.choice import FULL, MethodChoice
 from kvlab.evaluate.context_prefixes import KeptContexts, can_keep
 from kvlab.evaluate.generate import Sampling, Stops, generate_together
 from kvlab.evaluate.prepare import PreparedPrompt
@@ -18,7 +19,6 @@ from kvlab.evaluate.scoring.survival import HiddenTokenTracker, Survival
 from kvlab.evaluate.several_questions import Answers, Questions, ask_each
 from kvlab.evaluate.shared_prompt import Check, nothing
 from kvlab.models.placement import input_device
-from kvlab.requests.compare import FULL, MethodChoice
 
 
 class Measurer:

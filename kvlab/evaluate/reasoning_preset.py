@@ -9,11 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from kvlab.core.assets import asset_path
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import split_list
 from kvlab.core.methods import make_method
 from kvlab.core.methods.spec import parse_choices
-from kvlab.requests.compare import MethodChoice
 
 NAME = "reasoning"
 TASKS = "state_tracing:steps=2:others=1,arithmetic_chain:steps=4,list_recall:words=3:count=20"

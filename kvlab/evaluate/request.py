@@ -9,9 +9,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, field_validator
 
+from kvlab.core.choice import FULL, MethodChoice
 from kvlab.core.method_spec import parse_value
 from kvlab.core.validation import Strict, Text
-from kvlab.requests.compare import FULL, MethodChoice, ModelRequest
+from kvlab.requests.compare import ModelRequest
 from kvlab.tasks.sample import StyleChoice, check_seed
 
 Depth = Annotated[float, Field(ge=0, le=1)]

@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import islice
 
 from kvlab.core.budget import Budget
+from kvlab.core.choice import MethodChoice
 from kvlab.engine.energy import Energy, Meter, NoCounter, words
 from kvlab.evaluate.backoff import Backoff
 from kvlab.evaluate.measure import Measurer
@@ -19,7 +20,6 @@ from kvlab.evaluate.results.rows import budget_unit, canonical_json
 from kvlab.evaluate.scoring.metrics import check_metric, score
 from kvlab.evaluate.scoring.parts import parts_json
 from kvlab.models.chat import Chat
-from kvlab.requests.compare import MethodChoice
 from kvlab.tasks.sample import UNSCORED
 
 NO_COUNTER = NoCounter("no counter was asked for")

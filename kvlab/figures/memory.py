@@ -6,7 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.common.formatting import in_range
-from kvlab.common.limits import BLOCK
+from kvlab.core.table_growth import BLOCK
 from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.lines import Line, add_area, add_line, add_lines, add_points

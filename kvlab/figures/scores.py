@@ -13,6 +13,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from kvlab.common.formatting import ONE_PROMPT, Show, mean_words, range_words
+from kvlab.core.choice import FULL
 from kvlab.figures.base.arm_names import arm_text, composition, row_names
 from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.cells import cell_text
@@ -21,7 +22,6 @@ from kvlab.figures.base.palette import DIVERGING, HUES, Style, Theme, pick, run_
 from kvlab.figures.base.template import QUIET, colour_bar, finish, legend_room
 from kvlab.figures.base.words import number, percent, plural, shown_of, with_spaces
 from kvlab.figures.simple import scores as simple
-from kvlab.requests.compare import FULL
 
 MOST_PANELS = 9
 MOST_ON_ONE_LINE = 5  # tasks; with more, the interval goes on a second line

@@ -16,6 +16,7 @@ from pydantic import JsonValue, ValidationError
 from kvlab.catalogue.footprint import window_notes
 from kvlab.catalogue.methods import MethodEntry, ask
 from kvlab.catalogue.tasks import TaskList
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.validation import in_one_sentence
 from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice, SampleJob, TaskChoice, split_file
@@ -25,7 +26,6 @@ from kvlab.forms.plan_preview import plan_at_defaults
 from kvlab.jobs.client import list_jobs, request_of
 from kvlab.jobs.size_check import prompt_lengths
 from kvlab.model_info.names import check_model
-from kvlab.requests.compare import MethodChoice
 from kvlab.server.settings import lab
 from kvlab.tasks.sample import current_difficulty
 

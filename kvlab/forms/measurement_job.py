@@ -11,6 +11,7 @@ import pandas as pd
 from kvlab.bench.request import BenchJob, preset_seconds
 from kvlab.catalogue.methods import methods
 from kvlab.catalogue.tasks import task_list
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import parse_spec
 from kvlab.evaluate.request import EvalJob, EvalRequest, TaskChoice
@@ -19,7 +20,7 @@ from kvlab.jobs.work import Work
 from kvlab.model_info.chat_template import ChatFormat
 from kvlab.model_info.names import check_model
 from kvlab.model_info.token_count import count_tokens
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.requests.measurement import Benchmark, Evaluation, ExhibitFill, Measurement, RecordedComparison, command_line
 from kvlab.tasks.shipped_samples import excerpts, shipped_sample
 

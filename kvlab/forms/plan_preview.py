@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from kvlab.catalogue.footprint import footprints_of
 from kvlab.catalogue.methods import MethodEntry
 from kvlab.catalogue.tasks import task_list
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.forms import compare_form
@@ -22,7 +23,7 @@ from kvlab.model_info.chat_template import ChatFormat
 from kvlab.model_info.token_count import count_tokens
 from kvlab.planning import Machine, Plan, find_model, make_plan, this_machine
 from kvlab.planning.plan import can_plan
-from kvlab.requests.compare import CompareRequest, MethodChoice, RescueRequest
+from kvlab.requests.compare import CompareRequest, RescueRequest
 from kvlab.requests.live_session import LiveJob, comparison_of
 
 MACHINE_SECONDS = 10  # after which free memory is measured again

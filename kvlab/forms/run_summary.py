@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from kvlab.common.formatting import format_duration, join_words, prompts
 from kvlab.core.budget import Budget
+from kvlab.core.choice import MethodChoice
 from kvlab.planning import Plan
 from kvlab.planning.seconds import Duration
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 
 
 def run_summary(request: CompareRequest, plan: Plan | None = None) -> str:

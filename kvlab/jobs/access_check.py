@@ -11,6 +11,7 @@ from pathlib import Path
 
 from kvlab.bench.request import BenchJob
 from kvlab.common.formatting import format_bytes
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.fitting.request import SETTING, FitJob, fitted_file
@@ -19,7 +20,7 @@ from kvlab.jobs.work import Work
 from kvlab.library.prefixes import find_prefix
 from kvlab.model_info.chat_template import ChatFormat
 from kvlab.model_info.token_count import count_tokens
-from kvlab.requests.compare import CompareRequest, MethodChoice, RescueRequest
+from kvlab.requests.compare import CompareRequest, RescueRequest
 from kvlab.requests.live_session import LiveJob
 from kvlab.server.offered_models import place_of
 from kvlab.server.quotas import Limits, limits_of

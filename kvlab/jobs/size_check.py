@@ -12,6 +12,7 @@ from pathlib import Path
 
 from kvlab.bench.request import BenchJob, BenchRequest, parts_of
 from kvlab.catalogue.tasks import TaskEntry, TaskList
+from kvlab.core.choice import FULL, MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob, EvalRequest, SampleJob, full_first
 from kvlab.fitting.request import FitJob
@@ -26,7 +27,7 @@ from kvlab.planning.memory import DECODING, LOADING, STANDING
 from kvlab.planning.parts import Phase
 from kvlab.planning.plan import FootprintOf, Manner, Plan, can_plan, make_plan
 from kvlab.planning.seconds import keep_speed, known_speed
-from kvlab.requests.compare import FULL, LARGEST_PROMPT_BYTES, CompareRequest, MethodChoice, RecordLevel, RescueRequest
+from kvlab.requests.compare import LARGEST_PROMPT_BYTES, CompareRequest, RecordLevel, RescueRequest
 from kvlab.requests.compare import LOADING as LOADING_FIELDS
 from kvlab.requests.live_session import LiveJob, comparison_of
 

@@ -32,9 +32,9 @@ import pyarrow.parquet as pq
 
 from kvlab.analysis.comparison.labels import parse_label
 from kvlab.core.budget import Budget
+from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
 from kvlab.library.run_results import AllLabels, folder_bytes
-from kvlab.requests.compare import FULL
 from kvlab.trace import restore_results
 from kvlab.trace.catalogue import ComparisonEntry, by_batch, list_comparisons, worst_status
 from kvlab.trace.user_labels import Kind, Labels, label_path, may_view

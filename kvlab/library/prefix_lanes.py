@@ -12,10 +12,11 @@ from typing import Any
 from pydantic import JsonValue, ValidationError
 
 from kvlab.common.model_title import model_title
+from kvlab.core.choice import FULL, MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.validation import in_one_sentence
 from kvlab.library.prefixes import PrefixFile, PrefixHeader, find_prefix, prefix_path, read_texts
-from kvlab.requests.compare import FULL, MethodChoice, ModelRequest
+from kvlab.requests.compare import ModelRequest
 from kvlab.requests.live_session import GAP, MOST_LANES, LiveRequest
 
 PLACES = ("device", "dtype")  # arguments of `kvlab.load_model` that a header records as what they came to

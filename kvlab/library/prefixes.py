@@ -19,9 +19,9 @@ from typing import Any
 from pydantic import JsonValue, ValidationError
 
 from kvlab.common.atomic_write import full_disk_sentence, replace_file
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.validation import Frozen, check_text, quote_value, read_json
-from kvlab.requests.compare import MethodChoice
 from kvlab.server.users import is_owner
 
 FOLDER, SUFFIX = ".prefixes", ".safetensors"

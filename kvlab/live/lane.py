@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 
 from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.cache.cache_copy import copy_cache
+from kvlab.core.choice import MethodChoice
 from kvlab.core.methods import make_method
 from kvlab.core.methods.wrappers.choice import check_tokens, reading_with_changes, with_changes
 from kvlab.live.merges import ContextMerges, ContextShares, context_shares
 from kvlab.models.load import LoadedModel
-from kvlab.requests.compare import MethodChoice
 
 MOST_TOKENS = 1 << 20  # after the context, in heads that drop nothing
 UNFINISHED = "\ufffd"  # what a tokenizer decodes an incomplete character to

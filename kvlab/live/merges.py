@@ -18,7 +18,7 @@ LONGEST_CHAIN = 16  # merges in one decision that follow one another
 
 @dataclass
 class ContextMerges:
-    """Observer (`kvlab.core.cache.settings.Observer`) of one sequence of `tokens` tokens while its context is compressed.
+    """Observer (`kvlab.core.cache.settings.Observer`) of one sequence while its context of `tokens` is compressed.
 
     `owners` is by layer the position (H, tokens) of the slot that holds each token, its own or another's.
     """

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kvlab.core.cache.cache_copy import copy_cache
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.library.prefixes import find_prefix
 from kvlab.live.events import ContextRead, Event, LaneSettled
@@ -15,7 +16,6 @@ from kvlab.live.merges import ContextMerges
 from kvlab.live.session import LiveSession
 from kvlab.models.load import LoadedModel
 from kvlab.prefix import Prefix
-from kvlab.requests.compare import MethodChoice
 from kvlab.requests.live_session import FIXED, GAP, LiveRequest
 
 REPLACED = "A prefix of this session was changed or replaced since it began: begin a new one."

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from kvlab.core.cache.fan_out.fan_out_cache import shares_passes
 from kvlab.core.cache.prompt_pass import PromptPass
+from kvlab.core.choice import FULL, MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.engine.forward import end_ids
 from kvlab.live.answers import Answers, Reference, Sampling
@@ -31,7 +32,6 @@ from kvlab.live.passes import compress_context, next_logits, read_context
 from kvlab.models.chat import Chat
 from kvlab.models.load import LoadedModel
 from kvlab.models.turns import Turns
-from kvlab.requests.compare import FULL, MethodChoice
 
 MOST_CHECKPOINT_BYTES = 2**30  # of all lanes together; older questions are then answered from the context on
 MOST_LOGIT_BYTES = 2**26  # of the full cache's answers; beyond it the full cache writes again beside a changed lane

@@ -12,6 +12,7 @@ from functools import cached_property, partial
 from typing import TypeVar
 
 from kvlab.core.cache import CompressedCache
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import is_out_of_memory
 from kvlab.evaluate.backoff import Backoff, Prompt, Sized
 from kvlab.evaluate.harness import check_choices
@@ -29,7 +30,6 @@ from kvlab.lmeval.likelihood import (
     score_simulated,
 )
 from kvlab.lmeval.request import LmEvalRequest
-from kvlab.requests.compare import MethodChoice
 
 Result = TypeVar("Result")
 SIMULATED_ROWS = 8  # a step of one token costs as much for eight rows, on a CPU too

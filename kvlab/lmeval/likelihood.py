@@ -19,12 +19,12 @@ from torch.nn.utils.rnn import pad_sequence
 from kvlab.core.cache import CompressedCache
 from kvlab.core.cache.fan_out.fan_out_layer import Branch
 from kvlab.core.cache.replay import supports_token_by_token, token_by_token
+from kvlab.core.choice import FULL, MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method
 from kvlab.evaluate.results.outcome import Loaded, Memory, Stopwatch, read_memory
 from kvlab.evaluate.shared_prompt import SharedPrompt, failures_in_branches, sharing_groups
 from kvlab.models.placement import input_device
-from kvlab.requests.compare import FULL, MethodChoice
 
 Tokens = tuple[int, ...]
 

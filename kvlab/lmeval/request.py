@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from kvlab.core.choice import MethodChoice
 from kvlab.evaluate.request import full_first
-from kvlab.requests.compare import MethodChoice, ModelRequest
+from kvlab.requests.compare import ModelRequest
 
 Protocol = Literal["decode", "simulated"]
 Name = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]

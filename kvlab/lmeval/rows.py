@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvlab.core.budget import Budget
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.evaluate.results.rows import ANY_LENGTH, PromptIdentity, budget_unit, canonical_json
 from kvlab.lmeval.journal import Answers, mean_measurement, request_key
 from kvlab.lmeval.request import LmEvalRequest
-from kvlab.requests.compare import MethodChoice
 
 Sample = Mapping[str, Any]
 # Request types of lm-eval.

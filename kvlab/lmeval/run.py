@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.engine.environment import device_name, versions
 from kvlab.engine.progress import download_reporter
@@ -26,7 +27,7 @@ from kvlab.models.chat import Chat, chat_of
 from kvlab.models.load import held_model
 from kvlab.models.placement import input_device
 from kvlab.models.tokenizer import window_of
-from kvlab.requests.compare import MethodChoice, Progress
+from kvlab.requests.compare import Progress
 
 
 def run_lm_eval(

@@ -84,7 +84,7 @@ class Footprint(Frozen):
         return ROW_BLOCK if self.all_rows else min(self.rows, ROW_BLOCK)
 
     def takes_chunks(self, chunk: int) -> bool:
-        """Whether its prompt may be prefilled in chunks of this size (`kvlab.core.cache.chunked_prefill.check_chunks`)."""
+        """Whether its prompt may come in chunks of this size (`kvlab.core.cache.chunked_prefill.check_chunks`)."""
         return not self.needs_hidden_states and not self.saves_prefill and self.rows <= chunk
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kvlab.common.formatting import format_bytes
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.model_info.size import Model
 from kvlab.planning.footprint import FULL, Footprint
@@ -18,7 +19,7 @@ from kvlab.planning.parts import Part, Phase, largest_of_each
 from kvlab.planning.recording_bytes import trace
 from kvlab.planning.seconds import Duration, duration
 from kvlab.planning.workload import Workload
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 
 CHUNKS = (4096, 1024, 256)
 MOST_WAYS = 3

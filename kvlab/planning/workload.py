@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from kvlab.common.limits import MOST_PROMPT_LOGITS, ROW_BLOCK, room_to_grow
+from kvlab.common.limits import MOST_PROMPT_LOGITS, ROW_BLOCK
 from kvlab.core.budget import UNLIMITED, Amount, Budget, Sizes
+from kvlab.core.table_growth import room_to_grow
 from kvlab.model_info.size import Model
 from kvlab.planning.footprint import FULL, Footprint, SecondPass
 from kvlab.requests.compare import RecordLevel

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from pydantic import JsonValue, ValidationError
 
+from kvlab.core.choice import FULL, MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method
 from kvlab.core.validation import check_text, decode_text, in_one_sentence, read_file
-from kvlab.requests.compare import FULL, LARGEST_PROMPT_BYTES, MethodChoice
+from kvlab.requests.compare import LARGEST_PROMPT_BYTES
 
 
 def read_text(text: str | Path) -> str:

@@ -17,6 +17,7 @@ from kvlab.common.atomic_write import replace_file
 from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.cache.cache_copy import copy_cache
 from kvlab.core.cache.state import CacheState, restore_state, state_of
+from kvlab.core.choice import MOST_NEW_TOKENS
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method
 from kvlab.core.validation import check_text, in_one_sentence, path_of, whole_number
@@ -41,7 +42,7 @@ from kvlab.prefix.memory import with_memory
 from kvlab.prefix.passes import Answer, check_window, next_logits, read_context, write_answer
 from kvlab.prefix.provenance import check_model, header_of, method_of
 from kvlab.prefix.tensor_file import mapped_tensors, write_tensors
-from kvlab.requests.compare import MOST_NEW_TOKENS, ModelRequest
+from kvlab.requests.compare import ModelRequest
 from kvlab.requests.live_session import GAP
 
 CONTEXT, EXTENSION, QUESTION, ANSWER = "context", "extension", "question", "answer"

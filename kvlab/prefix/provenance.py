@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from kvlab.core.budget import Budget, resolve_store
 from kvlab.core.cache.settings import shape_of
+from kvlab.core.choice import MethodChoice
 from kvlab.core.contract.method import METHODS
 from kvlab.core.errors import UserError
 from kvlab.core.fitted.files import model_digest
@@ -20,7 +21,6 @@ from kvlab.core.plugins.origin import KVLAB
 from kvlab.engine.environment import versions
 from kvlab.library.prefixes import PrefixHeader, PrefixModel
 from kvlab.models.load import LoadedModel
-from kvlab.requests.compare import MethodChoice
 from kvlab.server.users import acting
 
 ROPE = "rope_parameters"

@@ -15,6 +15,7 @@ from kvlab.analysis.comparison.trade_off import run_points
 from kvlab.analysis.comparison.verdict import NO_REFERENCE
 from kvlab.common.formatting import ONE_PROMPT
 from kvlab.common.model_title import model_title
+from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
 from kvlab.figures import board as board_figures
 from kvlab.figures import compare as figures
@@ -24,7 +25,6 @@ from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import byte_size, number, percent
 from kvlab.figures.board_texts import excess_text, verdict_text
 from kvlab.report.subject import last_words, provenance, subject_of
-from kvlab.requests.compare import FULL
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import Labels
 

@@ -6,16 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from kvlab.core.choice import FULL, MethodChoice
 from kvlab.core.validation import Strict, Text
-from kvlab.requests.compare import (
-    FULL,
-    LARGEST_PROMPT_BYTES,
-    LOADING,
-    CompareRequest,
-    MethodChoice,
-    ModelRequest,
-    run_id_of,
-)
+from kvlab.requests.compare import LARGEST_PROMPT_BYTES, LOADING, CompareRequest, ModelRequest, run_id_of
 
 MOST_LANES, MOST_NEW_TOKENS = 5, 2048
 GAP = "\n\n"  # between a context and its first question

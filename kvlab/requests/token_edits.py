@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Literal
 
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.restore import Restore, RestoreKind, token_words
-from kvlab.requests.compare import MethodChoice
 
 Edit = Literal["keep", "drop", "merge"]
 KINDS: dict[Edit, RestoreKind] = {"keep": "tokens", "drop": "drop", "merge": "merge"}

@@ -27,7 +27,7 @@ from kvlab.trace.user_labels import Labels
 
 
 class AnswerAttention:
-    """Observer (`kvlab.core.cache.settings.Observer`) that sums attention to prompt tokens while a continuation is decoded.
+    """Observer (`kvlab.core.cache.settings.Observer`) of attention to prompt tokens while a continuation is decoded.
 
     Step r predicts token r; steps `first` to `last` are summed, except step 0, which is the prompt's. A merged slot's
     attention counts for the token at its position.

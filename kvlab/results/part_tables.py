@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 from kvlab.common.intervals import mean_intervals
+from kvlab.core.choice import FULL
 from kvlab.evaluate.scoring.metrics import score
-from kvlab.requests.compare import FULL
 from kvlab.results.informative import LEAST_SCORE
 from kvlab.results.score_tables import NAMES, with_names
 

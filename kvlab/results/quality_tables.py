@@ -14,10 +14,10 @@ import pandas as pd
 from kvlab.common.formatting import join_words, prompts
 from kvlab.common.intervals import Interval
 from kvlab.common.model_title import model_title
+from kvlab.core.choice import FULL
 from kvlab.core.method_spec import format_spec
 from kvlab.evaluate.results.summary import over_tasks, with_measures
 from kvlab.evaluate.scoring.metrics import higher_is_better
-from kvlab.requests.compare import FULL
 from kvlab.results.score_tables import NAMES, PROMPT, paired_gap, score_table, shared_by_all_arms, with_names
 
 ALL_TASKS = "all tasks"

@@ -8,10 +8,10 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.validation import Strict
 from kvlab.evaluate.request import EvalRequest
-from kvlab.requests.compare import MethodChoice
 
 NAME = r"^[0-9a-f]{32}$"
 

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kvlab.common.liveness import is_being_written
 from kvlab.common.transactions import transaction
+from kvlab.core.choice import Bytes, Fraction, Slots
 from kvlab.core.errors import UserError
-from kvlab.requests.compare import Bytes, Fraction, Slots
 from kvlab.requests.repeats import BatchName
 from kvlab.server.settings import lab
 from kvlab.server.users import may_see

@@ -21,9 +21,10 @@ from pydantic import (
     model_validator,
 )
 
+from kvlab.core.choice import Bytes, Fraction, Slots
 from kvlab.core.errors import UserError
 from kvlab.core.restore import Restore
-from kvlab.requests.compare import Bytes, Fraction, RecordLevel, Slots
+from kvlab.requests.compare import RecordLevel
 from kvlab.requests.facts import Fact
 from kvlab.requests.generation_settings import GenerationSettings
 from kvlab.requests.recording import Recording

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvlab.analysis.comparison.labels import LabelParts, differing_parts, distinct_names, parse_label
-from kvlab.requests.compare import MethodChoice
+from kvlab.core.choice import MethodChoice
 
 CHOICES = st.builds(
     MethodChoice,

@@ -13,9 +13,10 @@ from kvlab.atlas.exhibit import Choice, Needs
 from kvlab.atlas.gvote import probe, scores
 from kvlab.atlas.registry import find
 from kvlab.atlas.scores import Experiment
+from kvlab.core.choice import MethodChoice
 from kvlab.engine.compare import compare
 from kvlab.models.load import load_model
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.requests.measurement import command_line
 from kvlab.results.shipped_folder import shipped
 from kvlab.results.sources import Sources

@@ -15,9 +15,10 @@ from kvlab.atlas.exhibit import Choice, Needs
 from kvlab.atlas.keepkv import attention, merging
 from kvlab.atlas.registry import find
 from kvlab.core.cache import make_cache
+from kvlab.core.choice import MethodChoice
 from kvlab.engine.compare import compare
 from kvlab.models.load import LoadedModel, load_model
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.requests.measurement import command_line
 from kvlab.results.sources import Sources
 from kvlab.trace import Run, open_run

@@ -18,8 +18,9 @@ from kvlab.atlas.kvmerger import explainers, similarity
 from kvlab.atlas.kvmerger.recordings import eviction_sentence
 from kvlab.atlas.kvmerger.similarity import cosine_by_offset, cosine_of_any_pair
 from kvlab.atlas.registry import find
+from kvlab.core.choice import MethodChoice
 from kvlab.engine import compare
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.requests.measurement import command_line
 from kvlab.results.sources import Sources
 from kvlab.trace import Run, open_run

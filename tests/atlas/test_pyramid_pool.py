@@ -8,8 +8,9 @@ import pytest
 
 from kvlab.atlas.exhibit import Choice, Needs
 from kvlab.atlas.registry import find
+from kvlab.core.choice import MethodChoice
 from kvlab.engine import compare
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.requests.measurement import command_line
 from kvlab.results.sources import Sources
 from kvlab.trace import open_run

@@ -16,10 +16,11 @@ from kvlab.core.attention.layer_handoff import AttentionCall
 from kvlab.core.attention.pass_view import PassSeen
 from kvlab.core.cache import make_cache
 from kvlab.core.cache.buckets import regroup
+from kvlab.core.choice import MethodChoice
 from kvlab.core.methods import make_method
 from kvlab.engine import compare
 from kvlab.models.load import load_model, prepare
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.trace import open_run
 from tests.cache.layers import DIM, draw
 from tests.families import tiny_folder, tiny_model

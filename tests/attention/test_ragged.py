@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kvlab.common.limits import BLOCK, room_to_grow
 from kvlab.core.attention import layer_pass
 from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.cache.buckets import regroup
 from kvlab.core.cache.buckets.regroup import fewest_groups
 from kvlab.core.methods import registered
+from kvlab.core.table_growth import BLOCK, room_to_grow
 from kvlab.models.load import prepare
 from tests.families import cache_for, tiny_model
 

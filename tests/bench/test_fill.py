@@ -11,9 +11,9 @@ from kvlab.bench.fill import fill, random_token
 from kvlab.bench.models import BenchModel
 from kvlab.bench.request import make_request
 from kvlab.core.cache import CompressedCache
+from kvlab.core.choice import MethodChoice
 from kvlab.core.methods import make_method, registered
 from kvlab.models.load import prepare
-from kvlab.requests.compare import MethodChoice
 from tests.families import FAMILIES, cache_for, tiny_model
 
 PROMPT, BUDGET = 150, 30

@@ -18,8 +18,8 @@ from kvlab.bench.models import BenchModel, open_model, random_model
 from kvlab.bench.modes import MEASURE
 from kvlab.bench.request import make_request
 from kvlab.bench.rows import SCHEMA, ResultFile, Row, read_rows
+from kvlab.core.choice import MethodChoice
 from kvlab.model_info.architectures import find_shape
-from kvlab.requests.compare import MethodChoice
 
 CHOICES = (MethodChoice(method="h2o", budget=0.25), MethodChoice(method="keepkv", budget=16))
 

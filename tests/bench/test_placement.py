@@ -16,9 +16,9 @@ from kvlab.bench.modes import MEASURE
 from kvlab.bench.request import make_request
 from kvlab.cli import commands
 from kvlab.core.cache import make_cache
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.models import load
-from kvlab.requests.compare import MethodChoice
 from tests.families import tiny_folder
 from tests.models.test_placement import split
 

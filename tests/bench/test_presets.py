@@ -29,10 +29,10 @@ from kvlab.bench.targets import (
     judge,
 )
 from kvlab.cli.bench import bench
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method, registered
 from kvlab.model_info.architectures import SHAPES
-from kvlab.requests.compare import MethodChoice
 
 commands = typer.Typer()
 commands.command("bench")(bench)

@@ -10,11 +10,11 @@ from transformers import PreTrainedModel
 
 from kvlab.core.budget import Budget, Sizes
 from kvlab.core.cache import make_cache
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method, registered
 from kvlab.core.stores import STORES
 from kvlab.models.load import prepare
-from kvlab.requests.compare import MethodChoice
 from tests.families import tiny_model
 
 LAYERS, PROMPT, STEPS, PADS = 2, 200, 45, 40

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from kvlab.analysis.comparison.facts import fact_positions
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
-from kvlab.requests.compare import CompareRequest, MethodChoice, OnePrompt
+from kvlab.requests.compare import CompareRequest, OnePrompt
 from kvlab.requests.conversation import Turn, as_text, dropped_parts, parse_messages, turn_spans
 
 SAID = st.text("ab \n:.é", min_size=1, max_size=12).filter(str.strip)

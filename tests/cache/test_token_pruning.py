@@ -13,13 +13,14 @@ from transformers import DynamicCache, PreTrainedModel
 from kvlab.checking.case import walk
 from kvlab.core.attention.pass_view import PassSeen
 from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method
 from kvlab.core.methods.composition.composed import compose
 from kvlab.core.methods.scorers.attention.pyramidinfer import RecentRows
 from kvlab.engine import compare
 from kvlab.models.load import prepare
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.trace import open_run
 from tests.families import tiny_model
 

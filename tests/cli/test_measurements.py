@@ -21,12 +21,13 @@ from kvlab.bench.presets import preset_requests
 from kvlab.bench.request import BenchJob
 from kvlab.cli import commands
 from kvlab.core.assets import asset_path
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.evaluate import data_check
 from kvlab.evaluate.refusals import without_refused
 from kvlab.evaluate.request import EvalJob, EvalRequest, TaskChoice
 from kvlab.forms.measurement_job import FillSize, fill_jobs, job_of
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.requests.measurement import (
     Benchmark,
     Evaluation,

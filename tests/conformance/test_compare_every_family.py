@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM
 
+from kvlab.core.choice import MethodChoice
 from kvlab.core.families import prepare
 from kvlab.engine import compare
 from kvlab.models import load
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.trace import open_run
 from tests.families import CHAT_TEMPLATE, EVERY, tiny_folder, tiny_model
 from tests.models.test_placement import split

@@ -10,11 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from kvlab.core.choice import MethodChoice
 from kvlab.core.contract import method as method_module
 from kvlab.core.errors import UserError
 from kvlab.core.methods import registered
 from kvlab.engine import compare, run
-from kvlab.requests.compare import CompareRequest, MethodChoice, Progress
+from kvlab.requests.compare import CompareRequest, Progress
 from kvlab.requests.repeats import Planting
 from kvlab.trace import Run, open_run
 from tests.families import ON_ANY_MODEL

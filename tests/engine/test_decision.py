@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from kvlab.analysis.lineage.decision import by_rank, cutoff
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.engine import compare
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.requests.recording import Recording, decision_that_fits
 from kvlab.trace import Run, open_run
 

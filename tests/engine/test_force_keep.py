@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.engine import compare
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.trace import open_run
 
 PROMPT = "Alice was beginning to get very tired of sitting by her sister on the bank. " * 2

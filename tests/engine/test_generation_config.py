@@ -10,10 +10,11 @@ import pytest
 import torch
 
 import kvlab
+from kvlab.core.choice import MethodChoice
 from kvlab.engine import compare
 from kvlab.engine.forward import chooser, end_ids, prefill, processors_of
 from kvlab.models.load import LoadedModel
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.requests.generation_settings import PROCESSORS, generation_notes
 from kvlab.trace import Run, open_run
 from kvlab.trace.record import repeat_request

@@ -12,11 +12,12 @@ import torch
 from kvlab.analysis.comparison.compare import headline
 from kvlab.analysis.comparison.speed import Speed, speed_of
 from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.choice import MethodChoice
 from kvlab.engine import compare, interleaved_timing
 from kvlab.engine.forward import prefill
 from kvlab.engine.interleaved_timing import measure_speed
 from kvlab.models.load import LoadedModel, prepare
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.trace import open_run
 from kvlab.trace.schema import SpeedReading
 from tests.families import tiny_model

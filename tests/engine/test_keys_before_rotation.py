@@ -11,10 +11,11 @@ import torch
 from transformers import DynamicCache
 
 from kvlab.analysis.similarity.head_states import BEFORE, KEYS, head_states
+from kvlab.core.choice import MethodChoice
 from kvlab.engine import compare
 from kvlab.engine.environment import model_shape
 from kvlab.models.load import LoadedModel, load_model, prepare
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.trace import open_run
 from tests.families import scaled, tiny_model
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from kvlab.core.choice import MethodChoice
 from kvlab.engine import compare
 from kvlab.engine.live_texts import GrowingText
 from kvlab.engine.progress import LIVE_SECONDS, LIVE_SHARE, Pace, Watch
 from kvlab.models.load import LoadedModel
-from kvlab.requests.compare import CompareRequest, MethodChoice, Progress
+from kvlab.requests.compare import CompareRequest, Progress
 from kvlab.requests.live_texts import LiveTexts
 from kvlab.requests.repeats import Repeat
 from kvlab.trace import open_run

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.engine import compare
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.trace import Run, open_run
 
 PROMPT = "The quick brown fox jumps over the lazy dog, and then the dog sleeps in the sun. " * 2

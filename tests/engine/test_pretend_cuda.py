@@ -18,6 +18,7 @@ from kvlab.core.attention import layer_pass
 from kvlab.core.attention.kernels import reference
 from kvlab.core.cache import make_cache
 from kvlab.core.cache.layers import decisions
+from kvlab.core.choice import MethodChoice
 from kvlab.core.contract.inplace_work import Work
 from kvlab.core.contract.slot_columns import FREE
 from kvlab.core.methods import make_method, registered
@@ -25,7 +26,7 @@ from kvlab.engine import compare
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.request import EvalRequest, TaskChoice
 from kvlab.models.load import load_model, prepare
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.trace import open_run
 from tests.engine.pretend import CUDA, PretendCuda, decode_there, pretend_cuda, put_there
 from tests.families import ON_ANY_MODEL, tiny_model

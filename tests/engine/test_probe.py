@@ -11,11 +11,12 @@ import torch
 from safetensors.numpy import load_file
 
 from kvlab.core.cache import make_cache
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.engine.compare import compare
 from kvlab.engine.hidden_gaussian import SHOWN_CHANNELS, HiddenStatistics
 from kvlab.models.load import LoadedModel, load_model
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.trace import Run, open_run
 from kvlab.trace.schema import PROBE_ARRAYS
 from tests.families import tiny_folder

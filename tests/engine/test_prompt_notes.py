@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from kvlab.core.assets import asset_path
+from kvlab.core.choice import MethodChoice
 from kvlab.engine import compare
 from kvlab.model_info import token_count
 from kvlab.model_info.chat_template import ChatFormat
 from kvlab.models.load import load_model
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.requests.prompt_notes import MARKERS, TokenizerInfo, prompt_notes
 from kvlab.trace import open_run
 from tests.families import CHAT_TEMPLATE

@@ -18,13 +18,14 @@ from kvlab.analysis.similarity.head_states import spread_heads
 from kvlab.atlas.analysis.attention_rows import heads_with_attention, read_rows
 from kvlab.atlas.analysis.pyramid import attention_map
 from kvlab.core.cache import make_cache
+from kvlab.core.choice import MethodChoice
 from kvlab.core.contract.view import Slots
 from kvlab.core.errors import UserError
 from kvlab.engine import compare
 from kvlab.engine.compare import compare as run_comparison
 from kvlab.engine.recording.shadow import Shadow
 from kvlab.models.load import load_model
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.requests.recording import (
     LEAST_LAYERS,
     Recording,

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from kvlab.core.choice import MethodChoice
 from kvlab.core.methods.scorers.attention.window import WindowAttention
 from kvlab.core.methods.scorers.key_value.key_only import UnusualKeys
 from kvlab.core.methods.selectors.top_k import LowestScore
@@ -16,7 +17,7 @@ from kvlab.engine.compare import compare
 from kvlab.engine.comparison_passes import Group, groups_of, most_together
 from kvlab.engine.prepare import prepare
 from kvlab.models.load import LoadedModel, load_model
-from kvlab.requests.compare import CompareRequest, MethodChoice, RecordLevel
+from kvlab.requests.compare import CompareRequest, RecordLevel
 from kvlab.trace import Run, open_run
 
 PROMPT = "The harbour lamp was lit at seven, and the old captain counted the boats as they came in. " * 2

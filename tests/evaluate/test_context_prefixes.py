@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 
 from kvlab.cli.options.prefix import QUESTIONS, PrefixOptions
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.request import EvalRequest, FileChoice
 from kvlab.library.prefixes import list_prefixes
 from kvlab.models.load import LoadedModel, load_model
-from kvlab.requests.compare import MethodChoice
 
 CHOICES = (MethodChoice(method="keepkv", budget=0.3),)
 TIMES = ["seconds", "prompt_seconds", "batch_rows"]

@@ -12,9 +12,9 @@ import pytest
 
 from kvlab.common.intervals import mean_interval
 from kvlab.core.assets import project_root
+from kvlab.core.choice import MethodChoice
 from kvlab.evaluate.harness import model_digest, settings_of
 from kvlab.models.load import load_model
-from kvlab.requests.compare import MethodChoice
 
 NOTE = project_root() / "kvlab" / "methods" / "merging" / "exactmerge2.md"
 RIVAL = "kvzip:store=lean4"

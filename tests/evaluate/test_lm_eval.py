@@ -15,6 +15,7 @@ pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install -c 
 from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
 
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.evaluate.harness import cache_maker, evaluate
 from kvlab.evaluate.request_parser import parse_request
@@ -24,7 +25,6 @@ from kvlab.lmeval import likelihood, run
 from kvlab.lmeval.own_tasks import write_tasks
 from kvlab.lmeval.request import LmEvalRequest
 from kvlab.lmeval.run import run_lm_eval
-from kvlab.requests.compare import MethodChoice
 
 H2O = MethodChoice(method="h2o", budget=0.2)
 ROLLING = """\

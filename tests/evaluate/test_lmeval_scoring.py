@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import kvlab
 from kvlab.cli import commands
 from kvlab.core.cache.replay import supports_token_by_token
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.evaluate.results.store import ResultStore
 from kvlab.evaluate.results.summary import summarize
@@ -30,7 +31,6 @@ from kvlab.lmeval.own_tasks import write_tasks
 from kvlab.lmeval.request import LmEvalRequest
 from kvlab.lmeval.rows import CHOICES, GENERATION, ROLLING, Prompt, RowMaker, score_of, select_metric
 from kvlab.lmeval.run import check_kinds
-from kvlab.requests.compare import MethodChoice
 from tests.evaluate.lmeval_alone import scores_of, slowly, tokens
 from tests.evaluate.one_cache import generate_answers
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import kvlab
+from kvlab.core.choice import MethodChoice
 from kvlab.evaluate.shared_prompt import SharedPrompt
 from kvlab.lmeval.answers import Answering, SharedAnswers
 from kvlab.lmeval.generation import GenerationRequest, generate_greedily, generate_texts
@@ -15,7 +16,6 @@ from kvlab.lmeval.journal import Journal, request_key
 from kvlab.lmeval.likelihood import ContextGroup, score_decoded
 from kvlab.lmeval.request import LmEvalRequest
 from kvlab.models.load import prepare
-from kvlab.requests.compare import MethodChoice
 from tests.evaluate.lmeval_alone import scores_of, slowly, tokens
 from tests.families import cache_for, tiny_model
 

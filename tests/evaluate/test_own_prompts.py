@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import kvlab
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method
 from kvlab.engine.forward import end_ids
@@ -20,7 +21,6 @@ from kvlab.evaluate.results.store import ResultStore
 from kvlab.evaluate.scoring.metrics import METRICS, UNSCORED
 from kvlab.forms import eval_form
 from kvlab.models.load import LoadedModel
-from kvlab.requests.compare import MethodChoice
 from kvlab.results.sources import Sources
 from kvlab.tasks.loaders import load_file
 from tests.documents.files import pdf

@@ -12,6 +12,7 @@ import torch
 import kvlab
 from kvlab.core.attention import ATTENTION_NAME
 from kvlab.core.cache import CompressedCache
+from kvlab.core.choice import MethodChoice
 from kvlab.core.methods import make_method
 from kvlab.core.methods.scorers.attention.window import WindowAttention
 from kvlab.evaluate.generate import Stops
@@ -20,7 +21,6 @@ from kvlab.evaluate.request import EvalRequest, TaskChoice
 from kvlab.evaluate.results.store import ResultStore
 from kvlab.evaluate.several_questions import Answers, Questions, ask_each
 from kvlab.models.load import LoadedModel
-from kvlab.requests.compare import MethodChoice
 from tests.families import tiny_model
 
 METHODS = ("full", "h2o", "snapkv", "keepkv")

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.evaluate.results import store as store_module
 from kvlab.evaluate.results.rows import ROWS, PromptIdentity, row_key
 from kvlab.evaluate.results.store import ResultStore, read_results
-from kvlab.requests.compare import MethodChoice
 
 
 def row(key):

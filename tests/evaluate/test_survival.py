@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import kvlab
+from kvlab.core.choice import MethodChoice
 from kvlab.core.methods import make_method
 from kvlab.engine.recording.shadow import Shadow
 from kvlab.evaluate.harness import evaluate
@@ -25,7 +26,6 @@ from kvlab.evaluate.results.store import read_results
 from kvlab.evaluate.scoring.survival import HiddenTokenTracker
 from kvlab.models.chat import Chat
 from kvlab.models.load import LoadedModel
-from kvlab.requests.compare import MethodChoice
 from kvlab.results.part_tables import part_rows, part_table
 from kvlab.tasks.registry import get_task
 from kvlab.tasks.tokens import hidden_positions, prompt_ids

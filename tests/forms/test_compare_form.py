@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvlab.catalogue import methods, parameters
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.engine.prompt import encode_prompt
 from kvlab.forms import compare_form
 from kvlab.model_info import names, token_count
 from kvlab.model_info.chat_template import ChatFormat
 from kvlab.models.load import load_model
-from kvlab.requests.compare import MethodChoice
 
 
 def entry(name: str = "m", needs_budget: bool = True, **properties: dict) -> methods.MethodEntry:

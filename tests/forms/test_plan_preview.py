@@ -15,6 +15,7 @@ from kvlab.catalogue.methods import MethodEntry
 from kvlab.cli import commands
 from kvlab.cli.options.plan_check import notes_of
 from kvlab.core.budget import Budget
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method
 from kvlab.core.methods.catalogue import list_methods
@@ -23,7 +24,7 @@ from kvlab.forms import compare_form, plan_preview
 from kvlab.forms.run_notes import run_notes
 from kvlab.planning import Machine, Plan, find_model, make_plan
 from kvlab.planning.seconds import Speed
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 
 HERE = Machine("cpu", "cpu", 10**12, 10**12, 10**12)
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from kvlab.core.choice import MethodChoice
 from kvlab.forms.run_summary import range_words, run_summary
 from kvlab.planning.seconds import Duration
-from kvlab.requests.compare import CompareRequest, MethodChoice, OnePrompt
+from kvlab.requests.compare import CompareRequest, OnePrompt
 
 H2O, KEEPKV, GVOTE = (
     MethodChoice(method="h2o", budget=0.2), MethodChoice(method="keepkv", budget=0.2),

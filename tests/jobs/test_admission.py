@@ -12,10 +12,11 @@ from pydantic import ValidationError
 
 from kvlab import jobs
 from kvlab.cli.options.plan_check import check_fits
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.jobs import access_check, disk_usage, job_reporter, queue_db, size_check, worker
 from kvlab.planning import Machine
-from kvlab.requests.compare import MOST_RUNS, CompareRequest, MethodChoice
+from kvlab.requests.compare import MOST_RUNS, CompareRequest
 from kvlab.server import quotas
 from kvlab.server.quotas import DiskUsage, Limits, limits_of
 from kvlab.server.settings import VARIABLE

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from kvlab import jobs
 from kvlab.common.formatting import time_left
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.jobs import queue_db
 from kvlab.jobs.batch import load_batch, missing_repeats, run_batch
-from kvlab.requests.compare import CompareRequest, MethodChoice, OnePrompt, Progress
+from kvlab.requests.compare import CompareRequest, OnePrompt, Progress
 from kvlab.requests.conversation import Turn
 from kvlab.requests.repeats import VARIED, Planting, Repeat, plantings
 from kvlab.trace import open_run

@@ -20,7 +20,7 @@ OPEN = """
 from pathlib import Path
 from streamlit.testing.v1 import AppTest
 from kvlab.catalogue import methods
-from kvlab.common import assets
+from kvlab.core import assets
 methods.prefetch = lambda: None  # the first page shows no form
 from kvlab.tasks.shipped_samples import shipped_samples
 root = assets.project_root()

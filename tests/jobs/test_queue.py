@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvlab import jobs
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.jobs import queue_db, worker
-from kvlab.requests.compare import CompareRequest, MethodChoice, Progress, RescueRequest
+from kvlab.requests.compare import CompareRequest, Progress, RescueRequest
 from tests.jobs.by_hand import STAND_IN, work_off
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that the worker finds the stand-in by name

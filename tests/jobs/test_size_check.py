@@ -12,6 +12,7 @@ from kvlab import jobs
 from kvlab.bench.request import BenchJob, BenchRequest
 from kvlab.catalogue.tasks import TaskEntry, TaskList
 from kvlab.cli import commands
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice, SampleJob, TaskChoice
 from kvlab.fitting.request import FitJob, FitRequest
@@ -21,7 +22,6 @@ from kvlab.jobs.size_check import BulkJob, bulk_too_big, longest_prompt
 from kvlab.model_info.names import context_length
 from kvlab.planning import Machine, find_model
 from kvlab.planning.footprint import Footprint
-from kvlab.requests.compare import MethodChoice
 from tests import benchmark_files
 
 GB = 10**9

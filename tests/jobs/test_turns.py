@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from kvlab import jobs
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.jobs import queue_db, worker_slots
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.server.users import ALONE, Role, User, set_current_user
 
 ANN, BEN, ADA = User("ann", Role.RUN), User("ben", Role.RUN), User("ada", Role.ADMINISTER)

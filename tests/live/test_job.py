@@ -11,6 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from kvlab.analysis.attention.token_heads import OWN, read_token_heads
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.jobs.size_check import too_big
 from kvlab.jobs.work import read_request
@@ -18,7 +19,6 @@ from kvlab.live import job as jobs
 from kvlab.live.log import append_event, fork_log, heads_path, log_path, read_events
 from kvlab.live.transcript import Transcript
 from kvlab.models.load import drop_model
-from kvlab.requests.compare import MethodChoice
 from kvlab.requests.live_session import LiveJob, LiveRequest
 
 CONTEXT = "The old house stood on the hill. Nobody had lived in it for years. " * 6

@@ -11,6 +11,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.forms.plan_preview import check_work
 from kvlab.jobs.access_check import check_access
@@ -25,7 +26,6 @@ from kvlab.live.transcript import Transcript
 from kvlab.models.load import drop_model, held_model
 from kvlab.prefix import Prefix
 from kvlab.prefix.tensor_file import mapped_tensors
-from kvlab.requests.compare import MethodChoice
 from kvlab.requests.live_session import EDITED, FIXED, KEPT_ALREADY, LiveJob, LiveRequest
 from kvlab.server.users import ALONE, Role, User, acting_as, acting_for
 from tests.families import CHAT_TEMPLATE, tiny_folder

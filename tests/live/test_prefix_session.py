@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.live.events import AnswerEnded, ContextRead, LaneSettled, TokenWritten
 from kvlab.live.prefix_session import PrefixSession
 from kvlab.live.session import LiveSession
 from kvlab.models.load import LoadedModel
 from kvlab.prefix import Prefix
-from kvlab.requests.compare import MethodChoice
 from tests.prefix.test_prefix import TEXT
 
 QUESTIONS = ("Who was late?", "And why?")

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import kvlab.live.session as sessions
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.restore import Restore
 from kvlab.live.answers import Sampling
@@ -17,7 +18,6 @@ from kvlab.live.lane import Lane
 from kvlab.live.session import LiveSession
 from kvlab.models.chat import Chat
 from kvlab.models.load import LoadedModel, load_model
-from kvlab.requests.compare import MethodChoice
 from tests.families import tiny_folder
 
 CONTEXT = "The old house stood on the hill. Nobody had lived in it for years, and its doors were closed. " * 6

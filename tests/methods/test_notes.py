@@ -8,9 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from kvlab.cli import commands
+from kvlab.core.choice import MethodChoice
 from kvlab.core.methods import make_method, registered
 from kvlab.engine import compare
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.trace import open_run
 
 TEXT = "below its window this keeps what a local window keeps, above it not. " * 3

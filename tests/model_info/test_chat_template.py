@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from app.new_run.prompt_preview import tokens_as_html
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.engine.prompt import encode_prompt
 from kvlab.forms import compare_form
@@ -17,7 +18,7 @@ from kvlab.model_info.chat_template import ChatFormat, render_prompt
 from kvlab.model_info.names import context_length
 from kvlab.models.chat import chat_of
 from kvlab.models.load import load_model
-from kvlab.requests.compare import MethodChoice, ModelRequest
+from kvlab.requests.compare import ModelRequest
 from tests.families import CHAT_TEMPLATE, tiny_folder
 
 PROMPT = " Where is the rabbit? <b>\n"

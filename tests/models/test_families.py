@@ -9,11 +9,12 @@ import torch
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from kvlab.core.cache import make_cache
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.families import check_supported
 from kvlab.engine import compare
 from kvlab.models.load import load_model, prepare
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from tests.families import COMMON, WINDOWED, tiny_folder, tiny_model
 
 

@@ -11,11 +11,12 @@ from transformers import DynamicCache
 from kvlab.core.attention.queries import project_queries
 from kvlab.core.cache import make_cache
 from kvlab.core.cache.replay import replay_obstacle
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.families import compressed_only
 from kvlab.engine import compare
 from kvlab.models.load import prepare
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.trace import open_run
 from tests.families import tiny_folder, tiny_model
 

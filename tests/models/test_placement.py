@@ -15,13 +15,14 @@ import torch
 
 from kvlab.core.assets import project_root
 from kvlab.core.cache import make_cache
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.fitted.files import signature
 from kvlab.engine import compare
 from kvlab.evaluate.harness import model_digest
 from kvlab.models import load, placement
 from kvlab.models.load import load_model
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.trace import open_run
 from tests.families import tiny_folder
 

@@ -10,6 +10,7 @@ from transformers import AutoTokenizer
 
 from kvlab.core.assets import asset_path
 from kvlab.core.cache import make_cache
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.engine.compare import compare
 from kvlab.engine.prompt import encode_prompt
@@ -18,7 +19,7 @@ from kvlab.evaluate.prepare import prepare
 from kvlab.evaluate.results.rows import PromptIdentity
 from kvlab.lmeval.generation import padding_id
 from kvlab.models.load import LoadedModel, load_model
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.tasks.sample import Sample
 
 TEXT = "It was dark and then <tool> the lamps went out over the harbour."

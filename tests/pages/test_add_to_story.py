@@ -13,8 +13,9 @@ from streamlit.testing.v1 import AppTest
 from app.new_run.prompt_preview import tokens_as_text
 from app.runs.table import MOST_LISTED, slide_rows
 from kvlab import jobs
+from kvlab.core.choice import MethodChoice
 from kvlab.report.views import Passages, Shown, Table, Text, parse_shown
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace import open_run
 from kvlab.trace.stories import View, load_story

@@ -11,9 +11,10 @@ from streamlit.testing.v1 import AppTest
 
 from app.server.current_user import current_person
 from kvlab import jobs
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.jobs import admin_overview, queue_db, worker_slots
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.server.settings import VARIABLE
 from kvlab.server.users import ALONE, Role, User, set_current_user
 from tests.synthetic.runs import write_synthetic_run

@@ -11,10 +11,11 @@ from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
 from kvlab.common.liveness import host_id
+from kvlab.core.choice import MethodChoice
 from kvlab.jobs import queue_db, worker_slots
 from kvlab.jobs.batch import repeat_request
 from kvlab.models.mini.phrasing import NEEDLE_PHRASINGS
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.tasks.shipped_samples import shipped_sample
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_runs

@@ -8,8 +8,9 @@ from pathlib import Path
 from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
+from kvlab.core.choice import MethodChoice
 from kvlab.jobs import queue_db
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.requests.repeats import Planting, Repeat, plantings
 from tests.synthetic.runs import write_synthetic_run
 

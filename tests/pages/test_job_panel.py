@@ -10,8 +10,9 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
+from kvlab.core.choice import MethodChoice
 from kvlab.jobs import queue_db, worker_slots
-from kvlab.requests.compare import CompareRequest, MethodChoice, Progress
+from kvlab.requests.compare import CompareRequest, Progress
 from tests.pages.test_new_run import NASTY, Open, messages
 from tests.synthetic.runs import write_synthetic_run
 

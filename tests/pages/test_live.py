@@ -13,12 +13,13 @@ from streamlit.testing.v1 import AppTest
 from app.live.answers import answer_html, answer_note
 from kvlab import jobs
 from kvlab.analysis.attention.token_heads import MERGED, OWN, TokenHeads, write_token_heads
+from kvlab.core.choice import MethodChoice
 from kvlab.core.restore import Restore
 from kvlab.library.prompts import save_prompt
 from kvlab.live.context_classes import codes_of, merge_notes
 from kvlab.live.log import append_event, heads_path
 from kvlab.live.transcript import Answer, LaneState, Word
-from kvlab.requests.compare import CompareRequest, MethodChoice, OnePrompt
+from kvlab.requests.compare import CompareRequest, OnePrompt
 from kvlab.requests.live_session import LiveJob, LiveRequest
 from kvlab.requests.token_edits import edit_tokens
 

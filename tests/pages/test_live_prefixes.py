@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from kvlab import jobs
+from kvlab.core.choice import FULL, MethodChoice
 from kvlab.library.prefixes import (
     FORMAT,
     HEADER,
@@ -21,7 +22,6 @@ from kvlab.library.prefixes import (
 )
 from kvlab.live.log import append_event
 from kvlab.prefix.tensor_file import write_tensors
-from kvlab.requests.compare import FULL, MethodChoice
 from kvlab.requests.live_session import FIXED, LiveRequest
 from tests.pages.test_live import REQUEST, Open, talked, the_job, told
 

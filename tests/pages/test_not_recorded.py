@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from kvlab.core.choice import MethodChoice
 from kvlab.engine import compare
 from kvlab.models.load import load_model
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.requests.recording import Recording
 
 PAGES = (

@@ -11,7 +11,8 @@ from streamlit.testing.v1 import AppTest
 
 from app.server.current_user import current_person
 from kvlab import jobs
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.core.choice import MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.server.binding import OPEN
 from kvlab.server.settings import VARIABLE
 from kvlab.server.users import ALONE, Role, User, acting_for, set_current_user

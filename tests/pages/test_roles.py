@@ -14,9 +14,10 @@ from streamlit.testing.v1.element_tree import Button
 from app.base.permission import LOOKS, OTHERS
 from app.server.current_user import current_person
 from kvlab import jobs
+from kvlab.core.choice import MethodChoice
 from kvlab.jobs import queue_db
 from kvlab.library.find import save_view
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.server.settings import VARIABLE
 from kvlab.server.users import Role, User, acting_for, set_current_user
 from kvlab.trace.stories import Story, View, make_private, save_story

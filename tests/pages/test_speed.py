@@ -13,10 +13,11 @@ from streamlit.testing.v1 import AppTest
 from kvlab import jobs
 from kvlab.bench.request import BenchJob
 from kvlab.bench.rows import SCHEMA
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob
 from kvlab.forms.measurement_job import job_of
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.requests.measurement import Benchmark, Evaluation, ExhibitFill, RecordedComparison
 from tests.figures.test_quality import benchmark
 from tests.pages.test_board_page import told

@@ -17,6 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from kvlab.common import limits
 from kvlab.core.attention.slot_attention import ROW_BLOCK
 from kvlab.core.cache import make_cache
+from kvlab.core.choice import MethodChoice
 from kvlab.core.contract import slot_columns
 from kvlab.core.methods import make_method, registered
 from kvlab.core.stores import STORES
@@ -34,7 +35,7 @@ from kvlab.planning.footprint import FULL, SHORT_TEXT, Footprint
 from kvlab.planning.machine import has_tiles
 from kvlab.planning.parts import Phase
 from kvlab.planning.workload import LENGTHS_FROM, PlannedCache, Workload
-from kvlab.requests.compare import CompareRequest, MethodChoice, RecordLevel
+from kvlab.requests.compare import CompareRequest, RecordLevel
 from kvlab.trace import Run, open_run
 from tests.families import ON_ANY_MODEL
 from tests.planning.allocator import profiled, staged

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from kvlab.cli.plan import parse_memory
 from kvlab.core.cache import make_cache
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.engine.environment import model_shape
 from kvlab.engine.out_of_memory import footprint_of
@@ -25,7 +26,7 @@ from kvlab.planning.footprint import FULL, Footprint, SecondPass
 from kvlab.planning.plan import can_plan
 from kvlab.planning.seconds import duration
 from kvlab.planning.workload import Workload
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.requests.recording import Recording
 from tests.bench.test_shapes import PARAMETERS
 from tests.families import FAMILIES, tiny_folder, tiny_model

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from kvlab.core.choice import MethodChoice
 from kvlab.engine.out_of_memory import footprint_of
 from kvlab.model_info.chat_template import ChatFormat
 from kvlab.model_info.token_count import count_tokens
 from kvlab.planning import Machine, find_model, make_plan, memory
 from kvlab.planning.footprint import FULL
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from tests.planning.test_measured import SHAPES, held_by, model_of, work_for
 
 # What the kernel counts for a child that has ended begins with what its parent held.

@@ -14,13 +14,14 @@ import pytest
 from typer.testing import CliRunner
 
 from kvlab.cli import commands
+from kvlab.core.choice import MethodChoice
 from kvlab.core.methods import registered
 from kvlab.core.methods.composition.choices import choices
 from kvlab.core.methods.readings import reading_of
 from kvlab.core.plugins.load import FILES as FILES_NAMED
 from kvlab.core.plugins.load import load_plugins
 from kvlab.engine import compare
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.trace.reader import open_run
 from tests.families import tiny_folder
 from tests.methods.reading_loops import held

@@ -11,13 +11,14 @@ from transformers import AutoModelForCausalLM
 
 from kvlab.common.answer_match import find_answer
 from kvlab.core.cache import make_cache
+from kvlab.core.choice import MethodChoice
 from kvlab.core.methods import registered
 from kvlab.engine.compare import compare
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.request import EvalRequest, TaskChoice
 from kvlab.model_info.packaged_models import PACKAGED, packaged_file
 from kvlab.models.load import LoadedModel, load_model
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.tasks.shipped_samples import shipped_sample
 from kvlab.trace.reader import open_run
 from tests.families import ON_ANY_MODEL

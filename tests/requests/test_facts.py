@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from kvlab.common.answer_match import find_answer
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.models.mini.phrasing import NEEDLE_PHRASINGS
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.requests.facts import check_answer, find_facts
 from kvlab.tasks.plant import plant
 from kvlab.tasks.shipped_samples import shipped_samples

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from kvlab.analysis.comparison.restore import sentence
+from kvlab.core.choice import MethodChoice
 from kvlab.core.contract.reading import Chosen, Held, Index, Reading
 from kvlab.core.errors import UserError
 from kvlab.core.methods.readings import READINGS
 from kvlab.core.methods.readings.selection import of_sets
 from kvlab.engine import compare
 from kvlab.models.load import load_model
-from kvlab.requests.compare import CompareRequest, MethodChoice, RescueRequest
+from kvlab.requests.compare import CompareRequest, RescueRequest
 from kvlab.restore import rescue
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace import open_run

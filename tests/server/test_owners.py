@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from kvlab import jobs
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.jobs import queue_db, worker, worker_slots
 from kvlab.library import archive, catalogue, find
 from kvlab.library import recycle_bin as rubbish
 from kvlab.library.find import Search
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.server.users import Role
 from kvlab.trace.catalogue import list_comparisons, list_runs, rebuild
 from kvlab.trace.stories import Story, save_story

@@ -13,6 +13,7 @@ from kvlab import jobs
 from kvlab.bench.request import BenchJob, BenchRequest
 from kvlab.catalogue.models import local_models, model_field_help
 from kvlab.common.formatting import hide_paths
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.fitted.feature_maps import MAPS
 from kvlab.core.fitted.profiles import PROFILES
@@ -24,7 +25,7 @@ from kvlab.jobs.access_check import under_own_name
 from kvlab.jobs.work import Work
 from kvlab.model_info.names import check_model, context_length
 from kvlab.models.load import load_model
-from kvlab.requests.compare import CompareRequest, MethodChoice, RescueRequest
+from kvlab.requests.compare import CompareRequest, RescueRequest
 from kvlab.server.settings import VARIABLE
 from kvlab.server.users import Role
 from kvlab.trace.user_labels import load_labels

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.cache.table.packed_table import PackedTable
 from kvlab.core.cache.table.slot_table import SlotTable
+from kvlab.core.choice import MethodChoice
 from kvlab.core.contract.slot_columns import FREE, Columns
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method, registered
@@ -22,7 +23,6 @@ from kvlab.core.stores.code import Code, Decoding, Learning
 from kvlab.core.stores.kivi import PerToken
 from kvlab.core.stores.store import keys_as_held
 from kvlab.models.load import prepare
-from kvlab.requests.compare import MethodChoice
 from tests.conformance.variants import SHORT
 from tests.families import tiny_model
 

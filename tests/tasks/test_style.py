@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.evaluate.harness import evaluate, prepare_evaluation
 from kvlab.evaluate.prepare import prepare
@@ -14,7 +15,6 @@ from kvlab.evaluate.request import EvalRequest, TaskChoice
 from kvlab.evaluate.request_parser import parse_style
 from kvlab.models.chat import Chat
 from kvlab.models.load import LoadedModel, load_model
-from kvlab.requests.compare import MethodChoice
 from kvlab.tasks.registry import TASKS
 from kvlab.tasks.sample import STYLES, apply_style, choose_style
 from tests.families import CHAT_TEMPLATE, tiny_folder

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import psutil
 
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.core.choice import MethodChoice
+from kvlab.requests.compare import CompareRequest
 from tests.torture.commands import WORDS, typed
 from tests.torture.judge import Case, judge
 from tests.torture.table import Row

@@ -15,7 +15,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.core.choice import MethodChoice
+from kvlab.requests.compare import CompareRequest
 from tests.torture.table import Row
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ import pandas as pd
 from kvlab.analysis.comparison.compare import unique_labels
 from kvlab.analysis.comparison.memory import full_bytes_per_token, over_steps
 from kvlab.analysis.comparison.speed import speed_of
-from kvlab.common.limits import BLOCK
+from kvlab.core.table_growth import BLOCK
 from kvlab.trace.reader import Run
 from kvlab.trace.schema import RunRecord
 

@@ -13,7 +13,7 @@ import pandas as pd
 
 from kvlab.common.model_title import model_title
 from kvlab.core.budget import Amount, Budget
-from kvlab.requests.compare import FULL
+from kvlab.core.choice import FULL
 from kvlab.trace.schema import RunRecord
 
 SETTING = re.compile(r", (?=[A-Za-z_]\w*=)")  # separates settings; commas within a list are followed by a value

@@ -10,7 +10,7 @@ import pandas as pd
 from kvlab.analysis.comparison.board import ExpectedAnswer, judge_any, phase_texts, places, reference_texts
 from kvlab.analysis.comparison.prompt_spans import Span
 from kvlab.analysis.lineage.wall import Fate, Wall
-from kvlab.requests.compare import FULL
+from kvlab.core.choice import FULL
 from kvlab.trace.reader import Run
 
 DEAD = 0.05  # share of (layer, head, token) below which a span is dead

@@ -12,13 +12,13 @@ from kvlab.atlas.figures import usage
 from kvlab.atlas.gvote import budgets
 from kvlab.atlas.scores import ABLE, OWN_TASKS, Arm, Experiment, arms, caption_by_budget, contest, gap, gap_text, unable
 from kvlab.common.model_title import model_title
+from kvlab.core.choice import FULL
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.evaluate.results.summary import with_measures
 from kvlab.evaluate.scoring.metrics import higher_is_better
 from kvlab.figures import scores as figures
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import plural
-from kvlab.requests.compare import FULL
 from kvlab.requests.measurement import Measurement
 from kvlab.results.score_tables import NAMES, PROMPT, means_over_tasks, option_column, score_table, with_names
 from kvlab.results.sources import Sources

@@ -22,10 +22,10 @@ from kvlab.atlas.scores import (
     gap_text,
     unable,
 )
+from kvlab.core.choice import FULL
 from kvlab.figures import scores as figures
 from kvlab.figures.base.arm_names import arm_text
 from kvlab.figures.base.palette import Theme
-from kvlab.requests.compare import FULL
 from kvlab.results.score_tables import option_column
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim

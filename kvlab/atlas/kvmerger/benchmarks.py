@@ -23,10 +23,10 @@ from kvlab.atlas.scores import (
     score_text,
     unable,
 )
+from kvlab.core.choice import FULL
 from kvlab.figures import scores as figures
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import percent
-from kvlab.requests.compare import FULL
 from kvlab.requests.measurement import Measurement
 from kvlab.results.score_tables import PROMPT, full_score, option_column, score_table
 from kvlab.results.sources import Sources

@@ -8,11 +8,11 @@ from kvlab.atlas.evidence import interval_of, mean_text
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.kvmerger.benchmarks import BUDGETS, CAM, H2O, OURS, judge_contest
 from kvlab.atlas.scores import Experiment, origin_of
+from kvlab.core.choice import FULL, MethodChoice
 from kvlab.evaluate.results.summary import over_tasks
 from kvlab.figures import needle_map as figures
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import number, percent, plural
-from kvlab.requests.compare import FULL, MethodChoice
 from kvlab.results.provenance import Provenance
 from kvlab.results.score_tables import PROMPT
 from kvlab.results.sources import Sources

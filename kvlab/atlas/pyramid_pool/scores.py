@@ -22,11 +22,11 @@ from kvlab.atlas.scores import (
     gap_text,
 )
 from kvlab.common.intervals import Interval, mean_interval
+from kvlab.core.choice import FULL
 from kvlab.evaluate.scoring.metrics import higher_is_better
 from kvlab.figures import scores as figures
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import plural, with_spaces
-from kvlab.requests.compare import FULL
 from kvlab.requests.measurement import Evaluation, Measurement
 from kvlab.results.provenance import Provenance
 from kvlab.results.score_tables import PROMPT, means_over_tasks, option_column, paired_gap, shared_budgets

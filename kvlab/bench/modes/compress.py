@@ -16,8 +16,8 @@ from kvlab.bench.race import Outcome
 from kvlab.bench.rows import Row
 from kvlab.core.budget import Budget
 from kvlab.core.cache import make_cache
+from kvlab.core.choice import FULL, MethodChoice
 from kvlab.core.methods import make_method
-from kvlab.requests.compare import FULL, MethodChoice
 
 
 class PromptDecision(SlotContender):

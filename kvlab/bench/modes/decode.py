@@ -10,9 +10,9 @@ from kvlab.bench.modes.attention import attention_rows
 from kvlab.bench.race import Outcome
 from kvlab.bench.rows import Row
 from kvlab.bench.targets import EVICTION, OVER_EVICTION, OVER_SAME_LAYERS, evicting
+from kvlab.core.choice import MethodChoice
 from kvlab.core.methods import registered
 from kvlab.core.methods.settlers.eviction.evict import Evict
-from kvlab.requests.compare import MethodChoice
 
 
 def measure(bench: Bench) -> Iterator[Row]:

@@ -16,7 +16,7 @@ from kvlab.bench.modes.prefill import PrefillRacer
 from kvlab.bench.race import Outcome
 from kvlab.bench.rows import Row
 from kvlab.core.budget import Budget
-from kvlab.requests.compare import MethodChoice
+from kvlab.core.choice import MethodChoice
 
 
 def measure(bench: Bench) -> Iterator[Row]:

@@ -13,9 +13,9 @@ from kvlab.bench.competitors import Contender, SlotContender, StaticContender, c
 from kvlab.bench.models import BenchModel
 from kvlab.bench.race import failure
 from kvlab.bench.rows import Row
-from kvlab.common.limits import BLOCK
 from kvlab.core.budget import Budget
 from kvlab.core.cache import CompressedCache
+from kvlab.core.table_growth import BLOCK
 from kvlab.engine.out_of_memory import release_memory
 
 NO_ALLOCATOR = "the host has no statistics of peak allocation"

@@ -15,9 +15,10 @@ from kvlab.bench.fill import random_token
 from kvlab.bench.models import BenchModel
 from kvlab.bench.request import BenchRequest
 from kvlab.bench.rows import Row
+from kvlab.core.choice import MethodChoice
 from kvlab.engine.environment import device_name, versions
 from kvlab.engine.recording.recorder import Recorder
-from kvlab.requests.compare import MethodChoice, RecordLevel
+from kvlab.requests.compare import RecordLevel
 from kvlab.trace import RunWriter
 from kvlab.trace.schema import RunRecord
 

@@ -13,8 +13,8 @@ from kvlab.bench.models import BenchModel
 from kvlab.bench.race import Outcome
 from kvlab.bench.rows import Row
 from kvlab.bench.targets import ALL_OVER_PLAIN, WINDOW_OVER_PLAIN
+from kvlab.core.choice import MethodChoice
 from kvlab.core.methods import make_method
-from kvlab.requests.compare import MethodChoice
 
 
 class PrefillRacer:

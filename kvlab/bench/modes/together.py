@@ -17,11 +17,12 @@ from kvlab.bench.bench import Bench, complete_row
 from kvlab.bench.device import seconds_of, spread
 from kvlab.bench.rows import Row
 from kvlab.core.cache import make_cache
+from kvlab.core.choice import FULL, MethodChoice
 from kvlab.core.methods import make_method
 from kvlab.engine.compare import compare
 from kvlab.evaluate.generate import Stops, generate_together
 from kvlab.models.load import LoadedModel, load_tokenizer
-from kvlab.requests.compare import FULL, CompareRequest, MethodChoice, RecordLevel
+from kvlab.requests.compare import CompareRequest, RecordLevel
 from kvlab.tasks.registry import get_task
 
 EVALUATED = (0.05, 0.1, 0.2, 0.4)  # budgets of the evaluation

@@ -12,9 +12,9 @@ from rich.table import Table
 
 from kvlab.common.atomic_write import replace_text
 from kvlab.common.formatting import in_range
+from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import format_spec
-from kvlab.requests.compare import FULL
 from kvlab.tasks.sample import current_difficulty
 
 Kind = Literal["scores", "parts", "order", "places", "deaths", "reach", "reasoning"]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from kvlab.core.attention import ATTENTION_NAME
+from kvlab.core.attention.inline_attention import INLINE
 from kvlab.core.attention.layer_handoff import decoder_layers, watch_hidden_states, watch_residual_stream
 from kvlab.core.attention.low_rank_state import keeps_state
 from kvlab.core.attention.queries import num_key_value_heads
@@ -20,9 +25,11 @@ from kvlab.core.cache.rotary import changing_rotary, find_rotary, unrotated_laye
 from kvlab.core.cache.second_pass import install_second_pass, second_pass_state
 from kvlab.core.cache.settings import LayerSettings, Observer, shape_of
 from kvlab.core.cache.token_pruning import TokenPruning, install_token_pruning
+from kvlab.core.choice import MOST_NEW_TOKENS
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.reading import Reading
 from kvlab.core.errors import UserError
+from kvlab.core.families import ATTACHMENT, SUPPORTED, Attachment, check_layers, switch_attention
 from kvlab.core.fitted.feature_maps import with_feature_maps
 from kvlab.core.fitted.profiles import with_profile
 from kvlab.core.fitted.query_statistics import with_query_statistics
@@ -30,7 +37,6 @@ from kvlab.core.fitted.score_heads import with_score_heads
 from kvlab.core.methods import Method, make_method
 from kvlab.core.stores import store_under
 from kvlab.core.validation import quote_value, whole_number
-from kvlab.requests.compare import MOST_NEW_TOKENS
 
 
 def make_cache(
@@ -47,24 +53,29 @@ def make_cache(
     """Create a cache for one batch of sequences, to be passed as `past_key_values`.
 
     Args:
-        model: from `kvlab.load_model`, or a transformers model that runs kvlab's attention.
+        model: from `kvlab.load_model`, or any transformers model of a decoder, as `from_pretrained` gives it: with a
+            device map, an adapter, quantised weights. Its attention is switched as `attach` does.
         method: a name with `hyper_parameters`, or a `Method`.
         budget: a float in (0, 1] is a fraction of the first prompt (1.0 keeps everything), an int is slots per KV
             head, a string such as `10%B` or `64MiB` is bytes.
         compress_every: decode steps between decisions; the slack is taken from inside the budget.
 
-    Raises UserError for an invalid argument or a model that does not run kvlab's attention.
+    Raises UserError for an invalid argument, or as `attach` for a model that cannot run kvlab's attention.
     """
     if not isinstance(method, Method):
         method = make_method(method, **hyper_parameters)
     elif hyper_parameters:
         raise UserError("Pass hyper-parameters with a method's name, or a Method without them.")
-    if not hasattr(model, "config") and not hasattr(model, "tokenizer"):
-        raise UserError(f"Cannot create a cache for {quote_value(model)}: pass what kvlab.load_model(name) returns.")
-    language_model = unwrap_adapter(getattr(model, "model", model) if hasattr(model, "tokenizer") else model)
+    language_model = _language_model(model)
     config = language_model.config.get_text_config(decoder=True)
     if config._attn_implementation != ATTENTION_NAME:
-        raise UserError("This model does not run kvlab's attention: load it with kvlab.load_model(name).")
+        before = config._attn_implementation
+        attach(language_model)
+        warnings.warn(
+            f"This model now runs kvlab's attention instead of {before!r}, with other caches too; kvlab.detach(model) "
+            "switches it back, and `with kvlab.attach(model):` does so at the end of the block.",
+            stacklevel=2,
+        )
     whole_number(compress_every, "compress_every", 1, MOST_NEW_TOKENS)
     whole_number(seed, "The seed", 0, 2**63 - 1)
     amount = Budget.parse(budget) if isinstance(budget, str) else Budget(budget)
@@ -105,6 +116,92 @@ def make_cache(
         width = text.hidden_size * getattr(text, "altup_num_inputs", 1)  # Gemma 3n's parallel streams
         settings.stream = ResidualStream(rule, depths, width * language_model.dtype.itemsize)
     return cache
+
+
+def attach(model: Any) -> Attachment:
+    """Switch a transformers model to kvlab's attention; use the result in a `with` block, or call its `detach`.
+
+    A model of a family that no test covers is run on a few tokens before and after, with plain transformers and with
+    a full cache of kvlab.
+
+    Raises UserError, with the reason and the model as it was: its attention is written inline instead of calling
+    transformers' attention interface, a layer keeps something other than keys and values per head, or its logits
+    differ.
+    """
+    language_model = _language_model(model)
+    config = language_model.config.get_text_config(decoder=True)
+    family = config.model_type
+    check_layers(language_model.config)
+    if family not in INLINE and not language_model._can_set_attn_implementation():
+        raise UserError(
+            f"Models of family {family!r} cannot run kvlab's attention: their layers compute it inline, not through "
+            "transformers' attention interface."
+        )
+    if family in SUPPORTED:
+        return switch_attention(language_model)
+    with _as_refusal(family, "plain transformers does not run this one token by token with a cache"):
+        expected = _few_logits(language_model, None)
+    attachment = switch_attention(language_model)
+    try:
+        with _as_refusal(family, "this one does not run with a full cache of kvlab"):
+            found = _few_logits(language_model, make_cache(language_model, "full", 1.0))
+        difference = float((found - expected).abs().max())
+        if difference > TOLERANCE * float(expected.abs().max()):
+            raise UserError(
+                f"Models of family {family!r} are not supported: on a few tokens a full cache of kvlab gives logits "
+                f"that differ by {difference:.2g} from those of plain transformers."
+            )
+    except BaseException:
+        attachment.detach()
+        raise
+    return attachment
+
+
+@contextmanager
+def _as_refusal(family: str, reason: str) -> Iterator[None]:
+    """Turn an error of a model's code into a sentence; running out of memory stays what it is."""
+    try:
+        yield
+    except (UserError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        message = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"Models of family {family!r} are not supported: {reason} ({message}).") from error
+
+
+TOLERANCE = 2**-6  # of the largest logit: bfloat16 rounds each of a few dozen layers to 2**-9
+
+
+def _few_logits(model: Any, cache: CompressedCache | None) -> Tensor:
+    """Logits (2, 4, vocabulary) in float32 of a pass over twelve tokens and three steps; the second row is padded."""
+    tokens = torch.arange(30, device=model.get_input_embeddings().weight.device).view(2, 15)
+    ids = tokens % model.config.get_text_config(decoder=True).vocab_size
+    mask = torch.ones_like(ids)
+    mask[1, :3] = 0
+    logits = []
+    with torch.inference_mode():
+        for first, last in ((0, 12), (12, 13), (13, 14), (14, 15)):
+            output = model(ids[:, first:last], attention_mask=mask[:, :last], past_key_values=cache, use_cache=True)
+            cache = output.past_key_values
+            logits.append(output.logits[:, -1])
+    return torch.stack(logits, dim=1).float()
+
+
+def detach(model: Any) -> None:
+    """Give a model back the attention that it had before `attach` or `make_cache`; others are left as they are."""
+    attachment = vars(_language_model(model)).get(ATTACHMENT)
+    if attachment is not None:
+        attachment.detach()
+
+
+def _language_model(model: Any) -> Any:
+    """The transformers model of what `load_model` returns, of an adapter's wrapper, or the model itself."""
+    if not hasattr(model, "config") and not hasattr(model, "tokenizer"):
+        raise UserError(
+            f"Cannot create a cache for {quote_value(model)}: pass a transformers model, or what "
+            "kvlab.load_model(name) returns."
+        )
+    return unwrap_adapter(getattr(model, "model", model) if hasattr(model, "tokenizer") else model)
 
 
 def composed_reading(method: Method, pipeline: Pipeline) -> Reading | None:

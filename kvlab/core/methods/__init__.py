@@ -5,12 +5,8 @@ method. This package imports all of them: first those in `SHOWN`, in display ord
 which combines parts of the others.
 """
 
-import sys
-import warnings
 from importlib import import_module
 from pkgutil import iter_modules
-from types import ModuleType
-from typing import Any
 
 from kvlab.core.contract.method import Method, make_method, registered
 from kvlab.core.methods import readings  # noqa: F401  a method's settings name one
@@ -36,16 +32,3 @@ _homes = {
 for _name in (*SHOWN, *sorted(_homes.keys() - {*SHOWN})):
     import_module(_homes[_name])
 import_module(f"{__name__}.composition.composed")
-
-
-class _CallablePackage(ModuleType):
-    """Supports the deprecated spelling `kvlab.core.methods()` of `kvlab.list_methods()`."""
-
-    def __call__(self) -> Any:
-        from kvlab.core.methods.catalogue import list_methods
-
-        warnings.warn("kvlab.core.methods() is deprecated: use kvlab.list_methods().", DeprecationWarning, stacklevel=2)
-        return list_methods()
-
-
-sys.modules[__name__].__class__ = _CallablePackage

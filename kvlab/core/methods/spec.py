@@ -5,10 +5,10 @@ from __future__ import annotations
 from pydantic import JsonValue
 
 from kvlab.core.budget import Amount, Budget, unbounded_note
+from kvlab.core.choice import FULL, MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import parse_spec, split_list
 from kvlab.core.methods import make_method
-from kvlab.requests.compare import FULL, MethodChoice
 
 
 def parse_choices(methods: str, budgets: str) -> tuple[MethodChoice, ...]:

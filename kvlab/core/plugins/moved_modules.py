@@ -1,4 +1,4 @@
-"""Old module paths that plug-ins may still import: they resolve to the new module, with a DeprecationWarning."""
+"""Module paths of version 0.1 that moved: they resolve to the new module, with a DeprecationWarning."""
 
 from __future__ import annotations
 
@@ -8,13 +8,32 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from pathlib import Path
 from types import ModuleType
 
-# Old path -> new path, one pair per line.
-MOVED = dict(
-    line.split() for line in Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines() if line
-)
+# Old module or package -> new one, the innermost package first.
+MOVED = {
+    "kvlab.methods.core.contract": "kvlab.core.contract.parts",
+    "kvlab.methods.core": "kvlab.core.contract",
+    "kvlab.methods": "kvlab.core.methods",
+    "kvlab.cache": "kvlab.core.cache",
+    "kvlab.attention": "kvlab.core.attention",
+    "kvlab.stores": "kvlab.core.stores",
+    "kvlab.fitted": "kvlab.core.fitted",
+    "kvlab.plugins": "kvlab.core.plugins",
+    "kvlab.common.errors": "kvlab.core.errors",
+    "kvlab.common.validation": "kvlab.core.validation",
+    "kvlab.common.assets": "kvlab.core.assets",
+    "kvlab.requests.budget": "kvlab.core.budget",
+    "kvlab.models.families": "kvlab.core.families",
+}
+
+
+def new_path(old: str) -> str | None:
+    """The path that a module has now, or None if it did not move."""
+    for before, now in MOVED.items():
+        if old == before or old.startswith(before + "."):
+            return now + old.removeprefix(before)
+    return None
 
 
 class _Alias(Loader):
@@ -27,7 +46,7 @@ class _Alias(Loader):
         old = module.__name__
         # The importing file is several importlib frames away, so the warning points here.
         warnings.warn(f"{old} has moved: import its names from kvlab.extend.", DeprecationWarning, stacklevel=2)
-        sys.modules[old] = import_module(MOVED[old])
+        sys.modules[old] = import_module(str(new_path(old)))
 
 
 class MovedModules(MetaPathFinder):
@@ -36,7 +55,7 @@ class MovedModules(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        return ModuleSpec(fullname, _Alias()) if fullname in MOVED else None
+        return ModuleSpec(fullname, _Alias()) if new_path(fullname) else None
 
 
 def install() -> None:

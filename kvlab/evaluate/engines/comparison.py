@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import format_spec
 from kvlab.core.validation import read_json
@@ -28,7 +29,6 @@ from kvlab.evaluate.results.outcome import Loaded
 from kvlab.evaluate.scoring.metrics import score
 from kvlab.model_info.gguf_files import gguf_file
 from kvlab.models.load import held_model
-from kvlab.requests.compare import MethodChoice
 from kvlab.server.offered_models import place_of
 
 ROWS, TIMES, LOG = "openvino.jsonl", "times.jsonl", "openvino.log"  # files in the folder of results

@@ -11,10 +11,10 @@ import pandas as pd
 from kvlab.common.atomic_write import replace_text
 from kvlab.common.formatting import format_bytes
 from kvlab.common.intervals import Interval, mean_interval, mean_over_groups
+from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
 from kvlab.evaluate.engines.comparison import KVLAB, OPENVINO, Answer, Comparison
 from kvlab.evaluate.engines.modes import BLOCK, RECENT, START, Mode
-from kvlab.requests.compare import FULL
 
 SPEED = ("speed of decoding", "time to the first token", "peak of the process", "cache held")  # three are ratios
 BEGIN, END = "<!-- kvlab serve-check --engine openvino -->", "<!-- end of the engine's table -->"

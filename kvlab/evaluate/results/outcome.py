@@ -13,8 +13,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from kvlab.core.cache import CompressedCache
 from kvlab.core.cache.settings import synchronize
+from kvlab.core.choice import MethodChoice
 from kvlab.evaluate.scoring.survival import Survival
-from kvlab.requests.compare import MethodChoice
 
 
 class Loaded(Protocol):

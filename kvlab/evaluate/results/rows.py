@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 
 from kvlab.core.budget import Budget
-from kvlab.requests.compare import MethodChoice
+from kvlab.core.choice import MethodChoice
 
 ROWS = pa.schema(
     [

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from kvlab.common.intervals import Interval, Kind, mean_intervals, mean_over_groups
+from kvlab.core.choice import FULL
 from kvlab.evaluate.scoring.metrics import higher_is_better
-from kvlab.requests.compare import FULL
 
 CHUNK = "prefill_chunk"
 MODEL = ["question_aware", "model", "model_digest", CHUNK]

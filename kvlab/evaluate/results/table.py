@@ -13,9 +13,9 @@ from rich.table import Table
 from kvlab.common.formatting import ONE_PROMPT, in_range
 from kvlab.common.model_title import model_title
 from kvlab.core.budget import Budget
+from kvlab.core.choice import MethodChoice
 from kvlab.evaluate.results.rows import ANY_LENGTH
 from kvlab.evaluate.scoring.metrics import higher_is_better, packages
-from kvlab.requests.compare import MethodChoice
 
 
 def summary_table(summary: pd.DataFrame, devices: Iterable[str] = ()) -> Table:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 from pydantic import JsonValue
 
+from kvlab.core.choice import FULL
 from kvlab.core.method_spec import parse_spec
-from kvlab.requests.compare import FULL
 
 
 def arm_text(arm: str) -> str:

@@ -8,7 +8,6 @@ from functools import partial
 import numpy as np
 from torch import Tensor
 
-from kvlab.common.limits import GROWTH, room_to_grow
 from kvlab.core.cache.buckets.bucket import Bucket
 from kvlab.core.cache.settings import LayerSettings
 from kvlab.core.cache.table.compaction import order_by_position
@@ -16,6 +15,7 @@ from kvlab.core.cache.table.head_index import Streams
 from kvlab.core.cache.table.packed_table import PackedTable
 from kvlab.core.cache.table.slot_table import SlotTable
 from kvlab.core.contract.rotary import Rotary
+from kvlab.core.table_growth import GROWTH, room_to_grow
 
 # Together with growth space: at most 1.05 bytes allocated per live byte, apart from one block per head.
 MOST_PADDING = 1.05 / (1 + 1 / GROWTH)

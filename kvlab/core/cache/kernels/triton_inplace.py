@@ -3,8 +3,8 @@
 
 One program handles one head of one batch row. It reads the head's slots twice: to add the newest query's attention to
 the scores and find the victim, and to find its merge target among the keys. Sums are float32 for every dtype; offsets
-are 64-bit because a cache may exceed 2^31 elements. `kvlab.core.cache.layers.dispatch` chooses the decision; the pipeline in
-plain torch is the reference. Importing this module needs the package `triton` (extra `kernels`).
+are 64-bit because a cache may exceed 2^31 elements. `kvlab.core.cache.layers.dispatch` chooses the decision; the
+pipeline in plain torch is the reference. Importing this module needs the package `triton` (extra `kernels`).
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kvlab.common.limits import GROWTH
 from kvlab.core.cache.table import apply_plan
 from kvlab.core.cache.table.apply_plan import gather_slots, like, longer, wide
 from kvlab.core.cache.table.compaction import Squeeze
@@ -23,6 +22,7 @@ from kvlab.core.stores import Store
 from kvlab.core.stores.code import Code, Learning
 from kvlab.core.stores.quantized_states import PackedStates
 from kvlab.core.stores.store import QUERY_SQUARES
+from kvlab.core.table_growth import GROWTH
 
 
 class PackedTable(SlotTable):

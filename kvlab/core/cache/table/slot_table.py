@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvlab.common.limits import room_to_grow
 from kvlab.core.cache.kernels.cpu import is_recording, numba_kernels
 from kvlab.core.cache.table import apply_plan
 from kvlab.core.cache.table.apply_plan import NEW_SLOT
@@ -20,6 +19,7 @@ from kvlab.core.contract.rotary import Rotary
 from kvlab.core.contract.slot_columns import ASKED, FREE, Columns, integer_dtype, is_valid, key_lengths
 from kvlab.core.contract.view import KEY_LENGTH, NEVER, Slots
 from kvlab.core.stores.quantized_states import States
+from kvlab.core.table_growth import room_to_grow
 
 
 class SlotTable:

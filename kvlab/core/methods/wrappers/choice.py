@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kvlab.core.choice import MethodChoice
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.reading import Reading
 from kvlab.core.errors import UserError
 from kvlab.core.methods.wrappers.pin_tokens import keeping
 from kvlab.core.methods.wrappers.read_back import reading_back
 from kvlab.core.methods.wrappers.restore import giving_back
-from kvlab.requests.compare import MethodChoice
 
 
 def with_changes(pipeline: Pipeline, choice: MethodChoice, layers: Sequence[int], room: int) -> Pipeline:

@@ -1,0 +1,58 @@
+"""A method with one budget and its settings, as data: requests, run records and command lines share it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, JsonValue, model_validator
+
+from kvlab.core.budget import Budget
+from kvlab.core.restore import Restore, token_words
+from kvlab.core.validation import Strict
+
+MOST_NEW_TOKENS = 4096
+Fraction = Annotated[float, Field(gt=0, le=1)]
+Slots = Annotated[int, Field(ge=1, lt=2**63, strict=True)]
+Bytes = Annotated[str, AfterValidator(lambda text: Budget(text).amount)]
+
+
+class MethodChoice(Strict):
+    """One method with one budget: a share of the prompt, slots per KV head, or bytes."""
+
+    method: str
+    budget: Slots | Fraction | Bytes = 0.2
+    hyper_parameters: dict[str, JsonValue] = Field(default_factory=dict)
+    force_keep: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        (), description="positions of tokens that are never evicted"
+    )
+    returned: Restore | None = Field(None, description="what is restored on top of the budget")
+    called: str = Field("", description="the label of a repeated run; empty: built from method and settings")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _stored_is_no_reference(cls, fields: Any) -> Any:
+        """A full cache in a packed store is the method `packed`, one that is read in part `sparse`: no reference."""
+        if not isinstance(fields, dict) or fields.get("method") != "full":
+            return fields
+        given = fields.get("hyper_parameters") or {}
+        if given.get("read", "all") != "all":
+            return fields | {"method": "sparse"}
+        return fields | {"method": "packed"} if given.get("store", "native") != "native" else fields
+
+    @property
+    def preset(self) -> JsonValue:
+        """The named settings the hyper-parameters start from: `default`, `paper`, `code` ..."""
+        return self.hyper_parameters.get("preset", "default")
+
+    @property
+    def label(self) -> str:
+        """The name in a legend, such as `keepkv 20 %`, `keepkv 20 % (paper)` or `h2o 128 slots`."""
+        amount = Budget(self.budget).words
+        settings = [f"{name}={value}" for name, value in sorted(self.hyper_parameters.items()) if name != "preset"]
+        changed = ", ".join([*([str(self.preset)] if self.preset != "default" else []), *settings])
+        name = self.called or f"{self.method} {amount}" + (f" ({changed})" if changed else "")
+        forced = [f"keeping {token_words(self.force_keep)}"] if self.force_keep else []
+        return " ".join([name, *forced, *([self.returned.words] if self.returned else [])])
+
+
+FULL = MethodChoice(method="full", budget=1.0)
