@@ -16,7 +16,7 @@ from kvlab.core.choice import MethodChoice
 from kvlab.evaluate.harness import model_digest, settings_of
 from kvlab.models.load import load_model
 
-NOTE = project_root() / "kvlab" / "methods" / "merging" / "exactmerge2.md"
+NOTE = project_root() / "kvlab" / "core" / "methods" / "merging" / "exactmerge2.md"
 RIVAL = "kvzip:store=lean4"
 FIRST = {"recent": 8, "recent_share": 0.0625, "store": "auto"}  # settings that most rows were measured with
 OURS = "exactmerge2 (first)"
