@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kvlab.core.contract.parts import Allocator, Capabilities, Scorer, Selector, Settler, Victims
     from kvlab.core.contract.pipeline import Pipeline
     from kvlab.core.contract.plan import Edges, NewKeys, Plan, ValueShift
-    from kvlab.core.contract.published_settings import Preset
+    from kvlab.core.contract.preset import Preset
     from kvlab.core.contract.reading import (
         Chosen,
         Estimate,
@@ -131,7 +131,7 @@ _HOME = {
         "kvlab.core.contract.in_place": "InPlace",
         "kvlab.core.contract.pipeline": "Pipeline",
         "kvlab.core.contract.plan": "Edges NewKeys Plan ValueShift",
-        "kvlab.core.contract.published_settings": "Preset",
+        "kvlab.core.contract.preset": "Preset",
         "kvlab.core.contract.reading": "Chosen Estimate Held PartReading Reading ReadingCapabilities register_reading",
         "kvlab.core.contract.second_pass": "Rehearsal",
         "kvlab.core.contract.token_scores": "ResidualRule TokenScores",

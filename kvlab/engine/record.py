@@ -8,7 +8,7 @@ from pathlib import Path
 from kvlab.common.liveness import is_being_written
 from kvlab.core.budget import Budget
 from kvlab.core.choice import MethodChoice
-from kvlab.core.contract.published_settings import PAPER
+from kvlab.core.contract.preset import PAPER
 from kvlab.core.errors import UserError
 from kvlab.core.families import compressed_only
 from kvlab.core.methods import Method

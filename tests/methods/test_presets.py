@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 
 import kvlab
 from kvlab.core.contract.method import Method
-from kvlab.core.contract.published_settings import Preset
+from kvlab.core.contract.preset import Preset
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method, registered
 
@@ -86,10 +86,10 @@ def test_a_new_file_with_register_is_known_everywhere(tmp_path: Path) -> None:
     """A method in a file of its own, without a paper, in a copy of the package: listed, described and run."""
     shutil.copytree(PACKAGE, tmp_path / "kvlab", ignore=shutil.ignore_patterns("node_modules"))
     (tmp_path / "assets").symlink_to(PACKAGE.parent / "assets")
-    text = (PACKAGE / "methods" / "eviction" / "window.py").read_text(encoding="utf-8")
+    text = (PACKAGE / "core" / "methods" / "eviction" / "window.py").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.strip().startswith("paper:")]
     source = "\n".join(lines).replace("class Window", "class Newest").replace('= "window"', '= "newest"')
-    (tmp_path / "kvlab" / "methods" / "eviction" / "newest.py").write_text(source, encoding="utf-8")
+    (tmp_path / "kvlab" / "core" / "methods" / "eviction" / "newest.py").write_text(source, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-m", "kvlab", "methods"], cwd=tmp_path, capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": str(tmp_path)}, timeout=120,

@@ -67,15 +67,6 @@ def test_a_file_brings_a_method(plugin: Callable[..., Path]) -> None:
     assert registered()["h2o"].describe()["origin"] == ""
 
 
-def test_a_settings_file_beside_it_counts_as_its_code(plugin: Callable[..., Path], tmp_path: Path) -> None:
-    settings = tmp_path / "mine.toml"
-    settings.write_text('[reasons]\nbudget = "because"\n')
-    path = plugin(METHOD.format(name="mine"))
-    assert settings.parent == path.parent and settings.stem == path.stem
-    digest = sha256(path.read_bytes() + settings.read_bytes()).hexdigest()
-    assert stamps() == {"plugin:mine": f"1.2 sha256:{digest[:16]}"}
-
-
 def test_a_taken_name_is_refused_naming_both(plugin: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     path = plugin(METHOD.format(name="h2o"))
     assert registered()["h2o"].title == "H2O", "the method that was there stays"

@@ -26,7 +26,7 @@ from kvlab.core.budget import STORE_RULES, Amount, Budget, window_note
 from kvlab.core.contract.checked_numbers import MOST, MOST_WHOLE, check_number
 from kvlab.core.contract.packed_size import packed_sizes
 from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.published_settings import DEFAULT, PAPER, Preset
+from kvlab.core.contract.preset import DEFAULT, PAPER, Preset
 from kvlab.core.contract.reading import EVERYTHING, READINGS, Reading, reading_of
 from kvlab.core.errors import UserError
 from kvlab.core.methods.wrappers.page_selector import PAGE_HEADS, PAGE_RULES, in_whole_pages

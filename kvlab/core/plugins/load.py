@@ -134,13 +134,8 @@ def _source(module: str) -> Path | None:
     return Path(spec.origin) if spec and spec.origin else None
 
 
-def _digest(code: bytes, path: Path | None) -> str:
-    """SHA-256 of the code and of the settings file of the same name, if there is one."""
-    return hashlib.sha256(code + _code(path.with_suffix(".toml") if path else None)).hexdigest()
-
-
 def _load_file(path: Path, code: bytes) -> Plugin:
-    origin = Origin(path.stem, "", _digest(code, path), str(path))
+    origin = Origin(path.stem, "", hashlib.sha256(code).hexdigest(), str(path))
 
     def run() -> str:
         if not path.is_file():
@@ -163,7 +158,7 @@ def _load_file(path: Path, code: bytes) -> Plugin:
 def _load_package(point: EntryPoint, code: bytes) -> Plugin:
     name = point.dist.metadata["Name"] if point.dist is not None else point.name
     version = point.dist.version if point.dist is not None else ""
-    origin = Origin(name, version, _digest(code, _source(point.module)), point.value)
+    origin = Origin(name, version, hashlib.sha256(code).hexdigest(), point.value)
     return _guarded(origin, lambda: str(getattr(point.load(), "__version__", "")))
 
 

@@ -71,8 +71,7 @@ def undo(origin: Origin) -> None:
 class Origin:
     """A plug-in's name (a file's stem or a distribution's name), its version, and the SHA-256 of its code.
 
-    `place` is the file's path, or the entry point's value. A package's hash is of its entry point's module; a TOML
-    file of the same name (`kvlab.core.contract.published_settings`) counts too.
+    `place` is the file's path, or the entry point's value. A package's hash is of its entry point's module.
     """
 
     name: str

@@ -1,16 +1,23 @@
 """AdaKV: SnapKV's scores, with a layer's budget split over heads by attention."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from pydantic import Field
 
 from kvlab.core.contract.method import register
 from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.published_settings import published
+from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.adaptive import FloorRule, HeadAdaptive
 from kvlab.core.methods.allocators.pyramid import Pyramid
 from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.eviction.window_methods import WindowEvicting
+from kvlab.core.methods.eviction.window_methods import (
+    POOLED_EDGES,
+    PROMPT_ONLY,
+    RKV_BUFFER,
+    SHARED_HEADS,
+    WindowEvicting,
+)
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.eviction.evict import Evict
 
@@ -29,7 +36,6 @@ class AdaKV(WindowEvicting):
     name: ClassVar[str] = "adakv"
     family: ClassVar[str] = "eviction"
     title: ClassVar[str] = "AdaKV"
-    paper, presets, reasons = published(__file__)
 
     floor: float = Field(0.2, ge=0, le=1, description="share of the equal budget that no head can lose; 1: equal heads")
     floor_rule: FloorRule = Field(
@@ -39,6 +45,58 @@ class AdaKV(WindowEvicting):
     skip: int = Field(0, ge=0, description="first layers whose heads stay equal")
     pyramid: bool = Field(False, description="layer budgets fall with depth as in PyramidKV")
     beta: float = Field(20.0, ge=1, description="with `pyramid`: the last layer gets 1/beta of the average")
+
+    paper: ClassVar[str] = "https://arxiv.org/abs/2407.11550"
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "paper": Preset(
+            "the paper's LongBench tables",
+            {
+                "window": (32, "LongBench/GQA_eval_longbench.sh, which makes the tables: w32_k7_maxpool"),
+                "kernel": (7, "GQA_eval_longbench.sh"),
+                "pooling": ("max", "GQA_eval_longbench.sh"),
+                "floor": (0.2, "GQA_eval_longbench.sh and pred.py, floor_alpha"),
+                "floor_rule": ("blend", "the allocation in the paper keeps the total"),
+                "pyramid": (False, "Ada-SnapKV; True is Ada-Pyramid"),
+                "beta": (20.0, "pred.py, pyram_beta"),
+            },
+            beyond=SHARED_HEADS,
+        ),
+        "code": Preset(
+            "the authors' code with its defaults and 1,024 slots",
+            {
+                "window": (32, "adaptive_snapkv/monkeypatch/monkeypatch.py, config_compress"),
+                "kernel": (7, "config_compress"),
+                "pooling": ("max", "config_compress"),
+                "edges": ("zeros", "snapkv_utils.py, avg_pool1d includes its padding"),
+                "floor": (0.5, "config_compress, floor_alpha"),
+                "floor_rule": ("rounded", "snapkv_utils.py, update_kv: round(n (1 - floor) + int(floor b)) per head"),
+                "normalize": (False, "config_compress sets None"),
+                "skip": (0, "config_compress"),
+                "pyramid": (False, "config_compress, pyram_mode"),
+                "beta": (20.0, "config_compress"),
+            },
+            beyond=(f"{SHARED_HEADS} With gqa_support it averages them, as here."),
+        ),
+        "pyramid": Preset(
+            "Ada-PyramidKV",
+            {
+                "pyramid": (True, "pred.py --pyram"),
+                "beta": (20.0, "pred.py, pyram_beta"),
+                "floor": (0.2, "pred.py, floor_alpha"),
+            },
+            beyond=(f"{SHARED_HEADS} Its layer budgets have integer steps and no exact total."),
+        ),
+    }
+    reasons: ClassVar[Mapping[str, str]] = {
+        "edges": POOLED_EDGES,
+        "floor": "the paper's tables; 0.5 is the code's own default",
+        "floor_rule": "keeps the requested total; the code's rounding misses it by up to a slot per head",
+        "normalize": "an option of the code, off there and not in the paper",
+        "skip": "an option of the code, 0 there and not in the paper",
+        "pyramid": "plain AdaKV; with it the method is Ada-PyramidKV",
+        "decode": PROMPT_ONLY,
+        "buffer": RKV_BUFFER,
+    }
 
     def pipeline(self) -> Pipeline:
         layers = Pyramid(self.window, self.beta) if self.pyramid else Uniform()

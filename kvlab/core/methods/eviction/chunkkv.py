@@ -1,14 +1,15 @@
 """ChunkKV: keep or evict whole chunks of text."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from pydantic import Field
 
 from kvlab.core.contract.method import register
 from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.published_settings import published
+from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.eviction.window_methods import Odd, WindowEvicting
+from kvlab.core.methods.eviction.window_methods import POOLED_EDGES, PROMPT_ONLY, RKV_BUFFER, Odd, WindowEvicting
 from kvlab.core.methods.selectors.chunks import Chunks
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.eviction.evict import Evict
@@ -25,10 +26,40 @@ class ChunkKV(WindowEvicting):
     name: ClassVar[str] = "chunkkv"
     family: ClassVar[str] = "eviction"
     title: ClassVar[str] = "ChunkKV"
-    paper, presets, reasons = published(__file__)
 
     length: int = Field(10, ge=1, description="tokens of a chunk")
     kernel: Odd = Field(1, ge=1, le=1025, description="width of the pooling over neighbours, odd")
+
+    paper: ClassVar[str] = "https://arxiv.org/abs/2502.00299"
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "paper": Preset(
+            "the paper's chunks",
+            {
+                "length": (10, "its experiments"),
+            },
+            beyond=(
+                "The original shares one choice between two layers, and keeps whole chunks; here every layer chooses, "
+                "and the budget is met exactly, within the last chunk."
+            ),
+        ),
+        "code": Preset(
+            "kvpress",
+            {
+                "length": (20, "kvpress, chunkkv_press.py, chunk_length"),
+                "decode": ("keep", "kvpress, chunkkv_press.py: the prompt only"),
+            },
+            beyond="kvpress rounds the number of chunks down and treats the remainder of the text as one.",
+        ),
+    }
+    reasons: ClassVar[Mapping[str, str]] = {
+        "length": "the paper's; kvpress has 20",
+        "window": "SnapKV's, whose score it takes here",
+        "kernel": "chunks replace pooling; SnapKV pools over 7",
+        "pooling": "SnapKV's; no effect with a kernel of 1",
+        "edges": POOLED_EDGES,
+        "decode": PROMPT_ONLY,
+        "buffer": RKV_BUFFER,
+    }
 
     def pipeline(self) -> Pipeline:
         select = Chunks(LowestScore(recent=self.window), self.length)

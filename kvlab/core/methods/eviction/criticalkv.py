@@ -1,15 +1,22 @@
 """CriticalKV: evict what changes the output least, by attention and projected value."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from pydantic import Field
 
 from kvlab.core.contract.method import register
 from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.published_settings import published
+from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.adaptive import HeadAdaptive
 from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.eviction.window_methods import WindowEvicting
+from kvlab.core.methods.eviction.window_methods import (
+    POOLED_EDGES,
+    PROMPT_ONLY,
+    RKV_BUFFER,
+    SHARED_HEADS,
+    WindowEvicting,
+)
 from kvlab.core.methods.selectors.critical import Critical
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.eviction.evict import Evict
@@ -26,7 +33,6 @@ class CriticalKV(WindowEvicting):
     name: ClassVar[str] = "criticalkv"
     family: ClassVar[str] = "eviction"
     title: ClassVar[str] = "CriticalKV"
-    paper, presets, reasons = published(__file__)
 
     first: float = Field(0.5, ge=0, le=1, description="share of the budget that goes by the score only")
     epsilon: float = Field(
@@ -34,6 +40,41 @@ class CriticalKV(WindowEvicting):
     )
     adaptive: bool = Field(False, description="heads compete for a layer's budget as in AdaKV")
     floor: float = Field(0.2, ge=0, le=1, description="with `adaptive`: share of the equal budget no head can lose")
+
+    paper: ClassVar[str] = "https://arxiv.org/abs/2502.03805"
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "paper": Preset(
+            "the two stages with SnapKV's score; the authors' code is in kvpress",
+            {
+                "first": (0.5, "kvpress, criticalkv_press.py, first_stage_ratio"),
+                "epsilon": (0.0001, "kvpress, criticalkv_press.py, epsilon"),
+            },
+            beyond=SHARED_HEADS,
+        ),
+        "ada": Preset(
+            "CriticalAdaKV: heads compete first",
+            {
+                "first": (0.5, "kvpress, criticalkv_press.py, CriticalAdaKVPress, first_stage_ratio"),
+                "epsilon": (0.0001, "kvpress, criticalkv_press.py, CriticalAdaKVPress, epsilon"),
+                "adaptive": (True, "kvpress, criticalkv_press.py, CriticalAdaKVPress"),
+                "floor": (0.2, "kvpress, criticalkv_press.py, CriticalAdaKVPress, alpha_safeguard"),
+            },
+            beyond=(
+                f"{SHARED_HEADS}"
+                " The original guarantees the floor; here it is mixed into the counts, as in AdaKV's code."
+            ),
+        ),
+    }
+    reasons: ClassVar[Mapping[str, str]] = {
+        "adaptive": "the plain form, comparable with SnapKV; see also `preset=ada`",
+        "floor": "AdaKV's own",
+        "window": "SnapKV's, whose score it takes here",
+        "kernel": "SnapKV's",
+        "pooling": "SnapKV's",
+        "edges": POOLED_EDGES,
+        "decode": PROMPT_ONLY,
+        "buffer": RKV_BUFFER,
+    }
 
     def pipeline(self) -> Pipeline:
         allocate = HeadAdaptive(window=self.window, floor=self.floor) if self.adaptive else Uniform()

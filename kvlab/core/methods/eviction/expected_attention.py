@@ -1,5 +1,6 @@
 """ExpectedAttention: keep the slots that future queries, modelled as Gaussian, would attend to."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from pydantic import Field
@@ -7,9 +8,10 @@ from pydantic import Field
 from kvlab.core.contract.decode_buffer import GoesOn
 from kvlab.core.contract.method import register
 from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.published_settings import published
+from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.adaptive import HeadAdaptive
 from kvlab.core.methods.allocators.uniform import Uniform
+from kvlab.core.methods.eviction.window_methods import PROMPT_ONLY, RKV_BUFFER
 from kvlab.core.methods.scorers.lookahead.expected_attention import ExpectedAttention as Expected
 from kvlab.core.methods.scorers.lookahead.expected_attention import Weight
 from kvlab.core.methods.selectors.top_k import LowestScore
@@ -28,7 +30,6 @@ class ExpectedAttention(GoesOn):
     name: ClassVar[str] = "expected-attention"
     family: ClassVar[str] = "eviction"
     title: ClassVar[str] = "ExpectedAttention"
-    paper, presets, reasons = published(__file__)
 
     n_future: int = Field(512, ge=1, description="positions ahead over which the rotation is averaged")
     sinks: int = Field(4, ge=0, description="first tokens excluded from the Gaussian, which always stay")
@@ -37,6 +38,43 @@ class ExpectedAttention(GoesOn):
     epsilon: float = Field(0.0, ge=0, description="added to the attention before weighting by the value")
     adaptive: bool = Field(False, description="heads compete for a layer's budget as in AdaKV")
     floor: float = Field(0.2, ge=0, le=1, description="with `adaptive`: share of the equal budget no head can lose")
+
+    paper: ClassVar[str] = "https://arxiv.org/abs/2510.00636"
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "paper": Preset(
+            "the expected contribution to the residual stream",
+            {
+                "covariance": (True, "the closed form of a Gaussian's expected exponential"),
+                "weight": ("output", "the contribution of a slot is its attention times the length of W_o v"),
+                "adaptive": (True, "its experiments add AdaKV's budgets by head"),
+            },
+        ),
+        "code": Preset(
+            "the class with its defaults",
+            {
+                "n_future": (512, "kvpress, expected_attention_press.py, n_future_positions"),
+                "sinks": (4, "kvpress, expected_attention_press.py, n_sink"),
+                "covariance": (True, "kvpress, expected_attention_press.py, use_covariance"),
+                "weight": ("value", "kvpress, expected_attention_press.py, use_vnorm: the length of v, not projected"),
+                "epsilon": (0.0, "kvpress, expected_attention_press.py, epsilon"),
+                "adaptive": (False, "kvpress, expected_attention_press.py: equal heads by default"),
+                "decode": (
+                    "keep",
+                    "kvpress, expected_attention_press.py: the prompt, unless wrapped in decoding_press.py",
+                ),
+            },
+        ),
+    }
+    reasons: ClassVar[Mapping[str, str]] = {
+        "n_future": "the code's",
+        "sinks": "the code's",
+        "weight": "the code's: values need not be projected",
+        "epsilon": "the code's; kvpress uses .01 with AdaKV",
+        "adaptive": "the code's; heads compete in the paper's experiments",
+        "floor": "AdaKV's own",
+        "decode": PROMPT_ONLY,
+        "buffer": RKV_BUFFER,
+    }
 
     def pipeline(self) -> Pipeline:
         score = Expected(self.n_future, self.sinks, self.covariance, self.weight, self.epsilon)

@@ -1,12 +1,13 @@
 """Fast KVzip: KVzip's scores predicted by low-rank gates with sink keys."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from pydantic import Field
 
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.published_settings import published
+from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.model_wide import ModelWide
 from kvlab.core.methods.scorers.lookahead.kvzap import PredictedScore
 from kvlab.core.methods.selectors.top_k import LowestScore
@@ -25,11 +26,34 @@ class FastKVzip(Method):
     name: ClassVar[str] = "fast-kvzip"
     family: ClassVar[str] = "eviction"
     title: ClassVar[str] = "Fast KVzip"
-    paper, presets, reasons = published(__file__)
 
     gates: str = Field("mini", description="mini, a file of `kvlab fit --method fast-kvzip`, or untrained (random)")
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
     recent: int = Field(16, ge=1, description="last tokens that always stay")
+
+    paper: ClassVar[str] = "https://arxiv.org/abs/2601.17668"
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "paper": Preset(
+            "prompts of 32,000 tokens or more",
+            {
+                "sinks": (4, "kvpress, fastkvzip_press.py, n_sink"),
+                "recent": (4096, "kvpress, fastkvzip_press.py, window_size"),
+            },
+            beyond=(
+                "For shorter prompts the original keeps the last 2 % of the tokens. It reads the prompt in chunks and "
+                "evicts after each, and scores generated tokens too, a buffer of 128 at a time; here it acts once, "
+                "after the prompt, and generated tokens are kept."
+            ),
+        ),
+    }
+    reasons: ClassVar[Mapping[str, str]] = {
+        "gates": (
+            "gates belong to a model's weights; those of mini are included, others come from `kvlab fit --method "
+            "fast-kvzip`"
+        ),
+        "sinks": "the published one",
+        "recent": "as for kvzap, with which it is compared: 4,096 of a short prompt would be all of the budget",
+    }
 
     def pipeline(self) -> Pipeline:
         select = LowestScore(self.sinks, self.recent)

@@ -1,12 +1,13 @@
 """H2O: heavy hitters by accumulated attention."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from pydantic import Field
 
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.published_settings import published
+from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.attention.accumulated_attention import AccumulatedAttention
 from kvlab.core.methods.selectors.top_k import LowestScore
@@ -24,9 +25,52 @@ class H2O(Method):
     name: ClassVar[str] = "h2o"
     family: ClassVar[str] = "eviction"
     title: ClassVar[str] = "H2O"
-    paper, presets, reasons = published(__file__)
 
     recent: float = Field(0.5, gt=0, lt=1, description="share of the budget for the most recent tokens")
+
+    paper: ClassVar[str] = "https://arxiv.org/abs/2306.14048"
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "paper": Preset(
+            "the paper's tasks: as many heavy hitters as recent tokens",
+            {
+                "recent": (0.5, "h2o_hf/README.md, the evaluation commands: heavy_ratio = recent_ratio = .1"),
+            },
+            beyond="The original has one query head per KV head and batches of one; grouped queries are averaged here.",
+        ),
+        "code": Preset(
+            "the authors' simulation with masks, for benchmarks and generation",
+            {
+                "recent": (
+                    0.5,
+                    "h2o_hf/scripts/generation/llama_h2o.sh: heavy_ratio = recent_ratio = .1 of the prompt",
+                ),
+            },
+            beyond=(
+                "The original has one query head per KV head and batches of one; grouped queries are averaged here. "
+                "It masks entries instead of freeing them, and restarts the score of a masked one at 0."
+            ),
+        ),
+        "real-drop": Preset(
+            "the defaults of the authors' program that frees memory, 4 heavy and 512 recent slots",
+            {
+                "recent": (0.9922480620155039, "h2o_hf/utils_real_drop/modify_llama.py, H2OKVCache_LayerWise"),
+            },
+            beyond="The original has one query head per KV head and batches of one; grouped queries are averaged here.",
+        ),
+        "streaming": Preset(
+            "the authors' streams, 48 heavy and 2,000 recent slots",
+            {
+                "recent": (0.9765625, "h2o_hf/scripts/streaming/eval.sh"),
+            },
+            beyond=(
+                "The original has one query head per KV head and batches of one; grouped queries are averaged here. "
+                "It counts positions inside the cache."
+            ),
+        ),
+    }
+    reasons: ClassVar[Mapping[str, str]] = {
+        "recent": "the paper's; the streaming programs keep almost no heavy hitters",
+    }
 
     def pipeline(self) -> Pipeline:
         return Pipeline(AccumulatedAttention(), Uniform(), LowestScore(recent=self.recent), Evict())

@@ -1,14 +1,15 @@
 """HeadKV: SnapKV's scores, with the model's budget split over heads by what each head is for."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from pydantic import Field
 
 from kvlab.core.contract.method import register
 from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.published_settings import published
+from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.profile import HeadProfile
-from kvlab.core.methods.eviction.window_methods import WindowEvicting
+from kvlab.core.methods.eviction.window_methods import POOLED_EDGES, RKV_BUFFER, SHARED_HEADS, WindowEvicting
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.eviction.evict import Evict
 
@@ -25,10 +26,34 @@ class HeadKV(WindowEvicting):
     name: ClassVar[str] = "headkv"
     family: ClassVar[str] = "eviction"
     title: ClassVar[str] = "HeadKV"
-    paper, presets, reasons = published(__file__)
 
     profile: str = Field("mini", description="head shares: mini, a file of `kvlab profile`, or even (equal heads)")
     even: float = Field(0.2, ge=0, le=1, description="part of the budget that is split evenly, the rest by the profile")
+
+    paper: ClassVar[str] = "https://arxiv.org/abs/2410.19258"
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "paper": Preset(
+            "the authors' runs, as in KVCache-Factory",
+            {
+                "window": (32, "KVCache-Factory, pyramidkv_utils.py, init_headkv"),
+                "kernel": (5, "KVCache-Factory, pyramidkv_utils.py, init_headkv"),
+                "pooling": ("max", "KVCache-Factory, pyramidkv_utils.py, init_headkv"),
+                "even": (0.0099, "KVCache-Factory, run_longbench.py: 1 - 1 / head_beta, with head_beta 1.01"),
+                "decode": ("keep", "KVCache-Factory, pyramidkv_utils.py: the prompt only"),
+            },
+            beyond=(f"The original takes head scores from needles; here `kvlab profile` measures them. {SHARED_HEADS}"),
+        ),
+    }
+    reasons: ClassVar[Mapping[str, str]] = {
+        "profile": (
+            "profiles belong to a model's weights; those of mini, mini-60 and mini-half are included, others come "
+            "from `kvlab profile`"
+        ),
+        "kernel": "SnapKV's here",
+        "even": "AdaKV's floor: a head that the profile starves on other texts keeps a few tokens",
+        "edges": POOLED_EDGES,
+        "buffer": RKV_BUFFER,
+    }
 
     def pipeline(self) -> Pipeline:
         select = LowestScore(recent=self.window)

@@ -1,12 +1,13 @@
 """Key norm: keep tokens with short keys."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from pydantic import Field
 
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.published_settings import published
+from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.first_layers import FirstLayers
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.key_value.key_only import ShortKeys
@@ -25,11 +26,43 @@ class KeyNorm(Method):
     name: ClassVar[str] = "key-norm"
     family: ClassVar[str] = "eviction"
     title: ClassVar[str] = "Key norm"
-    paper, presets, reasons = published(__file__)
 
     sinks: int = Field(0, ge=0, description="first tokens that always stay")
     recent: int = Field(1, ge=1, description="last tokens that always stay")
     skip: int = Field(0, ge=0, description="first layers that keep the whole prompt, if the budget allows it")
+
+    paper: ClassVar[str] = "https://arxiv.org/abs/2406.11430"
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "paper": Preset(
+            "the paper's rule, without compressing the first two layers",
+            {
+                "sinks": (0, "only keys decide; cache.py, l2_compress"),
+                "recent": (1, "only keys decide; the newest token is always kept here"),
+                "skip": (2, "README.md of the authors' repository, skip_layers=[0, 1]"),
+            },
+            beyond=(
+                "In the original, uncompressed layers come in addition to the budget. It does not compress caches of "
+                "fewer than about two thousand tokens (prune_after)."
+            ),
+        ),
+        "code": Preset(
+            "the authors' evaluations with their defaults",
+            {
+                "sinks": (0, "cache.py, l2_compress"),
+                "recent": (1, "cache.py, l2_compress; the newest token is always kept here"),
+                "skip": (1, "eval_lm.py and eval_passkey.py, --skip_layers 0"),
+            },
+            beyond=(
+                "In the original, uncompressed layers come in addition to the budget. It reads text token by token "
+                "and prunes from 10 tokens on (prune_after)."
+            ),
+        ),
+    }
+    reasons: ClassVar[Mapping[str, str]] = {
+        "sinks": "the paper's",
+        "recent": "the paper's",
+        "skip": "none, as in kvpress (knorm_press.py): here full layers take their slots from the others' budgets",
+    }
 
     def pipeline(self) -> Pipeline:
         layers = FirstLayers(self.skip) if self.skip else Uniform()

@@ -1,12 +1,13 @@
 """KeyDiff: keep tokens with unusual keys."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from pydantic import Field
 
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.published_settings import published
+from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.key_value.key_only import UnusualKeys
 from kvlab.core.methods.selectors.top_k import LowestScore
@@ -24,11 +25,28 @@ class KeyDiff(Method):
     name: ClassVar[str] = "keydiff"
     family: ClassVar[str] = "eviction"
     title: ClassVar[str] = "KeyDiff"
-    paper, presets, reasons = published(__file__)
 
     sinks: int = Field(0, ge=0, description="first tokens that always stay")
     recent: int = Field(1, ge=1, description="last tokens that always stay")
     block: int = Field(0, ge=0, description="prompt tokens between two decisions; 0: one decision about all")
+
+    paper: ClassVar[str] = "https://arxiv.org/abs/2504.15364"
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "paper": Preset(
+            "the paper's rule",
+            {
+                "sinks": (0, "only keys decide; kvpress, keydiff_press.py"),
+                "recent": (1, "only keys decide; the newest token is always kept here"),
+                "block": (128, "block-wise: cache and block are cut back to the budget after every 128 tokens"),
+            },
+            beyond="By default kvpress compresses the prompt at once.",
+        ),
+    }
+    reasons: ClassVar[Mapping[str, str]] = {
+        "sinks": "the paper's",
+        "recent": "the paper's",
+        "block": "the prompt is compressed at once, as for the other methods here; the paper's blocks bound its memory",
+    }
 
     def pipeline(self) -> Pipeline:
         return Pipeline(UnusualKeys(), Uniform(), LowestScore(self.sinks, self.recent), Evict(), block=self.block)

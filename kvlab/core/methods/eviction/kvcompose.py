@@ -1,12 +1,13 @@
 """KVCompose: every head keeps its own tokens, and all heads of a layer equally many."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from pydantic import Field
 
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.published_settings import published
+from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.second_pass import Rehearsal
 from kvlab.core.methods.allocators.model_wide import ModelWide
 from kvlab.core.methods.scorers.lookahead.kvzip import LayerAttention
@@ -27,12 +28,30 @@ class KVCompose(Method):
     name: ClassVar[str] = "kvcompose"
     family: ClassVar[str] = "eviction"
     title: ClassVar[str] = "KVCompose"
-    paper, presets, reasons = published(__file__)
 
     ask: str = Field("\n", description="text put before the context when it is read again")
     piece: int = Field(2048, ge=16, description="tokens of the context read again at a time")
     sinks: int = Field(0, ge=0, description="first tokens that always stay")
     recent: int = Field(1, ge=1, description="last tokens that always stay")
+
+    paper: ClassVar[str] = "https://arxiv.org/abs/2509.05165"
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "paper": Preset(
+            "structured compression with the class's defaults in kvpress",
+            {
+                "sinks": (0, "kvpress, kvcompose_press.py, keep_token_lower_bound"),
+                "recent": (
+                    1,
+                    "kvpress, kvcompose_press.py: no window is protected; the newest token is always kept here",
+                ),
+            },
+            beyond="kvpress reads the whole context again at once, without a text before it.",
+        ),
+    }
+    reasons: ClassVar[Mapping[str, str]] = {
+        "ask": "KVzip's here: a newline",
+        "piece": "KVzip's here; short texts are read again at once",
+    }
 
     def pipeline(self) -> Pipeline:
         select = LowestScore(self.sinks, self.recent)

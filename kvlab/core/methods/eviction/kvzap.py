@@ -1,17 +1,27 @@
 """KVzap: KVzip's scores predicted from hidden states in one pass."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from pydantic import Field
 
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.published_settings import published
+from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.model_wide import ModelWide
 from kvlab.core.methods.allocators.threshold import AboveThreshold
 from kvlab.core.methods.scorers.lookahead.kvzap import PredictedScore
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.eviction.evict import Evict
+
+KVZAP_FITTING = (
+    "The original fits its networks to KVzip+ scores of Nemotron's pretraining sample, 4,500 texts of 750 to 1,250 "
+    "tokens; `kvlab fit` uses books, and fits the same linear or two-layer networks in minutes. The original also "
+    "scores generated tokens as they leave the window; here they are kept."
+)
+KVZAP_NETWORKS = (
+    "networks belong to a model's weights; those of mini are included, others come from `kvlab fit --method kvzap`"
+)
 
 FILE_HELP = "networks: mini, a file of `kvlab fit --method kvzap`, or untrained (random)"
 
@@ -28,11 +38,27 @@ class KVzap(Method):
     name: ClassVar[str] = "kvzap"
     family: ClassVar[str] = "eviction"
     title: ClassVar[str] = "KVzap"
-    paper, presets, reasons = published(__file__)
 
     heads: str = Field("mini", description=FILE_HELP)
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
     recent: int = Field(16, ge=1, description="last tokens that always stay")
+
+    paper: ClassVar[str] = "https://arxiv.org/abs/2601.07891"
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "paper": Preset(
+            "the published window, with a budget",
+            {
+                "sinks": (0, "only scores and the window"),
+                "recent": (128, "the sliding window; kvpress, sliding_window_size"),
+            },
+            beyond=(f"The original uses a threshold: `kvzap-threshold`. {KVZAP_FITTING}"),
+        ),
+    }
+    reasons: ClassVar[Mapping[str, str]] = {
+        "heads": KVZAP_NETWORKS,
+        "sinks": "as for the other methods here; the networks score the first tokens highest anyway",
+        "recent": "as in `kvlab profile`; 128 of a short prompt would be most of the budget",
+    }
 
     def pipeline(self) -> Pipeline:
         select = LowestScore(self.sinks, self.recent)
@@ -51,12 +77,30 @@ class KVzapThreshold(Method):
     family: ClassVar[str] = "budget-free"
     title: ClassVar[str] = "KVzap by threshold"
     needs_budget: ClassVar[bool] = False
-    paper, presets, reasons = published(__file__, "kvzap_threshold")
 
     heads: str = Field("mini", description=FILE_HELP)
     threshold: float = Field(-4.0, description="log score below which a pair is evicted")
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
     recent: int = Field(128, ge=1, description="last tokens that always stay")
+
+    paper: ClassVar[str] = "https://arxiv.org/abs/2601.07891"
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "paper": Preset(
+            "the recommended threshold",
+            {
+                "threshold": (-4.0, "kvzap/README.md, the value used throughout"),
+                "sinks": (0, "only scores and the window"),
+                "recent": (128, "kvpress, dms_press.py (ThresholdPress), sliding_window_size"),
+            },
+            beyond=KVZAP_FITTING,
+        ),
+    }
+    reasons: ClassVar[Mapping[str, str]] = {
+        "heads": KVZAP_NETWORKS,
+        "threshold": "the published one",
+        "sinks": "as for the other methods here; the networks score the first tokens highest anyway",
+        "recent": "the published one",
+    }
 
     def pipeline(self) -> Pipeline:
         select = LowestScore(self.sinks, self.recent)

@@ -1,12 +1,13 @@
 """KVzip: keep what the model needs to reconstruct its context, since any question may need it."""
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.published_settings import published
+from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.second_pass import Rehearsal
 from kvlab.core.methods.allocators.model_wide import ModelWide
 from kvlab.core.methods.allocators.uniform import Uniform
@@ -26,7 +27,6 @@ class KVzip(Method):
     name: ClassVar[str] = "kvzip"
     family: ClassVar[str] = "eviction"
     title: ClassVar[str] = "KVzip"
-    paper, presets, reasons = published(__file__)
 
     level: Literal["pair", "uniform", "head"] = Field(
         "pair", description="pairs of all layers and heads compete, pairs within each head, or whole heads"
@@ -37,6 +37,71 @@ class KVzip(Method):
     window: int = Field(0, ge=0, description="last prompt queries whose largest attention counts too")
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
     recent: int = Field(1, ge=1, description="last tokens that always stay")
+
+    paper: ClassVar[str] = "https://arxiv.org/abs/2505.23416"
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "paper": Preset(
+            "the paper's non-uniform eviction of pairs",
+            {
+                "level": ("pair", "section 3.3: one threshold over all layers and heads"),
+                "over": ("max", "equation 2"),
+                "piece": (2000, "section 3.4, chunks of 2K tokens"),
+                "ask": ("\n\nRepeat the previous context exactly.", "figure 5"),
+                "sinks": (4, "the system prompt, which always stays; kvpress has n_sink 4"),
+                "recent": (1, "no window is protected; the newest token is always kept here"),
+            },
+            beyond=(
+                "The original normalizes a query's attention over the system prompt, its own chunk of the context and "
+                "the repetition; here over the whole prompt, without the chat template's tokens around the request. "
+                "The original has batches of one."
+            ),
+        ),
+        "code": Preset(
+            "the authors' code with its defaults",
+            {
+                "level": ("pair", "model/wrapper.py, prune"),
+                "over": ("max", "attention/score.py, amax over queries and the group"),
+                "piece": (2000, "attention/score.py, chunk_size"),
+                "ask": ("\n\nRepeat the previous context exactly.", "model/wrapper.py, scoring"),
+                "sinks": (4, "the system prompt is never evicted"),
+                "recent": (1, "model/wrapper.py: no window"),
+            },
+            beyond=(
+                "The original normalizes a query's attention over the system prompt, its own chunk of the context and "
+                "the repetition; here over the whole prompt, without the chat template's tokens around the request. "
+                "The original has batches of one. Its softmax uses the model's dtype, here float32."
+            ),
+        ),
+        "uniform": Preset(
+            "pairs, equally many per head",
+            {
+                "level": ("uniform", "model/wrapper.py, pair-uniform"),
+            },
+            beyond=(
+                "The original normalizes a query's attention over the system prompt, its own chunk of the context and "
+                "the repetition; here over the whole prompt, without the chat template's tokens around the request. "
+                "The original has batches of one."
+            ),
+        ),
+        "head": Preset(
+            "whole heads",
+            {
+                "level": ("head", "section 4.3, context-independent eviction"),
+            },
+            beyond=(
+                "The original normalizes a query's attention over the system prompt, its own chunk of the context and "
+                "the repetition; here over the whole prompt, without the chat template's tokens around the request. "
+                "The original has batches of one. The original takes a head's score from one English sample, here "
+                "from the prompt."
+            ),
+        ),
+    }
+    reasons: ClassVar[Mapping[str, str]] = {
+        "level": "the paper's; `uniform` is its ablation, `head` its form without a second pass",
+        "ask": "a newline; an instruction does not help `mini`, and no template text enters the scores",
+        "piece": "a power of two near the published 2,000; short texts are read again at once",
+        "window": "0: only the rehearsal counts, as published",
+    }
 
     def pipeline(self) -> Pipeline:
         score = RehearsedAttention(self.over, self.window, Rehearsal(self.ask, self.piece))

@@ -1,12 +1,13 @@
 """LazyEviction: while generating, keep tokens that have not been silent for longer than they used to be."""
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.published_settings import published
+from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.attention.time_stamps import TimeStamps
 from kvlab.core.methods.selectors.top_k import LowestScore
@@ -25,7 +26,6 @@ class LazyEviction(Method):
     name: ClassVar[str] = "lazyeviction"
     family: ClassVar[str] = "eviction"
     title: ClassVar[str] = "LazyEviction"
-    paper, presets, reasons = published(__file__)
 
     threshold: float = Field(1e-4, ge=0, le=1, description="attention from which on a token counts as read again")
     window: int = Field(32, ge=1, description="last prompt queries that count")
@@ -34,6 +34,25 @@ class LazyEviction(Method):
         "compete", description="prompt tokens compete, or stay as long as the budget holds them"
     )
     recent: int = Field(16, ge=1, description="last tokens that always stay")
+
+    paper: ClassVar[str] = "https://arxiv.org/abs/2506.15969"
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "paper": Preset(
+            (
+                "the paper's first term: silence over the maximum recurrence interval, decided after each observation "
+                "window"
+            ),
+            {},
+            beyond="The paper's second term, a weight of the interval itself, is left out.",
+        ),
+    }
+    reasons: ClassVar[Mapping[str, str]] = {
+        "threshold": "our choice, a token's attention that still counts",
+        "window": "SnapKV's",
+        "buffer": "R-KV's value, as for the other methods here that decide every so many tokens",
+        "prompt": "a budget here is often a share of the prompt, which then has to give up tokens itself",
+        "recent": "our choice: a token that was just generated has had no time to recur",
+    }
 
     def pipeline(self) -> Pipeline:
         score = TimeStamps(self.threshold, self.window, "recurrence", self.prompt)

@@ -1,12 +1,13 @@
 """LU-KV: ExpectedAttention's scores, with budgets of heads by what later text loses."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from pydantic import Field
 
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.published_settings import published
+from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.curves import HeadCurves
 from kvlab.core.methods.scorers.lookahead.expected_attention import ExpectedAttention
 from kvlab.core.methods.selectors.top_k import LowestScore
@@ -24,13 +25,39 @@ class LUKV(Method):
     name: ClassVar[str] = "lukv"
     family: ClassVar[str] = "eviction"
     title: ClassVar[str] = "LU-KV"
-    paper, presets, reasons = published(__file__)
 
     curves: str = Field("mini", description="mini, a file of `kvlab fit --method lukv`, or even (equal heads)")
     n_future: int = Field(512, ge=1, description="positions ahead over which the rotation is averaged")
     epsilon: float = Field(0.02, ge=0, description="added to the attention before weighting by the value")
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
     recent: int = Field(1, ge=1, description="last tokens that always stay")
+
+    paper: ClassVar[str] = "https://arxiv.org/abs/2602.08585"
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "paper": Preset(
+            "ExpectedAttention with the authors' curves",
+            {
+                "n_future": (512, "kvpress, expected_attention_press.py, n_future_positions"),
+                "epsilon": (0.02, "kvpress, lukv_press.py: ExpectedAttentionPress(epsilon=2e-2)"),
+                "sinks": (4, "kvpress, lukv_press.py, sink"),
+                "recent": (1, "kvpress, lukv_press.py, window"),
+            },
+            beyond=(
+                "The original measures its curves on 30 questions of one synthetic text, with decoded answers as "
+                "later text; here `kvlab fit --method lukv` reads windows of books, whose last tokens are the later "
+                "text."
+            ),
+        ),
+    }
+    reasons: ClassVar[Mapping[str, str]] = {
+        "curves": (
+            "curves belong to a model's weights; those of mini are included, others come from `kvlab fit --method lukv`"
+        ),
+        "n_future": "the published one",
+        "epsilon": "the published one",
+        "sinks": "the published one",
+        "recent": "the published one",
+    }
 
     def pipeline(self) -> Pipeline:
         select = LowestScore(self.sinks, self.recent)

@@ -1,14 +1,21 @@
 """PyramidKV: SnapKV's scores with budgets that fall with depth."""
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from kvlab.core.contract.method import register
 from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.published_settings import published
+from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.pyramid import Pyramid
-from kvlab.core.methods.eviction.window_methods import WindowEvicting
+from kvlab.core.methods.eviction.window_methods import (
+    POOLED_EDGES,
+    PROMPT_ONLY,
+    RKV_BUFFER,
+    SHARED_HEADS,
+    WindowEvicting,
+)
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.eviction.evict import Evict
 
@@ -25,11 +32,58 @@ class PyramidKV(WindowEvicting):
     name: ClassVar[str] = "pyramidkv"
     family: ClassVar[str] = "eviction"
     title: ClassVar[str] = "PyramidKV"
-    paper, presets, reasons = published(__file__)
 
     variant: Literal["paper", "code"] = Field("paper", description="layer schedule: exact line, or integer steps")
     beta: float = Field(20.0, ge=1, description="the last layer gets 1/beta of the average, besides the window")
     window: int = Field(8, ge=1, description="last prompt queries that vote; these tokens always stay")
+
+    paper: ClassVar[str] = "https://arxiv.org/abs/2406.02069"
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "paper": Preset(
+            "the paper's LongBench tables",
+            {
+                "variant": ("paper", "the arithmetic sequence over layers"),
+                "beta": (20.0, "run_longbench.py's cluster, which made the tables: beta = 20"),
+                "window": (8, "run_longbench.py, window_sizes"),
+                "kernel": (7, "run_longbench.py, kernel_sizes"),
+                "pooling": ("max", "run_longbench.py"),
+            },
+            beyond=SHARED_HEADS,
+        ),
+        "code": Preset(
+            "the authors' class with their runner's settings",
+            {
+                "variant": ("code", "pyramidkv/pyramidkv_utils.py, PyramidKVCluster.update_kv"),
+                "beta": (20.0, "PyramidKVCluster"),
+                "window": (8, "run_longbench.py, window_sizes"),
+                "kernel": (7, "run_longbench.py, kernel_sizes"),
+                "pooling": ("max", "run_longbench.py"),
+                "edges": ("zeros", "pyramidkv_utils.py, avg_pool1d includes its padding"),
+            },
+            beyond=(f"{SHARED_HEADS} (Since July 2026 it can also choose per KV head.) Its total is not corrected."),
+        ),
+        "class": Preset(
+            "the defaults of the authors' class, with 320 slots",
+            {
+                "variant": ("code", "pyramidkv/pyramidkv_utils.py, PyramidKVCluster.update_kv"),
+                "beta": (20.0, "PyramidKVCluster"),
+                "window": (64, "PyramidKVCluster"),
+                "kernel": (5, "PyramidKVCluster"),
+                "pooling": ("average", "PyramidKVCluster"),
+                "edges": ("zeros", "pyramidkv_utils.py, avg_pool1d includes its padding"),
+            },
+            beyond=(f"{SHARED_HEADS} Its total is not corrected."),
+        ),
+    }
+    reasons: ClassVar[Mapping[str, str]] = {
+        "variant": "the exact line; the code's integer steps keep up to L (L - 1) / 2 slots too many",
+        "window": "the runner's, which made the paper's tables; 64 is the class's default",
+        "kernel": "the runner's; 5 is the class's default",
+        "pooling": "the runner's; the class's default averages",
+        "edges": POOLED_EDGES,
+        "decode": PROMPT_ONLY,
+        "buffer": RKV_BUFFER,
+    }
 
     def pipeline(self) -> Pipeline:
         prompt_only = Pipeline(

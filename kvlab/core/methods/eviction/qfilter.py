@@ -1,12 +1,13 @@
 """Q-Filters: keep keys along the main direction of the model's queries."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from pydantic import Field
 
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.published_settings import published
+from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.eviction.triattention import FILE_HELP
 from kvlab.core.methods.scorers.lookahead.query_statistics import QueryFilter
@@ -25,11 +26,28 @@ class QFilters(Method):
     name: ClassVar[str] = "qfilter"
     family: ClassVar[str] = "eviction"
     title: ClassVar[str] = "Q-Filters"
-    paper, presets, reasons = published(__file__)
 
     queries: str = Field("mini", description=FILE_HELP)
     sinks: int = Field(0, ge=0, description="first tokens that always stay")
     recent: int = Field(1, ge=1, description="last tokens that always stay")
+
+    paper: ClassVar[str] = "https://arxiv.org/abs/2503.02812"
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "paper": Preset(
+            "the rule, as in kvpress",
+            {
+                "sinks": (0, "kvpress, qfilter_press.py: only keys decide"),
+                "recent": (1, "kvpress, qfilter_press.py: only keys decide; the newest token is always kept here"),
+            },
+            beyond="The original ships directions of its models; here `kvlab fit` measures them.",
+        ),
+    }
+    reasons: ClassVar[Mapping[str, str]] = {
+        "queries": (
+            "statistics belong to a model's weights; those of mini, mini-60 and mini-half are included, others come "
+            "from `kvlab fit`"
+        ),
+    }
 
     def pipeline(self) -> Pipeline:
         return Pipeline(QueryFilter(self.queries), Uniform(), LowestScore(self.sinks, self.recent), Evict())

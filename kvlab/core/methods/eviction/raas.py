@@ -1,12 +1,13 @@
 """RaaS: while generating, evict the token that has been longest without attention."""
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.published_settings import published
+from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.attention.time_stamps import TimeStamps
 from kvlab.core.methods.selectors.top_k import LowestScore
@@ -25,7 +26,6 @@ class RaaS(Method):
     name: ClassVar[str] = "raas"
     family: ClassVar[str] = "eviction"
     title: ClassVar[str] = "RaaS"
-    paper, presets, reasons = published(__file__)
 
     threshold: float = Field(1e-4, ge=0, le=1, description="attention from which on a token's stamp is renewed")
     window: int = Field(32, ge=1, description="last prompt queries that stamp the prompt's tokens")
@@ -33,6 +33,26 @@ class RaaS(Method):
         "compete", description="prompt tokens compete, or stay as long as the budget holds them"
     )
     recent: int = Field(1, ge=1, description="last tokens that always stay")
+
+    paper: ClassVar[str] = "https://arxiv.org/abs/2502.11147"
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "paper": Preset(
+            "the paper's policy",
+            {
+                "prompt": ("keep", "the prompt is never evicted"),
+                "recent": (1, "no window is protected; the newest token is always kept here"),
+            },
+            beyond=(
+                "The original decides about pages of tokens, by estimates of their attention; here about tokens, by "
+                "their attention."
+            ),
+        ),
+    }
+    reasons: ClassVar[Mapping[str, str]] = {
+        "threshold": "our choice, a token's attention that still counts; the paper's value holds for its page scores",
+        "window": "SnapKV's; the paper never evicts from the prompt",
+        "prompt": "a budget here is often a share of the prompt, which then has to give up tokens itself",
+    }
 
     def pipeline(self) -> Pipeline:
         score = TimeStamps(self.threshold, self.window, "stamp", self.prompt)

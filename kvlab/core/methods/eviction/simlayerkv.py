@@ -1,12 +1,13 @@
 """SimLayerKV: lazy layers keep sinks and recent tokens, the others everything."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from pydantic import Field
 
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.published_settings import published
+from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.lazy_layers import LazyLayers
 from kvlab.core.methods.scorers.key_value.recency import Recency
 from kvlab.core.methods.selectors.top_k import LowestScore
@@ -25,12 +26,30 @@ class SimLayerKV(Method):
     family: ClassVar[str] = "budget-free"
     title: ClassVar[str] = "SimLayerKV"
     needs_budget: ClassVar[bool] = False
-    paper, presets, reasons = published(__file__)
 
     threshold: float = Field(0.9, ge=0, le=1, description="share of attention from which on a layer is lazy")
     queries: int = Field(1, ge=1, description="last prompt queries whose attention decides")
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
     recent: int = Field(64, ge=1, description="last tokens that always stay")
+
+    paper: ClassVar[str] = "https://arxiv.org/abs/2410.13846"
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "paper": Preset(
+            "the settings of Llama 3, as in kvpress",
+            {
+                "threshold": (
+                    0.9,
+                    "kvpress, simlayerkv_press.py: Llama 3; .65 for Llama 2, .8 for Mistral, .85 for Qwen",
+                ),
+                "queries": (1, "kvpress, simlayerkv_press.py, n_last"),
+                "sinks": (4, "kvpress, simlayerkv_press.py, n_initial"),
+                "recent": (1024, "kvpress, simlayerkv_press.py, n_recent"),
+            },
+        ),
+    }
+    reasons: ClassVar[Mapping[str, str]] = {
+        "recent": "1,024 tokens are all of a short prompt",
+    }
 
     def pipeline(self) -> Pipeline:
         select = LowestScore(self.sinks, self.recent)

@@ -1,5 +1,6 @@
 """TriAttention: while generating, keep the keys that the model's mean queries will attend to at these distances."""
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -7,7 +8,7 @@ from pydantic import Field
 from kvlab.core.contract.decode_buffer import GoesOn
 from kvlab.core.contract.method import register
 from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.published_settings import published
+from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.lookahead.query_statistics import QueryCentres
 from kvlab.core.methods.selectors.top_k import LowestScore
@@ -30,7 +31,6 @@ class TriAttention(GoesOn):
     name: ClassVar[str] = "triattention"
     family: ClassVar[str] = "eviction"
     title: ClassVar[str] = "TriAttention"
-    paper, presets, reasons = published(__file__)
 
     queries: str = Field("mini", description=FILE_HELP)
     furthest: int = Field(65_536, ge=1, description="scores are averaged over the distances 1, 2, 4, .. ahead, to this")
@@ -40,6 +40,46 @@ class TriAttention(GoesOn):
     )
     decode: Literal["keep", "budget"] = Field("budget", description="keep generated tokens, or let them compete")
     recent: int = Field(1, ge=1, description="last tokens that always stay")
+
+    paper: ClassVar[str] = "https://arxiv.org/abs/2604.04921"
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "paper": Preset(
+            "the experiments' settings (scripts/cli.py and triattention/configs)",
+            {
+                "furthest": (65536, "scripts/cli.py, triattention_frequency_window"),
+                "prompt": (
+                    "keep",
+                    "methods/triattention.py, compute_keep_indices: prefill tokens are always preserved",
+                ),
+                "decode": ("budget", "methods/triattention.py, triattention_forward"),
+                "buffer": (128, "scripts/cli.py, divide_length with slack_budget_trigger"),
+                "recent": (1, "methods/triattention.py: no window is protected; the newest token is always kept here"),
+            },
+            beyond=(
+                "In the original the heads of all layers choose together (modes union and per_head); here each layer "
+                "decides for itself."
+            ),
+        ),
+        "code": Preset(
+            "the code's per-layer-per-head mode with prompt compression",
+            {
+                "furthest": (65536, "scripts/cli.py, triattention_frequency_window"),
+                "prompt": ("compete", "configs/extra_config/triattention_per_head_pruning_allow_prefill.yaml"),
+                "decode": ("budget", "methods/triattention.py, triattention_forward"),
+                "buffer": (128, "scripts/cli.py, divide_length with slack_budget_trigger"),
+                "recent": (1, "methods/triattention.py: no window is protected; the newest token is always kept here"),
+                "heads": ("each", "methods/triattention.py, per_layer_perhead_pruning"),
+            },
+        ),
+    }
+    reasons: ClassVar[Mapping[str, str]] = {
+        "queries": (
+            "statistics belong to a model's weights; those of mini, mini-60 and mini-half are included, others come "
+            "from `kvlab fit`"
+        ),
+        "heads": "the code's per-layer-per-head mode, the only one of the three that needs no other layer",
+        "prompt": "a budget here is often a share of the prompt, which then has to give up tokens itself",
+    }
 
     def pipeline(self) -> Pipeline:
         score = QueryCentres(self.queries, furthest=self.furthest, heads=self.heads, prompt=self.prompt)

@@ -11,6 +11,14 @@ from kvlab.core.contract.decode_buffer import GoesOn
 from kvlab.core.contract.method import Method
 from kvlab.core.methods.scorers.attention.window import Edges, WindowAttention
 
+SHARED_HEADS = (
+    "Query heads that share a KV head vote together and keep the same slots here; in the original each chooses its "
+    "own, and keys are stored once per query head."
+)
+POOLED_EDGES = "zeros beyond the ends would reduce the sink by up to 2/5; no effect with max pooling, the default"
+PROMPT_ONLY = "it compresses the prompt only, as published; `budget` is for long generations"
+RKV_BUFFER = "R-KV's value in its comparison with SnapKV; only used with `decode=budget`"
+
 
 def _check_odd(kernel: int) -> int:
     if kernel % 2 == 0:

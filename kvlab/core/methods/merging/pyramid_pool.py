@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.published_settings import published
+from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.linear import Linear
 from kvlab.core.methods.scorers.attention.accumulated_attention import AccumulatedAttention
 from kvlab.core.methods.scorers.key_value.recency import Recency
@@ -30,7 +31,6 @@ class PyramidPool(Method):
     name: ClassVar[str] = "pyramid-pool"
     family: ClassVar[str] = "pooling"
     title: ClassVar[str] = "PyramidPool"
-    paper, presets, reasons = published(__file__)
 
     variant: Literal["fixed", "paper"] = Field("fixed", description="weights of repeated means, and end of the slope")
     pooling: Literal["mean", "max", "max-norm", "best"] = Field("best", description="what a window becomes")
@@ -44,6 +44,63 @@ class PyramidPool(Method):
     mass: MassRule = Field("none", description=MASS_HELP)
     alpha: float = Field(0.6, ge=0, le=1, description="mass `alpha`: its factor")
     space: Space = Field("rotated", description=SPACE_HELP)
+
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "paper": Preset(
+            "the setting of table 2, with figure 6's pyramid",
+            {
+                "variant": ("paper", "section 3.1 prints the slope k / m; section 3.2 averages the pairs of a window"),
+                "repool": (
+                    "literal",
+                    "section 3.2: a fixed window merges the least recent tokens as more are generated",
+                ),
+                "sinks": (4, "table 2, figures 6 to 8"),
+                "mass": ("none", "section 3.2 gives a pooled pair no weight of its own"),
+                "space": ("rotated", "section 5.2 leaves positions of pooled pairs to later work"),
+                "pooling": ("best", "table 2, figures 7 and 8; figure 6 compares it with mean and max"),
+                "beta": (4.0, "figure 6; table 2 does not say"),
+            },
+            beyond=(
+                "The paper's budget is the first layer's (256 to 4096), 64 on average in table 2; it gives neither "
+                "the window nor the number of recent tokens that are not pooled."
+            ),
+        ),
+        "figure-8": Preset(
+            "the rectangular cache of figure 8",
+            {
+                "variant": ("paper", "section 3.1 prints the slope k / m; section 3.2 averages the pairs of a window"),
+                "repool": (
+                    "literal",
+                    "section 3.2: a fixed window merges the least recent tokens as more are generated",
+                ),
+                "sinks": (4, "table 2, figures 6 to 8"),
+                "mass": ("none", "section 3.2 gives a pooled pair no weight of its own"),
+                "space": ("rotated", "section 5.2 leaves positions of pooled pairs to later work"),
+                "pooling": ("best", "figure 8"),
+                "beta": (1.0, "figure 8: pyramid compression ratio 1"),
+            },
+            beyond=(
+                "The paper's budget is the first layer's (256 to 4096), 64 on average in table 2; it gives neither "
+                "the window nor the number of recent tokens that are not pooled."
+            ),
+        ),
+    }
+    reasons: ClassVar[Mapping[str, str]] = {
+        "variant": (
+            "as printed a recent window has the same weight as all it is pooled with, and the last layer never gets "
+            "L_0 / beta"
+        ),
+        "pooling": "mini: best .163 / .101 / .048, mean .291 / .211 / .124, max .825 / .532 / .177",
+        "window": "not given; mini: 2 .164 / .117 / .045, 4 .163 / .101 / .048, 8 .169 / .110 / .048",
+        "repool": (
+            "literal pooling of the oldest ends in two pools, one of which covers most of the text; mini: graded .163 "
+            "/ .101 / .048, literal .200 / .108 / .044. For means literal is better (.237 / .185 / .085, graded .291 "
+            "/ .211 / .124): the slots of lost pools go to recent tokens"
+        ),
+        "beta": "figure 6's; 1 is better on mini (.147 / .088 / .041), but is no pyramid",
+        "recent": "not given; mini: .25 .168 / .101 / .062, .5 .163 / .101 / .048, .75 .190 / .115 / .049",
+        "alpha": "zsmerge's; only used with mass `alpha`",
+    }
 
     @model_validator(mode="after")
     def _check_pooling(self) -> PyramidPool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from pydantic import Field
 
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.contract.published_settings import published
+from kvlab.core.contract.preset import Preset
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.key_value.recency import Recency
 from kvlab.core.methods.selectors.top_k import LowestScore
@@ -28,7 +29,6 @@ class SemantiCache(Method):
     name: ClassVar[str] = "semanticache"
     family: ClassVar[str] = "merging"
     title: ClassVar[str] = "SemantiCache"
-    paper, presets, reasons = published(__file__)
 
     theta: float | None = Field(
         None, ge=-1, le=1, description="cosine with its seed above which a token joins a cluster; none: solved per head"
@@ -41,6 +41,30 @@ class SemantiCache(Method):
     space: Space = Field("rotated", description=SPACE_HELP)
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
     recent: int = Field(16, ge=1, description="last tokens that always stay")
+
+    paper: ClassVar[str] = "https://arxiv.org/abs/2603.14303"
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "paper": Preset(
+            "greedy seed-based clustering with proportional attention",
+            {
+                "mass": ("votes", "abstract: proportional attention compensates for merging"),
+            },
+            beyond=(
+                "Based on the abstract: thresholds, delimiters and protected tokens are unknown, and no code is "
+                "available. Here generated tokens are kept."
+            ),
+        ),
+    }
+    reasons: ClassVar[Mapping[str, str]] = {
+        "theta": "not given; solved per head, so that methods are compared at equal budgets",
+        "loosest": "our choice: clustering meets the budget as long as sentences fit",
+        "delimiters": "the abstract mentions natural boundaries; these end a sentence or a line",
+        "longest": "our choice: bounds the memory of the similarities",
+        "alpha": "zsmerge's; only used with mass `alpha`",
+        "space": "keys are averaged as stored, as in most papers",
+        "sinks": "as for the other methods here",
+        "recent": "as for the other methods here: keeps the end of the question",
+    }
 
     def pipeline(self) -> Pipeline:
         settle = SeedClusters(
