@@ -92,7 +92,7 @@ def _machine() -> dict[str, str]:
         "chromium (image export)": shutil.which("chromium") or shutil.which("google-chrome") or "not found",
         "mps": "yes" if torch.backends.mps.is_available() else "no",
     }
-    return found | _gpus() | _energy() | {"fused kernels": _fused_kernels(), "decisions on a CPU": _on_the_cpu()}
+    return found | _gpus() | _energy() | {"fused kernels": _fused_kernels()}
 
 
 def _plugins() -> dict[str, str]:
@@ -134,25 +134,13 @@ def _energy() -> dict[str, str]:
 
 def _fused_kernels() -> str:
     """Whether decode steps on CUDA use the Triton kernel, and what it lacks."""
-    from kvlab.core.attention.kernels import missing
-    from kvlab.core.stores.unpack_kernel import SWITCH
+    from kvlab.core.attention.kernels import SWITCH, missing
 
     if os.environ.get(SWITCH) == "off":
         return f"disabled by {SWITCH}=off"
     lacks = missing()
     ready = f"ready, used on CUDA; {SWITCH}=off disables them"
     return f"missing {' and '.join(lacks)}: plain torch is used" if lacks else ready
-
-
-def _on_the_cpu() -> str:
-    """Whether decisions of h2o, cam, zsmerge, d2o, keepkv, pyramid-pool and less are compiled on a CPU."""
-    from kvlab.core.cache.kernels.cpu import numba_kernels
-    from kvlab.core.stores.unpack_kernel import SWITCH
-
-    if os.environ.get(SWITCH) == "off":
-        return f"disabled by {SWITCH}=off"
-    without = "not compiled, so the pipeline decides: pip install 'kvlab[cpu]' to compile them"
-    return f"compiled; {SWITCH}=off disables it" if numba_kernels() is not None else without
 
 
 def _self_tests() -> dict[str, str]:
@@ -266,11 +254,10 @@ def _decoded(method: str, device: torch.device) -> torch.Tensor:
 @contextmanager
 def _no_kernels() -> Iterator[None]:
     """Disable kvlab's kernels inside the context."""
-    from kvlab.core.attention.kernels import one_query_kernel
+    from kvlab.core.attention.kernels import SWITCH, one_query_kernel
     from kvlab.core.cache.layers.dispatch import decision_kernel
-    from kvlab.core.stores.unpack_kernel import SWITCH, unpack_kernel
 
-    before, known = os.environ.get(SWITCH), (one_query_kernel, decision_kernel, unpack_kernel)
+    before, known = os.environ.get(SWITCH), (one_query_kernel, decision_kernel)
     os.environ[SWITCH] = "off"
     try:
         for kernel in known:

@@ -18,7 +18,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from transformers import PreTrainedModel
 
 from kvlab.core.cache import CompressedCache
-from kvlab.core.cache.kernels.cpu import disable_kernels
 from kvlab.core.cache.replay import count_step, host_counts, kind_of_next, put_host_counts, replay_obstacle
 
 MOST_KINDS = 8  # captured at once: two are enough unless a table grows by blocks
@@ -57,7 +56,7 @@ class OperationGraph:
             return done[0]
 
         # Without its own context every operation would create a FakeTensorMode, which takes half of the time.
-        with tracing(TracingContext(FakeTensorMode())), disable_kernels():
+        with tracing(TracingContext(FakeTensorMode())):
             self._graph = make_fx(traced)()
         self.output = done[0].clone()
 

@@ -125,8 +125,3 @@ def test_a_huge_budget_drops_nothing() -> None:
     cache = make_cache(lab, "h2o", 10**9)
     lab.generate(**inputs(), max_new_tokens=4, past_key_values=cache)
     assert all((layer.evicted_votes == 0).all() for layer in cache.compressed_layers())
-
-
-def test_plain_attention_is_refused() -> None:
-    with pytest.raises(ValueError, match="load_model"):
-        make_cache(tiny_model("llama"), "h2o", 0.2)

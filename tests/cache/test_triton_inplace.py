@@ -14,7 +14,6 @@ from torch import Tensor
 from kvlab.core.attention import kernels
 from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.cache.layers import decisions, dispatch
-from kvlab.core.cache.layers.dispatch import has_kernel_for
 from kvlab.core.contract.in_place import EVICT, NEAREST, SPREAD
 from kvlab.core.contract.inplace_work import Work
 from kvlab.core.methods import make_method, registered
@@ -233,7 +232,7 @@ def test_it_is_launched_where_the_layer_lies(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_the_kernel_does_not_know_is_left_to_the_pipeline() -> None:
-    known = [name for name in registered() if name != "compose" and has_kernel_for(make_method(name).pipeline())]
+    known = [name for name in registered() if name != "compose" and make_method(name).pipeline().in_place]
     assert {"h2o", "zsmerge", "keepkv", "cam", "d2o"} <= set(known)
     for name, options in (
         ("zsmerge", {"similarity": "l2"}),
@@ -245,4 +244,4 @@ def test_what_the_kernel_does_not_know_is_left_to_the_pipeline() -> None:
         ("d2o", {"mass": "votes"}),
         ("cam", {"variant": "simulation"}),
     ):
-        assert not has_kernel_for(make_method(name, **options).pipeline()), (name, options)
+        assert not make_method(name, **options).pipeline().in_place, (name, options)

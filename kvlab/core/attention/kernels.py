@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from kvlab.core.attention.slot_attention import probabilities, slot_logits
-from kvlab.core.stores.unpack_kernel import SWITCH
 
+SWITCH = "KVLAB_KERNELS"  # environment variable; "off": no kernels of kvlab's own
 OneQuery = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], tuple[Tensor, Tensor, Tensor]]
 Result = TypeVar("Result")
 

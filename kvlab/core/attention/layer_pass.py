@@ -46,9 +46,6 @@ class LayerPass:
     members: Callable[[], tuple[Tensor, int]] | None = field(default=None, repr=False)
     # see `kvlab.core.cache.layers.compressed_layer`
     recalled: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
-    # (B, H, d): a key to compare with all others; its `products` cost little more next to a single query.
-    along: Tensor | None = field(default=None, repr=False)
-    products: Tensor | None = field(default=None, init=False, repr=False)  # (B, H, S): `along` times keys, scaled
     token_scores: TokenScores | None = field(default=None, repr=False)  # of the pass before
     _last_logits: Tensor | None = field(default=None, repr=False)  # (B, H, G, 1, S), without log mass
     _last_mass: Tensor | None = field(default=None, repr=False)
@@ -85,11 +82,8 @@ class LayerPass:
             output, mass, logits = kernel(packed, self.key, value, bias, self.scaling)
             self._last_logits, self._last_mass = logits[:, :, :, None], mass.mean(2)
             return output.flatten(1, 2)[:, :, None]
-        group = self.query.shape[1] // self.key.shape[1]
-        # (B, H, G or G + 1, 1, S)
-        logits = self._logits(0, 1) if self.along is None else self._logits_along(self.along)
-        self._last_logits = logits.narrow(2, 0, group)
-        mass = self._probabilities_of_one(logits, group)[:, :, :, 0]  # (B, H, G, S)
+        self._last_logits = logits = self._logits(0, 1)  # (B, H, G, 1, S)
+        mass = self._probabilities_of_one(logits)[:, :, :, 0]  # (B, H, G, S)
         self._last_mass = mass.mean(2)
         output = mix_states(mass.to(value.dtype), value)
         return output.flatten(1, 2)[:, :, None].to(self.query.dtype)
@@ -100,24 +94,11 @@ class LayerPass:
         output, self.read = attend_chosen(grouped, held, chosen, self.sinks)
         return output
 
-    def _logits_along(self, along: Tensor) -> Tensor:
-        """Logits of a single query, followed by the products with `along`: keys are read once."""
-        if not self.is_plain or isinstance(self.key, PackedStates):
-            return self._logits(0, 1)
-        batch, heads, head_dim = along.shape
-        query = self.query.reshape(batch * heads, -1, head_dim)
-        together = torch.cat([query, along.view(-1, 1, head_dim)], 1).view(batch, -1, 1, head_dim)
-        logits = slot_logits(together, self.key, first=0, rows=1, scaling=self.scaling)
-        self.products = logits.select(2, -1).select(2, 0)
-        return logits
-
-    def _probabilities_of_one(self, logits: Tensor, group: int) -> Tensor:
-        """Softmax of a single query's first `group` logits; if no slot is hidden, no row can be empty."""
+    def _probabilities_of_one(self, logits: Tensor) -> Tensor:
+        """Softmax of a single query's logits; if no slot is hidden, no row can be empty."""
         if self.sinks is not None or (self.bias is not None and self.hides):
-            return probabilities(logits.narrow(2, 0, group), self.bias, self.sinks)
-        if self.bias is not None:
-            return torch.softmax(logits.narrow(2, 0, group) + self.bias[:, :, :, None], -1)
-        return torch.softmax(logits, -1).narrow(2, 0, group)  # softmax of a slice would copy it first
+            return probabilities(logits, self.bias, self.sinks)
+        return torch.softmax(logits if self.bias is None else logits + self.bias[:, :, :, None], -1)
 
     def _kernel(self) -> OneQuery | None:
         """The fused kernel if available; it supports one bias per KV head and nothing else."""

@@ -18,7 +18,6 @@ from kvlab.core.attention.low_rank_state import keeps_state
 from kvlab.core.attention.queries import num_key_value_heads
 from kvlab.core.budget import UNLIMITED, Budget
 from kvlab.core.cache.cache import CompressedCache
-from kvlab.core.cache.kernels.cpu import precompile
 from kvlab.core.cache.prompt_hooks import announce_prompts, record_token_ids
 from kvlab.core.cache.residual_stream import ResidualStream, depths_of
 from kvlab.core.cache.rotary import changing_rotary, find_rotary, unrotated_layers
@@ -103,8 +102,6 @@ def make_cache(
     if pipeline.rehearsal is not None and settings.compresses:
         install_second_pass(language_model)
         settings.second_pass = second_pass_state(pipeline.rehearsal, language_model, tokenizer)
-    if pipeline.in_place is not None and settings.compresses and language_model.device.type == "cpu":
-        precompile(pipeline, language_model.dtype)
     if pipeline.reads_text and settings.compresses:
         record_token_ids(language_model)
     announce_prompts(language_model)

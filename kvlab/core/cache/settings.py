@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,16 +34,6 @@ class Observer(Protocol):
 
     def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
         """Called after a plan was applied; `before` is the table just before it and is valid during this call only."""
-
-
-class Counter(Observer, Protocol):
-    """Observer of level `light`: its attribute `full` is false and it never reads slots."""
-
-    def counted(self, layer_idx: int, counts: np.ndarray) -> None:
-        """Called instead of `compressed` when no plan was made: each head evicted one slot and no guard was used.
-
-        `counts` (3, B, H): see `kvlab.core.cache.layers.dispatch.counts_of`.
-        """
 
 
 class PartObserver(Protocol):

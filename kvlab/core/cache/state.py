@@ -37,7 +37,6 @@ TABLE: dict[str, Derive] = {
     "columns": lambda settings, device: settings.pipeline.columns,
     "never": lambda settings, device: torch.full((), NEVER, dtype=torch.float32, device=device),
     "shares_states": lambda settings, device: False,
-    "_refill": lambda settings, device: None,
     "_slots_bytes": lambda settings, device: None,
     "_leading": lambda settings, device: None,
 }

@@ -11,8 +11,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from kvlab.core.contract.view import View
 
-EVICT, RESIDUAL, NEAREST, SIMILAR, SPREAD, POOL, ABSORB = KINDS = range(7)  # what happens to the evicted slot
-LEAVE_NO_TRACE = (EVICT, POOL, ABSORB)  # kinds that do not change the kept slots
+EVICT, RESIDUAL, NEAREST, SIMILAR, SPREAD = KINDS = range(5)  # what happens to the evicted slot
 NOT_YET = -2.0  # initial value of the moving threshold of `SIMILAR`: below every cosine
 
 
@@ -35,7 +34,6 @@ class InPlace:
             view cannot be decided in place.
         certain: whether every head of a view has exactly one slot too many.
         decay: factor of the running sum of scores, if the scorer has one.
-        cpu_only: only CPU kernels implement it.
     """
 
     kind: int
@@ -43,4 +41,3 @@ class InPlace:
     fields: Callable[[View], Mapping[str, Any] | None] = lambda view: {}
     certain: Callable[[View], bool] = one_too_many
     decay: float = 1.0
-    cpu_only: bool = False

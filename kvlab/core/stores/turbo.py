@@ -22,7 +22,6 @@ from torch.nn.functional import embedding, pad
 
 from kvlab.core.stores.bit_packing import pack_bits, unpack_bits
 from kvlab.core.stores.code import Coded, half
-from kvlab.core.stores.unpack_kernel import unpack_kernel
 
 SEED = 2504
 TINY = 1e-6
@@ -81,9 +80,6 @@ class Rotated:
 
 def _coordinates(codes: Tensor, bits: int, width: int) -> Tensor:
     """Rotated coordinates (..., width) of unit vectors from packed `codes` (..., bytes)."""
-    unpack = unpack_kernel() if codes.device.type == "cpu" and type(codes) is Tensor else None
-    if unpack is not None:
-        return unpack(codes, bits, width, normal_levels(bits) / math.sqrt(width))
     if 8 % bits == 0:  # one lookup per byte takes half the time of unpacking
         levels = levels_of_bytes(bits, width, codes.device)
         return embedding(codes.to(torch.int32), levels).flatten(-2)[..., :width]

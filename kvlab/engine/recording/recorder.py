@@ -45,9 +45,6 @@ class LayerRecord:
 
     shadow: Shadow
     columns: dict[str, Tensor] = field(default_factory=dict)  # this step's columns of `steps`, each (H,)
-    counts: np.ndarray | None = (
-        None  # in place of columns, from an in-place decision (`kvlab.core.cache.layers.dispatch`)
-    )
     truth: Answer | None = None
     given: Answer | None = None
     broken: Tensor | None = None  # (H, S) attended slots that are not finite
@@ -101,7 +98,7 @@ class Recorder:
         layer, heads = self.layers[layer_idx], slots.valid.shape[1]
         self._turn_to(layer)
         earlier = layer.columns.get(LEFT) if self.step == 0 else None  # by earlier blocks of the prompt
-        layer.columns, layer.counts = self._nothing_left(heads, query=seen.query), None
+        layer.columns = self._nothing_left(heads, query=seen.query)
         if earlier is not None:
             layer.columns[LEFT] = earlier
         if not self.full:
@@ -162,20 +159,14 @@ class Recorder:
             # Prefill attends to everything: the cost of compression shows only when the last query is evaluated again.
             layer.columns |= mass_columns(after, places, layer.shadow, answered, layer.truth)
 
-    def counted(self, layer_idx: int, counts: np.ndarray) -> None:
-        """Take the per-head counts of an in-place decode decision at level `light`."""
-        layer = self.layers[layer_idx]
-        self._turn_to(layer)
-        layer.counts = counts
-
     def end_step(self, cache: CompressedCache) -> None:
         """Queue this step's rows of `steps` and `memory`; the next flush writes them."""
         layers = cache.compressed_layers()
         records = [self.layers[layer.layer_idx] for layer in layers]
         for record in records:
             record.truth = record.given = record.broken = None
-        self.shown, counts = None, [record.counts for record in records]
-        self.pending.note(self.step, layers, [record.columns for record in records], counts)
+        self.shown = None
+        self.pending.note(self.step, layers, [record.columns for record in records])
         self.step += 1
         if self.step % FLUSH_EVERY == 0 and time.monotonic() - self.flushed > FLUSH_SECONDS:
             self.writer.flush()
@@ -311,10 +302,6 @@ class ObserverGroup:
     def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
         """Report a decision."""
         self.decision_seconds += self._pass_on("compressed", layer_idx, view, plan, before, after)
-
-    def counted(self, layer_idx: int, counts: np.ndarray) -> None:
-        """Report an in-place decision."""
-        self._pass_on("counted", layer_idx, counts)
 
     def _pass_on(self, event: str, *given: Any) -> float:
         begun = self.now()

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
-from kvlab.core.cache.layers.dispatch import COUNT_NAMES
 from kvlab.core.contract.slot_columns import is_valid
 from kvlab.core.contract.view import Slots
 from kvlab.trace import RunWriter
@@ -49,11 +48,10 @@ class _Noted:
     held: _Held
     budget: Tensor  # (H,)
     columns: dict[str, Tensor]
-    counts: np.ndarray | None  # (3, H) as in `COUNT_NAMES`, in place of `columns` and of counts from tables
 
-    def kind(self) -> tuple[tuple[str, ...] | None, torch.device]:
-        """Group key: entries with equal kinds are read together. The names are None where there are counts."""
-        return (tuple(self.columns) if self.counts is None else None), self.budget.device
+    def kind(self) -> tuple[tuple[str, ...], torch.device]:
+        """Group key: entries with equal kinds are read together."""
+        return tuple(self.columns), self.budget.device
 
 
 class PendingRows:
@@ -67,26 +65,13 @@ class PendingRows:
         self._held: dict[int, tuple[object, _Held]] = {}
         writer.before_flush.append(self.write)
 
-    def note(
-        self,
-        step: int,
-        layers: Sequence[CompressedLayer],
-        columns: Sequence[dict[str, Tensor]],
-        counts: Sequence[np.ndarray | None],
-    ) -> None:
-        """Queue the numbers of `layers` after `step`: their `columns` (H,) each, and the counts of their tables.
-
-        Tables are not read if in-place decisions reported `counts` of all layers.
-        """
-        if any(reported is None for reported in counts) or layers[0].settings.reading is not None:
-            self.counted.append(_counted(layers))
-            pairs = zip(columns, counts, strict=True)
-            columns = [own if reported is None else _columns_of(reported) for own, reported in pairs]
-            counts = [None] * len(layers)
-        for layer, own, reported in zip(layers, columns, counts, strict=True):
+    def note(self, step: int, layers: Sequence[CompressedLayer], columns: Sequence[dict[str, Tensor]]) -> None:
+        """Queue the numbers of `layers` after `step`: their `columns` (H,) each, and the counts of their tables."""
+        self.counted.append(_counted(layers))
+        for layer, own in zip(layers, columns, strict=True):
             assert layer.budget is not None
             host = (step, layer.layer_idx, layer.cumulative_length, layer.peak_bytes, self._tables(layer))
-            self.noted.append(_Noted(*host, layer.budget[0], own, None if reported is None else reported[:, 0]))
+            self.noted.append(_Noted(*host, layer.budget[0], own))
 
     def write(self) -> None:
         """Append everything queued; this is where the device is synchronised."""
@@ -94,30 +79,16 @@ class PendingRows:
         if not noted:
             return
         self.noted, self.counted = [], []
-        every = counted[0] if counted else ()
-        counts = {name: torch.cat([step[name] for step in counted]).float().cpu().numpy() for name in every}
+        counts = {name: torch.cat([step[name] for step in counted]).float().cpu().numpy() for name in counted[0]}
         written = 0
         for (names, _), same in groupby(noted, key=_Noted.kind):
             group = list(same)
-            if names is None:
-                columns = self._reported(group)
-            else:
-                columns = _read(group, names)
-                columns |= {name: count[written : written + len(group)] for name, count in counts.items()}
-                written += len(group)
+            columns = _read(group, names)
+            columns |= {name: count[written : written + len(group)] for name, count in counts.items()}
+            written += len(group)
             self.writer.append("steps", self._step_columns(group, columns))
             sizes = _memory_columns(group, columns[LIVE], columns.get(SAVED), columns.get(READ))
             self.writer.append("memory", sizes)
-
-    def _reported(self, group: list[_Noted]) -> dict[str, np.ndarray]:
-        """Columns (rows, H) from in-place counts: one slot per head left, and no guard was active."""
-        counts = np.stack([row.counts for row in group if row.counts is not None], 1)  # (3, rows, H)
-        columns = dict(zip(COUNT_NAMES, counts, strict=True))
-        columns[LEFT] = np.ones_like(counts[0])
-        before = [self.guarded.get(row.layer, 0.0) for row in group]
-        columns[GUARDED] = np.stack([np.broadcast_to(count, counts.shape[2:]) for count in before])
-        columns[BUDGET] = torch.stack([row.budget for row in group]).float().numpy()
-        return columns
 
     def _step_columns(self, group: list[_Noted], given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Columns of `steps`, (rows x H,) each, from `given` (rows, H)."""
@@ -166,12 +137,6 @@ def _read(group: list[_Noted], names: Sequence[str]) -> dict[str, np.ndarray]:
     budget = torch.stack([row.budget for row in group]).float()
     read = torch.stack([*given, budget]).cpu().numpy()  # (K, rows, H)
     return dict(zip((*names, BUDGET), read, strict=True))
-
-
-def _columns_of(reported: np.ndarray) -> dict[str, Tensor]:
-    """Columns (H,) from a layer's in-place counts that its tables do not hold."""
-    merged = torch.from_numpy(reported[0, 0])
-    return {LEFT: torch.ones_like(merged), "merged": merged}
 
 
 def _counted(layers: Sequence[CompressedLayer]) -> dict[str, Tensor]:

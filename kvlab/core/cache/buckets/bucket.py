@@ -16,7 +16,7 @@ from kvlab.core.budget import UNLIMITED, Sizes
 from kvlab.core.cache.settings import LayerSettings
 from kvlab.core.cache.table.apply_plan import TableSnapshot
 from kvlab.core.cache.table.slot_table import SlotTable
-from kvlab.core.contract.in_place import EVICT, LEAVE_NO_TRACE
+from kvlab.core.contract.in_place import EVICT
 from kvlab.core.contract.inplace_work import Work
 from kvlab.core.contract.packed_size import native_slots
 from kvlab.core.contract.plan import Plan
@@ -98,11 +98,9 @@ class Bucket:
         """Account for an in-place decision: every head exceeded its budget before and meets it now."""
         assert self.quota is not None
         self.table.occupied = min(self.table.occupied, self.quota.largest)
-        self.table.is_dense, self.table.weighted = False, self.table.weighted or work.kind not in LEAVE_NO_TRACE
+        self.table.is_dense, self.table.weighted = False, self.table.weighted or work.kind != EVICT
         if work.kind != EVICT or self.index_counts:
             self.index = None
-        if work.left is not None:
-            self.table.note_freed(work.left, work.full)
 
     def adopt(self, after: Slots, lengths: list[int], bound: int | None = None) -> None:
         """Install the table that a decision left; `lengths`: tokens each stream has seen.

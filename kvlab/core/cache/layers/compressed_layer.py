@@ -141,10 +141,6 @@ class CompressedLayer(LayerState, UnboundedLayer):
             state = low_rank_state(self.settings.pipeline, self.rank, table.head_state)
             given = part, table.states()[0], table.bias(slots), valid, *common, state, alibi, sink
             seen.append(PassSeen(*given, hides=not table.is_dense))
-        if rows == 1 and not completes_prompt:
-            for bucket, one in zip(self.buckets, seen, strict=True):
-                work = bucket.reusable_work()
-                one.along = None if work is None else work.key_of_guess()
         for part, scores in zip(seen, token_scores(self, self.cumulative_length - rows), strict=True):
             part.token_scores = scores
         seen[0].results = None if seen[0].has_state else call.results

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Literal, cast
+from typing import Literal
 
 from torch import Tensor
 
@@ -13,18 +13,10 @@ from kvlab.core.attention.pass_view import PassSeen
 from kvlab.core.cache.buckets.bucket import Bucket
 from kvlab.core.cache.buckets.joined_layer import join_decisions
 from kvlab.core.cache.buckets.regroup import compact_buckets
-from kvlab.core.cache.kernels.cpu import is_cpu_kernel, is_recording
-from kvlab.core.cache.layers.dispatch import (
-    counts_of,
-    decision_kernel,
-    has_kernel_for,
-    kernel_input,
-    reusable_work,
-    run_kernel,
-)
+from kvlab.core.cache.layers.dispatch import decision_kernel, kernel_input, reusable_work, run_kernel
 from kvlab.core.cache.layers.layer_state import LayerState
 from kvlab.core.cache.layers.token_scores import store_token_scores
-from kvlab.core.cache.settings import Counter, LayerSettings, PendingLayer
+from kvlab.core.cache.settings import LayerSettings, PendingLayer
 from kvlab.core.cache.token_pruning import TokenPruning
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.view import Slots, View
@@ -192,34 +184,25 @@ def _frees(settings: LayerSettings) -> bool:
 def _run_kernels(layer: LayerState, seen: Sequence[PassSeen], moment: Moment) -> list[bool]:
     """For each bucket, whether an in-place kernel has scored and decided.
 
-    Not used with observers that read slots, since kernels make no plan, nor with counting observers on a GPU, whose
-    kernels return no counts.
+    Not used with observers, since kernels make no plan.
     """
     settings, none = layer.settings, [False] * len(layer.buckets)
+    kernel = decision_kernel(layer.device)
     if (
-        not (moment.is_decode_step and moment.due and layer.waiting == 1)
-        or settings.observes_slots
+        kernel is None
+        or settings.pipeline.in_place is None
+        or settings.observer is not None
         or settings.store.packs
+        or not (moment.is_decode_step and moment.due and layer.waiting == 1)
     ):
-        return none
-    kernel, counts = decision_kernel(layer.device), settings.observer is not None
-    if kernel is None or (counts and not is_cpu_kernel(kernel)) or (is_recording() and is_cpu_kernel(kernel)):
         return none
     parts = zip(layer.buckets, seen, layer.streams.by_row(layer.tokens_seen), strict=True)
     works = [reusable_work(*part) for part in parts]
     if any(work is None for work in works):
-        if not has_kernel_for(settings.pipeline, kernel):
-            return none
         views = _views(layer, seen, moment, [table.stored() for table in layer.tables])
         known = zip(works, views, layer.buckets, strict=True)
-        works = [work or kernel_input(view, settings.pipeline, bucket, kernel) for work, view, bucket in known]
-        if counts and any(work is None for work in works):
-            return none
-    compressed = [run_kernel(work, bucket, kernel) for work, bucket in zip(works, layer.buckets, strict=True)]
-    if settings.observer is not None:  # no kernel input is missing if an observer counts
-        made = [work for work in works if work is not None]
-        cast(Counter, settings.observer).counted(layer.layer_idx, counts_of(layer.streams, made))
-    return compressed
+        works = [work or kernel_input(view, settings.pipeline, bucket) for work, view, bucket in known]
+    return [run_kernel(work, bucket, kernel) for work, bucket in zip(works, layer.buckets, strict=True)]
 
 
 def _rated(layer: LayerState, visible: Sequence[Slots]) -> list[Slots]:

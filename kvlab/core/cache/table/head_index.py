@@ -11,7 +11,6 @@ from dataclasses import fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -42,12 +41,6 @@ class Streams:
         """Layer head index (N, W) of each head of a bucket, and the number of heads in the layer."""
         numbers = torch.arange(self.heads, device=self._order.device).expand(self.batch, -1)
         return self.by_head(numbers)[bucket], self.heads
-
-    @cached_property
-    def numbers(self) -> list[np.ndarray]:
-        """Index of each head of a bucket among the heads of all rows, (N * W,) per bucket."""
-        members = (np.array(member, dtype=np.int64)[:, None] for member in self.members)
-        return [(member * self.width + np.arange(self.width)).reshape(-1) for member in members]
 
     def by_head(self, tensor: Tensor) -> Sequence[Tensor]:
         """Split (B, H * G, ...) into each bucket's (N, W * G, ...)."""
@@ -120,7 +113,7 @@ class Streams:
 
 
 class NewToken:
-    """`keys`, `values` (B, H, 1, d) at `position` (B,); in-place refills read all heads, other tables their part."""
+    """`keys`, `values` (B, H, 1, d) at `position` (B,); each table reads its part."""
 
     def __init__(self, streams: Streams, keys: Tensor, values: Tensor, position: Tensor) -> None:
         self.streams = streams
@@ -137,9 +130,3 @@ class NewToken:
         whole = streams.by_head(self.keys), streams.by_head(self.values), streams.by_row(self.position)
         keys, values, position = (list(parts) for parts in whole)
         return keys, values, position
-
-    @cached_property
-    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Float32 on a CPU only: keys and values (B * H, d), positions (B,)."""
-        keys, values = (states.reshape(-1, states.shape[-1]).numpy() for states in (self.keys, self.values))
-        return keys, values, self.position.numpy()

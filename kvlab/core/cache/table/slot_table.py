@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from kvlab.core.cache.kernels.cpu import is_recording, numba_kernels
 from kvlab.core.cache.table import apply_plan
 from kvlab.core.cache.table.apply_plan import NEW_SLOT
 from kvlab.core.cache.table.compaction import pack
@@ -50,9 +48,6 @@ class SlotTable:
     @slots.setter
     def slots(self, slots: Slots) -> None:
         self._slots = slots
-        self._freed: Tensor | None = None  # slots freed by the last decision, if known
-        self._fills = False  # whether the next token fills the last free slot
-        self._refill: Refill | None = None
         self._slots_bytes: int | None = None
         self._leading: Slots | None = None  # views of the first slots, as last taken
 
@@ -136,22 +131,12 @@ class SlotTable:
             self.slots = replace(self.slots, keys=other.slots.keys, values=other.slots.values)
         self.shares_states = other.shares_states = True
 
-    def note_freed(self, slots: Tensor, only: bool) -> None:
-        """Record freed slots (B * H,), numbered over all heads: the first free ones or, with `only`, the only ones."""
-        self._freed, self._fills = slots, only
-
     def append_one(self, token: NewToken, bucket: int, extra: Mapping[str, float]) -> None:
         """Write one token per head into a free slot in place; extends the table if all slots may be taken.
 
         Uses the streams of `token` in `bucket`; `extra` is the method's state of a new slot.
         """
         self.left_bytes, self.ends_with_newest = 0, False
-        freed, self._freed = self._freed, None
-        if freed is not None and not is_recording():  # a replayed step would write to the same slot again
-            self._refill = self._refill or Refill(self.slots, extra)
-            self._refill.put(freed, token, token.streams.numbers[bucket])
-            self.occupied, self.is_dense = self.occupied + 1, self._fills
-            return
         keys, values, position = token.of_table(bucket)
         if self.occupied == self.width:
             self._make_room(1, room_to_grow(self.width))
@@ -170,7 +155,7 @@ class SlotTable:
 
     def append_many(self, new: Slots) -> None:
         """Append several tokens."""
-        rows, width, self.left_bytes, self._freed = new.keys.shape[2], self.width, 0, None
+        rows, width, self.left_bytes = new.keys.shape[2], self.width, 0
         self._make_room(rows, 0)
         arrived = _tensors(new)
         for name, tensor in _tensors(self.slots).items():
@@ -232,7 +217,7 @@ class SlotTable:
             if tensor.data_ptr() != states[name].data_ptr():
                 tensor.copy_(states[name])
         own["position"].masked_fill_(~after.valid, FREE)
-        self.is_dense, self._freed = False, None
+        self.is_dense = False
         self.occupied = min(self.occupied, bound)
 
     def store_head_state(self, state: Mapping[str, Tensor]) -> None:
@@ -314,28 +299,3 @@ def _tensors(slots: Slots) -> dict[str, Tensor]:
 
 def _bytes(*tensors: Tensor) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-class Refill:
-    """Columns of a contiguous float32 CPU table as numpy arrays over the same memory, (N * W * S[, d]).
-
-    Writes new tokens to slots that a compiled decision has freed: through an array a few numbers take a tenth of the
-    time they take through a tensor. `state`: the method's state of a new slot.
-    """
-
-    def __init__(self, slots: Slots, state: Mapping[str, float]) -> None:
-        own = slots.own() | {"keys": slots.keys, "values": slots.values}
-        flat = {name: column.view(-1, *column.shape[3:]) for name, column in own.items()}
-        self.columns = {name: column.numpy() for name, column in flat.items()}
-        start = {name: number for name, number in {**NEW_SLOT, **state}.items() if name in flat}
-        self.start = {name: flat[name].new_full((), number).numpy() for name, number in start.items()}
-        self.lengths = self.columns.get(KEY_LENGTH, np.empty(0, np.float32))
-
-    def put(self, free: Tensor, token: NewToken, heads: np.ndarray) -> None:
-        """Write `token` to the slots `free` (N * W,) of heads that have indices `heads` (N * W,) in the layer."""
-        own, slots, (keys, values, position), module = self.columns, free.numpy(), token.arrays, numba_kernels()
-        assert module is not None
-        states, apart = (own["keys"], own["values"], own["position"]), len(keys) // len(position)
-        module.fill(*states, self.lengths, slots, keys, values, position, apart, heads)
-        for name, number in self.start.items():
-            own[name][slots] = number

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.in_place import ABSORB, InPlace
-from kvlab.core.contract.parts import Capabilities, Scorer, Selector, capabilities_of
+from kvlab.core.contract.parts import Capabilities, Selector
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.view import View
 from kvlab.core.errors import UserError
@@ -41,20 +38,7 @@ class Absorb:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(fills_budget=True, by_selector=True, in_place=self.in_place, head_bytes=self.head_bytes)
-
-    def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
-        """Needs a score that is a running sum of attention, a selector of the lowest scores, and existing sums."""
-        decay, bounds = capabilities_of(score).decay, capabilities_of(select).bounds
-        if decay is None or bounds is None:
-            return None
-
-        def fields(view: View) -> Mapping[str, Any] | None:
-            if HEAD not in view.head_state:
-                return None
-            return {"absorb": partial(self.absorb, view.layer_idx, view.head_state)}
-
-        return InPlace(ABSORB, lambda view: bounds(view, view.budget), fields, decay=decay, cpu_only=True)
+        return Capabilities(fills_budget=True, by_selector=True, head_bytes=self.head_bytes)
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Move everything over budget into the state; raises UserError without fitted maps."""
@@ -70,12 +54,6 @@ class Absorb:
             numerator, normalizer = noted[NUMERATOR] + numerator, noted[NORMALIZER] + normalizer
         state = {NUMERATOR: numerator, NORMALIZER: normalizer, HEAD: head}
         return Plan(keep=victims.keep(slots.valid), head_state=state, lost=victims.votes(slots.votes))
-
-    def absorb(self, layer: int, noted: Mapping[str, Tensor], key: Tensor, value: Tensor) -> None:
-        """Add one token per head, `key` and `value` (B, H, 1, d) of a layer, to the sums in `noted`, in place."""
-        features = self.maps(layer, noted[HEAD]).of_keys(key)
-        noted[NUMERATOR].addcmul_(features.transpose(-1, -2), value.float())
-        noted[NORMALIZER].add_(features[..., 0, :])
 
     def head_bytes(self, keys: Tensor, values: Tensor, select: Selector) -> int:
         """Bytes of a head's two sums and its index."""

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from kvlab.core.contract.in_place import POOL, InPlace
-from kvlab.core.contract.parts import Capabilities, Scorer, Selector, capabilities_of, protected_slots
+from kvlab.core.contract.parts import Capabilities, Selector, protected_slots
 from kvlab.core.contract.plan import Edges, Plan, ValueShift
-from kvlab.core.contract.slot_columns import is_valid
 from kvlab.core.contract.view import View
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.edges import gather, max_to_target, sum_to_target
@@ -66,26 +64,7 @@ class Pool:
     @property
     def capabilities(self) -> Capabilities:
         """If a pool is one of its tokens, the others are evicted and nothing merges."""
-        return Capabilities(
-            merges=not self.keeps_one, mass_of_votes=self.mass.of_votes, changes_many=True, in_place=self.in_place
-        )
-
-    def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
-        """Needs a running sum of attention, a selector of the lowest scores, and graded pooling."""
-        decay, bounds = capabilities_of(score).decay, capabilities_of(select).bounds
-        plain = self.pooling == "best" and self.repool == "graded"
-        if decay is None or bounds is None or not plain:
-            return None
-
-        def fields(view: View) -> Mapping[str, Any]:
-            return {"covers": view.slots.extra[COVERS], "generation": view.slots.extra[GENERATION]}
-
-        def certain(view: View) -> bool:
-            # Pooling a prompt may leave fewer slots than the budget, so slots are counted.
-            one = view.phase == "decode" and view.started and self.joins_one(view, select)
-            return one and bool((is_valid(view.slots.position).sum(-1) == view.budget + 1).all())
-
-        return InPlace(POOL, lambda view: bounds(view, self.room(view)), fields, certain, decay, cpu_only=True)
+        return Capabilities(merges=not self.keeps_one, mass_of_votes=self.mass.of_votes, changes_many=True)
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Pool, or evict within windows."""
