@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kvlab import extend
-from kvlab.core.plugins.moved_modules import MOVED
+from kvlab.plugins.moved_modules import MOVED
 
 ROOT = Path(__file__).resolve().parents[2]
 # A name leaves this list only with an entry in `extend._DEPRECATED` for one release.
@@ -33,26 +33,26 @@ register_reading register_scorer register_selector register_settler register_tas
 """.split()  # noqa: SIM905 (a list literal takes a line a name)
 # The modules that documentation named before `kvlab.extend`: files written against them keep working.
 DOCUMENTED = {
-    "kvlab.core.methods": ["Method"],
-    "kvlab.core.methods.base": ["Method", "register"],
-    "kvlab.core.methods.pipeline": ["Pipeline"],
-    "kvlab.core.methods.parts": ["register_scorer"],
-    "kvlab.core.methods.view": ["Seen", "Slots"],
-    "kvlab.core.methods.allocators.uniform": ["Uniform"],
-    "kvlab.core.methods.scorers.accumulated": ["AccumulatedAttention"],
-    "kvlab.core.methods.scorers.attention.accumulated_attention": ["AccumulatedAttention"],
-    "kvlab.core.methods.selectors.lowest_score": ["LowestScore"],
-    "kvlab.core.methods.settlers.evict": ["Evict"],
-    "kvlab.core.methods.settlers.eviction.evict": ["Evict"],
+    "kvlab.methods": ["Method"],
+    "kvlab.methods.base": ["Method", "register"],
+    "kvlab.methods.pipeline": ["Pipeline"],
+    "kvlab.methods.parts": ["register_scorer"],
+    "kvlab.methods.view": ["Seen", "Slots"],
+    "kvlab.methods.allocators.uniform": ["Uniform"],
+    "kvlab.methods.scorers.accumulated": ["AccumulatedAttention"],
+    "kvlab.methods.scorers.attention.accumulated_attention": ["AccumulatedAttention"],
+    "kvlab.methods.selectors.lowest_score": ["LowestScore"],
+    "kvlab.methods.settlers.evict": ["Evict"],
+    "kvlab.methods.settlers.eviction.evict": ["Evict"],
     "kvlab.evaluate.metrics": ["register_metric"],
     "kvlab.figures.palette": ["HUES", "pick"],
     "kvlab.figures.template": ["finish"],
     "kvlab.figures.views": ["View", "register_view"],
     "kvlab.tasks.loaders": ["register_loader"],
     "kvlab.tasks.loaders.plain_text": ["load_plain_text"],
-    "kvlab.core.stores": ["STORES", "Store"],
-    "kvlab.core.stores.kivi": ["PerChannel"],
-    "kvlab.core.stores.turbo": ["Rotated"],
+    "kvlab.stores": ["STORES", "Store"],
+    "kvlab.stores.kivi": ["PerChannel"],
+    "kvlab.stores.turbo": ["Rotated"],
 }
 
 
@@ -96,7 +96,7 @@ def test_views_load_no_model_stack() -> None:
 
 def test_docs_and_templates_import_nothing_else_of_kvlab() -> None:
     allowed = {"kvlab", "kvlab.extend", "kvlab.checking"}  # the last for the test that `kvlab plugin new` writes
-    for path in [*ROOT.glob("docs/**/*.md"), *ROOT.glob("kvlab/core/plugins/templates/*"), ROOT / "README.md"]:
+    for path in [*ROOT.glob("docs/**/*.md"), *ROOT.glob("kvlab/plugins/templates/*"), ROOT / "README.md"]:
         found = re.findall(r"^\s*(?:from|import) (kvlab[\w.]*)", path.read_text(), re.MULTILINE)
         assert set(found) <= allowed, path.relative_to(ROOT)
 
@@ -110,7 +110,7 @@ def test_a_module_that_moved_is_the_same_module_under_both_names(old: str) -> No
 
 
 def test_a_moved_package_loads_no_module_twice() -> None:
-    code = "from kvlab.core.methods.scorers.contents.lag import Lag; from kvlab import extend; print(Lag is extend.Lag)"
+    code = "from kvlab.methods.scorers.contents.lag import Lag; from kvlab import extend; print(Lag is extend.Lag)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert found.stdout.strip() == "True"
 

@@ -125,19 +125,20 @@ def _number(rated):
 
 @part
 def _find_victim(rating, position, newest, oldest, residual):
-    """Victim of one head: the evictable slot with the lowest rating (S,), the first on ties.
+    """Victim of one head: the evictable slot with the lowest rating (S,), the older token on ties.
 
     Also returns the likely next victim, when one more token has left the recent window.
     """
     found, lowest, second, higher = -1, np.float32(np.inf), -1, np.float32(np.inf)
     for s in range(len(position)):
         rated = _number(np.float32(rating[s]))
-        if found >= 0 and second >= 0 and rated >= lowest and rated >= higher:
+        if found >= 0 and second >= 0 and rated > lowest and rated >= higher:
             continue  # most slots: a predictable branch
         # Invalid slots have positions below all sinks.
         if position[s] < oldest or position[s] > newest or (residual is not None and residual[s]):
             continue
-        if position[s] < newest and (found < 0 or rated < lowest):
+        older = rated == lowest and position[s] < position[found]
+        if position[s] < newest and (found < 0 or rated < lowest or older):
             if found >= 0 and (second < 0 or lowest < higher):
                 second, higher = found, lowest
             found, lowest = s, rated

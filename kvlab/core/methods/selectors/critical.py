@@ -10,7 +10,7 @@ from torch import Tensor
 from kvlab.core.contract.parts import Capabilities, Victims
 from kvlab.core.contract.view import View
 from kvlab.core.methods.scorers.key_value.value_norm import output_norms
-from kvlab.core.methods.selectors.top_k import LowestScore, ascending
+from kvlab.core.methods.selectors.top_k import LowestScore
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Critical:
         slots = view.slots
         score = slots.score.nan_to_num(nan=0.0)
         standing = score.masked_fill(self.protected(view), torch.inf).masked_fill(~slots.valid, -torch.inf)
-        rank = ascending(slots, standing).argsort(-1)  # from the lowest
+        rank = slots.lowest(standing, standing.shape[-1]).argsort(-1)  # from the lowest
         norm = output_norms(slots.values, view.seen.output_weight(), 1).mean(2)
         won = rank >= rank.shape[-1] - (view.budget * self.first).long()[..., None]
         weighed = torch.where(won, torch.inf, (score + self.epsilon) * norm)
