@@ -68,7 +68,7 @@ class Slots:
     def in_text(self) -> Tensor:
         """Slot indices (B, H, S) ordered by position, invalid ones last."""
         late = torch.iinfo(self.position.dtype).max
-        return self.position.masked_fill(~self.valid, late).argsort(-1, stable=True)
+        return self.position.masked_fill(~self.valid, late).argsort(dim=-1, stable=True)
 
     def lowest(self, order: Tensor, count: int) -> Tensor:
         """Slot indices (B, H, count) of the lowest of `order` (B, H, S), compared as float32, lowest first.

@@ -56,6 +56,8 @@ class CompressedLayer(LayerState, UnboundedLayer):
         """
         check_second_pass(self)
         self.settings.check_attended()
+        if key_states.requires_grad or value_states.requires_grad:
+            key_states, value_states = key_states.detach(), value_states.detach()
         rows, block = key_states.shape[2], self.settings.pipeline.block
         if self.quota is None:
             self.prompt_end = self.cumulative_length + rows
