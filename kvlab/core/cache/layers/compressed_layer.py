@@ -58,6 +58,8 @@ class CompressedLayer(LayerState, UnboundedLayer):
         self.settings.check_attended()
         if key_states.requires_grad or value_states.requires_grad:
             key_states, value_states = key_states.detach(), value_states.detach()
+        if self.is_initialized and self.tokens_seen.is_inference() and not torch.is_inference_mode_enabled():
+            self._map_rows(torch.clone)  # a prompt read in inference mode, whose tensors cannot change outside of it
         rows, block = key_states.shape[2], self.settings.pipeline.block
         if self.quota is None:
             self.prompt_end = self.cumulative_length + rows
