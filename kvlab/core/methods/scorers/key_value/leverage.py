@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool1d
 
 from kvlab.core.contract.parts import Capabilities
+from kvlab.core.contract.ties import rounded, rounded_relatively
 from kvlab.core.contract.view import Seen, Slots
 from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
 
@@ -22,7 +23,7 @@ class SquaredLengths(PromptScorer):
     """Score = |k|^2 |v|^2, each over its sum in the token's part of `part` tokens of the text (CurDKV).
 
     Squared lengths stand for leverage scores. `of` chooses keys, values, their product or mean; scores sum to 1 over a
-    head. Prompt only.
+    head. Shares are rounded to .02 %, so that repeated tokens have equal ones. Prompt only.
     """
 
     of: Literal["product", "mean", "key", "value"] = "product"
@@ -44,7 +45,7 @@ class SquaredLengths(PromptScorer):
         squares = states.float().square().sum(-1) * slots.valid
         which = slots.position.clamp_min(0).long() // self.part
         total = torch.zeros_like(squares).scatter_add(2, which, squares)
-        return squares / total.gather(2, which).clamp_min(TINY)
+        return rounded_relatively(squares / total.gather(2, which).clamp_min(TINY))
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ class ChunkLeverage(PromptScorer):
     Leverage: diagonal of X (X'X + .01 I)^-1 X', X the centred keys before rotation times a Gaussian sketch of `sketch`
     columns; 0: no sketch. Attention: each query over all keys of its `chunk` tokens, later ones included, summed over
     queries, mean over the group, times |v|, averaged over 3 neighbours. z scales to mean 0 and variance 1 over all
-    heads of the layer. All heads and rows share one sketch. Prompt only, whose queries it needs together.
+    heads of the layer, and the sum is a multiple of 2^-16. All heads and rows share one sketch. Prompt only, whose
+    queries it needs together.
     """
 
     blend: float = 0.35
@@ -80,7 +82,7 @@ class ChunkLeverage(PromptScorer):
         score = self.blend * _standard(self.leverage(slots, seen, inner), inner)
         score = score + _standard(self.attention(slots, seen, inner), inner)
         highest = score.masked_fill(~inner, -torch.inf).amax(-1, keepdim=True).clamp_min(0.0)
-        return {"score": torch.where(inner, score, highest + 1)}
+        return {"score": rounded(torch.where(inner, score, highest + 1))}
 
     def leverage(self, slots: Slots, seen: Seen, among: Tensor) -> Tensor:
         """Ridge leverage (B, H, S) of the keys `among` (B, H, S)."""
