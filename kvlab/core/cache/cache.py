@@ -14,6 +14,7 @@ from kvlab.core.cache.chunked_prefill import check_chunks, check_pass, chunk_siz
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
 from kvlab.core.cache.layers.decisions import decide_pending
 from kvlab.core.cache.layers.hybrid_layer import HybridLayer, OwnWindow
+from kvlab.core.cache.layers.layer_state import NO_WAY_BACK
 from kvlab.core.cache.layers.second_pass_queries import UNREAD, take_last_queries
 from kvlab.core.cache.settings import LayerSettings
 from kvlab.core.errors import UserError
@@ -87,7 +88,8 @@ def _layers_read_by_others(config: Any) -> set[int]:
 class CompressedCache(Cache):
     """A drop-in for `past_key_values`: greedy, sampling, left-padded batches, beam search and multi-turn chats work.
 
-    Assisted decoding raises an error because a compressed cache cannot be rolled back.
+    Assisted decoding raises an error because a compressed cache cannot be rolled back. `crop` can take back the last
+    tokens of one that keeps every token.
     """
 
     def __init__(self, config: Any, settings: LayerSettings) -> None:
@@ -130,6 +132,21 @@ class CompressedCache(Cache):
         """Forget the text and its announced length."""
         super().reset()
         self.settings.forget()
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Take back the last tokens of a cache that keeps every token: `crop(-3)` the last three, as in transformers.
+
+        Raises UserError, before anything changes, for a cache that cannot be rolled back.
+        """
+        full_windows = (
+            isinstance(layer, DynamicSlidingWindowLayer)
+            and layer.get_seq_length() >= layer.sliding_window
+            and not layer.record_past
+            for layer in self.layers
+        )
+        if tokens_to_remove < 0 and self.get_seq_length() and (not self.is_croppable or any(full_windows)):
+            raise UserError(NO_WAY_BACK)
+        super().crop(tokens_to_remove)
 
     def reorder_cache(self, beam_idx: Any) -> None:  # transformers annotates LongTensor
         """Permute rows, as in transformers."""
