@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from kvlab.core.cache import make_cache
+from kvlab.core.errors import UserError
 from kvlab.core.methods import registered
 from kvlab.models.load import prepare
 from tests.families import cache_for, tiny_model

@@ -17,6 +17,7 @@ from kvlab.core.cache.layers.hybrid_layer import HybridLayer, OwnWindow
 from kvlab.core.cache.layers.layer_state import NO_WAY_BACK
 from kvlab.core.cache.layers.second_pass_queries import UNREAD, take_last_queries
 from kvlab.core.cache.settings import LayerSettings
+from kvlab.core.contract.slot_columns import integer_dtype
 from kvlab.core.errors import UserError
 from kvlab.core.validation import whole_number
 
@@ -42,7 +43,8 @@ class CacheMemory:
     """Memory of the whole cache: bytes summed over layers, slots averaged over layers."""
 
     layers: tuple[LayerMemory, ...]
-    sliding_bytes: int = 0  # of layers with a sliding window or a recurrent state
+    # of layers that are not compressed: a sliding window, a recurrent state, or keys and values that other layers read
+    sliding_bytes: int = 0
     stream_bytes: int = 0  # of the residual stream, for methods that follow it
 
     @property
@@ -215,6 +217,10 @@ class CompressedCache(Cache):
         others = sum(_other_layers_bytes(layer) for layer in self.layers)
         return CacheMemory(layers, others, 0 if self.settings.stream is None else self.settings.stream.nbytes)
 
+    def full_bytes(self) -> int:
+        """Bytes of the compressed layers in a full cache: keys, values and positions of all tokens seen."""
+        return sum(_full_bytes(layer) for layer in self.compressed_layers() if layer.buckets)
+
 
 def nothing_to_compress(config: Any) -> str:
     """Error message for a model whose cache never grows beyond its window."""
@@ -231,6 +237,12 @@ def _other_layers_bytes(layer: Any) -> int:
     own = () if isinstance(layer, CompressedLayer) else (getattr(layer, "keys", 0), getattr(layer, "values", 0))
     states = (state for name in ("conv_states", "recurrent_states") for state in getattr(layer, name, {}).values())
     return sum(state.nbytes for state in (*own, *states) if isinstance(state, Tensor))
+
+
+def _full_bytes(layer: CompressedLayer) -> int:
+    token = sum(part.shape[-1] * part.element_size() for part in layer.tables[0].native_states())
+    token += integer_dtype(layer.cumulative_length).itemsize
+    return token * layer.streams.batch * layer.streams.heads * layer.cumulative_length
 
 
 def _layer_memory(layer: CompressedLayer) -> LayerMemory:
