@@ -23,7 +23,7 @@ class SquaredLengths(PromptScorer):
     """Score = |k|^2 |v|^2, each over its sum in the token's part of `part` tokens of the text (CurDKV).
 
     Squared lengths stand for leverage scores. `of` chooses keys, values, their product or mean; scores sum to 1 over a
-    head. Shares are rounded to .02 %, so that repeated tokens have equal ones. Prompt only.
+    head. They are rounded to .02 % before, so that repeated tokens have equal ones. Prompt only.
     """
 
     of: Literal["product", "mean", "key", "value"] = "product"
@@ -39,13 +39,14 @@ class SquaredLengths(PromptScorer):
             return {}
         key, value = (self._shares(slots, states) for states in (slots.keys, slots.values))
         score = {"key": key, "value": value, "mean": (key + value) / 2, "product": key * value}[self.of]
+        score = rounded_relatively(score)
         return {"score": score / score.sum(-1, keepdim=True).clamp_min(TINY)}
 
     def _shares(self, slots: Slots, states: Tensor) -> Tensor:
         squares = states.float().square().sum(-1) * slots.valid
         which = slots.position.clamp_min(0).long() // self.part
         total = torch.zeros_like(squares).scatter_add(2, which, squares)
-        return rounded_relatively(squares / total.gather(2, which).clamp_min(TINY))
+        return squares / total.gather(2, which).clamp_min(TINY)
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class ChunkLeverage(PromptScorer):
             return {}
         tokens = slots.valid.sum(-1, keepdim=True)
         inner = slots.valid & (slots.position >= self.sinks) & (slots.position < tokens - self.recent)
-        score = self.blend * _standard(self.leverage(slots, seen, inner), inner)
+        score = self.blend * _standard(rounded_relatively(self.leverage(slots, seen, inner)), inner)
         score = score + _standard(self.attention(slots, seen, inner), inner)
         highest = score.masked_fill(~inner, -torch.inf).amax(-1, keepdim=True).clamp_min(0.0)
         return {"score": rounded(torch.where(inner, score, highest + 1))}
