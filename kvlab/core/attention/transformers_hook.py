@@ -109,7 +109,7 @@ def _attended(layer: AttendingLayer, query: Tensor, key: Tensor, value: Tensor, 
         return layer.attend(query, key, value, call)
     with torch.no_grad():
         output = layer.attend(query.detach(), key, value, call)
-    return cast(Tensor, _Forward.apply(output, query)) if query.requires_grad else output  # type: ignore[no-untyped-call]
+    return cast(Tensor, _Forward.apply(output, query)) if query.requires_grad else output
 
 
 def _plain_bias(padding: Tensor | None, key: Tensor) -> Tensor | None:

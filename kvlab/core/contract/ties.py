@@ -11,11 +11,11 @@ from torch import Tensor
 STEP = 2.0**-16
 
 
-def rounded(score: Tensor, step: float = STEP) -> Tensor:
+def round_to_step(score: Tensor, step: float = STEP) -> Tensor:
     """The nearest multiples of `step`, a power of two."""
     return (score / step).round() * step
 
 
-def rounded_relatively(score: Tensor) -> Tensor:
+def round_relatively(score: Tensor) -> Tensor:
     """`score` >= 0 to within .02 %: its logarithm to base 2 in multiples of 2^-12."""
-    return rounded(score.log2(), 2.0**-12).exp2()
+    return round_to_step(score.log2(), 2.0**-12).exp2()

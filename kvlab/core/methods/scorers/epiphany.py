@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kvlab.core.contract.parts import Capabilities
-from kvlab.core.contract.ties import rounded
+from kvlab.core.contract.ties import round_to_step
 from kvlab.core.contract.token_scores import ROUNDING, ResidualRule
 from kvlab.core.contract.view import Seen, Slots
 from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
@@ -48,7 +48,7 @@ class Epiphany(PromptScorer):
     def epiphany(self, changes: Tensor, real: Tensor) -> Tensor:
         """Scores (B, q) of changes (B, 2, q, window), early and late, where `real` (B, q, window)."""
         early, late = z_score_of_last(changes, real[:, None]).unbind(1)
-        return rounded(early - late)
+        return round_to_step(early - late)
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 after a pass of several tokens."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
 from kvlab.core.contract.parts import Capabilities
-from kvlab.core.contract.ties import rounded
+from kvlab.core.contract.ties import round_to_step
 from kvlab.core.contract.view import Seen, Slots
 from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
 
@@ -33,7 +33,7 @@ class UnusualKeys(PromptScorer):
         """`score` (B, H, S) float32, relative to the mean of the current slots."""
         units = normalize(slots.keys.float(), dim=-1) * slots.valid[..., None]
         mean = units.sum(2, keepdim=True) / slots.live()[..., None, None].clamp_min(1)
-        return {"score": -rounded(cosine_similarity(units, mean, dim=-1))}
+        return {"score": -round_to_step(cosine_similarity(units, mean, dim=-1))}
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool1d
 
 from kvlab.core.contract.parts import Capabilities
-from kvlab.core.contract.ties import rounded, rounded_relatively
+from kvlab.core.contract.ties import round_relatively, round_to_step
 from kvlab.core.contract.view import Seen, Slots
 from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
 
@@ -39,7 +39,7 @@ class SquaredLengths(PromptScorer):
             return {}
         key, value = (self._shares(slots, states) for states in (slots.keys, slots.values))
         score = {"key": key, "value": value, "mean": (key + value) / 2, "product": key * value}[self.of]
-        score = rounded_relatively(score)
+        score = round_relatively(score)
         return {"score": score / score.sum(-1, keepdim=True).clamp_min(TINY)}
 
     def _shares(self, slots: Slots, states: Tensor) -> Tensor:
@@ -80,10 +80,10 @@ class ChunkLeverage(PromptScorer):
             return {}
         tokens = slots.valid.sum(-1, keepdim=True)
         inner = slots.valid & (slots.position >= self.sinks) & (slots.position < tokens - self.recent)
-        score = self.blend * _standard(rounded_relatively(self.leverage(slots, seen, inner)), inner)
+        score = self.blend * _standard(round_relatively(self.leverage(slots, seen, inner)), inner)
         score = score + _standard(self.attention(slots, seen, inner), inner)
         highest = score.masked_fill(~inner, -torch.inf).amax(-1, keepdim=True).clamp_min(0.0)
-        return {"score": rounded(torch.where(inner, score, highest + 1))}
+        return {"score": round_to_step(torch.where(inner, score, highest + 1))}
 
     def leverage(self, slots: Slots, seen: Seen, among: Tensor) -> Tensor:
         """Ridge leverage (B, H, S) of the keys `among` (B, H, S)."""
