@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kvlab.common.formatting import format_bytes
 from kvlab.core.cache import CompressedCache
 from kvlab.core.cache.fan_out.fan_out_layer import Branch
 from kvlab.engine.forward import Choose, end_ids
@@ -28,6 +29,19 @@ class OwnText:
     branch: Branch | None = None
     row: int = 0
     ended: bool = False
+
+
+def _uncounted(cache: CompressedCache) -> str:
+    """Note on the bytes of layers that are not compressed, which record nothing; empty if there are none."""
+    memory = cache.memory()
+    if not memory.sliding_bytes:
+        return ""
+    held, full = memory.live_bytes + memory.sliding_bytes, cache.full_bytes() + memory.sliding_bytes
+    return (
+        "Bytes are those of compressed layers. The other layers (a window, a state, or keys and values that further "
+        f"layers read) hold {format_bytes(memory.sliding_bytes)} more: after the prompt {format_bytes(held)} in all, "
+        f"{100 * held / full:.0f} % of the {format_bytes(full)} of a full cache."
+    )
 
 
 @dataclass(eq=False)
@@ -69,6 +83,8 @@ class ActiveRun:
             "seconds_compress": max(settings.prefill_compress_seconds - recording.decision_seconds, 0.0),
             "seconds_rehearse": settings.second_pass_seconds if settings.second_pass is not None else None,
         }
+        if note := _uncounted(self.cache):
+            self.writer.update(notes=(*self.writer.record.notes, note))
 
     def write_prompt(self, logprobs: Tensor | None, reference: Reference) -> None:
         """Write the prompt's rows of `tokens`."""

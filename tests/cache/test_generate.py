@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from kvlab.core.cache import make_cache
+from kvlab.core.errors import UserError
 from kvlab.core.methods import registered
 from kvlab.models.load import prepare
 from tests.families import cache_for, tiny_model
@@ -94,7 +95,7 @@ def test_rolling_back_says_why_not() -> None:
     cache = make_cache(lab, "h2o", 0.4)
     lab.generate(**inputs(), max_new_tokens=3, past_key_values=cache)
     assert not cache.is_croppable
-    with pytest.raises(NotImplementedError, match="assisted decoding"):
+    with pytest.raises(UserError, match=r"cannot be rolled back.*copy it before the pass"):
         cache.crop(-1)
 
 

@@ -72,7 +72,7 @@ def scores_of(states: Sequence[Tensor]) -> list[float]:
         return found
 
     early, late = (z_scores(rows) for rows in states)
-    return [one - other for one, other in zip(early, late, strict=True)]
+    return [round((one - other) * 2**16) / 2**16 for one, other in zip(early, late, strict=True)]
 
 
 def joined(found: list[Any], depth: int) -> Tensor:

@@ -87,7 +87,7 @@ PROJECTIONS = ("q_proj", "qkv_proj", "query_key_value", "Wqkv")
 def _record(module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
     states = named.get("hidden_states", positional[0] if positional else None)
     if isinstance(states, Tensor):
-        _given.set((module, states))
+        _given.set((module, states.detach()))
 
 
 _streams: ContextVar[dict[int, Tensor] | None] = ContextVar("kvlab_residual_stream", default=None)
@@ -112,7 +112,7 @@ def watch_residual_stream(model: PreTrainedModel, depths: Sequence[int]) -> None
 
 def give_residual(depth: int, states: Tensor) -> None:
     """Store the residual stream after `depth` decoder layers for the next attention call that takes it."""
-    _streams.set((_streams.get() or {}) | {depth: states})
+    _streams.set((_streams.get() or {}) | {depth: states.detach()})
 
 
 def take_residuals(layer_idx: int) -> tuple[tuple[int, Tensor], ...]:

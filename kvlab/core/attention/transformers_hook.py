@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from transformers.masking_utils import sdpa_mask
 from transformers.utils.import_utils import is_tracing
 
 from kvlab.core.attention.alibi import Alibi
-from kvlab.core.attention.layer_handoff import AttentionCall, take, take_hidden_states, take_residuals
+from kvlab.core.attention.layer_handoff import AttendingLayer, AttentionCall, take, take_hidden_states, take_residuals
 from kvlab.core.attention.slot_attention import NEVER, ROW_BLOCK, repeat_heads, slot_attention, softmax_beside
 from kvlab.core.errors import UserError
 
@@ -76,7 +76,7 @@ def kvlab_attention(
             raise UserError("Compressed slots do not support custom 4-D attention masks: pass a 2-D padding mask.")
         hidden, residuals = take_hidden_states(module), take_residuals(layer.layer_idx)
         call = AttentionCall(scaling, softcap, attention_mask, module, slopes, s_aux, hidden, residuals=residuals)
-        output = layer.attend(query, key, value, call)
+        output = _attended(layer, query, key, value, call)
     elif isinstance(attention_mask, RowMask):
         output = _masked(query, key, value, attention_mask.blocks(query.device), scaling, softcap, s_aux)
     elif attention_mask is None or attention_mask.dim() == 2:
@@ -86,6 +86,30 @@ def kvlab_attention(
     else:
         output = _masked(query, key, value, dense_blocks(attention_mask), scaling, softcap, s_aux)
     return output.transpose(1, 2).contiguous(), None
+
+
+class _Forward(torch.autograd.Function):
+    """The identity, with a backward pass that says why there is none."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, query: Tensor) -> Tensor:
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise UserError(
+            "A kvlab cache holds keys and values without gradients, so nothing can be trained through it: run the "
+            "model without past_key_values, or with transformers' DynamicCache."
+        )
+
+
+def _attended(layer: AttendingLayer, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
+    """`layer.attend`, which tracks no gradients: slots change in place."""
+    if not torch.is_grad_enabled():
+        return layer.attend(query, key, value, call)
+    with torch.no_grad():
+        output = layer.attend(query.detach(), key, value, call)
+    return cast(Tensor, _Forward.apply(output, query)) if query.requires_grad else output
 
 
 def _plain_bias(padding: Tensor | None, key: Tensor) -> Tensor | None:

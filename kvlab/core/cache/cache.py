@@ -14,8 +14,10 @@ from kvlab.core.cache.chunked_prefill import check_chunks, check_pass, chunk_siz
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
 from kvlab.core.cache.layers.decisions import decide_pending
 from kvlab.core.cache.layers.hybrid_layer import HybridLayer, OwnWindow
+from kvlab.core.cache.layers.layer_state import NO_WAY_BACK
 from kvlab.core.cache.layers.second_pass_queries import UNREAD, take_last_queries
 from kvlab.core.cache.settings import LayerSettings
+from kvlab.core.contract.slot_columns import integer_dtype
 from kvlab.core.errors import UserError
 from kvlab.core.validation import whole_number
 
@@ -41,7 +43,8 @@ class CacheMemory:
     """Memory of the whole cache: bytes summed over layers, slots averaged over layers."""
 
     layers: tuple[LayerMemory, ...]
-    sliding_bytes: int = 0  # of layers with a sliding window or a recurrent state
+    # of layers that are not compressed: a sliding window, a recurrent state, or keys and values that other layers read
+    sliding_bytes: int = 0
     stream_bytes: int = 0  # of the residual stream, for methods that follow it
 
     @property
@@ -87,7 +90,8 @@ def _layers_read_by_others(config: Any) -> set[int]:
 class CompressedCache(Cache):
     """A drop-in for `past_key_values`: greedy, sampling, left-padded batches, beam search and multi-turn chats work.
 
-    Assisted decoding raises an error because a compressed cache cannot be rolled back.
+    Assisted decoding raises an error because a compressed cache cannot be rolled back. `crop` can take back the last
+    tokens of one that keeps every token.
     """
 
     def __init__(self, config: Any, settings: LayerSettings) -> None:
@@ -130,6 +134,21 @@ class CompressedCache(Cache):
         """Forget the text and its announced length."""
         super().reset()
         self.settings.forget()
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Take back the last tokens of a cache that keeps every token: `crop(-3)` the last three, as in transformers.
+
+        Raises UserError, before anything changes, for a cache that cannot be rolled back.
+        """
+        full_windows = (
+            isinstance(layer, DynamicSlidingWindowLayer)
+            and layer.get_seq_length() >= layer.sliding_window
+            and not layer.record_past
+            for layer in self.layers
+        )
+        if tokens_to_remove < 0 and self.get_seq_length() and (not self.is_croppable or any(full_windows)):
+            raise UserError(NO_WAY_BACK)
+        super().crop(tokens_to_remove)
 
     def reorder_cache(self, beam_idx: Any) -> None:  # transformers annotates LongTensor
         """Permute rows, as in transformers."""
@@ -198,6 +217,10 @@ class CompressedCache(Cache):
         others = sum(_other_layers_bytes(layer) for layer in self.layers)
         return CacheMemory(layers, others, 0 if self.settings.stream is None else self.settings.stream.nbytes)
 
+    def full_bytes(self) -> int:
+        """Bytes of the compressed layers in a full cache: keys, values and positions of all tokens seen."""
+        return sum(_full_bytes(layer) for layer in self.compressed_layers() if layer.buckets)
+
 
 def nothing_to_compress(config: Any) -> str:
     """Error message for a model whose cache never grows beyond its window."""
@@ -214,6 +237,12 @@ def _other_layers_bytes(layer: Any) -> int:
     own = () if isinstance(layer, CompressedLayer) else (getattr(layer, "keys", 0), getattr(layer, "values", 0))
     states = (state for name in ("conv_states", "recurrent_states") for state in getattr(layer, name, {}).values())
     return sum(state.nbytes for state in (*own, *states) if isinstance(state, Tensor))
+
+
+def _full_bytes(layer: CompressedLayer) -> int:
+    token = sum(part.shape[-1] * part.element_size() for part in layer.tables[0].native_states())
+    token += integer_dtype(layer.cumulative_length).itemsize
+    return token * layer.streams.batch * layer.streams.heads * layer.cumulative_length
 
 
 def _layer_memory(layer: CompressedLayer) -> LayerMemory:

@@ -1,4 +1,8 @@
-"""Hooks that tell a cache about its prompt: its length, because `generate` may split it, and its token ids."""
+"""Hooks that tell a cache about its prompt: its length, because `generate` may split it, and its token ids.
+
+What a cache cannot do is refused here, before the prompt is read: drafts of an assistant, and a prompt without a token
+that is left to read.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from transformers import GenerationConfig, PreTrainedModel
+from transformers.generation import GenerationMode
 
 from kvlab.core.cache.cache import CompressedCache
 from kvlab.core.cache.chunked_prefill import chunk_with_full_window
@@ -15,6 +20,7 @@ from kvlab.core.cache.fan_out.fan_out_cache import caches_in
 from kvlab.core.errors import UserError
 
 _PREFILL = "_prefill"  # runs the prompt's passes; the only place where prompt, cache and chunk size are all available
+_PREPARE = "_prepare_cache_for_generation"  # called once, before any pass, with the cache and the kind of decoding
 
 
 def announce_prompts(model: PreTrainedModel) -> None:
@@ -22,8 +28,21 @@ def announce_prompts(model: PreTrainedModel) -> None:
 
     If transformers lacks this method nothing is announced, and a second pass over a prompt raises an error.
     """
-    if _PREFILL not in vars(model) and hasattr(type(model), _PREFILL):
-        setattr(model, _PREFILL, MethodType(_announcing, model))
+    for name, hook in ((_PREFILL, _announcing), (_PREPARE, _refusing_drafts)):
+        if name not in vars(model) and hasattr(type(model), name):
+            setattr(model, name, MethodType(hook, model))
+
+
+def _refusing_drafts(model: PreTrainedModel, config: GenerationConfig, model_kwargs: dict[str, Any], *rest: Any) -> Any:
+    """Raise UserError if drafts are to be checked with a cache that cannot take back what was rejected."""
+    cache = model_kwargs.get("past_key_values")
+    if isinstance(cache, CompressedCache) and GenerationMode.ASSISTED_GENERATION in rest:
+        raise UserError(
+            "A kvlab cache does not support assisted decoding, since evicted and merged slots cannot be rolled back "
+            "when a draft is rejected: call generate without assistant_model, prompt_lookup_num_tokens, "
+            "assistant_early_exit and use_mtp (also in its generation_config), or without this cache."
+        )
+    return getattr(type(model), _PREPARE)(model, config, model_kwargs, *rest)
 
 
 def _announcing(
@@ -35,11 +54,26 @@ def _announcing(
     **named: Any,
 ) -> Any:
     cache = model_kwargs.get("past_key_values")
-    if isinstance(cache, CompressedCache) and cache.compressed_layers() and cache.settings.is_lossy:
-        embedded = model_kwargs.get("inputs_embeds")
-        given = input_ids if embedded is None else embedded
-        generation_config = _announce(cache, given.shape[1], model_kwargs.get("attention_mask"), generation_config)
+    if isinstance(cache, CompressedCache) and cache.compressed_layers():
+        embedded, mask = model_kwargs.get("inputs_embeds"), model_kwargs.get("attention_mask")
+        given = (input_ids if embedded is None else embedded).shape[1]
+        whole = getattr(generation_config, "_mask_length", given) if mask is None else mask.shape[1]
+        _check_unread(cache, given, whole == given)
+        if cache.settings.is_lossy:
+            generation_config = _announce(cache, given, mask, generation_config)
     return getattr(type(model), _PREFILL)(model, input_ids, generation_config, model_kwargs, *rest, **named)
+
+
+def _check_unread(cache: CompressedCache, tokens: int, whole: bool) -> None:
+    """Raise UserError if the cache has read all of the text (`whole`) of `tokens`: generate would read it again."""
+    seen = cache.get_seq_length()
+    if whole and 0 < tokens <= seen:
+        way = "crop(-1) takes it back; " if seen == tokens and cache.is_croppable else ""
+        raise UserError(
+            f"This cache has read {seen:,} tokens and the text given to generate has {tokens:,}, so none is left to "
+            "read, and generate would read the text again: let the cache read all but the last token of a prompt, then "
+            f"give generate the whole prompt ({way}for a further turn give it the whole text so far)."
+        )
 
 
 def _announce(cache: CompressedCache, tokens: int, mask: Any, config: GenerationConfig) -> GenerationConfig:
@@ -73,9 +107,9 @@ def record_token_ids(model: PreTrainedModel) -> None:
 
 def _record(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
     ids = given[0] if given else named.get("input_ids")
-    if not isinstance(ids, Tensor):
-        return
     for cache in caches_in(named.get("past_key_values")):
         unsettled = not any(layer.prompt_settled for layer in cache.compressed_layers())
         if cache.settings.pipeline.reads_text and unsettled:
+            if not isinstance(ids, Tensor):
+                raise UserError("This method reads the prompt's text: pass input_ids to the model, not embeddings.")
             cache.settings.prompt_ids.append(ids)

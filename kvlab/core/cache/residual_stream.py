@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.token_scores import ResidualRule, TokenScores
+from kvlab.core.contract.token_scores import ROUNDING, ResidualRule, TokenScores
 from kvlab.core.errors import UserError
 
 
@@ -143,7 +143,8 @@ def _changes(states: Tensor, last: Tensor | None, real: Tensor | None, begun: Te
         joined = joined.gather(1, order[..., None].expand_as(joined))
     steps = joined[:, 1:] - joined[:, :-1]
     wide = torch.promote_types(steps.dtype, torch.float32)  # a sum of squares in a wider type, never in a narrower one
-    changes = torch.linalg.vector_norm(steps, dim=-1, dtype=wide).float()
+    changes, lengths = (torch.linalg.vector_norm(rows, dim=-1, dtype=wide).float() for rows in (steps, joined[:, 1:]))
+    changes = torch.where(changes > lengths * ROUNDING, changes, 0.0)
     if real is not None and begun is not None:
         tokens = real.sum(-1)
         followed = _at_the_end(real.shape[1], tokens - (~begun).long())  # a text's first token has none before it

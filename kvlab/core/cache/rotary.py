@@ -6,6 +6,7 @@ The family tables below are verified by tests/conformance/test_families.py.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from torch import Tensor, nn
 
@@ -53,7 +54,28 @@ def changing_rotary(model: nn.Module) -> Callable[[], Rotary] | None:
     kinds = kinds.values() if isinstance(kinds, dict) else (kinds,)
     if not any("dynamic" in str(kind) or kind == "longrope" for kind in kinds):
         return None
-    return lambda: _rotary(found, model)
+    return ChangingRotary(found, model)
+
+
+@dataclass(frozen=True)
+class ChangingRotary:
+    """Reads the frequencies that a model computed for its current pass; copies of a cache read the same model."""
+
+    place: tuple[nn.Module, str]
+    model: nn.Module
+
+    def __call__(self) -> Rotary:
+        return _rotary(self.place, self.model)
+
+    def __deepcopy__(self, known: object) -> ChangingRotary:
+        return self
+
+    def __reduce__(self) -> str:
+        """Raise UserError: a file would hold the model."""
+        raise UserError(
+            "This model changes its rotary frequencies as the text grows, so its cache cannot be saved apart from it: "
+            "keep the text with kvlab prefix (kvlab.Prefix in Python)."
+        )
 
 
 class RotaryOfPasses:

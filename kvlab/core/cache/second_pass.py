@@ -235,7 +235,7 @@ def _end(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], outpu
     for cache in complete:
         if _state(cache).plan.continuations:
             logits = output[0] if isinstance(output, tuple) else output.logits
-            _state(cache).next_logits = logits[:, -1].clone()
+            _state(cache).next_logits = logits[:, -1].detach().clone()
     while complete:
         alike = [cache for cache in complete if _reading(cache) == _reading(complete[0])]
         complete = [cache for cache in complete if cache not in alike]

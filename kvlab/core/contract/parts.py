@@ -197,11 +197,17 @@ class Victims:
     certain: bool = False
 
     @classmethod
-    def lowest(cls, view: View, order: Tensor, most: int) -> Victims:
-        """The `most` lowest of `order` (B, H, S), all active."""
-        index = order.argmin(-1, keepdim=True) if most == 1 else order.topk(most, dim=-1, largest=False).indices
-        every = view.of_budget(("active", most), lambda: torch.ones_like(index, dtype=torch.bool))
-        return cls(index, every, True)
+    def lowest(cls, view: View, order: Tensor, excess: Tensor, most: int, never: float) -> Victims:
+        """The `excess` (B, H) lowest of `order` (B, H, S), at most `most`, but none that is `never`, its maximum.
+
+        Of equal ones the older token leaves first (`Slots.lowest`).
+        """
+        index = view.slots.lowest(order, min(most, order.shape[-1]))
+        if view.certain:
+            every = view.of_budget(("active", most), lambda: torch.ones_like(index, dtype=torch.bool))
+            return cls(index, every, True)
+        active = torch.arange(index.shape[-1], device=index.device) < excess[..., None]
+        return cls(index, active & (order.gather(2, index) < never))
 
     def votes(self, votes: Tensor) -> Tensor | None:
         """Sum (B, H) of `votes` (B, H, S) over victims; None unless `certain`."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
 import torch
 from pydantic import JsonValue
@@ -32,6 +33,10 @@ class Pipeline:
     saves_prefill: bool = False
     block: int = 0  # prompt tokens a layer processes before each decision; 0: all
     buffer: int = 0  # generated tokens that gather in addition to the budget before a decision
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields alone, for copies and pickles: kernels are found again."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def plan(self, view: View) -> Plan:
         """The decision for one layer."""

@@ -10,13 +10,18 @@ from torch import Tensor
 
 from kvlab.core.contract.view import Slots
 
+# States that differ by less than this share of their length, and changes by less than it of their mean, count as equal:
+# more than float32 rounds in a pass, and far less than tokens change.
+ROUNDING = 2.0**-16
+
 
 @dataclass(frozen=True)
 class ResidualRule:
     """How a scorer scores tokens by the changes of the residual stream from token to token.
 
     `depths` are shares of the model's layers after which the stream is read, ascending. The change of a token is the
-    L2 distance of its state from that of the token before it in the text; the first token has 0.
+    L2 distance of its state from that of the token before it in the text; the first token has 0, and so has one whose
+    state differs by rounding only.
 
     `score(changes, real)` gives scores (B, q) float32 of q tokens, from the changes (B, depths, q, window) of each
     token, last, and of those before it; `real` (B, q, window) marks the ones that exist. It must not depend on others.

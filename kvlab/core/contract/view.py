@@ -67,7 +67,23 @@ class Slots:
 
     def in_text(self) -> Tensor:
         """Slot indices (B, H, S) ordered by position, invalid ones last."""
-        return self.position.masked_fill(~self.valid, torch.iinfo(self.position.dtype).max).argsort(-1)
+        late = torch.iinfo(self.position.dtype).max
+        return self.position.masked_fill(~self.valid, late).argsort(dim=-1, stable=True)
+
+    def lowest(self, order: Tensor, count: int) -> Tensor:
+        """Slot indices (B, H, count) of the lowest of `order` (B, H, S), compared as float32, lowest first.
+
+        Of equal ones the older token comes first: this is how every method breaks ties, whatever the processor and
+        wherever the cache put the slots.
+        """
+        if count == 1:
+            late = torch.iinfo(self.position.dtype).max
+            return torch.where(order == order.amin(-1, keepdim=True), self.position, late).argmin(-1, keepdim=True)
+        # One integer for both, since `topk` leaves the order of equal numbers open: the bits of a float32, as an
+        # integer that rises with it, before those of the position. A sort by two columns takes ten times as long.
+        bits = (order.float() + 0.0).view(torch.int32)  # -0.0 becomes 0.0
+        rising = bits ^ ((bits >> 31) & torch.iinfo(torch.int32).max)
+        return ((rising.long() << 32) + self.position).topk(count, dim=-1, largest=False).indices
 
     def most_votes(self) -> Tensor:
         """Votes (B, H) of each head's heaviest valid slot."""

@@ -61,10 +61,10 @@ class Outcome:
 
 
 def read_memory(cache: Any, rows: int) -> Memory:
-    """The footprint of a cache with `rows` prompts, per prompt."""
+    """The footprint of a cache with `rows` prompts, per prompt; bytes of layers that are not compressed included."""
     held = cache.memory()
-    sizes = (held.live_bytes // rows, held.allocated_bytes // rows, held.bytes_read // rows)
-    return Memory(held.live_slots, held.logical_tokens, *sizes)
+    sizes = (held.live_bytes, held.allocated_bytes, held.bytes_read)
+    return Memory(held.live_slots, held.logical_tokens, *((size + held.sliding_bytes) // rows for size in sizes))
 
 
 class Stopwatch:

@@ -59,6 +59,10 @@ class Bucket:
         """Whether some head may exceed its budget."""
         return self.quota is not None and self.table.occupied > self.quota.smallest
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the last kernel input, whose arrays a copy or a pickle would cut off from the table."""
+        return vars(self) | {"last_work": ((), None)}
+
     def attend(self, seen: PassSeen, every_step: bool) -> Tensor:
         """Output (N, W * G, q, d) of this pass; attention weights are computed along if the method needs them."""
         values = self.table.states()[1]

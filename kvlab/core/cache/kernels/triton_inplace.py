@@ -92,6 +92,7 @@ def _decide(
 
     # Add the newest query's attention to the scores and find the lowest evictable one.
     best, victim = tl.full((), float("inf"), tl.float32), tl.full((), 0, tl.int32)
+    age = tl.full((), 0, tl.int64)  # position of the victim: the older token on ties
     for start in range(0, slots, BLOCK_C):
         s = start + tl.arange(0, BLOCK_C)
         there, at = s < slots, column + s.to(tl.int64)
@@ -119,8 +120,10 @@ def _decide(
             rating = place.to(tl.float32)
         order = tl.where(free, rating, float("inf"))
         low = tl.min(order, 0)
-        first = tl.min(tl.where(order == low, s, slots), 0)
-        victim = tl.where(low < best, first, victim)
+        oldest_low = tl.min(tl.where(order == low, place, now), 0)
+        first = tl.min(tl.where((order == low) & (place == oldest_low), s, slots), 0)
+        wins = (low < best) | ((low == best) & (oldest_low < age))
+        victim, age = tl.where(wins, first, victim), tl.where(wins, oldest_low, age)
         best = tl.minimum(low, best)
     tl.debug_barrier()  # stores of other threads of this program are read from here on
 

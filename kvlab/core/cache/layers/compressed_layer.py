@@ -16,7 +16,7 @@ from kvlab.core.cache.buckets.bucket import Bucket, Quota, sizes_of
 from kvlab.core.cache.buckets.joined_layer import join_passes
 from kvlab.core.cache.layers.blockwise import BlockwiseAttention
 from kvlab.core.cache.layers.decisions import decide
-from kvlab.core.cache.layers.layer_state import LayerState, UnboundedLayer
+from kvlab.core.cache.layers.layer_state import NO_WAY_BACK, LayerState, UnboundedLayer
 from kvlab.core.cache.layers.reading import attend_read, note_bytes_read, note_everything_read, reading_of_step
 from kvlab.core.cache.layers.second_pass_queries import check_second_pass, note_second_pass
 from kvlab.core.cache.layers.token_scores import follow_stream, store_token_scores, token_scores
@@ -56,6 +56,9 @@ class CompressedLayer(LayerState, UnboundedLayer):
         """
         check_second_pass(self)
         self.settings.check_attended()
+        if key_states.requires_grad or value_states.requires_grad:
+            key_states, value_states = key_states.detach(), value_states.detach()
+        self._leave_inference_mode()
         rows, block = key_states.shape[2], self.settings.pipeline.block
         if self.quota is None:
             self.prompt_end = self.cumulative_length + rows
@@ -91,6 +94,33 @@ class CompressedLayer(LayerState, UnboundedLayer):
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         self._map_rows(lambda tensor: tensor.repeat_interleave(repeats, dim=0))
+
+    @property
+    def is_croppable(self) -> bool:  # type: ignore[override]  # an attribute in transformers; here it depends on the text
+        """Whether every token stays in a slot of its own, in the order of the text, so that the last ones can go."""
+        settings = self.settings
+        keeps_all = not settings.is_lossy and settings.reading is None and settings.stream is None
+        return keeps_all and len(self.buckets) <= 1 and all(table.is_dense for table in self.tables)
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Take back the last tokens, as many as the negative number says; raises UserError if that is impossible."""
+        if tokens_to_remove == 0 or not self.is_initialized:
+            return
+        left = self.cumulative_length + tokens_to_remove
+        if tokens_to_remove > 0 or left < 0:
+            raise UserError(
+                f"Cannot crop by {tokens_to_remove:,}: pass minus the number of last tokens that are to go, such as "
+                f"cache.crop(-1), at most the {self.cumulative_length:,} that this cache has read."
+            )
+        if not self.is_croppable:
+            raise UserError(NO_WAY_BACK)
+        if left == 0:
+            self.reset()
+            return
+        self._leave_inference_mode()
+        self.buckets[0].table.forget(left, True)
+        self.tokens_seen, self.cumulative_length = self.tokens_seen + tokens_to_remove, left
+        self.lengths = [length + tokens_to_remove for length in self.lengths]
 
     @property
     def keys(self) -> Tensor | None:  # type: ignore[override]  # an attribute in transformers; here read from the table
@@ -261,6 +291,11 @@ class CompressedLayer(LayerState, UnboundedLayer):
             table.mark_padding(valid, place)
         self.tokens_seen = before + row_valid.sum(-1)
         self.lengths = self.tokens_seen.tolist()
+
+    def _leave_inference_mode(self) -> None:
+        """Copy what a pass in inference mode left, if that mode has ended: its tensors cannot change outside of it."""
+        if self.is_initialized and self.tokens_seen.is_inference() and not torch.is_inference_mode_enabled():
+            self._map_rows(torch.clone)
 
     def _map_rows(self, change: Callable[[Tensor], Tensor]) -> None:
         if not self.buckets:

@@ -20,6 +20,7 @@ from kvlab.core.cache.table.head_index import Streams
 from kvlab.core.cache.table.packed_table import PackedTable
 from kvlab.core.cache.table.slot_table import SlotTable
 from kvlab.core.contract.view import References, Slots
+from kvlab.core.errors import UserError
 
 
 class LayerState:
@@ -148,6 +149,12 @@ class Checkpoint:
     every: list[int]  # stride at which queries of the second pass are kept, per row
 
 
+NO_WAY_BACK = (
+    "This cache cannot be rolled back, since what it has evicted, merged or quantized is not kept (nor where padding "
+    "or a window was): copy it before the pass (copy.deepcopy), or keep the text with kvlab.Prefix and fork that."
+)
+
+
 class UnboundedLayer(CacheLayerMixin):
     """A cache layer of unbounded length that cannot be rolled back; `get_seq_length` counts tokens, not slots."""
 
@@ -165,6 +172,6 @@ class UnboundedLayer(CacheLayerMixin):
         return -1
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Raise NotImplementedError: evicted or merged slots cannot be restored."""
+        """Raise UserError: evicted or merged slots cannot be restored."""
         if tokens_to_remove != 0:
-            raise NotImplementedError("A compressed cache cannot be rolled back; assisted decoding is not supported.")
+            raise UserError(NO_WAY_BACK)

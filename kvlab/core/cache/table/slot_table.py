@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,6 +56,10 @@ class SlotTable:
     def capacity(self) -> int:
         """Allocated slots per head."""
         return self.slots.keys.shape[2]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without arrays over the memory of its tensors, which a copy or a pickle would cut off from them."""
+        return vars(self) | {"_refill": None, "_leading": None}
 
     @property
     def arrangement(self) -> tuple[int, ...]:

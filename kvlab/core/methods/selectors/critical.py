@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from kvlab.core.contract.parts import Capabilities, Victims
+from kvlab.core.contract.ties import round_relatively
 from kvlab.core.contract.view import View
 from kvlab.core.methods.scorers.key_value.value_norm import output_norms
-from kvlab.core.methods.selectors.top_k import LowestScore, ascending
+from kvlab.core.methods.selectors.top_k import LowestScore
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Critical:
     """Apply `inner` to scores that bound how much evicting a slot changes the output.
 
     The share `first` of a head's budget goes to the highest scores, protected slots first. The rest goes by (score +
-    `epsilon`) * ||W_o v||_1, the norm's mean over the group.
+    `epsilon`) * ||W_o v||_1, the norm's mean over the group, rounded to .02 % so that repeated tokens have equal ones.
     """
 
     inner: LowestScore = field(default_factory=LowestScore)
@@ -34,8 +35,8 @@ class Critical:
         slots = view.slots
         score = slots.score.nan_to_num(nan=0.0)
         standing = score.masked_fill(self.protected(view), torch.inf).masked_fill(~slots.valid, -torch.inf)
-        rank = ascending(slots, standing).argsort(-1)  # from the lowest
-        norm = output_norms(slots.values, view.seen.output_weight(), 1).mean(2)
+        rank = slots.lowest(standing, standing.shape[-1]).argsort(-1)  # from the lowest
+        norm = round_relatively(output_norms(slots.values, view.seen.output_weight(), 1).mean(2))
         won = rank >= rank.shape[-1] - (view.budget * self.first).long()[..., None]
         weighed = torch.where(won, torch.inf, (score + self.epsilon) * norm)
         return self.inner.victims(replace(view, slots=replace(slots, score=weighed)), excess, most, barred)

@@ -31,11 +31,7 @@ class Oldest:
         slots = view.slots
         latest = torch.iinfo(slots.position.dtype).max
         order = fit(view, slots.position, self.protected(view), barred, latest)
-        if view.certain:
-            return Victims.lowest(view, order, most)
-        oldest, index = order.topk(min(most, order.shape[-1]), dim=-1, largest=False)
-        active = torch.arange(index.shape[-1], device=index.device) < excess[..., None]
-        return Victims(index, active & (oldest < latest))
+        return Victims.lowest(view, order, excess, most, latest)
 
     def window(self, view: View) -> int:
         """Number of slots that every head keeps after its sinks, at least."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from kvlab.core.contract.parts import Capabilities, Victims
 from kvlab.core.contract.token_draws import uniform_draws
 from kvlab.core.contract.view import View
-from kvlab.core.methods.selectors.top_k import LowestScore, ascending
+from kvlab.core.methods.selectors.top_k import LowestScore
 
 TINY = 2.0**-26  # half of the least difference of two draws, for the logarithm
 
@@ -37,7 +37,7 @@ class SampledRest:
         slots = view.slots
         score, safe = slots.score.nan_to_num(nan=0.0), self.protected(view) & slots.valid
         standing = score.masked_fill(safe, torch.inf).masked_fill(~slots.valid, -torch.inf)
-        rank = ascending(slots, standing).argsort(-1)  # from the lowest
+        rank = slots.lowest(standing, standing.shape[-1]).argsort(-1)  # from the lowest
         room = (view.budget - safe.sum(-1)).clamp_min(0)
         by_chance = (view.budget * self.drawn).long().minimum(room)
         won = rank >= rank.shape[-1] - (view.budget - by_chance)[..., None]

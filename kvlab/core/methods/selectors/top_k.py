@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kvlab.core.contract.parts import Capabilities, Victims
-from kvlab.core.contract.view import Slots, View
+from kvlab.core.contract.view import View
 
 ROUNDING = 1e-9  # tolerance, so that integer products are not rounded up
 # Recent tokens, which text that goes on needs, must not displace what a question may ask for: few of the first slots.
@@ -40,19 +40,9 @@ class LowestScore:
         )
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
-        """The `excess` (B, H) lowest unprotected slots."""
-        slots = view.slots
-        order = fit(view, slots.score.nan_to_num(nan=0.0), self.protected(view), barred, torch.inf)
-        if view.certain and not view.in_lots:
-            return Victims.lowest(view, order, most)
-        count = min(most, order.shape[-1])
-        if view.phase == "decode" and view.in_lots:
-            index = ascending(slots, order)[..., :count]
-            lowest = order.gather(2, index)
-        else:
-            lowest, index = _lowest(order, count, stable=view.phase == "prefill")
-        active = torch.arange(index.shape[-1], device=index.device) < excess[..., None]
-        return Victims(index, active & ~torch.isposinf(lowest))
+        """The `excess` (B, H) lowest unprotected slots; of equal scores the older token leaves first."""
+        order = fit(view, view.slots.score.nan_to_num(nan=0.0), self.protected(view), barred, torch.inf)
+        return Victims.lowest(view, order, excess, most, torch.inf)
 
     def protected(self, view: View) -> Tensor:
         recent, sinks = self._bounds(view) if self.of == "text" else self.bounds_of(view, view.budget)
@@ -94,23 +84,8 @@ def _most_recent(budget: Tensor, most: Limit) -> Tensor:
     return first // ONE_IN_FIRST + (budget - first) // ONE_IN_OTHERS
 
 
-def ascending(slots: Slots, score: Tensor) -> Tensor:
-    """Slot indices (B, H, S) by `score` (B, H, S), lowest first; ties by position."""
-    by_text = slots.in_text()
-    return by_text.gather(2, score.gather(2, by_text).argsort(stable=True, dim=-1))
-
-
 def fit(view: View, order: Tensor, protected: Tensor, barred: Tensor | None, last: float) -> Tensor:
     """`order` (B, H, S) with `last` for slots that cannot be victims; modifies `protected`."""
     safe = protected if barred is None else protected.logical_or_(barred)
     never = view.of_budget(("never", last), lambda: order.new_full((), last))
     return torch.where(view.slots.valid > safe, order, never)  # valid and not safe
-
-
-def _lowest(order: Tensor, count: int, stable: bool) -> tuple[Tensor, Tensor]:
-    """(value, index) of the `count` lowest; `stable`: ties by index, so that padding has no influence."""
-    if not stable:
-        return order.topk(count, dim=-1, largest=False)
-    # Pooled scores are equal over neighbourhoods, so ties are the rule after a prompt.
-    value, index = order.sort(dim=-1, stable=True)
-    return value[..., :count], index[..., :count]

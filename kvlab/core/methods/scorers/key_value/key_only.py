@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
 from kvlab.core.contract.parts import Capabilities
+from kvlab.core.contract.ties import round_to_step
 from kvlab.core.contract.view import Seen, Slots
 from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
 
@@ -18,7 +19,10 @@ STEPS = 1200  # rounding steps per factor of two in length; sqrt(head_dim), the 
 
 @dataclass(frozen=True)
 class UnusualKeys(PromptScorer):
-    """Score = -cos(k, mean of the head's unit keys): unusual keys are kept (KeyDiff)."""
+    """Score = -cos(k, mean of the head's unit keys): unusual keys are kept (KeyDiff).
+
+    Cosines are multiples of 2^-16: in a text of one token, keys as far from the middle are equally unusual.
+    """
 
     @property
     def capabilities(self) -> Capabilities:
@@ -29,7 +33,7 @@ class UnusualKeys(PromptScorer):
         """`score` (B, H, S) float32, relative to the mean of the current slots."""
         units = normalize(slots.keys.float(), dim=-1) * slots.valid[..., None]
         mean = units.sum(2, keepdim=True) / slots.live()[..., None, None].clamp_min(1)
-        return {"score": -cosine_similarity(units, mean, dim=-1)}
+        return {"score": -round_to_step(cosine_similarity(units, mean, dim=-1))}
 
 
 @dataclass(frozen=True)

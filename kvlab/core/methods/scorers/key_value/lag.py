@@ -44,7 +44,8 @@ class Lag(PromptScorer):
             return {"score": score}
         chosen = order[..., self.sinks : self.sinks + parts * self.lag]  # (B, H, parts * lag)
         both = [self._spread(states, chosen, parts) for states in (slots.keys, slots.values)]
-        rank = ((both[0] + both[1]) / 2).argsort(-1).argsort(-1).float() / self.lag  # (B, H, parts - 1, lag)
+        spread = (both[0] + both[1]) / 2  # (B, H, parts - 1, lag)
+        rank = spread.argsort(dim=-1, stable=True).argsort(-1).float() / self.lag
         followed = self.sinks + self.lag * torch.arange(2, parts + 1, device=tokens.device) <= tokens[..., None]
         old = score.gather(2, chosen)[..., : -self.lag]
         rank = torch.where(followed[..., None].expand_as(rank), rank, old.unflatten(-1, rank.shape[-2:]))

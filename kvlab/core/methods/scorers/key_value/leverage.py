@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool1d
 
 from kvlab.core.contract.parts import Capabilities
+from kvlab.core.contract.ties import round_relatively, round_to_step
 from kvlab.core.contract.view import Seen, Slots
 from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
 
@@ -22,7 +23,7 @@ class SquaredLengths(PromptScorer):
     """Score = |k|^2 |v|^2, each over its sum in the token's part of `part` tokens of the text (CurDKV).
 
     Squared lengths stand for leverage scores. `of` chooses keys, values, their product or mean; scores sum to 1 over a
-    head. Prompt only.
+    head. They are rounded to .02 % before, so that repeated tokens have equal ones. Prompt only.
     """
 
     of: Literal["product", "mean", "key", "value"] = "product"
@@ -38,6 +39,7 @@ class SquaredLengths(PromptScorer):
             return {}
         key, value = (self._shares(slots, states) for states in (slots.keys, slots.values))
         score = {"key": key, "value": value, "mean": (key + value) / 2, "product": key * value}[self.of]
+        score = round_relatively(score)
         return {"score": score / score.sum(-1, keepdim=True).clamp_min(TINY)}
 
     def _shares(self, slots: Slots, states: Tensor) -> Tensor:
@@ -54,7 +56,8 @@ class ChunkLeverage(PromptScorer):
     Leverage: diagonal of X (X'X + .01 I)^-1 X', X the centred keys before rotation times a Gaussian sketch of `sketch`
     columns; 0: no sketch. Attention: each query over all keys of its `chunk` tokens, later ones included, summed over
     queries, mean over the group, times |v|, averaged over 3 neighbours. z scales to mean 0 and variance 1 over all
-    heads of the layer. All heads and rows share one sketch. Prompt only, whose queries it needs together.
+    heads of the layer, and the sum is a multiple of 2^-16. All heads and rows share one sketch. Prompt only, whose
+    queries it needs together.
     """
 
     blend: float = 0.35
@@ -77,10 +80,10 @@ class ChunkLeverage(PromptScorer):
             return {}
         tokens = slots.valid.sum(-1, keepdim=True)
         inner = slots.valid & (slots.position >= self.sinks) & (slots.position < tokens - self.recent)
-        score = self.blend * _standard(self.leverage(slots, seen, inner), inner)
+        score = self.blend * _standard(round_relatively(self.leverage(slots, seen, inner)), inner)
         score = score + _standard(self.attention(slots, seen, inner), inner)
         highest = score.masked_fill(~inner, -torch.inf).amax(-1, keepdim=True).clamp_min(0.0)
-        return {"score": torch.where(inner, score, highest + 1)}
+        return {"score": round_to_step(torch.where(inner, score, highest + 1))}
 
     def leverage(self, slots: Slots, seen: Seen, among: Tensor) -> Tensor:
         """Ridge leverage (B, H, S) of the keys `among` (B, H, S)."""

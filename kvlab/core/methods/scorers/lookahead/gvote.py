@@ -105,6 +105,6 @@ def nucleus_size(mass: Tensor, share: float) -> Tensor:
 
 def choose_highest(wish: Tensor, count: Tensor, largest: int) -> Tensor:
     """Mask (..., S) of the `count` (...) highest of `wish` (..., S); `largest`: host-side bound on the counts."""
-    index = wish.topk(largest, dim=-1).indices
+    index = wish.argsort(dim=-1, descending=True, stable=True)[..., :largest]  # of equal ones the older
     meant = torch.arange(largest, device=wish.device) < count[..., None]
     return torch.zeros_like(wish, dtype=torch.bool).scatter(-1, index, meant)

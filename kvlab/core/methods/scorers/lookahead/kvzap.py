@@ -9,6 +9,7 @@ from typing import Literal
 from torch import Tensor
 
 from kvlab.core.contract.parts import Capabilities
+from kvlab.core.contract.ties import round_to_step
 from kvlab.core.contract.view import Seen, Slots
 from kvlab.core.methods.learned.score_networks import ScoreNetwork, random_score_head, random_sink_gate
 from kvlab.core.methods.scorers.lookahead.kvzip import most_looked_at
@@ -47,6 +48,7 @@ class PredictedScore:
         assert states is not None, "a scorer that needs hidden states is given them inside a model"
         layer = getattr(seen.module, "layer_idx", None) or 0
         score = (self._untrained(slots, seen, layer) if self.heads == UNTRAINED else self.known[layer]).predict(states)
+        score = round_to_step(score)  # repeated tokens have equal ones in the first layer
         return {"score": score.exp() if self.recalls else score}
 
     def _untrained(self, slots: Slots, seen: Seen, layer: int) -> ScoreNetwork:

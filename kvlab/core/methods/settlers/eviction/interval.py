@@ -75,6 +75,6 @@ class ThinInLots:
         inside = slots.valid & (slots.position >= first[..., None]) & (slots.position < (first + self.lot)[..., None])
         excess = (inside.sum(-1) - self.kept(view.layer_idx, view.num_layers)).clamp_min(0) * due
         order = torch.nan_to_num(slots.score).masked_fill(~inside, torch.inf)
-        index = order.topk(min(self.lot, order.shape[-1]), dim=-1, largest=False, sorted=True).indices
+        index = slots.lowest(order, min(self.lot, order.shape[-1]))
         active = torch.arange(index.shape[-1], device=index.device) < excess[..., None]
         return torch.zeros_like(slots.valid).scatter(2, index, active)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -45,10 +45,7 @@ class Pursuit:
         if view.phase == "prefill":
             taken = self._selected(view, taken, slots.live() - excess)
         order = slots.score.nan_to_num(nan=0.0).masked_fill(~slots.valid | taken, torch.inf)
-        lowest, index = order.sort(dim=-1, stable=True)
-        lowest, index = lowest[..., :most], index[..., :most]
-        active = torch.arange(index.shape[-1], device=index.device) < excess[..., None]
-        return Victims(index, active & ~torch.isposinf(lowest))
+        return Victims.lowest(replace(view, certain=False), order, excess, most, torch.inf)
 
     def protected(self, view: View) -> Tensor:
         return LowestScore(self.sinks, self.recent).protected(view)

@@ -10,7 +10,7 @@ from torch import Tensor
 from kvlab.core.contract.parts import Selector
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.view import View
-from kvlab.core.methods.settlers.edges import gather
+from kvlab.core.methods.settlers.edges import first_of, gather
 from kvlab.core.methods.settlers.residuals.observed_queries import Grouping, Observed, nearest_pivot
 
 TINY = 1e-9
@@ -28,12 +28,12 @@ def settle_while_decoding(view: View, select: Selector, window: int, most: int) 
     room = (view.budget - residual.sum(-1)).clamp_min(1)
     victims = select.victims(replace(view, budget=room), view.excess(), view.most_excess, barred=residual)
     keep = victims.keep(slots.valid)
-    exists, pivot = residual.to(torch.int8).topk(min(most, residual.shape[-1]), dim=-1)
+    pivot, exists = first_of(residual, most)
     merges = victims.active & residual.any(-1, keepdim=True)
-    near = nearest_pivot(slots.keys, victims.index, pivot, exists > 0)
-    grouping = Grouping(victims.index, merges, victims.active, near, pivot, exists > 0)
+    near = nearest_pivot(slots.keys, victims.index, pivot, exists)
+    grouping = Grouping(victims.index, merges, victims.active, near, pivot, exists)
     observed, weight = Observed.of(view, window), slots.score.clamp_min(0) + TINY
-    stays = keep & ~torch.zeros_like(keep).scatter(2, pivot, exists > 0)
+    stays = keep & ~torch.zeros_like(keep).scatter(2, pivot, exists)
     most_mass = grouping.sums(slots.votes).clamp_min(1).log().maximum(gather(slots.log_mass, pivot))
     trial, log_mass = grouping.trial(observed, stays, slots.values, weight, most_mass)
     rows = torch.ones_like(observed.held_back)

@@ -14,7 +14,15 @@ from kvlab.core.contract.in_place import InPlace
 from kvlab.core.contract.parts import Capabilities, Scorer, Selector, Victims, capabilities_of
 from kvlab.core.contract.plan import Edges, Plan
 from kvlab.core.contract.view import Slots, View
-from kvlab.core.methods.settlers.edges import Similarity, gather, max_to_target, nearest, similarity, sum_to_target
+from kvlab.core.methods.settlers.edges import (
+    Similarity,
+    first_of,
+    gather,
+    max_to_target,
+    nearest,
+    similarity,
+    sum_to_target,
+)
 from kvlab.core.methods.settlers.eviction.evict import Evict
 from kvlab.core.methods.settlers.log_mass import Mass, MassRule, Parts, Space, turns
 
@@ -167,10 +175,10 @@ class ResidualMerge:
     def _nearest_residual(self, view: View, source: Tensor, residual: Tensor) -> Tensor:
         """The most similar residual slot (B, H, E) of each source; only residual keys are compared."""
         # One more than `_upper_bound`: the host may round differently than the device in float32.
-        flag, place = residual.float().topk(min(self._upper_bound(view) + 1, residual.shape[-1]), dim=-1)
+        place, exists = first_of(residual, self._upper_bound(view) + 1)
         keys = view.slots.keys
         similarities = similarity(gather(keys, source), gather(keys, place), self.similarity)
-        return place.gather(2, torch.where(flag[:, :, None] > 0, similarities, view.never()).argmax(-1))
+        return place.gather(2, torch.where(exists[:, :, None], similarities, view.never()).argmax(-1))
 
     def _pivots(self, view: View, victims: Victims, allowed: Tensor, eligible: Tensor) -> Tensor:
         """Slot (B, H, E) each victim would start a residual from: its chunk's first, or as `prefill` says."""

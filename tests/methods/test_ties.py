@@ -1,0 +1,103 @@
+"""Equal scores: the older token leaves first, wherever its slot is, and scores that must be equal are."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from kvlab.core.cache.kernels import cpu
+from kvlab.core.contract.view import Slots
+from kvlab.core.methods.scorers.epiphany import Epiphany
+from kvlab.core.methods.scorers.key_value.key_only import UnusualKeys
+from kvlab.core.methods.scorers.key_value.leverage import SquaredLengths
+from tests.cache.layers import DIM, HandLayer, draw
+
+TOKENS, BUDGET = 40, 14
+
+
+def slots_of(keys: Tensor, values: Tensor, position: Tensor) -> Slots:
+    ones = torch.ones_like(position, dtype=torch.bool)
+    return Slots(keys, values, position, ones.short(), ones.float() * 0, ones.float() * 0, ones)
+
+
+@pytest.mark.parametrize("count", [1, 5, 24])
+def test_the_lowest_are_those_of_a_sort_by_score_and_position(count: int) -> None:
+    generator = torch.Generator().manual_seed(3)
+    levels = torch.tensor([-torch.inf, -2.5, -1e-30, -0.0, 0.0, 1e-30, 0.5, 3.0, torch.inf])
+    order = levels[torch.randint(len(levels), (2, 3, 24), generator=generator)]
+    position = torch.stack([torch.randperm(300, generator=generator)[:24] for _ in range(6)]).view(2, 3, 24).short()
+    keys = torch.zeros(2, 3, 24, 1)
+    found = slots_of(keys, keys, position).lowest(order, count)
+    for row in range(2):
+        for head in range(3):
+            pairs = list(zip(order[row, head].tolist(), position[row, head].tolist(), range(24), strict=True))
+            assert found[row, head].tolist() == [slot for _, _, slot in sorted(pairs)][:count]
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("method", ["h2o", "tova", "scissorhands"])
+def test_of_tokens_that_nobody_looks_at_the_oldest_leave(
+    method: str, every: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All attention goes to the first token, so all others have a score of exactly 0; new tokens fill freed slots."""
+    if not compiled:
+        monkeypatch.setattr("kvlab.core.cache.layers.dispatch.decision_kernel", lambda device: None)
+        monkeypatch.setattr("kvlab.core.cache.layers.decisions.decision_kernel", lambda device: None)
+    hand = HandLayer(method, BUDGET, compress_every=every)
+    towards = torch.zeros(DIM)
+    towards[0] = 100.0
+
+    def passed(tokens: int, first: bool) -> tuple[Tensor, Tensor, Tensor]:
+        key = torch.zeros(1, 2, tokens, DIM)
+        key[:, :, 0, 0] = 100.0 if first else 0.0
+        return towards.expand(1, 4, tokens, DIM), key, draw(tokens, 1, 2, tokens, DIM)
+
+    hand.feed(*passed(TOKENS, True))
+    for step in range(1, 13):
+        hand.feed(*passed(1, False))
+        slots = hand.layer.slots
+        assert slots is not None
+        for head in range(2):
+            held = sorted(slots.position[0, head][slots.valid[0, head]].tolist())
+            assert held == [0, *range(TOKENS + step - len(held) + 1, TOKENS + step)]
+    assert cpu.cpu_kernel() is not None or not compiled
+
+
+def test_repeated_tokens_have_equal_scores() -> None:
+    """As another processor would round them; squared lengths by formula 1 / part each, the product over its sum."""
+    noise = 1 + 2e-7 * torch.randn(1, 1, 32, 8, generator=torch.Generator().manual_seed(1))
+    states, position = torch.full((1, 1, 32, 8), 0.3) * noise, torch.arange(32)[None, None].short()
+    slots = slots_of(states, states, position)
+    shares = SquaredLengths(part=16).update(slots, None, True)["score"]  # type: ignore[arg-type]  # reads no pass
+    assert shares.unique().numel() == 1 and shares[0, 0, 0].item() == pytest.approx(1 / 32, rel=1e-3)
+
+
+def test_keys_as_far_from_the_middle_are_equally_unusual() -> None:
+    """One token's key, rotated by its place: token i of n is as far from the mean as token n - 1 - i."""
+    angle = torch.arange(31) * 0.1
+    keys = torch.stack([angle.cos(), angle.sin()], -1)[None, None]
+    slots = slots_of(keys, keys, torch.arange(31)[None, None].short())
+    score = UnusualKeys().update(slots, None, True)["score"][0, 0]  # type: ignore[arg-type]  # reads no pass
+    assert torch.equal(score, score.flip(-1)) and score.unique().numel() == 16
+
+
+def changes_of(early: list[float], late: list[float]) -> tuple[Tensor, Tensor]:
+    changes = torch.tensor([early, late])[None, :, None]
+    return changes, torch.ones(1, 1, len(early), dtype=torch.bool)
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0, 300.0])
+def test_epikv_scores_that_are_0_by_construction(scale: float) -> None:
+    """Two changes have z-scores of -1 and 1 at both depths, and equal changes have none."""
+    rule = Epiphany(window=7)
+    generator = torch.Generator().manual_seed(5)
+    for _ in range(50):
+        base, more, other, beyond = (scale * (1 + torch.rand(4, generator=generator))).tolist()
+        pair = changes_of([base, base + more], [other, other + beyond])
+        assert abs(rule.epiphany(*pair).item()) <= 1e-6 / (scale / 2) + 2**-17
+        noisy = [[base * (1 + 2e-7 * math.sin(37 * place + start)) for place in range(7)] for start in (0, 1)]
+        assert rule.epiphany(*changes_of(*noisy)).item() == 0
