@@ -92,3 +92,17 @@ def _pictures(offer: Offer, name: str, key: str, query: dict[str, str], theme: T
         st.download_button(
             f"{kind.upper()} {of}", build, f"{name}.{kind}", key=f"{key}-{kind}", on_click="ignore", disabled=missing
         )
+
+
+def file_button(
+    label: str, kind: str, make: Callable[[], bytes], name: str, media: str, key: str, **options: Any
+) -> None:
+    """A button that makes and downloads a file of a kind of `FORMATS`; disabled where it cannot be made."""
+    looks = {"icon": ":material/download:", "on_click": "ignore", "key": f"{key}-{kind}"} | options
+    st.download_button(label, make, name, media, **permission.widget_options(why_unavailable(kind), **looks))
+
+
+def explain_formats() -> None:
+    """What to install for the formats that cannot be made here."""
+    for why in sorted(set(map(why_unavailable, FORMATS)) - {""}):
+        st.caption(plain(why))

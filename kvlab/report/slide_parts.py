@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from kvlab.analysis.comparison.textdiff import Segment
@@ -40,12 +41,17 @@ class Picture(NamedTuple):
     svg: bytes | None = None
 
 
+def why_no_slides() -> str:
+    """Why slides cannot be made here, in a sentence that says what to do; empty if they can."""
+    return "" if find_spec("pptx") else MISSING
+
+
 def empty_deck() -> Any:
     """An empty 16:9 deck; raises UserError if python-pptx is not installed."""
-    try:
-        from pptx import Presentation
-    except ImportError as error:
-        raise UserError(MISSING) from error
+    if why := why_no_slides():
+        raise UserError(why)
+    from pptx import Presentation
+
     deck = Presentation()
     deck.slide_width, deck.slide_height = inches(WIDTH, HEIGHT)
     return deck
