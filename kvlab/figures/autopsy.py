@@ -82,7 +82,7 @@ def needle_mass(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 @with_simple(simple.needle_mass)
 def caption_needle_mass(frame: pd.DataFrame) -> str:
     """The step with the most attention on them."""
-    top = frame.loc[frame["true"].idxmax()]
+    top = simple.step_of_most(frame)
     if top["true"] < 1e-4:
         return f"The full cache gives them less than 0.01 % of this head's attention at each of {len(frame)} steps."
     return (
