@@ -31,7 +31,7 @@ SLIDE_LETTERS = 15, 13
 
 
 class StripArea(NamedTuple):
-    """Where the strip is in a cell: its left end in columns from the middle, and height and bottom as `STRIP`, `FOOT`."""
+    """Where the strip is in a cell: left end in columns from the middle; height and bottom as `STRIP` and `FOOT`."""
 
     left: float
     height: float
@@ -294,9 +294,7 @@ def _texts(
     ]  # fmt: skip
 
 
-def _token_axis(
-    figure: go.Figure, frame: pd.DataFrame, columns: int, area: StripArea, theme: Theme
-) -> go.Figure:
+def _token_axis(figure: go.Figure, frame: pd.DataFrame, columns: int, area: StripArea, theme: Theme) -> go.Figure:
     """The fact's tokens under each column, if there is room; an axis needs a trace to be drawn."""
     known = _thinned(frame[frame["position"].notna()], area)
     first = known[known["run_id"] == known["run_id"].iloc[0]] if len(known) else known

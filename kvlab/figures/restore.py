@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.analysis.comparison.restore import most_read
 from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.lines import add_line
 from kvlab.figures.base.palette import HUES, Theme, pick
@@ -60,10 +61,12 @@ def caption_attention_before_after(frame: pd.DataFrame) -> str:
     if frame.empty:
         return "Attention was not recorded: the answer is the first token after the prompt."
     full = frame[frame["series"] == "full cache"]
-    first, top = full.loc[full["mass"].idxmax()], simple.most_read(full)
+    first, top = full.loc[full["mass"].idxmax()], most_read(full)
     if first["token"] == top["token"]:
         return f"The full cache attends most to {_masses(frame, top)}."
-    return f"Attention sink {_masses(frame, first)}. Apart from it the full cache attends most to {_masses(frame, top)}."
+    return (
+        f"Attention sink {_masses(frame, first)}. Apart from it the full cache attends most to {_masses(frame, top)}."
+    )
 
 
 def _masses(frame: pd.DataFrame, top: pd.Series) -> str:

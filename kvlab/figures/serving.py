@@ -27,7 +27,10 @@ LINES = (
 
 
 def freed_by_run(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Shares of the prompt's slots given up, by dropping or merging, and really freed, three bars a run; from `run_pages.freed_by_run`."""
+    """Shares of the prompt's slots given up, by dropping or merging, and really freed, three bars a run.
+
+    From `run_pages.freed_by_run`.
+    """
     figure = go.Figure()
     for column, name, hue, pattern in BARS:
         figure.add_bar(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from kvlab.analysis.attention.autopsy import step_of_most
+from kvlab.analysis.comparison.restore import most_read
 from kvlab.analysis.lineage.states import SINKS
 from kvlab.common.intervals import correlation_interval
 from kvlab.figures.base.words import token_text
@@ -31,7 +33,6 @@ BOUNDS = {
 }
 HARDLY = 1e-4  # a share of attention that is told as hardly any
 SLIGHT = 0.01  # a relative change that is told as almost none
-TIED = 0.01  # steps with a share of attention that differs by less, relative to the largest, have the most alike
 CHANGED = 0.1  # a relative change of a token's attention that is told as one
 
 
@@ -164,11 +165,6 @@ def needle_mass(frame: pd.DataFrame) -> str:
     return f"When the full cache looks at the chosen text most, this run gives it {how} attention."
 
 
-def step_of_most(frame: pd.DataFrame) -> pd.Series:
-    """The step with the most attention on the chosen text; of equal ones that where this run gives it least."""
-    return frame[frame["true"] >= (1 - TIED) * frame["true"].max()].sort_values("received", kind="stable").iloc[0]
-
-
 def regret_map(frame: pd.DataFrame) -> str:
     """How much attention goes to dropped tokens, and where most."""
     values = frame.to_numpy(np.float64)
@@ -258,12 +254,6 @@ def attention_before_after(frame: pd.DataFrame) -> str:
         return f"{word}; it gets less attention with {join_names(less)}."
     more = masses.index[masses > (1 + CHANGED) * top["mass"]].tolist()
     return f"{word}; it gets more attention with {join_names(more)}." if more else f"{word}, the others about as much."
-
-
-def most_read(full: pd.DataFrame) -> pd.Series:
-    """The token with most attention that is no attention sink, one of the first `SINKS`; a sink if no other has any."""
-    apart = full[(full["token"] >= SINKS) & (full["mass"] > HARDLY)]
-    return full.loc[(full if apart.empty else apart)["mass"].idxmax()]
 
 
 def _place(row: pd.Series) -> str:

@@ -146,7 +146,9 @@ def quality_against_bytes(points: pd.DataFrame, budget: str = "", axis: str = HE
     if len(best) == len(compressed) > 1:
         return f"All runs are equally {'close to the full cache' if is_kl else 'often right'}."
     best = best.sort_values("live_bytes", kind="stable")
-    judged = "No run has a right answer; closest" if compressed["verdict"].isin(["nearly", "wrong"]).any() else "Closest"
+    judged = (
+        "No run has a right answer; closest" if compressed["verdict"].isin(["nearly", "wrong"]).any() else "Closest"
+    )
     what = f"{judged} to the full cache" if is_kl else "Most often right"
     return f"{what}: {_sized_names(best, name)}."
 
