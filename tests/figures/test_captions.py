@@ -135,8 +135,8 @@ def test_the_board_says_who_holds_the_fact_and_who_lost_it():
     )  # fmt: skip
     caption = boards.caption_board(frame)
     assert caption.simple == (
-        "The answer is right in 1 of the 2 runs; of the text that the answer needs, the largest part is held by "
-        "keepkv, nothing of it by h2o."
+        "The answer is right in 1 of the 2 runs; of the text that the answer needs, the largest part is kept "
+        "unmerged by keepkv, nothing of it by h2o."
     )
     assert caption.startswith("Of 2 runs: 1 right, 1 wrong.")
 
@@ -200,8 +200,14 @@ def test_an_attention_sink_is_not_the_token_that_explains_an_answer():
 
 def points_with_verdicts() -> pd.DataFrame:
     """Losers with the fewest bytes, two that are right, and the full cache."""
-    rows = [("full", 66.0, 0.0, "right"), ("streaming-llm", 13.3, 1.1, "wrong"), ("h2o", 13.4, 0.9, "wrong"),
-            ("exactmerge2", 14.1, 0.005, "right"), ("kvzip", 14.0, 0.013, "right"), ("gvote", 30.0, 0.001, "right")]  # fmt: skip
+    rows = [
+        ("full", 66.0, 0.0, "right"),
+        ("streaming-llm", 13.3, 1.1, "wrong"),
+        ("h2o", 13.4, 0.9, "wrong"),
+        ("exactmerge2", 14.1, 0.005, "right"),
+        ("kvzip", 14.0, 0.013, "right"),
+        ("gvote", 30.0, 0.001, "right"),
+    ]
     frame = pd.DataFrame(rows, columns=["method", "mib", "quality", "verdict"])
     return frame.assign(
         label=frame["method"], row=frame["method"], column="20 %", live_bytes=frame["mib"] * 2**20, low=np.nan,

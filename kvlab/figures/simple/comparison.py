@@ -88,21 +88,21 @@ def slots_by_layer(frame: pd.DataFrame) -> str:
 
 
 def board(frame: pd.DataFrame) -> str:
-    """Which runs answer right, and which hold most and least of the fact."""
+    """Which runs answer right, and which keep most and least of the fact in slots of its own."""
     cells = frame.drop_duplicates("run_id")
     if cells.empty:
         return "There is no compressed run yet."
     right = cells.loc[cells["verdict"] == "right", "label"].tolist()
     told = f"the answer is right in {some_of(len(right), len(cells), 'run')}"
-    held = 1 - frame.groupby("label", sort=False)["dropped"].mean().astype(float)
-    held = held.dropna()
-    if held.empty:
+    kept = frame.groupby("label", sort=False)["kept"].mean().astype(float).dropna()
+    if kept.empty:
         return sentence(told)
-    share = part(float(held.iloc[0]))
-    least = "nothing of it by {least}" if held.min() <= EXACT else "the smallest by {least}"
+    share = part(float(kept.iloc[0]))
+    least = "nothing of it by {least}" if kept.min() <= EXACT else "the smallest by {least}"
     rest = contrast(
-        held, f"the largest part is held by {{most}}, {least}", f"every run holds {share}", f"{{only}} holds {share}"
-    )
+        kept, f"the largest part is kept unmerged by {{most}}, {least}", f"every run keeps {share} unmerged",
+        f"{{only}} keeps {share} unmerged",
+    )  # fmt: skip
     return sentence(f"{told}; of the text that the answer needs, {rest}")
 
 
@@ -137,7 +137,8 @@ def quality_against_bytes(points: pd.DataFrame, budget: str = "", axis: str = HE
     is_kl, size, name = measures_kl(points), compressed["live_bytes"], "row" if budget else "label"
     right = compressed["verdict"] == "right"
     if right.any():
-        few = compressed[right & (size <= (1 + UNEQUAL) * size[right].min())].sort_values("live_bytes", kind="stable")
+        few = compressed[right & (size <= (1 + UNEQUAL) * size[right].min())]
+        few = few.sort_values(["live_bytes", "quality"], ascending=[True, is_kl], kind="stable")
         return f"Right at the fewest bytes: {_sized_names(few, name)}."
     if not is_kl and compressed["quality"].max() <= 0:
         return "No run has a right answer."
