@@ -266,11 +266,11 @@ def _slide_words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[s
         sign, here = VERDICTS[line.verdict][0], int(pixels / 8.5) - len("✓ ")
         told = verdict_text(line, max(4, here - len(line.verdict) - 2))
         verdicts.append(f"<b>{sign} {html.escape(told if len(told) <= here else line.verdict, quote=False)}</b>")
-        room, second = int(pixels / 6.8), ""
+        room, shown = int(pixels / 6.8), ""
         for words in (closeness_text(line, columns), bytes_text(line, room), line.restored):
-            longer = " · ".join(filter(None, (second, words)))
-            second = longer if len(longer) <= room else second
-        lines.append(second)
+            longer = " · ".join(filter(None, (shown, words)))
+            shown = longer if len(longer) <= room else shown
+        lines.append(shown)
     left = cells["x"] - cells["span"] / 2 + (1 - WIDTH) / 2 + 0.01 * columns
     colours = [mix(pick(HUES[VERDICTS[kind][1]], theme), INK[theme], 0.3) for kind in cells["verdict"]]
     first, second = SLIDE_LETTERS
