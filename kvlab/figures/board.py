@@ -267,7 +267,8 @@ def _slide_words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[s
         told = verdict_text(line, max(4, here - len(line.verdict) - 2))
         verdicts.append(f"<b>{sign} {html.escape(told if len(told) <= here else line.verdict, quote=False)}</b>")
         room, shown = int(pixels / 6.8), ""
-        for words in (closeness_text(line, columns), bytes_text(line, room), line.restored):
+        closeness = closeness_text(line, columns)
+        for words in (closeness, bytes_text(line, room - len(closeness) - len(" · ")), line.restored):
             longer = " · ".join(filter(None, (shown, words)))
             shown = longer if len(longer) <= room else shown
         lines.append(shown)
