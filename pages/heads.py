@@ -55,7 +55,8 @@ def slots_of_heads(run: Run) -> None:
         return
     table = budgets_by_layer(steps, 0)
     focus = head_in_view(run)
-    figure, caption = slots_by_head(table, page_theme(), focus), caption_slots_by_head(table)
+    figure = slots_by_head(table, page_theme(), focus, "after the prompt")
+    caption = caption_slots_by_head(table)
     page.show_figure(run, figure, table, caption, "heads-slots", "slots-by-head", focus)
 
 

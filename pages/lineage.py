@@ -22,7 +22,7 @@ from kvlab.figures import lineage as figures
 from kvlab.trace.reader import Run
 
 OPEN_INFLUENCES = 4  # 18 MB each at 128k tokens and 17 steps
-WIDTHS = {"weight x attention": "flow", "tokens carried": "votes"}
+WIDTHS = {words: width for width, words in figures.WIDTHS.items()}
 
 
 def main() -> None:

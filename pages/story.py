@@ -11,6 +11,7 @@ from app.base.text import plain, unseen
 from app.base.widgets import attempt
 from app.components.present import present_button
 from app.figures.add_slide import talk_file, talk_html
+from app.figures.export_menu import explain_formats, file_button
 from app.figures.figure import slug
 from app.navigation.selection import runs_root
 from app.run_views import page
@@ -103,16 +104,15 @@ def actions(story: Story) -> None:
         if st.button("Walk through the pages", icon=":material/slideshow:", key="story-tell"):
             tell(story, 0)
         for kind, media in FORMATS.items():
-            st.download_button(
-                f"Talk ({kind.upper()})", partial(talk_file, story, kind), f"{slug(story.name)}.{kind}", media,
-                key=f"story-talk-{kind}", on_click="ignore", icon=":material/download:",
-            )  # fmt: skip
+            name = f"{slug(story.name)}.{kind}"
+            file_button(f"Talk ({kind.upper()})", kind, partial(talk_file, story, kind), name, media, "story-talk")
         st.download_button(
             "JSON", story.model_dump_json(indent=2), f"{slug(story.name)}.json", key="story-json", on_click="ignore"
         )
         st.download_button(
             "Links", story_html(story, base()), f"{slug(story.name)}-links.html", key="story-html", on_click="ignore"
         )
+    explain_formats()
 
 
 def base() -> str:

@@ -84,7 +84,8 @@ def board_section(runs: Sequence[Run], board: Board) -> bool:
     told = {run_id: short_words(result) for run_id, result in results.items()}
     frame = board.frame.assign(restored=board.frame["run_id"].map(told).fillna(""))
     caption, figure = figures.caption_board(frame), figures.board(frame, page_theme())
-    drawn = show(figure, frame, caption, CHART, "board", of_comparison(runs), on_click=choose_clicked)
+    slide = figures.board(frame, page_theme(), slide=True)
+    drawn = show(figure, frame, caption, CHART, "board", of_comparison(runs), on_click=choose_clicked, exported=slide)
     restore.say_results(failed, results)
     missing = [run for run in failed if run.record.run_id not in results]
     restore.search_all([run.record.run_id for run in missing], restore.total_estimate(missing), "search-all")

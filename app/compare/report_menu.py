@@ -7,6 +7,7 @@ from functools import partial
 
 import streamlit as st
 
+from app.figures.export_menu import explain_formats, file_button
 from app.figures.image_writer import image_writer
 from app.session.open_runs import runs_root
 from kvlab.report.contents import report
@@ -24,10 +25,9 @@ def report_menu(runs: Sequence[Run]) -> None:
     with st.popover("Report of this comparison", icon=":material/summarize:", key="report"):
         st.caption("Question, answers, table, key figures, texts, and caveats.")
         for kind, media in FORMATS.items():
-            st.download_button(
-                LABELS[kind], partial(_report, runs, kind), f"{runs[0].record.comparison_id}.{kind}", media,
-                key=f"report-{kind}", on_click="ignore", icon=":material/download:", width="stretch",
-            )  # fmt: skip
+            name = f"{runs[0].record.comparison_id}.{kind}"
+            file_button(LABELS[kind], kind, partial(_report, runs, kind), name, media, "report", width="stretch")
+        explain_formats()
 
 
 def _report(runs: Sequence[Run], kind: str) -> bytes:

@@ -57,7 +57,7 @@ class Purpose:
     samples: int = 20
     upload: str = (
         "Prompts with answers: JSON Lines, JSON, Parquet or CSV with the columns context (or prompt) and answer, or a "
-        "benchmark's own file; up to 4 MB"
+        "benchmark's own file; up to 4 MiB"
     )
     form: str = BY_FIELDS  # the format of an uploaded file
     offers_kl: bool = False
@@ -71,7 +71,7 @@ SAFE_BUDGET = Purpose(
     budgets="90%, 70%, 50%, 40%, 30%, 20%, 15%, 10%, 5%",
     samples=200,
     upload="Your prompts: JSON Lines, JSON, Parquet or CSV with a column prompt (or context), and where you have them "
-    "answer and group; up to 4 MB",
+    "answer and group; up to 4 MiB",
     form="prompts",
     offers_kl=True,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import streamlit as st
 
@@ -19,6 +20,7 @@ from app.figures.provenance import picture_source, view_query
 from kvlab.figures.base.export import NO_BROWSER, ImageFormat
 from kvlab.figures.base.palette import Theme
 from kvlab.report.deck import deck
+from kvlab.report.export import FORMATS, why_unavailable
 from kvlab.report.pictures import TALL, animation, estimate_gif, picture
 from kvlab.report.views import History, Shown
 from kvlab.results.provenance import FigureSource
@@ -92,3 +94,17 @@ def _pictures(offer: Offer, name: str, key: str, query: dict[str, str], theme: T
         st.download_button(
             f"{kind.upper()} {of}", build, f"{name}.{kind}", key=f"{key}-{kind}", on_click="ignore", disabled=missing
         )
+
+
+def file_button(
+    label: str, kind: str, make: Callable[[], bytes], name: str, media: str, key: str, **options: Any
+) -> None:
+    """A button that makes and downloads a file of a kind of `FORMATS`; disabled where it cannot be made."""
+    looks = {"icon": ":material/download:", "on_click": "ignore", "key": f"{key}-{kind}"} | options
+    st.download_button(label, make, name, media, **permission.widget_options(why_unavailable(kind), **looks))
+
+
+def explain_formats() -> None:
+    """What to install for the formats that cannot be made here."""
+    for why in sorted(set(map(why_unavailable, FORMATS)) - {""}):
+        st.caption(plain(why))

@@ -19,13 +19,12 @@ from app.figures.page_contents import Item, clear_items, record_item
 from app.figures.provenance import picture_source, view_query
 from kvlab.figures.base import export
 from kvlab.figures.base.caption import as_caption, both_of, simple_of
-from kvlab.figures.base.template import has_colour_bar, same_cells, same_lines
+from kvlab.figures.base.template import PLOTLY_CONFIG, has_colour_bar, same_cells, same_lines
 from kvlab.results.provenance import FigureSource
 
 SHOWN = "shown_figures"
 STORY_BUTTON = {"icon": ":material/bookmark_add:", "help": "As an interactive slide"}
-CONFIG = {
-    "displaylogo": False,
+CONFIG = PLOTLY_CONFIG | {
     "scrollZoom": False,
     "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d", "toImage"],
 }
@@ -40,16 +39,19 @@ def show(
     source: FigureSource = "",
     on_click: Callable[[], None] | None = None,
     noted: str | None = None,
+    exported: go.Figure | None = None,
 ) -> bool:
     """Draw title and export menu, the chart, and its caption; `source` is the run and versions, for exports.
 
+    `exported` is the figure for files and slides, where it is laid out in another way than on the page.
     `noted` is what is under the chart in place of the caption, where the page has part of it elsewhere. `on_click` is
     called when a mark of the chart is clicked; the selection is then in the session under `key`. Returns False, without
     a chart, if all of its lines or cells are equal.
     """
-    collect(key, export.Section(figure, caption, str(source)))
+    exported = exported or figure
+    collect(key, export.Section(exported, caption, str(source)))
     title = str(figure.layout.title.text or filename)
-    heading(title, lambda: figure, frame, caption, key, filename, source)
+    heading(title, lambda: exported, frame, caption, key, filename, source)
     if count := same_lines(figure):
         note(as_caption(caption).within(before=f"All {count} lines are equal, so they are not drawn."))
         return False

@@ -14,10 +14,10 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from kvlab.bench.rows import Row
+from kvlab.common.formatting import MIB
 from kvlab.core.budget import Budget
 
 MISSING = "–"
-MEGA = 1e6  # bytes are shown in megabytes
 
 
 def reductions(row: Row) -> str:
@@ -44,14 +44,14 @@ def tokens(row: Row) -> str:
 
 def unit(row: Row) -> str:
     """The unit as the end of a column title."""
-    return f", {'MB' if row.unit == 'bytes' else row.unit}" if row.unit else ""
+    return f", {'MiB' if row.unit == 'bytes' else row.unit}" if row.unit else ""
 
 
 def number(value: float | None, unit: str) -> str:
-    """A number in its unit, bytes as MB; a dash where it is missing."""
+    """A number in its unit, bytes as MiB; a dash where it is missing."""
     if value is None:
         return MISSING
-    return f"{value / MEGA:,.2f}" if unit == "bytes" else plain(value)
+    return f"{value / MIB:,.2f}" if unit == "bytes" else plain(value)
 
 
 def plain(value: float) -> str:
@@ -186,12 +186,12 @@ def _caption(own: Sequence[Row], rows: Sequence[Row]) -> str:
 FIGURES = {
     "logical tokens": "tokens seen",
     "slots held": "slots held",
-    "live bytes": "live MB",
-    "allocated bytes": "allocated MB",
-    "peak bytes of one layer's table": "peak of a layer MB",
-    "weights and cache": "with weights MB",
-    "allocator: taken by the cache": "allocator MB",
-    "allocator: peak with weights": "allocator peak MB",
+    "live bytes": "live MiB",
+    "allocated bytes": "allocated MiB",
+    "peak bytes of one layer's table": "peak of a layer MiB",
+    "weights and cache": "with weights MiB",
+    "allocator: taken by the cache": "allocator MiB",
+    "allocator: peak with weights": "allocator peak MiB",
 }
 
 

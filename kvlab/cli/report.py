@@ -18,9 +18,10 @@ def report(
         str,
         typer.Argument(
             metavar="COMPARISON",
-            help="id from `kvlab runs ls`, or a run's id for its comparison; for a GIF the run's id",
+            help="id from `kvlab runs ls`, or a run's id for its comparison; for a GIF the run's id; not with --story",
         ),
-    ],
+    ] = "",
+    *,
     out: Annotated[Path, typer.Option(help="FILE.html, .pptx or .pdf; FILE.gif animates one head of a run")],
     story: Annotated[str, typer.Option(help="export the story of this name as a talk")] = "",
     layer: Annotated[int | None, typer.Option(help="layer of a GIF; default: an interesting one")] = None,

@@ -71,12 +71,19 @@ def time_left(elapsed: float, share: float) -> str:
     return f"about {format_duration(elapsed * (1 - share) / share, rough=True)} left" if share > 0 else ""
 
 
+KIB, MIB = 2**10, 2**20
+
+
 def format_bytes(size: float) -> str:
-    """`812 MB`, `3.1 GB`; decimal units."""
-    for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if size >= 0.9995 * unit:
-            return f"{size / unit:.{0 if size >= 99.5 * unit else 1}f} {name}"
-    return f"{size:.0f} bytes"
+    """`12 bytes`, `812 KiB`, `3.12 GiB`: three digits in the largest binary unit that leaves a number above one."""
+    unit = "bytes"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if abs(size) < (1024 if unit == "bytes" else 1023.5):
+            break
+        size, unit = size / 1024, larger
+    if unit == "bytes" or abs(size) >= 100:
+        return f"{size:,.0f} {unit}"
+    return f"{size:.3g} {unit}"
 
 
 def left_out(counts: Mapping[str, int]) -> tuple[str, ...]:

@@ -39,6 +39,18 @@ class Interval:
     level: float | None = field(default=None, repr=False, compare=False)
 
 
+def correlation_interval(correlation: float, n: int, level: float = LEVEL) -> tuple[float, float]:
+    """The interval of a rank correlation of `n` independent pairs; all values up to 3 pairs.
+
+    Fisher's transformation with the variance of Fieller, Hartley and Pearson (1957), 1.06 / (n - 3).
+    """
+    if n <= 3:
+        return -1.0, 1.0
+    width = NormalDist().inv_cdf((1 + level) / 2) * np.sqrt(1.06 / (n - 3))
+    middle = np.arctanh(np.clip(correlation, -1 + 1e-12, 1 - 1e-12))
+    return float(np.tanh(middle - width)), float(np.tanh(middle + width))
+
+
 def mean_intervals(
     table: np.ndarray,
     groups: Sequence[object] | None = None,

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from xml.parsers import expat
 
-from kvlab.common.formatting import left_out
+from kvlab.common.formatting import format_bytes, left_out
 from kvlab.core.errors import UserError
 from kvlab.documents.document import Document, Lines
 
@@ -60,7 +60,7 @@ def _part(archive: zipfile.ZipFile, name: str) -> bytes:
     with archive.open(name) as part:
         xml = part.read(MOST_UNPACKED + 1)
     if len(xml) > MOST_UNPACKED:
-        raise UserError(f"It unpacks to more than {MOST_UNPACKED // 2**20} MB: save the part you need separately.")
+        raise UserError(f"It unpacks to more than {format_bytes(MOST_UNPACKED)}: save the part you need separately.")
     return xml
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import PurePath
 
+from kvlab.common.formatting import format_bytes
 from kvlab.core.errors import UserError
 from kvlab.documents.document import LARGEST_BYTES, TYPES, Document
 from kvlab.documents.docx import read_docx
@@ -42,7 +43,7 @@ def read_document(name: str, content: bytes) -> Document:
         why = f"{name} took longer than {SECONDS_ALLOWED} seconds to read: save the part you need as text."
         raise UserError(why) from error
     except (subprocess.SubprocessError, OSError, ValueError) as error:
-        most = f"{MOST_MEMORY / 2**30:.0f} GB"
+        most = format_bytes(MOST_MEMORY)
         raise UserError(f"{name} could not be read within {most} of memory: save the part you need as text.") from error
     if "error" in answer:
         raise UserError(f"{name} cannot be read. {answer['error']}")
@@ -53,7 +54,7 @@ def check_size(name: str, size: int) -> None:
     """Raise UserError if a document is too large."""
     if size > LARGEST_BYTES:
         raise UserError(
-            f"The file {name} has {size / 2**20:.1f} MB but the limit is {LARGEST_BYTES // 2**20} MB: save the part "
+            f"The file {name} has {format_bytes(size)} but the limit is {format_bytes(LARGEST_BYTES)}: save the part "
             "you need as a separate file."
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.analysis.attention.autopsy import step_of_most
 from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.lines import Line, add_area, add_lines
@@ -82,7 +83,7 @@ def needle_mass(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 @with_simple(simple.needle_mass)
 def caption_needle_mass(frame: pd.DataFrame) -> str:
     """The step with the most attention on them."""
-    top = frame.loc[frame["true"].idxmax()]
+    top = step_of_most(frame)
     if top["true"] < 1e-4:
         return f"The full cache gives them less than 0.01 % of this head's attention at each of {len(frame)} steps."
     return (

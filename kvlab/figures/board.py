@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import textwrap
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,7 @@ from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.lines import hatch
 from kvlab.figures.base.palette import FATES, HUES, STATE_COLOURS, SURFACES, Theme, fate_scale, mix, pick
-from kvlab.figures.base.template import INK, QUIET, finish
+from kvlab.figures.base.template import INK, KEEPS_HEIGHT, QUIET, finish
 from kvlab.figures.base.words import percent, plural, visible
 from kvlab.figures.board_texts import CROWDED, bytes_text, closeness_text, fate_text, hover_text, verdict_text
 from kvlab.figures.simple import comparison as simple
@@ -26,19 +26,37 @@ STRIP, FOOT = 0.36, 0.42  # height and bottom of the strip, in rows below the ro
 PAGE_PIXELS = 400  # for all cells together, in a window of 1,280 pixels at 150 %
 ONE_LINE = 1  # with more columns, cells put bytes on their own line
 MOST_TOKENS, MOST_LABELS = 48, 45
+SLIDE_PIXELS, SLIDE_ROW = 1_000, 38  # the same on a slide, and the height of a row, of which ten fit on one
+SLIDE_LETTERS = 15, 13
+
+
+class StripArea(NamedTuple):
+    """Where the strip is in a cell: left end in columns from the middle; height and bottom as `STRIP` and `FOOT`."""
+
+    left: float
+    height: float
+    bottom: float
+
+
+BELOW, BESIDE = StripArea(-0.45, STRIP, FOOT), StripArea(0.13, 0.76, 0.38)  # the words
 NO_GRID = {"showgrid": False, "zeroline": False, "ticks": "", "fixedrange": True}
 
 
-def board(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Methods by budgets from `analysis.comparison.board.board`; customdata of every mark begins with the run id."""
+def board(frame: pd.DataFrame, theme: Theme = "light", slide: bool = False) -> go.Figure:
+    """Methods by budgets from `analysis.comparison.board.board`; customdata of every mark begins with the run id.
+
+    On a `slide`, which is wide and low, the strip is beside the words of a cell instead of below them.
+    """
     cells, rows, columns = in_grid(frame.drop_duplicates("run_id"))
     # Where there is no room for it, what restores an answer is in the hover text alone.
-    written = cells.assign(restored=cells["restored"] if "restored" in cells and len(columns) <= ONE_LINE else "")
+    has_room = "restored" in cells and len(columns) <= ONE_LINE
+    written = cells.assign(restored=cells["restored"] if has_room else "")
     lines = 2 if len(columns) <= ONE_LINE and not written["restored"].any() else 3
-    figure = go.Figure([*_grounds(cells, theme), *_strips(frame, cells, theme)])
-    lay_out(figure, "Is the answer still right?", cells, rows, columns, len(rows) * (54 + 18 * lines), 168, theme)
-    figure.update_layout(annotations=_words(written, len(columns), theme))
-    return _token_axis(figure, frame, len(columns), theme)
+    area, row_height, words = (BESIDE, SLIDE_ROW, _slide_words) if slide else (BELOW, 54 + 18 * lines, _words)
+    figure = go.Figure([*_grounds(cells, theme), *_strips(frame, cells, area, theme)])
+    lay_out(figure, "Is the answer still right?", cells, rows, columns, len(rows) * row_height, 168, theme)
+    figure.update_layout(annotations=words(written, len(columns), theme))
+    return _token_axis(figure, frame, len(columns), area, theme)
 
 
 def lay_out(
@@ -55,6 +73,7 @@ def lay_out(
     figure.update_xaxes(side="top", tickvals=across, ticktext=columns, range=[-0.5, len(columns) - 0.5], **look)
     figure.update_yaxes(range=[len(rows) - 0.5, -0.5], tickvals=list(range(len(rows))), **look)
     figure.update_yaxes(ticktext=row_names(cells, rows))
+    figure.layout.meta = {**(figure.layout.meta or {}), KEEPS_HEIGHT: True}
 
 
 def in_grid(cells: pd.DataFrame) -> tuple[pd.DataFrame, list[str], list[str]]:
@@ -171,9 +190,9 @@ def _grounds(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
     return traces
 
 
-def _strips(frame: pd.DataFrame, cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
+def _strips(frame: pd.DataFrame, cells: pd.DataFrame, area: StripArea, theme: Theme) -> list[go.Bar]:
     """Three stacked bars per token: shares of heads that kept, merged and dropped it."""
-    known = _thinned(frame[frame["position"].notna()]).merge(cells[["run_id", "x", "y", "span"]], on="run_id")
+    known = _thinned(frame[frame["position"].notna()], area).merge(cells[["run_id", "x", "y", "span"]], on="run_id")
     left = known["x"] - (known["span"] - 1) / 2  # a cell across all columns aligns with the first column
     before, traces = np.zeros(len(known)), []
     for fate, (name, state, pattern) in FATES.items():
@@ -183,7 +202,8 @@ def _strips(frame: pd.DataFrame, cells: pd.DataFrame, theme: Theme) -> list[go.B
         words = [[run, fate_text(line)] for run, line in zip(known["run_id"], known.itertuples(), strict=True)]
         traces.append(
             go.Bar(
-                x=left + known["offset"], y=-STRIP * share, base=known["y"] + FOOT - STRIP * before,
+                x=left + known["offset"], y=-area.height * share,
+                base=known["y"] + area.bottom - area.height * before,
                 width=known["wide"], name=name, customdata=words, hovertemplate="%{customdata[1]}<extra></extra>",
                 marker=look, **no_fading(),
             )
@@ -192,7 +212,7 @@ def _strips(frame: pd.DataFrame, cells: pd.DataFrame, theme: Theme) -> list[go.B
     return traces
 
 
-def _thinned(frame: pd.DataFrame) -> pd.DataFrame:
+def _thinned(frame: pd.DataFrame, area: StripArea) -> pd.DataFrame:
     """At most `MOST_TOKENS` columns per run (means over neighbours), with position and width in the cell."""
     place = frame.groupby("run_id").cumcount()
     count = int(place.max()) + 1 if len(frame) else 1
@@ -200,8 +220,8 @@ def _thinned(frame: pd.DataFrame) -> pd.DataFrame:
     means = {fate: (fate, "mean") for fate in FATES}
     words = {"position": ("position", "min"), "text": ("text", lambda texts: "".join(texts))}
     parts = frame.assign(block=block).groupby(["run_id", "block"], sort=False).agg(**means, **words).reset_index()
-    step = 0.9 / min(count, MOST_TOKENS)
-    return parts.assign(offset=-0.45 + step * (parts["block"] + 0.5), wide=0.92 * step)
+    step = (0.45 - area.left) / min(count, MOST_TOKENS)
+    return parts.assign(offset=area.left + step * (parts["block"] + 0.5), wide=0.92 * step)
 
 
 def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, Any]]:
@@ -238,6 +258,29 @@ def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, An
     ]
 
 
+def _slide_words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, Any]]:
+    """The text left of the strip: the verdict, and in a second line what fits of KLs, bytes and what restores it."""
+    verdicts, lines = [], []
+    for line in cells.itertuples():
+        pixels = SLIDE_PIXELS * (line.span - 0.45 + BESIDE.left) / columns
+        sign, here = VERDICTS[line.verdict][0], int(pixels / 8.5) - len("✓ ")
+        told = verdict_text(line, max(4, here - len(line.verdict) - 2))
+        verdicts.append(f"<b>{sign} {html.escape(told if len(told) <= here else line.verdict, quote=False)}</b>")
+        room, shown = int(pixels / 6.8), ""
+        closeness = closeness_text(line, columns)
+        for words in (closeness, bytes_text(line, room - len(closeness) - len(" · ")), line.restored):
+            longer = " · ".join(filter(None, (shown, words)))
+            shown = longer if len(longer) <= room else shown
+        lines.append(shown)
+    left = cells["x"] - cells["span"] / 2 + (1 - WIDTH) / 2 + 0.01 * columns
+    colours = [mix(pick(HUES[VERDICTS[kind][1]], theme), INK[theme], 0.3) for kind in cells["verdict"]]
+    first, second = SLIDE_LETTERS
+    return [
+        *_texts(left, cells["y"] - 0.2, "left", verdicts, colours, first),
+        *_texts(left, cells["y"] + 0.22, "left", lines, [INK[theme]] * len(cells), second),
+    ]
+
+
 def _texts(
     x: pd.Series, y: pd.Series, anchor: str, texts: list[str], colours: list[str], size: int
 ) -> list[dict[str, Any]]:
@@ -252,9 +295,9 @@ def _texts(
     ]  # fmt: skip
 
 
-def _token_axis(figure: go.Figure, frame: pd.DataFrame, columns: int, theme: Theme) -> go.Figure:
+def _token_axis(figure: go.Figure, frame: pd.DataFrame, columns: int, area: StripArea, theme: Theme) -> go.Figure:
     """The fact's tokens under each column, if there is room; an axis needs a trace to be drawn."""
-    known = _thinned(frame[frame["position"].notna()])
+    known = _thinned(frame[frame["position"].notna()], area)
     first = known[known["run_id"] == known["run_id"].iloc[0]] if len(known) else known
     if not len(first) or len(first) * columns > MOST_LABELS or len(first) == MOST_TOKENS:
         return figure

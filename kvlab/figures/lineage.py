@@ -18,6 +18,7 @@ from kvlab.figures.simple import merging as simple
 
 MOST_RIBBONS = 60
 REST = -1  # node of all tokens without a ribbon of their own
+WIDTHS = {"flow": "weight x attention", "votes": "tokens carried"}  # of a ribbon
 HAIR = 0.01  # minimum width relative to the widest ribbon
 
 
@@ -68,7 +69,8 @@ def merge_sankey(
     )
     figure = go.Figure(river)
     height = max(240, 90 + 28 * len(links))
-    finish(figure, title=f"Merges into slot {slot}", x="", y="", theme=theme, height=min(1400, height), legend=False)
+    title = f"Merges into slot {slot} (width: {WIDTHS[width]})"
+    finish(figure, title=title, x="", y="", theme=theme, height=min(1400, height), legend=False)
     return figure.update_layout(margin={"l": 12, "r": 12, "t": 46, "b": 16})
 
 
@@ -188,5 +190,6 @@ def caption_members_over_steps(frame: pd.DataFrame) -> str:
     few = shown_of(MOST_LINES, len(last), "token", f"which make up {percent(drawn)} of it")
     return (
         f"At step {int(top['step'])} token {int(top['token'])} is the largest part of the slot's value, "
-        f"{percent(top['share'])}; its {plural(len(last), 'token')} make up {percent(last['share'].sum())} of it.{few}"
+        f"{percent(top['share'])} (by weight alone, without attention); its {plural(len(last), 'token')} "
+        f"make up {percent(last['share'].sum())} of it.{few}"
     )

@@ -45,12 +45,14 @@ def caption_memory_over_steps(frame: pd.DataFrame) -> str:
     )
 
 
-def slots_by_head(frame: pd.DataFrame, theme: Theme = "light", focus: Place | None = None) -> go.Figure:
-    """Live slots by layer and KV head, from `memory.budgets_by_layer`."""
+def slots_by_head(
+    frame: pd.DataFrame, theme: Theme = "light", focus: Place | None = None, moment: str = "at the last step"
+) -> go.Figure:
+    """Live slots by layer and KV head, from `memory.budgets_by_layer`; `moment` names the step."""
     table = frame.pivot(index="layer", columns="head", values="live_slots")
     high = float(frame["live_slots"].max())
     hover = ": %{z:,} slots"
-    return head_map(table, "Slots of each head", theme, bar="live slots", hover=hover, high=high, focus=focus)
+    return head_map(table, f"Slots of each head {moment}", theme, bar="live slots", hover=hover, high=high, focus=focus)
 
 
 @with_simple(simple.slots_by_head)

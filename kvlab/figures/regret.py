@@ -7,11 +7,13 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
+from kvlab.common.formatting import range_words
+from kvlab.common.intervals import correlation_interval
 from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.lines import Line, add_lines, add_points
 from kvlab.figures.base.palette import HUES, LOSS, Theme, pick
 from kvlab.figures.base.template import axis_height, colour_bar, finish, layer_axis
-from kvlab.figures.base.words import number, percent, plural, visible
+from kvlab.figures.base.words import number, percent, plural, two_digits, visible
 from kvlab.figures.simple import attention as simple
 
 MARKERS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "star", "pentagon")
@@ -98,19 +100,19 @@ def budget_against_regret(frame: pd.DataFrame, theme: Theme = "light") -> go.Fig
 
 @with_simple(simple.budget_against_regret)
 def caption_budget_against_regret(frame: pd.DataFrame, correlation: float) -> str:
-    """The rank correlation."""
+    """The rank correlation with its interval, were the heads independent, and what can be told from it."""
     spread = frame["live_slots"].max() - frame["live_slots"].min()
     if not frame["regret"].notna().any():
         return f"Regret was not measured in {plural(len(frame), 'head')}."
     if not np.isfinite(correlation):
         what = "slots do not differ" if not spread else "regret does not differ"
         return f"Over {plural(len(frame), 'head')} {what}, so there is no correlation."
-    if correlation < -0.2:
+    low, high = correlation_interval(correlation, len(frame))
+    if low <= 0 <= high:
+        verdict = "whether slots and loss are related cannot be told from so few"
+    elif correlation < 0:
         verdict = "heads with more slots lose less"
-    elif correlation > 0.2:
-        verdict = "heads with more slots still lose more: they need at least that many"
     else:
-        verdict = "slots are not related to the loss"
-    return (
-        f"Rank correlation of slots and regret over {plural(len(frame), 'head')}: {number(correlation, 2)}; {verdict}."
-    )
+        verdict = "heads with more slots still lose more: they need at least that many"
+    told = range_words(correlation, low, high, two_digits, f"n = {len(frame):,} heads of one prompt")
+    return f"Rank correlation of slots and regret: {told}; {verdict}."

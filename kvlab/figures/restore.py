@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.analysis.comparison.restore import most_read
 from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.lines import add_line
 from kvlab.figures.base.palette import HUES, Theme, pick
@@ -56,12 +57,20 @@ def attention_before_after(frame: pd.DataFrame, head: tuple[int, int], theme: Th
 
 @with_simple(simple.attention_before_after)
 def caption_attention_before_after(frame: pd.DataFrame) -> str:
-    """The token with the most attention."""
+    """The token with the most attention apart from attention sinks, and the sink if it has more."""
     if frame.empty:
         return "Attention was not recorded: the answer is the first token after the prompt."
     full = frame[frame["series"] == "full cache"]
-    top = full.loc[full["mass"].idxmax()]
+    first, top = full.loc[full["mass"].idxmax()], most_read(full)
+    if first["token"] == top["token"]:
+        return f"The full cache attends most to {_masses(frame, top)}."
+    return (
+        f"Attention sink {_masses(frame, first)}. Apart from it the full cache attends most to {_masses(frame, top)}."
+    )
+
+
+def _masses(frame: pd.DataFrame, top: pd.Series) -> str:
+    """A token and its attention in every series."""
     here = frame[frame["token"] == top["token"]].set_index("series")["mass"]
-    rest = ", ".join(f"{percent(float(mass))} {name}" for name, mass in here.items() if name != "full cache")
-    most = f"“{top['text'].strip()}” (token {top['token']}): {percent(top['mass'])}"
-    return f"The full cache attends most to {most}; {rest}."
+    rest = "".join(f"; {percent(float(mass))} {name}" for name, mass in here.items() if name != "full cache")
+    return f"“{top['text'].strip()}” (token {top['token']}): {percent(top['mass'])}{rest}"

@@ -1,4 +1,4 @@
-"""Serving: what pages really free of what methods drop, which pages stay, and how many requests a memory serves."""
+"""Serving: what pages really free of what methods give up, which pages stay, and how many requests a memory serves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kvlab.figures.base.words import number, percent, plural
 from kvlab.figures.simple import memory as simple
 
 BARS = (
-    ("dropped", "dropped by the method", "grey", ""),
+    ("dropped", "given up by the method", "grey", ""),
     ("layer", "freed, a page table per layer", "blue", ""),
     ("model", "freed, one page table for all layers", "orange", "/"),
 )
@@ -27,7 +27,10 @@ LINES = (
 
 
 def freed_by_run(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Shares of the prompt's slots dropped and really freed, three bars a run; from `run_pages.freed_by_run`."""
+    """Shares of the prompt's slots given up, by dropping or merging, and really freed, three bars a run.
+
+    From `run_pages.freed_by_run`.
+    """
     figure = go.Figure()
     for column, name, hue, pattern in BARS:
         figure.add_bar(
@@ -44,20 +47,20 @@ def freed_by_run(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 @with_simple(simple.freed_by_run)
 def caption_freed_by_run(frame: pd.DataFrame) -> str:
-    """What the best and the worst run free of what they drop."""
+    """What the best and the worst run free of what they give up."""
     compressed = frame[frame["dropped"] > 0]
     if compressed.empty:
-        return "No run drops anything, so no page becomes free."
+        return "No run gives up a slot, so no page becomes free."
     compressed = compressed.assign(label=compressed["label"].str.partition(" · ")[0])  # without the level
     best, worst = (compressed.loc[place] for place in (compressed["layer"].idxmax(), compressed["layer"].idxmin()))
     told = (
-        f"{best['label']} drops {percent(best['dropped'])} of the prompt's slots, and pages of {int(best['page'])} "
+        f"{best['label']} gives up {percent(best['dropped'])} of the prompt's slots, and pages of {int(best['page'])} "
         f"free {percent(best['layer'])} where a layer has a page table ({percent(best['model'])} where all layers "
         "share one)"
     )
     if len(compressed) == 1:
         return f"{told}."
-    return f"{told}; {worst['label']} drops {percent(worst['dropped'])} and frees {percent(worst['layer'])}."
+    return f"{told}; {worst['label']} gives up {percent(worst['dropped'])} and frees {percent(worst['layer'])}."
 
 
 def pages_over_steps(frame: pd.DataFrame, page: int, theme: Theme = "light") -> go.Figure:

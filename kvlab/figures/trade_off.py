@@ -14,6 +14,7 @@ from kvlab.analysis.comparison.trade_off import (
     HELD,
     UNEQUAL,
     at_budget,
+    best_first,
     best_points,
     measures_kl,
     unequal_bytes,
@@ -208,7 +209,8 @@ def caption_quality_against_bytes(points: pd.DataFrame, budget: str = "", axis: 
     many = f"Each dot is a mean over {prompts(count)}, its bar the 95 % interval over them"
     dots = f"{ONE_PROMPT.capitalize()}: each dot is one run, without an interval" if count == 1 else many
     signs = "; ✓ right, ≈ nearly, ✗ wrong" if known["verdict"].isin(list(SIGNS)).any() else ""
-    names, where = list(best_points(shown)["row" if budget else "label"]), f" at {budget}" if budget else ""
+    best, where = best_first(best_points(shown)), f" at {budget}" if budget else ""
+    names = list(best["row" if budget else "label"])
     unequal = caption_unequal_bytes(points, budget) if axis == HELD else ""
     end = f" {unequal}" if unequal else ""
     if not names:
@@ -230,8 +232,7 @@ def caption_unequal_bytes(points: pd.DataFrame, budget: str = "") -> str:
         return f"Equal bytes: no method holds over {100 * UNEQUAL:g} % more than the median of its budget."
     name = "row" if budget else "label"
     each = [
-        f"{line[name]} by {number(100 * line['excess'], 2)} % ({byte_size(line['live_bytes'])} against "
-        f"{byte_size(line['median'])})"
+        f"{line[name]} ({byte_size(line['live_bytes'])} against {byte_size(line['median'])})"
         for _, line in above.iterrows()
     ]
     return f"Not at equal bytes. Above the median of their budget: {join_words(each)}."

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from kvlab.catalogue.methods import run_command
 from kvlab.common.atomic_write import replace_text
+from kvlab.common.formatting import format_bytes
 from kvlab.core.errors import UserError
 from kvlab.core.validation import Frozen, decode_text
 from kvlab.evaluate.request import FileChoice
@@ -139,6 +140,6 @@ def _as_uploaded(output: str, file: Path, name: str) -> str:
 
 def _too_large(name: str, size: int, most: int) -> str:
     return (
-        f"{name} has {size / MEGABYTE:.1f} MB or more and the most is {most / MEGABYTE:.0f} MB: copy it to this "
+        f"{name} has {format_bytes(size)} or more and the most is {format_bytes(most)}: copy it to this "
         "machine and name it under Files on this machine."
     )

@@ -6,6 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from kvlab.common.formatting import format_bytes
 from kvlab.core.errors import UserError
 from kvlab.core.validation import check_text, decode_text
 from kvlab.model_info.chat_template import ChatFormat, render_prompt, tokenizer_info
@@ -97,5 +98,5 @@ def _tokenizer(file: Path, _changed: float) -> Any:
 
 
 def _too_large(what: str, size: int) -> str:
-    most = LARGEST_PROMPT_BYTES // 2**20
-    return f"{what} has {size / 2**20:.1f} MB and the most is {most} MB: cut it to the part you study."
+    most = format_bytes(LARGEST_PROMPT_BYTES)
+    return f"{what} has {format_bytes(size)} and the most is {most}: cut it to the part you study."

@@ -115,7 +115,7 @@ def _figures(
     runs: Sequence[Run], asked: board.AnswerCheck | None, table: pd.DataFrame, origin: str, theme: Theme
 ) -> Iterator[Section]:
     if asked is not None and len(cells := board.board(runs, asked, table)):
-        yield Section(board_figures.board(cells, theme), board_figures.caption_board(cells), origin)
+        yield Section(board_figures.board(cells, theme, slide=True), board_figures.caption_board(cells), origin)
     if table.loc[table["method"] != FULL.method, "mean_kl"].notna().any():
         points = run_points(table, board.places(runs))
         trade = trade_off.quality_against_bytes(points, theme)

@@ -18,7 +18,7 @@ from plotly.offline import get_plotlyjs
 from kvlab.core.errors import UserError
 from kvlab.figures.base.caption import FigureCaption, simple_of
 from kvlab.figures.base.palette import HUES, SURFACES, THEMES, pick
-from kvlab.figures.base.template import FONT, GRID, INK, QUIET
+from kvlab.figures.base.template import FONT, GRID, INK, KEEPS_HEIGHT, PLOTLY_CONFIG, QUIET
 from kvlab.report.interactive import data, in_script, markup, script, styles
 from kvlab.report.views import Passages, Shown, Table, parse_shown
 from kvlab.trace.stories import Story, View
@@ -71,8 +71,11 @@ def figure_of(view: View) -> go.Figure:
 
 
 def remove_title(figure: go.Figure) -> go.Figure:
-    """The figure without title and its margin, because the slide has a title."""
-    return figure.update_layout(title=None, margin_t=40 if figure.layout.annotations else 24)
+    """The figure without title and its margin, because the slide has a title; it is as much lower."""
+    before, after = figure.layout.margin.t, 40 if figure.layout.annotations else 24
+    if figure.layout.height and before is not None:
+        figure.layout.height -= before - after
+    return figure.update_layout(title=None, margin_t=after)
 
 
 def slide_text(view: View) -> str:
@@ -88,18 +91,20 @@ def missing_picture_text(view: View) -> str:
 
 def _given(shown: go.Figure | Shown | None, view: View, at: int) -> dict[str, Any] | None:
     if isinstance(shown, go.Figure):
-        return {"view": "figure"} | _figure(shown, view)
+        return {"view": "figure", "config": PLOTLY_CONFIG | {"displayModeBar": False}} | _figure(shown, view)
     return None if shown is None or view.slide is None else data(shown, view.slide.theme, str(at))
 
 
 def _figure(figure: go.Figure, view: View) -> dict[str, Any]:
     assert view.slide is not None
-    remove_title(figure).update_layout(height=None, width=None, autosize=True)
+    remove_title(figure)
+    least = figure.layout.height if (figure.layout.meta or {}).get(KEEPS_HEIGHT) else None
+    figure.update_layout(height=None, width=None, autosize=True)
     figure.update_layout(font_size=FONT_SIZE, legend_font_size=FONT_SIZE)
     figure.update_xaxes(tickfont_size=FONT_SIZE, title_font_size=FONT_SIZE)
     figure.update_yaxes(tickfont_size=FONT_SIZE, title_font_size=FONT_SIZE)
     figure.update_layout(paper_bgcolor=SURFACES[view.slide.theme])
-    return json.loads(figure.to_json())
+    return {"least": least} | json.loads(figure.to_json())
 
 
 def _slide(view: View, shown: go.Figure | Shown | None, at: int, count: int) -> str:

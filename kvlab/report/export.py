@@ -23,7 +23,7 @@ from kvlab.report.deck import deck, remove_title
 from kvlab.report.native_charts import values
 from kvlab.report.page import page
 from kvlab.report.pictures import animation, estimate_gif
-from kvlab.report.slide_parts import Picture
+from kvlab.report.slide_parts import Picture, why_no_slides
 from kvlab.report.slides import slides, story_slides
 from kvlab.report.views import history_of
 from kvlab.trace.reader import Run, open_run
@@ -32,8 +32,16 @@ from kvlab.trace.user_labels import load_labels
 
 FORMATS = {"html": "text/html", "pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
            "pdf": "application/pdf"}  # fmt: skip
+NEEDS_BROWSER = ("pptx", "pdf")  # for their pictures, and to print
 SLIDE_HEIGHT = 450  # minimum height of a figure on a slide in pixels, before doubling
 MOST_MARKS, LARGEST_SVG = 5000, 2 << 20
+
+
+def why_unavailable(kind: str) -> str:
+    """Why files of this kind (`FORMATS`) cannot be made here, in a sentence that says what to do; empty if they can."""
+    if kind == "pptx" and (why := why_no_slides()):
+        return why
+    return NO_BROWSER if kind in NEEDS_BROWSER and find_browser() is None else ""
 
 
 def export_report(root: Path, name: str, kind: str) -> bytes:

@@ -9,9 +9,9 @@ from urllib.parse import urlencode
 import pandas as pd
 
 from kvlab.figures.base.caption import both_of
-from kvlab.figures.base.export import Section, caption_html
+from kvlab.figures.base.export import Section, caption_html, figure_html
 from kvlab.figures.base.palette import SURFACES, Theme
-from kvlab.figures.base.template import FONT, INK, for_export
+from kvlab.figures.base.template import FONT, INK
 from kvlab.report.contents import Report
 from kvlab.report.deck import slide_text
 from kvlab.report.interactive import passage
@@ -81,9 +81,7 @@ def _table(table: pd.DataFrame) -> str:
 
 
 def _figure(section: Section, theme: Theme, first: bool) -> str:
-    chart = for_export(section.figure, theme, WIDE).to_html(
-        full_html=False, include_plotlyjs=first, config={"displaylogo": False}
-    )
+    chart = figure_html(section.figure, theme, WIDE, first)
     return f"<section>{chart}{caption_html(section.caption)}</section>"
 
 

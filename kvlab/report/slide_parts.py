@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from kvlab.analysis.comparison.textdiff import Segment
@@ -22,7 +23,7 @@ MISSING = "Slides need python-pptx: pip install 'kvlab[slides]', or export HTML 
 WIDTH, HEIGHT, EDGE = 13.333, 7.5, 0.5  # inches, 16:9
 INCH = 914_400  # EMU
 TITLE_HEIGHT, CAPTION_HEIGHT, OF_HEIGHT = 0.8, 1.0, 0.35
-SIMPLE_HEIGHT = 0.4  # of the caption's
+CAPTION_POINTS = ((16, 12), (14, 11), (13, 10), (12, 9), (11, 8))  # of the simple and the exact sentence
 CHARACTER, LEADING = 0.58, 1.25 / 72  # character width relative to the font size; line height in inches per point
 MARKED = "Orange: only this run wrote it. Struck out: only the full cache did."
 DRAWING = "http://schemas.openxmlformats.org/drawingml/2006/main"
@@ -40,12 +41,17 @@ class Picture(NamedTuple):
     svg: bytes | None = None
 
 
+def why_no_slides() -> str:
+    """Why slides cannot be made here, in a sentence that says what to do; empty if they can."""
+    return "" if find_spec("pptx") else MISSING
+
+
 def empty_deck() -> Any:
     """An empty 16:9 deck; raises UserError if python-pptx is not installed."""
-    try:
-        from pptx import Presentation
-    except ImportError as error:
-        raise UserError(MISSING) from error
+    if why := why_no_slides():
+        raise UserError(why)
+    from pptx import Presentation
+
     deck = Presentation()
     deck.slide_width, deck.slide_height = inches(WIDTH, HEIGHT)
     return deck
@@ -87,8 +93,8 @@ def add_lines(deck: Any, title: str, lines: Sequence[str], notes: str) -> None:
 def add_words(
     slide: Any, lines: Sequence[str], top: float, height: float, points: int, theme: Theme = "light",
     quiet: bool = False,
-) -> None:  # fmt: skip
-    """Add lines of text across the slide."""
+) -> Any:  # fmt: skip
+    """Add lines of text across the slide; returns their text frame."""
     box = slide.shapes.add_textbox(*inches(EDGE, top, WIDTH - 2 * EDGE, height))
     frame = box.text_frame
     frame.word_wrap = True
@@ -96,19 +102,33 @@ def add_words(
     for line in lines[1:]:
         frame.add_paragraph().text = clean(line)
     _sized(frame, points, theme, quiet=quiet)
+    return frame
 
 
 def add_caption(slide: Any, caption: str, of: str, theme: Theme) -> None:
     """Add both sentences of the caption at the bottom, with its subject `of` in small print."""
-    top, room = HEIGHT - CAPTION_HEIGHT - OF_HEIGHT - 0.1, CAPTION_HEIGHT
-    simple = simple_of(caption)
+    from pptx.util import Pt
+
+    top, simple = HEIGHT - CAPTION_HEIGHT - OF_HEIGHT - 0.1, simple_of(caption)
     if simple:
-        add_words(slide, [simple], top, SIMPLE_HEIGHT, 16, theme)
-        top, room = top + SIMPLE_HEIGHT, room - SIMPLE_HEIGHT
-    points = 16 if len(caption) < 230 and not simple else 12 if len(caption) < 420 else 10
-    add_words(slide, [caption], top, room, points, theme)
+        box = add_words(slide, [simple, caption], top, CAPTION_HEIGHT, CAPTION_POINTS[0][0], theme)
+        for paragraph, points in zip(box.paragraphs, _caption_points(simple, caption), strict=True):
+            paragraph.font.size = Pt(points)
+    else:
+        points = 16 if len(caption) < 230 else 12 if len(caption) < 420 else 10
+        add_words(slide, [caption], top, CAPTION_HEIGHT, points, theme)
     if of:
         add_words(slide, [of], HEIGHT - OF_HEIGHT - 0.1, OF_HEIGHT, 11 if len(of) < 150 else 9, theme, quiet=True)
+
+
+def _caption_points(simple: str, exact: str) -> tuple[int, int]:
+    """The largest font sizes of both sentences with which they fit below each other."""
+    width = WIDTH - 2 * EDGE - 0.2
+    for first, second in CAPTION_POINTS:
+        lines = (_lines(simple, width, first) - 1) * first + (_lines(exact, width, second) - 1) * second
+        if lines * LEADING <= CAPTION_HEIGHT - 0.1:
+            break
+    return first, second
 
 
 def add_table(

@@ -124,7 +124,7 @@ def pages_map(wall: Wall, page: int, step: int) -> pd.DataFrame:
 
 
 def freed_by_run(rows: Sequence[Servability], page: int) -> pd.DataFrame:
-    """One row per run: shares of the prompt's slots that the method drops, and that pages of `page` tokens free."""
+    """One row per run: shares of the prompt's slots that the method gives up, and that pages of `page` tokens free."""
     return pd.DataFrame(
         {
             "label": f"{row.title} · level {row.level}",

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kvlab.common.formatting import format_bytes
 from kvlab.core.errors import UserError
 from kvlab.core.validation import decode_text, read_json
 
@@ -152,6 +153,6 @@ def _parquet(name: str, content: bytes, largest: int | None) -> Iterator[Row]:
 def _check_unpacked(name: str, size: int, largest: int | None) -> None:
     if largest is not None and size > largest:
         raise UserError(
-            f"{name} has {size / 2**20:.1f} MB or more unpacked and the most is {largest / 2**20:.0f} MB: save fewer "
+            f"{name} has {format_bytes(size)} or more unpacked and the most is {format_bytes(largest)}: save fewer "
             "rows in a separate file."
         )

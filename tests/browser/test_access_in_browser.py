@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.browser.conftest import RUN
 from tests.browser.settle import IS_QUIET, turn, until
 
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
@@ -155,3 +156,24 @@ def test_every_menu_of_a_figure_names_the_figure(visit: Callable[..., Any]):
     named.first.click()
     page.get_by_role("button", name=f"Add to story ({title})", exact=True).wait_for()
     page.get_by_role("button", name=f"CSV of {title}", exact=True).wait_for()
+
+
+@pytest.mark.parametrize(("width", "height"), [(720, 450), (640, 800)])
+def test_nothing_at_the_top_of_a_page_lies_under_the_header_of_a_small_window(
+    visit: Callable[..., Any], width: int, height: int
+):
+    """A window of 1,440 pixels at 200 % zoom: the pickers are what a pointer meets where they are."""
+    page = visit(f"autopsy?run={RUN}", width, height)
+    pickers = page.locator("[data-testid=stMain] [data-testid=stSelectbox] [role=combobox]")
+    pickers.first.wait_for()
+    met = page.evaluate(MET_BY_POINTER, "[data-testid=stMain] [data-testid=stSelectbox] [role=combobox]")
+    assert len(met) >= 3 and all(met), met
+    pickers.first.click()
+    page.wait_for_selector("[role=option]")
+
+
+MET_BY_POINTER = """(pickers) => [...document.querySelectorAll(pickers)].slice(0, 4).map((one) => {
+  const box = one.getBoundingClientRect();
+  const met = document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);
+  return Boolean(met) && (one.contains(met) || met.contains(one) && met.closest("[data-testid=stSelectbox]") !== null);
+})"""

@@ -12,6 +12,7 @@ import pytest
 from kvlab.cli import commands
 from kvlab.cli.app import _page_for
 from kvlab.core.errors import UserError
+from kvlab.trace.stories import Story, View, save_story
 from tests.synthetic.runs import write_synthetic_run
 
 Say = Callable[..., str]
@@ -106,6 +107,15 @@ def test_a_comparison_has_the_title_and_tags_it_was_given(tiny_model_folder: Pat
     capsys.readouterr()
     commands(["runs", "ls", "--json", "--tag", "talk", "--runs", str(tmp_path)], standalone_mode=False)
     assert [row["title"] for row in json.loads(capsys.readouterr().out)] == ["Lamps"]
+
+
+def test_a_story_is_exported_without_a_comparison_and_never_with_one(say: Say, tmp_path: Path):
+    save_story(tmp_path, Story(name="Talk", views=(View(page="sag", caption="First."),)))
+    made = tmp_path.with_name(f"{tmp_path.name}-talk.html")
+    assert "talk.html: " in say("report", "--story", "Talk", "--out", str(made)) and b"First." in made.read_bytes()
+    for words in ((), ("three", "--story", "Talk")):
+        with pytest.raises(UserError, match="Name a comparison of `kvlab runs ls`, or a story"):
+            say("report", *words, "--out", str(made))
 
 
 def test_a_copied_run_is_listed_opened_and_reported_and_a_renamed_one_is_named(

@@ -87,7 +87,8 @@ def _batch(values: Values) -> tuple[Any, ...]:
 
 
 def _points(values: Values) -> tuple[Any, ...]:
-    return (values.frame("label:l row:l quality:s live_bytes:v", method="some", column="20 %", measure="share"),)
+    same = {"method": "some", "column": "20 %", "measure": "share", "verdict": ""}
+    return (values.frame("label:l row:l quality:s live_bytes:v", **same),)
 
 
 def _counts(values: Values) -> pd.DataFrame:

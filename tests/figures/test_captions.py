@@ -11,13 +11,16 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import kvlab.atlas.figures
 import kvlab.figures
 from kvlab.atlas.figures import simple as of_atlas
+from kvlab.figures import autopsy, regret, restore, serving, trade_off
 from kvlab.figures import board as boards
 from kvlab.figures.base import export
 from kvlab.figures.base.caption import FigureCaption, as_caption, both_of, simple_of
@@ -132,8 +135,8 @@ def test_the_board_says_who_holds_the_fact_and_who_lost_it():
     )  # fmt: skip
     caption = boards.caption_board(frame)
     assert caption.simple == (
-        "The answer is right in 1 of the 2 runs; of the text that the answer needs, the largest part is held by "
-        "keepkv, nothing of it by h2o."
+        "The answer is right in 1 of the 2 runs; of the text that the answer needs, the largest part is kept "
+        "unmerged by keepkv, nothing of it by h2o."
     )
     assert caption.startswith("Of 2 runs: 1 right, 1 wrong.")
 
@@ -150,3 +153,93 @@ def test_a_caption_is_its_exact_sentence_and_keeps_the_simple_one():
     )
     assert export.caption_html(caption) == "<p>It is close.</p><p><small>KL is 0.5 &lt;nats&gt;.</small></p>"
     assert export.caption_html("<b>") == "<p>&lt;b&gt;</p>"
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [(0.05, "a small part"), (0.2, "about a fifth"), (0.206, "about a fifth"), (0.222, "about a fifth"),
+     (0.25, "about a quarter"), (0.33, "about a third"), (0.5, "about half")],
+)  # fmt: skip
+def test_a_share_is_called_by_the_nearest_simple_fraction(share: float, words: str):
+    assert amounts.part(share) == words
+
+
+def test_the_step_of_a_loss_is_not_hidden_by_another_one_that_reads_as_much():
+    """Of five steps at 100 % the first loses nothing, and the one that writes the wrong digit loses 55 points."""
+    steps = pd.DataFrame({"step": range(7), "true": [0.1, 1, 1, 0.999, 1, 1, 0.3], "received": 1.0})
+    steps.loc[4, "received"], steps.loc[6, "received"] = 0.45, 0.0
+    caption = autopsy.caption_needle_mass(steps)
+    assert "less than half as much attention" in caption.simple and "about as much" not in caption.simple
+    assert caption.startswith("Step 4 ") and "45 %" in caption
+    alike = autopsy.caption_needle_mass(steps.assign(received=steps["true"]))
+    assert "about as much attention" in alike.simple
+
+
+def answer_attention(**masses: tuple[float, float, float]) -> pd.DataFrame:
+    """Attention on the tokens 0 `<s>`, 40 `1` and 41 `3` by series."""
+    names = {"full": "full cache", "ran": "as it ran"}
+    return pd.DataFrame(
+        [
+            {"series": names[series], "token": token, "text": text, "mass": mass}
+            for series, values in masses.items()
+            for token, text, mass in zip((0, 40, 41), ("<s>", " 1", " 3"), values, strict=True)
+        ]
+    )
+
+
+def test_an_attention_sink_is_not_the_token_that_explains_an_answer():
+    frame = answer_attention(full=(0.571, 0.08, 0.2), ran=(0.568, 0.08, 0.01))
+    caption = restore.caption_attention_before_after(frame)
+    assert caption.simple.startswith("Apart from the attention sink, the full cache looks most at “3”")
+    assert "less attention with as it ran" in caption.simple
+    assert caption.startswith("Attention sink “<s>” (token 0): 57.1 %") and "“3” (token 41): 20 %; 1 %" in caption
+    alone = restore.caption_attention_before_after(answer_attention(full=(0.571, 0, 0), ran=(0.568, 0, 0)))
+    assert "an attention sink, which says nothing about the text, the others about as much" in alone.simple
+    assert "at least" not in caption.simple + alone.simple
+
+
+def points_with_verdicts() -> pd.DataFrame:
+    """Losers with the fewest bytes, two that are right, and the full cache."""
+    rows = [
+        ("full", 66.0, 0.0, "right"),
+        ("streaming-llm", 13.3, 1.1, "wrong"),
+        ("h2o", 13.4, 0.9, "wrong"),
+        ("exactmerge2", 14.1, 0.005, "right"),
+        ("kvzip", 14.0, 0.013, "right"),
+        ("gvote", 30.0, 0.001, "right"),
+    ]
+    frame = pd.DataFrame(rows, columns=["method", "mib", "quality", "verdict"])
+    return frame.assign(
+        label=frame["method"], row=frame["method"], column="20 %", live_bytes=frame["mib"] * 2**20, low=np.nan,
+        bytes_read=frame["mib"] * 2**20, high=np.nan, prompts=1, measure="mean_kl",
+    )  # fmt: skip
+
+
+def test_the_headline_of_quality_against_bytes_names_no_loser():
+    points = points_with_verdicts()
+    caption = trade_off.caption_quality_against_bytes(points)
+    assert caption.simple == "Right at the fewest bytes: kvzip (14 MiB) and exactmerge2 (14.1 MiB)."
+    assert "streaming-llm" not in caption and "Best for their bytes: gvote, exactmerge2 and kvzip (" in caption
+    lost = trade_off.caption_quality_against_bytes(points.assign(verdict="wrong"))
+    assert lost.simple == "No run has a right answer; closest to the full cache: gvote (30 MiB)."
+    unjudged = trade_off.caption_quality_against_bytes(points.assign(verdict=""))
+    assert unjudged.simple == "Closest to the full cache: gvote (30 MiB)."
+
+
+def test_a_correlation_that_its_interval_does_not_tell_from_none_is_not_told_as_none():
+    def caption(heads: int, correlation: float) -> FigureCaption:
+        frame = pd.DataFrame({"live_slots": np.arange(heads), "regret": 0.1, "layer": 0, "head": np.arange(heads)})
+        return regret.caption_budget_against_regret(frame, correlation)
+
+    few = caption(24, 0.0565)
+    assert "not related" not in few and "cannot be told" in few and "cannot be told" in few.simple
+    # Fisher's z, 1.96 standard errors of sqrt(1.06 / 21) around atanh(0.0565), by hand
+    assert "0.057 (-0.37 to 0.46, n = 24 heads of one prompt)" in few
+    assert "lose less" in caption(24, -0.7) and "lose more" in caption(200, 0.3)
+    assert "cannot be told" in caption(24, 0.3)
+
+
+def test_a_merged_slot_is_given_up_not_dropped():
+    frame = pd.DataFrame({"label": ["zsmerge"], "dropped": [0.8], "layer": [0.2], "model": [0.1], "page": [16]})
+    caption, figure = serving.caption_freed_by_run(frame), serving.freed_by_run(frame)
+    assert "gives up 80 %" in caption and "drop" not in caption + str([trace.name for trace in figure.data])

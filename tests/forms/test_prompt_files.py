@@ -85,7 +85,7 @@ def test_a_benchmark_s_own_file_is_told_by_its_fields(tmp_path: Path):
         ("p.parquet", b"text", "p.parquet is no Parquet file or a damaged one"),
         ("p.jsonl", b"\xff\xfe\x00\xd8", "p.jsonl is not UTF-16 text"),
         ("p.jsonl", b"a\0b", "holds bytes that are no text"),
-        ("p.jsonl", b"x" * (LARGEST_UPLOAD + 1), "4.0 MB or more and the most is 4 MB"),
+        ("p.jsonl", b"x" * (LARGEST_UPLOAD + 1), "4 MiB or more and the most is 4 MiB"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_one_sentence_and_is_not_kept(tmp_path: Path, name: str, content: bytes, sentence: str):
@@ -98,7 +98,7 @@ def test_what_does_not_fit_is_one_sentence_and_is_not_kept(tmp_path: Path, name:
 def test_a_small_file_that_holds_very_much_is_refused_before_it_is_unpacked(tmp_path: Path):
     bomb = as_parquet([{"context": "x" * 2**18, "answer": "a"}] * (4 * LARGEST_TEXT // 2**18))
     assert len(bomb) < LARGEST_UPLOAD
-    with pytest.raises(UserError, match="the most is 16 MB"):
+    with pytest.raises(UserError, match="the most is 16 MiB"):
         save_prompts(tmp_path, "bomb.parquet", bomb)
 
 

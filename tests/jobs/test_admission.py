@@ -135,17 +135,17 @@ def test_a_full_folder_takes_no_job_and_a_nearly_full_one_says_so(
     allow(ann, "[disk]", f"limit = {2 * size}")
     assert disk_usage.folder_usage(tmp_path).warning == ""
     allow(ann, "[disk]", 'limit = "1.1MB"')
-    assert disk_usage.folder_usage(tmp_path).warning.startswith("The folder of runs takes 1.0 MB of at most 1.1 MB")
+    assert disk_usage.folder_usage(tmp_path).warning.startswith("The folder of runs takes 977 KiB of at most 1.05 MiB")
     jobs.submit(tmp_path, ask())
     allow(ann, "[disk]", 'limit = "1MB"')
-    with pytest.raises(UserError, match=r"Nothing more is run here: the folder of runs takes .* its limit is 1.0 MB"):
+    with pytest.raises(UserError, match=r"Nothing more is run here: the folder of runs takes .* its limit is 977 KiB"):
         jobs.submit(tmp_path, ask())
 
 
 def test_a_disk_that_is_nearly_full_is_said_without_any_limit():
     rules = quotas.DiskRules()
     assert DiskUsage(used=0, free=100 * 10**9, total=10**12, rules=rules).warning == ""
-    assert "The disk has 900 MB left" in DiskUsage(used=0, free=900 * 10**6, total=10**12, rules=rules).warning
+    assert "The disk has 858 MiB left" in DiskUsage(used=0, free=900 * 10**6, total=10**12, rules=rules).warning
     assert "Nothing more is run here" in DiskUsage(used=0, free=400 * 10**6, total=10**12, rules=rules).warning
     assert DiskUsage(used=0, free=400 * 10**6, total=10**9, rules=rules).warning == "", "a small disk keeps a twentieth"
 
@@ -171,7 +171,9 @@ def test_a_job_stops_cleanly_once_the_folder_is_full_and_can_go_on(
     work_off(tmp_path, STAND_IN)
     stopped = jobs.status(tmp_path, job)
     assert stopped.state == "cancelled"
-    assert stopped.message.startswith("Stopped: the folder of runs takes 1.0 kB, and its limit is 1.0 kB. What was")
+    assert stopped.message.startswith(
+        "Stopped: the folder of runs takes 1,000 bytes, and its limit is 1,000 bytes. What was"
+    )
     assert open_run(tmp_path / stopped.run_ids[0], strict=True).record.status == "complete"
     monkeypatch.setattr(access_check, "folder_usage", lambda root: room(1000))
     with pytest.raises(UserError, match="Nothing more is run here"):

@@ -10,15 +10,17 @@ import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from app.base.text import plain
 from app.new_run.prompt_preview import tokens_as_text
 from app.runs.table import MOST_LISTED, slide_rows
 from kvlab import jobs
 from kvlab.core.choice import MethodChoice
+from kvlab.report import slide_parts
 from kvlab.report.views import Passages, Shown, Table, Text, parse_shown
 from kvlab.requests.compare import CompareRequest
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace import open_run
-from kvlab.trace.stories import View, load_story
+from kvlab.trace.stories import Story, View, load_story, save_story
 from tests.pages.conftest import ROOT
 from tests.pages.test_killed import looked_into
 from tests.synthetic.runs import write_synthetic_run
@@ -170,3 +172,14 @@ def test_what_was_written_before_and_after_is_a_slide(runs_root: Path, open_page
     _, shown = added(page, runs_root, "killed-texts")
     assert isinstance(shown, Passages)
     assert [segments[0].text for _, segments in shown.passages] == ["<b>wrong</b>", "the answer 7"]
+
+
+def test_a_talk_that_cannot_be_made_here_is_a_disabled_button_and_a_sentence(
+    runs_root: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(slide_parts, "find_spec", lambda name: None)
+    save_story(runs_root, Story(name=STORY, views=(View(page="sag", caption="First."),)))
+    page = open_page("story")
+    disabled = {one.proto.label: one.proto.disabled for one in page.get("download_button")}
+    assert disabled["Talk (PPTX)"] and not disabled["Talk (HTML)"]
+    assert plain(slide_parts.MISSING) in [one.value for one in page.caption]

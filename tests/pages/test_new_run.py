@@ -148,7 +148,7 @@ def test_a_budget_beyond_the_prompt_is_allowed_and_explained(form: AppTest, runs
         (b"", "The prompt is empty"),
         (b"\xff\xfa\x00broken", "The file prompt.txt is not UTF-8 text (byte 0 cannot be read)"),
         (b"PK\x00\x01binary", "The file prompt.txt holds bytes that are no text"),
-        (b"a" * (LARGEST_PROMPT_BYTES + 1), "The file prompt.txt has 2.0 MB and the most is 2 MB"),
+        (b"a" * (LARGEST_PROMPT_BYTES + 1), "The file prompt.txt has 2 MiB and the most is 2 MiB"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_one_sentence(form: AppTest, content: bytes, sentence: str):
@@ -194,7 +194,7 @@ def test_what_is_too_big_is_said_before_the_start_and_refused(
 ):
     monkeypatch.setattr(plan_preview, "_machine", lambda *_: Machine("cpu", "a small machine", 10**6, 10**6, 10**12))
     page = paste(open_page("new_run"), "some text")
-    assert "a small machine has 1.0 MB free" in messages(page)[0] and page.button(key="run").disabled
+    assert "a small machine has 977 KiB free" in messages(page)[0] and page.button(key="run").disabled
     assert jobs.list_jobs(runs_root) == []
 
 

@@ -151,11 +151,11 @@ def test_more_tokens_and_more_recording_never_need_less(tokens: int, more: int, 
 def test_the_sentence_names_what_is_too_small() -> None:
     model = find_model("shape:llama3-8b")
     small = make_plan(asked(), 32_768, model, held_by, machine(24), Path("/nowhere"))
-    assert "24.0 GB free" in small.verdict
+    assert "22.4 GiB free" in small.verdict
     assert "level light and a prefill chunk" in small.verdict or "prompt tokens" in small.verdict
     assert make_plan(asked(), 1000, model, held_by, machine(80), Path("/nowhere")).verdict.startswith("It fits")
     full_disk = make_plan(asked(), 8000, model, held_by, machine(80, disk=1), Path("/nowhere"))
-    assert "the disk has 1.0 GB free" in full_disk.verdict
+    assert "the disk has 954 MiB free" in full_disk.verdict
     assert "level light" in full_disk.ways
     tiny = make_plan(asked(), 1000, model, held_by, machine(2), Path("/nowhere"))
     assert tiny.ways == ()

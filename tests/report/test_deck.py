@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,19 @@ import pytest
 
 from kvlab.analysis.comparison.textdiff import Segment
 from kvlab.core.errors import UserError
+from kvlab.figures.base import export
 from kvlab.figures.base.animation import frames_of, with_slider
 from kvlab.figures.base.template import finish
+from kvlab.figures.board import board
+from kvlab.figures.wall import wall_picture
+from kvlab.report import slide_parts
 from kvlab.report.deck import deck
+from kvlab.report.export import export_talk, why_unavailable
 from kvlab.report.slides import story_slides
 from kvlab.report.views import Passages, Table, kind_of
 from kvlab.trace.stories import Slide, Story, View, load_story, parse_story, save_story
 from tests.dashboard_speed.server import BROWSERS
+from tests.figures.test_board import a_board
 from tests.report.test_report import picture
 
 needs_browser = pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="needs Chromium")
@@ -157,3 +164,80 @@ def test_a_view_without_a_picture_says_so_where_the_picture_would_be():
     (slide,) = pptx.Presentation(io.BytesIO(story_slides(Story(name="Old", views=(view,)), picture))).slides
     told = " ".join(shape.text_frame.text for shape in slide.shapes if shape.has_text_frame)
     assert "Here it was lost." in told and "A view of the page Timeline" in told
+
+
+SHARED = """() => [...document.querySelectorAll(".modebar-btn")].map((one) => one.dataset.title)
+  .filter((title) => /share/i.test(title ?? ""))"""
+
+
+@needs_browser
+@pytest.mark.parametrize("kind", ["talk", "figure", "figures of a page", "plotly alone"])
+def test_no_exported_chart_offers_to_send_its_data_away(kind: str, page: Any, tmp_path: Path):
+    figure = finish(go.Figure(go.Bar(y=[1, 2])), title="Slots", x="slot", y="tokens")
+    sections = [export.Section(figure, "They rise.", "run 7")] * 2
+    made = {
+        "talk": lambda: deck(story(1)),
+        "figure": lambda: export.page(figure, "They rise.", "run 7"),
+        "figures of a page": lambda: export.document("Page", "", sections),
+        "plotly alone": lambda: figure.to_html().encode(),
+    }[kind]()
+    (tmp_path / "made.html").write_bytes(made)
+    page.goto((tmp_path / "made.html").as_uri())
+    page.locator(".js-plotly-plot .main-svg").first.wait_for()
+    page.locator(".js-plotly-plot").first.hover(force=True)
+    offered = page.evaluate(SHARED)
+    assert bool(offered) == (kind == "plotly alone"), "plotly.js offers it by itself; what is exported never does"
+
+
+def wall() -> go.Figure:
+    codes = (np.arange(6 * 60) % 3).astype(np.uint8).reshape(6, 60)
+    return wall_picture(codes, [0, 1, 2], 2, ["#ff0000", "#00ff00", "#0000ff"], ["a", "b", "c"], "The cache", "light")
+
+
+@needs_browser
+@pytest.mark.parametrize("place", [0, 1, 4])
+def test_the_picture_of_a_wall_is_in_the_pdf_at_every_place_of_a_talk(place: int):
+    views = list(story(4).views[:4])
+    views.insert(place, View(page="wall", slide=Slide(title="The cache", figure=wall().to_json())))
+    made = export_talk(Story(name="Talk", views=tuple(views)), "pdf")
+    assert len(re.findall(rb"/Subtype ?/Image", made)) == 1
+
+
+@needs_browser
+@pytest.mark.parametrize("budgets", [1, 3])
+def test_the_texts_of_a_board_of_ten_methods_are_large_and_apart_on_a_slide(budgets: int, page: Any, tmp_path: Path):
+    """At 1280 x 720 none is under 10 pixels or covers another, and none is cut."""
+    slide = Slide(title="Answers", figure=board(a_board(budgets, 14, 10), slide=True).to_json(), caption="Right. " * 40)
+    (tmp_path / "talk.html").write_bytes(deck(Story(name="Talk", views=(View(page="compare", slide=slide),))))
+    page.goto((tmp_path / "talk.html").as_uri())
+    page.locator("#chart-0 .annotation-text").first.wait_for()
+    page.wait_for_timeout(300)
+    boxes = [one.bounding_box() for one in page.query_selector_all("#chart-0 .annotation-text")]
+    assert len(boxes) == 2 * 10 * budgets
+    assert min(box["height"] for box in boxes) >= 10
+    for at, one in enumerate(boxes):
+        for other in boxes[at + 1 :]:
+            across = min(one["x"] + one["width"], other["x"] + other["width"]) - max(one["x"], other["x"])
+            down = min(one["y"] + one["height"], other["y"] + other["height"]) - max(one["y"], other["y"])
+            assert across <= 1 or down <= 4, (one, other)  # a box is higher than its letters
+    foot = page.locator("section.shown > p").bounding_box()
+    assert max(box["y"] + box["height"] for box in boxes) <= foot["y"]
+
+
+def test_both_sentences_of_a_caption_follow_each_other_in_one_text():
+    """In two boxes, a simple sentence of two lines lay over the exact one."""
+    pptx = pytest.importorskip("pptx", reason="needs kvlab[slides]")
+    slide = Slide(title="x", figure=wall().to_json(), caption="Exact. " * 60, simple="Simple words. " * 14)
+    made = story_slides(Story(name="Talk", views=(View(page="wall", slide=slide),)), picture)
+    (box,) = [one for one in pptx.Presentation(io.BytesIO(made)).slides[0].shapes if "Exact." in one.name + (
+        one.text_frame.text if one.has_text_frame else "")]  # fmt: skip
+    simple, exact = box.text_frame.paragraphs
+    assert simple.text.startswith("Simple words.") and exact.text.startswith("Exact.")
+    assert 11 <= simple.font.size.pt <= 16 and 8 <= exact.font.size.pt < simple.font.size.pt
+
+
+def test_a_format_that_cannot_be_made_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(slide_parts, "find_spec", lambda name: None)
+    assert why_unavailable("pptx") == slide_parts.MISSING and not why_unavailable("html")
+    with pytest.raises(UserError, match=r"pip install 'kvlab\[slides\]'"):
+        story_slides(story(1), picture)

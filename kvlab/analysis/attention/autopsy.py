@@ -10,6 +10,7 @@ from kvlab.trace.reader import Run
 
 FATES = ("kept", "merged", "dropped")
 UNREAD = "not read"  # held, but left out by the reading of a step (`unread.with_unread`)
+TIED = 0.02  # steps whose attention differs by less, relative to the largest, have the most alike
 EVENTS = ["step", "layer", "head", "source", "target", "value_weight"]
 
 
@@ -217,3 +218,8 @@ def _received(slot_mass: np.ndarray, own: pd.DataFrame, step: int) -> float:
     inside = own.loc[(own["left"] <= step).fillna(False) & (own["lost"].isna() | (own["lost"] > step).fillna(False))]
     slots = np.unique(np.concatenate([alone, inside["into"], inside.loc[inside["slot"] >= 0, "slot"]]).astype(np.int64))
     return float(slot_mass[slots].astype(np.float32).sum())
+
+
+def step_of_most(frame: pd.DataFrame) -> pd.Series:
+    """The row of `needle_mass` with the most attention on the tokens; of equal ones that where the run gives least."""
+    return frame[frame["true"] >= (1 - TIED) * frame["true"].max()].sort_values("received", kind="stable").iloc[0]

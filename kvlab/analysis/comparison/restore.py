@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from kvlab.analysis.comparison.facts import fact_fates
+from kvlab.analysis.lineage.states import SINKS
 from kvlab.common.formatting import join_words
 from kvlab.core.errors import UserError
 from kvlab.core.restore import head_words, spans
@@ -181,3 +182,9 @@ def estimate_seconds(run: Run, most_reruns: int) -> float | None:
         return None
     text = record.max_new_tokens / record.decode_tokens_per_second
     return 2 * record.seconds_prefill + (most_reruns + 4) * text
+
+
+def most_read(masses: pd.DataFrame) -> pd.Series:
+    """The row (token, mass) of most attention that is no attention sink; of a sink only if no other token has any."""
+    apart = masses[(masses["token"] >= SINKS) & (masses["mass"] >= LEAST_MASS)]
+    return masses.loc[(masses if apart.empty else apart)["mass"].idxmax()]

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from kvlab.cli.options.part_tables import as_table, check_kind, frame_of, write_csv
-from kvlab.common.formatting import ONE_PROMPT, in_range
+from kvlab.common.formatting import KIB, ONE_PROMPT, in_range
 from kvlab.common.terminal import standard_output
 
 WIDTH = 150  # without a terminal
@@ -20,11 +20,11 @@ SUMMARY_WIDTH = 120  # a pipe reports 80, which would wrap the intervals
 COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "label": ("run", str),
     "verdict": ("answer", str),
-    "live_bytes": ("live kB", lambda value: f"{value / 1000:,.0f}"),
-    "bytes_read": ("read kB a step", lambda value: f"{value / 1000:,.0f}"),
+    "live_bytes": ("live KiB", lambda value: f"{value / KIB:,.0f}"),
+    "bytes_read": ("read KiB a step", lambda value: f"{value / KIB:,.0f}"),
     "unread_mass": ("mass not read", lambda value: f"{100 * value:.1f} %"),
     "live_ratio": ("of full", lambda value: f"{100 * value:.0f} %"),
-    "allocated_bytes": ("allocated kB", lambda value: f"{value / 1000:,.0f}"),
+    "allocated_bytes": ("allocated KiB", lambda value: f"{value / KIB:,.0f}"),
     "speed": ("tokens/s", str),
     "mean_kl": ("KL to full, nats/token", lambda value: f"{value:.4f}"),
     "top1_agreement": ("top-1 agreement", lambda value: f"{100 * value:.0f} %"),
@@ -41,9 +41,9 @@ def print_batch(cells: pd.DataFrame) -> None:
     if not cells["n"].any():
         _print_closeness(cells)
         return
-    table = Table("run", "n", "right", "share (95 %)", "live kB", "KL on answer, nats/token", "KL on all", "agreement")
+    table = Table("run", "n", "right", "share (95 %)", "live KiB", "KL on answer, nats/token", "KL on all", "agreement")
     for row in cells.to_dict("records"):
-        size = "–" if pd.isna(row["live_bytes"]) else f"{row['live_bytes'] / 1000:,.0f}"
+        size = "–" if pd.isna(row["live_bytes"]) else f"{row['live_bytes'] / KIB:,.0f}"
         means = [_mean(row, name) for name in ("kl_answer", "mean_kl", "top1_agreement")]
         table.add_row(row["label"], str(row["n"]), str(row["right"]), _mean(row, "share", 2), size, *means)
     table.caption = "means over prompts with 95 % intervals; share: prompts with a right answer (Wilson)"
@@ -52,9 +52,9 @@ def print_batch(cells: pd.DataFrame) -> None:
 
 def _print_closeness(cells: pd.DataFrame) -> None:
     """Print a batch of prompts without answers."""
-    table = Table("run", "n", "live kB", "KL to full, nats/token", "agreement")
+    table = Table("run", "n", "live KiB", "KL to full, nats/token", "agreement")
     for row in cells.assign(n=cells["ended"]).to_dict("records"):
-        size = "–" if pd.isna(row["live_bytes"]) else f"{row['live_bytes'] / 1000:,.0f}"
+        size = "–" if pd.isna(row["live_bytes"]) else f"{row['live_bytes'] / KIB:,.0f}"
         table.add_row(row["label"], str(row["n"]), size, *(_mean(row, name) for name in ("mean_kl", "top1_agreement")))
     table.caption = "means over prompts with 95 % intervals; no answer was given, so none is marked right"
     print_wide(table)

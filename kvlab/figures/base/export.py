@@ -16,7 +16,7 @@ import plotly.graph_objects as go
 from kvlab.core.errors import UserError
 from kvlab.figures.base.caption import simple_of
 from kvlab.figures.base.palette import SURFACES, Theme
-from kvlab.figures.base.template import FONT, INK, for_export, without_controls
+from kvlab.figures.base.template import FONT, INK, PLOTLY_CONFIG, for_export, without_controls
 from kvlab.figures.base.text_panel import below_png, below_svg, svg_size, text_panel
 
 ImageFormat = Literal["png", "svg"]
@@ -152,12 +152,16 @@ def document(title: str, introduction: str, sections: Sequence[Section], theme: 
 
 
 def _section(section: Section, theme: Theme, first: bool) -> str:
-    chart = for_export(section.figure, theme, 1100).to_html(
-        full_html=False, include_plotlyjs=first, config={"displaylogo": False}
-    )
+    chart = figure_html(section.figure, theme, 1100, first)
     lines = "".join(f"<p>{html.escape(line)}</p>" for line in section.lines)
     source = f"<p><small>{html.escape(section.source)}</small></p>"
     return f"<section>{chart}{caption_html(section.caption)}{lines}{source}</section>"
+
+
+def figure_html(figure: go.Figure, theme: Theme, width: int, with_plotly: bool) -> str:
+    """The chart as part of an HTML page; the first one of a page brings plotly.js (`with_plotly`)."""
+    sized = for_export(figure, theme, width)
+    return sized.to_html(full_html=False, include_plotlyjs=with_plotly, config=PLOTLY_CONFIG)
 
 
 def caption_html(caption: str) -> str:

@@ -18,9 +18,12 @@ INK: dict[Theme, str] = {"light": "#1F2430", "dark": "#E8EBF1"}
 QUIET: dict[Theme, str] = {"light": "#5A6270", "dark": "#A3ABB8"}
 GRID: dict[Theme, str] = {"light": "#E6E9EE", "dark": "#2A303B"}
 HEIGHT = 360
+# Of every chart that plotly.js draws. Without the second its toolbar offers to send figure and data to a cloud.
+PLOTLY_CONFIG: dict[str, Any] = {"displaylogo": False, "showSendToCloud": False}
 LEGEND_CHARACTER, LEGEND_LINE, LEGEND_ROW = 6.6, 50, 19  # pixels of a letter, of the line before a name, of a row
 BAR_LENGTH, BAR_CHARACTER = 200, 6.5  # pixels: a horizontal colour bar, and a character of its title
 MANY_LINES, PALE = 4, 0.5  # with more lines, all but the one in focus have this opacity
+KEEPS_HEIGHT = "keeps_height"  # in `meta`, of a figure whose texts would cover each other if it were lower
 # Axis title to URL parameter of the dashboard: a click on a mark navigates there.
 URL_PARAMETERS = {
     "KV head": "head", "layer": "layer", "step": "step", "token (position and text)": "token",

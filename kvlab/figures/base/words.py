@@ -6,6 +6,8 @@ import html
 import math
 from collections.abc import Iterable
 
+from kvlab.common.formatting import format_bytes
+
 MARKS = str.maketrans({" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"})
 RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 AXES = {"live_bytes": "live bytes", "bytes_read": "bytes read by a decode step"}
@@ -64,14 +66,8 @@ def lost_share(share: float | None) -> str:
 
 
 def byte_size(count: float | None) -> str:
-    """Bytes in the largest binary unit that leaves a number above one."""
-    if count is None or not math.isfinite(count):
-        return "not recorded"
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024 or unit == "GiB":
-            return f"{number(count)} {unit}" if unit != "B" else f"{count:.0f} B"
-        count /= 1024
-    raise AssertionError
+    """Bytes as `format_bytes` writes them, or that they were not recorded."""
+    return "not recorded" if count is None or not math.isfinite(count) else format_bytes(count)
 
 
 def byte_unit(largest: float) -> tuple[float, str]:

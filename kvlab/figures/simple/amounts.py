@@ -13,8 +13,8 @@ from kvlab.common.formatting import join_words
 MOST_NAMES = 3  # in one sentence
 # (upper bound, words before "of")
 SHARES = (
-    (0.02, "almost none"), (0.2, "a small part"), (0.3, "about a quarter"), (0.45, "less than half"),
-    (0.55, "about half"), (0.9, "most"),
+    (0.02, "almost none"), (0.175, "a small part"), (0.225, "about a fifth"), (0.29, "about a quarter"),
+    (0.37, "about a third"), (0.45, "less than half"), (0.55, "about half"), (0.9, "most"),
 )  # fmt: skip
 TIMES = ((0.02, "almost never"), (0.5, "sometimes"), (0.9, "mostly"))
 LIKENESS = ((-0.2, "opposite"), (0.2, "unrelated"), (0.5, "a little alike"), (0.8, "alike"))

@@ -5,6 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from kvlab.analysis.attention.autopsy import step_of_most
+from kvlab.analysis.comparison.restore import most_read
+from kvlab.analysis.lineage.states import SINKS
+from kvlab.common.intervals import correlation_interval
 from kvlab.figures.base.words import token_text
 from kvlab.figures.simple.amounts import (
     EXACT,
@@ -29,6 +33,7 @@ BOUNDS = {
 }
 HARDLY = 1e-4  # a share of attention that is told as hardly any
 SLIGHT = 0.01  # a relative change that is told as almost none
+CHANGED = 0.1  # a relative change of a token's attention that is told as one
 
 
 def attention_along_text(frame: pd.DataFrame) -> str:
@@ -147,7 +152,7 @@ def reading_map(frame: pd.DataFrame) -> str:
 
 def needle_mass(frame: pd.DataFrame) -> str:
     """Whether the chosen tokens get the attention they would get."""
-    top = frame.loc[frame["true"].idxmax()] if frame["true"].notna().any() else None
+    top = step_of_most(frame) if frame["true"].notna().any() else None
     if top is None or top["true"] < HARDLY:
         return "This head hardly looks at the chosen text."
     received = float(top["received"])
@@ -155,7 +160,8 @@ def needle_mass(frame: pd.DataFrame) -> str:
         return "When the full cache looks at the chosen text most, this run's attention was not recorded."
     if received < HARDLY:
         return "When the full cache looks at the chosen text most, this run does not look at it."
-    how = comparison_words(received, float(top["true"]), "more", "less", "about as much", 0.1)
+    less = "less than half as much" if received < top["true"] / 2 else "less"
+    how = comparison_words(received, float(top["true"]), "more", less, "about as much", 0.1)
     return f"When the full cache looks at the chosen text most, this run gives it {how} attention."
 
 
@@ -194,8 +200,9 @@ def budget_against_regret(frame: pd.DataFrame, correlation: float) -> str:
         return "The attention to dropped tokens was not measured."
     if not np.isfinite(correlation):
         return "All heads hold or lose the same, so the two cannot be compared."
-    if abs(correlation) <= 0.2:
-        return "How much a head may hold says little about how much it loses."
+    low, high = correlation_interval(correlation, len(frame))
+    if low <= 0 <= high:
+        return "Whether heads that hold more lose less attention cannot be told from these heads."
     return f"Heads that hold more lose {'less' if correlation < 0 else 'more'} attention."
 
 
@@ -228,19 +235,25 @@ def kl_before_after(frame: pd.DataFrame) -> str:
 
 
 def attention_before_after(frame: pd.DataFrame) -> str:
-    """What the token that the full cache reads most gets in the first other run."""
+    """What the token that the full cache reads most, attention sinks aside, gets in the other runs."""
     full = frame[frame["series"] == "full cache"]
     if full.empty or not full["mass"].notna().any() or full["mass"].max() <= 0:
         return "The attention of the answer was not recorded."
-    top = full.loc[full["mass"].idxmax()]
+    top = most_read(full)
     others = frame[(frame["token"] == top["token"]) & (frame["series"] != "full cache")]
     word = f"The full cache looks most at “{token_text(top['text'].strip())}”"
+    if top["token"] < SINKS:
+        word += ", an attention sink, which says nothing about the text"
+    elif full.loc[full["mass"].idxmax(), "token"] < SINKS:
+        word = f"Apart from the attention sink, the{word.removeprefix('The')}"
     if others.empty:
         return f"{word}."
-    less = [line.series for line in others.itertuples() if line.mass < 0.9 * top["mass"]]
-    if not less:
-        return f"{word}, and so do the others, at least as much."
-    return f"{word}; it gets less attention with {join_names(less)}."
+    masses = others.set_index("series")["mass"]
+    less = masses.index[masses < (1 - CHANGED) * top["mass"]].tolist()
+    if less:
+        return f"{word}; it gets less attention with {join_names(less)}."
+    more = masses.index[masses > (1 + CHANGED) * top["mass"]].tolist()
+    return f"{word}; it gets more attention with {join_names(more)}." if more else f"{word}, the others about as much."
 
 
 def _place(row: pd.Series) -> str:

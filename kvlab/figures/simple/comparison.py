@@ -6,7 +6,8 @@ import pandas as pd
 
 from kvlab.analysis.comparison.killers import Killers
 from kvlab.analysis.comparison.repeats import Batch
-from kvlab.analysis.comparison.trade_off import HELD, at_budget, measures_kl, with_axis
+from kvlab.analysis.comparison.trade_off import HELD, UNEQUAL, at_budget, measures_kl, with_axis
+from kvlab.figures.base.words import byte_size
 from kvlab.figures.simple.amounts import (
     EXACT,
     comparison_words,
@@ -87,21 +88,21 @@ def slots_by_layer(frame: pd.DataFrame) -> str:
 
 
 def board(frame: pd.DataFrame) -> str:
-    """Which runs answer right, and which hold most and least of the fact."""
+    """Which runs answer right, and which keep most and least of the fact in slots of its own."""
     cells = frame.drop_duplicates("run_id")
     if cells.empty:
         return "There is no compressed run yet."
     right = cells.loc[cells["verdict"] == "right", "label"].tolist()
     told = f"the answer is right in {some_of(len(right), len(cells), 'run')}"
-    held = 1 - frame.groupby("label", sort=False)["dropped"].mean().astype(float)
-    held = held.dropna()
-    if held.empty:
+    kept = frame.groupby("label", sort=False)["kept"].mean().astype(float).dropna()
+    if kept.empty:
         return sentence(told)
-    share = part(float(held.iloc[0]))
-    least = "nothing of it by {least}" if held.min() <= EXACT else "the smallest by {least}"
+    share = part(float(kept.iloc[0]))
+    least = "nothing of it by {least}" if kept.min() <= EXACT else "the smallest by {least}"
     rest = contrast(
-        held, f"the largest part is held by {{most}}, {least}", f"every run holds {share}", f"{{only}} holds {share}"
-    )
+        kept, f"the largest part is kept unmerged by {{most}}, {least}", f"every run keeps {share} unmerged",
+        f"{{only}} keeps {share} unmerged",
+    )  # fmt: skip
     return sentence(f"{told}; of the text that the answer needs, {rest}")
 
 
@@ -128,27 +129,35 @@ def repeats_board(batch: Batch) -> str:
 
 
 def quality_against_bytes(points: pd.DataFrame, budget: str = "", axis: str = HELD) -> str:
-    """The runs that are best for their bytes."""
+    """The right runs with the fewest bytes; without verdicts, the run of the best quality."""
     shown = at_budget(with_axis(points, axis), budget)
     compressed = shown[(shown["method"] != "full") & shown["quality"].notna() & shown["live_bytes"].notna()]
     if compressed.empty:
         return "No compressed run recorded both its memory and its quality."
-    is_kl = measures_kl(points)
-    better = compressed.assign(good=-compressed["quality"] if is_kl else compressed["quality"])
-    able = better if is_kl else better[better["good"] > 0]
-    names = [line["row" if budget else "label"] for _, line in able.iterrows() if not _is_beaten(line, better)]
-    if able.empty:
+    is_kl, size, name = measures_kl(points), compressed["live_bytes"], "row" if budget else "label"
+    right = compressed["verdict"] == "right"
+    if right.any():
+        few = compressed[right & (size <= (1 + UNEQUAL) * size[right].min())]
+        few = few.sort_values(["live_bytes", "quality"], ascending=[True, is_kl], kind="stable")
+        return f"Right at the fewest bytes: {_sized_names(few, name)}."
+    if not is_kl and compressed["quality"].max() <= 0:
         return "No run has a right answer."
-    if len(names) == len(compressed) > 1:
-        return "No run is beaten by another that takes as little memory."
-    what = "closest to the full cache" if is_kl else "most often right"
-    return f"For the memory that it takes, {what}: {join_names(names)}."
+    good = -compressed["quality"] if is_kl else compressed["quality"]
+    best = compressed[[near(float(value), float(good.max())) for value in good]]
+    if len(best) == len(compressed) > 1:
+        return f"All runs are equally {'close to the full cache' if is_kl else 'often right'}."
+    best = best.sort_values("live_bytes", kind="stable")
+    judged = (
+        "No run has a right answer; closest" if compressed["verdict"].isin(["nearly", "wrong"]).any() else "Closest"
+    )
+    what = f"{judged} to the full cache" if is_kl else "Most often right"
+    return f"{what}: {_sized_names(best, name)}."
 
 
-def _is_beaten(point: pd.Series, points: pd.DataFrame) -> bool:
-    """Whether another point is at least as good with as few bytes, and better in one of the two."""
-    level = (points["live_bytes"] <= point["live_bytes"]) & (points["good"] >= point["good"])
-    return bool((level & ((points["live_bytes"] < point["live_bytes"]) | (points["good"] > point["good"]))).any())
+def _sized_names(points: pd.DataFrame, name: str) -> str:
+    """Names of points with their bytes."""
+    sizes = zip(points[name], points["live_bytes"], strict=True)
+    return join_names([f"{label} ({byte_size(size)})" for label, size in sizes])
 
 
 def killer_heads(killers: Killers, over: int) -> str:

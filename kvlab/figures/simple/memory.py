@@ -62,13 +62,13 @@ def instrument_cost(frame: pd.DataFrame) -> str:
 
 
 def freed_by_run(frame: pd.DataFrame) -> str:
-    """Whether dropped slots free memory of an engine."""
+    """Whether slots that are given up free memory of an engine."""
     runs = frame["label"].str.partition(" · ")[0]  # without the level
     dropped = frame.set_index(runs).query("dropped > 0")["layer"]
     if dropped.empty:
-        return "No run drops anything, so no memory becomes free."
+        return "No run gives up a slot, so no memory becomes free."
     if dropped.max() <= 0:
-        return "Tokens are dropped, but an engine could free no memory for them."
+        return "Slots are given up, but an engine could free no memory for them."
     share = part(float(dropped.iloc[0]))
     return contrast(
         dropped, "An engine could free the most memory with {most}, the least with {least}.",

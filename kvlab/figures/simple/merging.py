@@ -122,9 +122,9 @@ def members_over_steps(frame: pd.DataFrame) -> str:
     if not last["share"].notna().any():
         return "What each token has in this slot was not recorded."
     if near(float(last["share"].min()), float(last["share"].max())):
-        return f"All {len(last):,} tokens have an equal part in this slot."
+        return f"All {len(last):,} tokens have an equal part in this slot's value."
     top = last.loc[last["share"].idxmax()]
-    return f"“{token_text(str(top['text']).strip())}” has the largest part in this slot."
+    return f"“{token_text(str(top['text']).strip())}” has the largest part in this slot's value."
 
 
 def token_mosaic(frame: pd.DataFrame, counts: pd.DataFrame) -> str:

@@ -11,21 +11,26 @@ function draw(place) {
   if (given[place]?.view !== "figure") { shrink(place); return; }
   if (drawn.has(place)) { fit(place); return; }
   drawn.add(place);
-  const { data, layout, frames } = given[place];
+  const { data, layout, frames, config } = given[place];
   fit(place);
-  Plotly.newPlot(`chart-${place}`, { data, layout, frames: frames ?? [], config: { displaylogo: false, displayModeBar: false } });
+  Plotly.newPlot(`chart-${place}`, { data, layout, frames: frames ?? [], config });
 }
 
-/* On paper a chart has the size it takes of the page of deck.css: scaled, it would become a picture of many megabytes. */
+/* On paper a chart has the size it takes of the page of deck.css: transformed, it would become a picture of many megabytes.
+   One whose texts would cover each other in a lower room is drawn at its least height and made smaller as a whole. */
 const PAGE = [1280, 712];
 let paper = false;
 
 function fit(place) {
   const chart = document.getElementById(`chart-${place}`), room = chart.parentElement;
-  const times = paper ? 1 : Math.max(LEAST, Math.min(innerWidth / USUAL[0], innerHeight / USUAL[1]));
+  let times = paper ? 1 : Math.max(LEAST, Math.min(innerWidth / USUAL[0], innerHeight / USUAL[1]));
   const slide = room.closest("section"), share = [room.clientWidth / slide.clientWidth, room.clientHeight / slide.clientHeight];
-  const [width, height] = share.map((part, side) => (paper ? part * PAGE[side] : part * [slide.clientWidth, slide.clientHeight][side] / times));
-  Object.assign(chart.style, { width: `${Math.floor(width)}px`, height: `${Math.floor(height)}px`, transform: times === 1 ? "" : `scale(${times})` });
+  let [width, height] = share.map((part, side) => (paper ? part * PAGE[side] : part * [slide.clientWidth, slide.clientHeight][side] / times));
+  const smaller = Math.min(1, height / (given[place].least ?? height));
+  times *= smaller;
+  [width, height] = [width / smaller, height / smaller];
+  const scaled = times === 1 ? {} : paper ? { zoom: times } : { transform: `scale(${times})` };
+  Object.assign(chart.style, { width: `${Math.floor(width)}px`, height: `${Math.floor(height)}px`, transform: "", zoom: "", ...scaled });
   if (chart.data) Plotly.Plots.resize(chart);
 }
 
@@ -94,3 +99,5 @@ window.addEventListener("resize", () => { if (paper) drawn.forEach(fit); else dr
 window.addEventListener("beforeprint", () => { paper = true; slides.forEach((slide, place) => { slide.classList.add("shown"); draw(place); }); });
 window.addEventListener("afterprint", () => { paper = false; show(at); });
 show(Math.max(0, Number(location.hash.slice(1)) - 1) || 0);
+/* The printer does not wait for a picture: a chart with one is drawn before it is asked for. */
+given.forEach((one, place) => { if (one?.data?.some(({ type }) => type === "image")) ahead(place); });
