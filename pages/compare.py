@@ -281,7 +281,11 @@ def bytes_of(runs: Sequence[Run]) -> bool:
         figure, caption = (
             figures.memory_over_steps(memory, measure, theme), figures.caption_memory_over_steps(memory, measure),
         )  # fmt: skip
-        drawn = show(figure, memory, caption, "compare-memory", f"memory-{measure}", origin)
+        if memory[measure].isna().all():
+            st.info(plain(caption), icon=":material/info:")
+            drawn = False
+        else:
+            drawn = show(figure, memory, caption, "compare-memory", f"memory-{measure}", origin)
     with right:
         slots = compare.slots_by_layer(runs)
         figure, caption = figures.slots_by_layer(slots, theme), figures.caption_slots_by_layer(slots)

@@ -313,7 +313,8 @@ MEMORY = pa.schema(
         ("codes_bytes", pa.int64()),  # of that, codes of quantised slots; null for native slots
         ("scales_bytes", pa.int64()),  # and their scales, minima and norms
         ("bytes_read", pa.int64()),  # by this decode step, index included; null: all that is live
-        ("peak_bytes", pa.int64()),  # maximum of this layer, including uncompressed prefill states
+        ("peak_bytes", pa.int64()),  # most bytes of this layer at once in this step; in old runs, in any step so far
+        ("cache_peak_bytes", pa.int64()),  # and of all layers, in each layer's row; null in old runs
     ]
 )
 

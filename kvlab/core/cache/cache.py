@@ -30,7 +30,7 @@ class LayerMemory:
     live_slots: float
     live_bytes: int
     allocated_bytes: int
-    peak_bytes: int
+    peak_bytes: int  # most at once in the last step
     codes_bytes: int | None = None  # part of allocated: codes of quantized slots; None if slots are not quantized
     scales_bytes: int | None = None  # their scales, minima and norms
     bytes_read: int = 0  # by a decode step, index included, mean over the steps so far; else what is live
@@ -43,6 +43,7 @@ class CacheMemory:
     layers: tuple[LayerMemory, ...]
     sliding_bytes: int = 0  # of layers with a sliding window or a recurrent state
     stream_bytes: int = 0  # of the residual stream, for methods that follow it
+    peak_bytes: int = 0  # most bytes of all compressed layers' tables at once in the last step (a prompt is one)
 
     @property
     def live_bytes(self) -> int:
@@ -196,7 +197,8 @@ class CompressedCache(Cache):
         """Current memory; reads counts from the device."""
         layers = tuple(_layer_memory(layer) for layer in self.compressed_layers() if layer.buckets)
         others = sum(_other_layers_bytes(layer) for layer in self.layers)
-        return CacheMemory(layers, others, 0 if self.settings.stream is None else self.settings.stream.nbytes)
+        stream = 0 if self.settings.stream is None else self.settings.stream.nbytes
+        return CacheMemory(layers, others, stream, self.settings.held.peak // self.settings.texts + stream)
 
 
 def nothing_to_compress(config: Any) -> str:

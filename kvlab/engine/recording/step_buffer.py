@@ -46,6 +46,7 @@ class _Noted:
     layer: int
     tokens_seen: int
     peak_bytes: int
+    cache_peak_bytes: int
     held: _Held
     budget: Tensor  # (H,)
     columns: dict[str, Tensor]
@@ -83,9 +84,11 @@ class PendingRows:
             pairs = zip(columns, counts, strict=True)
             columns = [own if reported is None else _columns_of(reported) for own, reported in pairs]
             counts = [None] * len(layers)
+        settings = layers[0].settings
+        peak = settings.held.peak // settings.texts
         for layer, own, reported in zip(layers, columns, counts, strict=True):
             assert layer.budget is not None
-            host = (step, layer.layer_idx, layer.cumulative_length, layer.peak_bytes, self._tables(layer))
+            host = (step, layer.layer_idx, layer.cumulative_length, layer.peak_bytes, peak, self._tables(layer))
             self.noted.append(_Noted(*host, layer.budget[0], own, None if reported is None else reported[:, 0]))
 
     def write(self) -> None:
@@ -227,4 +230,5 @@ def _memory_columns(
         "codes_bytes": [row.held.codes_bytes for row in group],
         "scales_bytes": [row.held.scales_bytes for row in group],
         "peak_bytes": [row.peak_bytes for row in group],
+        "cache_peak_bytes": [row.cache_peak_bytes for row in group],
     }
