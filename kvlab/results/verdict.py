@@ -209,6 +209,11 @@ def _is_universal(claim: Claim) -> bool:
     return claim.verdict != OPEN and claim.interval is None and not claim.units and claim.basis.prompts > 0
 
 
+def is_exception(claim: Claim) -> bool:
+    """Whether a case was found that refutes a claim about every case, on however few prompts."""
+    return claim.verdict == FAILS and _is_universal(claim)
+
+
 def prompts_needed(found: Interval, threshold: Threshold) -> float:
     """Number of prompts at which the interval would lie on one side of the threshold if the mean stayed.
 
