@@ -64,7 +64,7 @@ def main() -> None:
     drawn, shipped = sum(bool(card.origin) for card in states), sum(card.is_shipped for card in states)
     badged = sum(bool(card.badge) for card in states)
     badges = f" {badged} of them are of another model or of the papers' shapes, as the badge on the picture says."
-    left_out = f" Recorded runs that are not in view were not judged for {plural(waiting, 'figure')}, shipped results were."
+    left_out = f" For {plural(waiting, 'claim')} shipped results are judged in place of recorded runs not in view."
     counts.caption(
         plain(
             f"{drawn} of {len(places)} can be drawn for {model_title(sources.measured_model)}, {shipped} of them from "
@@ -96,8 +96,9 @@ def draw(
     searched: bool,
     every_model: bool,
 ) -> tuple[list[Card], int]:
-    """Fill all cards from what is in view, and judge the claims on every model with data (`of_model`); the summary grows
-    with them, and does not depend on what is in view.
+    """Fill all cards from what is in view, and judge the claims on every model with data (`of_model`).
+
+    The summary grows with them, and does not depend on what is in view.
 
     Without `every_model`, shipped verdicts stand for those on recorded runs that are neither in view nor judged before;
     the second value counts these.

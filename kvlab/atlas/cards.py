@@ -126,9 +126,10 @@ def _draw(exhibit: Exhibit, sources: Sources, theme: Theme) -> Card:
         return _of_shipped(exhibit, drawn, ships, sources, theme)
     first, badge = drawn[0], badge_of(drawn[0].figure)
     picture = thumbnail(first.figure, theme)
+    judged = _with_shipped_claims(exhibit, claims_of(exhibit, drawn), sources.measured_model)
     return Card(
         on_thumbnail(picture, badge, theme) if badge else picture, str(first.origin), first.origin.short,
-        _with_shipped_claims(exhibit, claims_of(exhibit, drawn), sources.measured_model), measurement=first.wanted.measurement if first.wanted else None, badge=badge,
+        judged, measurement=first.wanted.measurement if first.wanted else None, badge=badge,
     )  # fmt: skip
 
 

@@ -63,8 +63,9 @@ def _decided(own: Claim | None, left: list[Claim], ships: Shipped) -> Claim | No
         left.remove(other)
     if own is None or other is None or is_exception(own) or not _rests_on_more(other, own):
         return own
-    words = f"{OWN} ({own.basis.words})" if own.basis.words else OWN
-    mine = f"{words}: {own.verdict}" if own.basis.words else f"{OWN} has no measurement of it"
+    mine = f"{OWN} ({own.basis.words}){' is' if own.verdict == OPEN else ':'} {own.verdict}"
+    if not own.basis.words:
+        mine = f"{OWN} has no measurement of it"
     return replace(other, finding=f"{mine}; judged on what is {ships.words}. {other.finding}", settle=own.settle)
 
 

@@ -189,7 +189,6 @@ FIGURES = {
     "live bytes": "live MB",
     "allocated bytes": "allocated MB",
     "peak bytes": "peak MB",
-    "peak bytes of one layer's table": "peak of a layer MB",  # of older results
     "weights and cache": "with weights MB",
     "allocator: taken by the cache": "allocator MB",
     "allocator: peak with weights": "allocator peak MB",

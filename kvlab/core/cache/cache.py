@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -43,7 +43,8 @@ class CacheMemory:
     layers: tuple[LayerMemory, ...]
     sliding_bytes: int = 0  # of layers with a sliding window or a recurrent state
     stream_bytes: int = 0  # of the residual stream, for methods that follow it
-    peak_bytes: int = 0  # most bytes of all compressed layers' tables at once in the last step (a prompt is one)
+    # most bytes of all compressed layers' tables at once in the last step (a prompt is one), not known of a restored cache
+    peak_bytes: int = field(default=0, compare=False)
 
     @property
     def live_bytes(self) -> int:

@@ -84,11 +84,14 @@ class SecondPass:
         self.running = self.done = False
 
 
+STATES = -1
+
+
 @dataclass
 class HeldBytes:
     """Bytes of all layers' tables, and the most of them at once in the step under way, or in the last one."""
 
-    layers: dict[int, int] = field(default_factory=dict)  # by rank, as last noted
+    layers: dict[int, int] = field(default_factory=dict)  # by rank (`STATES`: what blocks are cut from), as last noted
     total: int = 0
     peak: int = 0
 
