@@ -58,7 +58,7 @@ COLUMNS = {
     "read KiB": NUMBER(format="localized", help="Bytes that a decode step reads, index included; mean over the steps."),
     "not read": NUMBER(
         format="%.1f %%",
-        help="Attention that the full cache gives to slots held but not read; mean over steps, layers and heads.",
+        help="Attention, with nothing dropped, on slots held but not read; mean over steps, layers and heads.",
     ),
     "allocated": NUMBER(format="%.0f %%", help="Bytes of the tensors, relative to the full cache's run."),
     "tokens/s": st.column_config.TextColumn(

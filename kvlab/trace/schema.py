@@ -323,7 +323,8 @@ TABLES: dict[str, pa.Schema] = {"tokens": TOKENS, "steps": STEPS, "events": EVEN
 # arrays/<name>-layer-000.safetensors, level `full` only, half precision except `decision`, of the layers and KV heads
 # in `RunRecord.recording` as far as they fit (`states`, `attention_rows`), in their order:
 #   keys, values  "unit" (heads, tokens, head_dim) unit vectors as cached (keys rotated), "norm" (heads, tokens)
-#   attention     "true_mass" (steps, heads, tokens) attention each token would get with the full cache (group mean),
+#   attention     "true_mass" (steps, heads, tokens) attention this run's query would give each token, nothing dropped
+#                 (group mean; in other runs than the full cache's not what that run's query gives),
 #                 "slot_mass" likewise of each slot alive after the step from this step's last query, in the column of
 #                 the position naming it
 #   slots_read    "read" (steps, heads, tokens / 8) bytes, of runs with a reading: bit t % 8 (the lowest first) of byte

@@ -108,7 +108,7 @@ NEAR_ONE = Threshold(0.8, WHY, up_to=1.25)
 
 def influence_rows(run: Run) -> pd.DataFrame:
     """One row per head, sums over all merged slots and later steps: attention received (`mass`), attention of their
-    tokens in the full cache (`true_mass`), and absolute difference (`off`); `slots` counts them."""
+    tokens with nothing dropped (`true_mass`), and absolute difference (`off`); `slots` counts them."""
     every, rows = run.attention_every, []
     for layer, head in heads_with_attention(run):
         true, slot = (array.astype(np.float64) for array in run.attention(layer, head, thinned=True))

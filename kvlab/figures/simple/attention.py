@@ -32,21 +32,25 @@ SLIGHT = 0.01  # a relative change that is told as almost none
 
 
 def attention_along_text(frame: pd.DataFrame) -> str:
-    """What the cache still holds of the full cache's attention, and of the token that it reads most."""
+    """What the cache still holds of the attention with nothing dropped, and of the token that would be read most."""
     here = frame["slot"] > 0
     held, true = float(frame["true"].where(here, 0).sum()), frame["true"]
     whole = float(true.sum())
     if whole <= 0:
-        return "The full cache's attention was not recorded here."
-    among = "" if here[true.idxmax()] else "; the token that it reads most is not among them"
-    return sentence(f"{part(held / whole)} of the full cache's attention is on tokens that are read here{among}")
+        return "The attention with nothing dropped was not recorded here."
+    among = "" if here[true.idxmax()] else "; the token that would get most is not among them"
+    return sentence(
+        f"with nothing dropped, {part(held / whole)} of the attention is on tokens that are read here{among}"
+    )
 
 
 def mass_over_steps(frame: pd.DataFrame) -> str:
-    """Where the full cache's attention goes."""
+    """Where the attention goes with nothing dropped."""
     if not frame["regret"].notna().any():
-        return "The full cache's attention was not recorded."
-    return sentence(f"{part(1 - frame['regret'].mean())} of the full cache's attention is on tokens still held here")
+        return "The attention with nothing dropped was not recorded."
+    return sentence(
+        f"with nothing dropped, {part(1 - frame['regret'].mean())} of the attention would be on tokens still held here"
+    )
 
 
 def sag_over_steps(frame: pd.DataFrame) -> str:
@@ -64,11 +68,11 @@ def sag_over_steps(frame: pd.DataFrame) -> str:
 
 
 def errors_over_steps(frame: pd.DataFrame) -> str:
-    """How far the output is from the full cache's."""
+    """How far the output is from that with nothing dropped."""
     error = float(frame["output_error"].mean())
     if not np.isfinite(error):
         return "The change of the heads' output was not measured."
-    return f"On average, the heads' output {closeness(error)} follows the full cache's."
+    return f"On average, the heads' output {closeness(error)} follows what it would be with nothing dropped."
 
 
 def guard_over_steps(frame: pd.DataFrame) -> str:
@@ -147,16 +151,18 @@ def reading_map(frame: pd.DataFrame) -> str:
 
 def needle_mass(frame: pd.DataFrame) -> str:
     """Whether the chosen tokens get the attention they would get."""
-    top = frame.loc[frame["true"].idxmax()] if frame["true"].notna().any() else None
-    if top is None or top["true"] < HARDLY:
+    column = "full" if frame["full"].notna().any() else "true"
+    whose = "the full cache looks" if column == "full" else "this run, with nothing dropped, would look"
+    top = frame.loc[frame[column].idxmax()] if frame[column].notna().any() else None
+    if top is None or top[column] < HARDLY:
         return "This head hardly looks at the chosen text."
     received = float(top["received"])
     if not np.isfinite(received):
-        return "When the full cache looks at the chosen text most, this run's attention was not recorded."
+        return f"When {whose} at the chosen text most, this run's attention was not recorded."
     if received < HARDLY:
-        return "When the full cache looks at the chosen text most, this run does not look at it."
-    how = comparison_words(received, float(top["true"]), "more", "less", "about as much", 0.1)
-    return f"When the full cache looks at the chosen text most, this run gives it {how} attention."
+        return f"When {whose} at the chosen text most, this run does not look at it."
+    how = comparison_words(received, float(top[column]), "more", "less", "about as much", 0.1)
+    return f"When {whose} at the chosen text most, this run gives it {how} attention."
 
 
 def regret_map(frame: pd.DataFrame) -> str:
@@ -167,7 +173,7 @@ def regret_map(frame: pd.DataFrame) -> str:
     if np.nanmax(values) <= 0:
         return "No attention is lost to dropped tokens."
     share = part(float(np.nanmean(values)))
-    told = f"on average, {share} of the full cache's attention is on tokens dropped here"
+    told = f"on average, {share} of the attention would be on tokens dropped here"
     if near(float(np.nanmin(values)), float(np.nanmax(values))):
         return sentence(told)
     row, _ = np.unravel_index(np.nanargmax(values), values.shape)
