@@ -138,7 +138,7 @@ def merge_parts(run: Run, model: Run, merge: OneMerge) -> pd.DataFrame:
 
 
 def influence_over_steps(run: Run, merge: OneMerge) -> pd.DataFrame:
-    """From the merge until the slot ends: columns step, votes, mass, and true_mass of all its tokens, nothing dropped."""
+    """From the merge until the slot ends: columns step, votes, mass, and its tokens' true_mass (nothing dropped)."""
     true, slot = (rows.astype(np.float64) for rows in run.attention(merge.layer, merge.head, thinned=True))
     lineage = fold(*(run.select(name, merge.layer, merge.head) for name in ("events", "steps")))
     table = []
