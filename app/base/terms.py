@@ -20,7 +20,7 @@ TERMS = {
     "log mass": "A number added to a slot's logit, so that a merged slot gets the attention of all its tokens.",
     "sag": "Attention lost by merging: what the tokens had apart, minus what their common slot has. 0: nothing lost.",
     "regret": "Attention that a query would give, with nothing dropped, to tokens which this cache no longer holds.",
-    "nothing dropped": "This run's own query over all tokens. The full cache's queries are others once tokens are lost.",
+    "nothing dropped": "This run's own query over all tokens. The full cache's queries differ once tokens are lost.",
     "perturbation": "How far a head's output is from what it would be without the merge, relative to its length.",
     "output error": "How far a head's output is from what it would be with nothing dropped, relative to its length.",
     "guard": "A check that refuses a merge which would do harm.",

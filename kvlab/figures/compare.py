@@ -133,9 +133,10 @@ def _peak_words(frame: pd.DataFrame) -> str:
     share = worst["peak_bytes"] / worst["full_bytes"]
     low, high = worst["peak_bytes"].idxmin(), worst["peak_bytes"].idxmax()
     when = "While the prompt is read" if (worst["step"] == 0).all() else "At its worst step"
+    least, most = (byte_size(worst["peak_bytes"][label]) for label in (low, high))
     return (
-        f"{when}, {low} holds {byte_size(worst['peak_bytes'][low])} at once ({percent(share[low])} of all keys and values "
-        f"so far), {high} {byte_size(worst['peak_bytes'][high])} ({percent(share[high])})."
+        f"{when}, {low} holds {least} at once ({percent(share[low])} of all keys and values so far), {high} {most} "
+        f"({percent(share[high])})."
     )
 
 

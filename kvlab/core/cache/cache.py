@@ -43,7 +43,7 @@ class CacheMemory:
     layers: tuple[LayerMemory, ...]
     sliding_bytes: int = 0  # of layers with a sliding window or a recurrent state
     stream_bytes: int = 0  # of the residual stream, for methods that follow it
-    # most bytes of all compressed layers' tables at once in the last step (a prompt is one), not known of a restored cache
+    # most bytes of all compressed layers' tables at once in the last step (a prompt is one); unknown once restored
     peak_bytes: int = field(default=0, compare=False)
 
     @property
