@@ -15,7 +15,7 @@ from app.navigation.selection import current_sources
 from app.run_views import page
 from app.run_views.require_level import warn_of_reference
 from app.session.url_state import in_url
-from kvlab.atlas.cards import Card, is_slow, models_to_judge
+from kvlab.atlas.cards import Card, is_slow, models_to_judge, shipped_claims
 from kvlab.atlas.exhibit import Exhibit, Paper
 from kvlab.atlas.registry import EXHIBITS, PAPERS
 from kvlab.atlas.scorecard import SHAPES, Judged, by_model, exhibit_list, matching, own_claims
@@ -48,21 +48,23 @@ def main() -> None:
     if not chosen:
         return
     counts = st.empty()
-    others = [sources.of_model(model) for model in models_to_judge(sources) if model != sources.measured_model]
+    of_model = {model: sources.judging(model) for model in models_to_judge(sources)}
+    others = [one for one in of_model.values() if one is not sources]
     every_model = any(other.run is not None for other in others) and st.toggle(
-        "Judge the recorded runs of the other models too", **in_url("every_model"),
-        help="Otherwise their claims are shown as far as they are known. The first time takes minutes.",
+        "Judge the recorded runs that are not in view too", **in_url("every_model"),
+        help="Otherwise their claims are judged on the results shipped with kvlab, unless they were judged before. The "
+        "first time takes minutes.",
     )  # fmt: skip
     with st.container(border=True, key=summary.KEY):
         verdicts = st.empty()
     missing = st.container(horizontal=True, vertical_alignment="center")
     # All cards appear at once; each is filled as it is drawn, those that are known first.
     places = [place for paper in PAPERS for place in row_of_cards(paper, [one for one in chosen if one.paper == paper])]
-    states, waiting = draw(places, sources, verdicts, bool(words.strip()), every_model)
+    states, waiting = draw(places, sources, of_model, verdicts, bool(words.strip()), every_model)
     drawn, shipped = sum(bool(card.origin) for card in states), sum(card.is_shipped for card in states)
     badged = sum(bool(card.badge) for card in states)
     badges = f" {badged} of them are of another model or of the papers' shapes, as the badge on the picture says."
-    left_out = f" {plural(waiting, 'claim')} on recorded runs of other models were not judged."
+    left_out = f" For {plural(waiting, 'claim')} shipped results are judged in place of recorded runs not in view."
     counts.caption(
         plain(
             f"{drawn} of {len(places)} can be drawn for {model_title(sources.measured_model)}, {shipped} of them from "
@@ -89,72 +91,71 @@ def row_of_cards(paper: Paper, exhibits: list[Exhibit]) -> list[Place]:
 def draw(
     places: list[Place],
     sources: Sources,
+    of_model: dict[str, Sources],
     verdicts: st.delta_generator.DeltaGenerator,
     searched: bool,
     every_model: bool,
 ) -> tuple[list[Card], int]:
-    """Fill all cards, and judge the claims on every other model with data; the summary grows with them.
+    """Fill all cards from what is in view, and judge the claims on every model with data (`of_model`).
 
-    Without `every_model`, what would be drawn from recorded runs of other models is left out unless it is known; the
-    second value counts these.
+    The summary grows with them, and does not depend on what is in view.
+
+    Without `every_model`, shipped verdicts stand for those on recorded runs that are neither in view nor judged before;
+    the second value counts these.
     """
     here, query = sources.measured_model, run_in_url()
     exhibits = [place.exhibit for place in places]
-    of_model = {model: sources if model == here else sources.of_model(model) for model in models_to_judge(sources)}
-
-    def slow(exhibit: Exhibit, model: str) -> bool:
-        return is_slow(exhibit, of_model[model])
-
-    wanted = sorted(
-        ((exhibit, model) for model in sorted(of_model, key=lambda model: model != here) for exhibit in exhibits),
-        key=lambda pair: slow(*pair),
-    )
     place_of = {place.exhibit: place for place in places}
-    found: dict[tuple[Exhibit, str], Card] = {}
+    pairs = [(exhibit, model) for model in sorted(of_model, key=lambda model: model != here) for exhibit in exhibits]
+    found: dict[Exhibit, Card] = {}
     judged: dict[tuple[Exhibit, str], tuple[Judged, ...]] = {}
 
-    def take(exhibit: Exhibit, model: str, card: Card) -> None:
-        found[exhibit, model] = card
-        judged[exhibit, model] = own_claims(card.judged, model)
-        if model == here:
-            cards.show_card(place_of[exhibit], card, here)
+    def take(exhibit: Exhibit, card: Card) -> None:
+        found[exhibit] = card
+        cards.show_card(place_of[exhibit], card, here)
+        if of_model[here] is sources or not judged.get((exhibit, here)):
+            judged[exhibit, here] = own_claims(card.judged, here)
 
     def summarise(is_whole: bool = False) -> None:
         # A column for every model from the start: until the page is drawn, the browser shows in an empty cell what
         # was there before, which would be another model's if columns moved.
-        known = [(pair[0], judged[pair]) for pair in wanted if pair in judged]
+        known = [(pair[0], judged[pair]) for pair in pairs if pair in judged]
         lines = by_model(known, (*of_model, SHAPES))
         rows = exhibit_list(exhibits, known, list(lines))
         with verdicts.container(gap="small"):
             if is_whole:
                 summary.summary(lines, rows, query, searched)
             else:
-                summary.incomplete(lines, rows, sum(model == here for _, model in judged), len(exhibits), searched)
+                summary.incomplete(lines, rows, len(found), len(exhibits), searched)
 
-    for exhibit, model in wanted:
-        if (card := cards.known_card(exhibit, of_model[model])) is not None:
-            take(exhibit, model, card)
-        elif (card := cards.known_verdicts(exhibit, of_model[model])) is not None:
+    left_out = 0
+    for exhibit, model in pairs:
+        if (card := cards.known_verdicts(exhibit, of_model[model])) is not None:
             judged[exhibit, model] = own_claims(card.judged, model)
-            if model != here:
-                found[exhibit, model] = card
-    left_out = [pair for pair in wanted if pair not in judged and pair[1] != here and slow(*pair) and not every_model]
-    wanted = [pair for pair in wanted if pair not in left_out]
-    is_whole = len(judged) == len(wanted)
+        elif of_model[model] is not sources and is_slow(exhibit, of_model[model]) and not every_model:
+            judged[exhibit, model] = shipped_claims(exhibit, model)
+            left_out += 1
+    for exhibit in exhibits:
+        if (card := cards.known_card(exhibit, sources)) is not None:
+            take(exhibit, card)
+    waiting = sorted((one for one in exhibits if one not in found), key=lambda one: is_slow(one, sources))
+    is_whole = not waiting and len(judged) == len(pairs)
     summarise(is_whole)
     shown = time.monotonic()
-    for exhibit, model in wanted:
-        if (exhibit, model) not in found:
-            take(exhibit, model, cards.drawn_card(exhibit, of_model[model]))
-            if not is_whole and time.monotonic() - shown >= REDRAWN_SECONDS:
-                summarise()
-                shown = time.monotonic()
+    for exhibit, model in [*((exhibit, "") for exhibit in waiting), *(pair for pair in pairs if pair not in judged)]:
+        if not model:
+            take(exhibit, cards.drawn_card(exhibit, sources))
+        elif (exhibit, model) not in judged:
+            judged[exhibit, model] = own_claims(cards.drawn_card(exhibit, of_model[model]).judged, model)
+        if not is_whole and time.monotonic() - shown >= REDRAWN_SECONDS:
+            summarise()
+            shown = time.monotonic()
     if not is_whole:
         summarise(is_whole=True)
     for exhibit in exhibits:
         each = [one for model in of_model for one in judged.get((exhibit, model), ())]
-        cards.show_each(place_of[exhibit], found[exhibit, here], each)
-    return [found[exhibit, here] for exhibit in exhibits], len(left_out)
+        cards.show_each(place_of[exhibit], found[exhibit], each)
+    return [found[exhibit] for exhibit in exhibits], left_out
 
 
 main()

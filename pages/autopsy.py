@@ -17,7 +17,7 @@ from app.navigation.token_cursor import share_token, shared_token
 from app.queue.submit import queue_and_open
 from app.run_views import page, view
 from app.run_views.require_level import full_run
-from app.session.open_runs import BY_STAMP, expected_answer
+from app.session.open_runs import BY_STAMP, expected_answer, full_cache_of
 from app.session.url_state import clear_page_param, in_url, set_page_param, url_numbers
 from kvlab.analysis.attention import autopsy, unread
 from kvlab.analysis.attention.unread import Unread
@@ -221,7 +221,7 @@ def show_moment(run: Run, table: pd.DataFrame, layer: int, head: int, moment: st
     show_table(rows, "Fate of each chosen token", height=min(420, 38 + 35 * len(rows)))
     csv_button(rows, "autopsy")
     try:
-        masses = autopsy.needle_mass(run, table, layer, head)
+        masses = autopsy.needle_mass(run, table, layer, head, full_cache_of(run))
     except UserError as error:
         st.caption(plain(str(error)))
         return

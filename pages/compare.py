@@ -58,7 +58,7 @@ COLUMNS = {
     "read KiB": NUMBER(format="localized", help="Bytes that a decode step reads, index included; mean over the steps."),
     "not read": NUMBER(
         format="%.1f %%",
-        help="Attention that the full cache gives to slots held but not read; mean over steps, layers and heads.",
+        help="Attention, with nothing dropped, on slots held but not read; mean over steps, layers and heads.",
     ),
     "allocated": NUMBER(format="%.0f %%", help="Bytes of the tensors, relative to the full cache's run."),
     "tokens/s": st.column_config.TextColumn(
@@ -281,7 +281,11 @@ def bytes_of(runs: Sequence[Run]) -> bool:
         figure, caption = (
             figures.memory_over_steps(memory, measure, theme), figures.caption_memory_over_steps(memory, measure),
         )  # fmt: skip
-        drawn = show(figure, memory, caption, "compare-memory", f"memory-{measure}", origin)
+        if memory[measure].isna().all():
+            st.info(plain(caption), icon=":material/info:")
+            drawn = False
+        else:
+            drawn = show(figure, memory, caption, "compare-memory", f"memory-{measure}", origin)
     with right:
         slots = compare.slots_by_layer(runs)
         figure, caption = figures.slots_by_layer(slots, theme), figures.caption_slots_by_layer(slots)

@@ -31,7 +31,7 @@ def main() -> None:
     page.heading(
         "Memory and cost",
         "What compression really saves: **live** bytes are those of valid slots, **allocated** those of the tensors, "
-        "the **peak** is the largest footprint within a step, **logical** what the whole text would take.",
+        "the **peak** is the most that existed at once within a step, **logical** what the whole text would take.",
     )
     sources = current_sources("budgets")
     if (run := sources.run) is None:

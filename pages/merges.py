@@ -56,9 +56,7 @@ def the_rest(run: Run, steps: pd.DataFrame, layer: int | None, head: int | None)
     if sag.has_shadow(steps):
         what_it_did(run, steps)
     else:
-        page.explain_level(
-            run, "single events, and the comparison with the full cache's attention behind sag and regret"
-        )
+        page.explain_level(run, "single events, and the attention with nothing dropped behind sag and regret")
 
 
 def facts(run: Run, steps: pd.DataFrame) -> None:
@@ -67,8 +65,8 @@ def facts(run: Run, steps: pd.DataFrame) -> None:
         ("Slots merged", f"{total['merged']:,.0f}", "Merged and pooled slots, over the layers and heads shown."),
         ("Slots evicted", f"{total['evicted']:,.0f}", "Slots dropped with their content."),
         ("Mean sag", percent(total["sag"]), "Attention that merged tokens lose; below 0 they gain."),
-        ("Mean regret", percent(total["regret"]), "Share of the full cache's attention that goes to dropped tokens."),
-        ("Mean output error", percent(total["output_error"]), "Relative distance from the full cache's output."),
+        ("Mean regret", percent(total["regret"]), "Attention, with nothing dropped, on dropped tokens."),
+        ("Mean output error", percent(total["output_error"]), "Distance from the output with nothing dropped."),
     ]
     if guarded := total["guard_activations"]:  # most methods have no safeguard
         values.insert(2, ("Guard activations", f"{guarded:,.0f}", "How often the method's safeguard intervened."))

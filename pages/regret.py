@@ -26,14 +26,15 @@ from kvlab.trace.reader import Run
 def main() -> None:
     page.heading(
         "Regret and budget",
-        "**Regret** is the share of the full cache's attention that would go to tokens already dropped. The map shows "
+        "**Regret** is the share of a step's attention that would go to tokens already dropped, had nothing been "
+        "dropped: asked of this run's own query, not of the full cache's run. The map shows "
         "in which layers and at which steps it occurs, the budgets whether the slots are where the loss is.",
     )
     run = run_with_steps("budgets")
     if run is None:
         return
     if not sag.has_shadow(run.steps):
-        page.explain_level(run, "the comparison with the full cache's attention behind regret")
+        page.explain_level(run, "the attention with nothing dropped behind regret")
         budgets(run, head_in_view(run))
         return
     view.at_place(run, partial(show_head, run))
@@ -80,7 +81,7 @@ def show_dropped_tokens(run: Run, layer: int, head: int, step: int) -> None:
             st.caption("This head has not dropped any token by this step.")
             return
         count = plural(len(table), "dropped token")
-        st.caption(f"{count}, by their attention in the full cache at this step")
+        st.caption(f"{count}, by the attention that this step would give them with nothing dropped")
         show_table(table, "Dropped tokens by the attention they would get", height=380)
 
 

@@ -32,7 +32,7 @@ def main() -> None:
         "How each step changed one head's attention (**sag**) and output, and the bound KeepKV proves for merging: "
         "2ε(1+ε)γ/(1-ε)², with ε the error of the predicted scores and γ the spread of the values.",
     )
-    run = full_run("bound", "values, attention rows and the comparison with the full cache")
+    run = full_run("bound", "values, attention rows and the attention with nothing dropped")
     if run is None:
         return
     view.at_place(run, partial(show_scope, run))

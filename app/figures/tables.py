@@ -17,7 +17,7 @@ from kvlab.report.views import table_of
 MOST_ROWS = 4000  # all of them are sent to the browser
 SHARES = {  # columns of fractions, with their tooltips
     "mass": "This slot's share of the head's attention at this step.",
-    "true mass": "The share that the tokens of this slot get in the full cache.",
+    "true mass": "The share that this query would give the tokens of this slot with nothing dropped.",
     "lost": "True mass minus mass; negative if gained. For a slot of several tokens this is sag.",
     "mass source": "Attention of the evicted or merged slot, before the step.",
     "mass target": "Attention of the slot it was merged into, before the step.",
@@ -29,7 +29,7 @@ SHARES = {  # columns of fractions, with their tooltips
 FEATURES = {  # likewise, of heads
     "sink": "Attention on the first 4 tokens.",
     "local": "Attention on the last 32 tokens.",
-    "regret": "Share of the full cache's attention that goes to dropped tokens.",
+    "regret": "Share of the attention, with nothing dropped, that would go to dropped tokens.",
 }
 SMALLEST = 6  # decimals of a percentage: recorded attention has none smaller
 PLAIN = {

@@ -194,7 +194,7 @@ def _regret(theme: Theme) -> str:
         parts += [_bar(place, share * 1.4, colour), _cell(place, WORDS[place + 1], kept, look)]
     total = _percent(sum(ATTENTION[place] for place in gone))
     return (
-        "".join(parts) + _words(16, 16, "attention of the full cache", "quiet")
+        "".join(parts) + _words(16, 16, "attention with nothing dropped", "quiet")
         + _words(206, 62, "dropped tokens", "after") + _words(206, 80, f"had {total}: regret", "after")
     )  # fmt: skip
 
@@ -269,7 +269,8 @@ SCENES: dict[str, Scene] = {
         f"{_percent(MERGED[0])}. A dashed box shows the sag of {_percent(SAG)}.", _sag,
     ),
     "regret": Scene(
-        "Bars of the full cache's attention on five tokens. Two are dropped; their attention is the regret.", _regret,
+        "Bars of the attention on five tokens with nothing dropped. Two are dropped; their attention is the regret.",
+        _regret,
     ),
     "KL": Scene(
         "Bars of the probabilities of three next tokens, of the full cache and of this cache. First they are equal and "

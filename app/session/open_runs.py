@@ -88,14 +88,18 @@ def telling_step(run: Run) -> starting_point.Step:
 
 def _with_reference(run: Run) -> list[Run]:
     """The run, preceded by the full cache's run of its comparison if there is one."""
-    if run.record.method == "full":
-        return [run]
+    full = None if run.record.method == "full" else full_cache_of(run)
+    return [run] if full is None else [full, run]
+
+
+def full_cache_of(run: Run) -> Run | None:
+    """The full cache's run of the run's comparison; None if there is none that can be read."""
     comparison = list_runs(runs_root(), comparison_id=run.record.comparison_id)
     try:
         full = [open_cached(runs_root() / entry.run_id) for entry in comparison if entry.method == "full"]
     except UserError:
         full = []
-    return [*full[-1:], run]
+    return full[-1] if full else None
 
 
 _cache = st.cache_data(max_entries=256, show_spinner=False, hash_funcs=BY_STAMP)

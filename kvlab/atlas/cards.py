@@ -21,8 +21,6 @@ from kvlab.figures.base.thumbnail import blank, thumbnail
 from kvlab.requests.measurement import MINI, Measurement, measurement_values, parse_measurement
 from kvlab.results.shipped_folder import Shipped, model_order, parse_claim, shipped_results
 from kvlab.results.sources import Seen, Sources
-from kvlab.trace.catalogue import list_comparisons
-from kvlab.trace.reader import open_run
 
 
 @dataclass(frozen=True)
@@ -80,24 +78,28 @@ def judge_on_each(exhibit: Exhibit, sources: Sources) -> list[Judged]:
     """
     found: list[Judged] = []
     for model in models_to_judge(sources):
-        here = sources.of_model(model)
+        here = sources.judging(model)
         card = next((card for theme in THEMES if (card := find_card(exhibit, here, theme)) is not None), None)
         if card is None and is_slow(exhibit, here):
-            ships = shipped_results().get(model)
-            found += [Judged(model, claim) for claim in (ships.claims(exhibit.key, "light") if ships else ())]
+            found += shipped_claims(exhibit, model)
         else:
             found += own_claims((card or draw_card(exhibit, here, "light")).judged, model)
     return found
 
 
+def shipped_claims(exhibit: Exhibit, model: str) -> tuple[Judged, ...]:
+    """The exhibit's claims as judged on the model's shipped results."""
+    ships = shipped_results().get(model)
+    claims = ships.claims(exhibit.key, "light") if ships else ()
+    return tuple(Judged(subject(exhibit, model), claim) for claim in claims)
+
+
 def scorecard(root: Path) -> dict[str, Lines]:
     """`by_model` for a runs folder, completed by the shipped results."""
-    newest = next(iter(list_comparisons(root, limit=1)), None)
-    runs = [open_run(root / run.run_id) for run in newest.runs] if newest else []
-    sources = Sources(root, runs[0] if runs else None, runs)
+    sources = Sources(root)
     judged: list[tuple[Exhibit, tuple[Judged, ...]]] = []
     for model in models_to_judge(sources):
-        here = sources.of_model(model)
+        here = sources.judging(model)
         judged += [(exhibit, own_claims(draw_card(exhibit, here, "light").judged, model)) for exhibit in EXHIBITS]
     return by_model(judged)
 
@@ -124,10 +126,17 @@ def _draw(exhibit: Exhibit, sources: Sources, theme: Theme) -> Card:
         return _of_shipped(exhibit, drawn, ships, sources, theme)
     first, badge = drawn[0], badge_of(drawn[0].figure)
     picture = thumbnail(first.figure, theme)
+    judged = _with_shipped_claims(exhibit, claims_of(exhibit, drawn), sources.measured_model)
     return Card(
         on_thumbnail(picture, badge, theme) if badge else picture, str(first.origin), first.origin.short,
-        claims_of(exhibit, drawn), measurement=first.wanted.measurement if first.wanted else None, badge=badge,
+        judged, measurement=first.wanted.measurement if first.wanted else None, badge=badge,
     )  # fmt: skip
+
+
+def _with_shipped_claims(exhibit: Exhibit, own: tuple[Judged, ...], model: str) -> tuple[Judged, ...]:
+    """The claims of the user's figures, and the shipped ones of figures that the user's data does not make."""
+    known = {(one.model, one.claim.paper) for one in own}
+    return (*own, *(one for one in shipped_claims(exhibit, model) if (one.model, one.claim.paper) not in known))
 
 
 def _of_shipped(exhibit: Exhibit, missing: Needs, ships: Mapping[str, Shipped], sources: Sources, theme: Theme) -> Card:

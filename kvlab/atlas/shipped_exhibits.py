@@ -19,7 +19,7 @@ from kvlab.figures.base.thumbnail import thumbnail
 from kvlab.results.provenance import Provenance
 from kvlab.results.shipped_folder import Shipped, parse_claim
 from kvlab.results.sources import Sources
-from kvlab.results.verdict import OPEN, Claim
+from kvlab.results.verdict import OPEN, Claim, is_exception
 
 DIGITS = 6  # of the numbers behind a figure
 OWN = "Own data"  # begins the finding of a claim that is judged on shipped data beside the user's
@@ -52,20 +52,27 @@ def with_shipped(
 
 
 def _decided(own: Claim | None, left: list[Claim], ships: Shipped) -> Claim | None:
-    """The user's claim, or the shipped one if the user's is open and rests on fewer prompts.
+    """The user's claim, or the shipped one beside it where that rests on more prompts, or decides what the user's does
+    not count in prompts.
 
-    Of several shipped claims with the same text the first in `left` is used and removed.
+    An exception that the user found to a claim about every case stands. Of several shipped claims with the same text
+    the first in `left` is used and removed.
     """
     other = next((claim for claim in left if own and claim.paper == own.paper), None)
     if other is not None:
         left.remove(other)
-    if own is None or other is None or own.verdict != OPEN or other.verdict == OPEN:
+    if own is None or other is None or is_exception(own) or not _rests_on_more(other, own):
         return own
-    if own.basis.prompts >= other.basis.prompts > 0:
-        return own
-    few = f"{OWN} ({own.basis.words}) is not enough to say" if own.basis.words else f"{OWN} has no measurement of it"
-    mine = f"{few}; judged on what is {ships.words}. "
-    return replace(other, finding=mine + other.finding, settle=own.settle)
+    mine = f"{OWN} ({own.basis.words}){' is' if own.verdict == OPEN else ':'} {own.verdict}"
+    if not own.basis.words:
+        mine = f"{OWN} has no measurement of it"
+    return replace(other, finding=f"{mine}; judged on what is {ships.words}. {other.finding}", settle=own.settle)
+
+
+def _rests_on_more(other: Claim, own: Claim) -> bool:
+    if other.basis.prompts != own.basis.prompts:
+        return other.basis.prompts > own.basis.prompts
+    return not own.basis.prompts and own.verdict == OPEN != other.verdict
 
 
 def rows_of(exhibit: Exhibit, figures: Sequence[Drawn], theme: Theme) -> list[dict[str, str]]:

@@ -188,7 +188,7 @@ FIGURES = {
     "slots held": "slots held",
     "live bytes": "live MiB",
     "allocated bytes": "allocated MiB",
-    "peak bytes of one layer's table": "peak of a layer MiB",
+    "peak bytes": "peak MiB",
     "weights and cache": "with weights MiB",
     "allocator: taken by the cache": "allocator MiB",
     "allocator: peak with weights": "allocator peak MiB",

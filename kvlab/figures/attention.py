@@ -12,11 +12,11 @@ from kvlab.figures.base.words import percent, plural, token_text, visible
 from kvlab.figures.simple import attention as simple
 
 FLOOR = 1e-6
-LOOKS = {"true": ("with the full cache", "regret"), "slot": ("with this cache", "kept")}
+LOOKS = {"true": ("with nothing dropped", "regret"), "slot": ("with this cache", "kept")}
 
 
 def attention_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Attention on each token with the full cache, and on each slot of this cache, from `analysis.attention_at`."""
+    """Attention on each token with nothing dropped, and on each slot of this cache, from `analysis.attention_at`."""
     figure, words = go.Figure(), [visible(text) for text in frame["text"]]
     for column, (name, look) in LOOKS.items():
         drawn = frame[column].where(frame[column] > 0).clip(lower=FLOOR)
@@ -33,13 +33,13 @@ def attention_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figu
 
 @with_simple(simple.attention_along_text)
 def caption_attention_along_text(frame: pd.DataFrame) -> str:
-    """What the slots of this cache hold of the full cache's attention, and the token read most by it."""
+    """What the slots hold of the query's attention with nothing dropped, and the token that it would read most."""
     held = frame["true"].where(frame["slot"] > 0, 0).sum()
     top = frame.loc[frame["true"].idxmax()]
     most = f"token {int(top['position'])} “{token_text(top['text'])}” ({percent(float(top['true']))})"
     kept = "is" if top["slot"] > 0 else "is not"
     slots = plural(int((frame["slot"] > 0).sum()), "slot")
     return (
-        f"{slots} get attention; their tokens have {percent(float(held))} of the full "
-        f"cache's attention. The full cache reads {most} most, which {kept} among them."
+        f"{slots} get attention; their tokens would have {percent(float(held))} of this query's attention with nothing "
+        f"dropped. It would read {most} most, which {kept} among them."
     )

@@ -15,7 +15,8 @@ from kvlab.figures.base.words import percent, plural
 from kvlab.figures.simple import attention as simple
 
 MASSES = (
-    Line("true", "full cache: on these tokens", "ink", "solid", "circle"),
+    Line("full", "full cache: on these tokens", "ink", "solid", "circle"),
+    Line("true", "this run with nothing dropped: on these tokens", "grey", "dot", "square"),
     Line("received", "this run: on slots that hold them", "purple", "dash", "diamond"),
 )
 
@@ -74,8 +75,10 @@ def caption_fates_over_steps(frame: pd.DataFrame) -> str:
 
 
 def needle_mass(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Attention of the full cache on the chosen tokens, and that of the slots that hold them, over the steps."""
-    figure = add_lines(go.Figure(), frame["step"], frame, MASSES, theme, "step %{x}: {name} %{y:.4f}", size=5)
+    """Attention on the chosen tokens over the steps: of the full cache's run, if recorded, of this run with nothing
+    dropped, and on the slots that hold them."""
+    lines = [line for line in MASSES if line.column != "full" or frame["full"].notna().any()]
+    figure = add_lines(go.Figure(), frame["step"], frame, lines, theme, "step %{x}: {name} %{y:.4f}", size=5)
     finish(figure, title="Attention on the chosen tokens, this head", x="step", y="share of attention", theme=theme)
     return figure.update_yaxes(rangemode="tozero", tickformat=".3~p")
 
@@ -83,10 +86,16 @@ def needle_mass(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 @with_simple(simple.needle_mass)
 def caption_needle_mass(frame: pd.DataFrame) -> str:
     """The step with the most attention on them."""
-    top = step_of_most(frame)
-    if top["true"] < 1e-4:
-        return f"The full cache gives them less than 0.01 % of this head's attention at each of {len(frame)} steps."
+    known = frame["full"].notna().any()
+    column, whose = ("full", "the full cache") if known else ("true", "this run, with nothing dropped,")
+    top = step_of_most(frame, column)
+    lacks = "" if known else " The full cache's own attention on them was not recorded."
+    if top[column] < 1e-4:
+        least = "less than 0.01 % of this head's attention"
+        return f"{whose[0].upper()}{whose[1:]} gives them {least} at each of {len(frame)} steps.{lacks}"
+    most, undropped, received = (percent(float(top[name])) for name in (column, "true", "received"))
+    between = f"with nothing dropped this run would give them {undropped}, and " if known else ""
     return (
-        f"Step {int(top['step'])} attends to them most: {percent(top['true'])} of the full cache's attention. "
-        f"In this run the slots that hold them get {percent(float(top['received']))} (merged slots count in full)."
+        f"At step {int(top['step'])} {whose} attends to them most: {most} of this head's attention; {between}the slots "
+        f"that hold them get {received} (merged slots count in full).{lacks}"
     )

@@ -13,7 +13,8 @@ from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.end_labels import End, label_ends, labelled_height
 from kvlab.figures.base.palette import Style, Theme, run_styles
 from kvlab.figures.base.template import HEIGHT, QUIET, axis_height, finish, layer_axis, log_axis
-from kvlab.figures.base.words import byte_unit, number, percent, plural, visible
+from kvlab.figures.base.words import byte_size, byte_unit, number, percent, plural, visible
+from kvlab.figures.memory import PEAK_NOT_RECORDED
 from kvlab.figures.simple import comparison as simple
 
 FLOOR = 1e-6
@@ -93,7 +94,9 @@ def caption_extra_nll_along_text(frame: pd.DataFrame) -> str:
 
 def memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes", theme: Theme = "light") -> go.Figure:
     """Bytes of the cache over the steps; `measure` is live_bytes, allocated_bytes or peak_bytes."""
-    factor, unit = byte_unit(float(frame[measure].max()))
+    frame = frame.dropna(subset=[measure])
+    most = float(frame[measure].max()) if len(frame) else 0.0
+    factor, unit = byte_unit(most)
     what = measure.removesuffix("_bytes")
     figure, ends = go.Figure(), []
     for label, run, look in _each_run(frame, theme):
@@ -105,18 +108,35 @@ def memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes", theme: T
     height = labelled_height(len(ends), HEIGHT)
     finish(figure, title=f"Bytes of the cache: {what}", x="step", y=f"{what} ({unit})", theme=theme, height=height,
            legend=False)  # fmt: skip
-    return label_ends(figure, ends, (0.0, 1.05 * float(frame[measure].max()) / factor), theme)
+    return label_ends(figure, ends, (0.0, 1.05 * most / factor), theme)
 
 
 @with_simple(simple.memory_over_steps)
 def caption_memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes") -> str:
-    """The smallest and the largest cache at the end, relative to the uncompressed one."""
+    """The smallest and the largest cache at the end, or at each run's worst step, relative to the uncompressed one."""
+    if measure == "peak_bytes":
+        return _peak_words(frame)
     last = frame[frame["step"] == frame.groupby("label")["step"].transform("max")]
     last = last.assign(share=last[measure] / last["full_bytes"])
     low, high = last.loc[last[measure].idxmin()], last.loc[last[measure].idxmax()]
     return (
         f"At the end {low['label']} takes {percent(low['share'])} of the bytes of all keys and values, "
         f"{high['label']} {percent(high['share'])} (slots also hold some metadata)."
+    )
+
+
+def _peak_words(frame: pd.DataFrame) -> str:
+    known = frame.dropna(subset=["peak_bytes"])
+    if known.empty:
+        return PEAK_NOT_RECORDED
+    worst = known.loc[known.groupby("label", sort=False)["peak_bytes"].idxmax()].set_index("label")
+    share = worst["peak_bytes"] / worst["full_bytes"]
+    low, high = worst["peak_bytes"].idxmin(), worst["peak_bytes"].idxmax()
+    when = "While the prompt is read" if (worst["step"] == 0).all() else "At its worst step"
+    least, most = (byte_size(worst["peak_bytes"][label]) for label in (low, high))
+    return (
+        f"{when}, {low} holds {least} at once ({percent(share[low])} of all keys and values so far), {high} {most} "
+        f"({percent(share[high])})."
     )
 
 

@@ -25,7 +25,7 @@ LINES = (
 
 def memory_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Live, allocated and peak bytes with the uncompressed cache's, from `memory.over_steps`."""
-    factor, unit = byte_unit(float(frame["full_bytes"].max()))
+    factor, unit = byte_unit(float(frame[["full_bytes", "peak_bytes"]].max().max()))
     figure = go.Figure()
     shown = frame[[line.column for line in LINES]] / factor
     mode, hover = "lines" if len(frame) > 1 else "markers", f"step %{{x}}: {{name}} %{{y:.4g}} {unit}"
@@ -65,6 +65,10 @@ def caption_slots_by_head(frame: pd.DataFrame) -> str:
     return f"Heads hold {low} to {high} slots, {mean} on average ({kept} of the tokens read)."
 
 
+PEAK_NOT_RECORDED = (
+    "How much was held at once within a step was not recorded by the version of kvlab that made this run: run it again "
+    "to see it."
+)
 LAYERS = (
     ("live", "live: valid slots", "blue", ""),
     ("slack", "allocated but empty", "orange", "/"),
@@ -93,12 +97,23 @@ def memory_stack(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 @with_simple(simple.memory_stack)
 def caption_memory_stack(frame: pd.DataFrame) -> str:
-    """Bytes freed at the end, and the peak."""
-    last, peak = frame.iloc[-1], frame["peak_bytes"].max()
+    """Bytes freed at the end, and the peak with its step."""
+    last = frame.iloc[-1]
     freed = 1 - last["allocated_bytes"] / last["full_bytes"]
     whole = f"the {byte_size(last['full_bytes'])} of the uncompressed cache"
     told = f"{percent(freed)} of {whole} are freed" if freed >= 0 else f"{percent(-freed)} more than {whole} is held"
-    return f"At the end {told}; {_free_words(last, float(last['allocated_bytes']))} The peak was {byte_size(peak)}."
+    return f"At the end {told}; {_free_words(last, float(last['allocated_bytes']))} {_peak_words(frame)}"
+
+
+def _peak_words(frame: pd.DataFrame) -> str:
+    """The step that held most at once, if the run recorded it."""
+    if frame["peak_bytes"].isna().all():
+        return PEAK_NOT_RECORDED
+    worst = frame.loc[frame["peak_bytes"].idxmax()]
+    share = percent(worst["peak_bytes"] / worst["full_bytes"])
+    step = int(worst["step"])
+    when = "while the prompt was read" if step == 0 else f"at step {step}"
+    return f"The peak was {byte_size(worst['peak_bytes'])} {when}, {share} of the uncompressed cache then."
 
 
 def _free_words(line: pd.Series, allocated: float) -> str:

@@ -35,7 +35,7 @@ ERRORS = (
 
 
 def mass_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """The full cache's attention on kept tokens, merged tokens and dropped tokens, which sum to one."""
+    """Attention with nothing dropped, on kept tokens, merged tokens and dropped tokens, which sum to one."""
     figure = go.Figure()
     parts = (
         ("kept", frame["kept_mass"], "tokens with their own slot", ""),
@@ -49,7 +49,8 @@ def mass_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     if frame["merged_true_mass"].fillna(0).max() > 0:
         name, ink = "kept + received by merged slots", pick(HUES["ink"], theme)
         add_line(figure, frame["step"], received, name, ink, "dot", "step %{x}: %{y:.3f}", width=1.6)
-    finish(figure, title="Full cache's attention by fate of the token", x="step", y="share of attention", theme=theme)
+    title = "Attention with nothing dropped, by fate of the token"
+    finish(figure, title=title, x="step", y="share of attention", theme=theme)
     return figure.update_yaxes(range=[0, 1.02], tickformat=".0%")
 
 
@@ -58,8 +59,8 @@ def caption_mass_over_steps(frame: pd.DataFrame) -> str:
     """Mean shares."""
     means = frame[["kept_mass", "merged_true_mass", "regret"]].mean()
     return (
-        f"On average over {plural(len(frame), 'step')} {percent(means['kept_mass'])} of the full cache's attention "
-        f"goes to tokens that kept a slot, "
+        f"On average over {plural(len(frame), 'step')} {percent(means['kept_mass'])} of the attention with nothing "
+        f"dropped goes to tokens that kept a slot, "
         f"{percent(means['merged_true_mass'])} to merged ones and {percent(means['regret'])} to tokens already dropped."
     )
 
@@ -107,7 +108,7 @@ def caption_errors_over_steps(frame: pd.DataFrame) -> str:
     if not error.notna().any():
         return "The output error was not measured in this run."
     if not error.fillna(0).any():
-        return "The attention output equals the full cache's at every step."
+        return "The attention output is at every step what it would be with nothing dropped."
     worst = frame.loc[error.idxmax()]
     peak = f"{percent(worst['output_error'])} at its worst, step {int(worst['step'])}"
     return f"The mean output error over {plural(error.count(), 'step')} is {percent(error.mean())}, {peak}."

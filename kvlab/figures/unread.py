@@ -63,6 +63,6 @@ def caption_reading_map(frame: pd.DataFrame) -> str:
     )
     return (
         f"Over {plural(len(of_steps), 'step')} this head read {read} of the slots it held and missed "
-        f"{percent(float(of_steps['missed'].mean()))} of the full cache's attention"
+        f"{percent(float(of_steps['missed'].mean()))} of its attention with nothing dropped"
         f"{worst if top['missed'] > 0 else ''}."
     )

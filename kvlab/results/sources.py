@@ -126,13 +126,18 @@ class Sources:
         bare = replace(self, run=None, runs=(), named=name, _folder=self.folder)
         return next((found for entry in bare.elsewhere() if (found := bare.with_in_view(entry)) is not None), bare)
 
+    def judging(self, model: str) -> Sources:
+        """The sources that verdicts on a model rest on: its newest finished comparison, whatever is in view."""
+        newest = replace(self, run=None, runs=(), named="", _folder=self.folder).of_model(model)
+        is_in_view = model == self.measured_model and (newest.run and newest.run.path) == (self.run and self.run.path)
+        return self if is_in_view else newest
+
     def elsewhere(self) -> Iterator[ComparisonEntry]:
         """Other finished comparisons of the current model, newest first."""
         here = {run.record.comparison_id for run in self.runs}
         ended = [entry for entry in self.folder.comparisons if entry.status != "running"]
-        for entry in ended[:MOST_ELSEWHERE]:
-            if entry.comparison_id not in here and (not self.model or entry.runs[0].model == self.model):
-                yield entry
+        own = [entry for entry in ended if not self.model or entry.runs[0].model == self.model]
+        yield from (entry for entry in own[:MOST_ELSEWHERE] if entry.comparison_id not in here)
 
     def with_in_view(self, entry: ComparisonEntry) -> Sources | None:
         """The same sources with `entry` as the current comparison; None if none of its runs can be read."""

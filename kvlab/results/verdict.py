@@ -156,13 +156,14 @@ EFFECTS: dict[Effect, str] = {
 
 
 def verdict_sentence(claim: Claim, model: str) -> str:
-    """Whether the claim holds, on which model, on how many prompts, and the reason, in one sentence.
+    """Whether the claim holds, under which settings, on which model and how many prompts, and why, in one sentence.
 
     `model` is "" for a claim about no model, such as a calculation.
     """
     count = claim.interval.n if claim.interval is not None else claim.basis.prompts
     n = f"n = {count:,} prompt{'' if count == 1 else 's'}" if count else claim.basis.words
-    where = f"{f' on {model}' if model else ''}{f' ({n})' if n else ''}"
+    arm = f" {claim.setting}," if "," in claim.setting else f" {claim.setting}" if claim.setting else ""
+    where = f"{arm}{f' on {model}' if model else ''}{f' ({n})' if n else ''}"
     reason = _reason(claim)
     return f"{claim.verdict.capitalize()}{where}{f': {reason}' if reason else ''}."
 
@@ -207,6 +208,11 @@ def what_would_change(claim: Claim) -> str:
 def _is_universal(claim: Claim) -> bool:
     """Whether it was judged case by case (`judge_universal`)."""
     return claim.verdict != OPEN and claim.interval is None and not claim.units and claim.basis.prompts > 0
+
+
+def is_exception(claim: Claim) -> bool:
+    """Whether a case was found that refutes a claim about every case, on however few prompts."""
+    return claim.verdict == FAILS and _is_universal(claim)
 
 
 def prompts_needed(found: Interval, threshold: Threshold) -> float:

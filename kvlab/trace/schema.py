@@ -314,7 +314,8 @@ MEMORY = pa.schema(
         ("codes_bytes", pa.int64()),  # of that, codes of quantised slots; null for native slots
         ("scales_bytes", pa.int64()),  # and their scales, minima and norms
         ("bytes_read", pa.int64()),  # by this decode step, index included; null: all that is live
-        ("peak_bytes", pa.int64()),  # maximum of this layer, including uncompressed prefill states
+        ("peak_bytes", pa.int64()),  # most bytes of this layer at once in this step; in old runs, in any step so far
+        ("cache_peak_bytes", pa.int64()),  # and of all layers, in each layer's row; null in old runs
     ]
 )
 
@@ -323,7 +324,8 @@ TABLES: dict[str, pa.Schema] = {"tokens": TOKENS, "steps": STEPS, "events": EVEN
 # arrays/<name>-layer-000.safetensors, level `full` only, half precision except `decision`, of the layers and KV heads
 # in `RunRecord.recording` as far as they fit (`states`, `attention_rows`), in their order:
 #   keys, values  "unit" (heads, tokens, head_dim) unit vectors as cached (keys rotated), "norm" (heads, tokens)
-#   attention     "true_mass" (steps, heads, tokens) attention each token would get with the full cache (group mean),
+#   attention     "true_mass" (steps, heads, tokens) attention this run's query would give each token, nothing dropped
+#                 (group mean; in other runs than the full cache's not what that run's query gives),
 #                 "slot_mass" likewise of each slot alive after the step from this step's last query, in the column of
 #                 the position naming it
 #   slots_read    "read" (steps, heads, tokens / 8) bytes, of runs with a reading: bit t % 8 (the lowest first) of byte

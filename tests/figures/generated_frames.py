@@ -150,7 +150,7 @@ CASES: dict[str, Callable[[Values], tuple[Any, ...]]] = {
     "attention.survival_by_head": _heads("dropped:s"),
     "attention.fates_over_steps": _frame(f"{STEP} dropped:s"),
     "attention.reading_map": _frame(f"{STEP} held:n read:n missed:s"),
-    "attention.needle_mass": _frame(f"{STEP} true:s received:s"),
+    "attention.needle_mass": _frame(f"{STEP} full:s true:s received:s"),
     "attention.regret_map": lambda values: (values.frame("1:s 2:s"),),
     "attention.regret_over_steps": _frame(f"{STEP} mean:s text:t kl:v"),
     "attention.budget_against_regret": lambda values: (

@@ -174,11 +174,13 @@ def _write_layer(writer: RunWriter, plan: _Plan, layer: int, seed: int) -> None:
 def _memory_row(plan: _Plan, step: int, layer: int, live_slots: float) -> dict[str, list]:
     logical = plan.prompt_tokens + step
     physical = min(plan.slots + 1, logical)
+    uncompressed = plan.prompt_tokens if step == 0 else physical  # of the layer that decides last
     per_slot = BYTES_PER_SLOT * plan.heads
     return {
         "step": [step], "layer": [layer], "logical_tokens": [logical], "physical_slots": [physical],
         "live_slots": [live_slots], "live_bytes": [round(live_slots * per_slot)],
-        "allocated_bytes": [physical * per_slot], "peak_bytes": [max(plan.prompt_tokens, physical) * per_slot],
+        "allocated_bytes": [physical * per_slot], "peak_bytes": [uncompressed * per_slot],
+        "cache_peak_bytes": [((plan.layers - 1) * physical + uncompressed) * per_slot],
     }  # fmt: skip
 
 

@@ -194,11 +194,12 @@ def fates_over_steps(table: pd.DataFrame, last_step: int, unread: np.ndarray | N
     return shares.assign(**{name: shares.get(name, 0.0) - share for name, share in left.items()})
 
 
-def needle_mass(run: Run, table: pd.DataFrame, layer: int, head: int) -> pd.DataFrame:
-    """Attention on the chosen tokens of one head per step: columns step, true (full cache), received.
+def needle_mass(run: Run, table: pd.DataFrame, layer: int, head: int, full: Run | None = None) -> pd.DataFrame:
+    """Attention on the chosen tokens of one head per step: columns step, full, true, received.
 
-    `received` sums the attention of all slots that hold a chosen token, including the whole attention of merged slots.
-    A slot that was itself merged away no longer counts. `table` comes from `autopsy`.
+    `full` is that of the full cache's run, NaN where it was not recorded; `true` what this run's query would give them
+    with nothing dropped. `received` sums the attention of all slots that hold a chosen token, including the whole
+    attention of merged slots. A slot that was itself merged away no longer counts. `table` comes from `autopsy`.
 
     Raises:
         UserError: the run recorded no attention rows.
@@ -210,7 +211,20 @@ def needle_mass(run: Run, table: pd.DataFrame, layer: int, head: int) -> pd.Data
     rows = min(len(steps), len(true_mass))
     received = [_received(slot_mass[row], own, int(steps[row])) for row in range(rows)]
     true = true_mass[:rows, positions].astype(np.float32).sum(1)
-    return pd.DataFrame({"step": steps[:rows], "true": true, "received": received})
+    table = pd.DataFrame({"step": steps[:rows], "true": true, "received": received})
+    return table.assign(full=table["step"].map(_full_mass(run, full, positions, layer, head)))
+
+
+def _full_mass(run: Run, full: Run | None, positions: np.ndarray, layer: int, head: int) -> pd.Series:
+    """Attention of the full cache's run on the tokens, by step; empty if it read another text or was not recorded."""
+    texts = [one.tokens.loc[one.tokens["phase"] != "free", "id"].tolist() for one in (run, full) if one is not None]
+    if full is None or texts[0] != texts[1]:
+        return pd.Series(dtype=float)
+    try:
+        mass = full.attention(layer, head, thinned=True)[0]
+    except UserError:
+        return pd.Series(dtype=float)
+    return pd.Series(mass[:, positions].astype(np.float32).sum(1), np.arange(len(mass)) * full.attention_every)
 
 
 def _received(slot_mass: np.ndarray, own: pd.DataFrame, step: int) -> float:
@@ -220,6 +234,6 @@ def _received(slot_mass: np.ndarray, own: pd.DataFrame, step: int) -> float:
     return float(slot_mass[slots].astype(np.float32).sum())
 
 
-def step_of_most(frame: pd.DataFrame) -> pd.Series:
-    """The row of `needle_mass` with the most attention on the tokens; of equal ones that where the run gives least."""
-    return frame[frame["true"] >= (1 - TIED) * frame["true"].max()].sort_values("received", kind="stable").iloc[0]
+def step_of_most(frame: pd.DataFrame, column: str) -> pd.Series:
+    """The row of `needle_mass` with the most attention in `column`; of equal ones that where the run gives least."""
+    return frame[frame[column] >= (1 - TIED) * frame[column].max()].sort_values("received", kind="stable").iloc[0]

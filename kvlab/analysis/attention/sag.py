@@ -27,7 +27,7 @@ def by_head(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def has_shadow(steps: pd.DataFrame) -> bool:
-    """Whether the run was measured against the full cache (recording level `full`)."""
+    """Whether the run was measured against its own attention with nothing dropped (recording level `full`)."""
     return bool(steps[["kept_mass", "sag", "output_error"]].notna().any(axis=None)) if len(steps) else False
 
 

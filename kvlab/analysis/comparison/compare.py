@@ -110,7 +110,7 @@ def _bytes(run: RunLike, there: pd.DataFrame | None) -> Mapping[str, float | Non
 
 
 def _unread(run: RunLike) -> float | None:
-    """Attention that the full cache gives to slots that a step left out, mean over steps, layers and KV heads.
+    """Attention, with nothing dropped, on slots that a step left out, mean over steps, layers and KV heads.
 
     None for a run without a reading, or one recorded without attention.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from kvlab.trace.schema import RunRecord
@@ -18,27 +19,26 @@ def full_bytes_per_token(record: RunRecord) -> int:
 def over_steps(memory: pd.DataFrame, record: RunRecord) -> pd.DataFrame:
     """One row per step, bytes summed over layers: live, read, allocated, peak, and full (uncompressed cache, computed).
 
-    Runs without a reading, and older ones, read in every step what they hold.
-    In the prefill one layer at a time is uncompressed: `peak` is a layer's peak plus what the others have allocated.
+    Runs without a reading, and older ones, read in every step what they hold. `peak_bytes` is the most that all layers
+    held at once within the step: in the prompt's, several layers may be uncompressed at once, and all of them are where
+    a method decides after the last layer or reads the prompt again. NaN for runs that recorded each layer's alone.
     """
     layers = memory.assign(
         full_bytes=memory["logical_tokens"] * full_bytes_per_token(record),
-        extra=memory["peak_bytes"] - memory["allocated_bytes"],
         bytes_read=memory["bytes_read"].fillna(memory["live_bytes"])
         if "bytes_read" in memory
         else memory["live_bytes"],
+        peak_bytes=memory["cache_peak_bytes"].astype(float) if "cache_peak_bytes" in memory else np.nan,
     )
-    table = layers.groupby("step").agg(
+    return layers.groupby("step", as_index=False).agg(
         live_bytes=("live_bytes", "sum"),
         bytes_read=("bytes_read", "sum"),
         allocated_bytes=("allocated_bytes", "sum"),
-        extra=("extra", "max"),
+        peak_bytes=("peak_bytes", "max"),
         full_bytes=("full_bytes", "sum"),
         live_slots=("live_slots", "mean"),
         logical_tokens=("logical_tokens", "max"),
     )
-    peak = table["allocated_bytes"] + table["extra"].clip(lower=0)
-    return table.assign(peak_bytes=peak).drop(columns="extra").reset_index()
 
 
 def budgets_by_layer(steps: pd.DataFrame, step: int | None = None) -> pd.DataFrame:

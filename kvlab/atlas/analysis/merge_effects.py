@@ -138,7 +138,7 @@ def merge_parts(run: Run, model: Run, merge: OneMerge) -> pd.DataFrame:
 
 
 def influence_over_steps(run: Run, merge: OneMerge) -> pd.DataFrame:
-    """From the merge until the slot ends: columns step, votes, true_mass (full cache, all its tokens), mass."""
+    """From the merge until the slot ends: columns step, votes, mass, and its tokens' true_mass (nothing dropped)."""
     true, slot = (rows.astype(np.float64) for rows in run.attention(merge.layer, merge.head, thinned=True))
     lineage = fold(*(run.select(name, merge.layer, merge.head) for name in ("events", "steps")))
     table = []
@@ -215,8 +215,8 @@ def sag_of_runs(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def where_attention_goes(runs: Sequence[Run], layer: int, head: int, step: int) -> pd.DataFrame:
-    """One row per run with a shadow: shares of the full cache's attention at one step of one head on kept tokens and on
-    merged slots, and lost by sag (negative if gained) and by eviction.
+    """One row per run with a shadow: shares of one head's attention at one step, with nothing dropped, on kept tokens
+    and on merged slots, and lost by sag (negative if gained) and by eviction.
 
     Columns label, method, kept, merged, sag, regret, output_error, votes (largest).
     """

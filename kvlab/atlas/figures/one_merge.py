@@ -16,7 +16,7 @@ from kvlab.figures.base.template import QUIET, finish
 from kvlab.figures.base.words import lost_share, number, percent, plural, token_label, visible
 
 RECEIVED = (
-    Line("true_mass", "full cache, all its tokens", "ink", "solid", "circle"),
+    Line("true_mass", "with nothing dropped: all its tokens", "ink", "solid", "circle"),
     Line("mass", "the merged slot", "purple", "dash", "diamond"),
 )
 RULES = {
@@ -51,7 +51,7 @@ def where_attention_goes(frame: pd.DataFrame, place: str, theme: Theme = "light"
             xanchor="left", font={"size": 11, "color": QUIET[theme]},
         )  # fmt: skip
     finish(figure, title=f"Attention to tokens that lost their own slot ({place})",
-           x="share of the full cache's attention", y="", theme=theme, height=140 + 38 * len(frame))  # fmt: skip
+           x="share of attention, nothing dropped", y="", theme=theme, height=140 + 38 * len(frame))  # fmt: skip
     figure.update_layout(barmode="relative", bargap=0.3, margin={"r": 160})
     return figure.update_yaxes(autorange="reversed").update_xaxes(tickformat=".3~p")
 
@@ -221,7 +221,7 @@ def caption_parts_of_merge(frame: pd.DataFrame) -> str:
 
 
 def influence_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """The slot's attention at each step, and the full cache's on its tokens."""
+    """The slot's attention at each step, and that of its tokens with nothing dropped."""
     hover = "step %{x}, %{customdata} tokens: %{y:.4f} {name}"
     figure = add_lines(go.Figure(), frame["step"], frame, RECEIVED, theme, hover, customdata=frame["votes"])
     return finish(figure, title="3. Attention of the slot in later steps", x="step", y="attention", theme=theme)
@@ -233,5 +233,5 @@ def caption_influence_over_steps(frame: pd.DataFrame) -> str:
     means = frame[["true_mass", "mass"]].mean()
     return (
         f"Over {plural(len(frame), 'step')} the slot gets {number(means['mass'])} of the attention on average, where "
-        f"the full cache gives its tokens {number(means['true_mass'])}."
+        f"its tokens would have {number(means['true_mass'])} with nothing dropped."
     )

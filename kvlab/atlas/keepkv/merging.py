@@ -80,10 +80,14 @@ def exact(rows: pd.DataFrame) -> Claim:
         why = " Predicted scores are those of no query: compare keepkv:predict=current, with per_head_mass besides."
         return Claim(EXACT, OPEN, finding + why, basis_of(ours, int(ours["merges"].sum())))
     note = " Query heads that share a slot cannot all be served by one log mass; per_head_mass gives each its own."
-    off = {label: _lost(group, size=True) for label, group in now.groupby("label", sort=False)}
-    worst_first = sorted(off.values(), key=lambda one: 0.0 if one is None else -one.mean)
-    verdict, decider, _ = decisive([(one, NONE) for one in worst_first])
-    return Claim(EXACT, verdict, finding + note, basis_of(now, int(now["merges"].sum())), decider, NONE)
+    note += " What counts is the size of the change in each prompt, whether lost or gained."
+    off = {str(label): _lost(group, size=True) for label, group in now.groupby("label", sort=False)}
+    worst_first = sorted(off, key=lambda label: 0.0 if (one := off[label]) is None else -one.mean)
+    verdict, decider, _ = decisive([(off[label], NONE) for label in worst_first])
+    arm = next(label for label in worst_first if off[label] == decider)
+    basis = basis_of(now, int(now["merges"].sum()))
+    setting = f"with {arm}, which is not the default: that merges at predicted scores"
+    return Claim(EXACT, verdict, finding + note, basis, decider, NONE, setting=setting, part=arm)
 
 
 def _lost(rows: pd.DataFrame, size: bool = False) -> Interval | None:
@@ -104,7 +108,7 @@ NEAR_ONE = Threshold(0.8, WHY, up_to=1.25)
 
 def influence_rows(run: Run) -> pd.DataFrame:
     """One row per head, sums over all merged slots and later steps: attention received (`mass`), attention of their
-    tokens in the full cache (`true_mass`), and absolute difference (`off`); `slots` counts them."""
+    tokens with nothing dropped (`true_mass`), and absolute difference (`off`); `slots` counts them."""
     every, rows = run.attention_every, []
     for layer, head in heads_with_attention(run):
         true, slot = (array.astype(np.float64) for array in run.attention(layer, head, thinned=True))

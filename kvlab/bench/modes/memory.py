@@ -50,6 +50,7 @@ def _figures(bench: Bench, contender: Contender) -> dict[str, float | None]:
     before = _start_counting(device)
     with contender.at_work():
         contender.prepare()
+        prompt_peak = contender.cache.memory().peak_bytes if isinstance(contender.cache, CompressedCache) else 0
         for _ in range(steps):
             contender.step()
     cache = contender.cache
@@ -58,7 +59,7 @@ def _figures(bench: Bench, contender: Contender) -> dict[str, float | None]:
     figures: dict[str, float | None]
     if isinstance(cache, CompressedCache):
         check_allocated_bytes(cache)
-        figures = _compressed(cache, tokens)
+        figures = _compressed(cache, tokens, prompt_peak)
     else:
         figures = {"logical tokens": float(tokens), "slots held": float(tokens)}
         figures |= {"live bytes": float(held), "allocated bytes": float(held)}
@@ -66,7 +67,7 @@ def _figures(bench: Bench, contender: Contender) -> dict[str, float | None]:
     return figures | _allocator(device, before)
 
 
-def _compressed(cache: CompressedCache, tokens: int) -> dict[str, float | None]:
+def _compressed(cache: CompressedCache, tokens: int, prompt_peak: int) -> dict[str, float | None]:
     memory = cache.memory()
     if memory.logical_tokens != tokens:
         raise AssertionError(f"the cache reports {memory.logical_tokens:,} tokens, it was given {tokens:,}")
@@ -76,7 +77,7 @@ def _compressed(cache: CompressedCache, tokens: int) -> dict[str, float | None]:
         "live bytes": float(memory.live_bytes + memory.sliding_bytes),
         "allocated bytes": float(memory.allocated_bytes + memory.sliding_bytes),
         "one block a head": float(block_bytes(cache, BLOCK)),
-        "peak bytes of one layer's table": float(max((layer.peak_bytes for layer in memory.layers), default=0)),
+        "peak bytes": float(max(prompt_peak, memory.peak_bytes) + memory.sliding_bytes),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -32,7 +32,7 @@ class LayerMemory:
     live_slots: float
     live_bytes: int
     allocated_bytes: int
-    peak_bytes: int
+    peak_bytes: int  # most at once in the last step
     codes_bytes: int | None = None  # part of allocated: codes of quantized slots; None if slots are not quantized
     scales_bytes: int | None = None  # their scales, minima and norms
     bytes_read: int = 0  # by a decode step, index included, mean over the steps so far; else what is live
@@ -46,6 +46,8 @@ class CacheMemory:
     # of layers that are not compressed: a sliding window, a recurrent state, or keys and values that other layers read
     sliding_bytes: int = 0
     stream_bytes: int = 0  # of the residual stream, for methods that follow it
+    # most bytes of all compressed layers' tables at once in the last step (a prompt is one); unknown once restored
+    peak_bytes: int = field(default=0, compare=False)
 
     @property
     def live_bytes(self) -> int:
@@ -215,7 +217,8 @@ class CompressedCache(Cache):
         """Current memory; reads counts from the device."""
         layers = tuple(_layer_memory(layer) for layer in self.compressed_layers() if layer.buckets)
         others = sum(_other_layers_bytes(layer) for layer in self.layers)
-        return CacheMemory(layers, others, 0 if self.settings.stream is None else self.settings.stream.nbytes)
+        stream = 0 if self.settings.stream is None else self.settings.stream.nbytes
+        return CacheMemory(layers, others, stream, self.settings.held.peak // self.settings.texts + stream)
 
     def full_bytes(self) -> int:
         """Bytes of the compressed layers in a full cache: keys, values and positions of all tokens seen."""

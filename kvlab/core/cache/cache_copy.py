@@ -29,6 +29,7 @@ def copy_cache(cache: CompressedCache, observer: Observer | None = None) -> Comp
 def copy_with_settings(cache: CompressedCache, settings: LayerSettings) -> CompressedCache:
     """The same with other settings, which all layers of the copy share."""
     own = copy.copy(cache)
+    settings.held = settings.held.copy()
     settings.stream = None if settings.stream is None else settings.stream.copy()
     own.settings, own.layers = settings, [_copy_layer(layer, settings) for layer in cache.layers]
     return own

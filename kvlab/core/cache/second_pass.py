@@ -28,6 +28,7 @@ from kvlab.core.cache.layers.second_pass_queries import roll_back, save_checkpoi
 from kvlab.core.cache.second_pass_texts import Piece, context_pieces, read_ids, write_texts, written_lengths
 from kvlab.core.cache.settings import SecondPass
 from kvlab.core.contract.second_pass import STUDIES, Rehearsal
+from kvlab.core.contract.view import References
 from kvlab.core.errors import UserError
 from kvlab.core.validation import check_ids
 
@@ -137,14 +138,33 @@ def _conclude_in_turn(
     for rank, waiting in sorted(pending.items()):
         if rank and references:
             waiting.layer.references = None
-            for ids, mask in pieces:
-                trial = copy.deepcopy(cache, dict(shared))  # deepcopy adds the copies to it
-                layer = trial.compressed_layers()[rank]
-                layer.checkpoint, layer.references = save_checkpoint(layer, every), waiting.layer.references
-                read_ids(model, trial, ids, mask, before)
-                waiting.layer.references = layer.references
+            for piece in pieces:
+                waiting.layer.references = _references_of_copy(
+                    model, cache, waiting.layer, piece, before, shared, every
+                )
         decide_pending_layer(waiting)
     cache.settings.pending = None
+
+
+def _references_of_copy(
+    model: PreTrainedModel,
+    cache: CompressedCache,
+    layer: CompressedLayer,
+    piece: Piece,
+    before: Tensor | None,
+    shared: dict[int, Any],
+    every: list[int],
+) -> References | None:
+    """The layer's references with those of a `piece` that a copy of the cache reads; peaks include the copy."""
+    held, trial = cache.settings.held, copy.deepcopy(cache, dict(shared))  # deepcopy adds the copies to it
+    cache.settings.held = held.copy()
+    cache.settings.held.begin_step()
+    own = trial.compressed_layers()[layer.rank]
+    own.checkpoint, own.references = save_checkpoint(own, every), layer.references
+    read_ids(model, trial, *piece, before)
+    held.peak = max(held.peak, held.total + cache.settings.held.peak)
+    cache.settings.held = held
+    return own.references
 
 
 def _read_again(
@@ -168,6 +188,7 @@ def _read_again(
         for layer, first in zip(one.compressed_layers(), caches[0].compressed_layers(), strict=True):
             table = layer.buckets[0].table
             table.reserve(table.width + most)
+            layer.note_peak(layer.table_bytes() + table.left_bytes)
             if layer is not first:
                 table.share_states(first.buckets[0].table)
             pending[layer.rank] = replace(pending[layer.rank], seen=layer.seen_again(pending[layer.rank].seen))

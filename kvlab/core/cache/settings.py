@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -73,6 +73,32 @@ class SecondPass:
         self.running = self.done = False
 
 
+STATES = -1
+
+
+@dataclass
+class HeldBytes:
+    """Bytes of all layers' tables, and the most of them at once in the step under way, or in the last one."""
+
+    layers: dict[int, int] = field(default_factory=dict)  # by rank (`STATES`: what blocks are cut from), as last noted
+    total: int = 0
+    peak: int = 0
+
+    def note(self, rank: int, size: int, most: int) -> None:
+        """A layer holds `size` bytes now and held up to `most` since it was last noted, beside the other layers."""
+        others = self.total - self.layers.get(rank, 0)
+        self.layers[rank], self.total = size, others + size
+        self.peak = max(self.peak, others + most)
+
+    def begin_step(self) -> None:
+        """Begin another step with what is held now."""
+        self.peak = self.total
+
+    def copy(self) -> HeldBytes:
+        """The same, for a copy of the cache."""
+        return replace(self, layers=dict(self.layers))
+
+
 @dataclass
 class LayerSettings:
     """What every layer of one cache shares."""
@@ -105,6 +131,7 @@ class LayerSettings:
     prompt_ids: list[Tensor] = field(default_factory=list, repr=False)  # (B, q) per pass, if the method reads text
     second_pass_seconds: float = 0.0  # measured if `timed`
     shape: dict[str, Any] | None = None  # identifies the model: see `shape_of`
+    held: HeldBytes = field(default_factory=HeldBytes, repr=False)
     texts: int = 1  # texts that continue one prompt, each in a row; counts and sizes are those of one
     unattended: int | None = None  # the layer whose states were appended last, until its attention is computed
 
@@ -112,7 +139,7 @@ class LayerSettings:
         """Reset everything that belongs to the current text; keep method and model settings."""
         self.prompt_tokens, self.text_tokens, self.unattended = 0, 0, None
         self.prefill_compress_seconds = self.second_pass_seconds = 0.0
-        self.statistics, self.prompt_ids, self.pending = {}, [], None
+        self.statistics, self.prompt_ids, self.pending, self.held = {}, [], None, HeldBytes()
         if self.token_pruning is not None:
             self.token_pruning.begin()
         if self.second_pass is not None:

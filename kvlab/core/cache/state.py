@@ -126,6 +126,9 @@ def restore_state(cache: CompressedCache, state: CacheState, device: torch.devic
             build.into(cache.settings.stream, values["stream"])
         for layer, own in zip(cache.layers, values["layers"], strict=True):
             build.into(layer, {name: value for name, value in own.items() if name != "class"})
+        for layer in cache.compressed_layers():
+            if layer.buckets:
+                cache.settings.held.note(layer.rank, layer.table_bytes(), layer.table_bytes())
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError) as error:
         if isinstance(error, UserError):
             raise

@@ -256,9 +256,11 @@ class Recorder:
 
 def memory_columns(cache: CompressedCache, step: int) -> dict[str, list]:
     """Rows of the `memory` table: each compressed layer's footprint after a step."""
-    layers = cache.memory().layers
+    memory = cache.memory()
+    layers, common = memory.layers, {"step": step, "cache_peak_bytes": memory.peak_bytes - memory.stream_bytes}
     names = ("layer", "logical_tokens", "physical_slots", "live_slots", "live_bytes", "allocated_bytes", "peak_bytes")
-    return {name: [getattr(layer, name) for layer in layers] for name in names} | {"step": [step] * len(layers)}
+    columns = {name: [getattr(layer, name) for layer in layers] for name in names}
+    return columns | {name: [value] * len(layers) for name, value in common.items()}
 
 
 def _moved(shown: Answer, device: torch.device) -> Answer:

@@ -45,6 +45,7 @@ class _Noted:
     layer: int
     tokens_seen: int
     peak_bytes: int
+    cache_peak_bytes: int
     held: _Held
     budget: Tensor  # (H,)
     columns: dict[str, Tensor]
@@ -68,9 +69,11 @@ class PendingRows:
     def note(self, step: int, layers: Sequence[CompressedLayer], columns: Sequence[dict[str, Tensor]]) -> None:
         """Queue the numbers of `layers` after `step`: their `columns` (H,) each, and the counts of their tables."""
         self.counted.append(_counted(layers))
+        settings = layers[0].settings
+        peak = settings.held.peak // settings.texts
         for layer, own in zip(layers, columns, strict=True):
             assert layer.budget is not None
-            host = (step, layer.layer_idx, layer.cumulative_length, layer.peak_bytes, self._tables(layer))
+            host = (step, layer.layer_idx, layer.cumulative_length, layer.peak_bytes, peak, self._tables(layer))
             self.noted.append(_Noted(*host, layer.budget[0], own))
 
     def write(self) -> None:
@@ -192,4 +195,5 @@ def _memory_columns(
         "codes_bytes": [row.held.codes_bytes for row in group],
         "scales_bytes": [row.held.scales_bytes for row in group],
         "peak_bytes": [row.peak_bytes for row in group],
+        "cache_peak_bytes": [row.cache_peak_bytes for row in group],
     }

@@ -37,21 +37,25 @@ CHANGED = 0.1  # a relative change of a token's attention that is told as one
 
 
 def attention_along_text(frame: pd.DataFrame) -> str:
-    """What the cache still holds of the full cache's attention, and of the token that it reads most."""
+    """What the cache still holds of the attention with nothing dropped, and of the token that would be read most."""
     here = frame["slot"] > 0
     held, true = float(frame["true"].where(here, 0).sum()), frame["true"]
     whole = float(true.sum())
     if whole <= 0:
-        return "The full cache's attention was not recorded here."
-    among = "" if here[true.idxmax()] else "; the token that it reads most is not among them"
-    return sentence(f"{part(held / whole)} of the full cache's attention is on tokens that are read here{among}")
+        return "The attention with nothing dropped was not recorded here."
+    among = "" if here[true.idxmax()] else "; the token that would get most is not among them"
+    return sentence(
+        f"with nothing dropped, {part(held / whole)} of the attention is on tokens that are read here{among}"
+    )
 
 
 def mass_over_steps(frame: pd.DataFrame) -> str:
-    """Where the full cache's attention goes."""
+    """Where the attention goes with nothing dropped."""
     if not frame["regret"].notna().any():
-        return "The full cache's attention was not recorded."
-    return sentence(f"{part(1 - frame['regret'].mean())} of the full cache's attention is on tokens still held here")
+        return "The attention with nothing dropped was not recorded."
+    return sentence(
+        f"with nothing dropped, {part(1 - frame['regret'].mean())} of the attention would be on tokens still held here"
+    )
 
 
 def sag_over_steps(frame: pd.DataFrame) -> str:
@@ -69,11 +73,11 @@ def sag_over_steps(frame: pd.DataFrame) -> str:
 
 
 def errors_over_steps(frame: pd.DataFrame) -> str:
-    """How far the output is from the full cache's."""
+    """How far the output is from that with nothing dropped."""
     error = float(frame["output_error"].mean())
     if not np.isfinite(error):
         return "The change of the heads' output was not measured."
-    return f"On average, the heads' output {closeness(error)} follows the full cache's."
+    return f"On average, the heads' output {closeness(error)} follows what it would be with nothing dropped."
 
 
 def guard_over_steps(frame: pd.DataFrame) -> str:
@@ -152,17 +156,19 @@ def reading_map(frame: pd.DataFrame) -> str:
 
 def needle_mass(frame: pd.DataFrame) -> str:
     """Whether the chosen tokens get the attention they would get."""
-    top = step_of_most(frame) if frame["true"].notna().any() else None
-    if top is None or top["true"] < HARDLY:
+    column = "full" if frame["full"].notna().any() else "true"
+    whose = "the full cache looks" if column == "full" else "this run, with nothing dropped, would look"
+    top = step_of_most(frame, column) if frame[column].notna().any() else None
+    if top is None or top[column] < HARDLY:
         return "This head hardly looks at the chosen text."
     received = float(top["received"])
     if not np.isfinite(received):
-        return "When the full cache looks at the chosen text most, this run's attention was not recorded."
+        return f"When {whose} at the chosen text most, this run's attention was not recorded."
     if received < HARDLY:
-        return "When the full cache looks at the chosen text most, this run does not look at it."
-    less = "less than half as much" if received < top["true"] / 2 else "less"
-    how = comparison_words(received, float(top["true"]), "more", less, "about as much", 0.1)
-    return f"When the full cache looks at the chosen text most, this run gives it {how} attention."
+        return f"When {whose} at the chosen text most, this run does not look at it."
+    less = "less than half as much" if received < top[column] / 2 else "less"
+    how = comparison_words(received, float(top[column]), "more", less, "about as much", 0.1)
+    return f"When {whose} at the chosen text most, this run gives it {how} attention."
 
 
 def regret_map(frame: pd.DataFrame) -> str:
@@ -173,7 +179,7 @@ def regret_map(frame: pd.DataFrame) -> str:
     if np.nanmax(values) <= 0:
         return "No attention is lost to dropped tokens."
     share = part(float(np.nanmean(values)))
-    told = f"on average, {share} of the full cache's attention is on tokens dropped here"
+    told = f"on average, {share} of the attention would be on tokens dropped here"
     if near(float(np.nanmin(values)), float(np.nanmax(values))):
         return sentence(told)
     row, _ = np.unravel_index(np.nanargmax(values), values.shape)

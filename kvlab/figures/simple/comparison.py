@@ -62,14 +62,17 @@ def extra_nll_along_text(frame: pd.DataFrame) -> str:
 
 
 def memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes") -> str:
-    """The runs that take least and most memory at the end."""
-    last = frame[frame["step"] == frame.groupby("label")["step"].transform("max")]
+    """The runs that take least and most memory at the end, or at once."""
+    frame = frame.dropna(subset=[measure])
+    of_run = frame.groupby("label")[measure if measure == "peak_bytes" else "step"]
+    last = frame.loc[of_run.idxmax().sort_values()]
+    at_end = "At once" if measure == "peak_bytes" else "At the end"
     names = last["label"].where(last["method"] != "full", "the full cache")
     shares = (last[measure] / last["full_bytes"]).set_axis(names)
     words = memory(float(shares.iloc[0])) if len(shares) else ""
     return contrast(
-        shares, "The least memory at the end is taken by {least}, the most by {most}.",
-        f"At the end, all runs take {words}.", f"At the end, {{only}} takes {words}.",
+        shares, f"The least memory {at_end.lower()} is taken by {{least}}, the most by {{most}}.",
+        f"{at_end}, all runs take {words}.", f"{at_end}, {{only}} takes {words}.",
         "The memory was not recorded.",
     )  # fmt: skip
 

@@ -72,7 +72,7 @@ def influence_over_steps(frame: pd.DataFrame) -> str:
     if not are_known(mass, true):
         return NOT_RECORDED
     how = comparison_words(mass, true, "more than", "less than", "about", 0.05)
-    return f"Over time, the slot gets {how} the attention that its tokens get in the full cache."
+    return f"Over time, the slot gets {how} the attention that its tokens would have with nothing dropped."
 
 
 def three_ways(walk: Walkthrough) -> str:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from kvlab.core.attention.layer_handoff import AttendingLayer, AttentionCall
+from kvlab.core.cache.settings import STATES, LayerSettings
 
 
 class Appending(AttendingLayer, Protocol):
@@ -19,6 +20,7 @@ class Appending(AttendingLayer, Protocol):
 
     cumulative_length: int  # tokens seen, padding included
     announced: list[int]  # real tokens of each row in the announced prompt
+    settings: LayerSettings
 
     def append_states(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
         """Append states (B, H, q, d); returns the slots this pass attends to."""
@@ -36,6 +38,13 @@ class BlockwiseAttention:
         Blocks begin at each row's first real token, so left padding is moved to the end and back: results do not depend
         on the batch.
         """
+        held, states = self.layer.settings.held, key.nbytes + value.nbytes
+        held.note(STATES, states, states)
+        output = self._attend(query, key, value, call)
+        held.note(STATES, 0, 0)
+        return output
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
         rows, tokens = query.shape[0], query.shape[2]
         if call.padding is None:
             self.layer.announced = [tokens] * rows

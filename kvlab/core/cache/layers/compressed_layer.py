@@ -62,6 +62,8 @@ class CompressedLayer(LayerState, UnboundedLayer):
         rows, block = key_states.shape[2], self.settings.pipeline.block
         if self.quota is None:
             self.prompt_end = self.cumulative_length + rows
+        elif not self.settings.in_second_pass:
+            self._begin_step()
         self.settings.unattended = self.layer_idx
         if block and rows > block and self.cumulative_length == 0:
             offer(BlockwiseAttention(self, block), key_states)
@@ -150,7 +152,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
         elif call.padding is not None and (rows > 1 or self.quota is None or self.settings.in_second_pass):
             row_valid = call.padding[:, : self.cumulative_length][:, -rows:].to(torch.bool)
             self._mark_padding(row_valid)
-        self.note_peak(max(table.left_bytes for table in self.tables))
+        self.note_peak(self.table_bytes() + max(table.left_bytes for table in self.tables))
         if completes_prompt:
             self._set_budget()
         if call.hidden_states is None and call.module is not None and self.settings.pipeline.score.needs_hidden_states:
@@ -219,6 +221,12 @@ class CompressedLayer(LayerState, UnboundedLayer):
             return [None] * len(self.tables)
         parts = zip(self.tables, self.streams.by_head(sinks.expand(self.streams.batch, -1)), strict=True)
         return [part.unflatten(1, (table.slots.keys.shape[1], -1)) for table, part in parts]
+
+    def _begin_step(self) -> None:
+        """Begin another step after the prompt's: peaks are those of a step."""
+        self.peak_bytes = 0
+        if self.rank == 0:
+            self.settings.held.begin_step()
 
     def _set_budget(self) -> None:
         """Compute the layer's budget from the length of the prompt."""
@@ -314,6 +322,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
                 self.quota.map_rows(change(self.quota.slots))
         if len(self.lengths) != len(self.tokens_seen):
             self.lengths = self.tokens_seen.tolist()
+        self.settings.held.note(self.rank, self.table_bytes(), 0)
 
 
 def _at(places: list[int], tensor: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from kvlab.core.cache.layers.token_scores import store_token_scores
 from kvlab.core.cache.settings import LayerSettings, PendingLayer
 from kvlab.core.cache.token_pruning import TokenPruning
 from kvlab.core.contract.plan import Plan
+from kvlab.core.contract.rotary import Rotary
 from kvlab.core.contract.view import Slots, View
 from kvlab.core.stores.code import query_squares
 from kvlab.core.stores.store import QUERY_SQUARES
@@ -107,7 +108,7 @@ def _defer(layer: LayerState, seen: PassSeen, reported: PassSeen | None) -> None
     settings, pipeline = layer.settings, layer.settings.pipeline
     if not (settings.stays_pending or pipeline.score.needs_hidden_states):
         seen = seen.newest(pipeline.prompt_rows(seen.num_new))  # decisions use no other rows
-    layer.buckets[0].table.detach()
+    _detach(layer)
     settings.pending = {} if settings.pending is None else settings.pending
     settings.pending[layer.rank] = PendingLayer(layer, layer.seen_again(seen), reported is not None)
     last = len(settings.pending) == settings.num_layers
@@ -156,11 +157,9 @@ def conclude(
         with settings.clock(moment.phase, layer.device):
             _compress(layer, _views(layer, seen, moment, _rated(layer, visible)), due, reported, moment)
     elif moment.is_prompt and (settings.store.packs or (_frees(settings) and not layer.buckets[0].table.is_dense)):
-        layer.streams, layer.buckets = compact_buckets(
-            layer.streams, layer.buckets, settings, seen[0].rotary
-        )  # frees padding
+        _compact(layer, seen[0].rotary)  # frees padding
     elif completes_prompt:
-        layer.buckets[0].table.detach()
+        _detach(layer)
     if not moment.is_decode_step:
         for table in layer.tables:
             table.pack_gathered()
@@ -257,9 +256,20 @@ def _compress(
             lengths = [layer.lengths[streams.row(member)] for member in members]
             bucket.adopt(decision.after, lengths, _grown(layer, bucket, lengths, moment))
     if not moment.is_decode_step:
-        old_bytes = layer.table_bytes()
-        layer.streams, layer.buckets = compact_buckets(streams, layer.buckets, settings, views[0].seen.rotary)
-        layer.note_peak(old_bytes)
+        _compact(layer, views[0].seen.rotary)
+
+
+def _compact(layer: LayerState, rotary: Rotary | None) -> None:
+    """Move valid slots into compact tables; the old ones exist until all are moved."""
+    layer.streams, layer.buckets = compact_buckets(layer.streams, layer.buckets, layer.settings, rotary)
+    layer.note_peak(layer.settings.held.layers[layer.rank] + layer.table_bytes())
+
+
+def _detach(layer: LayerState) -> None:
+    """Copy states that are views of the model's; both exist for a moment."""
+    table = layer.buckets[0].table
+    copied = table.detach()
+    layer.note_peak(layer.settings.held.layers[layer.rank] + copied)
 
 
 def _grown(layer: LayerState, bucket: Bucket, lengths: list[int], moment: Moment) -> int | None:

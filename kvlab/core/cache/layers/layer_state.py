@@ -43,7 +43,7 @@ class LayerState:
         self.quota: Quota | None = None  # of the whole layer
         self.is_initialized = False
         self.cumulative_length = 0  # tokens seen, padding included: transformers' logical length
-        self.peak_bytes = 0
+        self.peak_bytes = 0  # most bytes of this layer's tables at once in the last step, of one text
         self.prompt_end = 0  # `cumulative_length` at the end of the prompt
         self.lengths: list[int] = []  # real tokens of each row, on the host
         self.announced: list[int] = []  # real tokens of each row of a prompt processed in blocks
@@ -128,9 +128,10 @@ class LayerState:
         bias = table.bias(table.visible())
         return replace(seen, key=table.states()[0], bias=bias, hides=not table.is_dense)
 
-    def note_peak(self, beside: int) -> None:
-        """Update the peak memory of a text; `beside`: bytes of other tables that exist at the same time."""
-        self.peak_bytes = max(self.peak_bytes, (self.table_bytes() + beside) // self.settings.texts)
+    def note_peak(self, most: int) -> None:
+        """Note the tables' bytes; `most` of them existed at once since they were last noted."""
+        self.settings.held.note(self.rank, self.table_bytes(), most)
+        self.peak_bytes = max(self.peak_bytes, most // self.settings.texts)
 
 
 @dataclass(frozen=True)

@@ -263,9 +263,14 @@ class SlotTable:
             table.head_state = self.head_state
         return table
 
-    def detach(self) -> None:
-        """Copy tensors that are views: a value is often a slice of a fused projection that it would keep alive."""
+    def detach(self) -> int:
+        """Copy tensors that are views, as a value is often a slice of a fused projection that it would keep alive.
+
+        Returns the bytes copied.
+        """
+        copied = _bytes(*(tensor for tensor in _tensors(self.slots).values() if not tensor.is_contiguous()))
         self.slots = self.slots.map(torch.Tensor.contiguous)
+        return copied
 
     def map_rows(self, change: Callable[[Tensor], Tensor]) -> None:
         """Select, repeat or permute batch rows."""
