@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
 import numpy as np
 
-from kvlab.common.answer_match import Folded, find_answer, fold, starts_word
+from kvlab.common.answer_match import Folded, find_answer, fold_for, starts_word
 from kvlab.common.sequences import shared_prefix
 
 Kind = Literal["right", "nearly", "wrong", "unfinished"]
@@ -50,7 +50,7 @@ def judge(texts: Sequence[str], answer: str, reference: Sequence[str] = ()) -> V
     found = find_answer(text, answer)
     if found is not None:
         return Verdict("right", token_at(texts, found[0]), " ".join(text[slice(*found)].split()))
-    letters, wanted = _letters(text), _letters(answer).text
+    letters, wanted = _letters(text, answer), _letters(answer, answer).text
     start, shared = _best_place(letters, wanted)
     if 2 * shared < len(wanted) or not wanted:
         pairs = zip(texts, reference, strict=False)
@@ -85,24 +85,24 @@ def _departing_words(text: str, reference: str) -> str:
 
 def _expected(reference: Sequence[str], answer: str, shared: int) -> str:
     """The full cache's token at the answer's letter number `shared`; without one, the answer's own word there."""
-    letters = _letters(answer)
+    letters = _letters(answer, answer)
     if shared >= len(letters.text):
         return ""
     text = "".join(reference)
     found = find_answer(text, answer)
     if found is None:
         return (answer[letters.sources[shared] :].split() or [""])[0]
-    inside = _letters(text[slice(*found)]).sources
+    inside = _letters(text[slice(*found)], answer).sources
     return reference[token_at(reference, found[0] + inside[min(shared, len(inside) - 1)])]
 
 
-def _letters(text: str) -> Folded:
-    """The folded text with each run of white space as one space."""
-    folded = fold(text)
+def _letters(text: str, answer: str) -> Folded:
+    """The text folded for this answer, with each run of white space as one space; sources are places of the text."""
+    folded = fold_for(text, answer)
     spaces = [character.isspace() for character in folded.text]
     kept = [i for i, space in enumerate(spaces) if not space or (i and not spaces[i - 1])]
     joined = "".join(" " if spaces[i] else folded.text[i] for i in kept)
-    return Folded(joined, [folded.sources[i] for i in kept])
+    return replace(folded, text=joined, sources=[folded.sources[i] for i in kept])
 
 
 def _best_place(letters: Folded, wanted: str) -> tuple[int, int]:
