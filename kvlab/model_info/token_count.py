@@ -91,9 +91,13 @@ def _tokenizer(file: Path, _changed: float) -> Any:
     from tokenizers import Tokenizer
 
     try:
-        return Tokenizer.from_file(str(file))
+        tokenizer = Tokenizer.from_file(str(file))
     except Exception:  # the library raises no narrower class; the worker reports the error
         return None
+    # transformers sets both for each call, whatever the file says, and kvlab asks for neither.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def _too_large(what: str, size: int) -> str:
