@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.core.errors import UserError
+from kvlab.models.answer_text import decode_answer, special_tokens
 from kvlab.models.chat import Chat
 from kvlab.models.load import LoadedModel
 from kvlab.trace.token_text import split_text
@@ -66,9 +67,9 @@ def continuation(tokenizer: PreTrainedTokenizerBase, ids: list[int], ends: Set[i
     """Decode generated tokens; `ends` are the ids that end a text (`kvlab.engine.forward.end_ids`)."""
     ended = bool(ids) and ids[-1] in ends
     written = ids[:-1] if ended else ids
-    left_out = set(tokenizer.all_special_ids)
+    left_out = special_tokens(tokenizer)[1]
     special = [*(token in left_out for token in written), *[True] * ended]
-    pieces = split_text(lambda part: str(tokenizer.decode(part, skip_special_tokens=True)), written) + [""] * ended
+    pieces = split_text(lambda part: decode_answer(tokenizer, part), written) + [""] * ended
     names = (str(tokenizer.convert_ids_to_tokens(token)) for token in ids)
     shown = [name if hidden else piece for hidden, piece, name in zip(special, pieces, names, strict=True)]
     return Continuation("".join(pieces), pieces, shown, special)

@@ -11,6 +11,7 @@ import numpy as np
 
 from kvlab.common.answer_match import Folded, find_answer, fold_for, starts_word
 from kvlab.common.sequences import shared_prefix
+from kvlab.common.thoughts import hide_thinking
 
 Kind = Literal["right", "nearly", "wrong", "unfinished"]
 KINDS: tuple[Kind, ...] = ("right", "nearly", "wrong", "unfinished")  # best first
@@ -42,9 +43,9 @@ class Verdict:
 def judge(texts: Sequence[str], answer: str, reference: Sequence[str] = ()) -> Verdict:
     """Judge a continuation given as token texts; `reference` are those of the full cache.
 
-    "Right" is what `kvlab eval` counts as found (whole_match_all).
+    "Right" is what `kvlab eval` counts as found (whole_match_all). Thinking is no answer (`kvlab.common.thoughts`).
     """
-    text = "".join(texts)
+    text = hide_thinking("".join(texts))
     if not texts:
         return Verdict("unfinished")
     found = find_answer(text, answer)
@@ -55,7 +56,7 @@ def judge(texts: Sequence[str], answer: str, reference: Sequence[str] = ()) -> V
     if 2 * shared < len(wanted) or not wanted:
         pairs = zip(texts, reference, strict=False)
         wrong, expected = next(((own, right) for own, right in pairs if own != right), ("", ""))
-        return Verdict("wrong", None, _departing_words(text, "".join(reference)), wrong, expected)
+        return Verdict("wrong", None, _departing_words(text, hide_thinking("".join(reference))), wrong, expected)
     places = letters.sources
     end = places[start + shared] if start + shared < len(places) else len(text)
     wrong = texts[token_at(texts, end)] if end < len(text) else ""
@@ -65,7 +66,7 @@ def judge(texts: Sequence[str], answer: str, reference: Sequence[str] = ()) -> V
 
 def answer_tokens(texts: Sequence[str], answer: str) -> tuple[int, int] | None:
     """(first, last) index of the tokens that spell the answer's first occurrence; None if there is none."""
-    found = find_answer("".join(texts), answer)
+    found = find_answer(hide_thinking("".join(texts)), answer)
     return None if found is None else (token_at(texts, found[0]), token_at(texts, found[1] - 1))
 
 
@@ -88,7 +89,7 @@ def _expected(reference: Sequence[str], answer: str, shared: int) -> str:
     letters = _letters(answer, answer)
     if shared >= len(letters.text):
         return ""
-    text = "".join(reference)
+    text = hide_thinking("".join(reference))
     found = find_answer(text, answer)
     if found is None:
         return (answer[letters.sources[shared] :].split() or [""])[0]
