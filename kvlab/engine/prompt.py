@@ -43,13 +43,15 @@ def prompt_pieces(
     """
     prompt = prompt if chat is None else chat.rendered(prompt)
     encoded = tokenizer(prompt, return_offsets_mapping=True, verbose=False, add_special_tokens=special and chat is None)
-    offsets, end, pieces = encoded["offset_mapping"], 0, []
-    for start, stop in offsets:
-        # Tokens that share a character all claim it: it goes to the first one.
-        pieces.append(prompt[max(start, end) : stop])
+    named, own = set(tokenizer.all_special_ids), ids[len(ids) - len(encoded["offset_mapping"]) :]
+    end, pieces = 0, [""] * (len(ids) - len(own))
+    for token, (start, stop) in zip(own, encoded["offset_mapping"], strict=True):
+        if token in named and start > end and pieces:
+            pieces[-1] += prompt[end:start]  # as this token is shown by name
+        # Tokens that share a character all claim it: it goes to the first one. What no token claims, such as a space
+        # that offsets leave out, goes to the next.
+        pieces.append(prompt[end:stop])
         end = max(end, stop)
-    named = set(tokenizer.all_special_ids)
-    pieces = [""] * (len(ids) - len(pieces)) + pieces
     return [str(tokenizer.convert_ids_to_tokens(i)) if i in named else p for i, p in zip(ids, pieces, strict=True)]
 
 

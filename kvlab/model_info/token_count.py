@@ -11,7 +11,7 @@ from kvlab.core.validation import check_text, decode_text
 from kvlab.model_info.chat_template import ChatFormat, render_prompt, tokenizer_info
 from kvlab.model_info.names import tokenizer_file
 from kvlab.requests.compare import LARGEST_PROMPT_BYTES
-from kvlab.requests.prompt_notes import prompt_notes
+from kvlab.requests.prompt_notes import prompt_notes, template_notes
 
 CHARACTERS_PER_TOKEN = 4.0  # English prose under the usual vocabularies
 
@@ -64,7 +64,8 @@ def notes(prompt: str, how: ChatFormat) -> list[str]:
     # Only a text that writes out the BOS token can have two, so others need not be encoded.
     written = reader.bos is not None and reader.bos in read.text
     tokens = encode_text(tokenizer, read.text, not read.templated).tokens if written else []
-    return prompt_notes(prompt, tokens, read.templated, reader)
+    found = template_notes(read.text, how.turns, reader.template) if read.templated else []
+    return [*found, *prompt_notes(prompt, tokens, read.templated, reader)]
 
 
 def tokenizer_of(model: str) -> Any:
