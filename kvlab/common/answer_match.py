@@ -3,8 +3,8 @@
 Text and answer are folded first, much as Unicode's NFKC_Casefold does, so that case, composed and decomposed letters,
 full-width digits, curly quotes and the amount of white space make no difference. A match must then stand alone: it may
 not begin or end between two letters of a script that separates words by spaces, nor within a number. `ring` is not
-found in `spring` nor 3 in 3.14, but 48213 is found in `48213号。` and `48213입니다`. An answer that is one number, with a
-currency in front or a unit behind, matches by value (`kvlab.common.numerals`): 48213 is found in `48,213`.
+found in `spring` nor 3 in 3.14, but 48213 is found in `48213号。` and `48213입니다`. An answer that is one number,
+with a currency in front or a unit behind, matches by value (`kvlab.common.numerals`): 48213 is found in `48,213`.
 """
 
 from __future__ import annotations

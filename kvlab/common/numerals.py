@@ -23,9 +23,15 @@ _SAME = str.maketrans(
         **dict.fromkeys("\u00a0\u2007\u2008\u2009\u200a\u202f\u205f", " "),
         **dict.fromkeys("’ʼ′＇", "'"),
         **dict.fromkeys("⁄∕", "/"),
-        "＋": "+", "．": ".", "，": ",", "：": ":", "٫": ".", "٬": ",", "＿": "_",
+        "＋": "+",
+        "．": ".",
+        "，": ",",
+        "：": ":",
+        "٫": ".",
+        "٬": ",",
+        "＿": "_",
     }
-)  # fmt: skip
+)
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
 _CURRENCIES = "$€£¥₹₽₩₺₫₴₦₱฿¢"
 _SINGLE = [chr(code) for code in range(0xB2, 0x3400) if unicodedata.category(chr(code)) == "No"]
@@ -34,15 +40,17 @@ _RAISED = "".join(one for one in _SINGLE if one not in _VULGAR)  # superscripts,
 _SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 # A sign belongs to a number that follows nothing it could be subtracted from or joined to by a hyphen.
 _SIGN = rf"(?:(?<![0-9A-Za-zÀ-ÖØ-öø-\u0dff)\]}}'%°])[-+](?=[{_CURRENCIES}]?[.]?[\d{_VULGAR}]))?"
-_GROUPED = "|".join((
-    r"[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?",  # 48,213.50
-    r"[1-9]\d?(?:,\d{2})+,\d{3}(?:\.\d+)?",  # 1,00,000
-    r"[1-9]\d{0,2}(?:\ \d{3})+(?:[.,]\d+)?",  # 48 213,50
-    r"[1-9]\d{0,2}(?:'\d{3})+(?:[.,]\d+)?",  # 48'213.50
-    r"[1-9]\d{0,2}(?:_\d{3})+(?:\.\d+)?",  # 48_213
-    r"[1-9]\d{0,2}(?:\.\d{3}){2,}(?:,\d+)?",  # 1.048.213
-    r"[1-9]\d{0,2}\.\d{3},\d+",  # 48.213,50
-))  # fmt: skip
+_GROUPED = "|".join(
+    (
+        r"[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?",  # 48,213.50
+        r"[1-9]\d?(?:,\d{2})+,\d{3}(?:\.\d+)?",  # 1,00,000
+        r"[1-9]\d{0,2}(?:\ \d{3})+(?:[.,]\d+)?",  # 48 213,50
+        r"[1-9]\d{0,2}(?:'\d{3})+(?:[.,]\d+)?",  # 48'213.50
+        r"[1-9]\d{0,2}(?:_\d{3})+(?:\.\d+)?",  # 48_213
+        r"[1-9]\d{0,2}(?:\.\d{3}){2,}(?:,\d+)?",  # 1.048.213
+        r"[1-9]\d{0,2}\.\d{3},\d+",  # 48.213,50
+    )
+)
 _DECIMALS = r"\.\d+|(?<!\d,\d)(?<!\d,\d\d)(?<!\d,\d\d\d),(?!\d{3}(?!\d))\d+(?![,.]?\d)"
 _NUMERAL = re.compile(
     rf"""

@@ -21,7 +21,8 @@ _TAG = re.compile(
     (?i:<\|?|◁)(?P<slash>/?)(?P<name>(?i:{_NAME}))(?:\|?>|▷)
   | \[(?P<end>/?)(?:THINK(?:ING)?|REASONING)\]
   | <\|inner_(?P<inner>prefix|suffix)\|>
-  | (?:<\|end\|>)?(?:<\|start\|>\s*assistant)?\s*<\|channel\|>\s*(?P<channel>\w+)[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>
+  | (?:<\|end\|>)?(?:<\|start\|>\s*assistant)?\s*
+    <\|channel\|>\s*(?P<channel>\w+)[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>
   | <\|channel>\s*(?P<thought>thought) | (?P<spoken><channel\|>)
     """,
     re.VERBOSE,

@@ -140,10 +140,24 @@ def _first(config: Mapping[str, Any], *names: str) -> int:
 
 
 # Families of decoders without grouped heads: transformers ignores the keys `num_key_value_heads` and `head_dim`.
-UNGROUPED = frozenset((
-    "biogpt", "bloom", "codegen", "ctrl", "gpt2", "gpt_neo", "gpt_neox", "gpt_neox_japanese", "gptj", "mpt", "openai-gpt",
-    "opt", "persimmon", "xglm",
-))  # fmt: skip
+UNGROUPED = frozenset(
+    (
+        "biogpt",
+        "bloom",
+        "codegen",
+        "ctrl",
+        "gpt2",
+        "gpt_neo",
+        "gpt_neox",
+        "gpt_neox_japanese",
+        "gptj",
+        "mpt",
+        "openai-gpt",
+        "opt",
+        "persimmon",
+        "xglm",
+    )
+)
 
 
 def _key_value_heads(config: Mapping[str, Any], heads: int) -> int:

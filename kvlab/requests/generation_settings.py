@@ -64,7 +64,9 @@ def generation_notes(
     if changing or stops:
         sets = f"The checkpoint's generation_config sets {_listed(changing | ({STOP_STRINGS: stops} if stops else {}))}"
         if treated == "honour":
-            chosen = ["its own text is chosen under them, while KL and log-probabilities are the model's"] * bool(changing)
+            chosen = ["its own text is chosen under them, while KL and log-probabilities are the model's"] * bool(
+                changing
+            )
             chosen += ["texts end with the first stop string"] * bool(stops)
             notes.append(f"{sets}: {'; '.join(chosen)}.")
         else:

@@ -44,7 +44,9 @@ def template_notes(text: str, turns: Sequence[Turn], template: str) -> list[str]
             "results."
         )
     read = " ".join(text.split())
-    changed = [f"{place} ({turn.role})" for place, turn in enumerate(turns, 1) if " ".join(turn.content.split()) not in read]
+    changed = [
+        f"{place} ({turn.role})" for place, turn in enumerate(turns, 1) if " ".join(turn.content.split()) not in read
+    ]
     if changed:
         notes.append(
             f"The chat template rewrites turn {', '.join(changed)}: the model does not read its text as given, for "

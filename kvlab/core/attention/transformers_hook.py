@@ -79,8 +79,8 @@ def kvlab_attention(
         if isinstance(attention_mask, RowMask) or (attention_mask is not None and attention_mask.dim() == 4):
             if getattr(attention_mask, OF_MODEL, False):
                 raise UserError(
-                    "The model builds a mask of its own, in which tokens may see later ones, as Gemma 3 does for images: "
-                    "compressed slots do not support it, so give text alone, without token_type_ids."
+                    "The model builds a mask of its own, in which tokens may see later ones, as Gemma 3 does for "
+                    "images: compressed slots do not support it, so give text alone, without token_type_ids."
                 )
             raise UserError("Compressed slots do not support custom 4-D attention masks: pass a 2-D padding mask.")
         hidden, residuals = take_hidden_states(module), take_residuals(layer.layer_idx)
