@@ -46,7 +46,7 @@ def _hide_type_of_switches() -> None:
     def display_type_of_values(option: TyperOption, ctx: Any) -> str:
         return "" if option.is_flag else display_type(option, ctx)
 
-    TyperOption.display_type = display_type_of_values  # type: ignore[method-assign]
+    TyperOption.display_type = display_type_of_values  # type: ignore[method-assign, assignment]
 
 
 if hasattr(TyperOption, "display_type"):  # older versions show none

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -163,6 +164,8 @@ def processors_of(loaded: LoadedModel, ids: Tensor, max_new_tokens: int) -> Logi
         return logits_processor
 
     generate: Any = loaded.model.generate
+    settings = copy(loaded.model.generation_config)
+    settings.stop_strings = None  # need a tokenizer, which `generate` does not hand on beside `custom_generate`
     before = logging.get_verbosity()
     logging.set_verbosity_error()  # it warns about sampling settings, which greedy decoding ignores
     try:
@@ -173,7 +176,7 @@ def processors_of(loaded: LoadedModel, ids: Tensor, max_new_tokens: int) -> Logi
             do_sample=False,
             num_beams=1,
             eos_token_id=sorted(end_ids(loaded)) or None,
-            tokenizer=loaded.tokenizer,  # which stop strings need
+            generation_config=settings,
             custom_generate=hand_over,
         )
     finally:

@@ -15,7 +15,7 @@ def decode_answer(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str
     """The text of generated tokens."""
     marks, special = special_tokens(tokenizer)
     if marks.isdisjoint(ids):
-        return str(tokenizer.decode(ids, skip_special_tokens=True))
+        return str(tokenizer.decode(list(ids), skip_special_tokens=True))
     return str(tokenizer.decode([one for one in ids if one not in special], skip_special_tokens=False))
 
 

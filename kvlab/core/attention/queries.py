@@ -46,7 +46,7 @@ def num_key_value_heads(config: Any) -> int:
 
 
 @cache
-def _groups_heads(family: type[PreTrainedConfig]) -> bool:
+def _groups_heads(family: Any) -> bool:
     """Whether models of this configuration have KV heads of their own; others ignore the number, though it is kept."""
     declares = any("num_key_value_heads" in vars(base).get("__annotations__", {}) for base in family.__mro__)
     return declares or hasattr(family(), "num_key_value_heads")
