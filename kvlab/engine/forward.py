@@ -164,11 +164,13 @@ def processors_of(loaded: LoadedModel, ids: Tensor, max_new_tokens: int) -> Logi
         return logits_processor
 
     generate: Any = loaded.model.generate
-    settings = copy(loaded.model.generation_config)
-    settings.stop_strings = None  # need a tokenizer, which `generate` does not hand on beside `custom_generate`
+    own = loaded.model.generation_config
+    without_stops = copy(own)
+    without_stops.stop_strings = None  # they need a tokenizer, which `generate` loses beside `custom_generate`
     before = logging.get_verbosity()
     logging.set_verbosity_error()  # it warns about sampling settings, which greedy decoding ignores
     try:
+        loaded.model.generation_config = without_stops
         return generate(
             ids,
             attention_mask=torch.ones_like(ids),
@@ -176,8 +178,8 @@ def processors_of(loaded: LoadedModel, ids: Tensor, max_new_tokens: int) -> Logi
             do_sample=False,
             num_beams=1,
             eos_token_id=sorted(end_ids(loaded)) or None,
-            generation_config=settings,
             custom_generate=hand_over,
         )
     finally:
+        loaded.model.generation_config = own
         logging.set_verbosity(before)

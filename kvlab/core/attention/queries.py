@@ -41,7 +41,8 @@ def num_key_value_heads(config: Any) -> int:
         grouped = getattr(config, "new_decoder_architecture", False)
         one = getattr(config, "multi_query", False) and not grouped
         return 1 if one else int(getattr(config, "num_kv_heads", 0) or config.num_attention_heads)
-    grouped = not isinstance(config, PreTrainedConfig) or _groups_heads(type(config))
+    kind: Any = type(config)
+    grouped = not isinstance(config, PreTrainedConfig) or _groups_heads(kind)
     return int((grouped and getattr(config, "num_key_value_heads", None)) or config.num_attention_heads)
 
 
