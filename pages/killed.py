@@ -22,6 +22,7 @@ from app.session.url_state import get_param, params, set_param
 from kvlab.analysis.comparison import restore as analysis
 from kvlab.analysis.comparison.textdiff import Segment
 from kvlab.common.answer_match import find_answer
+from kvlab.common.thoughts import hide_thinking
 from kvlab.core.errors import UserError
 from kvlab.figures import restore as figures
 from kvlab.jobs.reruns import rerun_with_restored
@@ -130,7 +131,7 @@ def show_texts(run: Run, title: str, told: str, texts: list[tuple[str, str]], an
 def mark_answer(text: str, answer: str) -> str:
     """The text as escaped HTML with the answer marked."""
     shown = text.strip() or "only white space"
-    start, stop = find_answer(shown, answer) or (0, 0)
+    start, stop = find_answer(hide_thinking(shown), answer) or (0, 0)
     before, found, after = (html.escape(part) for part in (shown[:start], shown[start:stop], shown[stop:]))
     mark = f'<mark style="background: rgba(0, 131, 95, 0.28); color: inherit">{found}</mark>' if found else ""
     return f"{before}{mark}{after}"

@@ -20,6 +20,7 @@ from app.run_views.require_level import CLEAR_REFERENCE
 from kvlab import jobs
 from kvlab.analysis.comparison.board import judge_any, phase_texts
 from kvlab.core.choice import MethodChoice
+from kvlab.analysis.comparison.board import answer_texts, judge_any, phase_texts
 from kvlab.core.errors import UserError
 from kvlab.forms import compare_form, plan_preview
 from kvlab.jobs.live_file import read_live
@@ -134,15 +135,17 @@ class FullAnswer:
             st.warning(plain(f"The full cache did not answer: {status.message or status.state}"))
             return
         try:
-            texts = phase_texts(open_cached(jobs.aside_root(runs_root()) / status.run_ids[0]), "free")
+            run = open_cached(jobs.aside_root(runs_root()) / status.run_ids[0])
+            texts, answer = phase_texts(run, "free"), answer_texts(run, "free")
         except UserError:  # only the newest of these runs are kept
             _asked().pop(self.key, None)
             return
-        texts = texts[: int(self.options.get("max_new_tokens", MAX_TOKENS))]
+        most = int(self.options.get("max_new_tokens", MAX_TOKENS))
+        texts, answer = texts[:most], answer[:most]
         wrote = f"The full cache generates “{plain(''.join(texts).strip()[:300]) or 'only white space'}”"
         if self.question.answer is None:
             st.info(f"{wrote}.")
-        elif judge_any(texts, (self.question.answer, *self.question.other_answers)).kind == "right":
+        elif judge_any(answer, (self.question.answer, *self.question.other_answers)).kind == "right":
             st.success(f"{wrote}, which is right.")
         else:
             st.warning(f"{wrote}. {CLEAR_REFERENCE}", icon=":material/warning:")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import typer
+from typer.core import TyperOption
 
 from kvlab.cli.app import app_command, token
 from kvlab.cli.atlas import atlas_commands
@@ -35,6 +37,20 @@ from kvlab.cli.train_mini import train_mini
 from kvlab.cli.vllm import vllm
 from kvlab.core.errors import UserError
 from kvlab.core.validation import check_text
+
+
+def _hide_type_of_switches() -> None:
+    """Show no `<bool>` beside a switch in --help: it takes no value, so that `--headless true` fails."""
+    display_type = TyperOption.display_type
+
+    def display_type_of_values(option: TyperOption, ctx: Any) -> str:
+        return "" if option.is_flag else display_type(option, ctx)
+
+    TyperOption.display_type = display_type_of_values  # type: ignore[method-assign, assignment]
+
+
+if hasattr(TyperOption, "display_type"):  # older versions show none
+    _hide_type_of_switches()
 
 commands = typer.Typer(
     help="A visual laboratory for KV-cache compression in LLM inference.",

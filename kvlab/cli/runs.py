@@ -13,6 +13,7 @@ from kvlab.common.formatting import format_bytes
 from kvlab.common.model_title import model_title
 from kvlab.core.errors import UserError
 from kvlab.server.quotas import seconds_of
+from kvlab.trace.catalogue import list_runs
 from kvlab.trace.user_labels import change_labels, change_tags
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ def export(
     story: Annotated[str, typer.Option(help="export the story of this name with its comparisons")] = "",
     out: Annotated[Path, typer.Option(help="folder for the files")] = Path(),
 ) -> None:
-    """Export each as one file for `kvlab import`."""
+    """Export each as one file for `kvlab import`; of a single run its whole comparison."""
     from kvlab.figures.base.words import byte_size
     from kvlab.library.archive import SUFFIX, pack
     from kvlab.trace.stories import story_path
@@ -192,9 +193,8 @@ def export(
     if story:
         chosen = [("story", [story], story, story_path(root, story).stem)]
     else:
-        chosen = [
-            (row["kind"], row["members"], row["title"], row["id"]) for _, row in _rows(root, names or []).iterrows()
-        ]
+        rows = _rows(root, [*dict.fromkeys(_comparison_of(root, name) for name in names or [])])
+        chosen = [(row["kind"], row["members"], row["title"], row["id"]) for _, row in rows.iterrows()]
     for kind, members, title, stem in chosen:
         target = out / f"{stem}{SUFFIX}"
         made = pack(root, kind, members, title, target)
@@ -219,6 +219,12 @@ def _folder(root: Path) -> Path:
     if not root.is_dir():
         raise UserError(f"There is no folder {root}: give the folder of runs with --runs.")
     return root
+
+
+def _comparison_of(root: Path, name: str) -> str:
+    """The comparison of a run given by its id or folder; any other name as it is."""
+    runs = {run.run_id: run.comparison_id for run in list_runs(_folder(root))}
+    return runs.get(Path(name).name, name)
 
 
 def _rows(root: Path, names: list[str]) -> pd.DataFrame:

@@ -2,8 +2,9 @@
 
 Text and answer are folded first, much as Unicode's NFKC_Casefold does, so that case, composed and decomposed letters,
 full-width digits, curly quotes and the amount of white space make no difference. A match must then stand alone: it may
-not begin or end between two letters of a script that separates words by spaces, nor between two digits. `ring` is not
-found in `spring` nor 123 in 51234, but 48213 is found in `48213号。` and `48213입니다`.
+not begin or end between two letters of a script that separates words by spaces, nor within a number. `ring` is not
+found in `spring` nor 3 in 3.14, but 48213 is found in `48213号。` and `48213입니다`. An answer that is one number,
+with a currency in front or a unit behind, matches by value (`kvlab.common.numerals`): 48213 is found in `48,213`.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ from __future__ import annotations
 import re
 import unicodedata
 from array import array
+from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+
+from kvlab.common.numerals import Span, numerals, quantity
 
 # First words of the Unicode names of letters of scripts that write no spaces between words, or, as Korean does, attach
 # particles to a word without one.
@@ -36,6 +40,32 @@ class Folded:
 
     text: str
     sources: Sequence[int]
+    numbers: Sequence[Span] = ()  # places, in that text, that no match may cut
+
+    def splits_number(self, index: int) -> bool:
+        """Whether a cut before character `index` goes through a number of the source."""
+        if not self.numbers or not 0 < index < len(self.text):
+            return False
+        first, last = sorted(self.sources[index - 1 : index + 1])
+        start, stop = self._number(first)
+        return start <= first and last < stop
+
+    def is_number(self, start: int, stop: int) -> bool:
+        """Whether the characters `start` to `stop` are those of one number of the source."""
+        number = self._number(self.sources[start])
+        return number[0] < number[1] and number == self._number(self.sources[stop - 1])
+
+    def place(self, start: int, stop: int) -> Span:
+        """The characters `start` to `stop` as a place of the source, with all of a number at either end."""
+        covered = self.sources[start:stop]
+        first, last = min(covered), max(covered)
+        return min(first, self._number(first)[0]), max(last + 1, self._number(last)[1])
+
+    def _number(self, source: int) -> Span:
+        """The number that holds a character of the source; an empty place without one."""
+        found = bisect_right(self.numbers, source, key=lambda span: span[0]) - 1
+        number = self.numbers[found] if found >= 0 else (source, source)
+        return number if source < number[1] else (source, source)
 
     def splits_source(self, index: int) -> bool:
         """Whether a cut before character `index` goes through one character of the source, such as ½ = 1⁄2."""
@@ -64,18 +94,62 @@ def fold(text: str) -> Folded:
 
 def find_answer(text: str, answer: str) -> tuple[int, int] | None:
     """(start, stop) of the answer's first match in characters of `text`; None without one or for an empty answer."""
-    wanted = fold(answer).text.split()
-    if not wanted:
+    number = quantity(answer)
+    if number is None:
+        pattern = _words(answer)
+    else:
+        currency, numeral, unit = number
+        pattern = r"\s*".join(filter(None, [_words(currency), f"(?P<value>{re.escape(numeral.value)})", _words(unit)]))
+    if not pattern:
         return None
-    folded = fold(text)
-    pattern = re.compile(r"\s+".join(re.escape(word) for word in wanted))
-    match = pattern.search(folded.text)
-    while match is not None:
-        if not any(_is_inside(folded, index) for index in match.span()):
-            covered = folded.sources[match.start() : match.end()]
-            return min(covered), max(covered) + 1
-        match = pattern.search(folded.text, match.start() + 1)
+    folded, begun = fold_for(text, answer), 0
+    while (match := re.compile(pattern).search(folded.text, begun)) is not None:
+        stands_alone = not any(_is_inside(folded, index) for index in match.span())
+        if stands_alone and (number is None or folded.is_number(*match.span("value"))):
+            return folded.place(*match.span())
+        begun = match.start() + 1
     return None
+
+
+def _words(text: str) -> str:
+    """A pattern of the folded words, with any white space between them."""
+    return r"\s+".join(re.escape(word) for word in fold(text).text.split())
+
+
+def fold_for(text: str, answer: str) -> Folded:
+    """The folded text in which an answer is sought: its numbers in one spelling if the answer is a number."""
+    if not numerals(answer):
+        return fold(text)
+    return _fold_numbers(text, quantity(answer) is not None)
+
+
+@lru_cache(maxsize=32)
+def _fold_numbers(text: str, by_value: bool) -> Folded:
+    """Fold a text and note its numbers; with `by_value` each is written as its value."""
+    found = numerals(text)
+    places = [numeral.span for numeral in found]
+    if not by_value:
+        return replace(fold(text), numbers=places)
+    parts, sources, end = list[str](), array("l"), 0
+    for numeral in found:
+        start, stop = numeral.span
+        parts += [text[end:start], numeral.value]
+        sources.extend(range(end, start))
+        sources.extend(_aligned(numeral.value, text, start, stop))
+        end = stop
+    sources.extend(range(end, len(text)))
+    folded = fold("".join([*parts, text[end:]]))
+    return Folded(folded.text, [sources[place] for place in folded.sources], places)
+
+
+def _aligned(value: str, text: str, start: int, stop: int) -> list[int]:
+    """The place in `text`, from `start` to `stop`, of each character of a number's value."""
+    places, place = [], start
+    for character in value:
+        place = next((at for at in range(place, stop) if _digit(text[at]) == character), place)
+        places.append(min(place, stop - 1))
+        place += 1
+    return [min(one, stop - 1) for one in places]
 
 
 def starts_word(folded: Folded, index: int) -> bool:
@@ -109,7 +183,7 @@ def _is_inside(folded: Folded, index: int) -> bool:
     text = folded.text
     if not 0 < index < len(text):
         return False
-    if folded.splits_source(index) or _continues_letter(text[index]):
+    if folded.splits_source(index) or folded.splits_number(index) or _continues_letter(text[index]):
         return True
     before, after = _base(text, index - 1), text[index]
     return (before.isdecimal() and after.isdecimal()) or (_is_spaced_letter(before) and _is_spaced_letter(after))

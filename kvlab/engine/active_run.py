@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kvlab.common.formatting import format_bytes
+from kvlab.common.thoughts import MORE_TOKENS, is_unfinished, open_tag
 from kvlab.core.cache import CompressedCache
 from kvlab.core.cache.fan_out.fan_out_layer import Branch
 from kvlab.engine.forward import Choose, end_ids
@@ -16,6 +17,8 @@ from kvlab.engine.prepare import Prepared, PreparedRun
 from kvlab.engine.prompt import Reference, continuation, prompt_pieces
 from kvlab.engine.recording.recorder import ObserverGroup, Recorder, memory_columns
 from kvlab.trace import RunWriter
+
+UNFINISHED_THINKING = f"The text ends within thinking, which is not judged as an answer: {MORE_TOKENS} (--new-tokens)."
 
 
 @dataclass
@@ -62,6 +65,7 @@ class ActiveRun:
     forced: list[Tensor] = field(default_factory=list)
     settled: CompressedCache | None = None
     measured: dict[str, Any] = field(default_factory=dict)  # fields of the record
+    prompt_texts: list[str] = field(default_factory=list)  # of its tokens
 
     @property
     def label(self) -> str:
@@ -92,8 +96,8 @@ class ActiveRun:
         special, missing = set(tokenizer.all_special_ids), [None] * (len(ids) - 1)
         own = missing if logprobs is None else logprobs.tolist()
         full = missing if reference.prompt_logprobs is None else reference.prompt_logprobs.tolist()
-        text = prompt_pieces(tokenizer, self.prepared.request.prompt, ids, self.prepared.chat)
-        shown: Any = {"text": text, "special": [token in special for token in ids]}
+        self.prompt_texts = prompt_pieces(tokenizer, self.prepared.request.prompt, ids, self.prepared.chat)
+        shown: Any = {"text": self.prompt_texts, "special": [token in special for token in ids]}
         self._append("prompt", 0, ids, **shown, logprob=[None, *own], logprob_full=[None, *full])
 
     def finish(self, reference: Reference) -> None:
@@ -102,6 +106,8 @@ class ActiveRun:
         if self.recorder is not None:
             self.recorder.write_arrays()
         free_text = self._write_own()
+        if is_unfinished(free_text, bool(open_tag("".join(self.prompt_texts)))):
+            self.measured["notes"] = (*self.writer.record.notes, UNFINISHED_THINKING)
         self.writer.finish("complete", free_text=free_text, **self.measured)
 
     def recording_seconds(self) -> float | None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase, StopStringCriteria
 from transformers.cache_utils import Cache
 from transformers.utils import logging
 
@@ -20,7 +21,7 @@ from kvlab.core.cache import CompressedCache
 from kvlab.core.cache.chunked_prefill import chunk_sizes
 from kvlab.core.cache.fan_out.fan_out_cache import FanOutCache
 from kvlab.models.load import LoadedModel
-from kvlab.requests.generation_settings import GenerationSettings, processors_set
+from kvlab.requests.generation_settings import GenerationSettings, processors_set, stop_strings
 
 
 class ModelWithTokenizer(Protocol):
@@ -111,6 +112,26 @@ def end_ids(loaded: ModelWithTokenizer) -> set[int]:
     return {int(end) for end in (*named, loaded.tokenizer.eos_token_id) if end is not None}
 
 
+Ended = Callable[[Sequence[int]], bool]  # whether the last of a text's generated tokens ends it
+
+
+def end_check(loaded: LoadedModel, ids: Tensor, generation_config: GenerationSettings) -> Ended:
+    """A function that says whether generated tokens end the text after the prompt (1, T): by a token that ends texts,
+    or where the generation config is honoured by one of its stop strings, as in `generate`."""
+    ends, settings = end_ids(loaded), loaded.model.generation_config
+    stops = stop_strings(settings.to_dict()) if generation_config == "honour" and settings is not None else []
+    if not stops:
+        return lambda written: written[-1] in ends
+    criteria = StopStringCriteria(loaded.tokenizer, stops)
+    before: list[int] = ids[0, -criteria.maximum_token_len :].tolist()
+
+    def has_ended(written: Sequence[int]) -> bool:
+        tail: Any = torch.tensor([[*before, *written][-criteria.maximum_token_len :]])
+        return written[-1] in ends or bool(criteria(tail, tail)[0])
+
+    return has_ended
+
+
 Choose = Callable[[Tensor], Tensor]  # logits (V,) to a token (scalar tensor)
 
 
@@ -143,9 +164,13 @@ def processors_of(loaded: LoadedModel, ids: Tensor, max_new_tokens: int) -> Logi
         return logits_processor
 
     generate: Any = loaded.model.generate
+    own = loaded.model.generation_config
+    without_stops = copy(own)
+    without_stops.stop_strings = None  # they need a tokenizer, which `generate` loses beside `custom_generate`
     before = logging.get_verbosity()
     logging.set_verbosity_error()  # it warns about sampling settings, which greedy decoding ignores
     try:
+        loaded.model.generation_config = without_stops
         return generate(
             ids,
             attention_mask=torch.ones_like(ids),
@@ -156,4 +181,5 @@ def processors_of(loaded: LoadedModel, ids: Tensor, max_new_tokens: int) -> Logi
             custom_generate=hand_over,
         )
     finally:
+        loaded.model.generation_config = own
         logging.set_verbosity(before)

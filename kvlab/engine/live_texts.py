@@ -12,6 +12,7 @@ from kvlab.core.choice import FULL, MethodChoice
 from kvlab.engine.active_run import ActiveRun
 from kvlab.engine.forward import end_ids
 from kvlab.engine.prepare import Prepared
+from kvlab.models.answer_text import decode_answer
 from kvlab.requests.live_texts import LiveText, LiveTexts
 from kvlab.trace.token_text import CONTEXT_TOKENS, UNKNOWN
 
@@ -44,7 +45,7 @@ class _Writer:
     def __init__(self, run: ActiveRun, shown: LiveText) -> None:
         tokenizer = run.prepared.loaded.tokenizer
         self.run, self.shown = run, shown.model_copy(update={"state": "reading"})
-        self._text = GrowingText(lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)))
+        self._text = GrowingText(lambda ids: decode_answer(tokenizer, ids))
         self._ends, self._compared = end_ids(run.prepared.loaded), 0
 
     def update(self, reference: Sequence[int], measure: bool) -> LiveText:

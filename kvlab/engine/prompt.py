@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.core.errors import UserError
+from kvlab.models.answer_text import decode_answer, special_tokens
 from kvlab.models.chat import Chat
 from kvlab.models.load import LoadedModel
 from kvlab.trace.token_text import split_text
@@ -42,13 +43,15 @@ def prompt_pieces(
     """
     prompt = prompt if chat is None else chat.rendered(prompt)
     encoded = tokenizer(prompt, return_offsets_mapping=True, verbose=False, add_special_tokens=special and chat is None)
-    offsets, end, pieces = encoded["offset_mapping"], 0, []
-    for start, stop in offsets:
-        # Tokens that share a character all claim it: it goes to the first one.
-        pieces.append(prompt[max(start, end) : stop])
+    named, own = set(tokenizer.all_special_ids), ids[len(ids) - len(encoded["offset_mapping"]) :]
+    end, pieces = 0, [""] * (len(ids) - len(own))
+    for token, (start, stop) in zip(own, encoded["offset_mapping"], strict=True):
+        if token in named and start > end and pieces:
+            pieces[-1] += prompt[end:start]  # as this token is shown by name
+        # Tokens that share a character all claim it: it goes to the first one. What no token claims, such as a space
+        # that offsets leave out, goes to the next.
+        pieces.append(prompt[end:stop])
         end = max(end, stop)
-    named = set(tokenizer.all_special_ids)
-    pieces = [""] * (len(ids) - len(pieces)) + pieces
     return [str(tokenizer.convert_ids_to_tokens(i)) if i in named else p for i, p in zip(ids, pieces, strict=True)]
 
 
@@ -66,9 +69,9 @@ def continuation(tokenizer: PreTrainedTokenizerBase, ids: list[int], ends: Set[i
     """Decode generated tokens; `ends` are the ids that end a text (`kvlab.engine.forward.end_ids`)."""
     ended = bool(ids) and ids[-1] in ends
     written = ids[:-1] if ended else ids
-    left_out = set(tokenizer.all_special_ids)
+    left_out = special_tokens(tokenizer)[1]
     special = [*(token in left_out for token in written), *[True] * ended]
-    pieces = split_text(lambda part: str(tokenizer.decode(part, skip_special_tokens=True)), written) + [""] * ended
+    pieces = split_text(lambda part: decode_answer(tokenizer, part), written) + [""] * ended
     names = (str(tokenizer.convert_ids_to_tokens(token)) for token in ids)
     shown = [name if hidden else piece for hidden, piece, name in zip(special, pieces, names, strict=True)]
     return Continuation("".join(pieces), pieces, shown, special)

@@ -17,7 +17,7 @@ from kvlab.engine.prepare import Prepared, PreparedRun
 from kvlab.models.chat import tokenizer_info
 from kvlab.requests.compare import CompareRequest, run_id_of
 from kvlab.requests.generation_settings import generation_notes
-from kvlab.requests.prompt_notes import prompt_notes
+from kvlab.requests.prompt_notes import prompt_notes, template_notes
 from kvlab.requests.recording import attention_that_fits, states_that_fit
 from kvlab.server.users import acting
 from kvlab.trace.record import read_record
@@ -72,7 +72,10 @@ def _notes(prepared: Prepared, run: PreparedRun) -> list[str]:
     if settings is not None:
         notes += generation_notes(settings.to_dict(), request.generation_config)
     words = loaded.tokenizer.convert_ids_to_tokens(prepared.ids[0].tolist())
-    return [*notes, *prompt_notes(request.prompt, words, prepared.chat is not None, tokenizer_info(loaded.tokenizer))]
+    chat, known = prepared.chat, tokenizer_info(loaded.tokenizer)
+    if chat is not None:
+        notes += template_notes(chat.rendered(request.prompt), chat.turns, known.template)
+    return [*notes, *prompt_notes(request.prompt, words, chat is not None, known)]
 
 
 def _label(choice: MethodChoice, method: Method) -> str:

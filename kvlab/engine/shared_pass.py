@@ -19,7 +19,7 @@ from kvlab.core.cache.fan_out.fan_out_cache import FanOutCache
 from kvlab.core.cache.fan_out.fan_out_layer import Branch
 from kvlab.engine.active_run import ActiveRun
 from kvlab.engine.energy import Meter, energy_counter, words
-from kvlab.engine.forward import Choose, chooser, end_ids, prefill
+from kvlab.engine.forward import Choose, chooser, end_check, prefill
 from kvlab.engine.live_texts import LiveComparison
 from kvlab.engine.prepare import Prepared
 from kvlab.engine.probe import Probe
@@ -63,7 +63,8 @@ class SharedPass:
                 leader.settings.observer = probe
             leader.settings.part_observer = probe
         self.choose = chooser_of(prepared)()
-        self.ends, self.most = end_ids(loaded), request.max_new_tokens
+        self.has_ended = end_check(loaded, prepared.ids, request.generation_config)
+        self.most = request.max_new_tokens
         self.forced_ended = False
 
     @torch.inference_mode()
@@ -125,7 +126,7 @@ class SharedPass:
         if forced is not None:
             self._score(logprobs, forced, index)
             leading = [] if self.leader is None else [self.leader]
-            self.forced_ended = forced in self.ends or last
+            self.forced_ended = last or self.has_ended(self.reference.ids[: index + 1])
             if not self.forced_ended:
                 tokens = {branch: [forced] for branch in (*leading, *map(self._branch, self.runs))}
             elif self.leader is not None and self.probe is not None and self.probe.waits_for(index):
@@ -138,7 +139,7 @@ class SharedPass:
             token = pick(row, own.choose)
             own.ids.append(token)
             own.logprobs.append(logprobs[row, token].clone())  # a view would keep all rows
-            own.ended = token in self.ends or last
+            own.ended = last or self.has_ended(own.ids)
         for run in writing:  # once every row has been read, as rows move
             self._arrange(run, forced)
             if run.own.branch is not None and not run.own.ended:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from kvlab.common.thoughts import answer_spans
 from kvlab.core.cache import CompressedCache
 from kvlab.core.cache.fan_out.fan_out_cache import FanOutCache
 from kvlab.core.cache.fan_out.fan_out_layer import Branch
@@ -15,6 +16,7 @@ from kvlab.engine.forward import end_ids
 from kvlab.evaluate.results.outcome import Loaded, Memory, Outcome, read_memory
 from kvlab.evaluate.scoring.loops import loop_tokens
 from kvlab.evaluate.shared_prompt import Check, SharedPrompt, failures_in_branches, nothing, sharing_groups
+from kvlab.models.answer_text import decode_answer
 
 # Given the number of a cache, the prompts of the rows that leave (by row), and the rows that stay.
 Leaving = Callable[[int, dict[int, int], list[int]], None]
@@ -30,21 +32,38 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Stops:
-    """Texts that end an answer, which is cut there. If it `strips`, white space around the answer is cut off first."""
+    """Texts that end an answer, which is cut there. If it `strips`, white space around the answer is cut off first.
+
+    Those within thinking end nothing. `open_tag`: the tag that opens thinking at the prompt's end; texts begin with it.
+    """
 
     texts: tuple[str, ...] = ()
     strips: bool = True
+    open_tag: str = ""
 
     def are_in(self, text: str) -> bool:
         """Whether any of them is in the answer."""
-        return any(stop in (text.lstrip() if self.strips else text) for stop in self.texts)
+        _, answer = self._parts(text)
+        return any(stop in answer for stop in self.texts)
 
     def cut(self, text: str) -> str:
-        """The answer without the first of them and what follows."""
-        text = text.lstrip() if self.strips else text
+        """The text without the first of them in the answer and what follows."""
+        thinking, answer = self._parts(text)
         for stop in self.texts:
-            text = text.split(stop)[0]
-        return text.rstrip() if self.strips else text
+            answer = answer.split(stop)[0]
+        whole = thinking + answer
+        return whole.rstrip() if self.strips else whole
+
+    def _parts(self, text: str) -> tuple[str, str]:
+        """What comes before the answer, and the answer with all that follows."""
+        whole = self.open_tag + text
+        spans = answer_spans(whole)
+        start = spans[0][0] if spans else len(whole)
+        thinking, answer = whole[:start], whole[start:]
+        if not self.strips:
+            return thinking, answer
+        bare = answer.lstrip()
+        return (thinking + answer[: len(answer) - len(bare)]) if thinking else "", bare
 
 
 def generate_together(
@@ -138,7 +157,7 @@ class _Answering:
         prompt_seconds = self.shared.prompt_seconds(answers.branch) / self.prompts
         seconds = prompt_seconds + self.shared.decode_seconds(answers.branch) / self.prompts
         written = [answers.ids[prompt] for prompt in range(self.prompts)]
-        texts = self.loaded.tokenizer.batch_decode(written, skip_special_tokens=True)
+        texts = [decode_answer(self.loaded.tokenizer, ids) for ids in written]
         return [
             Outcome(
                 self.stops.cut(text),
@@ -171,7 +190,7 @@ class _Answering:
     def _ends(self, ids: list[int]) -> bool:
         if ids[-1] in self.ends or not self.stops.texts:
             return ids[-1] in self.ends
-        return self.stops.are_in(str(self.loaded.tokenizer.decode(ids, skip_special_tokens=True)))
+        return self.stops.are_in(decode_answer(self.loaded.tokenizer, ids))
 
     def _leave(self, answers: _Answers, ended: list[bool]) -> None:
         memory = read_memory(answers.branch.cache, len(answers.running))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 import kvlab
+from kvlab.common.thoughts import MORE_TOKENS, is_unfinished
 from kvlab.core.cache import CompressedCache
 from kvlab.core.cache.chunked_prefill import check_chunks
 from kvlab.core.choice import FULL, MethodChoice
@@ -82,7 +83,7 @@ def evaluate(
         damaged = [f"{path} is damaged: its rows were measured again." for path in store.damaged]
     if kept is not None:
         damaged.append(f"Contexts: {kept.opened} opened from prefixes, {kept.kept} read and kept in {prefixes}.")
-    notes = [*damaged, *filter(None, [evaluation.maker.backoff.note, _not_scored(rows)])]
+    notes = [*damaged, *filter(None, [evaluation.maker.backoff.note, _not_scored(rows), _unfinished(rows)])]
     return EvalResult(rows, [*evaluation.notes, *notes])
 
 
@@ -92,6 +93,14 @@ def _not_scored(rows: pd.DataFrame) -> str | None:
     if errors.empty:
         return None
     return f"{len(errors)} of {len(rows)} answers have no score, as their check failed. The first: {errors.iloc[0]}"
+
+
+def _unfinished(rows: pd.DataFrame) -> str | None:
+    """A sentence about answers that end within thinking; None without any."""
+    ended = sum(is_unfinished(text) for text in rows["prediction"].dropna())
+    if not ended:
+        return None
+    return f"{ended} of {len(rows)} texts end within thinking, which no metric counts as an answer: {MORE_TOKENS}."
 
 
 def _kept_contexts(root: Path, loaded: Loaded, request: EvalRequest) -> KeptContexts:

@@ -64,7 +64,7 @@ class Measurer:
             caches,
             first.in_sight(self.question_aware),
             first.sample.max_new_tokens,
-            Stops((first.sample.stop,) if first.sample.stop else ()),
+            _stops(first),
             self.prefill_chunk,
             Sampling(first.sample.temperature, _seed(first.identity)) if first.sample.temperature else None,
             self.check,
@@ -98,7 +98,7 @@ class Measurer:
             prompt.context,
             [prompt.question, *prompt.further],
             sample.max_new_tokens,
-            Stops((sample.stop,) if sample.stop else ()),
+            _stops(prompt),
             sample.keeps_answers,
             first_in_sight=prompt.in_sight(self.question_aware) > len(prompt.context),
         )
@@ -124,8 +124,7 @@ class Measurer:
         caches = [self.make_cache(choice) for choice in (*choices, *([FULL] if full == len(choices) else []))]
         text, leader = list(prompt.continuation), None
         if not text:
-            stops = Stops((prompt.sample.stop,) if prompt.sample.stop else ())
-            leader = Leader(self.loaded, full, stops, prompt.sample.max_new_tokens)
+            leader = Leader(self.loaded, full, _stops(prompt), prompt.sample.max_new_tokens)
             for cache in caches:
                 cache.rehearse_only(len(prompt.context))
         in_sight = prompt.in_sight(self.question_aware) if leader else len(prompt.context)
@@ -140,6 +139,10 @@ class Measurer:
         ]
         written = leader.text if leader else ""
         return [one if isinstance(one, Exception) else [replace(one, prediction=written)] for one in compared]
+
+
+def _stops(prompt: PreparedPrompt) -> Stops:
+    return Stops((prompt.sample.stop,) if prompt.sample.stop else (), open_tag=prompt.open_tag)
 
 
 def _outcome(answers: Answers, survival: Survival | None = None) -> Outcome:

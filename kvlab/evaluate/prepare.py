@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from kvlab.common.thoughts import open_tag
 from kvlab.core.validation import check_ids
 from kvlab.evaluate.plan import PlannedPrompt
 from kvlab.evaluate.results.outcome import Loaded
@@ -29,6 +30,7 @@ class PreparedPrompt:
     closing: int = 0  # last tokens of the question that end the user's turn in a chat
     parts: tuple[tuple[int, ...], ...] = ()  # positions of the tokens of each of the sample's parts
     further: tuple[list[int], ...] = ()  # further questions, with what a chat has before and after each
+    open_tag: str = ""  # the tag that opens thinking at the end of the chat template
 
     @property
     def is_forced(self) -> bool:
@@ -126,6 +128,7 @@ def _in_chat(identity: PromptIdentity, sample: Sample, chat: Chat, loaded: Loade
         closing=0 if opening else len(after),  # what is held back then ends with the opening
         parts=_parts(sample, positions),
         further=tuple(later),
+        open_tag=open_tag(back),
     )
 
 

@@ -15,6 +15,7 @@ from kvlab.engine.read_on import read_on
 from kvlab.evaluate.generate import Stops
 from kvlab.evaluate.results.outcome import Loaded, Memory, read_memory
 from kvlab.evaluate.shared_prompt import Check, SharedPrompt, failures_in_branches, nothing, sharing_groups
+from kvlab.models.answer_text import decode_answer
 from kvlab.models.placement import input_device
 
 
@@ -137,7 +138,7 @@ def _own_copy(cache: CompressedCache) -> CompressedCache:
 def _collect(
     loaded: Loaded, questions: Questions, one: _Asked, context: CompressedCache, prompt_seconds: float
 ) -> Answers:
-    texts = [questions.stops.cut(str(loaded.tokenizer.decode(ids, skip_special_tokens=True))) for ids in one.answers]
+    texts = [questions.stops.cut(decode_answer(loaded.tokenizer, ids)) for ids in one.answers]
     seconds = prompt_seconds + one.seconds
     return Answers(texts, one.answers, one.cache, read_memory(one.cache, 1), seconds, prompt_seconds, context)
 
@@ -166,9 +167,7 @@ def _answer(
 def _has_ended(loaded: Loaded, questions: Questions, ids: list[int], ends: set[int]) -> bool:
     if ids[-1] in ends:
         return True
-    return bool(questions.stops.texts) and questions.stops.are_in(
-        str(loaded.tokenizer.decode(ids, skip_special_tokens=True))
-    )
+    return bool(questions.stops.texts) and questions.stops.are_in(decode_answer(loaded.tokenizer, ids))
 
 
 def _read(loaded: Loaded, asked: Sequence[_Asked], ids: Sequence[list[int]]) -> dict[_Asked, Tensor]:

@@ -10,6 +10,7 @@ from kvlab.core.choice import MethodChoice
 from kvlab.core.methods import make_method
 from kvlab.core.methods.wrappers.choice import check_tokens, reading_with_changes, with_changes
 from kvlab.live.merges import ContextMerges, ContextShares, context_shares
+from kvlab.models.answer_text import decode_answer
 from kvlab.models.load import LoadedModel
 
 MOST_TOKENS = 1 << 20  # after the context, in heads that drop nothing
@@ -96,7 +97,7 @@ class Lane:
     def write(self, token: int, loaded: LoadedModel) -> str:
         """Append a token to the answer; returns the text it adds, once the characters are complete."""
         self.answer.append(token)
-        whole = str(loaded.tokenizer.decode(self.answer, skip_special_tokens=True))
+        whole = decode_answer(loaded.tokenizer, self.answer)
         if whole.endswith(UNFINISHED):
             return ""
         added, self.text = whole[len(self.text) :], whole

@@ -94,7 +94,7 @@ def model_from(name: str, config: Mapping[str, Any], parameters: int | None = No
     layers = count_layers(config)
     heads = _first(config, "num_attention_heads", "n_head", "n_heads")
     hidden = _first(config, "hidden_size", "n_embd", "n_embed", "d_model")
-    head_dim = config.get("head_dim") or hidden // heads
+    head_dim = (config.get("model_type") not in UNGROUPED and config.get("head_dim")) or hidden // heads
     full, sliding, window = kinds_of_layers(config, layers)
     experts = config.get("num_local_experts") or config.get("num_experts") or config.get("n_routed_experts") or 1
     chosen = config.get("num_experts_per_tok", 1) if experts > 1 else 1
@@ -139,7 +139,32 @@ def _first(config: Mapping[str, Any], *names: str) -> int:
     return next((config[name] for name in names if config.get(name) is not None), None) or config[names[0]]
 
 
+# Families of decoders without grouped heads: transformers ignores the keys `num_key_value_heads` and `head_dim`.
+UNGROUPED = frozenset(
+    (
+        "biogpt",
+        "bloom",
+        "codegen",
+        "ctrl",
+        "gpt2",
+        "gpt_neo",
+        "gpt_neox",
+        "gpt_neox_japanese",
+        "gptj",
+        "mpt",
+        "openai-gpt",
+        "opt",
+        "persimmon",
+        "xglm",
+    )
+)
+
+
 def _key_value_heads(config: Mapping[str, Any], heads: int) -> int:
+    if config.get("model_type") == "gpt_bigcode":
+        return 1 if config.get("multi_query", True) else heads
+    if config.get("model_type") in UNGROUPED:
+        return heads
     if config.get("model_type") == "falcon":
         if config.get("new_decoder_architecture"):
             return config.get("num_kv_heads") or heads

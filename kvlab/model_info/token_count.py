@@ -12,7 +12,7 @@ from kvlab.core.validation import check_text, decode_text
 from kvlab.model_info.chat_template import ChatFormat, render_prompt, tokenizer_info
 from kvlab.model_info.names import tokenizer_file
 from kvlab.requests.compare import LARGEST_PROMPT_BYTES
-from kvlab.requests.prompt_notes import prompt_notes
+from kvlab.requests.prompt_notes import prompt_notes, template_notes
 
 CHARACTERS_PER_TOKEN = 4.0  # English prose under the usual vocabularies
 
@@ -65,7 +65,8 @@ def notes(prompt: str, how: ChatFormat) -> list[str]:
     # Only a text that writes out the BOS token can have two, so others need not be encoded.
     written = reader.bos is not None and reader.bos in read.text
     tokens = encode_text(tokenizer, read.text, not read.templated).tokens if written else []
-    return prompt_notes(prompt, tokens, read.templated, reader)
+    found = template_notes(read.text, how.turns, reader.template) if read.templated else []
+    return [*found, *prompt_notes(prompt, tokens, read.templated, reader)]
 
 
 def tokenizer_of(model: str) -> Any:
@@ -92,9 +93,13 @@ def _tokenizer(file: Path, _changed: float) -> Any:
     from tokenizers import Tokenizer
 
     try:
-        return Tokenizer.from_file(str(file))
+        tokenizer = Tokenizer.from_file(str(file))
     except Exception:  # the library raises no narrower class; the worker reports the error
         return None
+    # transformers sets both for each call, whatever the file says, and kvlab asks for neither.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def _too_large(what: str, size: int) -> str:

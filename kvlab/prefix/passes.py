@@ -13,6 +13,7 @@ from torch import Tensor
 from kvlab.core.cache import CompressedCache
 from kvlab.core.errors import UserError
 from kvlab.engine.forward import end_ids
+from kvlab.models.answer_text import decode_answer
 from kvlab.models.load import LoadedModel
 from kvlab.models.tokenizer import window_of
 
@@ -53,7 +54,7 @@ def write_answer(loaded: LoadedModel, cache: CompressedCache, ids: list[int], mo
         logits = next_logits(loaded, cache, [token])
         if len(written) == most:
             break
-    text = str(loaded.tokenizer.decode(written, skip_special_tokens=True))
+    text = decode_answer(loaded.tokenizer, written)
     return Answer(text.strip(), tuple(written), "end" if token in ends else "length")
 
 

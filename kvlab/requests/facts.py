@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from kvlab.common.answer_match import find_answer
+from kvlab.common.numerals import quantity
 from kvlab.core.errors import UserError
 from kvlab.core.validation import check_text
 
@@ -38,8 +39,8 @@ def check_answer(answer: str) -> str:
 def find_facts(prompt: str, facts: Iterable[str | Sequence[int]]) -> tuple[tuple[int, int], ...]:
     """Each fact as (start, stop) in the prompt; text stands for its first occurrence.
 
-    Text without an exact match is matched as answers are, ignoring case, quotes and letter forms. Raises UserError if
-    the prompt lacks one of them.
+    A number is matched as answers are: as a whole, by value. So is text without an exact match, ignoring case, quotes
+    and letter forms. Raises UserError if the prompt lacks one of them.
     """
     return tuple(_find(prompt, fact) for fact in facts)
 
@@ -48,7 +49,9 @@ def _find(prompt: str, fact: str | Sequence[int]) -> tuple[int, int]:
     if isinstance(fact, str):
         text = fact.strip()
         start = prompt.find(text) if text else -1
-        place = (start, start + len(text)) if start >= 0 else find_answer(prompt, text)
+        written = (start, start + len(text)) if start >= 0 else None
+        alike = find_answer(prompt, text) if written is None or quantity(text) is not None else None
+        place = alike or written
         if place is None:
             raise UserError(f"The prompt has no “{text[:80]}”: copy the fact from the prompt, letter by letter.")
         return place

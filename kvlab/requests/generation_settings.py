@@ -23,6 +23,7 @@ PROCESSORS: dict[str, object] = {
     "watermarking_config": None,
     "remove_invalid_values": False,
 }
+STOP_STRINGS = "stop_strings"  # texts that end what `generate` writes
 # Settings that count only with `do_sample`.
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff")
 LONGEST_VALUE = 40
@@ -32,6 +33,12 @@ def processors_set(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings that change which token is the most likely one."""
     values = {name: settings.get(name) for name in PROCESSORS}
     return {name: value for name, value in values.items() if value is not None and value != PROCESSORS[name]}
+
+
+def stop_strings(settings: Mapping[str, Any]) -> list[str]:
+    """Texts that end what `generate` writes."""
+    texts = settings.get(STOP_STRINGS) or []
+    return [texts] if isinstance(texts, str) else [str(text) for text in texts]
 
 
 def sampling_set(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,15 +55,20 @@ def sampling_set(settings: Mapping[str, Any]) -> dict[str, Any]:
 def generation_notes(
     settings: Mapping[str, Any], treated: GenerationSettings = "ignore", can_honour: bool = True
 ) -> list[str]:
-    """A sentence on settings that change the most likely token, and one on sampling, if there are any.
+    """A sentence on settings that change the most likely token or end the text, and one on sampling, if there are any.
 
     `can_honour`: whether the user can choose to apply them, which the first sentence then mentions.
     """
     notes = []
-    if changing := processors_set(settings):
-        sets = f"The checkpoint's generation_config sets {_listed(changing)}"
+    changing, stops = processors_set(settings), stop_strings(settings)
+    if changing or stops:
+        sets = f"The checkpoint's generation_config sets {_listed(changing | ({STOP_STRINGS: stops} if stops else {}))}"
         if treated == "honour":
-            notes.append(f"{sets}: its own text is chosen under them, while KL and log-probabilities are the model's.")
+            chosen = ["its own text is chosen under them, while KL and log-probabilities are the model's"] * bool(
+                changing
+            )
+            chosen += ["texts end with the first stop string"] * bool(stops)
+            notes.append(f"{sets}: {'; '.join(chosen)}.")
         else:
             remedy = "; to apply it, set generation config to honour (--generation-config honour)"
             notes.append(

@@ -6,6 +6,8 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from kvlab.requests.conversation import Turn
+
 # Tokens that chat templates of common families put around turns.
 MARKERS = (
     "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|eot_id|>", "<|header_start|>", "<|eot|>", "[INST]",
@@ -13,6 +15,7 @@ MARKERS = (
     "<|system|>", "<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>", "<|start_of_role|>", "<|end_of_role|>",
     "<｜User｜>", "<｜Assistant｜>", "<|start|>", "<|message|>", "[|user|]", "[|assistant|]", "<|im_user|>",
 )  # fmt: skip
+CLOCK = "strftime_now"  # transformers' function for templates
 # Templates in plain text, valid for a base model: a mistake only inside another template.
 IN_WORDS = re.compile(r"^### Instruction:.*^### Response:|\bUSER: .*\bASSISTANT:", re.MULTILINE | re.DOTALL)
 
@@ -30,6 +33,26 @@ class TokenizerInfo:
 def prompt_notes(prompt: str, tokens: Sequence[str], templated: bool, info: TokenizerInfo) -> list[str]:
     """One sentence per likely mistake; `tokens` are the names of the tokens the model receives."""
     return [note for note in (_second_bos(prompt, tokens, info), _rendered(prompt, templated, info)) if note]
+
+
+def template_notes(text: str, turns: Sequence[Turn], template: str) -> list[str]:
+    """A sentence on a chat template that reads the clock, and one on turns that it rewrote in the rendered `text`."""
+    notes = []
+    if CLOCK in template:
+        notes.append(
+            f"The chat template reads the clock ({CLOCK}): on another day the same prompt may have other tokens and "
+            "results."
+        )
+    read = " ".join(text.split())
+    changed = [
+        f"{place} ({turn.role})" for place, turn in enumerate(turns, 1) if " ".join(turn.content.split()) not in read
+    ]
+    if changed:
+        notes.append(
+            f"The chat template rewrites turn {', '.join(changed)}: the model does not read its text as given, for "
+            "example without earlier thinking."
+        )
+    return notes
 
 
 def _second_bos(prompt: str, tokens: Sequence[str], info: TokenizerInfo) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,11 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kvlab.analysis.comparison.board import ends_in_thinking
 from kvlab.analysis.comparison.board import expected_answer as wanted_of
 from kvlab.analysis.comparison.facts import fact_positions
 from kvlab.analysis.comparison.verdict import answer_tokens, judge
 from kvlab.common.answer_match import find_answer
 from kvlab.common.sequences import shared_prefix
+from kvlab.common.thoughts import hide_in, hide_thinking
 from kvlab.core.attention.pass_view import PassSeen
 from kvlab.core.cache import CompressedCache
 from kvlab.core.contract.plan import Plan
@@ -24,6 +27,9 @@ from kvlab.engine.prompt import divergence
 from kvlab.restore.shared_prompt import EVERYTHING, Prompt
 from kvlab.trace import Run
 from kvlab.trace.user_labels import Labels
+
+# What, after an answer, could still be the rest of a number: 48213 may become 48213.5.
+_MORE_OF_A_NUMBER = re.compile(r"[\s\d.,:'’_/⁄^*eE+-]*")
 
 
 class AnswerAttention:
@@ -156,7 +162,7 @@ def gather_evidence(run: Run, labels: Labels, prompt: Prompt) -> Evidence:
     whole, own = (prompt.write(back, lambda ids: False) for back in (EVERYTHING, None))
     texts, wanted = (
         prompt.texts(whole),
-        Wanted(None) if expected is None else Wanted(expected.answer, others=expected.others),
+        Wanted(None) if expected is None else Wanted(expected.answer, (), expected.others, ends_in_thinking(run)),
     )
     if expected is None:
         same = shared_prefix(own, whole)
@@ -195,11 +201,15 @@ def decode_forced(
 
 @dataclass(frozen=True)
 class Wanted:
-    """The expected text: `answer` or one of `others` anywhere, or, without an answer, the leading tokens `ids`."""
+    """The expected text: `answer` or one of `others` anywhere, or, without an answer, the leading tokens `ids`.
+
+    `thinks`: the prompt ends within thinking, which is no answer.
+    """
 
     answer: str | None
     ids: tuple[int, ...] = ()
     others: tuple[str, ...] = ()
+    thinks: bool = False
 
     @property
     def answers(self) -> tuple[str, ...]:
@@ -208,7 +218,7 @@ class Wanted:
     def is_there(self, ids: list[int], texts: list[str]) -> bool:
         """Whether this continuation contains the expected text."""
         if self.answer is not None:
-            return any(judge(texts, one).kind == "right" for one in self.answers)
+            return any(judge(self._shown(texts), one).kind == "right" for one in self.answers)
         return tuple(ids[: len(self.ids)]) == self.ids
 
     def ended(self, decode: Callable[[list[int]], str]) -> Callable[[list[int]], bool]:
@@ -217,13 +227,18 @@ class Wanted:
         def ended(ids: list[int]) -> bool:
             if self.answer is None:
                 return tuple(ids) != self.ids[: len(ids)] or len(ids) >= len(self.ids)
-            text = decode(ids)
+            text = hide_thinking(decode(ids), self.thinks).rstrip("\ufffd")
             found = filter(None, (find_answer(text, one) for one in self.answers))
-            return any(stop < len(text.rstrip("\ufffd")) for _, stop in found)
+            return any(_MORE_OF_A_NUMBER.fullmatch(text, stop) is None for _, stop in found)
 
         return ended
 
     def rows(self, texts: list[str]) -> tuple[int, int]:
         """(first, last) token of the answer in the full cache's continuation."""
         last = max(len(self.ids) - 1, 0)
-        return next(filter(None, (answer_tokens(texts, one) for one in self.answers)), (last, last))
+        shown = self._shown(texts)
+        return next(filter(None, (answer_tokens(shown, one) for one in self.answers)), (last, last))
+
+    def _shown(self, texts: list[str]) -> list[str]:
+        """The texts with thinking hidden."""
+        return hide_in(texts, self.thinks)

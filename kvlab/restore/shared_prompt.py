@@ -20,7 +20,7 @@ from kvlab.core.methods.wrappers.pin_tokens import keeping
 from kvlab.core.methods.wrappers.read_back import reading_back
 from kvlab.core.methods.wrappers.restore import giving_back
 from kvlab.core.restore import Restore
-from kvlab.engine.forward import Choose, chooser, decode_one, end_ids, prefill
+from kvlab.engine.forward import Choose, Ended, chooser, decode_one, end_check, end_ids, prefill
 from kvlab.engine.prompt import Continuation, continuation, encode_prompt
 from kvlab.models.chat import chat_of
 from kvlab.models.load import LoadedModel
@@ -33,7 +33,7 @@ EVERYTHING = Restore(kind="heads")
 class Prompt:
     """The read prompt; `first` (V,) are the logits after it, independent of the decision.
 
-    `choosing` creates the token chooser of one text.
+    `choosing` creates the token chooser of one text, `has_ended` says whether its tokens end it.
     """
 
     loaded: LoadedModel
@@ -43,6 +43,7 @@ class Prompt:
     first: Tensor
     pipeline: Pipeline
     choosing: Callable[[], Choose]
+    has_ended: Ended
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -79,12 +80,12 @@ class Prompt:
         writing = FanOutCache.of_filled(caches, self.loaded.device)
         texts: dict[Branch, list[int]] = {branch: [] for branch in writing.branches}
         choose = {branch: self.choosing() for branch in writing.branches}
-        ends, rows = end_ids(self.loaded), self.first.expand(len(caches), -1)
+        rows = self.first.expand(len(caches), -1)
         for index in range(self.most):
             for branch, row in zip(writing.branches, rows, strict=True):
                 texts[branch].append(int(choose[branch](row)))
             last = index == self.most - 1
-            over = [one for one in writing.branches if last or texts[one][-1] in ends or ended(texts[one])]
+            over = [one for one in writing.branches if last or self.has_ended(texts[one]) or ended(texts[one])]
             writing.drop(over)
             if not writing.branches:
                 break
@@ -125,6 +126,14 @@ def read_prompt(loaded: LoadedModel, request: CompareRequest) -> Prompt:
     cache.settings.pipeline = giving_back(pipeline, None, (), 0)
     start = prefill(loaded, defer_decision(cache), ids)
     choosing = partial(chooser, loaded, ids, request.max_new_tokens, request.generation_config)
+    has_ended = end_check(loaded, ids, request.generation_config)
     return Prompt(
-        loaded, ids.shape[1], request.max_new_tokens, PromptCache(cache), start.next_logits, pipeline, choosing
+        loaded,
+        ids.shape[1],
+        request.max_new_tokens,
+        PromptCache(cache),
+        start.next_logits,
+        pipeline,
+        choosing,
+        has_ended,
     )

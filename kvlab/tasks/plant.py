@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from random import Random
 
+from kvlab.common.answer_match import find_answer
 from kvlab.core.errors import UserError
 from kvlab.models.mini import phrasing
 from kvlab.tasks.haystack import Window, hide, sentence_starts
@@ -44,7 +45,7 @@ def _draw(text: str, seed: int) -> tuple[str, str]:
     if not free:
         raise UserError("The text contains every name that mini knows: plant the needle in a shorter text.")
     value = phrasing.draw_value(random)
-    while value in text:
+    while value in text or find_answer(text, value) is not None:
         value = phrasing.draw_value(random)
     return free[0], value
 

@@ -222,9 +222,10 @@ def _word(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        return str(int(value))  # integer columns with missing values are read as floats
-    return plain_text(str(value)).strip()
+    written = plain_text(str(value)).strip()
+    if isinstance(value, float) and written.endswith(".0") and abs(value) < 2**53:
+        return str(int(value))  # integer columns with missing values are written as floats
+    return written
 
 
 def _json(text: str) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -20,6 +22,7 @@ PARQUET = b"PAR1"
 TYPES = ("jsonl", "ndjson", "json", "csv", "tsv", "parquet")
 SEPARATORS = ",;\t"
 ROWS_AT_ONCE = 64
+_WRITTEN = re.compile(r"\d[.eE]")
 csv.field_size_limit(2**27)
 
 
@@ -59,7 +62,7 @@ def rows_of_text(name: str, text: str) -> Iterator[Row]:
     begins, is_json = text.lstrip()[:1], name.lower().endswith(".json")
     if begins == "[" or is_json:
         try:
-            value = read_json(text)
+            value = _parsed(text)
         except ValueError as error:
             if is_json and not _begins_with_a_line_of_json(text):
                 raise UserError(f"{name} is not JSON ({error}): give an object, or a list of objects.") from error
@@ -96,9 +99,29 @@ def _lines(text: str) -> Iterator[Row]:
 
 def _line(number: int, line: str) -> Row:
     try:
-        return Row(number, read_json(line))
+        return Row(number, _parsed(line))
     except ValueError as error:
         return Row(number, problem=str(error))
+
+
+class WrittenNumber(float):
+    """A number of a JSON text, which as text is what was written: 3.50 stays 3.50."""
+
+    def __new__(cls, written: str) -> WrittenNumber:
+        number = super().__new__(cls, written)
+        number.written = written
+        return number
+
+    written: str
+
+    def __str__(self) -> str:
+        return self.written
+
+
+def _parsed(text: str) -> Any:
+    """What the JSON holds, numbers with a point or a power of ten as written; raises ValueError as `read_json`."""
+    value = read_json(text)
+    return json.loads(text, parse_float=WrittenNumber) if _WRITTEN.search(text) else value
 
 
 def _begins_with_a_line_of_json(text: str) -> bool:

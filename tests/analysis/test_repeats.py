@@ -52,6 +52,13 @@ def batch() -> Batch:
     return build_batch(tables)
 
 
+def test_the_full_cache_alone_has_its_own_cell():
+    alone = build_batch([prompt_table(number, {}, verdict) for number, verdict in ((1, "right"), (2, "wrong"))])
+    (cell,) = alone.cells.itertuples()
+    assert (cell.method, cell.n, cell.right, cell.share) == ("full", 2, 1, 0.5)
+    assert repeats.rank_cells(alone.cells)[1] == []
+
+
 def test_a_cell_has_its_share_its_interval_and_its_count(batch: Batch):
     for cell in batch.cells.itertuples():
         hits = RIGHTS[cell.method]

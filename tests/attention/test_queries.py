@@ -6,14 +6,16 @@ import pytest
 import torch
 from torch import nn
 from transformers import PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from kvlab.core.attention import pass_view, tiles
 from kvlab.core.attention.pass_view import PassSeen
-from kvlab.core.attention.queries import project_queries
+from kvlab.core.attention.queries import num_key_value_heads, project_queries
 from kvlab.core.cache import make_cache
 from kvlab.core.contract.rotary import Rotary
 from kvlab.core.methods.scorers.lookahead import sampled_queries as future_module
 from kvlab.core.methods.scorers.lookahead.sampled_queries import FutureQueries, average_turn, moments
+from kvlab.model_info.size import UNGROUPED
 from kvlab.models.load import prepare
 from tests.cache.layers import draw
 from tests.conformance.test_matrix import COMPRESSIBLE
@@ -130,3 +132,15 @@ def test_rows_of_a_batch_may_weigh_their_queries_differently(monkeypatch: pytest
     for row in range(2):
         alone = PassSeen(query[row : row + 1], key[row : row + 1], None, None, 0.4).column_mass(5, weight[row])
         torch.testing.assert_close(both[row : row + 1], alone)
+
+
+@pytest.mark.parametrize("family", sorted(UNGROUPED))
+def test_families_without_grouped_heads_ignore_the_number_in_their_config(family: str):
+    config = CONFIG_MAPPING[family](num_key_value_heads=1)
+    assert num_key_value_heads(config) == config.num_attention_heads > 1
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3_text", "phi", "gpt_bigcode", "olmo2"])
+def test_families_with_grouped_heads_have_the_number_of_their_config(family: str):
+    assert family not in UNGROUPED
+    assert num_key_value_heads(CONFIG_MAPPING[family](num_attention_heads=8, num_key_value_heads=1)) == 1

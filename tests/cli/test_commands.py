@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kvlab.cli import commands, main
+from kvlab.model_info.packaged_models import PACKAGED, PackagedModel
 from kvlab.planning import Machine
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_comparisons, list_repeats
@@ -273,3 +274,13 @@ def test_what_is_too_big_is_refused_unless_forced(
     assert not list(tmp_path.glob("*/run.json"))
     kvlab(*arguments, "--force")
     assert len(list(tmp_path.glob("*/run.json"))) == 1
+
+
+@pytest.mark.parametrize("command", [["app"], ["compare"], ["runs", "bin"]])
+def test_help_shows_no_type_beside_a_switch(command: list[str]):
+    assert "<bool>" not in kvlab(*command, "--help")
+
+
+def test_models_that_can_be_fetched_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(PackagedModel, "file", lambda model: None)
+    assert all(f"kvlab models get {name}" in kvlab("models", "--runs", str(tmp_path)) for name in PACKAGED)

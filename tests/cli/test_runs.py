@@ -133,3 +133,10 @@ def test_a_copied_run_is_listed_opened_and_reported_and_a_renamed_one_is_named(
     commands(["runs", "ls", "--runs", str(tmp_path)], standalone_mode=False)
     said = capsys.readouterr()
     assert "Three" not in said.out and "not of renamed: rename the folder back" in said.err
+
+
+def test_a_run_is_exported_with_its_comparison(say: Say, tmp_path: Path):
+    run = next(path for path in sorted(tmp_path.iterdir()) if path.name.startswith("one"))
+    for name in (run.name, str(run)):
+        assert "comparison One" in say("export", name, run.name, "--out", str(tmp_path / "out"))
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["one.kvlab.zip"]

@@ -9,15 +9,17 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from kvlab.analysis.comparison.board import phase_texts
 from kvlab.analysis.comparison.verdict import answer_tokens, judge
-from kvlab.engine.prompt import continuation
+from kvlab.engine.prompt import continuation, prompt_pieces
 from kvlab.evaluate.scoring.metrics import whole_match_all
 from kvlab.trace import open_run
 from kvlab.trace.schema import RunRecord
 from kvlab.trace.token_text import align, restore_texts, split_text
+from tests.families import tiny_folder
 from tests.synthetic.runs import write_synthetic_run
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
@@ -140,3 +142,21 @@ def test_aligned_pieces_join_to_the_text(pieces: list[str], text: str):
     assert len(aligned) == len(outside) == len(pieces)
     if pieces:
         assert "".join(aligned) == text
+
+
+def test_special_tokens_that_mark_thinking_stay_in_the_text(tmp_path: Path):
+    own = AutoTokenizer.from_pretrained(tiny_folder(tmp_path / "model"))
+    own.add_special_tokens({"additional_special_tokens": ["[THINK]", "[/THINK]", "<turn>"]})
+    ids = own("[THINK]48213?[/THINK]11111<turn>", add_special_tokens=False)["input_ids"]
+    found = continuation(own, [*ids, own.eos_token_id], {own.eos_token_id})
+    assert found.text == "".join(found.pieces) == "[THINK]48213?[/THINK]11111"
+    assert judge(found.pieces, "48213").kind == "wrong" and judge(found.pieces, "11111").kind == "right"
+
+
+def test_spaces_that_offsets_leave_out_stay_in_the_prompts_pieces():
+    inner = Tokenizer(models.WordLevel({"loved": 0, "to": 1, "sing": 2, "<s>": 3}, "<s>"))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    own = PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>")
+    prompt = "loved to <s> sing"
+    pieces = prompt_pieces(own, prompt, own(prompt)["input_ids"])
+    assert "".join(pieces) == prompt and pieces[-1].strip() == "sing"

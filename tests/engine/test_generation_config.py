@@ -160,3 +160,22 @@ def test_processors_are_those_of_generate(with_settings: Callable[[dict[str, Any
     loaded = with_settings({"repetition_penalty": 1.3, "do_sample": True, "temperature": 0.2})
     names = [type(one).__name__ for one in processors_of(loaded, loaded.encode(PROMPT), NEW)]
     assert names == ["RepetitionPenaltyLogitsProcessor"]
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+@pytest.mark.parametrize("more", [{}, {"repetition_penalty": 1.3}])
+def test_stop_strings_end_a_text_where_generate_ends_it(
+    with_settings: Callable[[dict[str, Any]], LoadedModel], tmp_path: Path, length: int, more: dict[str, Any]
+):
+    plain = generated(with_settings(more), "h2o", 0.4)
+    stop = with_settings(more).tokenizer.decode(plain[4 : 4 + length])
+    loaded = with_settings({**more, "stop_strings": [stop]})
+    ids = loaded.encode(PROMPT)
+    with torch.inference_mode():
+        cache = kvlab.make_cache(loaded, "h2o", budget=0.4)
+        options = {"past_key_values": cache, "max_new_tokens": NEW, "do_sample": False, "tokenizer": loaded.tokenizer}
+        written = loaded.model.generate(ids, **options)[0, ids.shape[1] :].tolist()
+    run, ignored = (run_of(loaded, tmp_path / treated, treated) for treated in ("honour", "ignore"))
+    assert own_ids(run) == written and len(written) < NEW
+    assert len(own_ids(ignored)) > len(written) or ignored.record.free_text.count(stop)
+    assert all("stop_strings" in one.record.notes[0] for one in (run, ignored))

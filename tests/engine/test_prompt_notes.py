@@ -15,6 +15,9 @@ from kvlab.model_info.chat_template import ChatFormat
 from kvlab.models.load import load_model
 from kvlab.requests.compare import CompareRequest
 from kvlab.requests.prompt_notes import MARKERS, TokenizerInfo, prompt_notes
+from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.conversation import Turn
+from kvlab.requests.prompt_notes import MARKERS, TokenizerInfo, prompt_notes, template_notes
 from kvlab.trace import open_run
 from tests.families import CHAT_TEMPLATE
 
@@ -85,3 +88,12 @@ def test_a_run_and_the_form_say_the_same(tmp_path: Path, templates_here: None):
             note for note in record.notes if "prompt" in note.lower() and ("<bos>" in note or "looks like" in note)
         ]
         assert notes == token_count.notes(prompt, ChatFormat(str(folder), chat)) and len(notes) == count, prompt
+
+
+def test_a_template_that_rewrites_turns_or_reads_the_clock_is_noted():
+    turns = (Turn(role="user", content="Where?"), Turn(role="assistant", content="<think>Oslo?</think> Rome."))
+    assert template_notes("<u>Where?<a><think>Oslo?</think>  Rome.", turns, "{{ m.content }}") == []
+    (rewritten,) = template_notes("<u>Where?<a>Rome.", turns, "{{ m.content }}")
+    assert "turn 2 (assistant)" in rewritten
+    (dated,) = template_notes("<u>Where?", turns[:1], "{{ strftime_now('%d') }}")
+    assert "clock" in dated

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -96,3 +97,28 @@ def test_a_prompt_is_cut_so_that_it_fits_with_its_template(folder: Path) -> None
     assert excess_tokens(text, ChatFormat(str(folder), "no"), 1) == 0 < excess_tokens(text, how, 1)
     cut = truncate_prompt(text, how, 1, "end")
     assert excess_tokens(cut.text, how, 1) == 0 and room - 40 < token_count.count_tokens(cut.text, how)[0] < room
+
+
+@pytest.mark.parametrize(
+    ("section", "value"),
+    [
+        ("truncation", {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}),
+        (
+            "padding",
+            {
+                "strategy": {"Fixed": 300},
+                "direction": "Left",
+                "pad_to_multiple_of": None,
+                "pad_id": 0,
+                "pad_type_id": 0,
+                "pad_token": "<pad>",
+            },
+        ),
+    ],
+)
+def test_a_tokenizer_files_truncation_and_padding_are_not_counted(tmp_path: Path, section: str, value: Any) -> None:
+    model = tiny_folder(tmp_path / "model")
+    file = model / "tokenizer.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {section: value}))
+    is_what_a_run_encodes({"chat": "no"}, model)
+    assert len(token_spans(PROMPT, str(model)) or []) == len(PROMPT)

@@ -271,3 +271,9 @@ def test_a_row_that_cannot_be_used_is_one_sentence(name: str, content: str, sent
 def test_a_row_says_who_reads_it_where_it_holds_no_text() -> None:
     with pytest.raises(UserError, match="Line 3 of it holds no text"):
         as_row({"n": 3}, "Line 3 of it")
+
+
+@pytest.mark.parametrize("written", ["3.50", "1e5", "12345678901234567890.50", "0.00001", "-0.250", "48213"])
+def test_a_number_of_a_json_file_keeps_its_text_as_an_answer(written: str) -> None:
+    content = f'{{"prompt": "a b", "answer": {written}}}'.encode()
+    assert read_upload("t.jsonl", content).one(0).answer == written

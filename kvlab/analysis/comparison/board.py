@@ -13,11 +13,13 @@ from kvlab.analysis.comparison.facts import FATES, fact_fates, fact_positions, r
 from kvlab.analysis.comparison.labels import differing_parts, parse_label
 from kvlab.analysis.comparison.verdict import KINDS, Verdict, answer_tokens, judge
 from kvlab.common.answer_match import find_answer
+from kvlab.common.thoughts import hide_in, open_tag
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import Labels
 
 OWN_BUDGET = "its own budget"
+TAIL_TOKENS = 32  # of a prompt, which hold a tag that its template ends with
 
 
 @dataclass(frozen=True)
@@ -101,13 +103,24 @@ def judge_any(texts: Sequence[str], answers: Sequence[str], reference: Sequence[
 
 
 def reference_texts(runs: Sequence[Run]) -> list[str]:
-    """Token texts of the full cache's continuation; empty if no run recorded it."""
+    """Token texts of the full cache's answer (`answer_texts`); empty if no run recorded it."""
     full = [run for run in runs if run.record.method == "full"]
     for phase, among in (("forced", runs), ("free", full)):
         for run in among:
-            if texts := phase_texts(run, phase):
+            if texts := answer_texts(run, phase):
                 return texts
     return []
+
+
+def answer_texts(run: Run, phase: str) -> list[str]:
+    """`phase_texts` with line breaks in place of thinking, also of what a chat template opened at the prompt's end."""
+    return hide_in(phase_texts(run, phase), ends_in_thinking(run))
+
+
+def ends_in_thinking(run: Run) -> bool:
+    """Whether the run's prompt ends with a tag that opens thinking."""
+    prompt = run.tokens[run.tokens["phase"] == "prompt"].nlargest(TAIL_TOKENS, "position").sort_values("position")
+    return bool(open_tag("".join(prompt["text"].fillna(""))))
 
 
 def phase_texts(run: Run, phase: str) -> list[str]:
@@ -123,7 +136,7 @@ def verdicts(runs: Sequence[Run], asked: AnswerCheck) -> pd.DataFrame:
     but later than in the full cache's text) and kl_answer (`kl_on_answer`).
     """
     texts = reference_texts(runs)
-    judged = [judge_any(phase_texts(run, "free"), asked.expected.answers, texts) for run in runs]
+    judged = [judge_any(answer_texts(run, "free"), asked.expected.answers, texts) for run in runs]
     rows, columns = zip(*places(runs), strict=True)
     return headline(runs).assign(
         row=rows,

@@ -97,14 +97,15 @@ def build_batch(tables: Sequence[pd.DataFrame]) -> Batch:
 
 
 def cells(prompts: pd.DataFrame) -> pd.DataFrame:
-    """One row per compressed method and budget, over the finished repeats.
+    """One row per compressed method and budget, over the finished repeats; of the full cache if it ran alone.
 
     Columns: label, row, column, ended (prompts), n (of these with an answer), the counts right, nearly, wrong, share
     (right of n) with `_low` and `_high` (Wilson, 95 %), and means over prompts of `MEASURES` with the same bounds (None
     if not measured). kept, merged and dropped are means over the `traced` prompts whose fact was traced.
     """
-    compressed = prompts[prompts["method"] != "full"]
-    return pd.DataFrame([_cell(group) for _, group in compressed.groupby(CELL, sort=False)])
+    compressed = prompts["method"] != "full"
+    shown = prompts[compressed] if compressed.any() else prompts
+    return pd.DataFrame([_cell(group) for _, group in shown.groupby(CELL, sort=False)])
 
 
 def _cell(group: pd.DataFrame) -> dict[str, object]:

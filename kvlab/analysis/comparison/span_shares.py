@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.comparison.board import ExpectedAnswer, judge_any, phase_texts, places, reference_texts
+from kvlab.analysis.comparison.board import ExpectedAnswer, answer_texts, judge_any, places, reference_texts
 from kvlab.analysis.comparison.prompt_spans import Span
 from kvlab.analysis.lineage.wall import Fate, Wall
 from kvlab.core.choice import FULL
@@ -68,7 +68,7 @@ def answer_verdicts(runs: Sequence[Run], wanted: ExpectedAnswer | None) -> Mappi
     if wanted is None:
         return {}
     texts = reference_texts(runs)
-    judged = {run.record.run_id: judge_any(phase_texts(run, "free"), wanted.answers, texts) for run in runs}
+    judged = {run.record.run_id: judge_any(answer_texts(run, "free"), wanted.answers, texts) for run in runs}
     return {run_id: verdict.kind for run_id, verdict in judged.items()}
 
 

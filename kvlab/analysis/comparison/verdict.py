@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
 import numpy as np
 
-from kvlab.common.answer_match import Folded, find_answer, fold, starts_word
+from kvlab.common.answer_match import Folded, find_answer, fold_for, starts_word
 from kvlab.common.sequences import shared_prefix
+from kvlab.common.thoughts import hide_thinking
 
 Kind = Literal["right", "nearly", "wrong", "unfinished"]
 KINDS: tuple[Kind, ...] = ("right", "nearly", "wrong", "unfinished")  # best first
@@ -42,20 +43,20 @@ class Verdict:
 def judge(texts: Sequence[str], answer: str, reference: Sequence[str] = ()) -> Verdict:
     """Judge a continuation given as token texts; `reference` are those of the full cache.
 
-    "Right" is what `kvlab eval` counts as found (whole_match_all).
+    "Right" is what `kvlab eval` counts as found (whole_match_all). Thinking is no answer (`kvlab.common.thoughts`).
     """
-    text = "".join(texts)
+    text = hide_thinking("".join(texts))
     if not texts:
         return Verdict("unfinished")
     found = find_answer(text, answer)
     if found is not None:
         return Verdict("right", token_at(texts, found[0]), " ".join(text[slice(*found)].split()))
-    letters, wanted = _letters(text), _letters(answer).text
+    letters, wanted = _letters(text, answer), _letters(answer, answer).text
     start, shared = _best_place(letters, wanted)
     if 2 * shared < len(wanted) or not wanted:
         pairs = zip(texts, reference, strict=False)
         wrong, expected = next(((own, right) for own, right in pairs if own != right), ("", ""))
-        return Verdict("wrong", None, _departing_words(text, "".join(reference)), wrong, expected)
+        return Verdict("wrong", None, _departing_words(text, hide_thinking("".join(reference))), wrong, expected)
     places = letters.sources
     end = places[start + shared] if start + shared < len(places) else len(text)
     wrong = texts[token_at(texts, end)] if end < len(text) else ""
@@ -65,7 +66,7 @@ def judge(texts: Sequence[str], answer: str, reference: Sequence[str] = ()) -> V
 
 def answer_tokens(texts: Sequence[str], answer: str) -> tuple[int, int] | None:
     """(first, last) index of the tokens that spell the answer's first occurrence; None if there is none."""
-    found = find_answer("".join(texts), answer)
+    found = find_answer(hide_thinking("".join(texts)), answer)
     return None if found is None else (token_at(texts, found[0]), token_at(texts, found[1] - 1))
 
 
@@ -85,24 +86,24 @@ def _departing_words(text: str, reference: str) -> str:
 
 def _expected(reference: Sequence[str], answer: str, shared: int) -> str:
     """The full cache's token at the answer's letter number `shared`; without one, the answer's own word there."""
-    letters = _letters(answer)
+    letters = _letters(answer, answer)
     if shared >= len(letters.text):
         return ""
-    text = "".join(reference)
+    text = hide_thinking("".join(reference))
     found = find_answer(text, answer)
     if found is None:
         return (answer[letters.sources[shared] :].split() or [""])[0]
-    inside = _letters(text[slice(*found)]).sources
+    inside = _letters(text[slice(*found)], answer).sources
     return reference[token_at(reference, found[0] + inside[min(shared, len(inside) - 1)])]
 
 
-def _letters(text: str) -> Folded:
-    """The folded text with each run of white space as one space."""
-    folded = fold(text)
+def _letters(text: str, answer: str) -> Folded:
+    """The text folded for this answer, with each run of white space as one space; sources are places of the text."""
+    folded = fold_for(text, answer)
     spaces = [character.isspace() for character in folded.text]
     kept = [i for i, space in enumerate(spaces) if not space or (i and not spaces[i - 1])]
     joined = "".join(" " if spaces[i] else folded.text[i] for i in kept)
-    return Folded(joined, [folded.sources[i] for i in kept])
+    return replace(folded, text=joined, sources=[folded.sources[i] for i in kept])
 
 
 def _best_place(letters: Folded, wanted: str) -> tuple[int, int]:

@@ -10,9 +10,9 @@ import numpy as np
 
 from kvlab.analysis.comparison.board import (
     ExpectedAnswer,
+    answer_texts,
     check_answer,
     judge_any,
-    phase_texts,
     readers,
     reference_texts,
 )
@@ -178,7 +178,7 @@ def _differs(run: Run) -> bool:
 def _wrong(runs: Sequence[Run], compressed: Sequence[Run], wanted: ExpectedAnswer | None) -> SuggestedRuns | None:
     if wanted is not None:
         texts = reference_texts(runs)
-        judged = {run.record.run_id: judge_any(phase_texts(run, "free"), wanted.answers, texts) for run in compressed}
+        judged = {run.record.run_id: judge_any(answer_texts(run, "free"), wanted.answers, texts) for run in compressed}
         for kind in ("nearly", "wrong"):
             if found := [name for name, verdict in judged.items() if verdict.kind == kind]:
                 wrote = judged[found[0]].wrote

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedConfig
 
 from kvlab.core.errors import UserError
 
@@ -39,7 +41,16 @@ def num_key_value_heads(config: Any) -> int:
         grouped = getattr(config, "new_decoder_architecture", False)
         one = getattr(config, "multi_query", False) and not grouped
         return 1 if one else int(getattr(config, "num_kv_heads", 0) or config.num_attention_heads)
-    return int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
+    kind: Any = type(config)
+    grouped = not isinstance(config, PreTrainedConfig) or _groups_heads(kind)
+    return int((grouped and getattr(config, "num_key_value_heads", None)) or config.num_attention_heads)
+
+
+@cache
+def _groups_heads(family: Any) -> bool:
+    """Whether models of this configuration have KV heads of their own; others ignore the number, though it is kept."""
+    declares = any("num_key_value_heads" in vars(base).get("__annotations__", {}) for base in family.__mro__)
+    return declares or hasattr(family(), "num_key_value_heads")
 
 
 def project_queries(module: Any, hidden_states: Tensor) -> Tensor:

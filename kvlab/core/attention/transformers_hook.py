@@ -23,6 +23,7 @@ from kvlab.core.attention.slot_attention import NEVER, ROW_BLOCK, repeat_heads, 
 from kvlab.core.errors import UserError
 
 ATTENTION_NAME = "kvlab_slots"
+OF_MODEL = "_kvlab_of_model"  # set on masks that the model built, not its user
 CAST_MASKS = ("mpt",)  # families whose model calls a method of the mask
 
 
@@ -43,7 +44,10 @@ def kvlab_mask(**geometry: object) -> Tensor | RowMask | None:
     if local and not geometry.get("use_vmap") and isinstance(rows, int) and rows > ROW_BLOCK:
         return RowMask(geometry)
     if local or geometry.get("use_vmap"):
-        return sdpa_mask(**geometry)  # type: ignore[arg-type]  # transformers' own arguments, passed on
+        own = sdpa_mask(**geometry)  # type: ignore[arg-type]  # transformers' own arguments, passed on
+        if isinstance(own, Tensor):
+            setattr(own, OF_MODEL, True)
+        return own
     mask = geometry.get("attention_mask")
     wanted = rows == 1 or getattr(geometry.get("config"), "model_type", None) in CAST_MASKS
     # While tracing, where reading the mask would break the graph, assume that it has padding.
@@ -73,6 +77,11 @@ def kvlab_attention(
     layer = take(key)
     if layer is not None:
         if isinstance(attention_mask, RowMask) or (attention_mask is not None and attention_mask.dim() == 4):
+            if getattr(attention_mask, OF_MODEL, False):
+                raise UserError(
+                    "The model builds a mask of its own, in which tokens may see later ones, as Gemma 3 does for "
+                    "images: compressed slots do not support it, so give text alone, without token_type_ids."
+                )
             raise UserError("Compressed slots do not support custom 4-D attention masks: pass a 2-D padding mask.")
         hidden, residuals = take_hidden_states(module), take_residuals(layer.layer_idx)
         call = AttentionCall(scaling, softcap, attention_mask, module, slopes, s_aux, hidden, residuals=residuals)

@@ -28,6 +28,7 @@ from kvlab.evaluate.request import EvalRequest
 from kvlab.evaluate.results.outcome import Loaded
 from kvlab.evaluate.scoring.metrics import score
 from kvlab.model_info.gguf_files import gguf_file
+from kvlab.models.answer_text import decode_answer
 from kvlab.models.load import held_model
 from kvlab.server.offered_models import place_of
 
@@ -214,8 +215,8 @@ def _asked(
 
 def _scored(mode: str, prompt: PreparedPrompt, ids: Iterable[int], loaded: Loaded) -> Answer:
     sample = prompt.sample
-    stops = Stops((sample.stop,) if sample.stop else ())
-    text = stops.cut(str(loaded.tokenizer.decode(list(ids), skip_special_tokens=True)))
+    stops = Stops((sample.stop,) if sample.stop else (), open_tag=prompt.open_tag)
+    text = stops.cut(decode_answer(loaded.tokenizer, list(ids)))
     found = score(sample.metric, text, sample.answers)
     return Answer(OPENVINO, mode, prompt.identity.task, prompt.identity.index, float(found), text)
 

@@ -19,6 +19,7 @@ from kvlab.engine.forward import end_ids
 from kvlab.evaluate.generate import Stops
 from kvlab.evaluate.results.outcome import Loaded, Outcome, read_memory
 from kvlab.evaluate.shared_prompt import Check, SharedPrompt, failures_in_branches, nothing, sharing_groups
+from kvlab.models.answer_text import decode_answer
 
 Predicted = tuple[Outcome, Tensor]
 
@@ -46,7 +47,7 @@ class Leader:
 
     @property
     def _decoded(self) -> str:
-        return str(self.loaded.tokenizer.decode(self.ids, skip_special_tokens=True))
+        return decode_answer(self.loaded.tokenizer, self.ids)
 
 
 def forced_together(

@@ -21,6 +21,7 @@ from rouge_score import rouge_scorer
 
 from kvlab.common.answer_match import find_answer
 from kvlab.common.sequences import shared_prefix
+from kvlab.common.thoughts import answer_of
 from kvlab.core.errors import UserError
 from kvlab.core.plugins.registry import Registry
 from kvlab.evaluate.scoring import ifeval
@@ -48,7 +49,7 @@ def string_match_part(prediction: str, answers: Sequence[str], classes: Sequence
 def whole_match_all(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
     """The share of the answers that the prediction contains, by the rule of `kvlab.common.answer_match`.
 
-    Unlike RULER's own string_match_all it does not find "ring" in "spring", nor 123 in 51234.
+    Unlike RULER's own string_match_all it does not find "ring" in "spring", nor 3 in 3.14, and finds 48213 in 48,213.
     """
     return sum(find_answer(prediction, answer) is not None for answer in answers) / len(answers)
 
@@ -233,6 +234,8 @@ METRICS: Registry[Metric] = Registry(
 # Function decorator: registers a metric of (prediction, answers, classes) that samples may name.
 register_metric = METRICS.registering
 
+OF_LINES = ("each_line", "no_loop")  # metrics of answers to several questions, which are lines
+
 # Measured on logits, not on text (kvlab.evaluate.scoring.likelihood); lower is better.
 LIKELIHOOD_METRICS = ("bits_per_byte", "kl")
 
@@ -273,8 +276,14 @@ def check_metric(metric: str) -> str:
 
 
 def score(metric: str, prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-    """Score a prediction with a metric; raises UserError for an unknown metric or a missing package."""
-    return METRICS[check_metric(metric)](prediction, answers, classes)
+    """Score a prediction with a metric, without the thinking in it (`kvlab.common.thoughts`).
+
+    Raises UserError for an unknown metric or a missing package.
+    """
+    lines = prediction.split("\n")
+    each_alone = metric in OF_LINES and len(lines) == len(answers)  # a line answers a question, and may begin anew
+    answer = "\n".join(map(answer_of, lines)) if each_alone else answer_of(prediction)
+    return METRICS[check_metric(metric)](answer, answers, classes)
 
 
 def rescore(rows: pd.DataFrame, metric: str) -> pd.DataFrame:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from kvlab.common.answer_match import find_answer
+from kvlab.common.numerals import numerals
 from kvlab.evaluate.scoring.loops import loop_tokens
 
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _NUMBERING = re.compile(r"^\s*\d+[.)]")
 _PLACES = re.compile(r"->|→|\n|,")
 
@@ -25,13 +25,19 @@ def each_line(prediction: str, answers: Sequence[str], classes: Sequence[str] = 
 
 
 def line_results(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-    """The share of the answers that are the last number of the prediction's line of the same number.
+    """The share of the answers that are, by value, the last number of the prediction's line of the same number.
 
     A line is a step of a calculation; blank lines do not count.
     """
     lines = [line for line in prediction.split("\n") if line.strip()]
     pairs = zip(lines, answers, strict=False)
-    return sum(_NUMBER.findall(line)[-1:] == [answer] for line, answer in pairs) / len(answers)
+    return sum(_last_number(line) == _last_number(answer) is not None for line, answer in pairs) / len(answers)
+
+
+def _last_number(text: str) -> str | None:
+    """The value of a text's last number."""
+    found = numerals(text)
+    return found[-1].value if found else None
 
 
 def walk(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:

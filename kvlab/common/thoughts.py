@@ -1,0 +1,109 @@
+"""Thinking in a model's text: where it begins and ends, and the answer outside of it.
+
+Known are tags named after thinking, thoughts or reasoning (`<think>`, `[THINK]`, `<seed:think>`, `◁think▷`,
+`<|START_THINKING|>`), Apertus' inner prefix and suffix, Gemma 4's thought channel and the channels of gpt-oss, of which
+only `final` is the answer. A chat template may write the opening tag itself, at the end of the prompt.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
+
+Span = tuple[int, int]
+
+MORE_TOKENS = "allow more new tokens"
+
+_NAME = r"(?!no_?think)[\w:.-]*(?:think|thought|reasoning)[\w:.-]*"
+_TAG = re.compile(
+    rf"""
+    (?i:<\|?|◁)(?P<slash>/?)(?P<name>(?i:{_NAME}))(?:\|?>|▷)
+  | \[(?P<end>/?)(?:THINK(?:ING)?|REASONING)\]
+  | <\|inner_(?P<inner>prefix|suffix)\|>
+  | (?:<\|end\|>)?(?:<\|start\|>\s*assistant)?\s*
+    <\|channel\|>\s*(?P<channel>\w+)[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>
+  | <\|channel>\s*(?P<thought>thought) | (?P<spoken><channel\|>)
+    """,
+    re.VERBOSE,
+)
+_ENDS = re.compile(r"^(?:end|stop|close)|(?:end|stop|close|off)$", re.IGNORECASE)
+_MARKS = frozenset(("<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|constrain|>", "<|channel>", "<channel|>"))
+_TAIL = 200  # characters of a prompt in which its last tag is sought
+
+
+def answer_spans(text: str, opened: bool = False) -> list[Span]:
+    """(start, stop) of every piece of the answer: what follows the end of thinking, without later thinking.
+
+    `opened`: the prompt ends within thinking. All of a text without thinking is answer; none if thinking never ends.
+    """
+    return _read(text, opened)[0]
+
+
+def is_unfinished(text: str, opened: bool = False) -> bool:
+    """Whether the text ends within thinking."""
+    return _read(text, opened)[1]
+
+
+def answer_of(text: str, opened: bool = False) -> str:
+    """The answer alone; a text without thinking as it is."""
+    spans = answer_spans(text, opened)
+    whole = spans == [(0, len(text))]
+    return text if whole else "".join(text[start:stop] for start, stop in spans).strip()
+
+
+def hide_thinking(text: str, opened: bool = False) -> str:
+    """The text with a line break in place of every character that is not of the answer, so that places stay."""
+    hidden, end = "", 0
+    for start, stop in answer_spans(text, opened):
+        hidden += "\n" * (start - end) + text[start:stop]
+        end = stop
+    return hidden + "\n" * (len(text) - end)
+
+
+def hide_in(texts: Sequence[str], opened: bool = False) -> list[str]:
+    """`hide_thinking` in a text given in pieces, as pieces of the same lengths."""
+    hidden = hide_thinking("".join(texts), opened)
+    return [hidden[start:stop] for start, stop in pairwise([0, *accumulate(map(len, texts))])]
+
+
+def open_tag(prompt: str) -> str:
+    """The tag, at a prompt's end, that opens thinking; empty if there is none."""
+    tail = prompt[-_TAIL:]
+    last = next(iter([*_TAG.finditer(tail)][::-1]), None)
+    return tail[last.start() :] if last is not None and not _closes(last) and not tail[last.end() :].strip() else ""
+
+
+def is_mark(token: str) -> bool:
+    """Whether a special token belongs to a tag, so that a text without it could not be read."""
+    return token in _MARKS or _TAG.fullmatch(token) is not None
+
+
+def _closes(tag: re.Match[str]) -> bool:
+    """Whether a tag ends thinking."""
+    if tag["channel"] is not None:
+        return tag["channel"] == "final"
+    if tag["inner"] is not None:
+        return tag["inner"] == "suffix"
+    return bool(tag["slash"] or tag["end"] or tag["spoken"] or _ENDS.search((tag["name"] or "").strip("_")))
+
+
+def _read(text: str, opened: bool) -> tuple[list[Span], bool]:
+    """(pieces of the answer, whether the text ends within thinking)."""
+    spans, thinks, has_ended, start = list[Span](), opened, False, 0
+    for stop, following, closes in _changes(text):
+        if closes:
+            if not (thinks and has_ended):  # what comes before the first end, or before one without a beginning
+                spans = []
+            thinks, has_ended, start = False, True, following
+        elif not thinks:
+            spans.append((start, stop))
+            thinks = True
+    if not thinks:
+        spans.append((start, len(text)))
+    return spans if has_ended or not thinks else [], thinks
+
+
+def _changes(text: str) -> Iterator[tuple[int, int, bool]]:
+    """(start, stop, whether it ends thinking) of every tag."""
+    return ((*tag.span(), _closes(tag)) for tag in _TAG.finditer(text))
