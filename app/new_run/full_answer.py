@@ -18,9 +18,8 @@ from app.navigation.selection import open_cached, runs_root, session_id
 from app.new_run.answer import Question
 from app.run_views.require_level import CLEAR_REFERENCE
 from kvlab import jobs
-from kvlab.analysis.comparison.board import judge_any, phase_texts
-from kvlab.core.choice import MethodChoice
 from kvlab.analysis.comparison.board import answer_texts, judge_any, phase_texts
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.forms import compare_form, plan_preview
 from kvlab.jobs.live_file import read_live

@@ -19,11 +19,12 @@ from kvlab.atlas import cards
 from kvlab.atlas.keepkv import merging
 from kvlab.atlas.registry import EXHIBITS
 from kvlab.atlas.scorecard import claims_by_model
+from kvlab.core.choice import MethodChoice
 from kvlab.engine.compare import compare
 from kvlab.figures import autopsy as autopsy_figures
 from kvlab.figures import compare as compare_figures
 from kvlab.figures import memory as memory_figures
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import verdict_sentence
 from kvlab.trace.reader import Run, open_run

@@ -14,8 +14,6 @@ from kvlab.model_info import token_count
 from kvlab.model_info.chat_template import ChatFormat
 from kvlab.models.load import load_model
 from kvlab.requests.compare import CompareRequest
-from kvlab.requests.prompt_notes import MARKERS, TokenizerInfo, prompt_notes
-from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.requests.conversation import Turn
 from kvlab.requests.prompt_notes import MARKERS, TokenizerInfo, prompt_notes, template_notes
 from kvlab.trace import open_run
