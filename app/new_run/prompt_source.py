@@ -123,7 +123,7 @@ def remember_pasted() -> None:
 
 def uploaded_prompt() -> PromptChoice:
     """The text of uploaded files, or the chosen rows of a table."""
-    label = "Text, Markdown, PDF, DOCX or HTML; or rows of JSON Lines, JSON, CSV or Parquet"
+    label = "Text, Markdown, PDF, DOCX, HTML or a notebook; or rows of JSON Lines, JSON, CSV or Parquet"
     limits = {"type": list(uploads.TYPES), "accept_multiple_files": True, "max_upload_size": LARGEST_BYTES // 2**20}
     files = st.file_uploader(
         label,

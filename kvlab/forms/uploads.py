@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from kvlab.common.formatting import prompts
 from kvlab.core.errors import UserError
 from kvlab.core.validation import check_text, in_one_sentence
+from kvlab.documents.document import TYPES as DOCUMENTS
 from kvlab.documents.read import check_size, is_document, read_document
 from kvlab.model_info.token_count import check_prompt, check_upload_size, decode_upload
 from kvlab.requests.compare import LARGEST_PROMPTS_BYTES, OnePrompt
@@ -20,7 +21,8 @@ from kvlab.requests.repeats import MOST_REPEATS
 from kvlab.tasks import rows as files_of_rows
 from kvlab.tasks.prompt_table import NOT_PROMPTS, PromptRow, as_row
 
-TYPES = ("txt", "md", "pdf", "docx", "html", "htm", *files_of_rows.TYPES)
+TEXTS = ("txt", "md", *DOCUMENTS)
+TYPES = (*TEXTS, *files_of_rows.TYPES)
 
 
 @dataclass(frozen=True)
