@@ -31,6 +31,7 @@ from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.forms import compare_form, eval_form, prompt_files
 from kvlab.model_info.chat_template import has_template
+from kvlab.requests.compare import FULL
 from kvlab.requests.measurement import MINI
 from kvlab.results.informative import task_notes
 from kvlab.results.risk.sentences import prompts_warning
@@ -121,7 +122,10 @@ def evaluation_form(rows: pd.DataFrame, purpose: Purpose = QUALITY) -> None:
     with notes:
         abilities_of(job.request, listed, rows)
     count = estimate(job, listed, rows)
-    if purpose.certifies and (few := prompts_warning(count, len({one.method for one in job.request.choices}))):
+    arms = {
+        (one.method, canonical_json(one.hyper_parameters)) for one in job.request.choices if one.method != FULL.method
+    }
+    if purpose.certifies and arms and (few := prompts_warning(count, len(arms))):
         st.warning(plain(few), icon=":material/warning:")
     if not is_possible(job, listed):
         return
