@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import streamlit as st
-from pydantic import TypeAdapter, ValidationError
+from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from app.base.text import unseen
 from app.new_run.draft import keep_draft, opened_draft, show_draft_note
@@ -113,7 +113,7 @@ def _remove(place: int) -> None:
 
 def _remember(typed: list[tuple[Role, str]]) -> None:
     """Keep the turns as a draft, whose id is in the URL."""
-    turns = [list(turn) for turn in typed]
+    turns: list[JsonValue] = [[role, text] for role, text in typed]
     if turns != st.session_state.get(KEPT):
         keep_draft(DRAFT, None if typed == [*FIRST] else turns)
         st.session_state[KEPT] = turns

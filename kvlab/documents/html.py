@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from html.parser import HTMLParser
+from typing import TypeVar
 
 from kvlab.common.formatting import left_out
 from kvlab.core.errors import UserError
@@ -73,6 +74,9 @@ def _decoded(content: bytes) -> str:
         raise UserError("Its declared encoding is wrong: save it as UTF-8 and try again.") from error
 
 
+Default = TypeVar("Default", int, None)
+
+
 @dataclass
 class _List:
     """An open list: the number of its next item and its style, or bullets."""
@@ -85,10 +89,9 @@ class _List:
         """The label of the next item; `value` is the number that the item names."""
         if self.number is None:
             return "- "
-        self.number = _whole(value, self.number)
-        label = number_as(self.style, self.number)
-        self.number += self.step
-        return f"{label}. "
+        number = _whole(value, self.number)
+        self.number = number + self.step
+        return f"{number_as(self.style, number)}. "
 
 
 @dataclass
@@ -246,7 +249,7 @@ class _Page(HTMLParser):
         self.after_space = True
 
 
-def _whole(value: str | None, default: int | None) -> int | None:
+def _whole(value: str | None, default: Default) -> int | Default:
     """The whole number of an attribute, else the default."""
     found = re.match(r"\s*([+-]?\d{1,9})", value or "")
     return int(found[1]) if found else default

@@ -94,7 +94,8 @@ def _listed(column: str, value: Any, continue_context: bool = False) -> Choices 
             value = read_json(value)  # as CSV has it
         except ValueError:
             return None
-    texts, labels = value, None
+    texts: Any = value
+    labels: Any = None
     if isinstance(value, Mapping):
         texts, labels = _first(value, TEXT_NAMES), _first(value, LABEL_NAMES)
         if not isinstance(texts, list):
@@ -106,9 +107,9 @@ def _listed(column: str, value: Any, continue_context: bool = False) -> Choices 
     if not all(isinstance(one, str | int | float) and not isinstance(one, bool) for one in texts):
         return None
     has_labels = isinstance(labels, list) and len(labels) == len(texts)
-    named = (
-        labels if has_labels and all(isinstance(one, str | int) for one in labels) else ascii_uppercase[: len(texts)]
-    )
+    named: Sequence[Any] = ascii_uppercase[: len(texts)]
+    if has_labels and all(isinstance(one, str | int) for one in labels):
+        named = labels
     written = tuple(plain_text(str(one)).strip() for one in texts)
     are_numbers = not any(isinstance(one, str) for one in texts)
     return Choices((column,), tuple(map(str, named)), written, continue_context, are_numbers)
