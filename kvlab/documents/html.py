@@ -156,7 +156,7 @@ class _Page(HTMLParser):
     def _begin_list_or_item(self, tag: str, named: dict[str, str | None]) -> None:
         if tag == "ol":
             backwards = "reversed" in named
-            start = _whole(named.get("start"), None if backwards else 1)
+            start = _whole(named.get("start"), None) if backwards else _whole(named.get("start"), 1)
             self.lists.append(_List(start, named.get("type") or "1", -1 if backwards else 1))
         elif tag == "ul":
             self.lists.append(_List())
