@@ -31,8 +31,10 @@ from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.forms import compare_form, eval_form, prompt_files
 from kvlab.model_info.chat_template import has_template
+from kvlab.requests.compare import FULL
 from kvlab.requests.measurement import MINI
 from kvlab.results.informative import task_notes
+from kvlab.results.risk.sentences import prompts_warning
 from kvlab.results.shipped_folder import shipped
 from kvlab.results.sources import Sources
 from kvlab.tasks.sample import StyleChoice, choose_style, with_style
@@ -61,6 +63,7 @@ class Purpose:
     )
     form: str = BY_FIELDS  # the format of an uploaded file
     offers_kl: bool = False
+    certifies: bool = False  # whether the number of prompts decides what can be certified
 
 
 QUALITY = Purpose()
@@ -74,6 +77,7 @@ SAFE_BUDGET = Purpose(
     "answer and group; up to 4 MiB",
     form="prompts",
     offers_kl=True,
+    certifies=True,
 )
 
 
@@ -117,7 +121,12 @@ def evaluation_form(rows: pd.DataFrame, purpose: Purpose = QUALITY) -> None:
         return
     with notes:
         abilities_of(job.request, listed, rows)
-    estimate(job, listed, rows)
+    count = estimate(job, listed, rows)
+    arms = {
+        (one.method, canonical_json(one.hyper_parameters)) for one in job.request.choices if one.method != FULL.method
+    }
+    if purpose.certifies and arms and (few := prompts_warning(count, len(arms))):
+        st.warning(plain(few), icon=":material/warning:")
     if not is_possible(job, listed):
         return
     start = {"type": "primary", "icon": ":material/play_arrow:", "width": "stretch", "key": "evaluate"}
@@ -257,8 +266,8 @@ def prompts_section(model: str, purpose: Purpose) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def estimate(job: EvalJob, listed: TaskList, rows: pd.DataFrame) -> None:
-    """One line with the number of measurements and their estimated time."""
+def estimate(job: EvalJob, listed: TaskList, rows: pd.DataFrame) -> int:
+    """One line with the number of measurements and their estimated time; returns the number of prompts."""
     cost = eval_form.cost(job, listed, rows, runs_root())
     runs = len(job.request.all_choices)
     count = (
@@ -266,9 +275,10 @@ def estimate(job: EvalJob, listed: TaskList, rows: pd.DataFrame) -> None:
     )
     if cost.low is None or cost.high is None:
         st.caption(plain(f"{count}. The time is unknown, as this model has not run here yet."))
-        return
+        return cost.prompts
     least, most = format_duration(max(cost.low, 1), rough=True), format_duration(max(cost.high, 1), rough=True)
     st.caption(plain(f"{count}. {least} to {most}, without loading ({cost.basis})."))
+    return cost.prompts
 
 
 def is_possible(job: EvalJob, listed: TaskList) -> bool:

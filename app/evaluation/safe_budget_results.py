@@ -50,7 +50,7 @@ SHARES = ("risk", "upper", "kept", "bytes")
 def _found(_rows: pd.DataFrame, criterion: Criterion, methods: tuple[str, ...], key: tuple) -> SafeBudgets | str:
     """The result, or why there is none; both are cached."""
     try:
-        return find_safe_budgets(_rows, criterion, methods)
+        return find_safe_budgets(_rows, criterion, methods, show_too_few=True)
     except UserError as error:
         return str(error)
 
@@ -94,10 +94,20 @@ def _is_at_work(name: str) -> bool:
 def choose_criterion(rows: pd.DataFrame) -> tuple[Criterion, tuple[str, ...]]:
     """Widgets for the measure of change, tolerance, confidence, methods and groups."""
     ways = measurable(rows)
+    arms = label_rows(rows[rows["method"] != FULL.method])["arm"].drop_duplicates()
+    proposed = sentences.proposed_tolerance(max(1, int((rows["method"] == FULL.method).sum())), len(arms))
     left, one, two, three = st.columns([3, 1, 1, 1], vertical_alignment="bottom")
     with left:
         by = one_of("A prompt has changed if", {way: WAYS[way] for way in ways}, key="changed_by")
-    tolerance = one.number_input("At most, %", 0.1, 99.0, 2.0, step=1.0, **in_url("tolerance"))
+    tolerance = one.number_input(
+        "At most, %",
+        0.1,
+        99.0,
+        round(100 * proposed, 1),
+        step=1.0,
+        **in_url("tolerance"),
+        help="Proposed: the smallest usual tolerance that so many prompts and methods can certify, whatever they show",
+    )
     confidence = two.number_input("Confidence, %", 50.0, 99.9, 95.0, step=1.0, **in_url("confidence"))
     above = KL_ABOVE
     if by == "kl":
@@ -117,7 +127,12 @@ def draw(found: SafeBudgets, origin: Provenance) -> None:
     """The answer and everything behind it."""
     certain = found.answers["safe"].notna().any()
     box = st.success if certain else st.warning
-    box("  \n".join(f"**{plain(line)}**" for line in sentences.headline(found)))
+    lines = sentences.headline(found)
+    if certifiable := sentences.certifiable(found):
+        box(plain(lines[0]))
+        st.caption(plain(certifiable))
+    else:
+        box("  \n".join(f"**{plain(line)}**" for line in lines))
     st.caption(plain(sentences.assumptions(found)))
     group = ALL
     if found.criterion.by_group:

@@ -23,7 +23,7 @@ from kvlab.core.choice import FULL, MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.validation import in_one_sentence
 from kvlab.forms import compare_form
-from kvlab.forms.uploads import TYPES, read_upload
+from kvlab.forms.uploads import TEXTS, read_upload
 from kvlab.library.prefix_lanes import live_request
 from kvlab.requests.live_session import LiveRequest
 from kvlab.tasks.shipped_samples import shipped_samples
@@ -109,7 +109,7 @@ def context_section(source: str) -> str:
 
 def read_uploaded_text() -> str:
     """The text of an uploaded document; "" without one."""
-    file = st.file_uploader("A text, PDF, DOCX or HTML file", list(TYPES[:6]), key="live-upload")
+    file = st.file_uploader("A text, PDF, DOCX or HTML file or a notebook", list(TEXTS), key="live-upload")
     if file is None:
         return ""
     try:

@@ -16,6 +16,8 @@ from app.base import permission
 from app.base.text import plain
 from app.navigation.selection import open_cached, runs_root, session_id
 from app.new_run.answer import Question
+from app.new_run.model_section import one_line
+from app.new_run.packaged_models import chat_model_button
 from app.run_views.require_level import CLEAR_REFERENCE
 from kvlab import jobs
 from kvlab.analysis.comparison.board import answer_texts, judge_any, phase_texts
@@ -25,6 +27,9 @@ from kvlab.forms import compare_form, plan_preview
 from kvlab.jobs.live_file import read_live
 from kvlab.jobs.wait_reasons import busy_words, place_words
 from kvlab.requests.compare import CompareRequest
+from kvlab.model_info.names import EMBEDDED
+from kvlab.models.mini.card import taught
+from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.server.users import acting
 
 OPENED = "full-cache-opened"  # the question with which the form was opened
@@ -148,6 +153,19 @@ class FullAnswer:
             st.success(f"{wrote}, which is right.")
         else:
             st.warning(f"{wrote}. {CLEAR_REFERENCE}", icon=":material/warning:")
+            self._ways_out()
+
+    def _ways_out(self) -> None:
+        """What can be done where the small model that ships with kvlab cannot answer a question."""
+        if self.model.strip() != EMBEDDED:
+            return
+        with st.container(horizontal=True, vertical_alignment="center", gap="small", key="ways-out"):
+            chat_model_button()
+            with st.popover("A wording that mini knows", icon=":material/edit_note:"):
+                st.caption("mini was trained on these. State the fact in one of them, and ask in the words beside it.")
+                for one in taught():
+                    if one.kind == "a number":
+                        st.markdown(plain(f"{one_line(one.statement)}  →  {one_line(one.question)}"))
 
 
 def withdraw() -> None:

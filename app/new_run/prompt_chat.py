@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import streamlit as st
-from pydantic import TypeAdapter, ValidationError
+from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from app.base.text import unseen
+from app.new_run.draft import keep_draft, opened_draft, show_draft_note
 from app.session.url_state import get_param, set_param
 from kvlab.core.errors import UserError
 from kvlab.requests.compare import OnePrompt
 from kvlab.requests.conversation import MOST_TURNS, ROLES, Role, Turn, as_text, check_turns
 
 TURNS = "chat-turns"  # the ids of the turns, in their order
-PARAM = "turns"
-LINKED_CHARACTERS = 2_000  # of a conversation, in the URL
+PARAM, DRAFT = "turns", "turns_draft"
+KEPT = "chat-turns-kept"  # the turns of the last draft
 FIRST: tuple[tuple[Role, str], ...] = (("system", "You answer briefly."), ("user", ""))
 
 
@@ -37,7 +37,7 @@ def chat_prompt() -> OnePrompt:
         UserError: a turn is empty, or the order of roles is invalid.
     """
     if TURNS not in st.session_state:
-        set_turns(_turns_in_url() or FIRST)
+        set_turns(_linked_turns() or FIRST)
     numbers = st.session_state[TURNS]
     for place, number in enumerate(numbers):
         _turn(place, number, len(numbers))
@@ -112,17 +112,20 @@ def _remove(place: int) -> None:
 
 
 def _remember(typed: list[tuple[Role, str]]) -> None:
-    text = json.dumps(typed, ensure_ascii=False)
-    is_short = len(text) <= LINKED_CHARACTERS
-    set_param(PARAM, text if is_short else None, force=True)
-    if not is_short:
-        st.caption(f"Links to this page do not contain the turns, which have over {LINKED_CHARACTERS:,} characters.")
+    """Keep the turns as a draft, whose id is in the URL."""
+    turns: list[JsonValue] = [[role, text] for role, text in typed]
+    if turns != st.session_state.get(KEPT):
+        keep_draft(DRAFT, None if typed == [*FIRST] else turns)
+        st.session_state[KEPT] = turns
+    show_draft_note()
 
 
-def _turns_in_url() -> list[tuple[Role, str]]:
-    """The turns in the URL; empty if missing or invalid."""
+def _linked_turns() -> list[tuple[Role, str]]:
+    """The turns that the link stands for; empty if there are none. Links of before have the turns themselves."""
+    turns = TypeAdapter(list[tuple[Role, str]])
     try:
-        turns = TypeAdapter(list[tuple[Role, str]]).validate_json(get_param(PARAM) or "")
+        found = turns.validate_json(old) if (old := get_param(PARAM)) else turns.validate_python(opened_draft(DRAFT))
     except ValidationError:
-        return []
-    return turns[:MOST_TURNS]
+        found = []
+    set_param(PARAM, None)
+    return found[:MOST_TURNS]

@@ -93,6 +93,7 @@ def _edit(chosen: prompts.SavedPrompt) -> None:
         st.session_state["source"] = "Chat"
     else:
         st.session_state["pasted"], st.session_state["source"] = chosen.prompt, "Paste"
+        st.session_state["pasted_question"] = ""
 
 
 def _remove(name: str) -> None:

@@ -12,6 +12,7 @@ import streamlit as st
 from app.base import permission
 from app.base.text import plain, shorten
 from app.base.widgets import one_of
+from app.new_run.draft import keep_draft, opened_draft, show_draft_note
 from app.new_run.prompt_chat import chat_prompt
 from app.new_run.prompt_library import choose_from_url, saved_prompt
 from app.new_run.prompt_view import BOX_HEIGHT, preview, show_tokens, tokens_wanted
@@ -23,6 +24,7 @@ from kvlab.model_info.token_count import check_prompt
 from kvlab.requests.compare import OnePrompt
 from kvlab.requests.facts import check_answer, find_facts
 from kvlab.requests.repeats import MOST_REPEATS
+from kvlab.tasks.prompt_table import join_texts
 from kvlab.tasks.shipped_samples import shipped_samples
 
 SOURCES = ("Sample", "Paste", "Chat", "Upload", "Saved")
@@ -30,7 +32,7 @@ NOTHING = OnePrompt(prompt="")
 TABLE_HEIGHT, ROW_HEIGHT = 260, 35  # of the table of prompts, pixels
 FEW_ROWS = 50
 ALL_ROWS = "upload_many"  # whether all rows of a table are run
-LINKED_CHARACTERS = 2_000  # of a pasted prompt, in the URL
+DRAFT = "draft"  # the parameter with the id of a pasted text
 
 
 @dataclass(frozen=True)
@@ -95,9 +97,9 @@ def saved_one() -> PromptChoice:
 
 
 def pasted_prompt() -> PromptChoice:
-    """A typed or pasted text, in the URL if it is short. Raises UserError if it cannot be run."""
+    """A typed or pasted text and a question after it. Raises UserError if they cannot be run."""
     if "pasted" not in st.session_state:
-        st.session_state["pasted"] = get_param("text") or ""
+        _open_draft()
     text = st.text_area(
         "Text",
         key="pasted",
@@ -106,24 +108,50 @@ def pasted_prompt() -> PromptChoice:
         persist_state="page",
         on_change=remember_pasted,
     )
+    question = question_field("pasted_question", on_change=remember_pasted)
+    whole = join_texts([text, question]) if text.strip() and question.strip() else text
     if text.strip():
-        check_prompt(text)
-    if len(text) > LINKED_CHARACTERS:
-        st.caption(f"Links to this page do not contain the text, which has over {LINKED_CHARACTERS:,} characters.")
+        check_prompt(whole)
+    show_draft_note()
     if text.strip() and tokens_wanted():
-        show_tokens(text)
-    return PromptChoice(OnePrompt.model_construct(name="", prompt=text, turns=(), answer=None, facts=()))
+        show_tokens(whole)
+    return PromptChoice(OnePrompt.model_construct(name="", prompt=whole, turns=(), answer=None, facts=()))
+
+
+def question_field(key: str, **options: Any) -> str:
+    """The question that follows a text or a document, if the user asks one."""
+    return st.text_input(
+        "Question (optional)",
+        key=key,
+        placeholder="Asked after the text",
+        help="The prompt is the text, an empty line, and the question. Without one the text is continued",
+        persist_state="page",
+        **options,
+    )
+
+
+def _open_draft() -> None:
+    """Fill in what the link stands for. A link of before, with the text itself, is opened and changed."""
+    found = opened_draft(DRAFT)
+    typed = found if isinstance(found, dict) else {}
+    if (old := get_param("text")) is not None:
+        typed = {"text": old}
+        set_param("text", None)
+    st.session_state["pasted"] = str(typed.get("text", ""))
+    st.session_state["pasted_question"] = str(typed.get("question", ""))
+    if old:
+        remember_pasted()
 
 
 def remember_pasted() -> None:
-    """Put a short pasted prompt into the URL."""
-    text = st.session_state["pasted"]
-    set_param("text", text if 0 < len(text) <= LINKED_CHARACTERS else None, force=True)
+    """Keep the text and its question as a draft, whose id is in the URL."""
+    text, question = st.session_state["pasted"], st.session_state.get("pasted_question") or ""
+    keep_draft(DRAFT, {"text": text, "question": question} if text.strip() else None)
 
 
 def uploaded_prompt() -> PromptChoice:
     """The text of uploaded files, or the chosen rows of a table."""
-    label = "Text, Markdown, PDF, DOCX or HTML; or rows of JSON Lines, JSON, CSV or Parquet"
+    label = "Text, Markdown, PDF, DOCX, HTML or a notebook; or rows of JSON Lines, JSON, CSV or Parquet"
     limits = {"type": list(uploads.TYPES), "accept_multiple_files": True, "max_upload_size": LARGEST_BYTES // 2**20}
     files = st.file_uploader(
         label,
@@ -143,6 +171,9 @@ def uploaded_prompt() -> PromptChoice:
             if not _every_row(table, right):
                 return _one_row(table, field)
             rows = _rows(table)
+    if any(not one.rows for one in found):
+        question = question_field("upload_question")
+        found = [one.ask(question) for one in found]
     chosen = uploads.prompts_of(found, field, rows)
     if len(chosen) == 1:
         return _shown(chosen[0], found[0].name)

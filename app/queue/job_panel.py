@@ -71,7 +71,7 @@ def show_job(job_id: str) -> None:
         if isinstance(request, CompareRequest):
             st.fragment(_live_race, run_every=RACE_SECONDS)(job_id)
         st.fragment(_live_details, run_every=3 * POLL_SECONDS)(job_id)
-    _request(request)
+    _request(request, "Results" if status.ended else "Results so far")
 
 
 def badge(state: str, reason: str = "") -> None:
@@ -80,16 +80,16 @@ def badge(state: str, reason: str = "") -> None:
     st.badge(label, color=colour, help=plain(reason) or None)  # type: ignore[arg-type]  # one of the colours of a badge
 
 
-def _request(request: Work) -> None:
-    """The request, or a link to its results."""
+def _request(request: Work, results: str) -> None:
+    """The request, or a link to its results with the label `results`."""
     if isinstance(request, RescueRequest):
         link("killed", "Results", run=request.run_id)
         return
     if isinstance(request, EvalJob):
-        link("quality", "Results so far", evaluation=request.name)
+        link("quality", results, evaluation=request.name)
         return
     if isinstance(request, BenchJob):
-        link("speed", "Results so far", file=request.name)
+        link("speed", results, file=request.name)
         return
     if isinstance(request, FitJob):
         file, method = fitted_file(runs_root(), request.name), request.request.method

@@ -1,1 +1,1 @@
-"""Extract plain text from PDF, DOCX and HTML, and report what was left out."""
+"""Extract plain text from PDF, DOCX, HTML and notebooks, and report what was left out."""

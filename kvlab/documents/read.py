@@ -15,12 +15,13 @@ from kvlab.core.errors import UserError
 from kvlab.documents.document import LARGEST_BYTES, TYPES, Document
 from kvlab.documents.docx import read_docx
 from kvlab.documents.html import read_html
+from kvlab.documents.notebook import read_notebook
 from kvlab.documents.pdf import read_pdf
 
 COMMAND = (sys.executable, "-P", "-m", "kvlab.documents.read")
 SECONDS_ALLOWED = 30
 MOST_MEMORY = 2 * 2**30
-READERS = {"pdf": read_pdf, "docx": read_docx, "html": read_html, "htm": read_html}
+READERS = {"pdf": read_pdf, "docx": read_docx, "html": read_html, "htm": read_html, "ipynb": read_notebook}
 
 
 def is_document(name: str) -> bool:
@@ -29,7 +30,7 @@ def is_document(name: str) -> bool:
 
 
 def read_document(name: str, content: bytes) -> Document:
-    """Text of a PDF, DOCX or HTML file, by its ending.
+    """Text of a PDF, DOCX or HTML file or a notebook, by its ending.
 
     Raises:
         UserError: it is too large, not of its type, locked, without text, or takes too long.

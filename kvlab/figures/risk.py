@@ -13,8 +13,8 @@ from kvlab.figures.base.template import QUIET, finish
 from kvlab.figures.base.words import percent
 from kvlab.figures.simple import scores as simple
 
-MOST_TOLERANCES = 4  # the axis ends here, or above the largest bound that was tested, as risks near it decide
-ABOVE = 1.12
+TOLERANCES = 4  # the axis has room for as many at least
+ABOVE = 1.06
 
 
 def risk_against_budget(
@@ -43,9 +43,8 @@ def risk_against_budget(
 
 
 def axis_end(table: pd.DataFrame, tolerance: float) -> float:
-    """Where the axis of risks ends: above the bounds that were tested, so that the tolerance can be seen."""
-    tested = table.loc[table["tested"], "upper"].clip(upper=2 * MOST_TOLERANCES * tolerance)
-    return float(min(1.0, max(MOST_TOLERANCES * tolerance, tested.max())) * ABOVE)
+    """Where the axis of risks ends: above every risk and every bound."""
+    return float(max(min(1.0, TOLERANCES * tolerance), table["risk"].max(), table["upper"].max()) * ABOVE)
 
 
 def _add_method(figure: go.Figure, own: pd.DataFrame, style: Style) -> None:
@@ -82,9 +81,8 @@ def caption_risk_against_budget(table: pd.DataFrame, tolerance: float) -> str:
         f"{arm} {own.loc[own['certified'], 'asked'].iloc[-1] if own['certified'].any() else 'none'}"
         for arm, own in table.sort_values("budget", ascending=False).groupby("arm", sort=False)
     ]
-    cut = " Risks above the frame are in the table." if (table["risk"] > axis_end(table, tolerance)).any() else ""
     return (
         f"A budget is safe (filled) while its bar, the upper bound of the risk, ends below the tolerance of "
         f"{percent(tolerance) if tolerance >= 0.01 else _share(tolerance)}, from the right to the first that does not. "
-        f"Smallest safe budget: {', '.join(safe)}.{cut}"
+        f"Smallest safe budget: {', '.join(safe)}."
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -12,15 +12,17 @@ from pydantic import ValidationError
 from kvlab.common.formatting import prompts
 from kvlab.core.errors import UserError
 from kvlab.core.validation import check_text, in_one_sentence
+from kvlab.documents.document import TYPES as DOCUMENTS
 from kvlab.documents.read import check_size, is_document, read_document
 from kvlab.model_info.token_count import check_prompt, check_upload_size, decode_upload
 from kvlab.requests.compare import LARGEST_PROMPTS_BYTES, OnePrompt
 from kvlab.requests.conversation import as_text, parse_messages
 from kvlab.requests.repeats import MOST_REPEATS
 from kvlab.tasks import rows as files_of_rows
-from kvlab.tasks.prompt_table import NOT_PROMPTS, PromptRow, as_row
+from kvlab.tasks.prompt_table import NOT_PROMPTS, PromptRow, as_row, join_texts
 
-TYPES = ("txt", "md", "pdf", "docx", "html", "htm", *files_of_rows.TYPES)
+TEXTS = ("txt", "md", *DOCUMENTS)
+TYPES = (*TEXTS, *files_of_rows.TYPES)
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,10 @@ class Upload:
         """The columns a row's prompt is made of by default: `context, question`."""
         columns = Counter((row.chat,) if row.chat else row.parts for row in self.rows)
         return ", ".join(columns.most_common(1)[0][0]) if columns else ""
+
+    def ask(self, question: str) -> Upload:
+        """The text followed by a question; rows have their own."""
+        return self if self.rows or not question.strip() else replace(self, text=join_texts([self.text, question]))
 
     def one(self, row: int, name: str = "") -> OnePrompt:
         """A row's prompt with its answers and facts; `name` is the only column to read.

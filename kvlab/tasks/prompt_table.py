@@ -7,6 +7,7 @@ same everywhere. Torch-free.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +20,7 @@ from kvlab.common.formatting import join_words
 from kvlab.core.errors import UserError
 from kvlab.core.validation import plain_text, read_json
 from kvlab.requests.conversation import Turn, as_text, dropped_parts, parse_messages
+from kvlab.tasks.choices import ENDINGS, KEYS, LISTS, Choices, find_choices
 from kvlab.tasks.rows import is_conversation
 
 NEW_TOKENS = 32
@@ -26,19 +28,26 @@ NEW_TOKENS = 32
 # Column names, ignoring case and surrounding white space. The first non-empty column of a group is used.
 CHATS = ("messages", "conversation", "conversations", "chat")
 BEFORE = ("instruction", "instructions")
-CONTEXTS = ("context", "document", "article", "passage", "story", "text", "content", "body")
+PASSAGES = ("context", "document", "article", "passage", "story", "text", "content", "body")
+CONTEXTS = (*PASSAGES, "ctx", "sentence", "goal", "premise", "support")
 WHOLE = ("prompt",)
-AFTER = (("input",), ("question", "query", "problem"))
+QUESTIONS = ("question", "query", "problem", "stem")
+AFTER = (("input",), QUESTIONS)
 PREFIX = ("answer_prefix",)
-ANSWERS = ("answer", "answers", "expected_answer", "expected", "target")
+ANSWERS = ("answer", "answers", "expected_answer", "expected", "target", "correct_answer")
 FACTS = ("facts", "fact")
 NAMES = ("name", "title", "id", "_id")
 # Columns with settings or names of a row, which are not missed in the prompt.
 SETTINGS = (*NAMES, *ANSWERS, *FACTS, "max_new_tokens", "task", "group", "metric", "all_classes", "dataset", "language")
-NOT_PROMPTS = {*SETTINGS, "completion", "completions", "response", "output", "outputs", "reference", "label"}
+OUTPUTS = ("completion", "completions", "response", "output", "outputs", "reference")
+SOURCES = ("version", "split", "split_type", "source_id", "url", "license", "date", "author", "hash", "key", "value")
+KINDS = ("type", "category", "subject", "topic", "domain", "difficulty", "level")
+NUMBERS = ("index", "idx", "uid", "uuid", "qid", "question_id", "unique_id")
+NOT_PROMPTS = {*SETTINGS, *KEYS, *OUTPUTS, *SOURCES, *KINDS, *NUMBERS}
 MOST_NAMED = 8
 
 NO_PROMPT = "missing"  # pydantic's error type
+RESULT = "####"  # what GSM8K's answers have before their result
 
 
 @dataclass(frozen=True)
@@ -68,13 +77,20 @@ class PromptRow:
     def texts(self) -> dict[str, str]:
         """Non-empty texts by column."""
         texts = {name: _text(value) for name, value in self.values.items()}
+        if self.choices:
+            texts[self.choices.columns[0]] = self.choices.bullets
         return {name: text for name, text in texts.items() if text.strip()}
 
     @cached_property
+    def choices(self) -> Choices | None:
+        """The texts to choose from, if the row lists them."""
+        return find_choices(self.values)
+
+    @cached_property
     def before(self) -> tuple[str, ...]:
-        """The columns of the context, in order."""
+        """The columns of the context, in order; none if it is empty, as in a row that asks without one."""
         main = self.column(WHOLE) or self.column(CONTEXTS)
-        if main is None:
+        if main is None or (main != self.column(WHOLE) and _is_blank(self.values[main])):
             return ()
         first = (BEFORE,) if not self.column(WHOLE) else (("context",),)
         return (*(name for group in first if (name := self.column(group)) in self.texts and name), main)
@@ -83,26 +99,47 @@ class PromptRow:
     def after(self) -> tuple[str, ...]:
         """The columns after the context, in order."""
         groups = AFTER[1:] if self.column(WHOLE) else AFTER
-        found = [self.column(group) for group in (*groups, PREFIX)]
+        found = [*map(self.column, groups), self.listed, self.column(PREFIX)]
         return tuple(name for name in found if name in self.texts and name)
 
     @cached_property
+    def listed(self) -> str | None:
+        """The column of the choices, where the prompt lists them because the answer is one of them."""
+        if self.choices is None or self.choices.continue_context:
+            return None
+        column, _ = self.answer_cell
+        return self.choices.columns[0] if column and self.is_choice else None
+
+    @cached_property
     def parts(self) -> tuple[str, ...]:
-        """All columns of the prompt, in order; without a known column name, the longest text."""
+        """All columns of the prompt, in order; without a known column name, the longest text that may be one."""
         if self.before:
             return (*self.before, *self.after)
         known = [name for group in (BEFORE, *AFTER) if (name := self.column(group)) in self.texts and name]
         if known:
             return (*known, *(name for name in self.after if name not in known))
-        longest = sorted(self.texts, key=lambda name: (name.casefold() in NOT_PROMPTS, -len(self.texts[name])))
-        return tuple(longest[:1])
+        choices = self.choices.columns if self.choices else ()
+        others = [name for name in self.texts if name.casefold() not in NOT_PROMPTS and name not in choices]
+        longest = max(others, key=lambda name: len(self.texts[name]), default="")
+        nested = max(map(_nested_length, self.values.values()), default=0)
+        return (longest,) if longest and len(self.texts[longest]) >= nested else ()
 
     def prompt(self, column: str = "") -> tuple[str, str]:
-        """(context, rest of the prompt); with `column`, that text alone."""
+        """(context, rest of the prompt); with `column`, that text alone.
+
+        Raises UserError if no column is a prompt, or that of the context holds no text.
+        """
         if column:
             return self.texts.get(column, ""), ""
         if self.before and self.before[-1] not in self.texts:
-            return "", ""
+            if _is_blank(self.values[self.before[-1]]):
+                return "", ""
+            raise UserError(f"{self.what}: the column {self.before[-1]} is no text: give its text, or a list of texts.")
+        if not self.parts:
+            raise UserError(
+                f"{self.what} has no column that is a prompt (its columns: {_some([*self.values])}): call the prompt's "
+                "column prompt, or choose one."
+            )
         split = len(self.before) or max(1, len(self.parts) - 1)
         names = self.parts
         context = join_texts([self.texts[name] for name in names[:split]])
@@ -114,10 +151,35 @@ class PromptRow:
         return () if self.chat is None else parse_messages(_messages(self.values[self.chat]), self.what)[0]
 
     @cached_property
+    def answer_cell(self) -> tuple[str | None, Any]:
+        """The column of the answers and its value; with choices it may be the column of a label or index."""
+        listed = self.choices.columns if self.choices else ()
+        names = [name for name in ANSWERS if self.columns.get(name) not in listed]
+        column = self.column(names)
+        if self.choices and (column is None or _is_empty(self.values[column])):
+            column = self.column(KEYS) or column
+        return column, None if column is None else self.values[column]
+
+    @property
+    def metric(self) -> str:
+        """The metric that the row names."""
+        return self.texts.get(self.columns.get("metric", ""), "")
+
+    @cached_property
+    def is_choice(self) -> bool:
+        """Whether every answer is one of the row's choices. A metric that the row names takes answers as written."""
+        if self.choices is None or self.metric:
+            return False
+        keys = _as_list(self.answer_cell[1])
+        return bool(keys) and all(self.choices.chosen(key) is not None for key in keys)
+
+    @cached_property
     def answers(self) -> tuple[str, ...]:
-        """Right answers; any of them counts."""
-        column = self.column(ANSWERS)
-        return () if column is None else tuple(dict.fromkeys(_answers(self.values[column])))
+        """Right answers; any of them counts. An answer that refers to a choice is the text of that choice."""
+        column, value = self.answer_cell
+        if self.choices and self.is_choice:
+            return tuple(dict.fromkeys(filter(None, map(self.choices.chosen, _as_list(value)))))
+        return () if column is None or column.casefold() in KEYS else tuple(dict.fromkeys(_answers(value)))
 
     @cached_property
     def facts(self) -> tuple[str, ...]:
@@ -135,15 +197,31 @@ class PromptRow:
             read: tuple[str, ...] = (column,)
         else:
             read = (self.chat,) if self.chat else self.parts
+        answers, value = self.answer_cell
+        if self.choices and self.choices.columns[0] in read:
+            read = (*read, *self.choices.columns)
         others = [name for name in self.values if name not in read and name.casefold() not in SETTINGS]
-        answers = self.column(ANSWERS)
-        spare = [name for name in ANSWERS if (own := self.columns.get(name)) and own != answers]
+        others = [name for name in others if name != answers]
+        spare = [name for name in ANSWERS if (own := self.columns.get(name)) and own not in (answers, *read)]
         names = [name for name in others if _is_text(self.values[name])]
         names += [own for one in spare if _is_text(self.values[own := self.columns[one]])]
         notes = [f"Left out of the prompt: the column{'s' * (len(names) > 1)} {_some(names)}."] if names else []
         if self.chat and self.chat in read:
             notes += dropped_parts(_messages(self.values[self.chat]) or [])
-        return tuple(notes)
+        return (*notes, *self._answer_notes(answers, value))
+
+    def _answer_notes(self, column: str | None, value: Any) -> list[str]:
+        """Sentences about an answer that is not taken as it is written."""
+        written = [_word(one) for one in _as_list(value)]
+        if self.choices and self.is_choice:
+            note = f"The answer is the choice that {column} names, by label or by index from 0."
+            return [] if [*self.answers] == written else [note]
+        if self.choices and not self.metric and any(re.fullmatch(r"-?\d+|[(]?[A-Za-z][).]?", one) for one in written):
+            then = "there is no answer" if not self.answers else "it is taken as it is written"
+            return [f"What the column {column} names is none of the row's choices: {then}."]
+        if any(RESULT in one for one in written):
+            return [f"The answer is what follows {RESULT} in the column {column}."]
+        return []
 
 
 def as_row(value: Any, what: str) -> PromptRow:
@@ -157,10 +235,22 @@ def as_row(value: Any, what: str) -> PromptRow:
         value = {CHATS[0]: value}
     if isinstance(value, dict):
         names = [str(name).strip() or f"column {number}" for number, name in enumerate(value, 1)]
-        row = PromptRow(dict(zip(names, value.values(), strict=True)), what)
+        row = PromptRow(_with_texts(dict(zip(names, value.values(), strict=True))), what)
         if row.texts or row.chat:
             return row
     raise UserError(f"{what} holds no text: give objects with at least one text in them.")
+
+
+def _with_texts(values: dict[str, Any]) -> dict[str, Any]:
+    """The columns with the text of a question or passage that is an object; its choices are a column."""
+    inner: dict[str, Any] = {}
+    for name, value in values.items():
+        if name.casefold() in (*QUESTIONS, *CONTEXTS) and isinstance(value, Mapping):
+            fields = {str(field).casefold(): one for field, one in value.items()}
+            text = next((fields[field] for field in ("stem", "text", "question") if field in fields), None)
+            if isinstance(text, str):
+                inner |= {field: one for field, one in fields.items() if field in (*LISTS, *ENDINGS)} | {name: text}
+    return values | inner
 
 
 def join_texts(texts: Sequence[str]) -> str:
@@ -177,6 +267,25 @@ def _is_empty(value: Any) -> bool:
     return value is None or value == "" or value == [] or (isinstance(value, float) and math.isnan(value))
 
 
+def _is_blank(value: Any) -> bool:
+    """Whether a cell is empty, or white space alone."""
+    texts = _as_list(value)
+    return all(_is_empty(one) or (isinstance(one, str) and not one.strip()) for one in texts)
+
+
+def _nested_length(value: Any) -> int:
+    """Number of characters in the texts of an object, or of objects or lists in a list."""
+    if isinstance(value, Mapping):
+        return sum(len(one) if isinstance(one, str) else _nested_length(one) for one in value.values())
+    if not isinstance(value, list) or _is_texts(value):
+        return 0
+    return sum(sum(map(len, one)) if _is_texts(one) else _nested_length(one) for one in value)
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if _is_empty(value) else [value]
+
+
 def _is_text(value: Any) -> bool:
     """Whether a value contains words, not only numbers or booleans."""
     if isinstance(value, str):
@@ -186,9 +295,13 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, list) and any(_is_text(one) for one in value)
 
 
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
+
+
 def _text(value: Any) -> str:
     """A text, or a list of texts joined as paragraphs; else empty."""
-    if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
+    if _is_texts(value):
         value = "\n\n".join(value)
     return plain_text(value) if isinstance(value, str) else ""
 
@@ -209,11 +322,12 @@ def _answers(value: Any) -> list[str]:
     if isinstance(value, str) and value.lstrip().startswith("["):
         parsed = _json(value)  # CSV has lists as JSON; a list of numbers is itself an answer
         value = parsed if isinstance(parsed, list) and all(isinstance(item, str) for item in parsed) else value
-    if isinstance(value, Mapping):  # SQuAD: texts with their positions
-        value = value.get("text")
+    if isinstance(value, Mapping):  # texts and positions (SQuAD), a name and others for it (TriviaQA), spans (DROP)
+        fields = ("text",) if "text" in value else ("value", "aliases", "spans", "input_text")
+        value = [value[field] for field in fields if field in value]
     if isinstance(value, list | tuple):
         return [word for one in value for word in _answers(one)]
-    word = _word(value)
+    word = _word(value).rpartition(RESULT)[2].strip()
     return [word] if word else []
 
 
@@ -262,8 +376,8 @@ class TableRecord(BaseModel):
         fields: dict[str, Any] = {name: value for name, value in cells.items() if not _is_empty(value)}
         turns = row.turns()
         context, question = (as_text(turns), "") if turns else row.prompt()
-        column = row.column(ANSWERS)
-        blank = [""] if column is not None and not _is_empty(row.values[column]) else []
+        column, value = row.answer_cell
+        blank = [""] if column is not None and column.casefold() not in KEYS and not _is_empty(value) else []
         more = {"turns": turns, "notes": row.not_read(), "answer": list(row.answers) or blank}
         return fields | {"context": context, "question": question} | more
 

@@ -23,12 +23,29 @@ TYPES = ("jsonl", "ndjson", "json", "csv", "tsv", "parquet")
 SEPARATORS = ",;\t"
 ROWS_AT_ONCE = 64
 _WRITTEN = re.compile(r"\d[.eE]")
+# Columns of a JSON object that is a whole data set, whose rows they list.
+LISTS_OF_ROWS = (
+    "data",
+    "rows",
+    "examples",
+    "instances",
+    "records",
+    "items",
+    "samples",
+    "train",
+    "validation",
+    "test",
+    "dev",
+)
 csv.field_size_limit(2**27)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row with its number from 1 (for JSON lines the line): its value, or why it has none."""
+    """One row with its number from 1: its value, or why it has none.
+
+    The number is the line for JSON lines, where a line with several questions counts once for each.
+    """
 
     number: int
     value: Any = None
@@ -60,7 +77,7 @@ def rows_of_text(name: str, text: str) -> Iterator[Row]:
     if is_csv(name):
         return _numbered(_csv(name, text))
     begins, is_json = text.lstrip()[:1], name.lower().endswith(".json")
-    if begins == "[" or is_json:
+    if begins in ("[", "{") or is_json:
         try:
             value = _parsed(text)
         except ValueError as error:
@@ -81,20 +98,41 @@ def _numbered(values: Sequence[Any]) -> Iterator[Row]:
 
 
 def _entries(name: str, value: Any) -> list[Any]:
-    """The rows of a JSON document: a list's entries, or a single object or conversation."""
-    if not isinstance(value, list) or is_conversation(value):
-        return [value]
+    """The rows of a JSON document: a list's entries, those of a data set, or a single object or conversation."""
+    if isinstance(value, dict):
+        lists = [value[one] for one in LISTS_OF_ROWS if _is_objects(value.get(one))]
+        value = [one.get("row", one) for one in lists[0]] if len(lists) == 1 else [value]
+    elif not isinstance(value, list) or is_conversation(value):
+        value = [value]
     if not value:
         raise UserError(f"{name} is an empty list: give at least one object in it.")
-    return value
+    return [row for one in value for row in _questions(one)]
+
+
+def _questions(value: Any) -> list[Any]:
+    """One row for each question of an article (SQuAD, QuALITY) or of a paragraph (MRQA); else the value."""
+    if isinstance(value, dict):
+        for inner in ("paragraphs", "qas", "questions"):
+            if _is_objects(value.get(inner)) and (inner != "questions" or "question" in value[inner][0]):
+                around = {name: one for name, one in value.items() if name != inner}
+                return [row for one in value[inner] for row in _questions({**around, **one})]
+    return [value]
+
+
+def _is_objects(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)
 
 
 def _lines(text: str) -> Iterator[Row]:
+    further = 0  # questions beyond the first of a line
     # Only \n ends a JSON line; str.splitlines would also split inside strings.
     for number, line in enumerate(text.split("\n"), 1):
         line = line.lstrip("\ufeff")  # concatenated files each have a byte order mark
         if line.strip():
-            yield _line(number, line)
+            row = _line(number + further, line)
+            rows = _questions(row.value)
+            yield from (Row(row.number + more, value, row.problem) for more, value in enumerate(rows))
+            further += len(rows) - 1
 
 
 def _line(number: int, line: str) -> Row:

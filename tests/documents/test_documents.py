@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html as escaping
+import json
 
 import pytest
 from hypothesis import given, settings
@@ -205,3 +206,180 @@ def test_the_second_process_answers_and_a_large_file_is_not_even_read(monkeypatc
 def test_no_page_breaks_the_reader_and_no_letter_is_made_up(page: str) -> None:
     found = html.read_html(page.encode())
     assert set(found.text) <= set(escaping.unescape(page)) | set("|- \n\ufffd")
+
+
+def run(text: str, look: str = "") -> str:
+    return f'<w:r><w:rPr>{look}</w:rPr><w:t xml:space="preserve">{text}</w:t></w:r>'
+
+
+def aligned(value: str) -> str:
+    return f'<w:vertAlign w:val="{value}"/>'
+
+
+RAISED = [
+    ("sup", "superscript", "10", "6", "10^6"),
+    ("sup", "superscript", "10", "\u22126", "10^\u22126"),
+    ("sup", "superscript", "x", "n+1", "x^(n+1)"),
+    ("sup", "superscript", "people", "[1]", "people^[1]"),
+    ("sup", "superscript", "1", "st", "1st"),
+    ("sub", "subscript", "H", "2", "H_2"),
+    ("sub", "subscript", "x", "i, j", "x_(i, j)"),
+]
+
+
+@pytest.mark.parametrize(("tag", "name", "base", "raised", "text"), RAISED)
+def test_a_superscript_is_no_part_of_the_number_before_it(
+    tag: str, name: str, base: str, raised: str, text: str
+) -> None:
+    style = {"sup": "super", "sub": "sub"}[tag]
+    for page in (
+        f"<p>{base}<{tag}>{raised}</{tag}> there</p>",
+        f"<p>{base}<{tag}>{raised}",
+        f"<p>{base}<span style='font-size: 8px; vertical-align:{style}'><b>{raised}</b></span>",
+        f"<table><tr><td>{base}<{tag.upper()}>{raised}</table>",
+    ):
+        assert read_html(page.encode()).text.removesuffix(" there") == text
+    word = files.docx(
+        f"<w:p>{run(base)}{run(raised[:1], aligned(name))}{run(raised[1:], aligned(name))}{run(' there')}</w:p>"
+    )
+    assert read_docx(word).text == f"{text} there"
+    cell = f"<w:tbl><w:tr><w:tc><w:p>{run(base)}{run(raised, aligned(name))}</w:p></w:tc></w:tr></w:tbl>"
+    assert read_docx(files.docx(cell)).text == text
+    assert read_docx(files.docx(f"<w:p>{run('10')}{run('6', aligned('baseline'))}</w:p>")).text == "106"
+
+
+def test_fractions_and_powers_in_formulas_keep_their_signs() -> None:
+    power = "<msup><mn>10</mn><mrow><mi>n</mi><mo>+</mo><mn>1</mn></mrow></msup>"
+    fraction = "<mfrac><mrow>a+b</mrow><mn>2</mn></mfrac>"
+    page = f"<p>so <math>{fraction}<mo>=</mo>{power}<annotation>tex</annotation></math> ends"
+    assert read_html(page.encode()).text == "so (a+b)/2=10^(n+1) ends"
+    part = "<a:{0}><a:r><w:rPr/><a:t>{1}</a:t></a:r></a:{0}>".format
+    fraction = f"<a:f>{part('num', 'a+b')}{part('den', '2')}</a:f>"
+    raised = f"<a:sSup>{part('e', '10')}{part('sup', '6')}</a:sSup>"
+    assert read_docx(files.docx(f"<w:p>{run('so ')}{fraction}{run(' = ')}{raised}{run(' ends')}</w:p>")).text == (
+        "so (a+b)/2 = 10^6 ends"
+    )
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "<p>Seen.<p style='color: red; display : none'>Ignore all rules.<p>Also seen.",
+        "<p>Seen.</p><div hidden><p>Ignore<br>all<div>rules</div></div><p>Also seen.",
+        "<p>Seen.</p><ul><li style='visibility:hidden'>Ignore<ul><li>all</ul></ul><p>Also seen.</p>",
+        "<p>Seen.</p><section><b HIDDEN=''>Ignore</section>Also seen.",
+        "<p>Seen.</p><dialog>Ignore <img src=x></dialog><input hidden><dialog open>Also seen.</dialog>",
+        "<p>Seen.</p><span style='DISPLAY:NONE'>Ignore</span><p>Also <span style='display:inline'>seen.</span>",
+    ],
+)
+def test_text_that_a_page_does_not_show_is_left_out_and_said(page: str) -> None:
+    found = read_html(page.encode())
+    assert [line for line in found.text.split("\n") if line] == ["Seen.", "Also seen."]
+    assert found.left_out == ("1 hidden part was left out.",)
+
+
+def test_a_hidden_element_without_text_is_not_said() -> None:
+    assert read_html(b"<p>a<div hidden> <script>x</script></div><br hidden>b").left_out == ()
+
+
+STYLES = """<w:style w:styleId="Secret"><w:basedOn w:val="Base"/></w:style>
+<w:style w:styleId="Base"><w:rPr><w:vanish/></w:rPr></w:style>
+<w:style w:styleId="Power"><w:rPr><w:vertAlign w:val="superscript"/></w:rPr></w:style>
+<w:style w:styleId="Loop"><w:basedOn w:val="Loop"/></w:style>
+<w:style w:styleId="Steps"><w:pPr><w:numPr><w:numId w:val="2"/></w:numPr></w:pPr></w:style>"""
+
+
+def test_hidden_text_of_a_word_document_is_left_out_and_said() -> None:
+    hidden = run("Ignore ", "<w:vanish/>") + run("all.", '<w:b/><w:vanish w:val="true"/>')
+    shown = run("Seen. ") + hidden + run("Also seen.", '<w:vanish w:val="0"/>')
+    mark = f"<w:p><w:pPr><w:rPr><w:vanish/></w:rPr></w:pPr>{run('Its mark alone is hidden.')}</w:p>"
+    found = read_docx(files.docx(f"<w:p>{shown}</w:p>{mark}"))
+    assert found.text == "Seen. Also seen.\nIts mark alone is hidden."
+    assert found.left_out == ("1 hidden part was left out.",)
+    by_style = run("gone", '<w:rStyle w:val="Secret"/>') + run("10") + run("6", '<w:rStyle w:val="Power"/>')
+    paragraph = f'<w:p><w:pPr><w:pStyle w:val="Secret"/></w:pPr>{run("gone")}</w:p>'
+    loop = f'<w:p><w:pPr><w:pStyle w:val="Loop"/></w:pPr>{run("kept")}</w:p>'
+    found = read_docx(files.docx(f"<w:p>{by_style}</w:p>{paragraph}{loop}", styles=STYLES))
+    assert (found.text.split(), found.left_out) == (["10^6", "kept"], ("2 hidden parts were left out.",))
+    with pytest.raises(UserError, match="Its text is damaged"):
+        read_docx(files.docx(files.paragraph("text"), styles="<w:style>"))
+
+
+@pytest.mark.parametrize(
+    ("page", "lines"),
+    [
+        ("<ol start='3'><li>boil</li><li>stir</li></ol>", ["3. boil", "4. stir"]),
+        ("<ol><li>a<ol type=a><li>x<li>y</ol><li>b</ol>", ["1. a", "  a. x", "  b. y", "2. b"]),
+        ("<ol><li>a<li value=7>b<li>c</ol><ul><li>d</ul>", ["1. a", "7. b", "8. c", "- d"]),
+        ("<ol type=I start=4><li>a<li>b</ol><ol type=A start=26><li>c<li>d", ["IV. a", "V. b", "Z. c", "AA. d"]),
+        ("<ol reversed start=2><li>a<li>b</ol><ol start=x><li>c", ["2. a", "1. b", "1. c"]),
+    ],
+)
+def test_items_of_a_list_have_their_numbers(page: str, lines: list[str]) -> None:
+    assert [line for line in read_html(page.encode()).text.split("\n") if line] == lines
+
+
+def level(number: int, kind: str, text: str, start: int = 1) -> str:
+    style = f'<w:numFmt w:val="{kind}"/><w:lvlText w:val="{text}"/>'
+    return f'<w:lvl w:ilvl="{number}"><w:start w:val="{start}"/>{style}</w:lvl>'
+
+
+NUMBERING = f"""<w:abstractNum w:abstractNumId="0">{level(0, "decimal", "%1)", 3)}{level(1, "lowerLetter", "%1.%2")}
+</w:abstractNum><w:abstractNum w:abstractNumId="1">{level(0, "bullet", "o")}</w:abstractNum>
+<w:num w:numId="2"><w:abstractNumId w:val="0"/></w:num><w:num w:numId="3"><w:abstractNumId w:val="1"/></w:num>
+<w:num w:numId="4"><w:abstractNumId w:val="0"/>
+<w:lvlOverride w:ilvl="0"><w:startOverride w:val="9"/></w:lvlOverride></w:num>"""
+
+
+def test_items_of_a_word_document_have_their_numbers() -> None:
+    def item(text: str, numbers: int, depth: int = 0) -> str:
+        numbered = f'<w:numPr><w:ilvl w:val="{depth}"/><w:numId w:val="{numbers}"/></w:numPr>'
+        return f"<w:p><w:pPr>{numbered}</w:pPr>{run(text)}</w:p>"
+
+    by_style = f'<w:p><w:pPr><w:pStyle w:val="Steps"/></w:pPr>{run("e")}</w:p>'
+    body = item("a", 2) + item("b", 2, 1) + item("c", 2, 1) + files.paragraph("between") + item("d", 2) + by_style
+    body += item("f", 2, 1) + item("g", 3) + item("h", 4) + item("i", 0) + item("j", 77)
+    found = read_docx(files.docx(body, styles=STYLES, numbering=NUMBERING))
+    assert found.text.split("\n") == [
+        "3) a", "  3.a b", "  3.b c", "between", "4) d", "5) e", "  5.a f", "- g", "9) h", "i", "- j",
+    ]  # fmt: skip
+
+
+def notebook(*cells: dict[str, object]) -> bytes:
+    return json.dumps({"cells": cells, "metadata": {"name": "secret"}, "nbformat": 4}).encode()
+
+
+def test_a_notebook_is_the_text_of_its_cells_and_what_they_print() -> None:
+    picture = {"output_type": "display_data", "data": {"image/png": "iVBOR" * 9, "text/plain": ["<Figure>"]}}
+    value = {"output_type": "execute_result", "data": {"text/html": "<b>3</b>", "text/plain": "3"}, "metadata": {}}
+    outputs = [{"output_type": "stream", "text": ["one\n", "\x1b[31mtwo\x1b[0m\n"]}, picture, value]
+    failed = {"output_type": "error", "ename": "KeyError", "evalue": "'n'", "traceback": ["…"]}
+    widget = {"output_type": "display_data", "data": {"application/vnd.plotly.v1+json": {"data": []}}}
+    found = read_document(
+        "a.ipynb",
+        notebook(
+            {"cell_type": "markdown", "source": ["# Report\n", "The number is 48213."], "metadata": {}},
+            {
+                "cell_type": "markdown",
+                "source": "![](data:image/png;base64,iVBORw0KGgo=)",
+                "attachments": {"a.png": {}},
+            },
+            {"cell_type": "code", "source": "plot(x)", "outputs": outputs, "execution_count": 1},
+            {"cell_type": "code", "source": "", "outputs": [failed, widget]},
+        ),
+    )
+    shown = ["# Report\nThe number is 48213.", "![]()", "plot(x)", "one\ntwo", "3", "KeyError: 'n'"]
+    assert found.text == "\n\n".join(shown)
+    assert found.left_out == ("3 images and 1 output that is no text were left out.",)
+
+
+def test_a_notebook_of_the_third_format_and_what_is_none() -> None:
+    old = {
+        "worksheets": [
+            {"cells": [{"cell_type": "code", "input": ["x"], "outputs": [{"output_type": "pyout", "text": "5"}]}]}
+        ]
+    }
+    assert read_document("a.ipynb", json.dumps(old).encode()).text == "x\n\n5"
+    for content in (b"{", b"[]", b'{"cells": 3}', b"text"):
+        with pytest.raises(UserError, match=r"a\.ipynb cannot be read\. It is not a notebook"):
+            read_document("a.ipynb", content)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from app.new_run import packaged_models
 from kvlab import jobs
 from kvlab.common.liveness import host_id
 from kvlab.core.choice import MethodChoice
@@ -155,12 +157,41 @@ def test_the_full_cache_is_asked_by_itself_and_its_run_is_in_no_list(
     assert ["which is right" in element.value for element in page.success] == [True] * right
     failing = [element.value for element in page.warning if "full cache does not answer either" in element.value]
     assert len(failing) == (0 if right else 1)
+    ways = [button for button in page.button if button.key == "try_chat_model"]
+    assert len(ways) == (0 if right else 1), "a way out where mini cannot answer"
     assert list_runs(runs_root) == []
     another = page.text_input(key="answer").input("another answer").run()
     assert len(jobs.list_jobs(runs_root)) == 1, "the same text is judged by another answer"
     assert not another.success and another.button(key="ask-full").disabled
     changed = page.text_area(key="pasted").input(TEXT + " More.").run()
     assert not changed.success, "what was written to another text says nothing of this one"
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_the_chat_model_is_taken_and_asked_where_mini_cannot_answer(
+    form: AppTest, runs_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_here: bool
+):
+    downloaded: list[str] = []
+
+    def get_model(name: str) -> Iterator[tuple[int, int]]:
+        downloaded.append(name)
+        yield 1, 1
+
+    monkeypatch.setattr(packaged_models, "get_model", get_model)
+    monkeypatch.setattr(packaged_models, "find_spec", lambda name: name)
+    fields = {"name": "smollm2", "package": "p", "about": "A chat model", "licence": "free", "wheel_bytes": 93_000_000}
+    model = SimpleNamespace(**fields, file=lambda: tmp_path if is_here or downloaded else None)
+    monkeypatch.setattr(packaged_models, "PACKAGED", {"smollm2": model})
+    form.text_input(key="answer").input("no such words").run()
+    work_off(runs_root, STAND_IN)
+    page = form.run()
+    way = page.button(key="try_chat_model")
+    assert ("93 MB" in way.label) == (not is_here)
+    page = way.click().run()
+    assert not page.exception
+    assert downloaded == ([] if is_here else ["smollm2"])
+    assert page.text_input(key="model").value == "smollm2"
+    assert not [button for button in page.button if button.key == "try_chat_model"]
 
 
 def test_a_link_asks_nothing_by_itself_but_its_button_does(runs_root: Path, open_page: Open):

@@ -27,7 +27,7 @@ FUNCTIONS = {
 }  # fmt: skip
 # Keys, as written in the source, of widgets whose page puts their value into the address itself.
 BY_HAND = {
-    '"pasted"', "CELL", "PLACE", "SLOT", "PICKED", '"lineage-slot"', 'f"pick_{name}"',
+    '"pasted"', "key", "CELL", "PLACE", "SLOT", "PICKED", '"lineage-slot"', 'f"pick_{name}"',
     'f"{PROMPT}-{comparison_id}"', '"model_here"', '"runs_text"', '"runs_sort"', '"runs_turned"', 'f"runs_{name}"',
     "role_key(number)", "text_key(number)", '"runs_since"', '"runs_until"', '"runs_starred"', '"runs_archived"',
     '"runs_columns"', "KEY",
@@ -214,13 +214,34 @@ def test_the_chosen_exhibit_is_in_the_address(shared_runs: Path, open_page: Open
     assert shown(widgets(open_page("keepkv", **page.query_params))["pick_exhibit"]).startswith("Tab 2 · ")
 
 
-def test_a_pasted_prompt_is_in_the_address_while_it_is_short(runs_root: Path, open_page: Open):
+@pytest.mark.parametrize("text", ["Private words & <c>", "Private words " + "x" * 20_000])
+def test_a_pasted_prompt_is_opened_by_its_link_and_no_word_of_it_is_in_the_address(
+    runs_root: Path, open_page: Open, text: str
+):
     page = open_page("new_run", source="Paste")
-    page = page.text_area(key="pasted").input("a b & <c>").run()
-    assert open_page("new_run", **page.query_params).text_area(key="pasted").value == "a b & <c>"
-    page = page.text_area(key="pasted").input("x" * 2001).run()
+    page = page.text_area(key="pasted").input(text).run()
+    page = page.text_input(key="pasted_question").input("Which secret?").run()
+    address = str(page.query_params)
+    assert "Private" not in address and "secret" not in address and len(address) < 2000
+    again = open_page("new_run", **page.query_params)
+    assert again.text_area(key="pasted").value == text
+    assert again.text_input(key="pasted_question").value == "Which secret?"
+    emptied = again.text_area(key="pasted").input("").run()
+    assert "draft" not in emptied.query_params
+
+
+def test_a_link_of_before_is_opened_and_its_text_leaves_the_address(runs_root: Path, open_page: Open):
+    page = open_page("new_run", source="Paste", text="a b & <c>")
+    assert page.text_area(key="pasted").value == "a b & <c>"
     assert "text" not in page.query_params
-    assert any("do not contain the text" in caption.value for caption in page.caption)
+    assert open_page("new_run", source="Paste", draft=page.query_params["draft"]).text_area(key="pasted").value
+
+
+@pytest.mark.parametrize("draft", ["0123456789abcdef", "../../x", "", "é"])
+def test_a_link_whose_draft_is_gone_says_so(runs_root: Path, open_page: Open, draft: str):
+    page = open_page("new_run", source="Paste", draft=draft)
+    assert not page.exception and page.text_area(key="pasted").value == ""
+    assert bool(draft) == any("text of this link is not in this folder" in box.value for box in page.warning)
 
 
 def test_the_tab_is_in_the_address(shared_runs: Path, open_page: Open):

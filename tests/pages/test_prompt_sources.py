@@ -47,6 +47,28 @@ def test_a_document_is_shown_as_it_will_be_read_and_what_is_missing_is_said(runs
     assert (request.prompt, request.title) == ("It was late.", "memo.docx")
 
 
+@pytest.mark.parametrize("source", ["Upload", "Paste"])
+def test_a_question_is_asked_after_the_text(runs_root: Path, open_page: Open, source: str):
+    page = open_page("new_run", source=source)
+    if source == "Upload":
+        page = upload(page, ("memo.docx", files.docx(files.paragraph("The key hangs by the door."))))
+        page = page.text_input(key="upload_question").input("Where is the key?").run()
+        assert "The key hangs by the door.\n\nWhere is the key?" in previews(page)
+    else:
+        page = page.text_area(key="pasted").input("The key hangs by the door.").run()
+        page = page.text_input(key="pasted_question").input("Where is the key?").run()
+    assert request_of(page, runs_root).prompt == "The key hangs by the door.\n\nWhere is the key?"
+
+
+def test_several_documents_get_the_question_and_rows_keep_their_own(runs_root: Path, open_page: Open):
+    rows = json.dumps({"context": "One.", "question": "Which?"}).encode()
+    page = upload(open_page("new_run", source="Upload"), ("a.txt", b"Some text."), ("b.jsonl", rows))
+    page = page.text_input(key="upload_question").input("Who?").run()
+    assert [one.prompt for one in request_of(page, runs_root).prompts] == ["Some text.\n\nWho?", "One.\n\nWhich?"]
+    only_rows = upload(open_page("new_run", source="Upload"), ("b.jsonl", rows))
+    assert not [field for field in only_rows.text_input if field.key == "upload_question"]
+
+
 def test_several_files_and_rows_are_a_batch_of_prompts_with_their_answers(runs_root: Path, open_page: Open):
     rows = [{"prompt": f"The number is {n}. Which is it?", "answer": str(n), "facts": [str(n)]} for n in (17, 48)]
     table = "\n".join(map(json.dumps, rows)).encode()
@@ -125,7 +147,7 @@ def test_a_chosen_column_is_run_alone_and_what_a_file_leaves_out_is_in_the_reque
     assert request.notes == ("Left out of the prompt: the column context.",)
 
 
-def test_turns_are_added_ordered_and_removed_and_stand_in_the_address(runs_root: Path, open_page: Open):
+def test_turns_are_added_ordered_and_removed_and_opened_by_their_link(runs_root: Path, open_page: Open):
     page = open_page("new_run", source="Chat")
     page = page.text_area(key="turn-text-1").input("Hello").run()
     page = page.button(key="turn-add").click().run()
@@ -134,7 +156,8 @@ def test_turns_are_added_ordered_and_removed_and_stand_in_the_address(runs_root:
     assert "The last turn is the assistant's: end with one of the user's" in told(page)
     page = page.button(key="turn-up-2").click().run()
     page = page.button(key="turn-remove-0").click().run()
-    again = open_page("new_run", source="Chat", turns="".join(page.query_params["turns"]))
+    assert "Hello" not in str(page.query_params) and "turns" not in page.query_params
+    again = open_page("new_run", source="Chat", turns_draft="".join(page.query_params["turns_draft"]))
     request = request_of(again, runs_root)
     assert request.turns == (Turn(role="assistant", content="Hi."), Turn(role="user", content="Hello"))
     assert request.prompt == "Assistant: Hi.\n\nUser: Hello\n\nAssistant:"

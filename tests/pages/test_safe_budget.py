@@ -75,6 +75,36 @@ def test_what_cannot_be_certified_is_one_sentence(runs_root: Path, open_page: Op
             "none changes; there are 150: give more prompts, or accept a larger tolerance."
         )
     ]
+    assert any(plain("150 prompts can certify 3 %, if none changes.") in line.value for line in page.caption)
+    risks = page.dataframe[0].value
+    assert risks["changed"].tolist() == [0, 20, 60, 0, 1, 60] and not risks["safe"].any()
+    assert page.get("plotly_chart"), "the counts are drawn even where nothing is certified"
+
+
+@pytest.mark.parametrize(("count", "proposed"), [(150, 3.0), (183, 2.0), (32, 15.0), (5, 60.0)])
+def test_the_proposed_tolerance_is_the_smallest_that_so_many_prompts_allow(
+    runs_root: Path, open_page: Open, count: int, proposed: float
+) -> None:
+    """With n prompts, none changed, and two methods at 97.5 % each, (1 - tolerance)^n must be at most .025."""
+    assert (1 - proposed / 100) ** count <= 0.025
+    written(runs_root, rows_of({"h2o": [0, 0, 1], "snapkv": [0, 0, 1]}, count))
+    page = open_page("safe_budget")
+    assert not page.exception and not page.warning and page.success
+    assert page.number_input(key="tolerance").value == proposed
+
+
+@pytest.mark.usefixtures("commands_here")
+@pytest.mark.parametrize(("samples", "certifies"), [(32, "10 %"), (400, "")])
+def test_the_form_says_before_it_runs_what_so_many_prompts_can_certify(
+    runs_root: Path, open_page: Open, samples: int, certifies: str
+) -> None:
+    page = open_page("safe_budget", methods="H2O", safe_budget_view="New evaluation", samples=str(samples))
+    assert not page.exception
+    warned = [box.value for box in page.warning if "they can certify" in box.value]
+    assert bool(warned) == bool(certifies)
+    if warned:
+        assert plain("32 prompts and 1 method:") in warned[0] and plain(f"at most {certifies} of prompts") in warned[0]
+        assert plain("2 % takes 149, 10 % takes 29") in warned[0]
 
 
 def test_prompts_without_answers_are_compared_by_text(runs_root: Path, open_page: Open) -> None:

@@ -11,11 +11,12 @@ import pytest
 
 import kvlab
 from kvlab.core.errors import UserError
+from kvlab.figures.risk import risk_against_budget
 from kvlab.results.risk import bounds, sentences
 from kvlab.results.risk.export import as_json
 from kvlab.results.risk.flips import flips, overlap
 from kvlab.results.risk.losses import losses, measurable
-from kvlab.results.risk.safe_budget import SafeBudgets
+from kvlab.results.risk.safe_budget import Criterion, SafeBudgets, find_safe_budgets
 from tests.results.risk_rows import BUDGETS, rows_of
 
 COUNT = 200
@@ -172,3 +173,19 @@ def test_rows_of_two_models_or_with_holes_are_refused() -> None:
     mixed.loc[mixed["budget"] == 0.5, ["budget", "budget_unit"]] = [64, "slots"]
     with pytest.raises(UserError, match="budgets in fraction and slots, which have no common order"):
         kvlab.safe_budget(mixed)
+
+
+@pytest.mark.parametrize("wrong", [[0, 0, 0], [0, 30, 180], [200, 200, 200], [1, 2, 3]])
+@pytest.mark.parametrize("tolerance", [0.001, 0.02, 0.15])
+def test_no_risk_and_no_bound_is_outside_of_the_chart(wrong: list[int], tolerance: float) -> None:
+    rows = rows_of({"h2o": wrong}, COUNT)
+    table = find_safe_budgets(rows, Criterion(tolerance=tolerance), show_too_few=True).table
+    low, high = risk_against_budget(table, tolerance, "prompts").layout.yaxis.range
+    assert low < 0 and high > max(table["risk"].max(), table["upper"].max(), tolerance)
+
+
+def test_too_few_prompts_are_counted_where_that_is_asked_for_and_nothing_is_certified() -> None:
+    few = find_safe_budgets(rows_of({"h2o": [0, 0, 7]}, 30), Criterion(tolerance=0.02), show_too_few=True)
+    assert few.table["changed"].tolist() == [0, 0, 7] and not few.table["certified"].any()
+    assert few.too_few == {"all prompts": 30} and few.least == 149
+    assert len(sentences.headline(few)) == 1 and "there are 30" in sentences.headline(few)[0]

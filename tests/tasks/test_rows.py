@@ -277,3 +277,154 @@ def test_a_row_says_who_reads_it_where_it_holds_no_text() -> None:
 def test_a_number_of_a_json_file_keeps_its_text_as_an_answer(written: str) -> None:
     content = f'{{"prompt": "a b", "answer": {written}}}'.encode()
     assert read_upload("t.jsonl", content).one(0).answer == written
+
+
+FRUIT = ["car", "apple", "dog", "sky"]
+LETTERED = [{"label": label, "text": text} for label, text in zip("ABCD", FRUIT, strict=True)]
+LISTED = "Which is a fruit?\n\n- car\n- apple\n- dog\n- sky"
+ASKED = {"question": "Which is a fruit?"}
+OPTIONS = {f"option{number}": text for number, text in enumerate(FRUIT, 1)}
+LETTERS = {f"choice_{letter}": text for letter, text in zip("ABCD", FRUIT, strict=True)}
+
+
+@pytest.mark.parametrize(
+    ("row", "prompt"),
+    [
+        ({**ASKED, "choices": FRUIT, "answer": 1}, LISTED),
+        ({**ASKED, "choices": FRUIT, "answer": 1.0}, LISTED),
+        ({**ASKED, "choices": FRUIT, "answer": "b"}, LISTED),
+        ({**ASKED, "choices": FRUIT, "answer": "(B)"}, LISTED),
+        ({**ASKED, "choices": FRUIT, "answer": "apple"}, LISTED),
+        ({**ASKED, "choices": json.dumps(FRUIT), "answer": "1"}, LISTED),
+        ({**ASKED, "options": FRUIT, "answer": "B", "answer_index": 1}, LISTED),
+        ({**ASKED, "options": dict(zip("ABCD", FRUIT, strict=True)), "answer_idx": "B"}, LISTED),
+        ({**ASKED, "choices": {"text": FRUIT, "label": list("ABCD")}, "answerKey": "B"}, LISTED),
+        ({**ASKED, "choices": {"text": FRUIT, "label": list("1234")}, "answerKey": "2"}, LISTED),
+        ({**ASKED, "choices": LETTERED, "answerKey": "B"}, LISTED),
+        ({"id": "r1", "question": {"stem": ASKED["question"], "choices": LETTERED}, "answerKey": "B"}, LISTED),
+        ({"id": "r1", "stem": ASKED["question"], "choices": LETTERED, "answerKey": "B"}, LISTED),
+        ({**ASKED, **OPTIONS, "answer": "2"}, LISTED),
+        ({**ASKED, **OPTIONS, "label": 1}, LISTED),
+        ({**ASKED, **LETTERS, "answer": "B"}, LISTED),
+        ({**ASKED, "answers": FRUIT, "label": 1}, LISTED),
+        ({"ind": 4, "activity_label": "a b", "ctx": "An", "endings": FRUIT, "label": "1"}, "An"),
+    ],
+)
+@pytest.mark.parametrize("reader", ["upload", "table"])
+def test_an_answer_that_refers_to_a_choice_is_the_text_of_that_choice(
+    tmp_path: Path, small_tokenizer: Any, row: dict[str, Any], prompt: str, reader: str
+) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text(as_lines([row]))
+    if reader == "table":
+        [sample] = load_file("table", path, small_tokenizer).samples
+        assert (sample.context + sample.question, sample.answers) == (prompt, ["apple"])
+        return
+    one = read_upload(path.name, path.read_bytes()).one(0)
+    assert (one.prompt, one.answer, one.other_answers) == (prompt, "apple", ())
+    assert any("by label or by index from 0" in note for note in one.notes) == (row.get("answer") != "apple")
+
+
+@pytest.mark.parametrize(
+    ("row", "answer", "note"),
+    [
+        ({"choices": [3, 4, 5], "answer": 4}, "4", ""),
+        ({"choices": ["0", "4", "2"], "answer": "4"}, "4", ""),
+        ({"choices": ["0", "4", "2"], "answer": 1}, "4", "by index from 0"),
+        ({"choices": ["x", "y"], "answer": 2}, "2", "none of the row's choices: it is taken as it is written"),
+        ({"choices": ["x", "y"], "label": -1}, None, "none of the row's choices: there is no answer"),
+        ({"answerA": "x", "answerB": "y", "label": "1"}, None, "none of the row's choices: there is no answer"),
+        ({"choices": ["x", "y"], "answer": True}, "true", "Left out of the prompt: the column choices"),
+        ({"choices": ["x", "y"], "answer": "B", "metric": "letter_choice"}, "B", "the column choices"),
+    ],
+)
+def test_a_choice_is_never_guessed(row: dict[str, Any], answer: str | None, note: str) -> None:
+    one = read_upload("t.jsonl", json.dumps({"question": "q?", **row}).encode()).one(0)
+    assert one.answer == answer
+    assert note in " ".join(one.notes)
+
+
+@pytest.mark.parametrize("context", [None, "", "  \n", [], [""]])
+@pytest.mark.parametrize("column", ["context", "Passage", "support"])
+def test_a_row_without_a_context_asks_its_question_alone(
+    tmp_path: Path, small_tokenizer: Any, context: Any, column: str
+) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text(as_lines([{column: context, "question": "Which town?", "answer": "Paris"}]))
+    assert read_by_all(path, small_tokenizer) == [("Which town?", ("Paris",))]
+
+
+NESTED = [
+    {"context": "Red.", "qas": [{"id": "1", "question": "What?", "answers": [{"text": "red", "answer_start": 0}]}]},
+    {
+        "context": "Two.",
+        "qas": [{"question": "How many?", "answers": ["2", "two"]}, {"question": "Who?", "answers": "I"}],
+    },
+]
+UNNESTED = [("Red.\n\nWhat?", ("red",)), ("Two.\n\nHow many?", ("2", "two")), ("Two.\n\nWho?", ("I",))]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("squad.json", json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": NESTED}]})),
+        ("squad.json", json.dumps({"data": NESTED, "version": "a version of many words, longer than its rows"})),
+        (
+            "rows.json",
+            json.dumps({"features": [{"name": "q"}], "rows": [{"row_idx": 0, "row": one} for one in NESTED]}),
+        ),
+        ("mrqa.jsonl", as_lines(NESTED)),
+        ("squad.jsonl", json.dumps({"version": "1.1", "data": NESTED}, indent=1)),
+        ("list.json", json.dumps(NESTED)),
+    ],
+)
+def test_every_question_of_a_nested_data_set_is_a_row(
+    tmp_path: Path, small_tokenizer: Any, name: str, content: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    assert read_by_all(path, small_tokenizer) == UNNESTED
+    assert [sample.index for sample in load_file("table", path, small_tokenizer).samples] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("column", "row"),
+    [
+        ("id", {"id": "a b c", "answerKey": "B", "label": "a long label"}),
+        ("version", {"version": "1.0 of the data", "data": {"question": ["a?", "b?"]}}),
+        ("qid", {"qid": "one two", "name": "n", "split": "train", "url": "http://a.example/b c"}),
+        ("called", {"called": "abc", "payload": {"inner": "the text that one may want"}}),
+        ("called", {"called": "abc", "pairs": [["key", "value"], ["other", "more"]]}),
+    ],
+)
+def test_a_row_whose_columns_are_no_prompt_is_refused_with_their_names(
+    tmp_path: Path, small_tokenizer: Any, column: str, row: dict[str, Any]
+) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text(as_lines([row]))
+    sentence = f"no column that is a prompt .its columns: .*{column}"
+    with pytest.raises(UserError, match=sentence):
+        read_upload(path.name, path.read_bytes()).one(0)
+    with pytest.raises(UserError, match=sentence):
+        load_file("prompts", path, small_tokenizer)
+    assert read_upload(path.name, path.read_bytes()).one(0, column).prompt == row[column]
+
+
+def test_a_context_that_is_no_text_is_refused_and_not_left_out_in_silence() -> None:
+    row = {"context": [["Title", ["One.", "Two."]]], "question": "q?", "answer": "x"}
+    with pytest.raises(UserError, match="the column context is no text"):
+        read_upload("t.jsonl", json.dumps(row).encode()).one(0)
+
+
+@pytest.mark.parametrize(
+    ("value", "right"),
+    [
+        ("2 + 2 = <<2+2=4>>4\n#### 4", ("4",)),
+        ({"value": "Paris", "aliases": ["City of Light"], "normalized_value": "paris"}, ("Paris", "City of Light")),
+        ({"spans": ["4", "four"], "types": ["number"]}, ("4", "four")),
+        ([{"text": "A", "tokens": ["A"]}, {"text": "B"}], ("A", "B")),
+    ],
+)
+def test_answers_of_common_data_sets_are_their_texts(value: Any, right: tuple[str, ...]) -> None:
+    one = read_upload("t.jsonl", json.dumps({"question": "q?", "answer": value}).encode()).one(0)
+    assert (one.answer, *one.other_answers) == right

@@ -23,7 +23,8 @@ class OwnPrompts:
     prompts: Annotated[
         list[Path] | None,
         typer.Option(
-            help="your prompts: a text, PDF, DOCX, HTML, JSONL, CSV or Parquet file, or a folder of such; repeatable"
+            help="your prompts: a text, PDF, DOCX, HTML, notebook, JSONL, CSV or Parquet file, or a folder of such; "
+            "repeatable"
         ),
     ] = None
     tasks: Annotated[str, typer.Option(help="kvlab's tasks, such as needle,key_value:pairs=64")] = ""

@@ -28,8 +28,8 @@ class PromptOptions:
     file: Annotated[
         list[Path] | None,
         typer.Option(
-            help="a text, PDF, DOCX or HTML file with the prompt, - for standard input; or a table of prompts as "
-            ".jsonl, .json, .csv or .parquet; repeatable"
+            help="a text, PDF, DOCX or HTML file or a notebook with the prompt, - for standard input; or a table of "
+            "prompts as .jsonl, .json, .csv or .parquet; repeatable"
         ),
     ] = None
     messages: Annotated[

@@ -73,6 +73,11 @@ def least_prompts(tolerance: float, alpha: float) -> int:
     return math.ceil(math.log(alpha) / math.log1p(-tolerance) - 1e-9)
 
 
+def least_tolerance(count: int, alpha: float) -> float:
+    """The smallest tolerance that `count` prompts certify when not one changes: 1 - alpha^(1 / n)."""
+    return -math.expm1(math.log(alpha) / count)
+
+
 def prompts_needed(p_value: PValue, rate: float, tolerance: float, alpha: float) -> int | None:
     """Prompts at which a risk observed as `rate` would be certified; None if it is not below the tolerance.
 

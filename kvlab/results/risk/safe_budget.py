@@ -102,12 +102,15 @@ class SafeBudgets:
         return changed.sort_values(["budget", "loss"], ascending=False, kind="stable")
 
 
-def find_safe_budgets(rows: pd.DataFrame, criterion: Criterion, methods: Sequence[str] = ()) -> SafeBudgets:
+def find_safe_budgets(
+    rows: pd.DataFrame, criterion: Criterion, methods: Sequence[str] = (), show_too_few: bool = False
+) -> SafeBudgets:
     """Certify budgets from evaluation rows of one model, for the named `methods` (with options), else for all.
 
     The level is split evenly over methods and groups (Bonferroni), so that all statements hold together with the
-    confidence, and with them the one about the best method. Raises UserError as `losses`, and for fewer prompts than
-    any guarantee needs.
+    confidence, and with them the one about the best method. Groups of fewer prompts than any guarantee needs are left
+    out; with `show_too_few` they are counted like the others, and none of their budgets is certified. Raises UserError
+    as `losses`, and unless `show_too_few` if no group has enough prompts.
     """
     paired = losses(rows, criterion.by, criterion.kl_above, methods)
     arms = paired[ARM].drop_duplicates().tolist()
@@ -115,14 +118,16 @@ def find_safe_budgets(rows: pd.DataFrame, criterion: Criterion, methods: Sequenc
     families = len(arms) * len(groups)
     alpha = (1 - criterion.confidence) / families
     counts = {group: len(_of_group(paired, group)["prompt"].unique()) for group in groups}
-    least = check_enough(criterion, counts, families)
+    least = least_prompts(criterion, families)
+    if not show_too_few and (why := shortage(criterion, counts, families)):
+        raise UserError(why)
     too_few = {group: count for group, count in counts.items() if count < least}
     lines: list[pd.DataFrame] = []
     answers: list[dict[str, object]] = []
     tables: dict[tuple[str, str], np.ndarray] = {}
     for group in groups:
         own = _of_group(paired, group)
-        for arm in arms if group not in too_few else ():
+        for arm in arms if show_too_few or group not in too_few else ():
             tables[group, arm] = loss_table(own, arm, ladder(own, arm))
             table, answer = _certified(own, arm, criterion, alpha, tables[group, arm])
             lines.append(table.assign(group=group))
@@ -138,23 +143,31 @@ def _of_group(paired: pd.DataFrame, group: str) -> pd.DataFrame:
     return paired if group == ALL else paired[paired["group"] == group]
 
 
-def check_enough(criterion: Criterion, counts: Mapping[str, int], families: int) -> int:
-    """The prompts that any guarantee needs. Raises UserError if no group of prompts (`counts`) has as many.
+def least_prompts(criterion: Criterion, families: int) -> int:
+    """The prompts that any guarantee needs; `families` are the methods and groups that the level is split over."""
+    return bounds.least_prompts(criterion.tolerance, (1 - criterion.confidence) / max(1, families))
 
-    `families` are the methods and groups that the level is split over.
-    """
-    least = bounds.least_prompts(criterion.tolerance, (1 - criterion.confidence) / max(1, families))
+
+def shortage(criterion: Criterion, counts: Mapping[str, int], families: int) -> str:
+    """Why no group of prompts (`counts`) can be certified, and which tolerance can; empty if one has enough."""
+    least = least_prompts(criterion, families)
     group, most = max(counts.items(), key=lambda one: one[1])
     if most >= least:
-        return least
+        return ""
     whose = f" in each group (the largest, {group}, has {most:,})" if len(counts) > 1 else ""
     split = f" for {families} methods and groups" if families > 1 else ""
     have = "" if len(counts) > 1 else f"; there {'is' if most == 1 else 'are'} {most:,}"
-    raise UserError(
+    return (
         f"At least {least:,} prompts{whose} are needed to certify {_percent(criterion.tolerance)} with "
         f"{_percent(criterion.confidence)} confidence{split}, even if none changes{have}: give more prompts, or "
         "accept a larger tolerance."
     )
+
+
+def check_enough(criterion: Criterion, counts: Mapping[str, int], families: int) -> None:
+    """Raise UserError if no group of prompts has as many as any guarantee needs."""
+    if why := shortage(criterion, counts, families):
+        raise UserError(why)
 
 
 def _certified(

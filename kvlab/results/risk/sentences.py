@@ -8,11 +8,12 @@ import pandas as pd
 
 from kvlab.common.formatting import join_words, prompts
 from kvlab.common.model_title import model_title
-from kvlab.results.risk.bounds import least_prompts
+from kvlab.results.risk.bounds import least_prompts, least_tolerance
 from kvlab.results.risk.losses import ARM, ASKED
-from kvlab.results.risk.safe_budget import ALL, Criterion, SafeBudgets
+from kvlab.results.risk.safe_budget import ALL, Criterion, SafeBudgets, shortage
 
 SHOWN_ERRORS = 3
+USUAL = (0.02, 0.03, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # tolerances
 SHOWN_SAFE = 4  # budgets of a simulation, the most frequent
 
 
@@ -35,10 +36,40 @@ def promise(criterion: Criterion) -> str:
 
 def headline(found: SafeBudgets) -> list[str]:
     """The answer: one sentence, or one per group."""
-    return [_group_line(found, group) for group in found.groups] + [
+    if (few := found.too_few.get(ALL)) is not None:
+        return [shortage(found.criterion, {ALL: few}, found.families)]
+    return [_group_line(found, group) for group in found.groups if group not in found.too_few] + [
         f"{group}: {prompts(count)}, too few: at least {found.least:,} are needed."
         for group, count in found.too_few.items()
     ]
+
+
+def certifiable(found: SafeBudgets) -> str:
+    """What the prompts can certify, where they are too few for the tolerance; else empty."""
+    if (few := found.too_few.get(ALL)) is None:
+        return ""
+    least = share(proposed_tolerance(few, found.families, found.criterion.confidence))
+    return f"{prompts(few).capitalize()} can certify {least}, if none changes. Below is what was counted."
+
+
+def proposed_tolerance(count: int, families: int, confidence: float = 0.95) -> float:
+    """The smallest usual tolerance that so many prompts can certify for so many methods, if none changes."""
+    least = least_tolerance(count, (1 - confidence) / max(1, families))
+    return next((one for one in USUAL if one >= least), 0.99)
+
+
+def prompts_warning(count: int, families: int) -> str:
+    """What `count` prompts can certify for so many methods, where that is less than the usual tolerance; else empty."""
+    least = least_prompts(USUAL[0], 0.05 / max(1, families))
+    if count >= least:
+        return ""
+    methods = f"{families} method{'s' * (families != 1)}"
+    more = f"{share(USUAL[0])} takes {least:,}, 10 % takes {least_prompts(0.1, 0.05 / max(1, families)):,}"
+    best = share(proposed_tolerance(count, families))
+    return (
+        f"{prompts(count).capitalize()} and {methods}: with 95 % confidence they can certify that at most {best} of "
+        f"prompts change, and that only if none changes; {more}. Give more prompts, or fewer methods."
+    )
 
 
 def _group_line(found: SafeBudgets, group: str) -> str:
@@ -118,7 +149,7 @@ def _split(found: SafeBudgets) -> list[str]:
     least = f"Any guarantee at this tolerance and confidence needs at least {prompts(found.least)}."
     if found.families == 1:
         return [how, least]
-    groups = len(found.groups) + len(found.too_few)
+    groups = len({*found.groups, *found.too_few})
     of = f"{found.families // groups} methods" + (f" and {groups} groups" if groups > 1 else "")
     return [
         f"{how} Each of the {found.families} sequences ({of}) has {share(1 - found.alpha)} confidence (Bonferroni), so "

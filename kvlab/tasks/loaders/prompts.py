@@ -23,7 +23,7 @@ TYPES = (*PROSE, *documents.TYPES, *rows.TYPES)
 
 
 def load_prompts(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: bool = False) -> Loaded:
-    """Any prompts, answers optional: a table, a text, a document (PDF, DOCX, HTML), or a folder of any of these.
+    """Any prompts, answers optional: a table, a text, a document (PDF, DOCX, HTML, notebook), or a folder of these.
 
     A text or a document is one prompt, a table has one per row (columns as for the format table; a column `group` names
     the group of a prompt). Prompts without answers get no score: they are compared with the full cache's text or
