@@ -26,12 +26,12 @@ from kvlab.catalogue.tasks import TaskEntry, TaskList, task_list
 from kvlab.common.formatting import format_duration
 from kvlab.common.formatting import join_words as in_words
 from kvlab.common.model_title import model_title
+from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.forms import compare_form, eval_form, prompt_files
 from kvlab.model_info.chat_template import has_template
-from kvlab.requests.compare import FULL
 from kvlab.requests.measurement import MINI
 from kvlab.results.informative import task_notes
 from kvlab.results.risk.sentences import prompts_warning

@@ -26,10 +26,9 @@ from kvlab.core.errors import UserError
 from kvlab.forms import compare_form, plan_preview
 from kvlab.jobs.live_file import read_live
 from kvlab.jobs.wait_reasons import busy_words, place_words
-from kvlab.requests.compare import CompareRequest
 from kvlab.model_info.names import EMBEDDED
 from kvlab.models.mini.card import taught
-from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest
 from kvlab.server.users import acting
 
 OPENED = "full-cache-opened"  # the question with which the form was opened
