@@ -39,7 +39,8 @@ def logits(model: torch.nn.Module, **options: object) -> torch.Tensor:
 @pytest.mark.usefixtures("gguf_here")
 @pytest.mark.parametrize("family", ARCHITECTURES)
 def test_a_gguf_file_is_the_model_it_was_written_from_and_what_transformers_reads(tmp_path: Path, family: str) -> None:
-    written = tiny_gguf(tmp_path / "tiny.gguf", family)
+    sizes = {"head_dim": 128} if family == "qwen3" else {}  # the only one that transformers assumes
+    written = tiny_gguf(tmp_path / "tiny.gguf", family, **sizes)
     loaded = load_model(str(tmp_path / "tiny.gguf"), device="cpu")
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="tiny.gguf", dtype=torch.float32)
     ours = logits(loaded.model, past_key_values=make_cache(loaded, "full"))
