@@ -121,7 +121,7 @@ def test_every_cache_answers_a_round_before_the_next(tmp_path: Path, monkeypatch
 
 def test_llama_cpp_that_is_missing_says_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="install xllamacpp"):
-        of_llama(sys.executable, tmp_path / "model.gguf", "q8_0", [[1, 2]])
+        of_llama(sys.executable, tmp_path / "model.gguf", "q8_0", True, [[1, 2]])
 
 
 def test_differences_are_of_the_same_prompts() -> None:
