@@ -100,8 +100,13 @@ def _common(work: Workload, choices: Choices, device: str) -> tuple[Part, ...]:
 
 
 def _loading(work: Workload, device: str) -> tuple[Part, ...]:
-    why = "the weights pass through host memory"
-    return () if device == "cpu" else (Part("weights on their way", "host", work.weight_bytes, why),)
+    model, parts = work.model, list[Part]()
+    if device != "cpu":
+        parts.append(Part(ON_THEIR_WAY, "host", work.weight_bytes, "the weights pass through host memory"))
+    if model.file_bytes:
+        table, why = FLOAT * model.vocabulary * model.hidden, "the GGUF file, and its largest tensor twice in float32"
+        parts.append(Part("the file", "host", model.file_bytes + DEQUANTISED_COPIES * table, why))
+    return tuple(parts)
 
 
 def _reference_rows(work: Workload) -> Part:
