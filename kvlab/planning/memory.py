@@ -20,6 +20,7 @@ PROCESS_BYTES = 520_000_000  # Python with torch and transformers: 450 MB on Lin
 COMPILER_BYTES = 140_000_000  # added by numba if CPU decisions are compiled
 CONTEXT_BYTES = 600_000_000  # CUDA and its libraries, before the first tensor
 STANDING = ("weights", "the process", "weights on their way")
+DEQUANTISED_COPIES = 2  # of a GGUF file's largest tensor, in float32: 1.5 to 2.7 were measured
 LOGITS_PART = "logits"
 LOGITS_COPIES = 2  # made of a step's logits: their log-probabilities, and what these are compared in
 LOADING, DECODING, TIMING = "loading the weights", "decoding", "timing"
@@ -102,10 +103,13 @@ def _common(work: Workload, choices: Choices, device: str) -> tuple[Part, ...]:
 def _loading(work: Workload, device: str) -> tuple[Part, ...]:
     model, parts = work.model, list[Part]()
     if device != "cpu":
-        parts.append(Part(ON_THEIR_WAY, "host", work.weight_bytes, "the weights pass through host memory"))
+        parts.append(Part("weights on their way", "host", work.weight_bytes, "the weights pass through host memory"))
     if model.file_bytes:
-        table, why = FLOAT * model.vocabulary * model.hidden, "the GGUF file, and its largest tensor twice in float32"
-        parts.append(Part("the file", "host", model.file_bytes + DEQUANTISED_COPIES * table, why))
+        table, why = (
+            FLOAT * model.vocabulary * model.hidden,
+            "the file's pages, and its largest tensor twice in float32",
+        )
+        parts.append(Part("the GGUF file", "host", model.file_bytes + DEQUANTISED_COPIES * table, why))
     return tuple(parts)
 
 

@@ -20,6 +20,9 @@ from kvlab.model_info.chat_template import has_template
 from kvlab.model_info.names import check_model, context_length
 from kvlab.models.load import load_model
 from kvlab.planning import find_model
+from kvlab.planning.footprint import FULL
+from kvlab.planning.memory import phases
+from kvlab.planning.workload import Workload
 from kvlab.server.offered_models import models_variable
 from tests.models.tiny_gguf import ARCHITECTURES, tiny_gguf
 
@@ -72,6 +75,17 @@ def test_the_viewing_side_knows_it_without_its_weights(tmp_path: Path) -> None:
     found = find_model(str(tmp_path))  # a folder with one file
     assert found.parameters == sum(weight.numel() for weight in written.state_dict().values())
     assert models_variable([tmp_path]) == str(tmp_path)
+
+
+@pytest.mark.usefixtures("gguf_here")
+def test_a_plan_counts_what_a_file_takes_while_its_weights_load(tmp_path: Path) -> None:
+    file = tmp_path / "tiny.gguf"
+    written = tiny_gguf(file)
+    model = find_model(str(file))
+    first = phases(Workload(model, 64, 8, 4, model.weight_bytes(4), "light"), [("full", FULL, 1.0)], "cpu")[0]
+    held = {part.name: part.bytes for part in first.parts}
+    largest = max(weight.numel() for weight in written.state_dict().values())
+    assert held["the GGUF file"] == file.stat().st_size + 2 * 4 * largest and held["weights"] == 4 * model.parameters
 
 
 def cut(file: Path) -> str:
