@@ -87,8 +87,8 @@ def _yarn(read: Read, factor: float, attention: float, before: int, tensors: dic
     changed = [name for name, usual in names.items() if read(f"rope.scaling.yarn_{name}") not in (None, usual)]
     if changed or tensors:
         raise UserError(
-            f"its YaRN positions have {'factors of their own' if tensors else f'a {changed[0]}'}, for which transformers "
-            "has no setting"
+            f"its YaRN positions have {'factors of their own' if tensors else f'a {changed[0]}'}, for which "
+            "transformers has no setting"
         )
     betas = {name: read(f"rope.scaling.yarn_{name}") for name in ("beta_fast", "beta_slow")}
     return {
@@ -114,8 +114,8 @@ def _longrope(short: np.ndarray, long: np.ndarray, attention: float, before: int
 def _llama3(factors: np.ndarray, rope: dict[str, Any]) -> dict[str, Any]:
     """The parameters of Llama 3.1 that give these factors; empty if none do.
 
-    1 / factor is 1 for short waves, 1 / `factor` for long ones, and linear in the frequency between them. Its line there
-    determines the two bounds, of which one scale is free: Llama's `low_freq_factor` is 1.
+    1 / factor is 1 for short waves, 1 / `factor` for long ones, and linear in the frequency between them. Its line
+    there determines the two bounds, of which one scale is free: Llama's `low_freq_factor` is 1.
     """
     frequency = rope["rope_theta"] ** (-np.arange(len(factors)) / len(factors)) / (2 * math.pi)
     factor = float(factors.max())

@@ -1,7 +1,7 @@
 """Pre-tokenizers by the name in a GGUF file: how text is cut before its pieces are merged to tokens.
 
-A file holds vocabulary, merges and this name. transformers knows some of the names, and cuts text of the others as GPT-2
-does. Each name here gives llama.cpp's ids (its `/tokenize` on 79 texts, with merges of all numbers of three digits).
+A file holds vocabulary, merges and this name. transformers knows some of the names, and cuts text of the others as
+GPT-2 does. Each name here gives llama.cpp's ids, but where that simplifies the model's own rule.
 """
 
 from __future__ import annotations
@@ -52,11 +52,12 @@ DEEPSEEK_CODER = Rule(("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가
 BLOOM = Rule((r" ?[^(\s|.,!?…。，、।۔،)]+",))
 
 NAMES: dict[Rule, str] = {
-    GPT2: "gpt-2 phi-2 jina-es jina-de jina-v1-en jina-v2-es jina-v2-de jina-v2-code roberta-bpe gigachat a.x-4.0 mpt olmo "
-    "jais trillion granite-docling exaone4 mellum modern-bert",
+    GPT2: "gpt-2 phi-2 jina-es jina-de jina-v1-en jina-v2-es jina-v2-de jina-v2-code roberta-bpe gigachat a.x-4.0 mpt "
+    "olmo jais trillion granite-docling exaone4 mellum modern-bert",
     SINGLE_DIGITS: "smollm starcoder refact command-r codeshell exaone minerva-7b mellum2",
     Rule((LLAMA3,)): "dbrx smaug-bpe chatglm-bpe",
-    Rule((LLAMA3,), whole=True): "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano glm4 glm5",
+    Rule((LLAMA3,), whole=True): "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano glm4 "
+    "glm5",
     QWEN2: "qwen2 stablelm2 deepseek-r1-qwen kormo f2llmv2 megrez hunyuan solar-open grok-2",
     QWEN35: "qwen35",
     TEKKEN: "tekken",
@@ -64,7 +65,7 @@ NAMES: dict[Rule, str] = {
     FALCON: "falcon",
     DEEPSEEK_CODER: "deepseek-coder",
     BLOOM: "bloom poro-chat gpt3-finnish",
-}  # fmt: skip
+}
 RULES = {name: rule for rule, names in NAMES.items() for name in names.split()}
 
 
@@ -76,7 +77,9 @@ def set_pre_tokenizer(tokenizer: Any, model: str | None, name: str | None) -> st
     if model != "gpt2":
         return ""
     if (rule := RULES.get(name or "")) is None:
-        named = "names no pre-tokenizer" if name is None else f"names the pre-tokenizer {name!r}, which kvlab does not know"
+        named = (
+            "names no pre-tokenizer" if name is None else f"names the pre-tokenizer {name!r}, which kvlab does not know"
+        )
         return f"The GGUF file {named}: its text is cut as transformers does, so token ids may be others than its own."
     backend = tokenizer.backend_tokenizer
     backend.pre_tokenizer = rule.as_pre_tokenizer()

@@ -206,7 +206,7 @@ def test_the_engine_keeps_what_a_mode_says(mode: Mode, tmp_path: Path) -> None:
 
 @pytest.mark.skipif("KVLAB_OPENVINO_PYTHON" not in os.environ, reason="make openvino asks for it")
 def test_the_full_caches_of_openvino_and_kvlab_are_of_unlike_models(tmp_path: Path) -> None:
-    """OpenVINO rounds the minima of Q4_1 blocks to whole steps: should this change, the columns come back by themselves."""
+    """It rounds the minima of Q4_1 blocks to whole steps: should this change, the columns come back by themselves."""
     request = EvalRequest(model="smollm2", tasks=(TaskChoice(task="needle"),), lengths=(512,), samples=1, choices=())
     python = Path(os.environ["KVLAB_OPENVINO_PYTHON"])
     full = comparison.compare_full_caches(comparison.Comparison(request, 160, python), tmp_path)

@@ -1,7 +1,7 @@
 """Text of GGUF files is cut as llama.cpp cuts it by the name in the file; a name that is not known is said.
 
-`llama_cpp_ids.json` holds what llama.cpp's `/tokenize` gave for files with these tokens and merges, which cross the borders
-of words, so that each cut shows; and for SmolLM2's own file.
+`llama_cpp_ids.json` holds what llama.cpp's `/tokenize` gave for files with these tokens and merges, which cross the
+borders of words, so that each cut shows; and for SmolLM2's own file.
 """
 
 from __future__ import annotations
@@ -76,7 +76,11 @@ def test_a_name_that_is_not_known_is_said_in_records_and_evaluations(tmp_path: P
     (note,) = loaded.notes
     assert "'martian', which kvlab does not know" in note and note.endswith(".")
     request = CompareRequest(
-        prompt="w1" * 30, model=str(file), choices=(MethodChoice(method="window", budget=0.5),), max_new_tokens=2, chat="no"
+        prompt="w1" * 30,
+        model=str(file),
+        choices=(MethodChoice(method="window", budget=0.5),),
+        max_new_tokens=2,
+        chat="no",
     )
     for folder in compare(request, tmp_path / "runs"):
         assert note in open_run(folder).record.notes

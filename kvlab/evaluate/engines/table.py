@@ -21,8 +21,8 @@ BEGIN, END = "<!-- kvlab serve-check --engine openvino -->", "<!-- end of the en
 
 
 def score_lines(answers: Sequence[Answer], modes: Sequence[Mode]) -> pd.DataFrame:
-    """A row per cache: engine, method, an `Interval` per task, and over all tasks (or None) `own`: minus the engine's own
-    full cache, and `less`: minus kvlab's nearest.
+    """A row per cache: engine, method, an `Interval` per task, and over all tasks (or None) `own`: minus the engine's
+    own full cache, and `less`: minus kvlab's nearest.
 
     Prompts are paired; those that one side lacks are left out.
     """
@@ -115,12 +115,13 @@ def _time_of(times: pd.DataFrame, engine: object, method: str) -> dict[str, floa
 
 def _conditions(comparison: Comparison, answers: Sequence[Answer], times: pd.DataFrame | None, full: FullCaches) -> str:
     request = comparison.request
-    scores = f"The full caches' negative log-likelihood of a prompt's tokens is {full.kvlab:.3f} (kvlab) and {full.engine:.3f}"
+    both = f"{full.kvlab:.3f} (kvlab) and {full.engine:.3f}"
+    scores = f"The full caches' negative log-likelihood of a prompt's tokens is {both}"
     judged = f"{scores}: the same model, and they write the same text to {_words(equal_texts(answers))} of the prompts."
     if not full.same_model:
         judged = (
-            f"{scores}, more than {SAME_NLL} apart: the engine's weights are others, so no column compares the two, and "
-            "each is to be held against its own full cache."
+            f"{scores}, more than {SAME_NLL} apart: the engine's weights are others, so no column compares the two, "
+            "and each is to be held against its own full cache."
         )
     (length,), asked = request.lengths or (0,), len({one.index for one in answers})
     return (
