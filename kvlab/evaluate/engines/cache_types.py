@@ -26,8 +26,8 @@ from kvlab.models.load import LoadedModel, load_model
 from kvlab.server.offered_models import place_of
 
 MODEL, TASK, LENGTH, PROMPTS, SEED, TOKENS = "smollm2", "needle", 384, 10, 8672, 24
-# Type of ggml, and whether attention is fused. The first is the full cache (fused attention rounds f32 to f16), the second
-# its noise floor.
+# Type of ggml, and whether attention is fused. The first is the full cache (fused attention rounds f32 to f16), the
+# second its noise floor.
 TYPES = {
     "f16": ("f16", True),
     "f16, attention not fused": ("f16", False),

@@ -2,7 +2,8 @@
 
 The job holds `model` (GGUF file), `threads`, `type` (a name of ggml's types), `flash` (whether attention is fused,
 which quantised values need), `tokens` to generate, `prompts` (token ids) and `rows`, the file for a JSON list of the
-likeliest token ids after each prompt. Needs xllamacpp, a wheel of llama.cpp; imports nothing of kvlab, which is not installed there.
+likeliest token ids after each prompt. Needs xllamacpp, a wheel of llama.cpp; imports nothing of
+kvlab, which is not installed there.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The job holds `model` (GGUF file or folder), `threads`, `mode` (`Mode.as_data` of `modes.py`), `rows` (a file of JSON
 lines) and `prompts`: each `key`, `ids`, `new_tokens` and `to_the_end` (go on after the end token, to time steps); with
-`scored` the row has `nll`, the prompt's own mean negative log-likelihood. A line per prompt is appended to `rows` as soon as
-it is answered. Imports nothing of kvlab, which is not installed there.
+`scored` the row has `nll`, the prompt's own mean negative log-likelihood. A line per prompt is appended
+to `rows` as soon as it is answered. Imports nothing of kvlab, which is not installed there.
 """
 
 from __future__ import annotations
