@@ -27,6 +27,7 @@ for text in ("Steps:\n\n1. open", "if x:\n    1", "total:  5", "\t\t9", "plain p
     ours = tokenizer(text)["input_ids"]
     different += ours != theirs
     print(f"{text!r:22} transformers {ours}, llama.cpp {theirs}{'' if ours == theirs else '   DIFFERENT'}")
+del server  # else the process waits for it at its end
 sys.exit(0 if different == 4 else "the behaviour has changed")
 EOF
 venv/bin/python compare.py 2>err.txt || { tail -5 err.txt; exit 1; }

@@ -126,8 +126,9 @@ def compare_full_caches(comparison: Comparison, out: Path) -> FullCaches:
     logits = loaded.model(torch.tensor([ids], device=loaded.device)).logits[0, :-1].float()
     own = torch.nn.functional.cross_entropy(logits, torch.tensor(ids[1:], device=loaded.device))
     job = {"model": str(comparison.model_file), "threads": comparison.threads, "mode": mode}
-    asked = {"key": f"nll of {_digest(ids)}", "ids": ids, "new_tokens": 1, "to_the_end": True, "scored": True}
-    found = run_side(comparison.command, job, [asked], out / ROWS, out / LOG)[asked["key"]]
+    key = f"nll of {_digest(ids)}"
+    asked = {"key": key, "ids": ids, "new_tokens": 1, "to_the_end": True, "scored": True}
+    found = run_side(comparison.command, job, [asked], out / ROWS, out / LOG)[key]
     return FullCaches(float(own), float(found["nll"]))
 
 
