@@ -46,7 +46,7 @@ def compare_with_engine(
     if not options.python.is_file():
         raise UserError(f"{options.python} is missing: install OpenVINO with `make openvino`, or name its --python.")
     from kvlab.core.budget import Budget
-    from kvlab.evaluate.engines.comparison import Answer, Comparison, compare_engines, time_engines
+    from kvlab.evaluate.engines.comparison import Answer, Comparison, compare_engines, compare_full_caches, time_engines
     from kvlab.evaluate.engines.modes import METHODS, kept_tokens
     from kvlab.evaluate.engines.table import markdown, write_engine_table
     from kvlab.evaluate.progress import shown_progress
@@ -63,13 +63,13 @@ def compare_with_engine(
     )  # fmt: skip
     comparison = Comparison(request, kept, options.python, options.threads, options.timed)
     errors = standard_error()
-    answers: list[Answer] = []
+    full, answers = compare_full_caches(comparison, options.out), list[Answer]()
     with shown_progress(errors) as listener:
         for answers in compare_engines(comparison, options.out, listener, errors.print):
             if write is not None:
-                write_engine_table(write, markdown(comparison, answers, None))
+                write_engine_table(write, markdown(comparison, answers, None, full))
     times = time_engines(comparison, options.out, errors.print) if options.timed else None
-    table = markdown(comparison, answers, times)
+    table = markdown(comparison, answers, times, full)
     if write is not None:
         write_engine_table(write, table)
     typer.echo(table)

@@ -62,7 +62,7 @@ def record_of(prepared: Prepared, index: int, comparison_id: str, steps: int) ->
 def _notes(prepared: Prepared, run: PreparedRun) -> list[str]:
     """Notes of the record: the run's budget, layers and prompt, and whether generation settings were used."""
     request, loaded, tokens = prepared.request, prepared.loaded, prepared.ids.shape[1]
-    notes, budget, settings = list(request.notes), run.choice.budget, loaded.model.generation_config
+    notes, budget, settings = [*request.notes, *loaded.notes], run.choice.budget, loaded.model.generation_config
     if not isinstance(budget, str):  # the slots of a budget in bytes are known only after the prompt
         notes += run.method.notes(Budget(budget).slots(tokens), tokens)
     config = loaded.model.config.get_text_config(decoder=True)

@@ -156,7 +156,8 @@ def prepare_evaluation(request: EvalRequest, loaded: Loaded, make_cache: CacheMa
         }
         units.append(Unit(prompt, keys))
     config = loaded.model.generation_config
-    notes = [*plan.notes, *(generation_notes(config.to_dict(), can_honour=False) if config is not None else ())]
+    notes = [*plan.notes, *getattr(loaded, "notes", ())]  # those of a GGUF file
+    notes += generation_notes(config.to_dict(), can_honour=False) if config is not None else ()
     maker = RowMaker(
         Measurer(loaded, make_cache, request.question_aware, request.prefill_chunk),
         request.all_choices,

@@ -23,6 +23,7 @@ SUFFIX, ABOUT = ".gguf", "gguf.json"
 SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
 NEEDED = ("gguf", "accelerate")
 COMMAND = (sys.executable, "-P", "-m", "kvlab.models.describe_gguf")
+VERSION = 2  # of what a description holds: rises when the same file is described otherwise
 SECONDS_ALLOWED = 600  # a checksum of a large file on a slow disk
 
 
@@ -73,14 +74,15 @@ def description_folder(file: Path, called: str = "") -> Path:
 
 
 def about(folder: Path) -> dict[str, Any]:
-    """Properties of the GGUF file that `folder` describes: `quantization`, `checksum`, `parameters`, `file`."""
+    """Properties of the GGUF file that `folder` describes: `quantization`, `checksum`, `parameters`, `file`,
+    `notes`."""
     return json.loads((folder / ABOUT).read_text(encoding="utf-8"))
 
 
 def _key(file: Path) -> str:
-    """Changes with the file's path, size and time, which are read faster than its content."""
+    """Changes with the file's path, size and time, which are read faster than its content, and with `VERSION`."""
     found = file.stat()
-    words = f"{file.resolve()}\n{found.st_size}\n{found.st_mtime_ns}"
+    words = f"{VERSION}\n{file.resolve()}\n{found.st_size}\n{found.st_mtime_ns}"
     return hashlib.sha256(words.encode()).hexdigest()[:24]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ class Model:
     counted: bool  # whether `parameters` were counted
     tables: int = 0  # parameters of embedding and output layer, which are not packed
     other_layers: int = 0  # with a recurrent state, or none
+    file_bytes: int = 0  # of a GGUF file, whose weights are dequantised while they load
     written_out: bool = False  # logits are capped, biased or have a learned sink, so no fused kernel applies
 
     @property
@@ -84,7 +85,9 @@ def find_model(name: str, scale: int = 1) -> Model:
         )
     try:
         config = read_json(read_file(file, "The configuration", LARGEST_CONFIG_BYTES))
-        return model_from(name, config.get("text_config") or config, _counted(file.parent))
+        found = model_from(name, config.get("text_config") or config, _counted(file.parent))
+        described = file.parent / ABOUT
+        return replace(found, file_bytes=int(about(file.parent)["bytes"])) if described.is_file() else found
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
         raise UserError(f"{file} does not say what a plan needs ({error!r}): is it a decoder's?") from None
 

@@ -16,8 +16,12 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+import numpy as np
+
 from kvlab.core.errors import UserError
 from kvlab.model_info.gguf_files import ABOUT
+from kvlab.models.gguf_rotary import FREQS, LONG, SHORT, complete_config
+from kvlab.models.pre_tokenizers import set_pre_tokenizer
 
 FILE_TYPE = "general.file_type"
 
@@ -27,8 +31,9 @@ def describe(file: Path, folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
     try:
-        known = _read(file)
-        _save(file, work)
+        reader = _open(file)
+        known = _read(reader)
+        known["notes"] = _save(file, reader, work)
         known |= {"file": str(file.resolve()), "bytes": file.stat().st_size, "checksum": _checksum(file)}
         (work / ABOUT).write_text(json.dumps(known, indent=1), encoding="utf-8")
         if not (folder / ABOUT).is_file():  # another process may have been faster
@@ -38,16 +43,22 @@ def describe(file: Path, folder: Path) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _read(file: Path) -> dict[str, Any]:
-    """Quantization, architecture and number of parameters of a whole file whose tensors can be read."""
-    from gguf import GGUFReader, LlamaFileType, dequantize
+def _open(file: Path) -> Any:
+    """A `GGUFReader` of a whole file."""
+    from gguf import GGUFReader
 
     try:
-        reader = GGUFReader(str(file))
+        return GGUFReader(str(file))
     except Exception as error:  # the reader checks nothing itself: any class, from wherever it stumbles
         if "GGMLQuantizationType" in str(error):
             raise UserError(f"it holds weights of an unknown type ({error}), so a newer gguf may be needed") from None
         raise UserError(f"it is incomplete or damaged ({_short(error)}), so copy it again") from None
+
+
+def _read(reader: Any) -> dict[str, Any]:
+    """Quantization, architecture and number of parameters of a file whose tensors can be read."""
+    from gguf import LlamaFileType, dequantize
+
     architecture, parts = _value(reader, "general.architecture"), _value(reader, "split.count")
     if parts is not None and int(parts) > 1:
         raise UserError("it is part of a split file, so merge the parts with `llama-gguf-split --merge` of llama.cpp")
@@ -76,8 +87,8 @@ def _value(reader: Any, name: str) -> Any:
     return None if field is None else field.contents()
 
 
-def _save(file: Path, folder: Path) -> None:
-    """Config and tokenizer as transformers converts them."""
+def _save(file: Path, reader: Any, folder: Path) -> list[str]:
+    """Config and tokenizer as transformers converts them, with what it leaves out; notes on what stays unknown."""
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
     from kvlab.core.families import check_supported
@@ -90,14 +101,19 @@ def _save(file: Path, folder: Path) -> None:
         check_supported(config)
     except UserError as error:
         raise UserError(str(error).rstrip(".")) from None
+    architecture = _value(reader, "general.architecture")
+    tables = {one.name: np.array(one.data) for one in reader.tensors if one.name in (FREQS, LONG, SHORT)}
+    complete_config(config, lambda name: _value(reader, f"{architecture}.{name}"), tables)
     config.dtype = "bfloat16"  # on a GPU; a CPU computes in float32
     config.save_pretrained(folder)
     try:
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, trust_remote_code=False)
+        note = set_pre_tokenizer(tokenizer, *(_value(reader, f"tokenizer.ggml.{name}") for name in ("model", "pre")))
         tokenizer.save_pretrained(folder)
     except Exception as error:
         raise UserError(f"transformers does not read its tokenizer ({_short(error)})") from None
     GenerationConfig.from_model_config(config).save_pretrained(folder)
+    return [note] if note else []
 
 
 def _checksum(file: Path) -> str:

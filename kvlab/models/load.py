@@ -47,6 +47,7 @@ class LoadedModel:
     name: str
     quantization: str = ""  # type of a GGUF file's weights, such as Q4_1
     checksum: str = ""  # SHA-256 of that file
+    notes: tuple[str, ...] = ()  # what is not known of that file
 
     @property
     def device(self) -> torch.device:
@@ -113,6 +114,7 @@ def load_model(
         source.name,
         known.get("quantization", ""),
         known.get("checksum", ""),
+        tuple(known.get("notes", ())),
     )
 
 
@@ -138,6 +140,7 @@ def _read_weights(source: Source, config: Any, kind: Any, where: Any, packed: An
             config=config,  # reading it from the file again takes seconds
             dtype=config.dtype if kind == "auto" else kind,
             trust_remote_code=False,
+            ignore_mismatched_sizes=True,
             **options,
         )
     if hasattr(model.config, "quantization_config"):  # the weights no longer are: they can be moved, cast and saved

@@ -20,6 +20,7 @@ PROCESS_BYTES = 520_000_000  # Python with torch and transformers: 450 MB on Lin
 COMPILER_BYTES = 140_000_000  # added by numba if CPU decisions are compiled
 CONTEXT_BYTES = 600_000_000  # CUDA and its libraries, before the first tensor
 STANDING = ("weights", "the process", "weights on their way")
+DEQUANTISED_COPIES = 2  # of a GGUF file's largest tensor, in float32: 1.5 to 2.7 were measured
 LOGITS_PART = "logits"
 LOGITS_COPIES = 2  # made of a step's logits: their log-probabilities, and what these are compared in
 LOADING, DECODING, TIMING = "loading the weights", "decoding", "timing"
@@ -100,8 +101,16 @@ def _common(work: Workload, choices: Choices, device: str) -> tuple[Part, ...]:
 
 
 def _loading(work: Workload, device: str) -> tuple[Part, ...]:
-    why = "the weights pass through host memory"
-    return () if device == "cpu" else (Part("weights on their way", "host", work.weight_bytes, why),)
+    model, parts = work.model, list[Part]()
+    if device != "cpu":
+        parts.append(Part("weights on their way", "host", work.weight_bytes, "the weights pass through host memory"))
+    if model.file_bytes:
+        table, why = (
+            FLOAT * model.vocabulary * model.hidden,
+            "the file's pages, and its largest tensor twice in float32",
+        )
+        parts.append(Part("the GGUF file", "host", model.file_bytes + DEQUANTISED_COPIES * table, why))
+    return tuple(parts)
 
 
 def _reference_rows(work: Workload) -> Part:

@@ -20,6 +20,9 @@ from kvlab.model_info.chat_template import has_template
 from kvlab.model_info.names import check_model, context_length
 from kvlab.models.load import load_model
 from kvlab.planning import find_model
+from kvlab.planning.footprint import FULL
+from kvlab.planning.memory import phases
+from kvlab.planning.workload import Workload
 from kvlab.server.offered_models import models_variable
 from tests.models.tiny_gguf import ARCHITECTURES, tiny_gguf
 
@@ -39,7 +42,8 @@ def logits(model: torch.nn.Module, **options: object) -> torch.Tensor:
 @pytest.mark.usefixtures("gguf_here")
 @pytest.mark.parametrize("family", ARCHITECTURES)
 def test_a_gguf_file_is_the_model_it_was_written_from_and_what_transformers_reads(tmp_path: Path, family: str) -> None:
-    written = tiny_gguf(tmp_path / "tiny.gguf", family)
+    sizes = {"head_dim": 128} if family == "qwen3" else {}  # the only one that transformers assumes
+    written = tiny_gguf(tmp_path / "tiny.gguf", family, **sizes)
     loaded = load_model(str(tmp_path / "tiny.gguf"), device="cpu")
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="tiny.gguf", dtype=torch.float32)
     ours = logits(loaded.model, past_key_values=make_cache(loaded, "full"))
@@ -71,6 +75,17 @@ def test_the_viewing_side_knows_it_without_its_weights(tmp_path: Path) -> None:
     found = find_model(str(tmp_path))  # a folder with one file
     assert found.parameters == sum(weight.numel() for weight in written.state_dict().values())
     assert models_variable([tmp_path]) == str(tmp_path)
+
+
+@pytest.mark.usefixtures("gguf_here")
+def test_a_plan_counts_what_a_file_takes_while_its_weights_load(tmp_path: Path) -> None:
+    file = tmp_path / "tiny.gguf"
+    written = tiny_gguf(file)
+    model = find_model(str(file))
+    first = phases(Workload(model, 64, 8, 4, model.weight_bytes(4), "light"), [("full", FULL, 1.0)], "cpu")[0]
+    held = {part.name: part.bytes for part in first.parts}
+    largest = max(weight.numel() for weight in written.state_dict().values())
+    assert held["the GGUF file"] == file.stat().st_size + 2 * 4 * largest and held["weights"] == 4 * model.parameters
 
 
 def cut(file: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import gguf
@@ -21,12 +22,21 @@ TOKENS = ["<unk>", "<s>", "</s>", "w", "1", "w1", "Ġ", *(chr(0x4E00 + index) fo
 CHAT_TEMPLATE = "{% for m in messages %}<s>{{ m['role'] }}: {{ m['content'] }}</s>{% endfor %}"
 
 
-def tiny_gguf(path: Path, family: str = "llama", kind: gguf.GGMLQuantizationType | None = None) -> PreTrainedModel:
-    """Write a random model of the family to `path` and return it; `kind` quantizes its matrices, None keeps float32."""
-    sizes = {"head_dim": 128} if family == "qwen3" else {}  # the only one that transformers assumes
+def tiny_gguf(
+    path: Path,
+    family: str = "llama",
+    kind: gguf.GGMLQuantizationType | None = None,
+    more: Callable[[gguf.GGUFWriter], None] = lambda writer: None,
+    **sizes: object,
+) -> PreTrainedModel:
+    """Write a random model of the family to `path` and return it; `kind` quantizes its matrices, None keeps float32.
+
+    `more` adds settings and tensors to the file that the model does not have; `sizes` go into its config.
+    """
     model = tiny_model(family, num_hidden_layers=2, **sizes).cpu()
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[ARCHITECTURES[family]])
     _settings(writer, model.config)
+    more(writer)
     names = gguf.get_tensor_name_map(ARCHITECTURES[family], model.config.num_hidden_layers)
     for name, weight in model.state_dict().items():
         if name == "lm_head.weight" and model.config.tie_word_embeddings:
@@ -51,7 +61,8 @@ def _settings(writer: gguf.GGUFWriter, config) -> None:
     writer.add_block_count(config.num_hidden_layers)
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_embedding_length(config.hidden_size)
-    writer.add_rope_dimension_count(config.head_dim)
+    share = config.rope_parameters.get("partial_rotary_factor", 1.0)
+    writer.add_rope_dimension_count(int(share * config.head_dim))
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -40,6 +41,12 @@ def test_it_is_transformers_own_model(smollm2: LoadedModel) -> None:
         ours = smollm2.model(ids, past_key_values=make_cache(smollm2, "full")).logits
         torch.testing.assert_close(ours, theirs(ids).logits, rtol=0, atol=1e-3)
     assert smollm2.checksum == PACKAGED["smollm2"].file_checksum and smollm2.quantization == "Q4_1"
+
+
+def test_its_ids_are_those_of_llama_cpp(smollm2: LoadedModel) -> None:
+    known = json.loads((Path(__file__).parents[1] / "models" / "llama_cpp_ids.json").read_text(encoding="utf-8"))
+    for text, ids in zip(known["texts"], known["smollm2"], strict=True):
+        assert smollm2.encode(text)[0].tolist() == ids, repr(text)
 
 
 @pytest.mark.parametrize("method", [name for name in registered() if registered()[name].needs_budget is not False])

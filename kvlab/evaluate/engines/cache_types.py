@@ -1,7 +1,7 @@
 """Quantised caches of llama.cpp beside kvlab's stores: `python -m kvlab.evaluate.engines.cache_types LLAMA_PYTHON`.
 
-Each side is compared with its own full cache on the same prompts, by the text that it writes. LLAMA_PYTHON is a Python
-that has xllamacpp.
+Each side is compared with its own full cache on the same prompts, by the text that it writes, and beside it stands its
+noise floor: the full cache once more, computed in another order. LLAMA_PYTHON is a Python that has xllamacpp.
 """
 
 from __future__ import annotations
@@ -26,8 +26,16 @@ from kvlab.models.load import LoadedModel, load_model
 from kvlab.server.offered_models import place_of
 
 MODEL, TASK, LENGTH, PROMPTS, SEED, TOKENS = "smollm2", "needle", 384, 10, 8672, 24
-TYPES = ("f32", "f16", "q8_0", "q4_0")  # of ggml; the first is the full cache
-SPECS = ("full", "packed:store=int8", "packed:store=kivi4")
+# Type of ggml, and whether attention is fused. The first is the full cache (fused attention rounds f32 to f16), the
+# second its noise floor.
+TYPES = {
+    "f16": ("f16", True),
+    "f16, attention not fused": ("f16", False),
+    "q8_0": ("q8_0", True),
+    "q4_0": ("q4_0", True),
+}
+PIECE = 64  # tokens of a pass of kvlab's noise floor
+SPECS = ("full", f"full, prompt in pieces of {PIECE}", "packed:store=int8", "packed:store=kivi4")
 Texts = list[list[int]]
 
 
@@ -43,16 +51,16 @@ def main(python: str) -> None:
     )  # fmt: skip
     prompts = [one.context + one.question for one in prepared_prompts(request, loaded)]
     print("| engine | cache | same text | tokens before the first that differs |\n|---|---|---|---|", flush=True)
-    _print("llama.cpp", {name: of_llama(python, file, name, prompts) for name in TYPES})
+    _print("llama.cpp", {name: of_llama(python, file, *kind, prompts) for name, kind in TYPES.items()})
     _print("kvlab", {spec: [continue_prompt(loaded, spec, ids) for ids in prompts] for spec in SPECS})
 
 
-def of_llama(python: str, file: Path, cache_type: str, prompts: list[list[int]]) -> Texts:
+def of_llama(python: str, file: Path, cache_type: str, flash: bool, prompts: list[list[int]]) -> Texts:
     """The likeliest tokens after each prompt with llama.cpp. Raises UserError if its process fails."""
     with tempfile.TemporaryDirectory() as folder:
         rows, job = Path(folder) / "rows.json", Path(folder) / "job.json"
-        given = {"model": str(file), "threads": 1, "tokens": TOKENS, "type": cache_type, "rows": str(rows)}
-        job.write_text(json.dumps({**given, "prompts": prompts}), encoding="utf-8")
+        given = {"model": str(file), "threads": 1, "tokens": TOKENS, "type": cache_type, "flash": flash}
+        job.write_text(json.dumps({**given, "rows": str(rows), "prompts": prompts}), encoding="utf-8")
         side = Path(__file__).with_name("llama_side.py")
         if subprocess.run([python, str(side), str(job)], stderr=subprocess.DEVNULL).returncode or not rows.is_file():
             raise UserError(f"{python} ran no llama.cpp: install xllamacpp there.")
@@ -61,10 +69,13 @@ def of_llama(python: str, file: Path, cache_type: str, prompts: list[list[int]])
 
 @torch.inference_mode()
 def continue_prompt(loaded: LoadedModel, spec: str, ids: list[int]) -> list[int]:
-    """The likeliest tokens after a prompt with kvlab's cache of a method."""
-    name, values = parse_spec(spec)
+    """The likeliest tokens after a prompt with kvlab's cache of a method, or of the full cache that reads pieces."""
+    name, values = parse_spec(spec.partition(",")[0])
     cache = make_cache(loaded, make_method(name, **values), 1.0)
     written, given = list[int](), ids
+    while "," in spec and len(given) > PIECE:
+        loaded.model(torch.tensor([given[:PIECE]]), past_key_values=cache, use_cache=True, logits_to_keep=1)
+        given = given[PIECE:]
     for _ in range(TOKENS):
         logits = loaded.model(torch.tensor([given]), past_key_values=cache, use_cache=True, logits_to_keep=1).logits
         given = [int(logits[0, -1].argmax())]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
@@ -36,6 +37,7 @@ ROWS, TIMES, LOG = "openvino.jsonl", "times.jsonl", "openvino.log"  # files in t
 STEPS = 64  # decode steps that are timed
 ROUND = 10  # prompts of each task that every cache answers before any answers the next ones
 OPENVINO, KVLAB = "OpenVINO", "kvlab"
+SAME_NLL = 0.02  # nats a token by which the full caches of the same model may differ on the same text
 ATTEMPTS = 3  # starts of a process that a signal kills before it has written a row
 Report = Callable[[str], None]
 
@@ -102,6 +104,33 @@ def compare_engines(comparison: Comparison, out: Path, on_progress: Listener, re
                 for prompt, one in zip(prompts, jobs, strict=True)
             ]
         yield answers
+
+
+@dataclass(frozen=True)
+class FullCaches:
+    """Mean negative log-likelihood of one text's tokens under each side's full cache."""
+
+    kvlab: float
+    engine: float
+
+    @property
+    def same_model(self) -> bool:
+        """Whether scores of both sides can be compared: else the engine runs other weights."""
+        return abs(self.kvlab - self.engine) <= SAME_NLL
+
+
+@torch.inference_mode()
+def compare_full_caches(comparison: Comparison, out: Path) -> FullCaches:
+    """Let both full caches score the first prompt."""
+    loaded = held_model(comparison.request)
+    ids, mode = prepared_prompts(comparison.request, loaded)[0].context, MODES[0].as_data(comparison.kept)
+    logits = loaded.model(torch.tensor([ids], device=loaded.device)).logits[0, :-1].float()
+    own = torch.nn.functional.cross_entropy(logits, torch.tensor(ids[1:], device=loaded.device))
+    job = {"model": str(comparison.model_file), "threads": comparison.threads, "mode": mode}
+    key = f"nll of {_digest(ids)}"
+    asked = {"key": key, "ids": ids, "new_tokens": 1, "to_the_end": True, "scored": True}
+    found = run_side(comparison.command, job, [asked], out / ROWS, out / LOG)[key]
+    return FullCaches(float(own), float(found["nll"]))
 
 
 def time_engines(comparison: Comparison, out: Path, report: Report) -> pd.DataFrame:
@@ -209,8 +238,11 @@ def _asked(
     ids = prompt.context + prompt.question
     asked = {"ids": ids, "new_tokens": steps or prompt.sample.max_new_tokens, "to_the_end": False}
     settings = [mode, comparison.request.model, comparison.threads, asked]
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:24]
-    return {**asked, "key": digest}
+    return {**asked, "key": _digest(settings)}
+
+
+def _digest(settings: Any) -> str:
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:24]
 
 
 def _scored(mode: str, prompt: PreparedPrompt, ids: Iterable[int], loaded: Loaded) -> Answer:

@@ -1,8 +1,9 @@
 """Continue prompts with llama.cpp under one type of cache, in an environment of its own: `llama_side.py JOB.json`.
 
-The job holds `model` (GGUF file), `threads`, `type` (a name of ggml's types), `tokens` to generate, `prompts` (token
-ids) and `rows`, the file for a JSON list of the likeliest token ids after each prompt. Needs xllamacpp, a wheel of
-llama.cpp; imports nothing of kvlab, which is not installed there.
+The job holds `model` (GGUF file), `threads`, `type` (a name of ggml's types), `flash` (whether attention is fused,
+which quantised values need), `tokens` to generate, `prompts` (token ids) and `rows`, the file for a JSON list of the
+likeliest token ids after each prompt. Needs xllamacpp, a wheel of llama.cpp; imports nothing of
+kvlab, which is not installed there.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ def main(job: dict[str, Any]) -> None:
     settings.model.path = job["model"]
     settings.n_ctx = max(map(len, job["prompts"])) + job["tokens"] + 32
     settings.n_parallel, settings.warmup, settings.cpuparams.n_threads = 1, False, job["threads"]
-    settings.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_ENABLED
+    fused = xllamacpp.llama_flash_attn_type
+    settings.flash_attn_type = (
+        fused.LLAMA_FLASH_ATTN_TYPE_ENABLED if job["flash"] else fused.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    )
     settings.cache_type_k = settings.cache_type_v = getattr(xllamacpp.ggml_type, f"GGML_TYPE_{job['type'].upper()}")
     server = xllamacpp.Server(settings)
     asked = {"n_predict": job["tokens"], "temperature": 0, "n_probs": 1, "ignore_eos": True, "cache_prompt": False}

@@ -1,8 +1,9 @@
 """Answer prompts with OpenVINO GenAI, in an environment of its own: `openvino_side.py JOB.json`.
 
 The job holds `model` (GGUF file or folder), `threads`, `mode` (`Mode.as_data` of `modes.py`), `rows` (a file of JSON
-lines) and `prompts`: each `key`, `ids`, `new_tokens` and `to_the_end` (go on after the end token, to time steps). A
-line per prompt is appended to `rows` as soon as it is answered. Imports nothing of kvlab, which is not installed there.
+lines) and `prompts`: each `key`, `ids`, `new_tokens` and `to_the_end` (go on after the end token, to time steps); with
+`scored` the row has `nll`, the prompt's own mean negative log-likelihood. A line per prompt is appended
+to `rows` as soon as it is answered. Imports nothing of kvlab, which is not installed there.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ def answer(pipeline: Any, blocks: int, number: int, prompt: dict[str, Any]) -> d
     config = genai.GenerationConfig()
     config.max_new_tokens, config.ignore_eos = prompt["new_tokens"], prompt["to_the_end"]
     config.apply_chat_template = False
+    if prompt.get("scored"):
+        config.echo, config.logprobs = True, 1
     begun, processor_begun = time.perf_counter(), time.process_time()
     handle = pipeline.add_request(number, openvino.Tensor(np.array([prompt["ids"]], dtype=np.int64)), config)
     seconds, processor, used = [], [], []
@@ -74,11 +77,14 @@ def answer(pipeline: Any, blocks: int, number: int, prompt: dict[str, Any]) -> d
         seconds.append(time.perf_counter() - begun)
         processor.append(time.process_time() - processor_begun)
         used.append(pipeline.get_metrics().cache_usage / 100 * blocks * BLOCK)
-    ids = [int(token) for one in handle.read_all() for token in one.generated_ids]
+    written = handle.read_all()
+    ids = [int(token) for one in written for token in one.generated_ids]
     held = [round(tokens) for tokens in used if tokens > 0]  # the last step frees everything
     bytes_a_token = pipeline.get_metrics().kv_cache_size_in_bytes / (blocks * BLOCK)
+    echoed = [float(number) for one in written for number in one.generated_log_probs][1 : len(prompt["ids"])]
     return {
         "ids": ids,
+        "nll": -sum(echoed) / len(echoed) if prompt.get("scored") else None,
         "first_seconds": seconds[0],
         "seconds": seconds[-1],
         "first_processor_seconds": processor[0],

@@ -13,7 +13,7 @@ from kvlab.common.formatting import format_bytes
 from kvlab.common.intervals import Interval, mean_interval, mean_over_groups
 from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
-from kvlab.evaluate.engines.comparison import KVLAB, OPENVINO, Answer, Comparison
+from kvlab.evaluate.engines.comparison import KVLAB, OPENVINO, SAME_NLL, Answer, Comparison, FullCaches
 from kvlab.evaluate.engines.modes import BLOCK, RECENT, START, Mode
 
 SPEED = ("speed of decoding", "time to the first token", "peak of the process", "cache held")  # three are ratios
@@ -21,7 +21,8 @@ BEGIN, END = "<!-- kvlab serve-check --engine openvino -->", "<!-- end of the en
 
 
 def score_lines(answers: Sequence[Answer], modes: Sequence[Mode]) -> pd.DataFrame:
-    """A row per cache: engine, method, an `Interval` per task, and `less`: minus kvlab's nearest, all tasks (or None).
+    """A row per cache: engine, method, an `Interval` per task, and over all tasks (or None) `own`: minus the engine's
+    own full cache, and `less`: minus kvlab's nearest.
 
     Prompts are paired; those that one side lacks are left out.
     """
@@ -32,7 +33,9 @@ def score_lines(answers: Sequence[Answer], modes: Sequence[Mode]) -> pd.DataFram
         tasks = {task: mean_interval(one["score"].tolist(), kind="score") for task, one in rows.groupby("task")}
         beside = frame[(frame["engine"] == KVLAB) & (frame["method"] == nearest.get(method))]
         less = None if engine == KVLAB or beside.empty else _difference(rows, beside)
-        lines.append({"engine": engine, "method": method, **tasks, "less": less})
+        full = frame[(frame["engine"] == engine) & (frame["method"] == FULL.method)]
+        own = None if method == FULL.method else _difference(rows, full)
+        lines.append({"engine": engine, "method": method, **tasks, "own": own, "less": less})
     return pd.DataFrame(lines)
 
 
@@ -45,20 +48,24 @@ def equal_texts(answers: Sequence[Answer]) -> Interval:
     return mean_interval(same, kind="score")
 
 
-def markdown(comparison: Comparison, answers: Sequence[Answer], times: pd.DataFrame | None) -> str:
-    """The table of the documentation, with what it holds for below it."""
+def markdown(comparison: Comparison, answers: Sequence[Answer], times: pd.DataFrame | None, full: FullCaches) -> str:
+    """The table of the documentation, with what it holds for below it.
+
+    Differences to the own full cache always; to kvlab's nearest only if both full caches are of the same model.
+    """
     lines = score_lines(answers, comparison.modes)
     tasks = [choice.task for choice in comparison.request.tasks]
     speed = list(SPEED) if times is not None else []
-    header = ["engine", "cache", *tasks, "less kvlab's nearest", *speed]
+    nearest = ["less kvlab's nearest"] if full.same_model else []
+    header = ["engine", "cache", *tasks, "less its own full cache", *nearest, *speed]
     rows = [header, ["---"] * len(header)]
     for line in lines.to_dict("records"):
         cells = [line["engine"], f"`{line['method']}`", *(_words(line[task]) for task in tasks)]
+        cells.append("" if line["own"] is None else _words(line["own"]))
         less = "" if line["less"] is None else f"{_nearest(line['method'], comparison.modes)}: {_words(line['less'])}"
-        rows.append([*cells, less, *_speed(line, times)])
-    return (
-        "\n".join("| " + " | ".join(cells) + " |" for cells in rows) + "\n\n" + _conditions(comparison, answers, times)
-    )
+        rows.append([*cells, *([less] if nearest else []), *_speed(line, times)])
+    below = _conditions(comparison, answers, times, full)
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in rows) + "\n\n" + below
 
 
 def with_engine_table(text: str, table: str) -> str:
@@ -106,14 +113,22 @@ def _time_of(times: pd.DataFrame, engine: object, method: str) -> dict[str, floa
     return {str(key): value for key, value in one.items()}
 
 
-def _conditions(comparison: Comparison, answers: Sequence[Answer], times: pd.DataFrame | None) -> str:
-    request, same = comparison.request, equal_texts(answers)
+def _conditions(comparison: Comparison, answers: Sequence[Answer], times: pd.DataFrame | None, full: FullCaches) -> str:
+    request = comparison.request
+    both = f"{full.kvlab:.3f} (kvlab) and {full.engine:.3f}"
+    scores = f"The full caches' negative log-likelihood of a prompt's tokens is {both}"
+    judged = f"{scores}: the same model, and they write the same text to {_words(equal_texts(answers))} of the prompts."
+    if not full.same_model:
+        judged = (
+            f"{scores}, more than {SAME_NLL} apart: the engine's weights are others, so no column compares the two, "
+            "and each is to be held against its own full cache."
+        )
     (length,), asked = request.lengths or (0,), len({one.index for one in answers})
     return (
         f"{request.model}, {asked} prompts a task of {length} tokens, seed {request.seed}, question seen, "
         f"{comparison.kept} tokens kept (`full` and `packed`: all); OpenVINO in blocks of {BLOCK}, of which the first "
-        f"{START} and the last {RECENT} tokens stay. 95 % intervals, differences paired. The two full caches write the "
-        f"same text to {_words(same)} of the prompts.{'' if times is None else _time_conditions(comparison, times)}"
+        f"{START} and the last {RECENT} tokens stay. 95 % intervals, differences paired. {judged}"
+        f"{'' if times is None else _time_conditions(comparison, times)}"
     )
 
 
