@@ -103,15 +103,15 @@ vllm:
 	.venv-vllm/bin/pip install --quiet --disable-pip-version-check -e '.[gguf]' 'pytest>=8,<10' 'pytest-xdist>=3,<4' 'hypothesis>=6,<7'
 	.venv-vllm/bin/python -m pytest -n 0 tests/vllm -s
 
-# Sweeps on Ray's core (240 MB), with an actor and a raylet killed by -9.
+# Parts of an evaluation on Ray's core (240 MB), with a task and a node killed by -9.
 ray: $(VENV)/.installed-dev
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'
-	KVLAB_RAY=1 $(BIN)/python -m pytest tests/sweep/test_ray.py -s
+	KVLAB_RAY=1 $(BIN)/python -m pytest tests/evaluate/test_shards_on_ray.py -s
 
-# Sweeps on a real Slurm of one node, from Debian's packages unpacked into a folder (as root, amd64); takes four minutes.
+# Parts of an evaluation on a real Slurm of one node, from Debian's packages unpacked into a folder (as root, amd64); takes four minutes.
 slurm: $(VENV)/.installed-dev
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[sweep]'
-	KVLAB_SLURM=1 $(BIN)/python -m pytest tests/sweep/test_slurm.py -s
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[slurm]'
+	KVLAB_SLURM=1 $(BIN)/python -m pytest tests/evaluate/test_shards_on_slurm.py -s
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

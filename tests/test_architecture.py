@@ -107,7 +107,6 @@ MAY_IMPORT = {
     # Sizes and speeds of a plan, and what runs have recorded; free of torch.
     "serving": {"analysis", "model_info", "planning", "trace"},
     "stores": set(),
-    "sweep": {"engine", "evaluate", "models"},
     "tasks": {"documents", "models"},
     "trace": {"model_info"},
     # vLLM itself is imported where it is installed, by `backend`, `worker` and the start of an engine.

@@ -29,7 +29,6 @@ from kvlab.cli.restore import killed
 from kvlab.cli.runs import export, runs_commands, take_in
 from kvlab.cli.safe_budget import safe_budget
 from kvlab.cli.serve_check import serve_check
-from kvlab.cli.sweep import sweep_commands
 from kvlab.cli.tasks import tasks
 from kvlab.cli.train_mini import train_mini
 from kvlab.cli.vllm import vllm
@@ -71,7 +70,6 @@ commands.add_typer(runs_commands, name="runs")
 commands.add_typer(prompts_commands, name="prompts")
 commands.add_typer(prefix_commands, name="prefix")
 commands.add_typer(plugin_commands, name="plugin")
-commands.add_typer(sweep_commands, name="sweep")
 commands.add_typer(atlas_commands, name="atlas")
 commands.add_typer(data_commands, name="data")
 
