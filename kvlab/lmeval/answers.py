@@ -1,252 +1,90 @@
-"""Answer lm-eval's requests under compressed caches in batches, saving each answer as it comes.
+"""Answers of one method to lm-eval's requests, written to disk one by one, so that an interrupted run goes on.
 
-lm-eval runs once per choice (a method with a budget), each time with the same requests. What can be measured for all
-choices in shared passes is measured when the first of them asks; the others find their answers in their journals.
+lm-eval's own `use_cache` unpickles its file, and its keys contain neither model nor method. Torch-free.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, partial
-from typing import TypeVar
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
-from kvlab.core.cache import CompressedCache
-from kvlab.core.errors import is_out_of_memory
-from kvlab.evaluate.backoff import Backoff, Prompt, Sized
-from kvlab.evaluate.harness import check_choices
-from kvlab.evaluate.results.outcome import Loaded, Outcome
-from kvlab.lmeval.generation import GenerationRequest, generate_greedily, generate_texts
-from kvlab.lmeval.journal import Journal, Measurement
-from kvlab.lmeval.likelihood import (
-    ContextGroup,
-    Scored,
-    Tokens,
-    equal_length_batches,
-    fit_window,
-    group_pairs,
-    score_decoded,
-    score_simulated,
-)
-from kvlab.lmeval.request import LmEvalRequest
-from kvlab.requests.compare import MethodChoice
+from kvlab.core.errors import UserError
+from kvlab.evaluate.results.rows import canonical_json
 
-Result = TypeVar("Result")
-SIMULATED_ROWS = 8  # a step of one token costs as much for eight rows, on a CPU too
-
-
-@dataclass
-class SharedAnswers:
-    """Measures requests with several choices in shared passes where possible, and adds answers to each one's journal.
-
-    Choices ask one after the other, in order. `report` is called with the number of a choice and how many more of its
-    answers are known. A choice whose method raises is left out from then on, with its error in `errors` by its number.
-    """
-
-    loaded: Loaded
-    make_cache: Callable[[MethodChoice], CompressedCache]
-    request: LmEvalRequest
-    choices: Sequence[MethodChoice]
-    journals: Sequence[Journal]
-    window: int
-    rows: int
-    report: Callable[[int, int], None] = lambda number, count: None
-    notes: dict[str, None] = field(default_factory=dict)  # an ordered set of messages
-    errors: dict[int, Exception] = field(default_factory=dict)
-    _reported: set[tuple[int, str]] = field(default_factory=set)
-
-    def score(self, asking: int, keys: Sequence[str], pairs: Sequence[tuple[Tokens, Tokens]]) -> None:
-        """Measure what is missing of the log-likelihoods of (context, continuation) pairs.
-
-        Protocol decode measures the choice `asking` and those after it together, protocol simulated only that one.
-        Raises UserError for a continuation longer than the model's context window, and if prefill chunks would change a
-        method's result.
-        """
-        simulated = self.request.protocol == "simulated"
-        rows = max(self.rows, SIMULATED_ROWS) if simulated else self.rows
-        for numbers, indices in self._missing([asking] if simulated else self._from(asking), keys).items():
-            fitting = [fit_window(*pairs[index], self.window) for index in indices]
-            if any(len(pair[0]) < len(pairs[index][0]) for index, pair in zip(indices, fitting, strict=True)):
-                self.notes["Contexts longer than the model's window were truncated on the left, as in lm-eval."] = None
-            if not simulated:
-                self._check_chunks(numbers, max(len(context) for context, _ in fitting))
-            groups = group_pairs(fitting, same_text=simulated)
-            for batch in equal_length_batches(groups, simulated, rows):
-                for number, outcomes in self._run(self._scoring, batch, numbers):
-                    for group, (scored, batch_rows) in zip(batch, outcomes, strict=True):
-                        sharing = len(group.continuations)
-                        measured = _measurement(group, scored.in_sight, scored, sharing, batch_rows)
-                        own = [keys[indices[index]] for index in group.indices]
-                        for key, answer in zip(own, scored.answers, strict=True):
-                            self.journals[number].add(key, list(answer), measured)
-                        self._tell(number, own)
-        self._note(self._scoring)
-
-    def generate(self, asking: int, keys: Sequence[str], requests: Sequence[GenerationRequest]) -> dict[int, str]:
-        """Generate what is missing of the texts after each context; returns unsaved (sampled) texts by index.
-
-        Greedy texts are generated by the choice `asking` and those after it together, others only by that one.
-        Raises UserError if prefill chunks would change a method's result.
-        """
-        greedy = [request for request in requests if request.is_greedy]
-        alone = [request for request in requests if not (request.is_greedy or request.is_sampled)]
-        for part, together in ((greedy, self._from(asking)), (alone, [asking])):
-            for numbers, indices in self._missing(together, [keys[request.index] for request in part]).items():
-                self._generate(numbers, keys, [part[index] for index in indices])
-        return self._generate([asking], keys, [request for request in requests if request.is_sampled])
-
-    def _generate(
-        self, numbers: Sequence[int], keys: Sequence[str], requests: Sequence[GenerationRequest]
-    ) -> dict[int, str]:
-        """Add texts to the journals; returns those of the last of `numbers` by the index of their request."""
-        texts: dict[int, str] = {}
-        batches: dict[tuple[object, ...], list[GenerationRequest]] = {}
-        for request in requests:
-            batches.setdefault(request.batch_key, []).append(request)
-        self._check_chunks(numbers, max((request.prompt_tokens for request in requests), default=0))
-        for equal in batches.values():
-            for start in range(0, len(equal), self.rows):
-                batch = equal[start : start + self.rows]
-                for number, outcomes in self._run(self._generating, batch, numbers):
-                    for request, (outcome, rows) in zip(batch, outcomes, strict=True):
-                        measured = _measurement(request, self._in_sight(request), outcome, 1, rows)
-                        key, text = keys[request.index], outcome.prediction
-                        self.journals[number].add(key, text, measured, save=not request.is_sampled)
-                        self._tell(number, [key])
-                        texts[request.index] = text
-        self._note(self._generating)
-        return texts
-
-    def _from(self, asking: int) -> range:
-        """The choices that are not finished."""
-        return range(asking, len(self.choices))
-
-    def _missing(self, numbers: Sequence[int], keys: Sequence[str]) -> dict[tuple[int, ...], list[int]]:
-        """Indices of the requests, each once, by the choices that still need them; known answers are reported."""
-        found: dict[tuple[int, ...], list[int]] = {}
-        answers = {number: self.journals[number].answers for number in numbers if number not in self.errors}
-        for number, known in answers.items():
-            self._tell(number, [key for key in keys if key in known])
-        for key, index in {key: index for index, key in enumerate(keys)}.items():
-            if missing := tuple(number for number, known in answers.items() if key not in known):
-                found.setdefault(missing, []).append(index)
-        return found
-
-    def _run(
-        self, backoff: Backoff[Prompt, Result], batch: Sequence[Prompt], numbers: Sequence[int]
-    ) -> Iterator[tuple[int, list[tuple[Result, int]]]]:
-        """Yield the number of each choice with its outcomes; those that raise are left out."""
-        running = [number for number in numbers if number not in self.errors]
-        found = backoff.outcomes(batch, [self.choices[number] for number in running]) if running else []
-        for number, outcomes in zip(running, found, strict=True):
-            if isinstance(outcomes, Exception):
-                self.errors[number] = outcomes
-            else:
-                yield number, outcomes
-
-    def _check_chunks(self, numbers: Sequence[int], tokens: int) -> None:
-        if self.request.prefill_chunk is not None:
-            check_choices([self.choices[number] for number in numbers], tokens, self.request.prefill_chunk)
-
-    def _note(self, backoff: Backoff[Prompt, Result]) -> None:
-        if backoff.note:
-            self.notes[backoff.note] = None
-
-    def _tell(self, number: int, keys: Sequence[str]) -> None:
-        """Report answers that were not reported before."""
-        new = {(number, key) for key in keys} - self._reported
-        self._reported |= new
-        self.report(number, len(new))
-
-    @cached_property
-    def _scoring(self) -> Backoff[ContextGroup, Scored]:
-        return Backoff(self.loaded, self._scored)
-
-    @cached_property
-    def _generating(self) -> Backoff[GenerationRequest, Outcome]:
-        return Backoff(self.loaded, self._texts)
-
-    def _scored(
-        self, groups: Sequence[ContextGroup], choices: Sequence[MethodChoice]
-    ) -> list[list[Scored] | Exception]:
-        caches = [self.make_cache(choice) for choice in choices]
-        if self.request.protocol == "simulated":
-            return [_or_error(partial(score_simulated, self.loaded, groups, cache)) for cache in caches]
-        return score_decoded(self.loaded, groups, caches, self.request.hold_back, self.request.prefill_chunk)
-
-    def _texts(
-        self, requests: Sequence[GenerationRequest], choices: Sequence[MethodChoice]
-    ) -> list[list[Outcome] | Exception]:
-        in_sight, chunk = self._in_sight(requests[0]), self.request.prefill_chunk
-        caches = [self.make_cache(choice) for choice in choices]
-        if requests[0].is_greedy:
-            return generate_greedily(self.loaded, requests, caches, in_sight, chunk)
-        return [_or_error(partial(generate_texts, self.loaded, requests, cache, in_sight, chunk)) for cache in caches]
-
-    def _in_sight(self, request: GenerationRequest) -> int:
-        return max(1, request.prompt_tokens - self.request.hold_back)
+FOLDER = ".answers"
+Answer = Any  # JSON: [log-probability, greedy], a log-probability or a text
 
 
 @dataclass(frozen=True)
-class Answering:
-    """Answers requests for the choice `number` of `shared`."""
+class Measurement:
+    """The cost of one request; requests with the same context share its seconds, and each has its whole memory."""
 
-    shared: SharedAnswers
-    number: int
-
-    @property
-    def window(self) -> int:
-        """The model's context window in tokens."""
-        return self.shared.window
-
-    @property
-    def journal(self) -> Journal:
-        """The choice's answers."""
-        return self.shared.journals[self.number]
-
-    def likelihoods(self, keys: Sequence[str], pairs: Sequence[tuple[Tokens, Tokens]]) -> list[tuple[float, bool]]:
-        """For each (context, continuation) its log-probability in nats, and whether greedy decoding generates it.
-
-        `keys` identify the requests. Raises the error of the choice's method, and UserError as `SharedAnswers.score`.
-        """
-        self.shared.score(self.number, keys, pairs)
-        self._check()
-        answers = (self.journal.answers[key][0] for key in keys)
-        return [(float(logprob), bool(greedy)) for logprob, greedy in answers]
-
-    def texts(self, keys: Sequence[str], requests: Sequence[GenerationRequest]) -> list[str]:
-        """The text generated after each context; `requests` have the order of `keys`.
-
-        Raises the error of the choice's method, and UserError as `SharedAnswers.generate`.
-        """
-        sampled = self.shared.generate(self.number, keys, requests)
-        self._check()
-        return [
-            sampled[index] if index in sampled else str(self.journal.answers[key][0]) for index, key in enumerate(keys)
-        ]
-
-    def _check(self) -> None:
-        if self.number in self.shared.errors:
-            raise self.shared.errors[self.number]
+    prompt_tokens: int
+    in_sight: int
+    slots: float
+    logical_tokens: int
+    live_bytes: int
+    allocated_bytes: int
+    bytes_read: int
+    seconds: float
+    prompt_seconds: float | None
 
 
-def _measurement(prompt: Sized, in_sight: int, found: Scored | Outcome, sharing: int, batch_rows: int) -> Measurement:
-    """One request's measurement; the `sharing` continuations of a context share its seconds."""
+def mean_measurement(parts: Sequence[Measurement], sharing: int = 1) -> Measurement:
+    """One measurement of several passes or requests: mean memory, total seconds, largest token counts.
+
+    `sharing`: how many requests share the seconds.
+    """
+    count = len(parts)
+    prompt_seconds = [part.prompt_seconds for part in parts if part.prompt_seconds is not None]
     return Measurement(
-        prompt.prompt_tokens,
-        in_sight,
-        **vars(found.memory),
-        seconds=found.seconds / sharing,
-        prompt_seconds=None if found.prompt_seconds is None else found.prompt_seconds / sharing,
-        batch_rows=batch_rows,
+        prompt_tokens=max(part.prompt_tokens for part in parts),
+        in_sight=max(part.in_sight for part in parts),
+        slots=sum(part.slots for part in parts) / count,
+        logical_tokens=round(sum(part.logical_tokens for part in parts) / count),
+        live_bytes=sum(part.live_bytes for part in parts) // count,
+        allocated_bytes=sum(part.allocated_bytes for part in parts) // count,
+        bytes_read=sum(part.bytes_read for part in parts) // count,
+        seconds=sum(part.seconds for part in parts) / sharing,
+        prompt_seconds=sum(prompt_seconds) / sharing if prompt_seconds else None,
     )
 
 
-def _or_error(measure: Callable[[], list[Result]]) -> list[Result] | Exception:
-    """The result, or the error that the method raised; out-of-memory errors pass through."""
-    try:
-        return measure()
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise
-        return error
+def request_key(kind: str, arguments: Sequence[object]) -> str:
+    """Hash of a request's kind and arguments."""
+    return _hash(json.dumps([kind, *arguments], sort_keys=True, default=str, ensure_ascii=False))
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+class Answers:
+    """Answers and measurements by request key; `settings` holds what an answer depends on besides its request."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, object]) -> None:
+        self.path = folder / FOLDER / f"{_hash(canonical_json(settings))}.jsonl"
+        self.known: dict[str, tuple[Answer, Measurement]] = {}
+        if self.path.exists():
+            for line in self.path.read_text(encoding="utf-8").split("\n"):
+                try:
+                    entry = json.loads(line)
+                    self.known[entry["key"]] = entry["answer"], Measurement(**entry["measured"])
+                except (ValueError, KeyError, TypeError):
+                    continue  # truncated by a kill: this request is answered again
+
+    def add(self, key: str, answer: Answer, measured: Measurement) -> None:
+        """Add an answer and write it to disk at once."""
+        self.known[key] = answer, measured
+        entry = json.dumps({"key": key, "answer": answer, "measured": asdict(measured)}, ensure_ascii=False)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(f"\n{entry}\n")  # the first line break ends a line that a kill truncated
+        except OSError as error:
+            reason = error.strerror or error
+            raise UserError(f"Cannot write {self.path} ({reason}): free some space and run again.") from error

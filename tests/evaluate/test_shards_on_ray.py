@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -29,7 +30,9 @@ def processes(folder: Path) -> list[int]:
 
 
 class NotedTask(shards.ShardTask):
-    """A task that notes its process, writes every row at once and takes longer."""
+    """A task that notes its process, writes every row at once and takes some seconds longer."""
+
+    seconds: ClassVar[float] = 0.5
 
     def __call__(self, shard: Shard) -> EvalResult:
         from kvlab.evaluate.results import store
@@ -39,7 +42,7 @@ class NotedTask(shards.ShardTask):
         self.out.mkdir(parents=True, exist_ok=True)
         note.touch()
         result = super().__call__(shard)
-        time.sleep(0.5)
+        time.sleep(self.seconds)
         note.unlink()
         return result
 

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pandas as pd
 import pytest
@@ -30,6 +31,12 @@ pytestmark = [
 OPTIONS = {"time": 30, "cpus_per_task": 1, "mem": "2G", "array_parallelism": 2}
 
 
+class LongTask(NotedTask):
+    """One that outlasts the start of the next."""
+
+    seconds: ClassVar[float] = 20.0
+
+
 @pytest.fixture
 def request_and_rows(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -37,7 +44,7 @@ def request_and_rows(
     pytest.importorskip("submitit", reason="submitit is not installed: pip install 'kvlab[slurm]'")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    monkeypatch.setattr(shards, "ShardTask", NotedTask)
+    monkeypatch.setattr(shards, "ShardTask", LongTask)
     request = asked(model=str(tiny_folder), samples=16)
     return request, evaluate(request, tmp_path / "serial").rows
 
@@ -61,10 +68,11 @@ def test_a_preempted_task_and_a_killed_one_cost_no_row(
     folder = tmp_path / "eval"
     job = shards.submit_to_slurm(request, folder, 4, OPTIONS)
     wait_for(lambda: len(processes(folder)) == 2 and len(list((folder / "shards").glob("*.parquet"))) == 2)
-    os.kill(processes(folder)[0], signal.SIGKILL)
     task = next(line.split()[1] for line in states(job) if line.startswith("RUNNING"))
     for name in ("TERM", "USR2"):  # what Slurm sends before a pre-emption, and submitit's own
         subprocess.run(["scancel", task, "--signal", name], check=True)
+    wait_for(lambda: len(processes(folder)) == 1)
+    os.kill(processes(folder)[0], signal.SIGKILL)
     wait_for(lambda: not states(job), 400)
     job = shards.submit_to_slurm(request, folder, 4, OPTIONS)
     wait_for(lambda: not states(job), 200)
