@@ -44,11 +44,12 @@ MAY_IMPORT = {
         "trace",
     },
     "cache": {"attention", "fitted", "methods", "stores"},
-    "catalogue": {"model_info", "planning", "trace"},
+    "catalogue": {"server", "model_info", "planning", "trace"},
     "checking": {"cache", "methods", "models", "serving"},
     "documents": set(),
     "engine": {"attention", "cache", "methods", "models", "planning", "trace"},
     "evaluate": {
+        "server",
         "attention",
         "cache",
         "engine",
@@ -65,6 +66,7 @@ MAY_IMPORT = {
     "fitting": {"attention", "cache", "fitted", "methods", "models", "stores"},
     # What a person typed on a page, as a request; free of torch.
     "forms": {
+        "server",
         "bench",
         "catalogue",
         "documents",
@@ -79,6 +81,7 @@ MAY_IMPORT = {
     # Of evaluate, bench and fitting the queue knows the requests; the worker loads the rest by name. What checks a plan
     # (`size_check`) loads models, engine and methods when it is called.
     "jobs": {
+        "server",
         "bench",
         "catalogue",
         "engine",
@@ -91,28 +94,28 @@ MAY_IMPORT = {
         "tasks",
         "trace",
     },
-    "library": {"analysis", "trace"},
+    "library": {"server", "analysis", "trace"},
     "live": {"analysis", "attention", "cache", "engine", "library", "methods", "models", "prefix"},
     "lmeval": {"cache", "engine", "evaluate", "methods", "models", "tasks"},
     "methods": {"stores"},
-    "model_info": set(),
-    "models": {"attention", "model_info"},
+    "model_info": {"server"},
+    "models": {"server", "attention", "model_info"},
     # Works out from shapes what the engine will take, for the web side too, so it knows neither engine nor torch; of
     # the trace it reads how long earlier runs took.
     "planning": {"model_info", "trace"},
     "prefix": {"cache", "engine", "fitted", "library", "methods", "models"},
     "report": {"analysis", "browser", "figures", "library", "trace"},
     "restore": {"analysis", "attention", "cache", "engine", "methods", "models", "trace"},
-    "results": {"analysis", "evaluate", "trace"},
+    "results": {"server", "analysis", "evaluate", "trace"},
     # Sizes and speeds of a plan, and what runs have recorded; free of torch.
     "serving": {"analysis", "model_info", "planning", "trace"},
     "stores": set(),
     "tasks": {"documents", "models"},
-    "trace": {"model_info"},
+    "trace": {"server", "model_info"},
     # vLLM itself is imported where it is installed, by `backend`, `worker` and the start of an engine.
     "vllm": {"attention", "cache", "methods", "models", "prefix", "serving", "tasks"},
 }
-SHARED = {"common", "requests", "plugins", "server"}  # what a request is, and what no room can do without
+SHARED = {"common", "requests", "plugins"}  # what a request is, and what no room can do without
 ROOT_MODULES = {"__init__.py", "__main__.py", "extend.py"}  # `kvlab.extend`: the one import of plug-ins
 
 

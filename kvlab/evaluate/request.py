@@ -132,3 +132,4 @@ class SampleJob(Strict):
     content: str = ""
     title: Text = ""
     private: bool = Field(False, description="on a shared server its owner and administrators alone see it")
+    owner: str = Field("", exclude=True, description="whose run it is on a shared server; the queue says it")

@@ -87,6 +87,11 @@ class Sources:
     named: str = ""
     _folder: Folder | None = field(default=None, repr=False, compare=False)  # shared by instances
 
+    @property
+    def viewer(self) -> str:
+        """Equal for users who may see the same runs."""
+        return viewer()
+
     @cached_property
     def folder(self) -> Folder:
         """The runs folder, shared with `with_in_view`."""
