@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from kvlab.cli.app import app_command, token
+from kvlab.cli.app import app_command
 from kvlab.cli.atlas import atlas_commands
 from kvlab.cli.bench import bench
 from kvlab.cli.chat import chat
@@ -56,7 +56,6 @@ commands.command("lm-eval")(with_plugins(lm_eval))
 commands.command("table")(with_plugins(table))
 commands.command("bench")(with_plugins(bench))
 commands.command("app")(with_plugins(app_command))
-commands.command("token")(token)
 commands.command("doctor")(with_plugins(doctor))
 commands.command("train-mini")(with_plugins(train_mini))
 commands.command("fit")(with_plugins(fit))
