@@ -170,7 +170,7 @@ def check_simulated(choice: MethodChoice) -> None:
 
 def check_kinds(request: LmEvalRequest, kinds: Mapping[str, str]) -> None:
     """Raise UserError for a task whose kind of request the protocol does not support, and for a useless hold-back."""
-    tasks = {kind: task for task, kind in reversed(kinds.items())}
+    tasks = {kind: task for task, kind in reversed(list(kinds.items()))}
     if request.protocol == "simulated" and GENERATION in tasks:
         raise UserError(f"Task {tasks[GENERATION]!r} generates text: --protocol simulated only scores given texts.")
     if request.protocol == "decode" and ROLLING in tasks:

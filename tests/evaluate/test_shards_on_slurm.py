@@ -70,7 +70,7 @@ def test_a_preempted_task_and_a_killed_one_cost_no_row(
     wait_for(lambda: len(processes(folder)) == 2 and len(list((folder / "shards").glob("*.parquet"))) == 2)
     task = next(line.split()[1] for line in states(job) if line.startswith("RUNNING"))
     for name in ("TERM", "USR2"):  # what Slurm sends before a pre-emption, and submitit's own
-        subprocess.run(["scancel", task, "--signal", name], check=True)
+        wait_for(lambda name=name: subprocess.run(["scancel", task, "--signal", name]).returncode == 0, 20)
     wait_for(lambda: len(processes(folder)) == 1)
     os.kill(processes(folder)[0], signal.SIGKILL)
     wait_for(lambda: not states(job), 400)
@@ -89,8 +89,9 @@ def test_a_dead_node_costs_no_row(
     assert node.die()
     time.sleep(3)
     node.come_back()
-    wait_for(lambda: not any("RUNNING" in line or "PENDING" in line for line in states(job)), 400)
-    subprocess.run(["scancel", job], check=False)  # tasks that Slurm holds after their node died
+    wait_for(lambda: not any(line.startswith("RUNNING") for line in states(job)), 400)
+    subprocess.run(["scancel", job], check=False)  # Slurm holds tasks whose script died with the node
+    wait_for(lambda: not states(job), 60)
     job = shards.submit_to_slurm(request, folder, 2, OPTIONS)
     wait_for(lambda: not states(job), 200)
     assert_equal(folder, serial, interrupted=True)
