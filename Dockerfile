@@ -28,8 +28,7 @@ RUN pip install --no-cache-dir ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} 
 
 USER kvlab
 WORKDIR /home/kvlab
-# A lab of people with a shared token (docs/shared-lab.md): without KVLAB_TOKEN or KVLAB_TOKEN_FILE it does not start.
-COPY --chown=kvlab docs/shared-lab/container.toml lab.toml
+# A lab of people: it starts with a lab file mounted as /home/kvlab/lab.toml (docs/shared-lab.md).
 RUN mkdir runs models
 VOLUME /home/kvlab/runs
 EXPOSE 8501

@@ -69,7 +69,7 @@ shipped: $(VENV)/.installed
 lm-eval:
 	test -x .venv-lm-eval/bin/python || $(PYTHON) -m venv .venv-lm-eval
 	.venv-lm-eval/bin/pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	.venv-lm-eval/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,lm-eval]' peft
+	.venv-lm-eval/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,lm-eval]'
 	HF_HUB_OFFLINE=1 .venv-lm-eval/bin/python -m pytest -n 0 tests/evaluate/test_lm_eval.py tests/evaluate/test_lmeval_scoring.py
 	.venv-lm-eval/bin/python -m kvlab.lmeval.own_tasks $(RUNS)/lm-eval-tasks --length 384 --samples 40
 	HF_HUB_OFFLINE=1 .venv-lm-eval/bin/kvlab lm-eval --out $(RUNS)/eval/lm-eval --include-path $(RUNS)/lm-eval-tasks \
@@ -103,15 +103,15 @@ vllm:
 	.venv-vllm/bin/pip install --quiet --disable-pip-version-check -e '.[lab,gguf]' 'pytest>=8,<10' 'pytest-xdist>=3,<4' 'hypothesis>=6,<7'
 	.venv-vllm/bin/python -m pytest -n 0 tests/vllm -s
 
-# Sweeps on Ray's core (240 MB), with an actor and a raylet killed by -9.
+# Parts of an evaluation on Ray's core (240 MB), with a task and a node killed by -9.
 ray: $(VENV)/.installed-dev
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lab,ray]'
-	KVLAB_RAY=1 $(BIN)/python -m pytest tests/sweep/test_ray.py -s
+	KVLAB_RAY=1 $(BIN)/python -m pytest tests/evaluate/test_shards_on_ray.py -s
 
-# Sweeps on a real Slurm of one node, from Debian's packages unpacked into a folder (as root, amd64); takes four minutes.
+# Parts of an evaluation on a real Slurm of one node, from Debian's packages unpacked into a folder (as root, amd64); takes four minutes.
 slurm: $(VENV)/.installed-dev
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lab,sweep]'
-	KVLAB_SLURM=1 $(BIN)/python -m pytest tests/sweep/test_slurm.py -s
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lab,slurm]'
+	KVLAB_SLURM=1 $(BIN)/python -m pytest tests/evaluate/test_shards_on_slurm.py -s
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

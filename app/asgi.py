@@ -17,7 +17,6 @@ from app.server.gate import Gate
 from app.server.static_files import Files, without_delay
 from kvlab.common.formatting import hide_paths
 from kvlab.core.errors import rewrite_messages
-from kvlab.server import tokens
 from kvlab.server.binding import LOCAL, OPEN
 from kvlab.server.settings import lab
 
@@ -27,13 +26,7 @@ RUNS = "KVLAB_RUNS"
 def gate() -> Middleware:
     """The gate with the lab's settings, if there are any."""
     settings = lab()
-    people = settings.people if settings else None
-    key = b""
-    if people is not None and people.way == "token":
-        people = people.model_copy(update={"tokens": {**people.tokens, **tokens.hashes_from_environment()}})
-        tokens.forget_environment()
-        key = tokens.signing_key(Path(os.environ[RUNS]) / ".jobs" / "cookie.key", people.tokens)
-    return Middleware(Gate, people=people, key=key, local=os.environ.get(LOCAL) == "yes")
+    return Middleware(Gate, people=settings.people if settings else None, local=os.environ.get(LOCAL) == "yes")
 
 
 if lab() is not None or os.environ.get(OPEN):

@@ -12,7 +12,6 @@ from app.evaluation.result_rows import ResultsPage, measured_rows
 from app.figures.figure import page_file
 from app.navigation.selection import runs_root
 from app.queue.job_panel import show_job
-from app.queue.sweeps import any_at_work, sweep_names
 from app.run_views import page
 from app.session.url_state import get_param
 from kvlab import jobs
@@ -45,10 +44,8 @@ def main() -> None:
 def results_or_form() -> None:
     """The results, or the form of a new evaluation."""
     rows = measured_rows("evaluations")
-    if PAGE.shows_form(by_default=rows.empty and not sweep_names()):
+    if PAGE.shows_form(by_default=rows.empty):
         evaluation_form(rows)
-    elif any_at_work():
-        PAGE.redrawn()
     else:
         results()
 

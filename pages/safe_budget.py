@@ -9,7 +9,6 @@ from app.evaluation.quality_form import SAFE_BUDGET, evaluation_form
 from app.evaluation.result_rows import ResultsPage, measured_rows
 from app.evaluation.safe_budget_results import results
 from app.figures.figure import page_file
-from app.queue.sweeps import sweep_names
 from app.run_views import page
 from app.session.url_state import get_param
 from kvlab.core.errors import UserError
@@ -31,7 +30,7 @@ def main() -> None:
             PAGE.follow(job)
         else:
             rows = measured_rows("every_evaluation")
-            if PAGE.shows_form(by_default=rows.empty and not sweep_names()):
+            if PAGE.shows_form(by_default=rows.empty):
                 st.caption(plain(fewest_prompts()))
                 evaluation_form(measured_rows("evaluations"), SAFE_BUDGET)
             else:

@@ -31,15 +31,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Of evaluate and bench the atlas takes what is free of torch, as a test below makes sure: summaries and rows.
     "atlas": {"analysis", "bench", "evaluate", "figures", "model_info", "results", "trace"},
     "bench": {"core", "engine", "evaluate", "library", "model_info", "models", "tasks", "trace"},
-    "catalogue": {"model_info", "planning", "trace"},
+    "catalogue": {"server", "model_info", "planning", "trace"},
     "checking": {"core", "models", "serving"},
     "documents": set(),
     "engine": {"core", "models", "planning", "trace"},
-    "evaluate": {"core", "engine", "library", "model_info", "models", "prefix", "tasks"},
+    "evaluate": {"server", "core", "engine", "library", "model_info", "models", "prefix", "tasks"},
     "figures": {"analysis", "trace"},
     "fitting": {"core", "models"},
     # What a person typed on a page, as a request; free of torch.
     "forms": {
+        "server",
         "bench",
         "catalogue",
         "documents",
@@ -54,6 +55,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Of evaluate, bench and fitting the queue knows the requests; the worker loads the rest by name. What checks a plan
     # (`size_check`) loads models and engine when it is called.
     "jobs": {
+        "server",
         "bench",
         "catalogue",
         "engine",
@@ -66,27 +68,27 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tasks",
         "trace",
     },
-    "library": {"analysis", "trace"},
+    "library": {"server", "analysis", "trace"},
     "live": {"analysis", "core", "engine", "library", "models", "prefix"},
     "lmeval": {"core", "engine", "evaluate", "models", "tasks"},
-    "model_info": set(),
-    "models": {"core", "model_info"},
+    "model_info": {"server"},
+    "models": {"server", "core", "model_info"},
     # Works out from shapes what the engine will take, for the web side too, so it knows neither engine nor torch; of
     # the trace it reads how long earlier runs took.
     "planning": {"model_info", "trace"},
     "prefix": {"core", "engine", "library", "models"},
     "report": {"analysis", "browser", "figures", "library", "trace"},
     "restore": {"analysis", "core", "engine", "models", "trace"},
-    "results": {"analysis", "evaluate", "trace"},
+    "results": {"server", "analysis", "evaluate", "trace"},
     # Sizes and speeds of a plan, and what runs have recorded; free of torch.
     "serving": {"analysis", "model_info", "planning", "trace"},
     "sweep": {"engine", "evaluate", "models"},
     "tasks": {"documents", "models"},
-    "trace": {"model_info"},
+    "trace": {"server", "model_info"},
     # vLLM itself is imported where it is installed, by `backend`, `worker` and the start of an engine.
     "vllm": {"core", "models", "prefix", "serving", "tasks"},
 }
-SHARED = {"core", "common", "requests", "server"}  # the core, what a request is, and what no room can do without
+SHARED = {"core", "common", "requests"}  # the core, what a request is, and what no room can do without
 ROOT_MODULES = {"__init__.py", "__main__.py", "extend.py"}  # `kvlab.extend`: the one import of plug-ins
 
 

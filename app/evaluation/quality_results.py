@@ -19,7 +19,6 @@ from app.figures.export_menu import Offer, show_title
 from app.figures.figure import show, slug
 from app.navigation.selection import runs_root
 from app.queue.submit import queue_and_open
-from app.queue.sweeps import sweep_names, sweep_progress
 from app.session.url_state import drop_stale_option, in_url
 from kvlab.analysis.comparison.trade_off import HELD
 from kvlab.atlas import paper_table_text
@@ -125,7 +124,6 @@ def table_files(rows: pd.DataFrame) -> None:
 def chosen_rows(rows: pd.DataFrame, name: str | None) -> pd.DataFrame:
     """The rows of the chosen evaluation, model and position of the question."""
     names = rows["name"].drop_duplicates().tolist()[::-1] if len(rows) else []
-    names += [sweep for sweep in sweep_names() if sweep not in names]
     if not names and name is None:
         st.info("There are no evaluations in this folder of runs yet: start one above, or with `kvlab eval`.")
         return rows
@@ -143,10 +141,6 @@ def chosen_rows(rows: pd.DataFrame, name: str | None) -> pd.DataFrame:
     drop_stale_option("evaluation", names)
     left, middle, right = st.columns(3)
     chosen = left.selectbox("Evaluation", names, **in_url("evaluation"))
-    sweep_progress(chosen)
-    if rows.empty or chosen not in set(rows["name"]):
-        st.info("This evaluation has no results yet, or only those of an earlier one.")
-        return rows.iloc[:0]
     rows = rows[rows["name"] == chosen]
     rows = _pick(rows, "model", "Model", middle)
     aware = rows["question_aware"].map(quality_tables.WHERE)

@@ -13,8 +13,7 @@ from kvlab.server.binding import OPEN, OPEN_TO_EVERYONE
 from kvlab.server.settings import Lab, lab
 from kvlab.server.users import ALONE, Role, User, set_current_user
 
-NAME, ROLE = "kvlab_name", "kvlab_role"  # in `st.user`, from the headers that `app.server.gate` sets
-SIGN_OUT = "/lab/sign-out"
+NAME = "kvlab_name"  # in `st.user`, from the header that `app.server.gate` sets
 DOES = {Role.LOOK: "may look", Role.RUN: "may run", Role.ADMINISTER: "administers"}
 
 
@@ -51,10 +50,8 @@ def _signed_in(settings: Lab) -> User:
     if settings.people.way == "oidc":
         name = st.user.get(settings.people.claim) if st.user.get("is_logged_in") else None
         return settings.people.person(str(name)) if name else User("", Role.NOBODY)
-    name, role = (unquote(str(st.user.get(key) or "")) for key in (NAME, ROLE))
-    if not name:
-        return User("", Role.NOBODY)
-    return User(name, Role(role)) if settings.people.way == "token" else settings.people.person(name)
+    name = unquote(str(st.user.get(NAME) or ""))
+    return settings.people.person(name) if name else User("", Role.NOBODY)
 
 
 def _sidebar(settings: Lab, person: User) -> None:
@@ -63,8 +60,6 @@ def _sidebar(settings: Lab, person: User) -> None:
             st.caption(f"{plain(person.name)} · {DOES.get(person.role, 'has no access')}")
         if settings.people.way == "oidc" and st.button("Sign out", type="tertiary"):
             st.logout()
-        if settings.people.way == "token":
-            st.markdown(f'<a href="{SIGN_OUT}" target="_self">Sign out</a>', unsafe_allow_html=True)
 
 
 set_current_user(current_person)

@@ -1,36 +1,29 @@
 """ASGI middleware in front of Streamlit: authentication, allowed hosts, and security headers.
 
-The gate takes the user's name from a proxy's header or from the cookie of a shared token, and passes it on in two
-headers of its own, which `server.trustedUserHeaders` puts into `st.user`. Headers of these names sent by a browser are
-dropped. Unauthorised requests are refused here.
+The gate takes the user's name from the header of a proxy that the settings name, and passes it on in two headers of its
+own, which `server.trustedUserHeaders` puts into `st.user`. Headers of these names sent by a browser are dropped.
+Unauthorised requests are refused here.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
-import html
 import ipaddress
 import re
-from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import quote, urlsplit
 
 from app.session.streamlit_internals import STATIC, claim_in_cookie
 from kvlab.core.errors import UserError
-from kvlab.server import tokens
 from kvlab.server.settings import People, lab
 from kvlab.server.users import Role, User
 
 NAME, ROLE = "x-kvlab-name", "x-kvlab-role"
-HEALTH, SIGN_IN, SIGN_OUT, UPLOAD = "/_stcore/health", "/lab/sign-in", "/lab/sign-out", "/_stcore/upload_file"
+HEALTH, UPLOAD = "/_stcore/health", "/_stcore/upload_file"
 FILES = ("/media/", UPLOAD)
-COOKIE = "kvlab_signed_in"
-LARGEST_FORM = 8192
-MAX_DELAY_SECONDS, MAX_WAITING = 8.0, 16  # after a wrong token; concurrent attempts from one IP address
 LOCAL_HOSTS = frozenset(("localhost", "127.0.0.1", "::1"))
 # Streamlit needs inline styles, WebAssembly for its tables, and blobs for the scripts of components. Its one inline
 # script is allowed by hash.
@@ -58,34 +51,14 @@ HEADERS = {
     "permissions-policy": "camera=(), microphone=(), geolocation=()",
     "cross-origin-opener-policy": "same-origin",
 }
-FORM = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>kvlab: sign in</title>
-<meta name="viewport" content="width=device-width"><style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 22rem; margin: 15vh auto; padding: 0 1rem; }}
-label, input, button {{ display: block; width: 100%; box-sizing: border-box; font: inherit; }}
-input, button {{ padding: .5rem; margin: .2rem 0 1rem; }} p {{ color: #a33; min-height: 1.5em; }}
-@media (prefers-color-scheme: dark) {{ body {{ background: #0e1117; color: #fafafa; }} p {{ color: #f99; }} }}
-</style></head><body><h1>kvlab</h1><form method="post" action="{action}">
-<label>Your name<input name="name" required maxlength="60" autocomplete="username" value="{name}"></label>
-<label>The lab's token<input name="token" type="password" required autocomplete="current-password"></label>
-<button>Sign in</button><p role="alert">{error}</p></form></body></html>"""
-
-
-@dataclass
-class Attempts:
-    """Sign-in attempts from one IP address: consecutive wrong tokens, and requests that are waiting."""
-
-    wrong: int = 0
-    waiting: int = 0
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Gate:
     """ASGI middleware; `people` is None for a single user, and `local` restricts it to requests to localhost."""
 
-    def __init__(self, app: Any, people: People | None, key: bytes = b"", local: bool = False) -> None:
-        self.app, self.people, self.key, self.local = app, people, key, local
+    def __init__(self, app: Any, people: People | None, local: bool = False) -> None:
+        self.app, self.people, self.local = app, people, local
         self.proxies = [ipaddress.ip_network(network, strict=False) for network in people.proxy] if people else []
-        self.attempts: defaultdict[str, Attempts] = defaultdict(Attempts)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -99,10 +72,8 @@ class Gate:
             await self.app(_with(scope), receive, respond.with_headers)
         elif self.people.way == "oidc":
             await self._with_identity(scope, receive, respond)
-        elif self.people.way == "proxy":
-            await self._from_proxy(scope, receive, respond)
         else:
-            await self._with_token(scope, receive, respond)
+            await self._from_proxy(scope, receive, respond)
 
     async def _from_proxy(self, scope: Any, receive: Any, respond: Respond) -> None:
         assert self.people is not None
@@ -143,57 +114,6 @@ class Gate:
         else:
             await self.app(_with(scope, person), receive, respond.with_headers)
 
-    async def _with_token(self, scope: Any, receive: Any, respond: Respond) -> None:
-        if scope["type"] == "http" and scope["path"] == SIGN_IN and scope["method"] in ("GET", "POST"):
-            await self._sign_in(scope, receive, respond)
-        elif scope["path"] == SIGN_OUT and scope["type"] == "http":
-            await respond.redirect("/", f"{COOKIE}=; Path=/; Max-Age=0; HttpOnly; SameSite=Lax")
-        elif (person := tokens.unseal(_cookies(scope).get(COOKIE, ""), self.key)) is not None:
-            await self._let_in(person, scope, receive, respond)
-        elif scope["type"] == "http" and scope["method"] == "GET" and "text/html" in "".join(_all(scope, "accept")):
-            await respond.redirect(f"{SIGN_IN}?next={quote(_address(scope), safe='')}")
-        else:
-            await respond.refuse(401, "Sign in first.")
-
-    async def _sign_in(self, scope: Any, receive: Any, respond: Respond) -> None:
-        query = parse_qs(scope["query_string"].decode("latin-1"))
-        after = _local_path(query.get("next", ["/"])[0])
-        action = f"{SIGN_IN}?next={quote(after, safe='')}"
-        if scope["method"] == "GET":
-            await respond.page(200, FORM.format(action=action, name="", error=""))
-            return
-        form = parse_qs((await _body(receive)).decode("utf-8", "replace"))
-        typed, token = (form.get(name, [""])[0] for name in ("name", "token"))
-        try:
-            name = tokens.check_name(typed)
-            role = await self._role(token, _peer(scope))
-        except UserError as error:
-            fields = {"name": html.escape(typed[:60], quote=True), "error": html.escape(str(error))}
-            await respond.page(403, FORM.format(action=action, **fields))
-            return
-        secure = "; Secure" if scope.get("scheme") == "https" or "https" in _all(scope, "x-forwarded-proto") else ""
-        cookie = f"{COOKIE}={tokens.seal(User(name, role), self.key)}; Path=/; HttpOnly; SameSite=Lax{secure}"
-        await respond.redirect(after, f"{cookie}; Max-Age={tokens.SECONDS_SIGNED_IN}")
-
-    async def _role(self, token: str, peer: str) -> Role:
-        """The token's role; one attempt per IP address at a time, with a longer delay after each wrong token."""
-        assert self.people is not None
-        attempts = self.attempts[peer]
-        if attempts.waiting >= MAX_WAITING:
-            raise UserError("Too many attempts at once: wait a minute.")
-        attempts.waiting += 1
-        try:
-            async with attempts.turn:
-                role = await asyncio.to_thread(tokens.role_of, token, self.people.tokens)
-                if role is not None:
-                    attempts.wrong = 0
-                    return role
-                attempts.wrong += 1
-                await asyncio.sleep(min(0.25 * 2 ** min(attempts.wrong, 10), MAX_DELAY_SECONDS))
-        finally:
-            attempts.waiting -= 1
-        raise UserError("This is not the lab's token.")
-
     def _is_proxy(self, scope: Any) -> bool:
         try:
             peer = ipaddress.ip_address(_peer(scope).removeprefix("::ffff:"))
@@ -222,12 +142,6 @@ class Respond:
             await self.send({"type": "websocket.close", "code": 1008})
         else:
             await self._answer(status, {"content-type": "text/plain; charset=utf-8"}, sentence + "\n")
-
-    async def page(self, status: int, text: str) -> None:
-        await self._answer(status, {"content-type": "text/html; charset=utf-8"}, text)
-
-    async def redirect(self, where: str, cookie: str = "") -> None:
-        await self._answer(303, {"location": where} | ({"set-cookie": cookie} if cookie else {}), "")
 
     async def _answer(self, status: int, headers: dict[str, str], text: str) -> None:
         pairs = [
@@ -266,25 +180,3 @@ def _cookies(scope: Any) -> dict[str, str]:
         return {name: cookie.value for name, cookie in SimpleCookie("; ".join(_all(scope, "cookie"))).items()}
     except CookieError:
         return {}
-
-
-def _address(scope: Any) -> str:
-    query = scope["query_string"].decode("latin-1")
-    return quote(scope["path"]) + (f"?{query}" if query else "")
-
-
-def _local_path(address: str) -> str:
-    """The address if it is on this server, else `/`: a sign-in never redirects elsewhere."""
-    is_local = address.startswith("/") and not address.startswith(("//", "/\\")) and address.isprintable()
-    return quote(address, safe="/?&=%+,:;@!$'()*~-._") if is_local else "/"
-
-
-async def _body(receive: Any) -> bytes:
-    """The submitted form; empty if it is too large."""
-    body = b""
-    while len(body) <= LARGEST_FORM:
-        message = await receive()
-        body += message.get("body", b"")
-        if not message.get("more_body"):
-            return body if len(body) <= LARGEST_FORM else b""
-    return b""

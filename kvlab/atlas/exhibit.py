@@ -19,7 +19,6 @@ from kvlab.requests.measurement import ExhibitFill, Measurement
 from kvlab.results.provenance import Provenance
 from kvlab.results.sources import Seen, Sources
 from kvlab.results.verdict import OPEN, Claim
-from kvlab.server.users import viewer
 
 Paper = Literal["zsmerge", "kvmerger", "pyramid-pool", "keepkv", "gvote", "beyond"]
 # What an exhibit reads: one run, all runs of a comparison, results of `kvlab eval` or `kvlab bench`, or only user input
@@ -139,7 +138,7 @@ class Exhibit:
     def _elsewhere(self, sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | None:
         for entry in sources.elsewhere():
             runs = tuple((run.run_id, run.status) for run in entry.runs)
-            request = self.key, choice, viewer(), str(sources.root), runs
+            request = self.key, choice, sources.viewer, str(sources.root), runs
             if request in _LACKING or (other := sources.with_in_view(entry)) is None:
                 continue
             try:

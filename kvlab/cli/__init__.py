@@ -8,7 +8,7 @@ from typing import Any
 import typer
 from typer.core import TyperOption
 
-from kvlab.cli.app import app_command, token
+from kvlab.cli.app import app_command
 from kvlab.cli.atlas import atlas_commands
 from kvlab.cli.bench import bench
 from kvlab.cli.chat import chat
@@ -31,7 +31,6 @@ from kvlab.cli.restore import killed
 from kvlab.cli.runs import export, runs_commands, take_in
 from kvlab.cli.safe_budget import safe_budget
 from kvlab.cli.serve_check import serve_check
-from kvlab.cli.sweep import sweep_commands
 from kvlab.cli.tasks import tasks
 from kvlab.cli.train_mini import train_mini
 from kvlab.cli.vllm import vllm
@@ -73,7 +72,6 @@ commands.command("lm-eval")(with_plugins(lm_eval))
 commands.command("table")(with_plugins(table))
 commands.command("bench")(with_plugins(bench))
 commands.command("app")(with_plugins(app_command))
-commands.command("token")(token)
 commands.command("doctor")(with_plugins(doctor))
 commands.command("train-mini")(with_plugins(train_mini))
 commands.command("fit")(with_plugins(fit))
@@ -87,7 +85,6 @@ commands.add_typer(runs_commands, name="runs")
 commands.add_typer(prompts_commands, name="prompts")
 commands.add_typer(prefix_commands, name="prefix")
 commands.add_typer(plugin_commands, name="plugin")
-commands.add_typer(sweep_commands, name="sweep")
 commands.add_typer(atlas_commands, name="atlas")
 commands.add_typer(data_commands, name="data")
 

@@ -30,7 +30,6 @@ from kvlab.planning.machine import visible_gpus
 from kvlab.server.binding import check_serving, server_command
 from kvlab.server.settings import VARIABLE, Lab
 from kvlab.server.settings import lab as lab_settings
-from kvlab.server.tokens import forget_environment, hash_token, new_token
 from kvlab.trace.catalogue import list_runs
 
 EVERY_ADDRESS = ("0.0.0.0", "::")
@@ -80,7 +79,6 @@ def app_command(
     for stop in (signal.SIGINT, signal.SIGTERM):  # set explicitly, as a job started with & ignores Ctrl-C
         signal.signal(stop, _interrupt)
     server = _start_server(root, host, port, settings)
-    forget_environment()
     try:
         _wait_until_ready(server, address, root)
         typer.echo(f"kvlab is at {url}\nRuns are in {root}, the server's log is {server_log(root)}. Stop with Ctrl-C.")
@@ -103,14 +101,6 @@ def share_out(workers: int | None) -> None:
     if workers is not None:
         os.environ[WORKERS] = str(workers)
     server_shares()
-
-
-def token() -> None:
-    """Create a token for a user of a small lab, and print its line for lab.toml."""
-    created = new_token()
-    typer.echo(
-        f'Give this token to the users:  {created}\nAdd to lab.toml:\n[people.tokens]\nrun = "{hash_token(created)}"'
-    )
 
 
 def _make_folder(root: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import JsonValue
 
 from kvlab.cli.options.model import ModelOptions, thinking_of
 from kvlab.cli.options.part_tables import as_table, frame_of
@@ -17,6 +18,7 @@ from kvlab.cli.options.tables import SUMMARY_WIDTH, print_summary, print_wide
 from kvlab.common.terminal import standard_error
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
+from kvlab.core.method_spec import parse_spec
 from kvlab.evaluate.request import EvalJob, EvalRequest
 
 DEFAULT_TASKS = "needle,needle_multikey,key_value,few_shot"
@@ -80,6 +82,13 @@ def evaluate(
     figure: Annotated[
         Path | None, typer.Option(help="with --preset: plot our scores next to the paper's to FILE.html")
     ] = None,
+    shard: Annotated[
+        str, typer.Option(help="measure a part alone, such as 3/8; any number of parts may share --out at once")
+    ] = "",
+    on: Annotated[
+        str, typer.Option(help="where to measure --shards parts: ray, slurm, or slurm:partition=gpu:time=240:mem=64G")
+    ] = "",
+    shards: Annotated[int, typer.Option(min=1, max=999_999, help="with --on: parts, one task each")] = 8,
     force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
 ) -> None:
@@ -89,6 +98,7 @@ def evaluate(
     from kvlab.evaluate import reasoning_preset, request_parser
     from kvlab.evaluate.data_check import check_tasks
     from kvlab.evaluate.harness import evaluate as run
+    from kvlab.evaluate.plan import Shard
     from kvlab.evaluate.progress import shown_progress
 
     fields: dict[str, Any] = {
@@ -102,6 +112,10 @@ def evaluate(
         "style": style,
         **asdict(loading),
     }
+    part = Shard.parse(shard) if shard else None
+    engine, options = parse_spec(on) if on else ("", {})
+    if part or engine:
+        _check_in_parts(engine, options, shard, table, kept, is_table=preset not in ("", reasoning_preset.NAME))
     if preset and preset != reasoning_preset.NAME:
         from kvlab.cli.paper_table import run_paper_table
 
@@ -150,17 +164,34 @@ def evaluate(
     ).model_copy(update=asked | ({"choices": choices} if choices else {}))
     if note := spec.unused_byte_budgets(methods, budgets):
         errors.print(note)
-    if not force:
+    if not force and not engine:  # the memory of other machines is not known
         check_fits(EvalJob(name="request", request=request), Path())
     check_tasks(request)
-    with shown_progress(errors) as listener:
-        result = run(request, folder, on_progress=listener, prefixes=kept.root)
+    if engine == "slurm":
+        from kvlab.evaluate.shards import submit_to_slurm
+
+        job = submit_to_slurm(request, folder, shards, options)
+        typer.echo(
+            f"Slurm job {job} measures {shards} parts in {folder}. Then the same command without --on measures what is "
+            "missing, and prints the table."
+        )
+        return
+    if engine == "ray":
+        from kvlab.evaluate.shards import measure_on_ray
+
+        result = measure_on_ray(request, folder, shards, options, errors.print)
+    else:
+        with shown_progress(errors) as listener:
+            result = run(request, folder, on_progress=listener, prefixes=kept.root, shard=part)
     if table is not None:
         from kvlab.atlas.paper_table_text import score_tables, write
 
         write(table, score_tables(result.rows))
     for note in result.notes:
         errors.print(note)
+    if part:
+        errors.print(f"Part {part}: {len(result.rows)} rows are in {folder}.", soft_wrap=True)
+        return
     print_summary(result.rows, result.notes, out, as_json, bool(request.depths))
     if preset and not as_json:
         print_wide(as_table(frame_of(result.rows, "reasoning"), "reasoning"), SUMMARY_WIDTH)
@@ -186,6 +217,20 @@ def _check_defaults(preset: str, **is_default: bool) -> None:
     for name, default in is_default.items():
         if not default:
             raise UserError(f"--preset {preset} defines the experiment: leave out --{name}.")
+
+
+def _check_in_parts(
+    engine: str, options: dict[str, JsonValue], shard: str, table: Path | None, kept: PrefixOptions, is_table: bool
+) -> None:
+    """Raise UserError for an unknown engine, and for options that need the whole evaluation in one process."""
+    if engine not in ("", "ray", "slurm"):
+        raise UserError(f"--on takes ray or slurm, not {engine!r}.")
+    if engine and shard:
+        raise UserError("--on starts every part: leave out --shard.")
+    whole = {"--table": table, "--keep-prefixes": kept.keep_prefixes, "--prefix": kept.prefix, "--preset": is_table}
+    for option, value in whole.items():
+        if value:
+            raise UserError(f"{option} needs the whole evaluation in one process: leave out --shard and --on.")
 
 
 def _check_outputs(out: Path | None, table: Path | None, figure: Path | None) -> Path:

@@ -45,10 +45,6 @@ def lm_eval(
     num_fewshot: Annotated[int | None, typer.Option(help="few-shot examples; default: each task's own number")] = None,
     metric: Annotated[str, typer.Option(help="METRIC or METRIC,FILTER; default: each task's first")] = "",
     seed: Annotated[int, typer.Option(help="seed for the choice of few-shot examples")] = 1234,
-    batch: Annotated[int | None, typer.Option(help="contexts of equal length per batch")] = None,
-    prefill_chunk: Annotated[
-        int | None, typer.Option(help="feed contexts in chunks of N tokens; not for methods whose results would change")
-    ] = None,
     *,
     loading: PlainTextOptions,
     force: Force = False,
@@ -73,8 +69,6 @@ def lm_eval(
             num_fewshot=num_fewshot,
             metric=metric,
             seed=seed,
-            batch_rows=batch,
-            prefill_chunk=prefill_chunk,
             **loading.fields,
         )
     except ValidationError as error:

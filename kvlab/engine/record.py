@@ -19,7 +19,6 @@ from kvlab.requests.compare import CompareRequest, run_id_of
 from kvlab.requests.generation_settings import generation_notes
 from kvlab.requests.prompt_notes import prompt_notes, template_notes
 from kvlab.requests.recording import attention_that_fits, states_that_fit
-from kvlab.server.users import acting
 from kvlab.trace.record import read_record
 from kvlab.trace.schema import RunRecord
 
@@ -47,7 +46,7 @@ def record_of(prepared: Prepared, index: int, comparison_id: str, steps: int) ->
         rows, left_out["attention"] = attention_that_fits(*wanted, tokens, max(steps, 1))
     return RunRecord(
         run_id=run_id_of(request, comparison_id, index), comparison_id=comparison_id, status="running",
-        created=datetime.now(UTC).isoformat(timespec="seconds"), owner=acting().name,
+        created=datetime.now(UTC).isoformat(timespec="seconds"), owner=request.owner,
         **{name: getattr(request, name) for name in OF_REQUEST}, **{name: getattr(choice, name) for name in OF_CHOICE},
         label=_label(choice, method), hyper_parameters=method.model_dump(mode="json"), preset=preset,
         departures=method.differences(paper) if PAPER in method.presets else None, notes=tuple(notes),

@@ -22,12 +22,12 @@ from kvlab.engine.environment import device_name, versions
 from kvlab.engine.progress import Cancelled, download_reporter
 from kvlab.evaluate.context_prefixes import KeptContexts
 from kvlab.evaluate.measure import Measurer
-from kvlab.evaluate.plan import Plan, blocks, make_plan
+from kvlab.evaluate.plan import BLOCK, Plan, Shard, blocks, make_plan
 from kvlab.evaluate.request import EvalRequest
 from kvlab.evaluate.results.outcome import CacheMaker, Loaded
 from kvlab.evaluate.results.prompt_files import remember_files
 from kvlab.evaluate.results.rows import PromptIdentity, canonical_json, row_key
-from kvlab.evaluate.results.store import ResultStore
+from kvlab.evaluate.results.store import ResultStore, ShardStore
 from kvlab.evaluate.shared_prompt import nothing
 from kvlab.evaluate.work import RowMaker, Unit, batches
 from kvlab.models.chat import Chat, chat_of
@@ -59,9 +59,11 @@ def evaluate(
     on_progress: Listener = lambda progress: None,
     cancelled: Callable[[], bool] = lambda: False,
     prefixes: Path | None = None,
+    shard: Shard | None = None,
 ) -> EvalResult:
-    """Return the result rows of a request; rows already in the folder `out` are not measured again.
+    """Return the result rows of a request, or of a part of it; rows already in the folder `out` are not measured again.
 
+    Any number of processes may measure parts in the same folder at once.
     With `prefixes`, a folder of runs, contexts that are compressed alone are kept there as prefixes, and opened.
     When `cancelled` returns true, it stops and returns the rows measured so far. If a method raises, the other methods
     are measured to the end, then its error is raised.
@@ -69,11 +71,13 @@ def evaluate(
     """
     loaded = loaded or held_model(request, download_reporter(on_progress))
     evaluation = prepare_evaluation(request, loaded, make_cache)
+    if shard is not None:
+        evaluation = evaluation.part(shard)
     kept = None if prefixes is None else _kept_contexts(prefixes, loaded, request)
     if kept is not None:
         evaluation = replace(evaluation, batch_rows=1)
         evaluation.maker.measurer.kept = kept
-    with ResultStore.opened(out) as store:
+    with (ResultStore if shard is None else ShardStore).opened(out) as store:
         remember_files(out, request.files)
         _measure_missing(evaluation, store, on_progress, cancelled)
         store.flush()
@@ -115,7 +119,7 @@ def _kept_contexts(root: Path, loaded: Loaded, request: EvalRequest) -> KeptCont
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A request prepared for a loaded model, measured by one process or in shards by the workers of a sweep."""
+    """A request prepared for a loaded model, or a part of it."""
 
     units: Sequence[Unit]  # every prompt, with its row keys by choice index
     maker: RowMaker
@@ -123,10 +127,16 @@ class Evaluation:
     chat: Chat | None
     notes: Sequence[str]  # a sentence per omitted part of a file
 
+    def part(self, shard: Shard) -> Evaluation:
+        """Every `count`-th prompt from the `number`-th on; of prompts that run in batches, every `count`-th block."""
+        size = BLOCK if self.batch_rows > 1 else 1
+        mine = blocks([unit.prompt.identity for unit in self.units], size)[shard.number - 1 :: shard.count]
+        return replace(self, units=[unit for start, stop in mine for unit in self.units[start:stop]])
+
     def measured(self, units: Sequence[Unit]) -> Iterator[tuple[PromptIdentity, MethodChoice, list[dict[str, object]]]]:
         """Measure units and yield, per batch and choice: the first prompt's identity, the choice, and the rows.
 
-        A batch never crosses the borders of `blocks`, so a block's rows do not depend on which worker measures it.
+        A batch never crosses the borders of `blocks`, so a block's rows do not depend on which process measures it.
         """
         for start, stop in blocks([unit.prompt.identity for unit in units]):
             for batch in batches(units[start:stop], self.maker.measurer.loaded, self.batch_rows, self.chat):

@@ -102,6 +102,7 @@ def comparison_of(job: SampleJob, sample: Sample, has_chat: bool = False) -> Com
         facts=find_facts(prompt, [text for text in hidden if text.strip() and text.strip() in prompt]),
         title=job.title,
         private=job.private,
+        owner=job.owner,
         **{name: getattr(job.request, name) for name in ModelRequest.model_fields if name != "system"},
         system="\n".join(filter(None, [job.request.system, apart])),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +26,7 @@ from kvlab.tasks.sample import Sample, Style, apply_style, choose_style, with_st
 from kvlab.tasks.tokens import Cut, shorten
 
 FORCED = "forced"  # in a row's difficulty: the full cache's continuation was forced
-BLOCK = 32  # prompts per block: what a dying worker loses, and four default batches of a GPU
+BLOCK = 32  # prompts per block: four default batches of a GPU
 _FREE_SHARE = 8  # default lengths leave an eighth of the window for the answer
 
 
@@ -45,6 +46,29 @@ class Plan:
 
     prompts: list[PlannedPrompt]
     notes: list[str]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The part `number` (from 1) of `count` parts of an evaluation, as `3/8`."""
+
+    number: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """Read `3/8`. Raises UserError for anything else."""
+        found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text, re.ASCII)
+        if found is None or not 1 <= int(found[1]) <= int(found[2]):
+            raise UserError(f"--shard takes a part of how many, such as 3/8, not {quote_value(text)}.")
+        return cls(int(found[1]), int(found[2]))
+
+    @classmethod
+    def all_of(cls, count: int) -> list[Shard]:
+        return [cls(number, count) for number in range(1, count + 1)]
 
 
 def make_plan(request: EvalRequest, tokenizer: PreTrainedTokenizerBase, window: int, has_chat: bool = False) -> Plan:

@@ -100,10 +100,6 @@ class EvalRequest(ModelRequest):
 
     _seed_is_for_evaluation = field_validator("seed")(check_seed)
 
-    def with_absolute_paths(self) -> EvalRequest:
-        """The same with absolute paths, for processes with another working directory."""
-        return self.model_copy(update={"files": tuple(file.with_absolute_paths() for file in self.files)})
-
     @property
     def all_choices(self) -> tuple[MethodChoice, ...]:
         """The full cache first, then each requested choice once."""
@@ -137,3 +133,4 @@ class SampleJob(Strict):
     content: str = ""
     title: Text = ""
     private: bool = Field(False, description="on a shared server its owner and administrators alone see it")
+    owner: str = Field("", exclude=True, description="whose run it is on a shared server; the queue says it")

@@ -106,6 +106,7 @@ def _run(
 
         def work() -> None:
             request = with_local_device(read_request(job["request"]), devices)
+            request = request.model_copy(update={"owner": job["owner"]})
             check_used(connection, root, job["owner"])
             if why := too_big(request, root):
                 raise UserError(why)

@@ -59,7 +59,7 @@ def queue_note(root: Path) -> str:
         return ""
     return (
         f"{root} is on a shared disk ({kind}), where the queue's SQLite file cannot be: it is in "
-        f"{queue_folder(root)}, for this machine alone. For many machines there is `kvlab sweep`."
+        f"{queue_folder(root)}, for this machine alone. For many machines there is `kvlab eval --on`."
     )
 
 

@@ -37,7 +37,6 @@ from kvlab.jobs.work import Work, read_request
 from kvlab.jobs.worker_slots import WorkerSlot
 from kvlab.planning.machine import visible_gpus
 from kvlab.requests.compare import CompareRequest, RescueRequest
-from kvlab.server.offered_models import FITS
 from kvlab.server.quotas import disk_rules
 from kvlab.server.settings import lab
 from kvlab.server.users import Role, User, acting_for
@@ -49,6 +48,7 @@ RESCUE = "kvlab.restore:rescue"
 LIVE = "kvlab.live.job:run_live"
 EVALUATE, SAMPLE = "kvlab.evaluate.job:run_evaluation", "kvlab.evaluate.job:run_sample"
 BENCH, FIT = "kvlab.bench.harness:run_bench", "kvlab.fitting.fit:run_fit"
+READ_FITS = "kvlab.core.fitted.files:read_fits_in"  # by name: torch is imported with the first job
 NAMED = {EvalJob: EVALUATE, BenchJob: BENCH, FitJob: FIT}  # jobs whose results have a name
 IDLE_SECONDS = 0.2
 ONLY_SLOT = WorkerSlot()
@@ -66,7 +66,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--devices", default="", help="its own GPUs, such as cuda:2; default: all")
     parser.add_argument("--others", default="", help="GPUs of the other workers")
     options = parser.parse_args(arguments)
-    os.environ[FITS] = str(options.runs.absolute() / "fit")
     if lab() is not None:
         rewrite_messages(hide_paths)
     if not visible_gpus():
@@ -129,9 +128,13 @@ def run_job(
 
     def work() -> None:
         request = with_local_device(read_request(job["request"]), devices)
+        if isinstance(request, CompareRequest | SampleJob):
+            request = request.model_copy(update={"owner": job["owner"]})
         check_used(connection, root, job["owner"])
-        if compare == COMPARE and (why := too_big(request, root)):
-            raise UserError(why)
+        if compare == COMPARE:
+            if why := too_big(request, root):
+                raise UserError(why)
+            load_function(READ_FITS)(root.absolute() / "fit", only=lab() is not None)
         if not isinstance(request, BenchJob):
             reporter.between_steps = answer_live
         run, runs = _work(request, root, compare, job["job_id"], job["begun"] > 1)

@@ -71,7 +71,7 @@ def run_live(job: LiveJob, root: Path, progress: Callable[[Progress], None], can
         held.reporter.tell({"kind": "heads_read", "lane": job.lane, "turn": held.session.turn})
     elif job.action == "keep" and job.lane is not None:
         progress(Progress(stage="the lane is written to the disk", done=0, total=1))
-        path = keep_lane(held.session, job.request, job.lane, root, job.name)
+        path = keep_lane(held.session, job.request, job.lane, root, job.name, job.owner)
         size = path.stat().st_size
         held.reporter.tell({"kind": "kept", "lane": job.lane, "name": job.name, "bytes": size})
     _give_back_free_memory()

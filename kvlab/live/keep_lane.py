@@ -16,7 +16,7 @@ from kvlab.prefix.provenance import header_of
 from kvlab.requests.live_session import LiveRequest
 
 
-def keep_lane(session: LiveSession, request: LiveRequest, number: int, root: Path, name: str) -> Path:
+def keep_lane(session: LiveSession, request: LiveRequest, number: int, root: Path, name: str, owner: str = "") -> Path:
     """Write lane `number` as a prefix of the folder and return its file; questions and answers are not in it.
 
     The session goes on as it was. Raises UserError if the name is taken, the disk is full, or the lane has failed, is
@@ -35,7 +35,7 @@ def keep_lane(session: LiveSession, request: LiveRequest, number: int, root: Pat
     header = header_of(
         session.loaded, session.context, choice, make_method(choice.method, **choice.hyper_parameters),
         loading=recorded_loading(request), context_tokens=len(session.ids), chat=request.chat, system=request.system,
-        thinking=request.thinking, seed=session.seed, seconds=session.read_seconds,
+        thinking=request.thinking, seed=session.seed, seconds=session.read_seconds, owner=owner,
     )  # fmt: skip
     # A copy, because writing drops what kernels remember, and the session's next step would round differently.
     cache = copy_cache(lane.checkpoints[0].cache)

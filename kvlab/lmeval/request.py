@@ -27,8 +27,6 @@ class LmEvalRequest(ModelRequest):
     num_fewshot: int | None = Field(None, ge=0, le=1000, description="None: each task's default")
     metric: str = Field("", description="METRIC or METRIC,FILTER of lm-eval; empty: each task's first")
     seed: int = Field(1234, ge=0, lt=2**31, description="for the choice of few-shot examples and for sampling")
-    batch_rows: int | None = Field(None, ge=1, le=4096, description="contexts per batch; None: 8 on a GPU, else 1")
-    prefill_chunk: int | None = Field(None, ge=1, lt=2**31, description="context tokens per pass; None: all in one")
 
     @property
     def all_choices(self) -> tuple[MethodChoice, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from kvlab.core.budget import Budget
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.evaluate.results.rows import ANY_LENGTH, PromptIdentity, budget_unit, canonical_json
-from kvlab.lmeval.journal import Answers, mean_measurement, request_key
+from kvlab.lmeval.answers import Answers, mean_measurement, request_key
 from kvlab.lmeval.request import LmEvalRequest
 
 Sample = Mapping[str, Any]
@@ -21,20 +20,13 @@ ROLLING, GENERATION, CHOICES = "loglikelihood_rolling", "generate_until", "logli
 PERPLEXITY = "bits_per_byte"
 
 
-@dataclass(frozen=True)
-class Prompt:
-    """One prompt of a task: the kind and the arguments of its requests."""
+KINDS = {"multiple_choice": CHOICES}  # the request type of a task's output type; the others have the same name
 
-    task: str
-    index: int
-    kind: str
-    requests: tuple[tuple[Any, ...], ...]
 
-    def identity(self, request: LmEvalRequest) -> PromptIdentity:
-        """The prompt's columns in kvlab's rows; the content is a hash of the first request's context."""
-        content = hashlib.sha256(str(self.requests[0][0]).encode()).hexdigest()[:16]
-        difficulty, name = canonical_json(request.settings), request.task_name(self.task)
-        return PromptIdentity(name, difficulty, ANY_LENGTH, None, self.index, request.seed, content)
+def identity_of(request: LmEvalRequest, task: str, sample: Sample) -> PromptIdentity:
+    """A prompt's columns in kvlab's rows; the content is lm-eval's hash of the first request's context."""
+    difficulty, name, content = canonical_json(request.settings), request.task_name(task), sample["prompt_hash"][:16]
+    return PromptIdentity(name, difficulty, ANY_LENGTH, None, sample["doc_id"], request.seed, content)
 
 
 @dataclass(frozen=True)
@@ -116,23 +108,25 @@ def _text(value: object) -> str:
 
 @dataclass(frozen=True)
 class RowMaker:
-    """Creates the rows of one choice; `constants` holds the columns with one value per run."""
+    """Creates the rows of one choice; `answers` hold what its requests took, `constants` the columns of one value."""
 
     request: LmEvalRequest
     choice: MethodChoice
     settings: Mapping[str, object]
+    answers: Answers
     constants: Mapping[str, object]
 
-    def row(self, key: str, prompt: Prompt, sample: Sample, metric: Metric, answers: Answers) -> dict[str, object]:
-        """One row; `answers` are those to the prompt's requests, by `request_key`."""
+    def row(self, identity: PromptIdentity, kind: str, sample: Sample, metric: Metric) -> dict[str, object]:
+        """One row without its key."""
         choice, score = self.choice, score_of(sample, metric)
-        answer, prediction = _answers(sample, prompt.kind)
-        measured = vars(mean_measurement([answers[request_key(prompt.kind, x)][1] for x in prompt.requests])).copy()
+        answer, prediction = _answers(sample, kind)
+        requests = {request_key(kind, arguments) for arguments in sample["arguments"]}
+        measured = vars(mean_measurement([self.answers.known[request][1] for request in sorted(requests)])).copy()
         return {
-            "key": key,
-            **vars(prompt.identity(self.request)),
+            **vars(identity),
             "tokens_in_sight": measured.pop("in_sight"),
             **measured,
+            "batch_rows": 1,
             "method": choice.method,
             "variant": str(self.settings.get("variant", "")),
             "hyper_parameters": canonical_json(choice.hyper_parameters),
@@ -140,7 +134,6 @@ class RowMaker:
             "budget": Budget(choice.budget).number,
             "budget_unit": budget_unit(choice),
             "question_aware": True,
-            "prefill_chunk": self.request.prefill_chunk,
             "metric": metric.name,
             "score": score,
             "bits_per_byte": score if metric.name == PERPLEXITY else None,

@@ -2,106 +2,194 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
+import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kvlab.core.choice import MethodChoice
+from kvlab.core.choice import FULL, MethodChoice
 from kvlab.core.errors import UserError
+from kvlab.core.methods import make_method
 from kvlab.engine.environment import device_name, versions
 from kvlab.engine.progress import download_reporter
-from kvlab.evaluate.harness import EvalResult, Listener, cache_maker, default_batch_rows, model_digest, settings_of
+from kvlab.evaluate.harness import EvalResult, Listener, cache_maker, model_digest, settings_of
 from kvlab.evaluate.results.outcome import Loaded
 from kvlab.evaluate.results.rows import budget_unit, canonical_json, row_key
 from kvlab.evaluate.results.store import ResultStore
-from kvlab.lmeval.answers import Answering, SharedAnswers
-from kvlab.lmeval.journal import Journal
-from kvlab.lmeval.likelihood import check_simulated
+from kvlab.lmeval.answers import Answers
 from kvlab.lmeval.request import LmEvalRequest
-from kvlab.lmeval.rows import CHOICES, GENERATION, ROLLING, Prompt, RowMaker, select_metric
+from kvlab.lmeval.rows import CHOICES, GENERATION, KINDS, ROLLING, RowMaker, identity_of, select_metric
 from kvlab.models.chat import Chat, chat_of
 from kvlab.models.load import held_model
 from kvlab.models.placement import input_device
-from kvlab.models.tokenizer import window_of
 from kvlab.requests.compare import Progress
+
+if TYPE_CHECKING:
+    from kvlab.lmeval.model import KvlabLM
+
+MESSAGE_CHARACTERS = 240  # quoted from other packages' messages
 
 
 def run_lm_eval(
     request: LmEvalRequest, out: Path, loaded: Loaded | None = None, on_progress: Listener = lambda progress: None
 ) -> EvalResult:
-    """Return the rows of a request; methods whose rows are already in the folder `out` are skipped.
+    """Return the rows of a request; answers that are already in the folder `out` are not computed again.
 
     If a method raises, the others are run to the end, then its error is raised.
     Raises UserError before the first forward pass if lm-eval is not installed, for an unknown task, method or budget,
     and for a kind of request that the protocol does not support.
     """
-    harness = _import_harness()
+    if importlib.util.find_spec("lm_eval") is None:
+        raise UserError("lm-eval is not installed: pip install -c constraints.txt 'kvlab[lm-eval]'.")
     for choice in request.all_choices:
         settings_of(choice)  # raises for an unknown method or option before a model is loaded
         if request.protocol == "simulated":
             check_simulated(choice)
-    tasks = harness.find_tasks(request)
+    from kvlab.lmeval.model import KvlabLM
+
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    tasks = find_tasks(request)
+    check_kinds(request, {task.task_name: KINDS.get(task.OUTPUT_TYPE, task.OUTPUT_TYPE) for task in tasks})
     loaded = loaded or held_model(request, download_reporter(on_progress))
-    chat = chat_of(request, loaded.tokenizer)
-    make_cache = cache_maker(loaded)
+    chat, make_cache = chat_of(request, loaded.tokenizer), cache_maker(loaded)
     for choice in request.all_choices:
         make_cache(choice)
-    prompts = harness.plan_prompts(request, tasks, chat, loaded)
-    check_kinds(request, prompts)
-    keys = _row_keys(request, prompts, loaded, chat)
+    errors: list[Exception] = []
     notes: dict[str, None] = {}
+    keys: list[str] = []
     with ResultStore.opened(out) as store:
         stored = store.keys()
-        progress = _RequestProgress(on_progress, request.all_choices, prompts)
-        waiting = [number for number, choice_keys in enumerate(keys) if not stored.issuperset(choice_keys)]
-        for number in range(len(keys)):
-            if number not in waiting:
-                progress.finish(number, "on disk")
-        choices = [request.all_choices[number] for number in waiting]
-        journals = [Journal(out, _answer_settings(request, choice, loaded, chat)) for choice in choices]
-        window, rows = window_of(loaded.model.config), request.batch_rows or default_batch_rows(loaded)
-        report = partial(progress.add_of, waiting)
-        shared = SharedAnswers(loaded, make_cache, request, choices, journals, window, rows, report, notes)
-        try:
-            for place, (number, choice, journal) in enumerate(zip(waiting, choices, journals, strict=True)):
-                model = harness.KvlabLM(loaded, chat, Answering(shared, place))
-                try:
-                    results = harness.evaluate_tasks(request, tasks, model)
-                except Exception as error:
-                    if shared.errors.get(place) is not error:
-                        raise
-                    continue  # raised again once the other choices are done
-                maker = RowMaker(request, choice, settings_of(choice), _constants(loaded, chat))
-                new = _rows(maker, prompts, keys[number], results, journal)
-                store.append([row for row in new if row["key"] not in stored])
-                store.flush()
-                journal.remove()
-                progress.finish(number, choice.label)
-                notes |= dict.fromkeys(_few_shot_notes(request, results["n-shot"]))
-        finally:
-            for journal in journals:
-                journal.close()
-        for failure in shared.errors.values():
+        for number, choice in enumerate(request.all_choices):
+            answers = Answers(out, _answer_settings(request, choice, loaded, chat))
+            tell = partial(_tell, on_progress, request, number, tasks)
+            model = KvlabLM(loaded, chat, request, partial(make_cache, choice), answers, tell)
+            try:
+                rows = _rows(request, choice, tasks, model)
+            except Exception as error:
+                if not number:  # with the full cache no method is to blame
+                    raise
+                errors.append(error)
+                continue
+            store.append([row for row in rows if row["key"] not in stored])
+            store.flush()
+            keys += [str(row["key"]) for row in rows]
+            notes |= model.notes
+        for failure in errors:
             raise failure
-        frame = store.frame().set_index("key", drop=False)
-        rows_in_order = frame.loc[[key for choice_keys in keys for key in choice_keys]].reset_index(drop=True)
+        frame = store.frame().set_index("key", drop=False).loc[keys].reset_index(drop=True)
         damaged = [f"{path} is damaged: what it held was measured again." for path in store.damaged]
-    return EvalResult(rows_in_order, [*notes, *damaged])
+    return EvalResult(frame, [*notes, *damaged])
 
 
-def _row_keys(request: LmEvalRequest, prompts: Sequence[Prompt], loaded: Loaded, chat: Chat | None) -> list[list[str]]:
-    """The keys of each choice's rows, in the order of the prompts."""
-    chat_settings = None if chat is None else chat.settings
-    common = True, loaded.name, model_digest(loaded.model), request.prefill_chunk, chat_settings
-    identities = [prompt.identity(request) for prompt in prompts]
-    return [
-        [row_key(identity, choice, settings_of(choice), *common) for identity in identities]
-        for choice in request.all_choices
-    ]
+def _tell(listener: Listener, request: LmEvalRequest, number: int, tasks: Sequence[Any], answered: int) -> None:
+    count, choices = sum(len(task.instances) for task in tasks), request.all_choices
+    listener(Progress(stage=choices[number].label, done=number * count + answered, total=count * len(choices)))
+
+
+def _rows(
+    request: LmEvalRequest, choice: MethodChoice, tasks: Sequence[Any], model: KvlabLM
+) -> list[dict[str, object]]:
+    """The rows of one choice, in the order of tasks and prompts."""
+    from lm_eval import simple_evaluate
+    from lm_eval.tasks import TaskManager
+
+    loaded, chat = model.loaded, model.chat
+    results: dict[str, Any] = simple_evaluate(
+        model=model,
+        tasks=list(tasks),
+        num_fewshot=request.num_fewshot,
+        limit=request.limit,
+        bootstrap_iters=0,
+        log_samples=True,
+        task_manager=TaskManager(include_defaults=False),  # the tasks are loaded; reading lm-eval's list takes long
+        apply_chat_template=chat is not None,
+        system_instruction=chat.system or None if chat is not None else None,
+        random_seed=request.seed,
+        numpy_random_seed=request.seed,
+        torch_random_seed=request.seed,
+        fewshot_random_seed=request.seed,
+    )
+    model.notes |= dict.fromkeys(_few_shot_notes(request, results["n-shot"]))
+    common = True, loaded.name, model_digest(loaded.model), None, None if chat is None else chat.settings
+    maker, rows = RowMaker(request, choice, settings_of(choice), model.answers, _constants(loaded, chat)), []
+    for task in tasks:
+        name, kind = task.task_name, KINDS.get(task.OUTPUT_TYPE, task.OUTPUT_TYPE)
+        samples = results["samples"][name]
+        metric = select_metric(name, request.metric, samples, results["higher_is_better"].get(name, {}))
+        for sample in sorted((one for one in samples if one["filter"] == metric.filter), key=lambda one: one["doc_id"]):
+            identity = identity_of(request, name, sample)
+            key = row_key(identity, choice, settings_of(choice), *common)
+            rows.append({"key": key} | maker.row(identity, kind, sample, metric))
+    return rows
+
+
+def find_tasks(request: LmEvalRequest) -> list[Any]:
+    """Load the requested tasks, with groups and tags expanded.
+
+    Reading lm-eval's own list of tasks takes long, so it is read only for names that are not in the given folder.
+    Raises UserError for a missing folder, an unknown name, and a task whose data cannot be loaded.
+    """
+    from lm_eval.tasks import TaskManager
+
+    folder = request.include_path
+    if folder is not None and not Path(folder).is_dir():
+        raise UserError(f"{folder} is no folder: --include-path takes the folder of your tasks' YAML files.")
+    manager = None if folder is None else TaskManager(include_path=str(folder), include_defaults=False)
+    if manager is None or _unknown(manager, request.tasks):
+        manager = TaskManager(include_path=None if folder is None else str(folder))
+    for name in _unknown(manager, request.tasks):
+        close = difflib.get_close_matches(name, manager.all_tasks, 3)
+        hint = f" Did you mean {' or '.join(close)}?" if close else " `lm_eval ls tasks` lists them."
+        raise UserError(f"lm-eval has no task {name!r}.{hint}")
+    names = list(dict.fromkeys(match for name in request.tasks for match in manager.match_tasks([name])))
+    try:
+        return list(manager.load(names)["tasks"].values())
+    except Exception as error:  # tasks run code of their own, and their data may come from anywhere
+        message = " ".join(f"{type(error).__name__}: {error}".split())[:MESSAGE_CHARACTERS].rstrip(".")
+        raise UserError(f"lm-eval cannot load {', '.join(names)} ({message}).") from error
+
+
+def _unknown(manager: Any, names: Sequence[str]) -> list[str]:
+    return [name for name in names if not manager.match_tasks([name])]
+
+
+def check_simulated(choice: MethodChoice) -> None:
+    """Raise UserError for a method that never acts during decoding."""
+    method = make_method(choice.method, **choice.hyper_parameters)
+    if choice.method == FULL.method or method.pipeline().decode:
+        return
+    alternative = f", or {choice.method}:decode=budget" if "decode" in type(method).model_fields else ""
+    raise UserError(
+        f"{choice.label} compresses only prompts, so it would keep every token of a text fed token by token: "
+        f"choose --protocol decode{alternative}."
+    )
+
+
+def check_kinds(request: LmEvalRequest, kinds: Mapping[str, str]) -> None:
+    """Raise UserError for a task whose kind of request the protocol does not support, and for a useless hold-back."""
+    tasks = {kind: task for task, kind in reversed(list(kinds.items()))}
+    if request.protocol == "simulated" and GENERATION in tasks:
+        raise UserError(f"Task {tasks[GENERATION]!r} generates text: --protocol simulated only scores given texts.")
+    if request.protocol == "decode" and ROLLING in tasks:
+        raise UserError(
+            f"Task {tasks[ROLLING]!r} scores whole texts, which have no context to compress: use --protocol simulated."
+        )
+    if request.protocol == "decode" and CHOICES in tasks and request.hold_back == 0:
+        raise UserError(
+            "--hold-back 0 would score the first token of every choice with the uncompressed context, so that choices "
+            "of one token would show no effect at all: use at least 1."
+        )
+
+
+def _few_shot_notes(request: LmEvalRequest, shots: Mapping[str, int]) -> list[str]:
+    """A note for each task that fixes its number of few-shot examples."""
+    requested = request.num_fewshot
+    fixed = sorted(task for task, count in shots.items() if requested is not None and count != requested)
+    return [f"{task} has {shots[task]} few-shot examples by its own settings, not {requested}." for task in fixed]
 
 
 def _answer_settings(
@@ -112,8 +200,8 @@ def _answer_settings(
         "choice": choice.model_dump(mode="json"),
         "unit": budget_unit(choice),
         "settings": settings_of(choice),
-        "way": request.settings,
-        "chunk": request.prefill_chunk,
+        "protocol": request.protocol,
+        "hold_back": request.hold_back,
         "digest": model_digest(loaded.model),
         "chat": None if chat is None else chat.settings,
     }
@@ -128,81 +216,3 @@ def _constants(loaded: Loaded, chat: Chat | None) -> dict[str, object]:
         "device": device_name(input_device(loaded.model)),
         "versions": canonical_json(versions() | {"lm_eval": version("lm_eval")}),
     }
-
-
-def _import_harness() -> ModuleType:
-    """`kvlab.lmeval.harness`; raises UserError if lm-eval is not installed."""
-    if importlib.util.find_spec("lm_eval") is None:
-        raise UserError("lm-eval is not installed: pip install -c constraints.txt 'kvlab[lm-eval]'.")
-    from kvlab.lmeval import harness
-
-    return harness
-
-
-def check_kinds(request: LmEvalRequest, prompts: Sequence[Prompt]) -> None:
-    """Raise UserError for a task whose kind of request the protocol does not support, and for a useless hold-back."""
-    tasks = {prompt.kind: prompt.task for prompt in reversed(prompts)}
-    if request.protocol == "simulated" and GENERATION in tasks:
-        raise UserError(f"Task {tasks[GENERATION]!r} generates text: --protocol simulated only scores given texts.")
-    if request.protocol == "decode" and ROLLING in tasks:
-        raise UserError(
-            f"Task {tasks[ROLLING]!r} scores whole texts, which have no context to compress: use --protocol simulated."
-        )
-    if request.protocol == "decode" and CHOICES in tasks and request.hold_back == 0:
-        raise UserError(
-            "--hold-back 0 would score the first token of every choice with the uncompressed context, so that choices "
-            "of one token would show no effect at all: use at least 1."
-        )
-
-
-def _rows(
-    maker: RowMaker, prompts: Sequence[Prompt], keys: Sequence[str], results: Mapping[str, Any], journal: Journal
-) -> list[dict[str, object]]:
-    better = results["higher_is_better"]
-    metrics = {
-        task: select_metric(task, maker.request.metric, samples, better.get(task, {}))
-        for task, samples in results["samples"].items()
-    }
-    samples = {
-        (task, sample["doc_id"]): sample
-        for task, task_samples in results["samples"].items()
-        for sample in task_samples
-        if sample["filter"] == metrics[task].filter
-    }
-    return [
-        maker.row(key, prompt, samples[prompt.task, prompt.index], metrics[prompt.task], journal.answers)
-        for key, prompt in zip(keys, prompts, strict=True)
-    ]
-
-
-def _few_shot_notes(request: LmEvalRequest, shots: Mapping[str, int]) -> list[str]:
-    """A note for each task that fixes its number of few-shot examples."""
-    requested = request.num_fewshot
-    fixed = sorted(task for task, count in shots.items() if requested is not None and count != requested)
-    return [f"{task} has {shots[task]} few-shot examples by its own settings, not {requested}." for task in fixed]
-
-
-class _RequestProgress:
-    """Reports progress in requests over all choices."""
-
-    def __init__(self, listener: Listener, choices: Sequence[MethodChoice], prompts: Sequence[Prompt]) -> None:
-        self.listener, self.choices = listener, choices
-        self.per_choice = sum(len(prompt.requests) for prompt in prompts)
-        self.done = [0] * len(choices)
-        self._tell("start")
-
-    def add_of(self, numbers: Sequence[int], place: int, count: int) -> None:
-        """Count more answers of the choice `numbers[place]`."""
-        if count:
-            number = numbers[place]
-            self.done[number] = min(self.done[number] + count, self.per_choice)
-            self._tell(self.choices[number].label)
-
-    def finish(self, number: int, stage: str) -> None:
-        """Count all requests of a choice, also those that are repeated, which are answered once."""
-        self.done[number] = self.per_choice
-        self._tell(stage)
-
-    def _tell(self, stage: str) -> None:
-        total = self.per_choice * len(self.done)
-        self.listener(Progress(stage=stage, done=sum(self.done), total=total))

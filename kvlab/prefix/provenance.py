@@ -22,6 +22,7 @@ from kvlab.engine.environment import versions
 from kvlab.library.prefixes import PrefixHeader, PrefixModel
 from kvlab.models.load import LoadedModel
 from kvlab.server.users import acting
+from kvlab.requests.compare import MethodChoice
 
 ROPE = "rope_parameters"
 TOKENS = '"added_tokens"'  # a field of a tokenizer written as JSON
@@ -41,9 +42,8 @@ def header_of(
 ) -> PrefixHeader:
     """The header of a prefix that has read `context` with `method`, made of `choice`; its cache is not described yet.
 
-    It belongs to the acting user. `loading` are the arguments of `kvlab.load_model`, `title` defaults to the first
-    words, and
-    `told` are other fields of the header as they are.
+    `loading` are the arguments of `kvlab.load_model`, `title` defaults to the first words, and `told` are other fields
+    of the header as they are, such as its owner.
     """
     return PrefixHeader(
         title=title.strip() or shorten(context[: 4 * WIDEST_TITLE], WIDEST_TITLE, placeholder=" ..."),
@@ -58,7 +58,6 @@ def header_of(
         context_tokens=context_tokens,
         tokens=context_tokens,
         layers=(),
-        owner=acting().name,
         **told,
     )
 

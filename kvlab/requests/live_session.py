@@ -106,6 +106,7 @@ class LiveJob(Strict):
         description="action lane: which one gets `choice`; action heads: whose heads are read; action keep: which one",
     )
     name: Literal[""] | PrefixName = Field("", description="action keep: of the new prefix")
+    owner: str = Field("", exclude=True, description="whose session it is on a shared server; the queue says it")
     choice: MethodChoice | None = None
     title: Text = ""
     private: bool = Field(True, description="on a shared server, visible only to its owner and administrators")

@@ -87,6 +87,11 @@ class Sources:
     named: str = ""
     _folder: Folder | None = field(default=None, repr=False, compare=False)  # shared by instances
 
+    @property
+    def viewer(self) -> str:
+        """Equal for users who may see the same runs."""
+        return viewer()
+
     @cached_property
     def folder(self) -> Folder:
         """The runs folder, shared with `with_in_view`."""
@@ -273,7 +278,7 @@ def _parts(folder: Path) -> pd.DataFrame:
 
 
 def _tables(path: Path) -> list[pa.Table]:
-    """A file's contents; none if it is gone: a worker of a sweep removes a shard's first rows once it has all."""
+    """A file's contents; none if it is gone: an evaluation that starts joins small files."""
     try:
         return [_table(path, path.stat().st_mtime_ns)]
     except FileNotFoundError:
@@ -282,5 +287,5 @@ def _tables(path: Path) -> list[pa.Table]:
 
 @lru_cache(maxsize=8192)
 def _table(path: Path, stamp: int) -> pa.Table:
-    """A file's contents, cached by modification time: a running sweep adds files every few seconds."""
+    """A file's contents, cached by modification time: a running evaluation adds files every few seconds."""
     return pq.read_table(path, partitioning=None)

@@ -12,7 +12,6 @@ from pathlib import Path
 from kvlab.core.assets import project_root
 from kvlab.core.errors import UserError
 from kvlab.server.settings import Lab
-from kvlab.server.tokens import hashes_from_environment
 
 # Environment of the server: no sign-in; only this machine is answered.
 OPEN, LOCAL = "KVLAB_OPEN_TO_EVERYONE", "KVLAB_LOCAL"
@@ -47,13 +46,6 @@ def check_serving(host: str, settings: Lab | None, open_to_everyone: bool) -> st
                 "lab.toml (docs/shared-lab.md), or add --open-to-everyone to allow it."
             )
         return "" if local else f"Warning: {OPEN_TO_EVERYONE}"
-    if settings.people.way == "token":
-        if not {**settings.people.tokens, **hashes_from_environment()}:
-            raise UserError(
-                "The lab's way is token, and there is none: write what `kvlab token` prints into [people.tokens], or "
-                "set KVLAB_TOKEN or KVLAB_TOKEN_FILE."
-            )
-        return "" if local else "The token and all prompts travel unencrypted: put a proxy with HTTPS in front."
     if settings.people.way == "oidc":
         _check_oidc(settings)
     return ""

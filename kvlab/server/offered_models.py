@@ -6,7 +6,6 @@ On a server with a lab file only these, mini and the hub names in the file can b
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,8 +13,6 @@ from kvlab.core.errors import UserError
 from kvlab.server.settings import lab
 
 FOLDERS = "KVLAB_MODELS"  # absolute paths, separated as PATH is: other processes have another current folder
-FITS = "KVLAB_FITS"  # the folder of the worker's fits
-FIT = re.compile(r"fit:[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # a fit's name in a method's settings
 DEPTHS = ("*", "*/*")  # a folder of models, and one sorted by owner; the folder itself may be a model too
 
 

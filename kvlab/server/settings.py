@@ -22,7 +22,7 @@ from kvlab.server.users import Role, User
 
 VARIABLE = "KVLAB_LAB"
 LARGEST = 1 << 20
-Way = Literal["proxy", "oidc", "token"]
+Way = Literal["proxy", "oidc"]
 
 
 def _address(text: str) -> str:
@@ -39,18 +39,6 @@ def _header(text: str) -> str:
     return text
 
 
-def _hash(text: str) -> str:
-    if not re.fullmatch(r"scrypt:[0-9a-f]{32}:[0-9a-f]{64}", text):
-        raise UserError("A token is given by its hash: write what `kvlab token` prints, not the token itself.")
-    return text
-
-
-def _known_role(text: str) -> str:
-    if text not in [role.value for role in Role][1:]:
-        raise UserError(f"There is no role {text!r}: write look, run or administer.")
-    return text
-
-
 class _Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -63,7 +51,6 @@ class People(_Table):
     header: Annotated[str, AfterValidator(_header)] = "X-Forwarded-User"
     secrets: Path | None = Field(None, description="Streamlit's secrets.toml with the table [auth]")
     claim: str = Field("email", description="the identity claim with the user's name")
-    tokens: dict[Annotated[str, AfterValidator(_known_role)], Annotated[str, AfterValidator(_hash)]] = {}
     administer: tuple[str, ...] = ()
     run: tuple[str, ...] = ()
     look: tuple[str, ...] = ()
@@ -73,8 +60,6 @@ class People(_Table):
     def _sign_in_is_complete(self) -> People:
         if self.way == "oidc" and self.secrets is None:
             raise UserError("people.way is oidc: name the file with the table [auth] as people.secrets.")
-        if self.way == "token" and (self.administer or self.run or self.look):
-            raise UserError("With a shared token anybody may take any name: give each role a token in [people.tokens].")
         return self
 
     def role(self, name: str) -> Role:

@@ -1,4 +1,4 @@
-"""Scores for lm-eval with a single cache, also without anything shared, and random texts to score."""
+"""Likelihoods for lm-eval by feeding tokens one by one, and random texts to score."""
 
 from __future__ import annotations
 
@@ -9,22 +9,12 @@ import torch
 from torch import Tensor
 
 from kvlab.core.cache import CompressedCache
-from kvlab.evaluate.results.outcome import Loaded
-from kvlab.lmeval.likelihood import ContextGroup, Scored, score_decoded
 
 
 def tokens(count: int, seed: int) -> tuple[int, ...]:
     """A text of random tokens after BOS."""
     generator = torch.Generator().manual_seed(seed)
     return (0, *torch.randint(2, 390, (count - 1,), generator=generator).tolist())
-
-
-def scores_of(loaded: Loaded, groups: Sequence[ContextGroup], cache: CompressedCache, hold_back: int) -> list[Scored]:
-    """Scores of the contexts' continuations; raises the method's error."""
-    (found,) = score_decoded(loaded, groups, [cache], hold_back)
-    if isinstance(found, Exception):
-        raise found
-    return found
 
 
 def _fed(lab: Any, cache: CompressedCache, text: Sequence[int], begun: int) -> list[Tensor]:

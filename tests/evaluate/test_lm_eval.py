@@ -7,24 +7,31 @@ import os
 
 import pandas as pd
 import pytest
+import torch
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
 pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install -c constraints.txt 'kvlab[lm-eval]'")
 
 from lm_eval import simple_evaluate
+from lm_eval.api.instance import Instance
+from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
 from kvlab.core.choice import MethodChoice
+import kvlab
 from kvlab.core.errors import UserError
 from kvlab.evaluate.harness import cache_maker, evaluate
 from kvlab.evaluate.request_parser import parse_request
 from kvlab.evaluate.results.store import ResultStore
-from kvlab.evaluate.shared_prompt import SharedPrompt
-from kvlab.lmeval import likelihood, run
+from kvlab.lmeval import run
+from kvlab.lmeval.answers import Answers
+from kvlab.lmeval.model import KvlabLM
 from kvlab.lmeval.own_tasks import write_tasks
 from kvlab.lmeval.request import LmEvalRequest
 from kvlab.lmeval.run import run_lm_eval
+from kvlab.requests.compare import MethodChoice
+from tests.evaluate.lmeval_alone import slowly, tokens
 
 H2O = MethodChoice(method="h2o", budget=0.2)
 ROLLING = """\
@@ -56,18 +63,12 @@ def asked(folder, tasks, **fields) -> LmEvalRequest:
 
 
 def test_the_full_cache_is_the_harnesss_own_model(tiny, folder, tmp_path, monkeypatch) -> None:
-    pytest.importorskip("peft", reason="the harness's own HFLM needs peft: pip install peft")
-    from lm_eval.models.huggingface import HFLM
-
-    from kvlab.lmeval import harness
-
     theirs = HFLM(pretrained=str(tiny.name), device="cpu", dtype="float32", batch_size=1)
     manager = TaskManager(include_path=str(folder), include_defaults=False)
     tasks = ["kvlab_few_shot", "kvlab_needle", "kvlab_few_shot_text"]
     expected = simple_evaluate(model=theirs, tasks=tasks, task_manager=manager, bootstrap_iters=0)["samples"]
     seen = []
-    evaluate_tasks = harness.evaluate_tasks
-    monkeypatch.setattr(harness, "evaluate_tasks", lambda *given: seen.append(evaluate_tasks(*given)) or seen[-1])
+    monkeypatch.setattr("lm_eval.simple_evaluate", lambda **given: seen.append(simple_evaluate(**given)) or seen[-1])
     rows = run_lm_eval(asked(folder, tuple(tasks), choices=()), tmp_path, tiny).rows
     for task in tasks:
         for ours, their in zip(seen[-1]["samples"][task], expected[task], strict=True):
@@ -84,9 +85,6 @@ def test_the_full_cache_is_the_harnesss_own_model(tiny, folder, tmp_path, monkey
 
 
 def test_whole_texts_are_the_harnesss_own(tiny, folder, tmp_path) -> None:
-    pytest.importorskip("peft", reason="the harness's own HFLM needs peft: pip install peft")
-    from lm_eval.models.huggingface import HFLM
-
     theirs = HFLM(pretrained=str(tiny.name), device="cpu", dtype="float32", batch_size=1)
     manager = TaskManager(include_path=str(folder), include_defaults=False)
     expected = simple_evaluate(model=theirs, tasks=["passages"], task_manager=manager, bootstrap_iters=0)
@@ -102,14 +100,12 @@ def test_a_method_that_is_finished_is_not_run_again(tiny, folder, tmp_path, monk
     request = asked(folder, ("kvlab_few_shot",))
     first = run_lm_eval(request, tmp_path, tiny).rows
     assert first["method"].tolist() == ["full"] * 3 + ["h2o"] * 3 and first["key"].is_unique
-    assert not list((tmp_path / ".answers").glob("*"))
 
     def never(*given, **named):
-        raise AssertionError("scored again")
+        raise AssertionError("run again")
 
     with monkeypatch.context() as patched:
-        patched.setattr(likelihood, "_forward", never)
-        patched.setattr(SharedPrompt, "read", never)
+        patched.setattr(type(tiny.model), "forward", never)
         again = run_lm_eval(request, tmp_path, tiny).rows
     pd.testing.assert_frame_equal(first, again)
     other = run_lm_eval(request.model_copy(update={"hold_back": 3, "limit": 1}), tmp_path, tiny).rows
@@ -133,22 +129,93 @@ def test_labels_that_the_model_writes_are_those_of_an_evaluation(tiny, folder, t
         assert one["tokens_in_sight"].tolist() == other["tokens_in_sight"].tolist()
 
 
-def test_contexts_are_read_once_for_all_methods(tiny, folder, tmp_path, monkeypatch) -> None:
-    """Scored choices and written labels; each method's rows are those of a run with it alone."""
-    tasks, choices = ("kvlab_few_shot", "kvlab_few_shot_text"), [H2O, MethodChoice(method="snapkv", budget=0.2)]
-    reads, told, read = [], [], SharedPrompt.read
-    with monkeypatch.context() as patched:
-        patched.setattr(SharedPrompt, "read", lambda shared: reads.append(len(shared.branches)) or read(shared))
-        rows = run_lm_eval(asked(folder, tasks, choices=choices), tmp_path / "all", tiny, told.append).rows
-    assert reads == [3] * 6 and (rows["batch_rows"] == 3).all()
-    done = [progress.done for progress in told]
-    assert done == sorted(done) and done[-1] == told[-1].total
-    same = ["key", "method", "score", "prediction", "slots", "live_bytes", "tokens_in_sight"]
-    for choice in choices:
-        alone = run_lm_eval(asked(folder, tasks, choices=(choice,)), tmp_path / choice.method, tiny).rows
-        own = rows[rows["method"].isin(["full", choice.method])].reset_index(drop=True)
-        pd.testing.assert_frame_equal(own[same], alone[same])
-    assert not list((tmp_path / "all" / ".answers").glob("*"))
+def model_of(tiny, folder, method, budget, **fields) -> KvlabLM:
+    request = LmEvalRequest(tasks=("any",), **fields)
+    make = cache_maker(tiny)
+    choice = MethodChoice(method=method, budget=budget)
+    return KvlabLM(tiny, None, request, lambda: make(choice), Answers(folder, {"method": method, **fields}))
+
+
+def scores(model: KvlabLM, context, choices) -> list[tuple[float, bool]]:
+    return model._loglikelihood_tokens([((str(context), str(one)), list(context), list(one)) for one in choices])
+
+
+def equal(found, expected) -> None:
+    assert [greedy for _, greedy in found] == [greedy for _, greedy in expected]
+    assert [total for total, _ in found] == pytest.approx([total for total, _ in expected], abs=2e-4)
+
+
+@pytest.mark.parametrize(("method", "hold_back"), [("h2o", 1), ("keepkv", 4), ("adakv", 1), ("d2o", 2), ("kvzip", 1)])
+def test_choices_that_share_a_cache_score_as_each_with_its_own(tiny, tmp_path, method, hold_back) -> None:
+    context, choices = tokens(40, 2), (tokens(3, 5)[1:], tokens(6, 6)[1:], (7,))
+    model = model_of(tiny, tmp_path, method, 0.3, hold_back=hold_back)
+    made = [cache_maker(tiny)(MethodChoice(method=method, budget=0.3)) for _ in choices]
+    expected = [
+        slowly(tiny, cache, context, choice, 40 - hold_back) for cache, choice in zip(made, choices, strict=True)
+    ]
+    equal(scores(model, context, choices), expected)
+    (measured,) = model.measured
+    assert measured.in_sight == 40 - hold_back and measured.logical_tokens == 40
+    assert 0 < measured.prompt_seconds < measured.seconds
+
+
+def test_with_nothing_held_back_a_choice_of_one_token_shows_no_effect(tiny, tmp_path) -> None:
+    context, choices = tokens(60, 1), ((5,), (9,))
+
+    def totals(*given, **fields) -> list[float]:
+        return [total for total, _ in scores(model_of(tiny, tmp_path, *given, **fields), context, choices)]
+
+    full = totals("full", 1.0)
+    assert totals("h2o", 0.2, hold_back=0) == pytest.approx(full, abs=1e-5)
+    assert max(abs(a - b) for a, b in zip(totals("h2o", 0.2), full, strict=True)) > 0.01
+
+
+@pytest.mark.parametrize("method", ["h2o", "tova", "zsmerge", "keepkv", "cam", "pyramid-pool", "d2o"])
+def test_one_pass_is_feeding_token_by_token_from_the_first(tiny, tmp_path, method) -> None:
+    context, continuation, fed = tokens(36, 1), tokens(5, 2)[1:], 39
+    model = model_of(tiny, tmp_path, method, 0.25, protocol="simulated")
+    found = scores(model, context, (continuation,))
+    slow = cache_maker(tiny)(MethodChoice(method=method, budget=int(0.25 * fed)))
+    slow.settings.text_tokens = fed  # pyramids are cut to the length of the text
+    equal(found, [slowly(tiny, slow, context, continuation, 0)])
+    assert model.measured[0].logical_tokens == fed
+    assert model.measured[0].slots == pytest.approx(slow.memory().live_slots) and model.measured[0].slots < fed
+
+
+def test_one_pass_with_a_window_is_attention_under_a_band(tiny, tmp_path) -> None:
+    """A token attends to itself and the `slots` before it, as it is decided about after it attended."""
+    slots, context, continuation = 6, tokens(24, 3), tokens(4, 4)[1:]
+    model = model_of(tiny, tmp_path, "window", slots, protocol="simulated")
+    ((total, _),) = scores(model, context, (continuation,))
+    text = torch.tensor([[*context, *continuation[:-1]]])
+    count = text.shape[1]
+    distance = torch.arange(count)[:, None] - torch.arange(count)
+    band = torch.where((distance >= 0) & (distance <= slots), 0.0, -1e9)[None, None]
+    plain = kvlab.load_model(str(tiny.name), device="cpu").model
+    plain.set_attn_implementation("eager")
+    with torch.inference_mode():
+        rows = torch.log_softmax(plain(text, attention_mask=band).logits[0, -3:].double(), -1)
+    assert total == pytest.approx(float(rows[torch.arange(3), torch.tensor(continuation)].sum()), abs=2e-4)
+
+
+def test_each_beam_continues_from_the_prefilled_context(tiny, tmp_path) -> None:
+    context = tiny.tokenizer.decode(tokens(40, 8)[1:])
+    settings = {"until": ["zzz"], "max_gen_toks": 12}
+
+    def written(hold_back, **options) -> str:
+        request = Instance("generate_until", {}, (context, settings | options), 0)
+        (text,) = model_of(tiny, tmp_path, "full", 1.0, hold_back=hold_back).generate_until([request])
+        return text
+
+    assert written(0, num_beams=3) == written(2, num_beams=3) != written(1)
+
+
+def test_each_repeat_of_a_sampled_text_is_drawn_anew(tiny, tmp_path) -> None:
+    torch.manual_seed(1)
+    context = tiny.tokenizer.decode(tokens(30, 1)[1:])
+    settings = {"until": ["zzz"], "max_gen_toks": 12, "do_sample": True, "temperature": 1.0}
+    asked = [Instance("generate_until", {}, (context, settings), 0)] * 4
+    assert len(set(model_of(tiny, tmp_path, "h2o", 0.3).generate_until(asked))) == 4
 
 
 def test_a_method_that_raises_leaves_the_others_their_rows(tiny, folder, tmp_path, monkeypatch) -> None:
@@ -172,7 +239,6 @@ def test_a_method_that_raises_leaves_the_others_their_rows(tiny, folder, tmp_pat
         assert store.frame()["method"].tolist() == ["full"] * 3 + ["snapkv"] * 3
     rows = run_lm_eval(request, tmp_path, tiny).rows
     assert rows["method"].tolist() == ["full"] * 3 + ["h2o"] * 3 + ["snapkv"] * 3
-    assert (rows[rows["method"] == "h2o"]["batch_rows"] == 1).all()
 
 
 def test_bad_names_are_one_sentence(tiny, folder, tmp_path) -> None:

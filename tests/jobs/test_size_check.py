@@ -181,15 +181,16 @@ def test_the_command_line_refuses_it_and_says_how_to_start_all_the_same(
     assert not (tmp_path / "out").exists() or not any(path.is_file() for path in (tmp_path / "out").rglob("*"))
 
 
-def test_a_sweep_over_this_machine_is_refused_and_one_over_others_is_planned(
+def test_an_evaluation_on_other_machines_is_not_held_to_this_ones_memory(
     tmp_path: Path, little_memory: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvlab.sweep.local.run_local", lambda *_: pytest.fail("it was started"))
+    monkeypatch.setattr("kvlab.evaluate.shards.submit_to_slurm", lambda *_: "17")
     options = ["--tasks", "needle", "--methods", "h2o", "--samples", "1", "--lengths", "256", "--budgets", "0.2"]
-    planned = CliRunner().invoke(commands, ["sweep", "plan", str(tmp_path / "it"), *options])
-    assert planned.exit_code == 0, planned.exception
-    result = CliRunner().invoke(commands, ["sweep", "run", str(tmp_path / "it")])
-    assert isinstance(result.exception, UserError) and "This needs about" in str(result.exception)
+    command = ["eval", "--out", str(tmp_path / "it"), *options]
+    submitted = CliRunner().invoke(commands, [*command, "--on", "slurm", "--shards", "2"])
+    assert submitted.exit_code == 0 and "Slurm job 17 measures 2 parts" in submitted.output, submitted.exception
+    refused = CliRunner().invoke(commands, [*command, "--shard", "1/2"])
+    assert isinstance(refused.exception, UserError) and "This needs about" in str(refused.exception)
 
 
 def test_a_prompt_of_a_file_is_as_long_as_it_may_be(tmp_path: Path) -> None:

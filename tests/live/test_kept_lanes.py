@@ -27,7 +27,7 @@ from kvlab.models.load import drop_model, held_model
 from kvlab.prefix import Prefix
 from kvlab.prefix.tensor_file import mapped_tensors
 from kvlab.requests.live_session import EDITED, FIXED, KEPT_ALREADY, LiveJob, LiveRequest
-from kvlab.server.users import ALONE, Role, User, acting_as, acting_for
+from kvlab.server.users import ALONE, Role, User, acting_as
 from tests.families import CHAT_TEMPLATE, tiny_folder
 from tests.prefix.test_prefix import TEXT as EXCERPT
 
@@ -222,8 +222,9 @@ def test_on_a_shared_server_a_prefix_is_its_owners_alone(
     """Others neither list, find nor open it; administrators and the command line do, and it counts as the owner's."""
     monkeypatch.setattr("kvlab.jobs.access_check.lab", lambda: object())
     request = LiveRequest(model=folder, context=TEXT[:40], choices=CHOICES[:1], device="cpu")
-    with acting_for(User("ann", Role.ADMINISTER)):  # as the worker runs a job of ann's
-        make(tmp_path, request, "anns", CHOICES[0])
+    action(tmp_path, "start", request)
+    lane = request.lanes.index(CHOICES[0])
+    action(tmp_path, "keep", request, lane=lane, name="anns", owner="ann")  # as the worker runs a job of ann's
     make(tmp_path, request, "nobodys", CHOICES[0])
     prefix_path(tmp_path, "broken").write_bytes(b"nothing")
     opened = live_request(tmp_path, ["anns"]).model_copy(update={"model": "mini"})

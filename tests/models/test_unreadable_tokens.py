@@ -17,7 +17,6 @@ from kvlab.engine.prompt import encode_prompt
 from kvlab.evaluate.plan import PlannedPrompt
 from kvlab.evaluate.prepare import prepare
 from kvlab.evaluate.results.rows import PromptIdentity
-from kvlab.lmeval.generation import padding_id
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests.compare import CompareRequest
 from kvlab.tasks.sample import Sample
@@ -75,9 +74,3 @@ def test_an_evaluation_says_it(added: LoadedModel) -> None:
 def test_a_question_of_a_method_says_it(added: LoadedModel) -> None:
     with pytest.raises(UserError, match=SENTENCE):
         make_cache(added, "kvzip", 0.3, ask="<tool>")
-
-
-def test_finished_rows_are_filled_with_a_token_the_model_can_read(added: LoadedModel) -> None:
-    rows = added.model.get_input_embeddings().weight.shape[0]
-    assert added.tokenizer.pad_token_id >= rows
-    assert padding_id(added.model, added.tokenizer) == added.tokenizer.eos_token_id

@@ -9,21 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 import pytest
 from streamlit.web.server.starlette.starlette_app_utils import create_signed_value
 from streamlit.web.server.starlette.starlette_server_config import USER_COOKIE_NAME
 
-from app.server import gate as gate_module
 from app.server.gate import Gate
-from kvlab.server import tokens
 from kvlab.server.settings import People
-from kvlab.server.users import Role, User
 
-TOKEN, KEY = "the token of this lab", b"k" * 32
 PROXY = People(way="proxy", administer=("anna",), default="look")
-SHARED = People(way="token", tokens={"run": tokens.hash_token(TOKEN)})
 
 
 @dataclass
@@ -112,7 +106,6 @@ def test_names_a_browser_gives_itself_are_dropped() -> None:
     forged: dict[str, Any] = {"x_kvlab_name": "anna", "x_kvlab_role": "administer"}
     assert through(ask(Gate(None, None), **forged)) == ([], [])
     assert through(ask(Gate(None, PROXY), x_forwarded_user="dora", **forged)) == (["dora"], ["look"])
-    assert through(ask(Gate(None, SHARED, KEY), **forged)) is None
 
 
 def test_who_is_on_no_list_stays_outside_and_who_looks_does_not_upload() -> None:
@@ -124,8 +117,8 @@ def test_who_is_on_no_list_stays_outside_and_who_looks_does_not_upload() -> None
 
 
 def test_health_is_answered_to_everyone() -> None:
-    for people in (PROXY, SHARED, None):
-        assert through(ask(Gate(None, people, KEY), "/_stcore/health", peer="9.9.9.9")) == ([], [])
+    for people in (PROXY, None):
+        assert through(ask(Gate(None, people), "/_stcore/health", peer="9.9.9.9")) == ([], [])
 
 
 def test_alone_only_this_machines_own_names_are_answered() -> None:
@@ -136,7 +129,7 @@ def test_alone_only_this_machines_own_names_are_answered() -> None:
 
 
 def test_every_answer_has_the_headers() -> None:
-    for answer in (ask(Gate(None, None)), ask(Gate(None, PROXY)), ask(Gate(None, SHARED, KEY), "/lab/sign-in")):
+    for answer in (ask(Gate(None, None)), ask(Gate(None, PROXY))):
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["referrer-policy"] == "same-origin"
         assert answer.headers["x-frame-options"] in ("SAMEORIGIN", "DENY")  # DENY is what the application said itself
@@ -144,64 +137,6 @@ def test_every_answer_has_the_headers() -> None:
         scripts = re.search(r"script-src ([^;]*);", policy)
         assert scripts and "unsafe-inline" not in scripts[1] and "'unsafe-eval'" not in scripts[1]
         assert "frame-ancestors 'self'" in policy and "object-src 'none'" in policy
-
-
-def test_a_token_opens_and_the_cookie_keeps_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = Gate(None, SHARED, KEY)
-    assert ask(gate, "/runs?a=b").headers["location"] == "/lab/sign-in?next=%2Fruns%3Fa%3Db"
-    assert ask(gate, "/_stcore/stream", kind="websocket").status == 1008
-    assert ask(gate, "/media/x", accept="image/png").status == 401
-    form = ask(gate, "/lab/sign-in?next=%2Fruns%3Fa%3Db")
-    assert "token" in form.body and form.passed is None
-    given = urlencode({"name": "Ben B.", "token": TOKEN}).encode()
-    answer = ask(gate, "/lab/sign-in?next=%2Fruns%3Fa%3Db", "POST", body=given)
-    assert (answer.status, answer.headers["location"]) == (303, "/runs?a=b")
-    assert "HttpOnly" in answer.headers["set-cookie"] and TOKEN not in answer.headers["set-cookie"]
-    cookie = answer.headers["set-cookie"].split(";")[0]
-    assert through(ask(gate, kind="websocket", cookie=cookie)) == (["Ben%20B."], ["run"])
-    assert through(ask(Gate(None, SHARED, b"x" * 32), cookie=cookie)) is None  # another token: another key
-
-
-def test_a_wrong_token_waits_longer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    waited: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        waited.append(seconds)
-
-    monkeypatch.setattr(gate_module.asyncio, "sleep", sleep)
-    gate = Gate(None, SHARED, KEY)
-    for word in ("", "no", TOKEN + " "):
-        answer = ask(gate, "/lab/sign-in", "POST", body=urlencode({"name": "ben", "token": word}).encode())
-        assert answer.status == 403 and "not the lab" in answer.body and "set-cookie" not in answer.headers
-    assert waited == sorted(waited) and waited[0] > 0 and waited[-1] > waited[0]
-
-
-@pytest.mark.parametrize("after", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:1", "a"])
-def test_signing_in_leads_nowhere_else(after: str) -> None:
-    body = urlencode({"name": "ben", "token": TOKEN}).encode()
-    path = "/lab/sign-in?" + urlencode({"next": after})
-    assert ask(Gate(None, SHARED, KEY), path, "POST", body=body).headers["location"] == "/"
-
-
-@pytest.mark.parametrize("name", ["", " ", "<script>", "a" * 70, "a\nb" * 40])
-def test_a_name_that_is_none_is_asked_again_and_written_harmless(name: str) -> None:
-    body = urlencode({"name": name, "token": TOKEN}).encode()
-    answer = ask(Gate(None, SHARED, KEY), "/lab/sign-in", "POST", body=body)
-    assert answer.status == 403 and "Give your name" in answer.body and "<script" not in answer.body
-
-
-def test_a_form_larger_than_forms_are_is_not_read() -> None:
-    body = urlencode({"name": "ben", "token": TOKEN, "more": "x" * 20_000}).encode()
-    assert ask(Gate(None, SHARED, KEY), "/lab/sign-in", "POST", body=body).status == 403
-
-
-def test_a_cookie_that_was_changed_or_is_old_says_nothing() -> None:
-    cookie = tokens.seal(User("ben", Role.RUN), KEY, now=1000.0)
-    assert tokens.unseal(cookie, KEY, now=2000.0) == User("ben", Role.RUN)
-    assert tokens.unseal(cookie, KEY, now=2000.0 + tokens.SECONDS_SIGNED_IN) is None
-    other = tokens.seal(User("ben", Role.ADMINISTER), KEY, now=1000.0)
-    mixed = other.split(".")[0] + "." + cookie.split(".")[1]
-    assert [tokens.unseal(word, KEY, now=2000.0) for word in (mixed, "", ".", "a.b", "ü.ü", cookie[:-1])] == [None] * 6
 
 
 OIDC = People(way="oidc", secrets=Path("secrets.toml"), administer=("anna@lab.example",), default="look")

@@ -15,6 +15,7 @@ from kvlab.catalogue.models import local_models, model_field_help
 from kvlab.common.formatting import hide_paths
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
+from kvlab.core.fitted import files
 from kvlab.core.fitted.feature_maps import MAPS
 from kvlab.core.fitted.profiles import PROFILES
 from kvlab.core.fitted.score_heads import SCORE_HEADS
@@ -182,7 +183,7 @@ def test_the_worker_opens_fitted_files_by_name_alone(
     kind: Any, server: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever came past the form: this is where they are opened."""
-    monkeypatch.setenv("KVLAB_FITS", str(server / "fit"))
+    monkeypatch.setattr(files, "_fits", files._Fits(server / "fit", only=True))
     (tmp_path / "secret").write_text("x")
     said = {sentence(lambda name=name: kind.path(str(tmp_path / name))) for name in ("secret", "nothing")}
     assert len(said) == 1 and str(tmp_path) not in said.pop()

@@ -8,12 +8,9 @@ from pathlib import Path
 import pytest
 
 from kvlab.core.errors import UserError
-from kvlab.server import tokens
 from kvlab.server.binding import check_serving, is_loopback, server_command, server_options
 from kvlab.server.settings import lab, read_lab
 from kvlab.server.users import Role
-
-HASH = tokens.hash_token("a token for this test", b"0" * 16)
 
 
 def test_without_a_file_there_is_no_lab(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,13 +49,11 @@ def test_files_are_named_beside_the_lab_file(write_lab: Callable[..., Path], tmp
     [
         ("people = ", "is no TOML"),
         ("", "people cannot be"),
+        ('people = {way = "token"}', "people.way cannot be 'token'"),
         ('people = {way = "magic"}', "people.way cannot be 'magic'"),
         ('people = {way = "proxy", proxy = ["everywhere"]}', "is no address of a proxy"),
         ('people = {way = "proxy", header = "a: b"}', "is no header name"),
         ('people = {way = "oidc"}', "name the file with the table [auth]"),
-        ('people = {way = "token", administer = ["anna"]}', "anybody may take any name"),
-        ('people = {way = "token", tokens = {run = "plain text"}}', "given by its hash"),
-        ('people = {way = "token", tokens = {boss = "' + HASH + '"}}', "There is no role 'boss'"),
         ('people = {way = "proxy", default = "administer"}', "people.default"),
         ('people = {way = "proxy"}\npoeple = {}', "poeple"),
     ],
@@ -93,26 +88,3 @@ def test_another_address_than_this_machines_has_to_be_told_twice(host: str, loca
     assert server_options(host, 1, None)["client.showErrorDetails"] == "none"
     # Its own pool kept what each of many threads had freed: 448 MB where the system's has 349.
     assert server_command(Path("runs"), host, 1)[1]["ARROW_DEFAULT_MEMORY_POOL"] == "system"
-
-
-def test_a_lab_of_tokens_does_not_start_without_one(
-    write_lab: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    found = read_lab(write_lab('people = {way = "token"}'))
-    with pytest.raises(UserError, match="KVLAB_TOKEN"):
-        check_serving("0.0.0.0", found, False)
-    (tmp_path / "secret").write_text("from a mounted file\n")
-    monkeypatch.setenv("KVLAB_TOKEN_FILE", str(tmp_path / "secret"))
-    assert "unencrypted" in check_serving("0.0.0.0", found, False)
-    assert tokens.role_of("from a mounted file", tokens.hashes_from_environment()) is Role.RUN
-    monkeypatch.setenv("KVLAB_ADMIN_TOKEN", "short")
-    with pytest.raises(UserError, match="shorter than"):
-        check_serving("0.0.0.0", found, False)
-
-
-def test_the_token_opens_its_role_and_no_other_word_does() -> None:
-    hashes = {"run": HASH, "administer": tokens.hash_token("another token")}
-    assert tokens.role_of("a token for this test", hashes) is Role.RUN
-    assert tokens.role_of("another token", hashes) is Role.ADMINISTER
-    assert [tokens.role_of(word, hashes) for word in ("", "a token for this tes", HASH)] == [None] * 3
-    assert "a token" not in HASH and tokens.new_token() != tokens.new_token()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from kvlab.core.assets import asset_path
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.errors import UserError
-from kvlab.server.offered_models import FIT, FITS
-from kvlab.server.settings import lab
 
+FIT = re.compile(r"fit:[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # a fit's name in a method's settings
 SAMPLED = 4  # numbers per parameter
 HASHED = 256  # values read per tensor for a digest: distinguishes checkpoints at little cost
 MOST_DIFFERENCE = 0.01  # relative; rounding to bfloat16 causes 0.002, any training far more
@@ -71,6 +70,20 @@ SIGNATURE = "signature"
 Fitted = TypeVar("Fitted")
 
 
+@dataclass
+class _Fits:
+    folder: Path | None = None
+    only: bool = False
+
+
+_fits = _Fits()
+
+
+def read_fits_in(folder: Path | None, only: bool = False) -> None:
+    """Set the folder of this process's fits by name; `only`: no file is read by its path."""
+    _fits.folder, _fits.only = folder, only
+
+
 @dataclass(frozen=True)
 class Kind:
     """A kind of fitted file: its name in messages, the command that creates it, and the shipped files by name."""
@@ -82,13 +95,13 @@ class Kind:
     def path(self, named: str) -> Path:
         """Path of a shipped file, of a queued fit (`fit:NAME`), or the given path.
 
-        Raises UserError for any path on a server with a lab file.
+        Raises UserError for any path where only fits by name are read.
         """
         if named in self.shipped:
             return asset_path(self.shipped[named])
-        if FIT.fullmatch(named) and FITS in os.environ:
-            return Path(os.environ[FITS]) / named.removeprefix("fit:") / "fitted.safetensors"
-        if lab() is not None:
+        if FIT.fullmatch(named) and _fits.folder is not None:
+            return _fits.folder / named.removeprefix("fit:") / "fitted.safetensors"
+        if _fits.only:
             raise UserError(
                 f"On this server a {self.name} is {' or '.join(self.shipped)}, or fit:NAME of a fit created here."
             )

@@ -1,14 +1,15 @@
 """Store an evaluation's rows as Parquet parts in one folder, written atomically as the evaluation runs.
 
 A part is renamed when complete, so a killed evaluation leaves only complete parts. Rows are identified by their key; a
-key in two parts counts once. Shards of a sweep (`kvlab.sweep`) are read like parts, but not written here. Torch-free.
+key in two parts counts once. Torch-free.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,10 +39,7 @@ class ResultStore:
     @contextmanager
     def opened(cls, folder: Path) -> Iterator[ResultStore]:
         """Open the store of a folder, created if missing; raises UserError if another process writes to it."""
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"{folder} cannot be used for results ({error.strerror}): choose another --out.") from error
+        _create(folder)
         lock = filelock.FileLock(folder / ".lock")
         try:
             lock.acquire(timeout=0)
@@ -64,7 +62,7 @@ class ResultStore:
     def flush(self) -> None:
         """Write the buffered rows as a new part."""
         if self._waiting:
-            self._write(pa.Table.from_pylist([dict(row) for row in self._waiting], schema=ROWS))
+            self._write(pa.Table.from_pylist([dict(row) for row in self._waiting], schema=ROWS), self._next_part())
             self._waiting.clear()
         self._flushed = time.monotonic()
 
@@ -76,11 +74,6 @@ class ResultStore:
         """All rows on disk, each key once, in the order written."""
         tables = [*self._tables(None), ROWS.empty_table()]
         return pa.concat_tables(tables).to_pandas().drop_duplicates("key", ignore_index=True)
-
-    def rows_of_parts(self, keys: Collection[str]) -> dict[str, dict[str, object]]:
-        """The rows with these `keys` that a single-process evaluation wrote here, by key."""
-        tables = self._tables(None, self._parts())
-        return {row["key"]: row for table in tables for row in table.to_pylist() if row["key"] in keys}
 
     def _parts(self) -> list[Path]:
         return sorted(self.folder.glob("part-*.parquet"))
@@ -95,10 +88,12 @@ class ResultStore:
                 if path not in self.damaged:
                     self.damaged.append(path)
 
-    def _write(self, table: pa.Table) -> Path:
+    def _next_part(self) -> Path:
         parts = self._parts()
         number = int(parts[-1].stem.removeprefix("part-")) + 1 if parts else 0
-        path = self.folder / f"part-{number:06d}.parquet"
+        return self.folder / f"part-{number:06d}.parquet"
+
+    def _write(self, table: pa.Table, path: Path) -> None:
         unfinished = path.with_suffix(".unfinished")
         try:
             pq.write_table(table, unfinished)
@@ -106,7 +101,6 @@ class ResultStore:
         except OSError as error:
             reason = error.strerror or error
             raise UserError(f"{self.folder} cannot be written to ({reason}): free some space and run again.") from error
-        return path
 
     def _tidy(self) -> None:
         """Remove leftovers of a killed process and join many small parts into one."""
@@ -116,11 +110,43 @@ class ResultStore:
         if len(parts) <= MOST_PARTS:
             return
         frame = pa.concat_tables(self._tables(None, parts)).to_pandas().drop_duplicates("key", ignore_index=True)
-        self._write(pa.Table.from_pandas(frame, schema=ROWS, preserve_index=False))
+        self._write(pa.Table.from_pandas(frame, schema=ROWS, preserve_index=False), self._next_part())
         # A kill before this loop ends leaves duplicates, which `frame` drops and the next start joins.
         for path in parts:
             if path not in self.damaged:
                 path.unlink()
+
+
+class ShardStore(ResultStore):
+    """One of many stores that write to a folder at once: its file has a name of its own and is replaced as it grows."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._file = folder / SHARDS / f"{secrets.token_hex(16)}.parquet"
+
+    @classmethod
+    @contextmanager
+    def opened(cls, folder: Path) -> Iterator[ShardStore]:
+        """Open a store of the folder, created if missing, beside those of other processes."""
+        _create(folder / SHARDS)
+        store = cls(folder)
+        try:
+            yield store
+        finally:
+            store.flush()
+
+    def flush(self) -> None:
+        """Write all rows so far."""
+        if self._waiting:
+            self._write(pa.Table.from_pylist([dict(row) for row in self._waiting], schema=ROWS), self._file)
+        self._flushed = time.monotonic()
+
+
+def _create(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be used for results ({error.strerror}): choose another --out.") from error
 
 
 def read_results(folder: Path) -> pd.DataFrame:
