@@ -82,7 +82,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "results": {"server", "analysis", "evaluate", "trace"},
     # Sizes and speeds of a plan, and what runs have recorded; free of torch.
     "serving": {"analysis", "model_info", "planning", "trace"},
-    "sweep": {"engine", "evaluate", "models"},
     "tasks": {"documents", "models"},
     "trace": {"server", "model_info"},
     # vLLM itself is imported where it is installed, by `backend`, `worker` and the start of an engine.

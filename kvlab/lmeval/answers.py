@@ -12,25 +12,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from kvlab.core.cache import CompressedCache
-from kvlab.core.choice import MethodChoice
-from kvlab.core.errors import is_out_of_memory
-from kvlab.evaluate.backoff import Backoff, Prompt, Sized
-from kvlab.evaluate.harness import check_choices
-from kvlab.evaluate.results.outcome import Loaded, Outcome
-from kvlab.lmeval.generation import GenerationRequest, generate_greedily, generate_texts
-from kvlab.lmeval.journal import Journal, Measurement
-from kvlab.lmeval.likelihood import (
-    ContextGroup,
-    Scored,
-    Tokens,
-    equal_length_batches,
-    fit_window,
-    group_pairs,
-    score_decoded,
-    score_simulated,
-)
-from kvlab.lmeval.request import LmEvalRequest
 from kvlab.core.errors import UserError
 from kvlab.evaluate.results.rows import canonical_json
 

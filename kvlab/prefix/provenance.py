@@ -21,8 +21,6 @@ from kvlab.core.plugins.origin import KVLAB
 from kvlab.engine.environment import versions
 from kvlab.library.prefixes import PrefixHeader, PrefixModel
 from kvlab.models.load import LoadedModel
-from kvlab.server.users import acting
-from kvlab.requests.compare import MethodChoice
 
 ROPE = "rope_parameters"
 TOKENS = '"added_tokens"'  # a field of a tokenizer written as JSON

@@ -18,8 +18,8 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
-from kvlab.core.choice import MethodChoice
 import kvlab
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.evaluate.harness import cache_maker, evaluate
 from kvlab.evaluate.request_parser import parse_request
@@ -30,7 +30,6 @@ from kvlab.lmeval.model import KvlabLM
 from kvlab.lmeval.own_tasks import write_tasks
 from kvlab.lmeval.request import LmEvalRequest
 from kvlab.lmeval.run import run_lm_eval
-from kvlab.requests.compare import MethodChoice
 from tests.evaluate.lmeval_alone import slowly, tokens
 
 H2O = MethodChoice(method="h2o", budget=0.2)

@@ -9,7 +9,6 @@ import pytest
 from typer.testing import CliRunner
 
 from kvlab.cli import commands
-from kvlab.core.cache.replay import supports_token_by_token
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.evaluate.results.store import ResultStore
@@ -17,13 +16,8 @@ from kvlab.evaluate.results.summary import summarize
 from kvlab.lmeval.answers import Answers, Measurement, request_key
 from kvlab.lmeval.own_tasks import write_tasks
 from kvlab.lmeval.request import LmEvalRequest
-from kvlab.lmeval.rows import CHOICES, GENERATION, ROLLING, Prompt, RowMaker, score_of, select_metric
-from kvlab.lmeval.run import check_kinds
-from tests.evaluate.lmeval_alone import scores_of, slowly, tokens
-from tests.evaluate.one_cache import generate_answers
 from kvlab.lmeval.rows import CHOICES, GENERATION, ROLLING, RowMaker, identity_of, score_of, select_metric
 from kvlab.lmeval.run import check_kinds, check_simulated
-from kvlab.requests.compare import MethodChoice
 
 H2O = MethodChoice(method="h2o", budget=0.2)
 
