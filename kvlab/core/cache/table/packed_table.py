@@ -324,8 +324,9 @@ class PackedTable(SlotTable):
         self.mean_key = None if self.mean_key is None else change(self.mean_key)
         self.learned = {side: {name: change(t) for name, t in own.items()} for side, own in self.learned.items()}
 
-    def detach(self) -> None:
-        """Nothing to do: the table owns its memory."""
+    def detach(self) -> int:
+        """Return 0: the table owns its memory, so nothing is copied."""
+        return 0
 
     # bytes
 
