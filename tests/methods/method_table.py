@@ -85,7 +85,7 @@ EpiKV's class (src/eviction.py, commit d424208) on the residual streams of the s
 300 steps at 178 slots, all layers and heads keep the same positions after every step; on SmolLM2, 200 steps at 122
 slots, after all steps but one, where the scores of the first two generated tokens tie.
 
-`exactmerge` and `exactmerge2` are kvlab's own ([measurements](../kvlab/methods/merging/exactmerge2.md)).
+`exactmerge` and `exactmerge2` are kvlab's own ([measurements](../kvlab/core/methods/merging/exactmerge2.md)).
 """
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import GenerationConfig, PreTrainedModel
 
+from kvlab.core.attention.cache_argument import find_cache
 from kvlab.core.cache.cache import CompressedCache
 from kvlab.core.cache.chunked_prefill import chunk_with_full_window
 from kvlab.core.cache.fan_out.fan_out_cache import caches_in
@@ -34,7 +35,7 @@ def _announcing(
     *rest: Any,
     **named: Any,
 ) -> Any:
-    cache = model_kwargs.get("past_key_values")
+    cache = find_cache((), model_kwargs)
     if isinstance(cache, CompressedCache) and cache.compressed_layers() and cache.settings.is_lossy:
         embedded = model_kwargs.get("inputs_embeds")
         given = input_ids if embedded is None else embedded
@@ -75,7 +76,7 @@ def _record(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) ->
     ids = given[0] if given else named.get("input_ids")
     if not isinstance(ids, Tensor):
         return
-    for cache in caches_in(named.get("past_key_values")):
+    for cache in caches_in(find_cache(given, named)):
         unsettled = not any(layer.prompt_settled for layer in cache.compressed_layers())
         if cache.settings.pipeline.reads_text and unsettled:
             cache.settings.prompt_ids.append(ids)
