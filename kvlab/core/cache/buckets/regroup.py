@@ -52,13 +52,39 @@ def _split(streams: Streams, bucket: Bucket, lengths: list[list[int]], settings:
     # While decoding, heads may fill up to their budgets, so heads of very different budgets must not share a table.
     later = [max(stream) for stream in budgets] if settings.pipeline.decode else [1] * len(now)
     groups = [
-        [alike[place] for place in group]
-        for alike in fewest_groups(later, MOST_PADDING)
-        for group in fewest_groups([now[stream] for stream in alike], MOST_PADDING)
+        [sharing[place] for place in group]
+        for sharing in _sharing(settings, streams.heads // width, lengths, budgets)
+        for group in _similar([now[stream] for stream in sharing], [later[stream] for stream in sharing])
     ]
     if len(groups) == 1:
         return streams
     return Streams(streams.batch, streams.heads, width, groups, bucket.evicted_votes.device)
+
+
+def _sharing(
+    settings: LayerSettings, apart: int, lengths: list[list[int]], budgets: list[list[int]]
+) -> list[list[int]]:
+    """Streams that may share tables, `apart` of them a row: all, or those of equal rows if slots are packed.
+
+    When a table packs, and what, depends on its longest head, so a row in a table with others would not be packed as
+    it is alone.
+    """
+    rows = [range(first, first + apart) for first in range(0, len(lengths), apart)]
+    if not settings.store.packs:
+        return [[stream for row in rows for stream in row]]
+    equal: dict[str, list[int]] = {}
+    for row in rows:
+        equal.setdefault(str([(lengths[stream], budgets[stream]) for stream in row]), []).extend(row)
+    return list(equal.values())
+
+
+def _similar(now: list[int], later: list[int]) -> list[list[int]]:
+    """Streams in groups of similar length, `now` and `later`."""
+    return [
+        [alike[place] for place in group]
+        for alike in fewest_groups(later, MOST_PADDING)
+        for group in fewest_groups([now[stream] for stream in alike], MOST_PADDING)
+    ]
 
 
 def _parts(
