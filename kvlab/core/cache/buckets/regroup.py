@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from copy import copy
 from functools import partial
 
 import numpy as np
@@ -22,24 +23,57 @@ MOST_PADDING = 1.05 / (1 + 1 / GROWTH)
 
 
 def compact_buckets(
-    streams: Streams, buckets: list[Bucket], settings: LayerSettings, rotary: Rotary | None
+    streams: Streams,
+    buckets: list[Bucket],
+    settings: LayerSettings,
+    rotary: Rotary | None,
+    decided: Set[int] | None = None,
 ) -> tuple[Streams, list[Bucket]]:
     """Move valid slots into compact tables with space to grow; reads lengths on the host.
 
     A single bucket is split into the fewest buckets whose padding stays within `MOST_PADDING`; later the buckets stay
-    as they are, each as long as its longest head.
+    as they are, each as long as its longest head. Packed tables change only where rows have `decided` (default: all),
+    because moving slots encodes them again.
     """
     lengths = [bucket.table.live().tolist() for bucket in buckets]  # [bucket][stream][head]
     if streams.whole:
         split = _split(streams, buckets[0], lengths[0], settings)
         if not split.whole:
             return split, _parts(split, buckets[0], lengths[0], settings, rotary)
-    for bucket, own in zip(buckets, lengths, strict=True):
+    for bucket, own, members in zip(buckets, lengths, streams.members, strict=True):
+        if settings.store.packs and decided is not None and decided.isdisjoint(map(streams.row, members)):
+            continue
         flat = [length for stream in own for length in stream]
         most = None if bucket.quota is None else bucket.quota.largest
         packed = bucket.table.packed(order_by_position(bucket.table.slots), _room(settings, most, max(flat)), flat)
         bucket.table, bucket.index = _stored(packed, settings, rotary), None
     return streams, buckets
+
+
+def part_rows(streams: Streams, buckets: list[Bucket], counts: Sequence[int]) -> tuple[Streams, list[Bucket]]:
+    """Give rows with unlike `counts` (B,) tables of their own, so that each goes on as it would alone."""
+    members: list[list[int]] = []
+    parts: list[Bucket] = []
+    for bucket, own in zip(buckets, streams.members, strict=True):
+        alike: dict[int, list[int]] = {}
+        for place, stream in enumerate(own):
+            alike.setdefault(counts[streams.row(stream)], []).append(place)
+        members += [[own[place] for place in places] for places in alike.values()]
+        parts += [bucket] if len(alike) == 1 else [_taken(bucket, places) for places in alike.values()]
+    if len(parts) == len(buckets):
+        return streams, buckets
+    return Streams(streams.batch, streams.heads, streams.width, members, buckets[0].evicted_votes.device), parts
+
+
+def _taken(bucket: Bucket, places: list[int]) -> Bucket:
+    """Bucket of the streams at `places` alone, with its own tensors."""
+
+    def take(tensor: Tensor) -> Tensor:
+        return tensor[places]
+
+    table = copy(bucket.table)
+    table.map_rows(take)
+    return bucket.part(table, take)
 
 
 def _split(streams: Streams, bucket: Bucket, lengths: list[list[int]], settings: LayerSettings) -> Streams:

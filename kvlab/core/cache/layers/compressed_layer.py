@@ -14,6 +14,7 @@ from kvlab.core.attention.low_rank_state import low_rank_state
 from kvlab.core.attention.pass_view import PassSeen
 from kvlab.core.cache.buckets.bucket import Bucket, Quota, sizes_of
 from kvlab.core.cache.buckets.joined_layer import join_passes
+from kvlab.core.cache.buckets.regroup import part_rows
 from kvlab.core.cache.layers.blockwise import BlockwiseAttention
 from kvlab.core.cache.layers.decisions import decide
 from kvlab.core.cache.layers.layer_state import LayerState, UnboundedLayer
@@ -260,6 +261,8 @@ class CompressedLayer(LayerState, UnboundedLayer):
         """Exclude padding among the newest tokens from slots and from tokens seen."""
         before = self.tokens_seen - row_valid.shape[1]
         position = before[:, None] + row_valid.cumsum(-1) - 1
+        if self.prompt_settled and self.settings.store.packs:
+            self.streams, self.buckets = part_rows(self.streams, self.buckets, row_valid.sum(-1).tolist())
         parts = zip(self.tables, self.streams.by_row(row_valid), self.streams.by_row(position), strict=True)
         for table, valid, place in parts:
             table.mark_padding(valid, place)

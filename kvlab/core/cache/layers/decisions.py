@@ -170,6 +170,9 @@ def conclude(
     elif completes_prompt:
         layer.buckets[0].table.detach()
     if not moment.is_decode_step:
+        if not over and not moment.is_prompt:
+            for table, part in zip(layer.tables, seen, strict=True):
+                table.leave_padding(part.row_valid)
         for table in layer.tables:
             table.pack_gathered()
     if moment.due:
@@ -274,8 +277,17 @@ def _compress(
             lengths = [layer.lengths[streams.row(member)] for member in members]
             bucket.adopt(decision.after, lengths, _grown(layer, bucket, lengths, moment))
     if not moment.is_decode_step:
+        for table, view, decision in zip(layer.tables, views, decisions, strict=True):
+            if decision is None:
+                table.leave_padding(view.seen.row_valid)
         old_bytes = layer.table_bytes()
-        layer.streams, layer.buckets = compact_buckets(streams, layer.buckets, settings, views[0].seen.rotary)
+        decided = {
+            streams.row(member)
+            for members, over in zip(streams.members, due, strict=True)
+            if over
+            for member in members
+        }
+        layer.streams, layer.buckets = compact_buckets(streams, layer.buckets, settings, views[0].seen.rotary, decided)
         layer.note_peak(old_bytes)
 
 

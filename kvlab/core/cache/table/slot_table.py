@@ -206,6 +206,9 @@ class SlotTable:
         self.slots.position[:, :, first : self.width] = position.masked_fill(~row_valid, FREE)[:, None]
         self.is_dense = False
 
+    def leave_padding(self, row_valid: Tensor | None) -> None:
+        """Free the slots of padding, where `row_valid` (B, q) of a later turn is false; here they are free already."""
+
     def store(self, changed: Mapping[str, Tensor]) -> None:
         """Store changed metadata of the visible slots (or of the first ones), for columns that are stored."""
         own = self._first(self.width).own()
