@@ -103,7 +103,8 @@ def generate_texts(
         **dict(first.options),
     )
     texts = loaded.tokenizer.batch_decode(written.ids, skip_special_tokens=True)
-    return [Outcome(stops.cut(text), written.memory, written.seconds, written.prompt_seconds) for text in texts]
+    pairs = zip(texts, written.memory, strict=True)
+    return [Outcome(stops.cut(text), own, written.seconds, written.prompt_seconds) for text, own in pairs]
 
 
 def generate_greedily(
@@ -120,10 +121,10 @@ def generate_greedily(
 
 @dataclass(frozen=True)
 class Generated:
-    """Generated token ids (B, n); memory and seconds are per prompt."""
+    """Generated token ids (B, n); memory of each prompt, and seconds per prompt."""
 
     ids: torch.Tensor
-    memory: Memory
+    memory: list[Memory]
     seconds: float
     prompt_seconds: float
 

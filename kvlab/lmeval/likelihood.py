@@ -134,7 +134,8 @@ def _score_together(
         for branch, answers in _score_continuations(shared, logits, groups).items():
             prompt_seconds = shared.prompt_seconds(branch) / count
             seconds = prompt_seconds + shared.decode_seconds(branch) / count
-            found[branch] = [Scored(own, prefill, memory[branch], seconds, prompt_seconds) for own in answers]
+            pairs = zip(answers, memory[branch], strict=True)
+            found[branch] = [Scored(own, prefill, held, seconds, prompt_seconds) for own, held in pairs]
     return [found[branch] if branch.error is None else branch.error for branch in shared.branches]
 
 
@@ -194,7 +195,8 @@ def score_simulated(loaded: Loaded, groups: Sequence[ContextGroup], cache: Compr
             logits = torch.cat(steps[-keep:], 1)
         memory = read_memory(cache, count)
         answers = [tuple(_score(logits[row], x) for x in group.continuations) for row, group in enumerate(groups)]
-    return [Scored(scores, 1, memory, watch.seconds / count) for scores in answers]
+    pairs = zip(answers, memory, strict=True)
+    return [Scored(scores, 1, held, watch.seconds / count) for scores, held in pairs]
 
 
 def _score(logits: Tensor, continuation: Tokens) -> tuple[float, bool]:

@@ -12,6 +12,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from kvlab.core.cache import CompressedCache
+from kvlab.core.cache.cache import CacheMemory
 from kvlab.core.cache.settings import synchronize
 from kvlab.evaluate.scoring.survival import Survival
 from kvlab.requests.compare import MethodChoice
@@ -60,11 +61,20 @@ class Outcome:
     loop_tokens: int | None = None  # of these, at the end, one piece again and again
 
 
-def read_memory(cache: Any, rows: int) -> Memory:
-    """The footprint of a cache with `rows` prompts, per prompt."""
-    held = cache.memory()
-    sizes = (held.live_bytes // rows, held.allocated_bytes // rows, held.bytes_read // rows)
-    return Memory(held.live_slots, held.logical_tokens, *sizes)
+def read_memory(cache: Any, prompts: int) -> list[Memory]:
+    """The footprint of each of the `prompts` of a cache, which have equally many rows (beams) one after another."""
+    rows = cache.memory_by_row()
+    beams = len(rows) // prompts
+    return [_together(rows[first : first + beams]) for first in range(0, len(rows), beams)]
+
+
+def _together(rows: list[CacheMemory]) -> Memory:
+    """The footprint of a prompt's rows."""
+    slots, tokens = sum(row.live_slots for row in rows) / len(rows), rows[0].logical_tokens
+    held, allocated, read = (
+        sum(getattr(row, name) for row in rows) for name in ("live_bytes", "allocated_bytes", "bytes_read")
+    )
+    return Memory(slots, tokens, held, allocated, read)
 
 
 class Stopwatch:

@@ -80,7 +80,8 @@ def _split(streams: Streams, bucket: Bucket, lengths: list[list[int]], settings:
     """Streams of single heads if heads of a row differ and the method decides per head; else whole rows."""
     assert bucket.quota is not None
     budgets, width = bucket.quota.slots.tolist(), streams.heads
-    if settings.pipeline.heads_apart and any(len(set(row)) > 1 for row in lengths):
+    joined = settings.reading is not None and settings.reading.capabilities.across_heads
+    if settings.pipeline.heads_apart and not joined and any(len(set(row)) > 1 for row in lengths):
         lengths, budgets, width = _apart(lengths), _apart(budgets), 1
     now = [max(stream) for stream in lengths]
     # While decoding, heads may fill up to their budgets, so heads of very different budgets must not share a table.

@@ -273,6 +273,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
         if not self.buckets:
             return
         batch, self.tokens_seen = len(self.lengths), change(self.tokens_seen)
+        self.bytes_read = None if self.bytes_read is None else change(self.bytes_read)
         if self.streams.whole:
             self.streams = Streams.all_rows(len(self.tokens_seen), self.streams.heads, self.device)
             self.buckets[0].map_rows(change)

@@ -171,12 +171,19 @@ def conclude(
         layer.buckets[0].table.detach()
     if not moment.is_decode_step:
         if not over and not moment.is_prompt:
-            for table, part in zip(layer.tables, seen, strict=True):
-                table.leave_padding(part.row_valid)
+            _leave_padding(layer, seen, [False] * len(due))
         for table in layer.tables:
             table.pack_gathered()
     if moment.due:
         layer.waiting = 0
+
+
+def _leave_padding(layer: LayerState, seen: Sequence[PassSeen], decided: Sequence[bool]) -> None:
+    """Move the padding of a later turn out of the tables without a decision, where the order of slots matters."""
+    if layer.settings.store.packs or layer.settings.reading is not None:
+        for table, part, over in zip(layer.tables, seen, decided, strict=True):
+            if part.row_valid is not None and not over:
+                table.leave_padding(part.row_valid)
 
 
 def _note_query_squares(layer: LayerState, seen: PassSeen) -> None:
@@ -277,9 +284,7 @@ def _compress(
             lengths = [layer.lengths[streams.row(member)] for member in members]
             bucket.adopt(decision.after, lengths, _grown(layer, bucket, lengths, moment))
     if not moment.is_decode_step:
-        for table, view, decision in zip(layer.tables, views, decisions, strict=True):
-            if decision is None:
-                table.leave_padding(view.seen.row_valid)
+        _leave_padding(layer, [view.seen for view in views], due)
         old_bytes = layer.table_bytes()
         decided = {
             streams.row(member)
