@@ -171,19 +171,22 @@ def conclude(
         layer.buckets[0].table.detach()
     if not moment.is_decode_step:
         if not over and not moment.is_prompt:
-            _leave_padding(layer, seen, [False] * len(due))
+            _close_turn(layer, seen, [False] * len(due))
         for table in layer.tables:
             table.pack_gathered()
     if moment.due:
         layer.waiting = 0
 
 
-def _leave_padding(layer: LayerState, seen: Sequence[PassSeen], decided: Sequence[bool]) -> None:
-    """Move the padding of a later turn out of the tables without a decision, where the order of slots matters."""
+def _close_turn(layer: LayerState, seen: Sequence[PassSeen], decided: Sequence[bool]) -> None:
+    """After a later turn, leave slots in the tables without a decision as each row alone would have them.
+
+    Their order matters to packing stores and to readings.
+    """
     if layer.settings.store.packs or layer.settings.reading is not None:
         for table, part, over in zip(layer.tables, seen, decided, strict=True):
-            if part.row_valid is not None and not over:
-                table.leave_padding(part.row_valid)
+            if not over:
+                table.close_turn(part.row_valid)
 
 
 def _note_query_squares(layer: LayerState, seen: PassSeen) -> None:
@@ -284,7 +287,7 @@ def _compress(
             lengths = [layer.lengths[streams.row(member)] for member in members]
             bucket.adopt(decision.after, lengths, _grown(layer, bucket, lengths, moment))
     if not moment.is_decode_step:
-        _leave_padding(layer, [view.seen for view in views], due)
+        _close_turn(layer, [view.seen for view in views], due)
         old_bytes = layer.table_bytes()
         decided = {
             streams.row(member)

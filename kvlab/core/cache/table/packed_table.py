@@ -165,8 +165,10 @@ class PackedTable(SlotTable):
         super().mark_padding(row_valid, position)
         self.occupied -= row_valid.shape[1] - int(row_valid[0].sum())
 
-    def leave_padding(self, row_valid: Tensor) -> None:
-        """Remove the slots of padding from the newest ones, so that the table packs as if there had been none."""
+    def close_turn(self, row_valid: Tensor | None) -> None:
+        """Remove padding, where `row_valid` (B, q) is false, from the newest slots: the table packs as if without."""
+        if row_valid is None:
+            return
         rows, real = row_valid.shape[1], int(row_valid[0].sum())
         first = self.width - rows
         order = row_valid.view(torch.uint8).argsort(dim=-1, descending=True, stable=True)

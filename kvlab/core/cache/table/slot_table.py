@@ -206,14 +206,13 @@ class SlotTable:
         self.slots.position[:, :, first : self.width] = position.masked_fill(~row_valid, FREE)[:, None]
         self.is_dense = False
 
-    def leave_padding(self, row_valid: Tensor) -> None:
-        """Move padding among the newest slots, where `row_valid` (B, q) is false, behind the real tokens."""
-        first = self.width - row_valid.shape[1]
-        order = first + row_valid.view(torch.uint8).argsort(dim=-1, descending=True, stable=True)
-        before = torch.arange(first, device=order.device).expand(len(order), -1)
-        index = torch.cat([before, order], 1)[:, None].expand(-1, self.slots.position.shape[1], -1)
-        self.slots = self._first(self.width).map(lambda tensor: apply_plan.gather_slots(tensor, index))
-        self.shares_states = False
+    def close_turn(self, row_valid: Tensor | None) -> None:
+        """Move free slots behind the valid ones, those of padding and of shorter heads, as in a head's own table."""
+        if not self.is_dense:
+            real = is_valid(self._first(self.width).position).view(torch.uint8)
+            index = real.argsort(dim=-1, descending=True, stable=True)
+            self.slots = self._first(self.width).map(lambda tensor: apply_plan.gather_slots(tensor, index))
+            self.shares_states = False
 
     def store(self, changed: Mapping[str, Tensor]) -> None:
         """Store changed metadata of the visible slots (or of the first ones), for columns that are stored."""
