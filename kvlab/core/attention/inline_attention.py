@@ -128,7 +128,7 @@ class SlotMptAttention(RoutedAttention, MptAttention):
         if self.clip_qkv:
             fused = fused.clamp(min=-self.clip_qkv, max=self.clip_qkv)
         query, key, value = (part.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for part in fused.chunk(3, -1))
-        cache = find_cache(given, kwargs)
+        cache: Any = find_cache(given, kwargs)
         if cache is not None:
             key, value = cache.update(key, value, self.layer_idx)
         return self.out_proj(self.attend(query, key, value, attention_mask, self.softmax_scale)), None

@@ -287,7 +287,7 @@ def _compress(
             lengths = [layer.lengths[streams.row(member)] for member in members]
             bucket.adopt(decision.after, lengths, _grown(layer, bucket, lengths, moment))
     if not moment.is_decode_step:
-        _close_turn(layer, [view.seen for view in views], due)
+        _close_turn(layer, [cast(PassSeen, view.seen) for view in views], due)
         old_bytes = layer.table_bytes()
         decided = {
             streams.row(member)
