@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
 
 DECIDED = ("h2o", "zsmerge", "keepkv", "d2o", "cam")  # one of each kind of decision that the kernel supports
-TESTED = {"transformers": "5.23, 5.24"}  # versions that all tests have run on
+TESTED = {"transformers": "5.23, 5.24"}  # versions that tests of models, caches and methods have run on
 PACKAGES = ("torch", "triton", "transformers", "streamlit", "plotly", "pyarrow", "duckdb", "kaleido")
 
 
