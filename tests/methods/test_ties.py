@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kvlab.core.cache.kernels import cpu
 from kvlab.core.contract.view import Slots
-from kvlab.core.methods.scorers.epiphany import Epiphany
+from kvlab.core.methods.eviction.epikv import Epiphany
 from kvlab.core.methods.scorers.key_value.key_only import UnusualKeys
 from kvlab.core.methods.scorers.key_value.leverage import SquaredLengths
 from tests.cache.layers import DIM, HandLayer, draw

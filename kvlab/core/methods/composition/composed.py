@@ -12,7 +12,6 @@ from kvlab.core.contract.method import Method, make_method, register
 from kvlab.core.contract.parts import Scorer, Selector, Settler, capabilities_of
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.errors import UserError
-from kvlab.core.methods.allocators.ballots import ChosenSlots
 from kvlab.core.methods.allocators.model_wide import ModelWide
 from kvlab.core.methods.allocators.profile import HeadProfile
 from kvlab.core.methods.allocators.variance import Variance
@@ -25,18 +24,18 @@ from kvlab.core.methods.composition.choices import (
     selector,
     source,
 )
+from kvlab.core.methods.eviction.cap import Capacity
+from kvlab.core.methods.eviction.gvote import Ballots, ChosenSlots
+from kvlab.core.methods.eviction.streaming_llm import EvictAndReposition
 from kvlab.core.methods.scorers.attention.accumulated_attention import AccumulatedAttention
 from kvlab.core.methods.scorers.attention.ema import EmaScore
 from kvlab.core.methods.scorers.key_value.leverage import ChunkLeverage, SquaredLengths
 from kvlab.core.methods.scorers.key_value.recency import Recency, Unscored
-from kvlab.core.methods.scorers.lookahead.capacity import Capacity
-from kvlab.core.methods.scorers.lookahead.gvote import Ballots
 from kvlab.core.methods.scorers.lookahead.kvzap import PredictedScore
 from kvlab.core.methods.scorers.lookahead.kvzip import RehearsedAttention
 from kvlab.core.methods.scorers.wrappers.side_state import Beside
 from kvlab.core.methods.scorers.wrappers.wrapper import PromptOnly
 from kvlab.core.methods.settlers.eviction.evict import Evict
-from kvlab.core.methods.settlers.eviction.reposition import EvictAndReposition
 from kvlab.core.methods.settlers.merging.gaussian_sets import GaussianSets
 from kvlab.core.methods.settlers.merging.nearest_merge import NearestMerge
 from kvlab.core.methods.settlers.merging.pair_merge import PairMerge

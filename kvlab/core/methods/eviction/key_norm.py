@@ -1,6 +1,9 @@
 """Key norm: keep tokens with short keys."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 from pydantic import Field
@@ -8,11 +11,32 @@ from pydantic import Field
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
-from kvlab.core.methods.allocators.first_layers import FirstLayers
-from kvlab.core.methods.allocators.uniform import Uniform
+from kvlab.core.methods.allocators.rounding import proportional
+from kvlab.core.methods.allocators.uniform import EqualHeads, Uniform
 from kvlab.core.methods.scorers.key_value.key_only import ShortKeys
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.eviction.evict import Evict
+
+
+@dataclass(frozen=True)
+class FirstLayers(EqualHeads):
+    """The first `skip` layers keep the whole prompt, the others get equal shares of the rest (key norm).
+
+    As published, whole layers come in addition to the budget; here they count, and the sum is the model's budget. If
+    they would leave the others less than half of the average, they are limited so that this half remains.
+    """
+
+    skip: int = 2
+
+    def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
+        """Slots of each layer, first to last; equal if everything fits, or if no layer is left."""
+        others = num_layers - self.skip
+        if average >= tokens or self.skip < 1 or others < 1:
+            return [average] * num_layers
+        total = average * num_layers
+        half = -(-average // 2)
+        first = min(tokens, (total - others * half) // self.skip)
+        return [first] * self.skip + proportional([1.0] * others, total - first * self.skip, 1, tokens)
 
 
 @register
@@ -65,5 +89,5 @@ class KeyNorm(Method):
     }
 
     def pipeline(self) -> Pipeline:
-        layers = FirstLayers(self.skip) if self.skip else Uniform()
+        layers = FirstLayers(skip=self.skip) if self.skip else Uniform()
         return Pipeline(ShortKeys(), layers, LowestScore(self.sinks, self.recent), Evict())
