@@ -34,12 +34,10 @@ if TYPE_CHECKING:
     from kvlab.core.errors import UserError
     from kvlab.core.methods.allocators.adaptive import HeadAdaptive
     from kvlab.core.methods.allocators.cosine import CosineDecay
-    from kvlab.core.methods.allocators.linear import Linear
     from kvlab.core.methods.allocators.model_wide import ModelWide
     from kvlab.core.methods.allocators.profile import HeadProfile, HeadShares
     from kvlab.core.methods.allocators.pyramid import Pyramid
     from kvlab.core.methods.allocators.uniform import EqualHeads, Uniform
-    from kvlab.core.methods.allocators.variance import Variance
     from kvlab.core.methods.composition.composed import compose
     from kvlab.core.methods.composition.register import (
         register_allocator,
@@ -63,6 +61,17 @@ if TYPE_CHECKING:
     from kvlab.core.methods.eviction.simlayerkv import LazyLayers
     from kvlab.core.methods.eviction.streaming_llm import EvictAndReposition
     from kvlab.core.methods.eviction.tova import LastQuery
+    from kvlab.core.methods.merging.asymkv import PairMerge
+    from kvlab.core.methods.merging.attention_matching import Pursuit
+    from kvlab.core.methods.merging.cam import ValueMerge
+    from kvlab.core.methods.merging.d2o import CosineMerge, Variance
+    from kvlab.core.methods.merging.exactmerge import ExactResidual
+    from kvlab.core.methods.merging.keepkv import GroupFit, NearestMerge
+    from kvlab.core.methods.merging.less import Absorb
+    from kvlab.core.methods.merging.pyramid_pool import Linear, Pool
+    from kvlab.core.methods.merging.semanticache import SeedClusters
+    from kvlab.core.methods.merging.simcalkv import PairCalibration
+    from kvlab.core.methods.merging.zsmerge import ResidualMerge
     from kvlab.core.methods.scorers.attention.accumulated_attention import AccumulatedAttention
     from kvlab.core.methods.scorers.attention.ema import EmaScore
     from kvlab.core.methods.scorers.attention.time_stamps import TimeStamps
@@ -80,22 +89,10 @@ if TYPE_CHECKING:
     from kvlab.core.methods.selectors.fifo import Oldest
     from kvlab.core.methods.selectors.top_k import LowestScore
     from kvlab.core.methods.settlers.eviction.evict import Evict
-    from kvlab.core.methods.settlers.less import Absorb
     from kvlab.core.methods.settlers.log_mass import Mass
-    from kvlab.core.methods.settlers.merging.cosine_merge import CosineMerge
     from kvlab.core.methods.settlers.merging.gaussian_sets import GaussianSets
-    from kvlab.core.methods.settlers.merging.group_fit import GroupFit
-    from kvlab.core.methods.settlers.merging.nearest_merge import NearestMerge
-    from kvlab.core.methods.settlers.merging.pair_calibration import PairCalibration
-    from kvlab.core.methods.settlers.merging.pair_merge import PairMerge
-    from kvlab.core.methods.settlers.merging.seed_clusters import SeedClusters
-    from kvlab.core.methods.settlers.merging.value_merge import ValueMerge
-    from kvlab.core.methods.settlers.pooling.pool import Pool
     from kvlab.core.methods.settlers.refitting.global_ridge import GlobalRidge
     from kvlab.core.methods.settlers.refitting.matching import MatchAttention
-    from kvlab.core.methods.settlers.refitting.pursuit import Pursuit
-    from kvlab.core.methods.settlers.residuals.exact_residual import ExactResidual
-    from kvlab.core.methods.settlers.residuals.residual import ResidualMerge
     from kvlab.core.stores.code import Code
     from kvlab.core.stores.eight_bit import Eight
     from kvlab.core.stores.kivi import PerChannel, PerToken
@@ -162,39 +159,36 @@ _HOME = {
         "kvlab.core.methods.allocators.cosine": "CosineDecay",
         "kvlab.core.methods.eviction.key_norm": "FirstLayers",
         "kvlab.core.methods.eviction.simlayerkv": "LazyLayers",
-        "kvlab.core.methods.allocators.linear": "Linear",
+        "kvlab.core.methods.merging.pyramid_pool": "Linear Pool",
         "kvlab.core.methods.allocators.model_wide": "ModelWide",
         "kvlab.core.methods.allocators.profile": "HeadProfile HeadShares",
         "kvlab.core.methods.eviction.lukv": "HeadCurves",
         "kvlab.core.methods.allocators.pyramid": "Pyramid",
         "kvlab.core.methods.eviction.kvzap": "AboveThreshold",
         "kvlab.core.methods.allocators.uniform": "EqualHeads Uniform",
-        "kvlab.core.methods.allocators.variance": "Variance",
+        "kvlab.core.methods.merging.d2o": "CosineMerge Variance",
         # Selectors.
         "kvlab.core.methods.selectors.chunks": "Chunks GatedChunks",
         "kvlab.core.methods.eviction.criticalkv": "Critical",
         "kvlab.core.methods.eviction.nacl": "SampledRest",
         "kvlab.core.methods.selectors.top_k": "LowestScore",
         "kvlab.core.methods.selectors.fifo": "Oldest",
-        "kvlab.core.methods.settlers.refitting.pursuit": "Pursuit",
+        "kvlab.core.methods.merging.attention_matching": "Pursuit",
         # Settlers.
-        "kvlab.core.methods.settlers.less": "Absorb",
+        "kvlab.core.methods.merging.less": "Absorb",
         "kvlab.core.methods.settlers.eviction.evict": "Evict",
         "kvlab.core.methods.eviction.streaming_llm": "EvictAndReposition",
         "kvlab.core.methods.settlers.log_mass": "Mass",
-        "kvlab.core.methods.settlers.merging.cosine_merge": "CosineMerge",
         "kvlab.core.methods.settlers.merging.gaussian_sets": "GaussianSets",
-        "kvlab.core.methods.settlers.merging.group_fit": "GroupFit",
-        "kvlab.core.methods.settlers.merging.nearest_merge": "NearestMerge",
-        "kvlab.core.methods.settlers.merging.pair_calibration": "PairCalibration",
-        "kvlab.core.methods.settlers.merging.pair_merge": "PairMerge",
-        "kvlab.core.methods.settlers.merging.seed_clusters": "SeedClusters",
-        "kvlab.core.methods.settlers.merging.value_merge": "ValueMerge",
-        "kvlab.core.methods.settlers.pooling.pool": "Pool",
+        "kvlab.core.methods.merging.keepkv": "GroupFit NearestMerge",
+        "kvlab.core.methods.merging.simcalkv": "PairCalibration",
+        "kvlab.core.methods.merging.asymkv": "PairMerge",
+        "kvlab.core.methods.merging.semanticache": "SeedClusters",
+        "kvlab.core.methods.merging.cam": "ValueMerge",
         "kvlab.core.methods.settlers.refitting.global_ridge": "GlobalRidge",
         "kvlab.core.methods.settlers.refitting.matching": "MatchAttention",
-        "kvlab.core.methods.settlers.residuals.exact_residual": "ExactResidual",
-        "kvlab.core.methods.settlers.residuals.residual": "ResidualMerge",
+        "kvlab.core.methods.merging.exactmerge": "ExactResidual",
+        "kvlab.core.methods.merging.zsmerge": "ResidualMerge",
         # Stores.
         "kvlab.core.stores.code": "Code",
         "kvlab.core.stores.eight_bit": "Eight",
