@@ -46,10 +46,13 @@ if TYPE_CHECKING:
         register_settler,
     )
     from kvlab.core.methods.eviction.cap import Capacity
+    from kvlab.core.methods.eviction.compactor import ChunkLeverage
     from kvlab.core.methods.eviction.criticalkv import Critical
+    from kvlab.core.methods.eviction.cur import SquaredLengths
     from kvlab.core.methods.eviction.epikv import Epiphany
     from kvlab.core.methods.eviction.gvote import Ballots, ChosenSlots
-    from kvlab.core.methods.eviction.key_norm import FirstLayers
+    from kvlab.core.methods.eviction.key_norm import FirstLayers, ShortKeys
+    from kvlab.core.methods.eviction.keydiff import UnusualKeys
     from kvlab.core.methods.eviction.kvzap import AboveThreshold
     from kvlab.core.methods.eviction.lagkv import Lag
     from kvlab.core.methods.eviction.lukv import HeadCurves
@@ -76,8 +79,6 @@ if TYPE_CHECKING:
     from kvlab.core.methods.scorers.attention.ema import EmaScore
     from kvlab.core.methods.scorers.attention.time_stamps import TimeStamps
     from kvlab.core.methods.scorers.attention.window import WindowAttention
-    from kvlab.core.methods.scorers.key_value.key_only import ShortKeys, UnusualKeys
-    from kvlab.core.methods.scorers.key_value.leverage import ChunkLeverage, SquaredLengths
     from kvlab.core.methods.scorers.key_value.recency import Recency, Unscored
     from kvlab.core.methods.scorers.lookahead.expected_attention import ExpectedAttention
     from kvlab.core.methods.scorers.lookahead.kvzap import PredictedScore
@@ -142,9 +143,11 @@ _HOME = {
         "kvlab.core.methods.scorers.attention.window": "WindowAttention",
         "kvlab.core.methods.eviction.epikv": "Epiphany",
         "kvlab.core.methods.eviction.random": "Draws",
-        "kvlab.core.methods.scorers.key_value.key_only": "ShortKeys UnusualKeys",
+        "kvlab.core.methods.eviction.key_norm": "FirstLayers ShortKeys",
+        "kvlab.core.methods.eviction.keydiff": "UnusualKeys",
         "kvlab.core.methods.eviction.lagkv": "Lag",
-        "kvlab.core.methods.scorers.key_value.leverage": "ChunkLeverage SquaredLengths",
+        "kvlab.core.methods.eviction.compactor": "ChunkLeverage",
+        "kvlab.core.methods.eviction.cur": "SquaredLengths",
         "kvlab.core.methods.scorers.key_value.recency": "Recency Unscored",
         "kvlab.core.methods.eviction.rkv": "Redundancy",
         "kvlab.core.methods.eviction.cap": "Capacity",
@@ -157,7 +160,6 @@ _HOME = {
         # Allocators.
         "kvlab.core.methods.allocators.adaptive": "HeadAdaptive",
         "kvlab.core.methods.allocators.cosine": "CosineDecay",
-        "kvlab.core.methods.eviction.key_norm": "FirstLayers",
         "kvlab.core.methods.eviction.simlayerkv": "LazyLayers",
         "kvlab.core.methods.merging.pyramid_pool": "Linear Pool",
         "kvlab.core.methods.allocators.model_wide": "ModelWide",

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from kvlab.core.cache.kernels import cpu
 from kvlab.core.contract.view import Slots
+from kvlab.core.methods.eviction.cur import SquaredLengths
 from kvlab.core.methods.eviction.epikv import Epiphany
-from kvlab.core.methods.scorers.key_value.key_only import UnusualKeys
-from kvlab.core.methods.scorers.key_value.leverage import SquaredLengths
+from kvlab.core.methods.eviction.keydiff import UnusualKeys
 from tests.cache.layers import DIM, HandLayer, draw
 
 TOKENS, BUDGET = 40, 14

@@ -26,6 +26,8 @@ from kvlab.core.methods.composition.choices import (
     source,
 )
 from kvlab.core.methods.eviction.cap import Capacity
+from kvlab.core.methods.eviction.compactor import ChunkLeverage
+from kvlab.core.methods.eviction.cur import SquaredLengths
 from kvlab.core.methods.eviction.gvote import Ballots, ChosenSlots
 from kvlab.core.methods.eviction.streaming_llm import EvictAndReposition
 from kvlab.core.methods.merging.asymkv import PairMerge
@@ -36,7 +38,6 @@ from kvlab.core.methods.merging.keepkv import NearestMerge
 from kvlab.core.methods.merging.pyramid_pool import Pool
 from kvlab.core.methods.scorers.attention.accumulated_attention import AccumulatedAttention
 from kvlab.core.methods.scorers.attention.ema import EmaScore
-from kvlab.core.methods.scorers.key_value.leverage import ChunkLeverage, SquaredLengths
 from kvlab.core.methods.scorers.key_value.recency import Recency, Unscored
 from kvlab.core.methods.scorers.lookahead.kvzap import PredictedScore
 from kvlab.core.methods.scorers.lookahead.kvzip import RehearsedAttention
