@@ -77,7 +77,7 @@ def fit_to_group(
 
     With a_n the attention of query n to a part, m_n = sum a_n over all parts and h_n the mass of the mean key without
     log mass, a part's share is sum_n m_n a_n / sum_n m_n^2, and the slot's mass is scaled by sum_n m_n h_n / sum_n
-    h_n^2. Exact for a single query.
+    h_n^2. Exact for a single query. Derived in docs/grouped-queries.md.
     """
     logits = view.seen.last_logits(rows)  # (B, H, G, r, S)
     group, rows, width = logits.shape[2], logits.shape[3], logits.shape[4]

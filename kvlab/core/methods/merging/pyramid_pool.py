@@ -44,7 +44,7 @@ ROUNDING = 1e-6  # relative, of a length in float32
 @dataclass(frozen=True)
 class Linear(EqualHeads):
     """L_k = L_0 (1 + k / (m - 1) * (1 / beta - 1)) with L_0 = 2 b / (1 + 1 / beta), for an average of b slots per
-    layer.
+    layer (section 3.1).
 
     The first layer gets `beta` times what the last gets, and the layers sum to m * b exactly. The paper prints k / m,
     which never reaches L_0 / beta (`printed` keeps that shape, scaled to the same total), and a wrong total. No layer
