@@ -33,18 +33,11 @@ if TYPE_CHECKING:
     from kvlab.core.contract.view import Seen, Slots, View
     from kvlab.core.errors import UserError
     from kvlab.core.methods.allocators.adaptive import HeadAdaptive
-    from kvlab.core.methods.allocators.ballots import ChosenSlots
     from kvlab.core.methods.allocators.cosine import CosineDecay
-    from kvlab.core.methods.allocators.curves import HeadCurves
-    from kvlab.core.methods.allocators.first_layers import FirstLayers
-    from kvlab.core.methods.allocators.lazy_layers import LazyLayers
-    from kvlab.core.methods.allocators.linear import Linear
     from kvlab.core.methods.allocators.model_wide import ModelWide
     from kvlab.core.methods.allocators.profile import HeadProfile, HeadShares
     from kvlab.core.methods.allocators.pyramid import Pyramid
-    from kvlab.core.methods.allocators.threshold import AboveThreshold
     from kvlab.core.methods.allocators.uniform import EqualHeads, Uniform
-    from kvlab.core.methods.allocators.variance import Variance
     from kvlab.core.methods.composition.composed import compose
     from kvlab.core.methods.composition.register import (
         register_allocator,
@@ -52,52 +45,55 @@ if TYPE_CHECKING:
         register_selector,
         register_settler,
     )
+    from kvlab.core.methods.eviction.cap import Capacity
+    from kvlab.core.methods.eviction.compactor import ChunkLeverage
+    from kvlab.core.methods.eviction.criticalkv import Critical
+    from kvlab.core.methods.eviction.cur import SquaredLengths
+    from kvlab.core.methods.eviction.epikv import Epiphany
+    from kvlab.core.methods.eviction.gvote import Ballots, ChosenSlots
+    from kvlab.core.methods.eviction.key_norm import FirstLayers, ShortKeys
+    from kvlab.core.methods.eviction.keydiff import UnusualKeys
+    from kvlab.core.methods.eviction.kvzap import AboveThreshold
+    from kvlab.core.methods.eviction.lagkv import Lag
+    from kvlab.core.methods.eviction.lukv import HeadCurves
+    from kvlab.core.methods.eviction.morphkv import FusedWindow
+    from kvlab.core.methods.eviction.nacl import SampledRest
+    from kvlab.core.methods.eviction.pyramidinfer import RecentRows, ThinInLots
+    from kvlab.core.methods.eviction.random import Draws
+    from kvlab.core.methods.eviction.rkv import Redundancy
+    from kvlab.core.methods.eviction.simlayerkv import LazyLayers
+    from kvlab.core.methods.eviction.streaming_llm import EvictAndReposition
+    from kvlab.core.methods.eviction.tova import LastQuery
+    from kvlab.core.methods.merging.asymkv import PairMerge
+    from kvlab.core.methods.merging.attention_matching import Pursuit
+    from kvlab.core.methods.merging.cam import ValueMerge
+    from kvlab.core.methods.merging.d2o import CosineMerge, Variance
+    from kvlab.core.methods.merging.exactmerge import ExactResidual
+    from kvlab.core.methods.merging.keepkv import GroupFit, NearestMerge
+    from kvlab.core.methods.merging.less import Absorb
+    from kvlab.core.methods.merging.pyramid_pool import Linear, Pool
+    from kvlab.core.methods.merging.semanticache import SeedClusters
+    from kvlab.core.methods.merging.simcalkv import PairCalibration
+    from kvlab.core.methods.merging.zsmerge import ResidualMerge
     from kvlab.core.methods.scorers.attention.accumulated_attention import AccumulatedAttention
     from kvlab.core.methods.scorers.attention.ema import EmaScore
-    from kvlab.core.methods.scorers.attention.fused_window import FusedWindow
-    from kvlab.core.methods.scorers.attention.last_query import LastQuery
-    from kvlab.core.methods.scorers.attention.pyramidinfer import RecentRows
     from kvlab.core.methods.scorers.attention.time_stamps import TimeStamps
     from kvlab.core.methods.scorers.attention.window import WindowAttention
-    from kvlab.core.methods.scorers.epiphany import Epiphany
-    from kvlab.core.methods.scorers.key_value.draws import Draws
-    from kvlab.core.methods.scorers.key_value.key_only import ShortKeys, UnusualKeys
-    from kvlab.core.methods.scorers.key_value.lag import Lag
-    from kvlab.core.methods.scorers.key_value.leverage import ChunkLeverage, SquaredLengths
     from kvlab.core.methods.scorers.key_value.recency import Recency, Unscored
-    from kvlab.core.methods.scorers.key_value.redundancy import Redundancy
-    from kvlab.core.methods.scorers.lookahead.capacity import Capacity
     from kvlab.core.methods.scorers.lookahead.expected_attention import ExpectedAttention
-    from kvlab.core.methods.scorers.lookahead.gvote import Ballots
     from kvlab.core.methods.scorers.lookahead.kvzap import PredictedScore
     from kvlab.core.methods.scorers.lookahead.kvzip import LayerAttention, RehearsedAttention
     from kvlab.core.methods.scorers.lookahead.query_statistics import QueryCentres, QueryFilter
     from kvlab.core.methods.scorers.lookahead.sampled_queries import FutureQueries
     from kvlab.core.methods.scorers.wrappers.wrapper import PromptOnly, SlotsAlone
     from kvlab.core.methods.selectors.chunks import Chunks, GatedChunks
-    from kvlab.core.methods.selectors.critical import Critical
     from kvlab.core.methods.selectors.fifo import Oldest
-    from kvlab.core.methods.selectors.sampled_rest import SampledRest
     from kvlab.core.methods.selectors.top_k import LowestScore
     from kvlab.core.methods.settlers.eviction.evict import Evict
-    from kvlab.core.methods.settlers.eviction.interval import ThinInLots
-    from kvlab.core.methods.settlers.eviction.reposition import EvictAndReposition
-    from kvlab.core.methods.settlers.less import Absorb
     from kvlab.core.methods.settlers.log_mass import Mass
-    from kvlab.core.methods.settlers.merging.cosine_merge import CosineMerge
     from kvlab.core.methods.settlers.merging.gaussian_sets import GaussianSets
-    from kvlab.core.methods.settlers.merging.group_fit import GroupFit
-    from kvlab.core.methods.settlers.merging.nearest_merge import NearestMerge
-    from kvlab.core.methods.settlers.merging.pair_calibration import PairCalibration
-    from kvlab.core.methods.settlers.merging.pair_merge import PairMerge
-    from kvlab.core.methods.settlers.merging.seed_clusters import SeedClusters
-    from kvlab.core.methods.settlers.merging.value_merge import ValueMerge
-    from kvlab.core.methods.settlers.pooling.pool import Pool
     from kvlab.core.methods.settlers.refitting.global_ridge import GlobalRidge
     from kvlab.core.methods.settlers.refitting.matching import MatchAttention
-    from kvlab.core.methods.settlers.refitting.pursuit import Pursuit
-    from kvlab.core.methods.settlers.residuals.exact_residual import ExactResidual
-    from kvlab.core.methods.settlers.residuals.residual import ResidualMerge
     from kvlab.core.stores.code import Code
     from kvlab.core.stores.eight_bit import Eight
     from kvlab.core.stores.kivi import PerChannel, PerToken
@@ -140,20 +136,22 @@ _HOME = {
         "kvlab.core.methods.scorers.wrappers.wrapper": "PromptOnly SlotsAlone",
         "kvlab.core.methods.scorers.attention.accumulated_attention": "AccumulatedAttention",
         "kvlab.core.methods.scorers.attention.ema": "EmaScore",
-        "kvlab.core.methods.scorers.attention.fused_window": "FusedWindow",
-        "kvlab.core.methods.scorers.attention.last_query": "LastQuery",
-        "kvlab.core.methods.scorers.attention.pyramidinfer": "RecentRows",
+        "kvlab.core.methods.eviction.morphkv": "FusedWindow",
+        "kvlab.core.methods.eviction.tova": "LastQuery",
+        "kvlab.core.methods.eviction.pyramidinfer": "RecentRows ThinInLots",
         "kvlab.core.methods.scorers.attention.time_stamps": "TimeStamps",
         "kvlab.core.methods.scorers.attention.window": "WindowAttention",
-        "kvlab.core.methods.scorers.epiphany": "Epiphany",
-        "kvlab.core.methods.scorers.key_value.draws": "Draws",
-        "kvlab.core.methods.scorers.key_value.key_only": "ShortKeys UnusualKeys",
-        "kvlab.core.methods.scorers.key_value.lag": "Lag",
-        "kvlab.core.methods.scorers.key_value.leverage": "ChunkLeverage SquaredLengths",
+        "kvlab.core.methods.eviction.epikv": "Epiphany",
+        "kvlab.core.methods.eviction.random": "Draws",
+        "kvlab.core.methods.eviction.key_norm": "FirstLayers ShortKeys",
+        "kvlab.core.methods.eviction.keydiff": "UnusualKeys",
+        "kvlab.core.methods.eviction.lagkv": "Lag",
+        "kvlab.core.methods.eviction.compactor": "ChunkLeverage",
+        "kvlab.core.methods.eviction.cur": "SquaredLengths",
         "kvlab.core.methods.scorers.key_value.recency": "Recency Unscored",
-        "kvlab.core.methods.scorers.key_value.redundancy": "Redundancy",
-        "kvlab.core.methods.scorers.lookahead.capacity": "Capacity",
-        "kvlab.core.methods.scorers.lookahead.gvote": "Ballots",
+        "kvlab.core.methods.eviction.rkv": "Redundancy",
+        "kvlab.core.methods.eviction.cap": "Capacity",
+        "kvlab.core.methods.eviction.gvote": "Ballots ChosenSlots",
         "kvlab.core.methods.scorers.lookahead.expected_attention": "ExpectedAttention",
         "kvlab.core.methods.scorers.lookahead.sampled_queries": "FutureQueries",
         "kvlab.core.methods.scorers.lookahead.kvzap": "PredictedScore",
@@ -161,44 +159,38 @@ _HOME = {
         "kvlab.core.methods.scorers.lookahead.query_statistics": "QueryCentres QueryFilter",
         # Allocators.
         "kvlab.core.methods.allocators.adaptive": "HeadAdaptive",
-        "kvlab.core.methods.allocators.ballots": "ChosenSlots",
         "kvlab.core.methods.allocators.cosine": "CosineDecay",
-        "kvlab.core.methods.allocators.first_layers": "FirstLayers",
-        "kvlab.core.methods.allocators.lazy_layers": "LazyLayers",
-        "kvlab.core.methods.allocators.linear": "Linear",
+        "kvlab.core.methods.eviction.simlayerkv": "LazyLayers",
+        "kvlab.core.methods.merging.pyramid_pool": "Linear Pool",
         "kvlab.core.methods.allocators.model_wide": "ModelWide",
         "kvlab.core.methods.allocators.profile": "HeadProfile HeadShares",
-        "kvlab.core.methods.allocators.curves": "HeadCurves",
+        "kvlab.core.methods.eviction.lukv": "HeadCurves",
         "kvlab.core.methods.allocators.pyramid": "Pyramid",
-        "kvlab.core.methods.allocators.threshold": "AboveThreshold",
+        "kvlab.core.methods.eviction.kvzap": "AboveThreshold",
         "kvlab.core.methods.allocators.uniform": "EqualHeads Uniform",
-        "kvlab.core.methods.allocators.variance": "Variance",
+        "kvlab.core.methods.merging.d2o": "CosineMerge Variance",
         # Selectors.
         "kvlab.core.methods.selectors.chunks": "Chunks GatedChunks",
-        "kvlab.core.methods.selectors.critical": "Critical",
-        "kvlab.core.methods.selectors.sampled_rest": "SampledRest",
+        "kvlab.core.methods.eviction.criticalkv": "Critical",
+        "kvlab.core.methods.eviction.nacl": "SampledRest",
         "kvlab.core.methods.selectors.top_k": "LowestScore",
         "kvlab.core.methods.selectors.fifo": "Oldest",
-        "kvlab.core.methods.settlers.refitting.pursuit": "Pursuit",
+        "kvlab.core.methods.merging.attention_matching": "Pursuit",
         # Settlers.
-        "kvlab.core.methods.settlers.less": "Absorb",
+        "kvlab.core.methods.merging.less": "Absorb",
         "kvlab.core.methods.settlers.eviction.evict": "Evict",
-        "kvlab.core.methods.settlers.eviction.interval": "ThinInLots",
-        "kvlab.core.methods.settlers.eviction.reposition": "EvictAndReposition",
+        "kvlab.core.methods.eviction.streaming_llm": "EvictAndReposition",
         "kvlab.core.methods.settlers.log_mass": "Mass",
-        "kvlab.core.methods.settlers.merging.cosine_merge": "CosineMerge",
         "kvlab.core.methods.settlers.merging.gaussian_sets": "GaussianSets",
-        "kvlab.core.methods.settlers.merging.group_fit": "GroupFit",
-        "kvlab.core.methods.settlers.merging.nearest_merge": "NearestMerge",
-        "kvlab.core.methods.settlers.merging.pair_calibration": "PairCalibration",
-        "kvlab.core.methods.settlers.merging.pair_merge": "PairMerge",
-        "kvlab.core.methods.settlers.merging.seed_clusters": "SeedClusters",
-        "kvlab.core.methods.settlers.merging.value_merge": "ValueMerge",
-        "kvlab.core.methods.settlers.pooling.pool": "Pool",
+        "kvlab.core.methods.merging.keepkv": "GroupFit NearestMerge",
+        "kvlab.core.methods.merging.simcalkv": "PairCalibration",
+        "kvlab.core.methods.merging.asymkv": "PairMerge",
+        "kvlab.core.methods.merging.semanticache": "SeedClusters",
+        "kvlab.core.methods.merging.cam": "ValueMerge",
         "kvlab.core.methods.settlers.refitting.global_ridge": "GlobalRidge",
         "kvlab.core.methods.settlers.refitting.matching": "MatchAttention",
-        "kvlab.core.methods.settlers.residuals.exact_residual": "ExactResidual",
-        "kvlab.core.methods.settlers.residuals.residual": "ResidualMerge",
+        "kvlab.core.methods.merging.exactmerge": "ExactResidual",
+        "kvlab.core.methods.merging.zsmerge": "ResidualMerge",
         # Stores.
         "kvlab.core.stores.code": "Code",
         "kvlab.core.stores.eight_bit": "Eight",

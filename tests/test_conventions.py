@@ -38,7 +38,6 @@ NOUNS = {
 NAMED_AFTER = {
     "kvlab/core/methods/whole/packed.py", "kvlab/core/methods/composition/composed.py", "pages/killed.py",
     "kvlab/core/methods/allocators/model_wide.py", "kvlab/core/contract/in_place.py",
-    "kvlab/core/methods/scorers/key_value/key_only.py", "kvlab/core/methods/scorers/wrappers/prompt_only.py",
 }  # fmt: skip
 # Functions whose name is a method's metric, a command, a figure, a decorator, or exported by `kvlab.extend`.
 PARTICIPLES = {

@@ -24,9 +24,7 @@ from kvlab.core.cache import make_cache
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.view import Slots, View
 from kvlab.core.errors import UserError
-from kvlab.core.methods.allocators.ballots import ChosenSlots
-from kvlab.core.methods.eviction.gvote import GVote
-from kvlab.core.methods.scorers.lookahead.gvote import Ballots, choose_highest, nucleus_size
+from kvlab.core.methods.eviction.gvote import Ballots, ChosenSlots, GVote, choose_highest, nucleus_size
 from kvlab.engine.hidden_gaussian import HiddenStatistics, Moments
 from kvlab.models.load import LoadedModel
 from kvlab.requests.recording import Recording, history_that_fits

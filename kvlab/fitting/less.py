@@ -15,7 +15,7 @@ from torch import Tensor
 from kvlab.common.atomic_write import replace_file
 from kvlab.core.errors import UserError
 from kvlab.core.fitted.feature_maps import refuse_alibi, refuse_sinks, write_maps
-from kvlab.core.methods.learned.feature_maps import FeatureMaps, Form, new_maps
+from kvlab.core.methods.merging.less import FeatureMaps, Form, new_maps
 from kvlab.fitting.observations import (
     FromModel,
     Observation,

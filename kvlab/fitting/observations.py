@@ -16,7 +16,7 @@ from kvlab.core.attention.queries import full_attention_config, num_key_value_he
 from kvlab.core.attention.slot_attention import slot_logits
 from kvlab.core.cache import make_cache
 from kvlab.core.contract.view import Slots
-from kvlab.core.methods.learned.feature_maps import FeatureMaps
+from kvlab.core.methods.merging.less import FeatureMaps
 from kvlab.core.stores.quantized_states import dense_states
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests.compare import LOADING

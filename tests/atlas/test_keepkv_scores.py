@@ -12,7 +12,7 @@ from kvlab.atlas.registry import find
 from kvlab.atlas.scores import Experiment
 from kvlab.bench.rows import ResultFile, Row
 from kvlab.core.methods import make_method
-from kvlab.core.methods.settlers.merging.nearest_merge import NearestMerge
+from kvlab.core.methods.merging.keepkv import NearestMerge
 from kvlab.results.sources import Sources
 from tests.atlas.drawing import drawn
 from tests.atlas.evaluations import can_be_run, evaluated

@@ -17,7 +17,7 @@ from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method
 from kvlab.core.methods.composition.composed import compose
-from kvlab.core.methods.scorers.attention.pyramidinfer import RecentRows
+from kvlab.core.methods.eviction.pyramidinfer import RecentRows
 from kvlab.engine import compare
 from kvlab.models.load import prepare
 from kvlab.requests.compare import CompareRequest

@@ -11,12 +11,12 @@ from transformers import PreTrainedModel
 
 from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.methods import make_method
-from kvlab.core.methods.scorers.key_value.draws import Draws
+from kvlab.core.methods.eviction.nacl import SampledRest
+from kvlab.core.methods.eviction.random import Draws
+from kvlab.core.methods.merging.cam import ValueMerge
+from kvlab.core.methods.merging.less import Absorb
 from kvlab.core.methods.scorers.lookahead.kvzap import PredictedScore
 from kvlab.core.methods.scorers.lookahead.query_statistics import QueryCentres, QueryFilter
-from kvlab.core.methods.selectors.sampled_rest import SampledRest
-from kvlab.core.methods.settlers.less import Absorb
-from kvlab.core.methods.settlers.merging.value_merge import ValueMerge
 from kvlab.core.stores import NATIVE
 from kvlab.models.load import prepare
 from tests.conformance.variants import Variant, every_variant

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from kvlab.core.choice import MethodChoice
+from kvlab.core.methods.eviction.keydiff import UnusualKeys
 from kvlab.core.methods.scorers.attention.window import WindowAttention
-from kvlab.core.methods.scorers.key_value.key_only import UnusualKeys
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.engine.compare import compare
 from kvlab.engine.comparison_passes import Group, groups_of, most_together

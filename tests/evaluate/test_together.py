@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from kvlab.core.methods.eviction.keydiff import UnusualKeys
 from kvlab.core.methods.scorers.attention.window import WindowAttention
-from kvlab.core.methods.scorers.key_value.key_only import UnusualKeys
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.results.store import ResultStore
 from kvlab.models.load import LoadedModel

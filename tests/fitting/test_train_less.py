@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from kvlab.cli import commands
 from kvlab.core.cache import make_cache
 from kvlab.core.errors import UserError
-from kvlab.core.methods.learned.feature_maps import random_feature_maps
+from kvlab.core.methods.merging.less import random_feature_maps
 from kvlab.fitting import less
 from kvlab.fitting.less import LessRequest, fit_less, layer_blocks
 from kvlab.fitting.observations import compressible_layers, heavy_and_recent, observation_bytes, observe, projections

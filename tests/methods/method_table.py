@@ -10,7 +10,7 @@ from kvlab.bench.presets import ON_RANDOM_WEIGHTS
 from kvlab.core.contract.parts import last_row
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.methods import Method, registered
-from kvlab.core.methods.scorers.attention.last_query import LastQuery
+from kvlab.core.methods.eviction.tova import LastQuery
 from kvlab.core.plugins.origin import KVLAB
 from kvlab.forms.fit_form import LEARNS
 from tests.methods.test_references import REFERENCES

@@ -13,7 +13,7 @@ from torch import Tensor
 from kvlab.core.contract.token_draws import uniform_draws
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method
-from kvlab.core.methods.settlers.merging.value_merge import share_reaching, spread_forward
+from kvlab.core.methods.merging.cam import share_reaching, spread_forward
 from tests.cache.layers import DIM
 from tests.methods.merging import Layer, prompt
 

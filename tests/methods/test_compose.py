@@ -14,9 +14,9 @@ from kvlab.core.errors import UserError
 from kvlab.core.methods import Method, make_method, registered
 from kvlab.core.methods.composition.choices import PARTS, PLAIN_NAMES
 from kvlab.core.methods.composition.composed import choices, compose
+from kvlab.core.methods.merging.cam import ACCUMULATED
+from kvlab.core.methods.merging.pyramid_pool import Pool
 from kvlab.core.methods.scorers.attention.ema import EMA, RAW_EMA, SEEN_ROWS
-from kvlab.core.methods.settlers.merging.value_merge import ACCUMULATED
-from kvlab.core.methods.settlers.pooling.pool import Pool
 from kvlab.models.load import prepare
 from tests.families import ON_ANY_MODEL, tiny_model
 from tests.methods.merging import ROTARY, Layer, column_mass, prompt

@@ -14,7 +14,7 @@ from torch import Tensor
 from kvlab.core.cache import make_cache
 from kvlab.core.contract.view import Slots
 from kvlab.core.methods import make_method
-from kvlab.core.methods.allocators.variance import Variance
+from kvlab.core.methods.merging.d2o import Variance
 from kvlab.models.load import prepare
 from tests.cache.layers import DIM
 from tests.families import tiny_model

@@ -18,7 +18,7 @@ from kvlab.core.cache.residual_stream import depths_of
 from kvlab.core.contract.token_scores import ResidualRule
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method
-from kvlab.core.methods.scorers.epiphany import Epiphany
+from kvlab.core.methods.eviction.epikv import Epiphany
 from kvlab.models.load import prepare
 from tests.families import tiny_model
 

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.methods import Method, make_method
-from kvlab.core.methods.learned.feature_maps import FeatureMaps, new_maps, random_feature_maps
-from kvlab.core.methods.settlers.less import HEAD, NORMALIZER, NUMERATOR
+from kvlab.core.methods.merging.less import HEAD, NORMALIZER, NUMERATOR, FeatureMaps, new_maps, random_feature_maps
 from kvlab.engine.recording.step_errors import answer
 from kvlab.models.load import prepare
 from tests.cache.layers import DIM, draw

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kvlab.core.methods import make_method
-from kvlab.core.methods.allocators.linear import Linear
 from kvlab.core.methods.allocators.rounding import proportional
-from kvlab.core.methods.settlers.pooling.grades import join_pairs
+from kvlab.core.methods.merging.pyramid_pool import Linear, join_pairs
 from tests.cache.layers import DIM, draw
 from tests.methods.merging import Layer, column_mass, prompt
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kvlab.core.cache import make_cache
 from kvlab.core.methods import make_method
-from kvlab.core.methods.settlers.merging.seed_clusters import ending
+from kvlab.core.methods.merging.semanticache import ending
 from kvlab.models.load import LoadedModel, prepare
 from tests.families import tiny_model
 from tests.methods.merging import Layer, prompt

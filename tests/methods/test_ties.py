@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from kvlab.core.contract.view import Slots
-from kvlab.core.methods.scorers.epiphany import Epiphany
-from kvlab.core.methods.scorers.key_value.key_only import UnusualKeys
-from kvlab.core.methods.scorers.key_value.leverage import SquaredLengths
+from kvlab.core.methods.eviction.cur import SquaredLengths
+from kvlab.core.methods.eviction.epikv import Epiphany
+from kvlab.core.methods.eviction.keydiff import UnusualKeys
 from tests.cache.layers import DIM, HandLayer, draw
 
 TOKENS, BUDGET = 40, 14

@@ -7,7 +7,7 @@ from itertools import chain
 import pytest
 import torch
 
-from kvlab.core.methods.settlers.pooling.grades import pool_windows
+from kvlab.core.methods.merging.pyramid_pool import pool_windows
 
 
 def pooled_slowly(there: int, need: int, window: int) -> list[list[int]]:

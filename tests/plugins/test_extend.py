@@ -96,9 +96,7 @@ def test_a_module_that_moved_is_the_same_module_under_both_names(old: str) -> No
 
 
 def test_a_moved_package_loads_no_module_twice() -> None:
-    code = (
-        "from kvlab.core.methods.scorers.key_value.lag import Lag; from kvlab import extend; print(Lag is extend.Lag)"
-    )
+    code = "from kvlab.core.methods.eviction.lagkv import Lag; from kvlab import extend; print(Lag is extend.Lag)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert found.stdout.strip() == "True"
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kvlab.core.attention.slot_attention import ROW_BLOCK
 from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.methods.settlers.less import HEAD, NORMALIZER, NUMERATOR, Absorb
+from kvlab.core.methods.merging.less import HEAD, NORMALIZER, NUMERATOR, Absorb
 from kvlab.core.stores.quantized_states import States, mix_states
 
 

@@ -15,8 +15,7 @@ from kvlab.core.attention.alibi import uses_alibi
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.errors import UserError
 from kvlab.core.fitted.files import Kind, write_fitted
-from kvlab.core.methods.learned.feature_maps import FeatureMaps
-from kvlab.core.methods.settlers.less import UNTRAINED, Absorb
+from kvlab.core.methods.merging.less import UNTRAINED, Absorb, FeatureMaps
 
 MAPS = Kind("file of feature maps", "kvlab train-less", {"mini": "less/mini.safetensors"})
 

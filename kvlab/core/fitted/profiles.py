@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.errors import UserError
 from kvlab.core.fitted.files import Kind, name_of, same_weights, write_fitted
-from kvlab.core.methods.allocators.curves import HeadCurves
 from kvlab.core.methods.allocators.profile import EVEN, HeadProfile, HeadShares
+from kvlab.core.methods.eviction.lukv import HeadCurves
 
 SHIPPED = {name: f"profiles/{name}.safetensors" for name in ("mini", "mini-60", "mini-half", "smollm2")}
 PROFILES = Kind("profile of head shares", "kvlab profile", SHIPPED)

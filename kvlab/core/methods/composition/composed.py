@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, JsonValue
+from torch import Tensor
 
 from kvlab.core.contract.method import Method, make_method, register
-from kvlab.core.contract.parts import Scorer, Selector, Settler, capabilities_of
+from kvlab.core.contract.parts import Capabilities, Scorer, Selector, Settler, capabilities_of
 from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.view import Seen, Slots
 from kvlab.core.errors import UserError
-from kvlab.core.methods.allocators.ballots import ChosenSlots
 from kvlab.core.methods.allocators.model_wide import ModelWide
 from kvlab.core.methods.allocators.profile import HeadProfile
-from kvlab.core.methods.allocators.variance import Variance
 from kvlab.core.methods.composition.choices import (
     PARTS,
     SELECTORS,
@@ -25,24 +25,25 @@ from kvlab.core.methods.composition.choices import (
     selector,
     source,
 )
+from kvlab.core.methods.eviction.cap import Capacity
+from kvlab.core.methods.eviction.compactor import ChunkLeverage
+from kvlab.core.methods.eviction.cur import SquaredLengths
+from kvlab.core.methods.eviction.gvote import Ballots, ChosenSlots
+from kvlab.core.methods.eviction.streaming_llm import EvictAndReposition
+from kvlab.core.methods.merging.asymkv import PairMerge
+from kvlab.core.methods.merging.cam import ACCUMULATED, ValueMerge
+from kvlab.core.methods.merging.d2o import Variance
+from kvlab.core.methods.merging.exactmerge import ExactResidual
+from kvlab.core.methods.merging.keepkv import NearestMerge
+from kvlab.core.methods.merging.pyramid_pool import Pool
 from kvlab.core.methods.scorers.attention.accumulated_attention import AccumulatedAttention
 from kvlab.core.methods.scorers.attention.ema import EmaScore
-from kvlab.core.methods.scorers.key_value.leverage import ChunkLeverage, SquaredLengths
 from kvlab.core.methods.scorers.key_value.recency import Recency, Unscored
-from kvlab.core.methods.scorers.lookahead.capacity import Capacity
-from kvlab.core.methods.scorers.lookahead.gvote import Ballots
 from kvlab.core.methods.scorers.lookahead.kvzap import PredictedScore
 from kvlab.core.methods.scorers.lookahead.kvzip import RehearsedAttention
-from kvlab.core.methods.scorers.wrappers.side_state import Beside
 from kvlab.core.methods.scorers.wrappers.wrapper import PromptOnly
 from kvlab.core.methods.settlers.eviction.evict import Evict
-from kvlab.core.methods.settlers.eviction.reposition import EvictAndReposition
 from kvlab.core.methods.settlers.merging.gaussian_sets import GaussianSets
-from kvlab.core.methods.settlers.merging.nearest_merge import NearestMerge
-from kvlab.core.methods.settlers.merging.pair_merge import PairMerge
-from kvlab.core.methods.settlers.merging.value_merge import ACCUMULATED, ValueMerge
-from kvlab.core.methods.settlers.pooling.pool import Pool
-from kvlab.core.methods.settlers.residuals.exact_residual import ExactResidual
 
 # Scores fixed at the prompt or derived from the slot; scorers with `recall` qualify too.
 COSTS_NO_STEP = (
@@ -57,8 +58,78 @@ COSTS_NO_STEP = (
 )
 # Half of an equal share would be half of what layers can give each other.
 RECENT_ACROSS_LAYERS = 16
-
 __all__ = ["Composition", "choices", "compose"]
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Score with `main`, and maintain the state of `aside`.
+
+    `kept_as` names the slot state that holds the other scorer's score; without it only its own state is kept.
+    """
+
+    main: Scorer
+    aside: Scorer
+    kept_as: str | None = None
+
+    @property
+    def every_step(self) -> bool:
+        return self.main.every_step or self.aside.every_step
+
+    @property
+    def needs_hidden_states(self) -> bool:
+        return self.main.needs_hidden_states or self.aside.needs_hidden_states
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The main scorer's, combined with the other's if both act in the same pass.
+
+        Second pass and decisions while decoding are the main scorer's only; the side state follows the prompt.
+        """
+        main, aside = self._main, self._aside
+        return Capabilities(
+            prompt_rows=lambda tokens: max(main.prompt_rows(tokens), aside.prompt_rows(tokens)),
+            across_heads=main.across_heads or aside.across_heads,
+            recalls=main.recalls,
+            rehearsal=main.rehearsal,
+            accumulate=self.accumulate,
+            recall=main.recall,
+            rehearsed=main.rehearsed,
+            residual_rule=main.residual_rule,
+        )
+
+    @property
+    def _main(self) -> Capabilities:
+        return capabilities_of(self.main)
+
+    @property
+    def _aside(self) -> Capabilities:
+        return capabilities_of(self.aside)
+
+    @property
+    def state(self) -> Mapping[str, float]:
+        own = {} if self.kept_as is None else {self.kept_as: 0.0}
+        return {**self.aside.state, **self.main.state, **own}
+
+    def accumulate(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+        main = self._main.accumulate(slots, seen) if self._main.accumulate is not None else {}
+        if self._aside.accumulate is None:
+            return dict(main)
+        return self._named(dict(self._aside.accumulate(self._hidden(slots), seen))) | dict(main)
+
+    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+        """The main scorer's update and the other's state."""
+        aside = self.aside.update(self._hidden(slots), seen, first)
+        return self._named(aside) | self.main.update(slots, seen, first)
+
+    def _hidden(self, slots: Slots) -> Slots:
+        """The slots with the other scorer's score."""
+        return slots if self.kept_as is None else replace(slots, score=slots.extra[self.kept_as])
+
+    def _named(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The other scorer's state, with its score renamed."""
+        score = state.pop("score", None)
+        return state if self.kept_as is None or score is None else state | {self.kept_as: score}
 
 
 def compose(

@@ -1,17 +1,66 @@
 """CapKV: keep the tokens whose values add most to what attention can still say."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import normalize
 
 from kvlab.core.contract.method import Method, register
+from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
+from kvlab.core.contract.view import Seen, Slots
 from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.scorers.lookahead.capacity import Capacity
+from kvlab.core.methods.scorers.lookahead.expected_attention import ExpectedAttention
+from kvlab.core.methods.scorers.lookahead.sampled_queries import average_turn
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.eviction.evict import Evict
+
+
+@dataclass(frozen=True)
+class Capacity(ExpectedAttention):
+    """Score_j = w_j v_j' (I + sum_i w_i v_i v_i')^-1 v_j with w_j = exp(tau (cos(k_j, mu) - the largest cosine)).
+
+    mu is a query head's mean query without the first `sinks` tokens, rotated by the mean rotation of the `n_future`
+    positions after the text; scores are averaged over the group. The sum of the scores is what the slots add to the
+    log-determinant, to first order. The first `sinks` tokens score above all others. Prompt only.
+    """
+
+    tau: float = 5.0
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The prompt only, whose values are weighted by query head."""
+        return Capabilities(key_copies=3.0)
+
+    def _score(self, slots: Slots, seen: Seen, mean: Tensor, covariance: Tensor, start: Tensor) -> Tensor:
+        if seen.rotary is not None:
+            mean = average_turn(mean, seen.rotary, start, self.n_future)
+        competing = slots.valid & (slots.position >= self.sinks)
+        anchor = normalize(mean.squeeze(2).unflatten(1, (slots.keys.shape[1], -1)), dim=-1)  # (B, H, G, d)
+        cosine = (anchor @ normalize(slots.keys.float(), dim=-1).mT).masked_fill(~competing[:, :, None], -torch.inf)
+        weight = (self.tau * (cosine - cosine.amax(-1, keepdim=True))).exp().nan_to_num(0.0)  # (B, H, G, S)
+        value = slots.values.float()
+        # by query head, so that weighted values are in memory for one of the group at a time
+        parts = [_leverage(value, each) for each in weight.unbind(2)]
+        score = torch.stack(parts, 2).mean(2)
+        sink = slots.valid & (slots.position < self.sinks)
+        return torch.where(sink, score.amax(-1, keepdim=True) + 1, score)
+
+
+def _leverage(value: Tensor, weight: Tensor) -> Tensor:
+    """w_j v_j' (I + sum_i w_i v_i v_i')^-1 v_j (B, H, S) of values (B, H, S, d) and weights (B, H, S)."""
+    scaled = value * weight.sqrt()[..., None]
+    matrix = scaled.mT @ scaled + torch.eye(value.shape[-1], device=value.device)
+    factor = torch.linalg.cholesky_ex(matrix).L
+    whitened = torch.linalg.solve_triangular(factor, scaled.mT, upper=False)  # (B, H, d, S)
+    return whitened.square().sum(2)
 
 
 @register
@@ -45,5 +94,5 @@ class CapKV(Method):
     }
 
     def pipeline(self) -> Pipeline:
-        score = Capacity(self.n_future, self.sinks, tau=self.tau)
+        score = Capacity(n_future=self.n_future, sinks=self.sinks, tau=self.tau)
         return Pipeline(score, Uniform(), LowestScore(self.sinks), Evict(), decode=False)

@@ -1,13 +1,21 @@
 """CriticalKV: evict what changes the output least, by attention and projected value."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
 from kvlab.core.contract.method import register
+from kvlab.core.contract.parts import Capabilities, Victims
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
+from kvlab.core.contract.ties import round_relatively
+from kvlab.core.contract.view import View
 from kvlab.core.methods.allocators.adaptive import HeadAdaptive
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.eviction.window_methods import (
@@ -17,9 +25,40 @@ from kvlab.core.methods.eviction.window_methods import (
     SHARED_HEADS,
     WindowEvicting,
 )
-from kvlab.core.methods.selectors.critical import Critical
+from kvlab.core.methods.scorers.key_value.value_norm import output_norms
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.eviction.evict import Evict
+
+
+@dataclass(frozen=True)
+class Critical:
+    """Apply `inner` to scores that bound how much evicting a slot changes the output.
+
+    The share `first` of a head's budget goes to the highest scores, protected slots first. The rest goes by (score +
+    `epsilon`) * ||W_o v||_1, the norm's mean over the group, rounded to .02 % so that repeated tokens have equal ones.
+    """
+
+    inner: LowestScore = field(default_factory=LowestScore)
+    first: float = 0.5
+    epsilon: float = 1e-4
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(protected=self.protected, sinks=self.inner.sinks)
+
+    def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
+        """The inner selector's, by these scores."""
+        slots = view.slots
+        score = slots.score.nan_to_num(nan=0.0)
+        standing = score.masked_fill(self.protected(view), torch.inf).masked_fill(~slots.valid, -torch.inf)
+        rank = slots.lowest(standing, standing.shape[-1]).argsort(-1)  # from the lowest
+        norm = round_relatively(output_norms(slots.values, view.seen.output_weight(), 1).mean(2))
+        won = rank >= rank.shape[-1] - (view.budget * self.first).long()[..., None]
+        weighed = torch.where(won, torch.inf, (score + self.epsilon) * norm)
+        return self.inner.victims(replace(view, slots=replace(slots, score=weighed)), excess, most, barred)
+
+    def protected(self, view: View) -> Tensor:
+        return self.inner.protected(view)
 
 
 @register
@@ -79,5 +118,5 @@ class CriticalKV(WindowEvicting):
     def pipeline(self) -> Pipeline:
         allocate = HeadAdaptive(window=self.window, floor=self.floor) if self.adaptive else Uniform()
         # SnapKV's score is a sum over the window; the published epsilon belongs to the mean.
-        select = Critical(LowestScore(recent=self.window), self.first, self.epsilon * self.window)
+        select = Critical(inner=LowestScore(recent=self.window), first=self.first, epsilon=self.epsilon * self.window)
         return self.going_on(Pipeline(self.window_attention(), allocate, select, Evict(), decode=False))

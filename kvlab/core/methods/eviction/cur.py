@@ -1,17 +1,58 @@
 """CurDKV: keep the tokens with long keys and long values, compared with their neighbours'."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
 from kvlab.core.contract.method import Method, register
+from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
+from kvlab.core.contract.ties import round_relatively
+from kvlab.core.contract.view import Seen, Slots
 from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.scorers.key_value.leverage import SquaredLengths
+from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.eviction.evict import Evict
+
+TINY = 1e-6
+
+
+@dataclass(frozen=True)
+class SquaredLengths(PromptScorer):
+    """Score = |k|^2 |v|^2, each over its sum in the token's part of `part` tokens of the text (CurDKV).
+
+    Squared lengths stand for leverage scores. `of` chooses keys, values, their product or mean; scores sum to 1 over a
+    head. They are rounded to .02 % before, so that repeated tokens have equal ones. Prompt only.
+    """
+
+    of: Literal["product", "mean", "key", "value"] = "product"
+    part: int = 16
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(key_copies=1.0)
+
+    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32 on the first prefill; later tokens keep score 0."""
+        if not first:
+            return {}
+        key, value = (self._shares(slots, states) for states in (slots.keys, slots.values))
+        score = {"key": key, "value": value, "mean": (key + value) / 2, "product": key * value}[self.of]
+        score = round_relatively(score)
+        return {"score": score / score.sum(-1, keepdim=True).clamp_min(TINY)}
+
+    def _shares(self, slots: Slots, states: Tensor) -> Tensor:
+        squares = states.float().square().sum(-1) * slots.valid
+        which = slots.position.clamp_min(0).long() // self.part
+        total = torch.zeros_like(squares).scatter_add(2, which, squares)
+        return squares / total.gather(2, which).clamp_min(TINY)
 
 
 @register
@@ -44,5 +85,5 @@ class CurDKV(Method):
     }
 
     def pipeline(self) -> Pipeline:
-        score = SquaredLengths(self.of, self.part)
+        score = SquaredLengths(of=self.of, part=self.part)
         return Pipeline(score, Uniform(), LowestScore(self.sinks), Evict(), decode=False)

@@ -1,19 +1,91 @@
 """Finch: keep what the question at the prompt's end attends to, at new positions."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
 from kvlab.core.contract.method import Method, register
+from kvlab.core.contract.parts import Capabilities, Selector
 from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.plan import NewKeys, Plan
 from kvlab.core.contract.preset import Preset
+from kvlab.core.contract.view import Seen, Slots, View
+from kvlab.core.errors import UserError
 from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.scorers.attention.finch import QuestionAttention
+from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
 from kvlab.core.methods.scorers.wrappers.wrapper import PromptOnly
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.eviction.close_gaps import EvictAndCloseGaps
 from kvlab.core.methods.settlers.eviction.evict import Evict
+
+
+@dataclass(frozen=True)
+class QuestionAttention(PromptScorer):
+    """Score_j = sum over the last `window` queries i of (i + 1) A[i, j], mean over the group, set at prefill.
+
+    Attention weights of a later query are smaller because more tokens share them; i + 1 is their number.
+    """
+
+    window: int = 32
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(prompt_rows=self.prompt_rows)
+
+    def prompt_rows(self, tokens: int) -> int:
+        return self.window
+
+    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32 on the first prefill."""
+        if not first:
+            return {}
+        newest = slots.position.masked_fill(~slots.valid, -1).amax((1, 2)).float()  # (B,)
+        age = torch.arange(min(self.window, seen.num_new) - 1, -1, -1, device=newest.device)
+        visible = (newest[:, None] + 1 - age).clamp_min(0)  # (B, r)
+        return {"score": seen.column_mass(self.window, visible)}
+
+
+@dataclass(frozen=True)
+class EvictAndCloseGaps:
+    """Evict all victims, and turn each remaining key forward by the number of tokens missing between it and the end.
+
+    Rotary attention depends on distances only, so this equals counting positions from 0 inside the cache, as Finch
+    does, while new tokens keep their positions in the text. For methods that compress the prompt only: keys are turned
+    once, in float32.
+    """
+
+    state: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(key_copies=3.0)
+
+    def settle(self, view: View, select: Selector) -> Plan:
+        """Raises UserError for a model without rotary positions."""
+        slots, rotary = view.slots, view.seen.rotary
+        if rotary is None:
+            raise UserError("This model has no rotary positions to count inside the cache: use positions 'original'.")
+        keep = select.victims(view, view.excess(), view.most_excess).keep(slots.valid)
+        turn = missing(slots.in_text(), slots.position, keep, view.tokens_seen)
+        index = torch.arange(slots.position.shape[-1], device=turn.device).expand_as(slots.position)
+        turned = rotary.turn(slots.keys, turn).to(slots.keys.dtype)
+        return Plan(keep=keep, new_keys=NewKeys(index, torch.where(turn[..., None] == 0, slots.keys, turned)))
+
+
+def missing(order: Tensor, position: Tensor, keep: Tensor, tokens: Tensor) -> Tensor:
+    """Number of tokens (B, H, S) that left between each slot of `keep` and the end of a text of `tokens` (B,).
+
+    `order` (B, H, S) are the slots in order of the text, `position` their places there.
+    """
+    kept = keep.gather(2, order).long()
+    from_here = kept.flip(-1).cumsum(-1).flip(-1)
+    behind = torch.zeros_like(from_here).scatter(2, order, from_here)
+    return torch.where(keep, tokens[:, None, None] - behind - position, 0).to(torch.int32)
 
 
 @register
@@ -53,7 +125,7 @@ class Finch(Method):
 
     def pipeline(self) -> Pipeline:
         settle = EvictAndCloseGaps() if self.positions == "cache" else Evict()
-        score, select = PromptOnly(QuestionAttention(self.window)), LowestScore(recent=self.window)
+        score, select = PromptOnly(QuestionAttention(window=self.window)), LowestScore(recent=self.window)
         return Pipeline(score, Uniform(), select, settle, decode=False)
 
     @property

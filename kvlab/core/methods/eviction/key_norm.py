@@ -1,18 +1,74 @@
 """Key norm: keep tokens with short keys."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
 from kvlab.core.contract.method import Method, register
+from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
-from kvlab.core.methods.allocators.first_layers import FirstLayers
-from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.scorers.key_value.key_only import ShortKeys
+from kvlab.core.contract.view import Seen, Slots
+from kvlab.core.methods.allocators.rounding import proportional
+from kvlab.core.methods.allocators.uniform import EqualHeads, Uniform
+from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.eviction.evict import Evict
+
+ONE_LENGTH = 2**-7  # lengths within this share are ties: bfloat16 changes each by up to half of it
+STEPS = 1200  # rounding steps per factor of two in length; sqrt(head_dim), the length of normalized keys, is on no edge
+
+
+@dataclass(frozen=True)
+class ShortKeys(PromptScorer):
+    """Score = -|k|: short keys are kept (key norm, arXiv 2406.11430). Rotation preserves lengths.
+
+    Rounding must not decide: repeated words have keys of equal length in the first layer, and so have all keys of a
+    head whose model normalizes keys without weights. So lengths are rounded to .06 %, differences within a head that
+    16-bit numbers may cause are ties, and the newer of equal ones counts as shorter.
+    """
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """16-bit keys are copied to float32 during prompt scoring."""
+        return Capabilities(key_copies=1.0)
+
+    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32, comparing lengths of the current slots."""
+        length = torch.linalg.vector_norm(slots.keys.float(), dim=-1)
+        longest = length.masked_fill(~slots.valid, -torch.inf).amax(-1, keepdim=True)
+        shortest = length.masked_fill(~slots.valid, torch.inf).amin(-1, keepdim=True)
+        differ = longest - shortest > longest * ONE_LENGTH
+        steps = (length.where(differ, longest).log2() * STEPS).round()
+        newness = slots.position / (slots.position.amax(-1, keepdim=True) + 1)  # below 1
+        return {"score": -((steps - newness) / STEPS).exp2()}
+
+
+@dataclass(frozen=True)
+class FirstLayers(EqualHeads):
+    """The first `skip` layers keep the whole prompt, the others get equal shares of the rest (key norm).
+
+    As published, whole layers come in addition to the budget; here they count, and the sum is the model's budget. If
+    they would leave the others less than half of the average, they are limited so that this half remains.
+    """
+
+    skip: int = 2
+
+    def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
+        """Slots of each layer, first to last; equal if everything fits, or if no layer is left."""
+        others = num_layers - self.skip
+        if average >= tokens or self.skip < 1 or others < 1:
+            return [average] * num_layers
+        total = average * num_layers
+        half = -(-average // 2)
+        first = min(tokens, (total - others * half) // self.skip)
+        return [first] * self.skip + proportional([1.0] * others, total - first * self.skip, 1, tokens)
 
 
 @register
@@ -65,5 +121,5 @@ class KeyNorm(Method):
     }
 
     def pipeline(self) -> Pipeline:
-        layers = FirstLayers(self.skip) if self.skip else Uniform()
+        layers = FirstLayers(skip=self.skip) if self.skip else Uniform()
         return Pipeline(ShortKeys(), layers, LowestScore(self.sinks, self.recent), Evict())

@@ -1,17 +1,44 @@
 """KeyDiff: keep tokens with unusual keys."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cosine_similarity, normalize
 
 from kvlab.core.contract.method import Method, register
+from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
+from kvlab.core.contract.ties import round_to_step
+from kvlab.core.contract.view import Seen, Slots
 from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.scorers.key_value.key_only import UnusualKeys
+from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.eviction.evict import Evict
+
+
+@dataclass(frozen=True)
+class UnusualKeys(PromptScorer):
+    """Score = -cos(k, mean of the head's unit keys): unusual keys are kept (KeyDiff).
+
+    Cosines are multiples of 2^-16: in a text of one token, keys as far from the middle are equally unusual.
+    """
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The float32 copies of keys during prompt scoring were measured with the allocator."""
+        return Capabilities(key_copies=4.2)
+
+    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32, relative to the mean of the current slots."""
+        units = normalize(slots.keys.float(), dim=-1) * slots.valid[..., None]
+        mean = units.sum(2, keepdim=True) / slots.live()[..., None, None].clamp_min(1)
+        return {"score": -round_to_step(cosine_similarity(units, mean, dim=-1))}
 
 
 @register

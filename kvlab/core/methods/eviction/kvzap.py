@@ -1,15 +1,20 @@
 """KVzap: KVzip's scores predicted from hidden states in one pass."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from pydantic import Field
+from torch import Tensor
 
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
+from kvlab.core.contract.view import View
 from kvlab.core.methods.allocators.model_wide import ModelWide
-from kvlab.core.methods.allocators.threshold import AboveThreshold
+from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.lookahead.kvzap import PredictedScore
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.eviction.evict import Evict
@@ -22,8 +27,20 @@ KVZAP_FITTING = (
 KVZAP_NETWORKS = (
     "networks belong to a model's weights; those of mini are included, others come from `kvlab fit --method kvzap`"
 )
-
 FILE_HELP = "networks: mini, a file of `kvlab fit --method kvzap`, or untrained (random)"
+
+
+@dataclass(frozen=True)
+class AboveThreshold(Uniform):
+    """Each head gets as many slots as score at least `threshold` or are protected (KVzap, DMSPress)."""
+
+    threshold: float = 0.0
+    protect: LowestScore = field(default_factory=LowestScore)
+
+    def head_budgets(self, view: View) -> Tensor:
+        """Number (B, H) of slots that reach the threshold or are protected."""
+        stays = (view.slots.score >= self.threshold) | self.protect.protected(view)
+        return (stays & view.slots.valid).sum(-1)
 
 
 @register
@@ -104,5 +121,5 @@ class KVzapThreshold(Method):
 
     def pipeline(self) -> Pipeline:
         select = LowestScore(self.sinks, self.recent)
-        allocate = AboveThreshold(self.threshold, select)
+        allocate = AboveThreshold(threshold=self.threshold, protect=select)
         return Pipeline(PredictedScore(self.heads), allocate, select, Evict(), decode=False)

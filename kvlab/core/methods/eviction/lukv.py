@@ -1,6 +1,9 @@
 """LU-KV: ExpectedAttention's scores, with budgets of heads by what later text loses."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 from pydantic import Field
@@ -8,10 +11,20 @@ from pydantic import Field
 from kvlab.core.contract.method import Method, register
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
-from kvlab.core.methods.allocators.curves import HeadCurves
+from kvlab.core.methods.allocators.profile import HeadProfile
 from kvlab.core.methods.scorers.lookahead.expected_attention import ExpectedAttention
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.eviction.evict import Evict
+
+
+@dataclass(frozen=True)
+class HeadCurves(HeadProfile):
+    """Split the model's budget over heads as one cut of their loss curves did on other texts (LU-KV, arXiv 2602.08585).
+
+    `profile` names a file of `kvlab fit --method lukv`: the shares of the slots at 99 budgets, 1 to 99 % of a prompt,
+    measured for one score. Between them shares are interpolated; the original takes the nearest (kvpress,
+    lukv_press.py). Counts are rounded over the model, so that its budget is met; the original rounds by layer.
+    """
 
 
 @register
@@ -62,4 +75,4 @@ class LUKV(Method):
     def pipeline(self) -> Pipeline:
         select = LowestScore(self.sinks, self.recent)
         score = ExpectedAttention(self.n_future, self.sinks, epsilon=self.epsilon)
-        return Pipeline(score, HeadCurves(self.curves, select=select), select, Evict(), decode=False)
+        return Pipeline(score, HeadCurves(profile=self.curves, select=select), select, Evict(), decode=False)

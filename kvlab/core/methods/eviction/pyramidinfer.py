@@ -1,18 +1,159 @@
 """PyramidInfer: keep what recent queries attend to, fewer tokens in deeper layers."""
 
+from __future__ import annotations
+
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+import torch
 from pydantic import Field, model_validator
+from torch import Tensor
 
 from kvlab.core.contract.method import Method, register
+from kvlab.core.contract.parts import Capabilities, Selector
 from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.preset import Preset
+from kvlab.core.contract.view import Seen, Slots, View
 from kvlab.core.methods.allocators.cosine import CosineDecay, Schedule
-from kvlab.core.methods.scorers.attention.pyramidinfer import RecentRows
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.eviction.evict import Evict
-from kvlab.core.methods.settlers.eviction.interval import ThinInLots
+
+ROWS = "recent_rows"
+PROMPT = "prompt_tokens"  # per-head state: prompt tokens, which later decisions leave unchanged
+
+
+@dataclass(frozen=True)
+class RecentRows:
+    """Score_j = mean over the last R = 1 + int(recent * T) queries of weight_r A[r, j]; weights rise linearly from 1.
+
+    T is the length of the text, even if a layer receives only part of it (prefill saving). The last query's weight is
+    `distance_weight`. `heads="shared"` averages over all heads, so that every head keeps the same tokens (the paper);
+    `each` averages over the query heads of a KV head. The published code keeps an R x S attention map to slide this
+    mean while decoding; here (`decode`) it is a running mean with one number per slot: a new query has weight 1/n, with
+    n the queries that could see the slot, at most R.
+    """
+
+    recent: float = 0.2
+    distance_weight: float = 1.2
+    heads: Literal["shared", "each"] = "shared"
+    decode: bool = True
+    needs_hidden_states: bool = False
+
+    @property
+    def every_step(self) -> bool:
+        """Only if decoding ranks too."""
+        return self.decode
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Heads that keep the same tokens are scored together."""
+        return Capabilities(prompt_rows=self.prompt_rows, across_heads=self.decode and self.heads == "shared")
+
+    @property
+    def state(self) -> Mapping[str, float]:
+        """Slot state: queries in the running mean."""
+        return {ROWS: 0} if self.decode else {}
+
+    def prompt_rows(self, tokens: int) -> int:
+        """Number of the prompt's queries that vote."""
+        return 1 + int(tokens * self.recent)
+
+    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32, and the number of queries in each slot's mean."""
+        if not first and not self.decode:
+            return {}
+        if first:
+            # Length of the text, even if only a part reached this layer: the newest token always does.
+            text = slots.position[:, 0].masked_fill(~slots.valid[:, 0], -1).amax(-1) + 1
+            rows = (1 + (text.double() * self.recent).long()).minimum(slots.valid[:, 0].sum(-1))  # (B,)
+            score = self._over_heads(self._prompt_mass(slots, seen, rows))
+            return {"score": score} | ({ROWS: rows[:, None, None].float().expand_as(score)} if self.decode else {})
+        total = slots.position.masked_fill(~slots.valid, -1).amax((1, 2)) + 1  # (B,): real tokens so far
+        rows, new = 1 + (total * self.recent).long(), seen.rows_seen()
+        count = torch.minimum(slots.extra[ROWS] + new, rows[:, None, None])
+        keep = (1 - new / count.clamp_min(1)).clamp_min(0)
+        score = keep * slots.score + self._over_heads(seen.column_mass()) / count.clamp_min(1)
+        return {"score": score, ROWS: count}
+
+    def _prompt_mass(self, slots: Slots, seen: Seen, rows: Tensor) -> Tensor:
+        """Weighted mean (B, H, S) over each prompt's own last rows; slot j belongs to query j."""
+        most = int(rows.max())
+        real = slots.valid[:, 0].long()
+        age = (real.flip(-1).cumsum(-1).flip(-1) - real)[:, -most:]  # (B, most): real queries after each
+        last = (rows - 1)[:, None]
+        weight = 1 + (self.distance_weight - 1) * (last - age) / last.clamp_min(1)
+        weight = weight.masked_fill((age > last) | ~slots.valid[:, 0, -most:], 0.0)
+        return seen.column_mass(most, weight) / rows[:, None, None]
+
+    def _over_heads(self, mass: Tensor) -> Tensor:
+        return mass.mean(1, keepdim=True).expand_as(mass) if self.heads == "shared" else mass
+
+
+@dataclass(frozen=True)
+class ThinInLots:
+    """Evict the prompt to its budget once; keep generated tokens, thinned `lot` at a time.
+
+    When `lot` of them have left the recent region (the last 1 + int(recent * tokens seen)), the k best scored are kept
+    for good: k = max(1, int(lot * keep * c_i)) with c_i = (1 - ratio) (cos(pi i / L) + 1) / 2 + ratio in layer i of L.
+    The n-th lot is the n-th `lot` generated tokens by position.
+    """
+
+    lot: int = 16
+    keep: float = 0.9
+    ratio: float = 0.1
+    recent: float = 0.2
+    state: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Generated tokens are kept in addition to the budget until their lot is complete."""
+        return Capabilities(thinned=self.thinned, head_bytes=self.head_bytes)
+
+    def settle(self, view: View, select: Selector) -> Plan:
+        """Evict the prompt's victims, or those of complete lots."""
+        if view.phase == "prefill":
+            keep = select.victims(view, view.excess(), view.most_excess).keep(view.slots.valid)
+            return Plan(keep, head_state={PROMPT: view.tokens_seen[:, None].expand_as(view.budget).contiguous()})
+        prompt = view.head_state.get(PROMPT)
+        if prompt is None:  # no decision so far: the tokens of this pass are the generated ones
+            prompt = (view.tokens_seen - view.seen.num_new)[:, None].expand_as(view.budget).contiguous()
+        region = 1 + (view.tokens_seen.double() * self.recent).long()
+        complete = ((view.tokens_seen - region)[:, None] - prompt).clamp_min(0) // self.lot  # (B, H)
+        keep = view.slots.valid
+        for back in range(view.most_excess // self.lot + 1):
+            first = prompt + self.lot * (complete - 1 - back)
+            keep = keep & ~self._complete_lots(view, first, complete > back)
+        return Plan(keep, head_state={PROMPT: prompt})
+
+    def head_bytes(self, keys: Tensor, values: Tensor, select: Selector) -> int:
+        """Bytes of the prompt length stored per head."""
+        return 8
+
+    def thinned(self, before: int, shortest: int, longest: int, layer: int, num_layers: int) -> int:
+        """Slots that every head has certainly evicted in lots.
+
+        For texts of `shortest` to `longest` tokens whose prompts had at most `before`.
+        """
+        complete = max(shortest - 1 - int(longest * self.recent) - before, 0) // self.lot
+        return complete * (self.lot - self.kept(layer, num_layers))
+
+    def kept(self, layer: int, num_layers: int) -> int:
+        """Kept tokens k per lot."""
+        cosine = (1 - self.ratio) * (math.cos(math.pi * layer / num_layers) + 1) / 2 + self.ratio
+        return max(1, int(self.lot * self.keep * cosine))
+
+    def _complete_lots(self, view: View, first: Tensor, due: Tensor) -> Tensor:
+        """Victims (B, H, S) of the lot that begins at `first` (B, H): all but the best, if `due`."""
+        slots = view.slots
+        inside = slots.valid & (slots.position >= first[..., None]) & (slots.position < (first + self.lot)[..., None])
+        excess = (inside.sum(-1) - self.kept(view.layer_idx, view.num_layers)).clamp_min(0) * due
+        order = torch.nan_to_num(slots.score).masked_fill(~inside, torch.inf)
+        index = slots.lowest(order, min(self.lot, order.shape[-1]))
+        active = torch.arange(index.shape[-1], device=index.device) < excess[..., None]
+        return torch.zeros_like(slots.valid).scatter(2, index, active)
 
 
 @register
@@ -226,7 +367,7 @@ class PyramidInfer(Method):
     }
 
     @model_validator(mode="after")
-    def _check_allocation(self) -> "PyramidInfer":
+    def _check_allocation(self) -> PyramidInfer:
         if self.prefill_saving and self.heads == "each":
             raise ValueError("prefill_saving needs the same tokens in every head: use heads 'shared'")
         return self
@@ -251,11 +392,12 @@ class PyramidInfer(Method):
     def pipeline(self) -> Pipeline:
         later, of_prompt = self.decode != "keep", self.region == "prompt"
         region, free = self.recent if of_prompt else 0.0, self.lengths == "decay"
+        lots = ThinInLots(lot=self.lot, keep=self.lot_keep, ratio=self.lot_ratio, recent=self.recent)
         return Pipeline(
-            RecentRows(self.recent, self.distance_weight, self.heads, later),
+            RecentRows(recent=self.recent, distance_weight=self.distance_weight, heads=self.heads, decode=later),
             CosineDecay(self.ratio, self.schedule, region, self.minimum, self.interval, free),
             LowestScore(self.sinks, self.recent, "text" if of_prompt else "budget"),
-            ThinInLots(self.lot, self.lot_keep, self.lot_ratio, self.recent) if self.decode == "lots" else Evict(),
+            lots if self.decode == "lots" else Evict(),
             decode=later,
             saves_prefill=self.prefill_saving,
         )

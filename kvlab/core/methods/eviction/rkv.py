@@ -1,19 +1,94 @@
 """R-KV: while generating, keep tokens with high attention and low redundancy."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
 from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import max_pool1d, normalize
 
 from kvlab.core.contract.decode_buffer import GoesOn
 from kvlab.core.contract.method import register
+from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
+from kvlab.core.contract.view import Seen, Slots
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.eviction.window_methods import Odd
-from kvlab.core.methods.scorers.key_value.redundancy import Redundancy
+from kvlab.core.methods.scorers.prompt_scorer import PromptScorer
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.eviction.evict import Evict
+
+ROW_BLOCK = 256
+
+
+@dataclass(frozen=True)
+class Redundancy(PromptScorer):
+    """Score = `balance` * I - (1 - `balance`) * R over slots older than the last `window` tokens.
+
+    I: the group's highest logit of each of the last `window` queries, softmax over the older slots, mean over queries,
+    maximum over `kernel` neighbours in the text. R: softmax over all slots of a key's mean cosine with the others,
+    where each key ignores the last `excused` of those more similar than `threshold`.
+    """
+
+    window: int = 8
+    kernel: int = 7
+    balance: float = 0.1
+    threshold: float = 0.5
+    excused: int = 1
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(prompt_rows=self.prompt_rows, recalls=self.window, recall=self.recall)
+
+    def prompt_rows(self, tokens: int) -> int:
+        return self.window
+
+    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32 on the first prefill; decisions while decoding use `recall`."""
+        return self._scored(slots, seen.last_logits(self.window)) if first else {}
+
+    def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32 of the current slots, from the newest queries."""
+        return self._scored(slots, seen.recalled_logits(slots.position, self.window))
+
+    def _scored(self, slots: Slots, logits: Tensor) -> dict[str, Tensor]:
+        """Scores from `logits` (B, H, G, r, S), -inf at hidden slots."""
+        order = slots.in_text()
+        valid = slots.valid.gather(2, order)
+        newest = slots.position.masked_fill(~slots.valid, -1).amax(-1, keepdim=True).int()
+        older = valid & (slots.position.gather(2, order) <= newest - self.window)
+        best = logits.amax(2)  # (B, H, r, S)
+        best = best.gather(3, order[:, :, None].expand(-1, -1, best.shape[2], -1))
+        share = torch.softmax(best.masked_fill(~older[:, :, None], -torch.inf), -1)
+        real = ~share[..., :1].isnan()  # rows before the text see nothing
+        importance = share.nan_to_num(0.0).sum(2) / real.sum(2).clamp_min(1)
+        importance = max_pool1d(importance, self.kernel, 1, self.kernel // 2)
+        score = self.balance * importance - (1 - self.balance) * self.redundancy(slots, order, valid)
+        return {"score": torch.zeros_like(score).scatter(2, order, score)}
+
+    def redundancy(self, slots: Slots, order: Tensor, valid: Tensor) -> Tensor:
+        """R (B, H, S) in text order; `order` and `valid` (B, H, S). Computed in blocks of keys."""
+        index = order[..., None].expand(*order.shape, slots.keys.shape[-1])
+        units = normalize(slots.keys.gather(2, index).float(), dim=-1) * valid[..., None]
+        width = order.shape[-1]
+        total = torch.zeros_like(units[..., 0])
+        for start in range(0, width, ROW_BLOCK):
+            cosine = units[:, :, start : start + ROW_BLOCK] @ units.mT  # (B, H, r, S)
+            cosine.diagonal(start, -2, -1).zero_()
+            total += (cosine * ~self._excused(cosine)).sum(2)
+        mean = total / valid.sum(-1, keepdim=True)
+        return torch.softmax(mean.masked_fill(~valid, -torch.inf), -1)
+
+    def _excused(self, cosine: Tensor) -> Tensor:
+        """In each row (B, H, r, S), the last `excused` keys more similar than `threshold`."""
+        alike = cosine > self.threshold
+        after = alike.flip(-1).cumsum(-1).flip(-1)  # similar keys here and later
+        return alike & (after <= self.excused)
 
 
 @register
@@ -76,5 +151,11 @@ class RKV(GoesOn):
     }
 
     def pipeline(self) -> Pipeline:
-        score = Redundancy(self.window, self.kernel, self.balance, self.threshold, self.excused)
+        score = Redundancy(
+            window=self.window,
+            kernel=self.kernel,
+            balance=self.balance,
+            threshold=self.threshold,
+            excused=self.excused,
+        )
         return self.going_on(Pipeline(score, Uniform(), LowestScore(recent=self.window), Evict(), decode=False))

@@ -1,18 +1,92 @@
 """StreamingLLM: attention sinks plus a recent window."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
 from kvlab.core.contract.method import Method, register
+from kvlab.core.contract.parts import Capabilities, Selector, capabilities_of
 from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.plan import NewKeys, Plan
 from kvlab.core.contract.preset import Preset
+from kvlab.core.contract.view import View
+from kvlab.core.errors import UserError
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.key_value.recency import Recency
 from kvlab.core.methods.selectors.top_k import LowestScore
+from kvlab.core.methods.settlers.edges import gather
 from kvlab.core.methods.settlers.eviction.evict import Evict
-from kvlab.core.methods.settlers.eviction.reposition import EvictAndReposition
+
+SINK_KEYS = "sink_keys"
+SINK_POSITION = "sink_position"
+SINK_TURN = "sink_turn"
+
+
+@dataclass(frozen=True)
+class EvictAndReposition:
+    """Plain eviction for sinks and a window, with positions counted inside the cache.
+
+    Rotary attention depends on distances only. Distances within the gapless window are the same in text and cache; only
+    the sinks (and explicitly kept tokens) are too far away, by the number of missing tokens. After each decision their
+    keys are rotated forward by that many positions, each time from keys kept in the head state (`sink_keys`, at their
+    original positions), because stepwise rotation would accumulate rounding errors in half precision.
+    """
+
+    state: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(head_bytes=self.head_bytes)
+
+    def settle(self, view: View, select: Selector) -> Plan:
+        """Evict everything over budget; raises UserError for a model without rotary positions."""
+        slots, rotary, leading = view.slots, view.seen.rotary, _leading(select)
+        if rotary is None:
+            raise UserError("This model has no rotary positions to count inside the cache: use positions 'original'.")
+        keep = select.victims(view, view.excess(), view.most_excess).keep(slots.valid)
+        if leading == 0:
+            return Plan(keep=keep)
+        never = torch.iinfo(slots.position.dtype).max
+        first = slots.position.masked_fill(~keep, never).argsort(stable=True, dim=-1)[..., :leading]
+        position, turn = gather(slots.position, first).int(), self._missing(view, keep, first)
+        keys = _unrotated(view, position, gather(slots.keys, first))
+        return Plan(
+            keep=keep,
+            new_keys=NewKeys(first, torch.where(turn[..., None] == 0, keys, rotary.turn(keys, turn).to(keys.dtype))),
+            head_state={SINK_KEYS: keys, SINK_POSITION: position, SINK_TURN: turn},
+        )
+
+    def head_bytes(self, keys: Tensor, values: Tensor, select: Selector) -> int:
+        """Bytes of the first slots' original keys and two numbers each."""
+        return _leading(select) * (keys[0, 0, 0].nbytes + 8)
+
+    def _missing(self, view: View, keep: Tensor, first: Tensor) -> Tensor:
+        """Number of missing tokens (B, H, E) between each of the first slots and the next token."""
+        rank = torch.arange(first.shape[-1], device=first.device)
+        behind = keep.sum(-1, keepdim=True) - rank
+        missing = view.tokens_seen[:, None, None] - gather(view.slots.position, first) - behind
+        return torch.where(gather(keep, first), missing, 0).to(torch.int32)
+
+
+def _leading(select: Selector) -> int:
+    """Number of slots that may precede the window: sinks and explicitly kept tokens."""
+    return int(capabilities_of(select).sinks or 0)
+
+
+def _unrotated(view: View, position: Tensor, keys: Tensor) -> Tensor:
+    """Original keys (B, H, E, d) of the slots at `position` (B, H, E); `keys` are the stored ones."""
+    state = view.head_state
+    if SINK_KEYS not in state:
+        return keys
+    same = (position[..., :, None] == state[SINK_POSITION][..., None, :]) & (state[SINK_TURN] != 0)[..., None, :]
+    known, before = same.any(-1, keepdim=True), same.to(torch.int8).argmax(-1)
+    return torch.where(known, gather(state[SINK_KEYS], before), keys)
 
 
 @register

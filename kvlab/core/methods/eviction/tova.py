@@ -1,17 +1,46 @@
 """TOVA: evict what the newest query attends to least, the same tokens in every head of a layer."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from pydantic import Field
+from torch import Tensor
 
 from kvlab.core.contract.method import Method, register
+from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
+from kvlab.core.contract.view import Seen, Slots
 from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.scorers.attention.last_query import LastQuery
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.eviction.evict import Evict
+
+
+@dataclass(frozen=True)
+class LastQuery:
+    """Score_j = mean over all heads of A[newest query, j]; with `heads="each"`, over those of one KV head."""
+
+    heads: str = "shared"
+    every_step: bool = True
+    needs_hidden_states: bool = False
+    state: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Heads that keep the same tokens are scored together."""
+        return Capabilities(across_heads=self._shared)
+
+    @property
+    def _shared(self) -> bool:
+        return self.heads == "shared"
+
+    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32, independent of earlier queries."""
+        mass = seen.last_mass()
+        return {"score": mass.mean(1, keepdim=True).expand_as(mass).contiguous() if self._shared else mass}
 
 
 @register
@@ -47,4 +76,4 @@ class Tova(Method):
     }
 
     def pipeline(self) -> Pipeline:
-        return Pipeline(LastQuery(self.heads), Uniform(), LowestScore(self.sinks, self.recent), Evict())
+        return Pipeline(LastQuery(heads=self.heads), Uniform(), LowestScore(self.sinks, self.recent), Evict())

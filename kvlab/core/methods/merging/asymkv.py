@@ -1,22 +1,35 @@
 """AsymKV: merge neighbours, keys weighted by curvature, values by count."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
 from kvlab.core.contract.decode_buffer import GoesOn
 from kvlab.core.contract.method import register
+from kvlab.core.contract.parts import Capabilities, Selector, protected_slots
 from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.plan import Edges, NewKeys, Plan
 from kvlab.core.contract.preset import Preset
+from kvlab.core.contract.view import View
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.eviction.window_methods import PROMPT_ONLY, RKV_BUFFER
 from kvlab.core.methods.scorers.attention.window import WindowAttention
 from kvlab.core.methods.selectors.top_k import LowestScore
+from kvlab.core.methods.settlers.edges import first_of, gather
 from kvlab.core.methods.settlers.log_mass import SPACE_HELP, Space
-from kvlab.core.methods.settlers.merging.pair_merge import KeyWeights, PairMerge
+from kvlab.core.methods.settlers.residuals.observed_queries import Observed
 
+KeyWeights = Literal["gradient", "hessian", "hessian-code", "equal"]
+TINY = 1e-21  # as in the authors' code
+ROUNDING = 1e-4  # of a number of rounds, in float32
+MOST_SHRINKING = 0.75  # smallest share of the mergeable slots that a round leaves
 MERGED_IN_BLOCKS = (
     "The original reads the text in blocks of 512, merges each before the next, and loses a token of pairs that "
     "touch; here the prompt is merged once, in rounds, and pairs that touch become one run."
@@ -25,8 +38,231 @@ MERGED_WINDOW = "SnapKV's; the code's block of 512 would fill the budget of a sh
 MERGED_SINKS = "four, as elsewhere; the code's 32 would fill a small budget"
 MERGED_CLIP = "the paper's: a slot that counts for fewer tokens than it holds is underrated"
 MERGED_VALUES = "only used with `clip`; a sum beyond it would overrate values"
-
 LATE = "exp(place / (4096 / ln 512))"
+
+
+@dataclass(frozen=True)
+class PairMerge:
+    """Merge victims with their neighbours: adjacent pairs with the least attention, round by round.
+
+    A pair's weight is the sum of both slots' scores times their tokens, times the tokens of both, over exp(`late` * its
+    place): later pairs are cheaper if `late` is positive. Touching pairs form a run, and a round leaves three quarters
+    of the slots, so that weights are updated. `heads="shared"` sums weights over heads.
+
+    A run becomes one slot at the place of its last. Its value is the mean over tokens and its log mass log(tokens), at
+    most log(`clip`) if that is not 0; with `add_values`, values stay a sum beyond the clip, as published. Its key is
+    the mean by `keys`, of keys rotated to that place (`space="unrotated"`, as published: keys are stored unrotated
+    there):
+
+    - `gradient`: per channel, sum over the last `rows` queries of (a |v - o| q)^2, which is the squared gradient of a
+      loss whose gradient at the output has no preferred direction; no loss is available while reading;
+    - `hessian`: KVSlimmer's h_i - h_ij, with h_i = a_i (1 - 2 a_i) |v_i - o|, h_ij = a_i a_j |v_i + v_j - 2 o|, each
+      against its neighbours in the run, summed over queries; equal weights if not all are positive (counted);
+    - `hessian-code`: as in its code: L1 lengths, and a_i a_j (|v_i - o| + |v_j - o|);
+    - `equal`.
+    """
+
+    keys: KeyWeights = "gradient"
+    rows: int = 32
+    clip: int = 0
+    add_values: bool = False
+    late: float = 0.0
+    heads: Literal["shared", "each"] = "shared"
+    space: Space = "unrotated"
+    state: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Heads that merge the same pairs are weighed together; log mass follows from votes unless clipped."""
+        return Capabilities(
+            prompt_rows=self.prompt_rows,
+            across_heads=self.heads == "shared",
+            recalls=0 if self.keys == "equal" else self.rows,
+            merges=True,
+            mass_of_votes=1.0 if self.clip == 0 else None,
+        )
+
+    def prompt_rows(self, tokens: int) -> int:
+        """Number of queries that weigh keys."""
+        return 1 if self.keys == "equal" else self.rows
+
+    def settle(self, view: View, select: Selector) -> Plan:
+        """Merge everything over budget; heads with too few neighbours evict."""
+        slots, most = view.slots, min(view.most_excess, view.slots.valid.shape[-1])
+        order = slots.in_text()
+        may = (slots.valid & ~protected_slots(select, view)).gather(2, order)
+        excess = view.excess()
+        enough = (may[..., 1:] & may[..., :-1]).sum(-1) >= excess
+        runs = Runs.of(self._joined(view, order, may, torch.where(enough, excess, 0)))
+        plainly = replace(view, certain=False)
+        victims = select.victims(plainly, torch.where(enough, 0, excess), most)
+        source, active = first_of(runs.leaves, most)
+        merged = torch.zeros_like(slots.valid).scatter(2, order, runs.leaves)
+        keys, guarded = self._new_keys(view, order, runs)
+        edges = self._edges(view, order, runs, source, active)
+        return Plan(victims.keep(slots.valid) & ~merged, edges, guarded, new_keys=keys)
+
+    def _joined(self, view: View, order: Tensor, may: Tensor, wanted: Tensor) -> Tensor:
+        """Slots (B, H, S), in text order, that join the next one; `wanted` (B, H) of them."""
+        score, votes = (
+            gather(view.slots.score, order).nan_to_num(0.0),
+            gather(view.slots.votes, order).float(),
+        )
+        if self.heads == "shared":
+            score, votes = (part.sum(1, keepdim=True).expand_as(part) for part in (score, votes))
+        pairs = torch.zeros_like(may)
+        pairs[..., :-1] = may[..., 1:] & may[..., :-1]
+        joined = torch.zeros_like(may)
+        rounds, most = self._rounds(view)
+        for number in range(most):
+            runs = Runs.of(joined)
+            attention, tokens = runs.sums(score), runs.sums(votes)
+            weight = _both(attention, runs.number) * _both(tokens, runs.number)
+            weight = weight / (runs.number * self.late).exp()
+            candidates = pairs & ~joined
+            missing = (wanted - joined.sum(-1)).clamp_min(0)
+            some = missing.minimum((candidates.sum(-1) * (1 - MOST_SHRINKING)).ceil().long())
+            missing = torch.where(number < rounds - 1, some, missing)
+            rank = weight.masked_fill(~candidates, torch.inf).argsort(stable=True, dim=-1).argsort(-1)
+            joined = joined | (candidates & (rank < missing[..., None]))
+        return joined
+
+    def _rounds(self, view: View) -> tuple[Tensor, int]:
+        """(rounds of each head (B, 1 or H), upper bound over heads).
+
+        They depend on a row's own tokens only, not on padding or other rows of the batch.
+        """
+        count, excess = view.slots.valid.sum(-1), view.excess()
+        if self.heads == "shared":
+            count, excess = count.amax(1, keepdim=True), excess.amax(1, keepdim=True)
+        shrinks = (count.float() / (count - excess).clamp_min(1)).clamp_min(1)
+        rounds = (shrinks.log() / math.log(1 / MOST_SHRINKING) - ROUNDING).ceil().clamp_min(1)
+        # a head over its budget has at most budget + excess slots
+        most = 1 + view.most_excess / max(view.smallest_budget, 1)
+        return rounds, max(1, math.ceil(math.log(most) / math.log(1 / MOST_SHRINKING) - ROUNDING))
+
+    def _edges(self, view: View, order: Tensor, runs: Runs, place: Tensor, active: Tensor) -> Edges:
+        slots, target = view.slots, runs.last.gather(2, place)
+        votes = gather(slots.votes, order).float()
+        total = runs.sums(votes).gather(2, runs.number)
+        held, whole = (part.clamp_max(self.clip) if self.clip else part for part in (votes, total))
+        share = held / whole if self.add_values else votes / total
+        return Edges(
+            source=order.gather(2, place),
+            target=order.gather(2, target),
+            active=active,
+            key_weight=None,
+            value_weight=share.gather(2, place),
+            self_key_weight=None,
+            self_value_weight=share.gather(2, target),
+            votes_after=total.gather(2, target),
+            log_mass_after=whole.log().gather(2, target),
+            score_after=runs.sums(gather(slots.score, order)).gather(2, runs.number).gather(2, target),
+            similarity=None,
+        )
+
+    def _new_keys(self, view: View, order: Tensor, runs: Runs) -> tuple[NewKeys, Tensor]:
+        """Keys of merged runs, and the number of runs per head without usable weights."""
+        slots, keys = view.slots, gather(view.slots.keys, order).float()
+        position = gather(slots.position, order)
+        if self.space == "unrotated" and view.seen.rotary is not None:
+            keys = view.seen.rotary.turn(keys, (position.gather(2, runs.last) - position).float())
+        weight, guarded = self._key_weights(view, order, runs)
+        total = runs.sums(weight).gather(2, runs.number[..., None].expand_as(weight)).clamp_min(TINY)
+        mean = runs.sums(weight / total * keys)
+        place, _ = first_of(runs.ends, min(view.most_excess, order.shape[-1]))
+        number = runs.number.gather(2, place)
+        made = torch.where(runs.ends.gather(2, place)[..., None], gather(mean, number), gather(keys, place))
+        return NewKeys(order.gather(2, place), made), guarded
+
+    def _key_weights(self, view: View, order: Tensor, runs: Runs) -> tuple[Tensor, Tensor]:
+        """Positive weights (B, H, S, d or 1) in text order, and the number of runs (B, H) that use equal weights
+        instead.
+        """
+        equal = torch.ones(*order.shape, 1, device=order.device)
+        none = torch.zeros(order.shape[:2], device=order.device)
+        if self.keys == "equal":
+            return equal, none
+        observed = Observed.newest(view, self.rows)
+        mass = observed.mass.gather(3, order[:, :, None].expand(-1, -1, observed.mass.shape[2], -1))
+        value, output, weights = (
+            gather(view.slots.values, order).float(),
+            observed.output,
+            observed.weight[..., None],
+        )
+        if self.keys == "gradient":
+            query = Observed.asked_by(view, self.rows).square()
+            query = query if view.seen.rotary is None else view.seen.rotary.of_pairs(query)
+            found = (mass * _apart(value, output) * weights.sqrt()).square().mT @ query
+        else:
+            found = self._hessian(mass * weights, mass, value, output, runs)[..., None]
+        sane = (found > 0).all(-1)
+        bad = runs.sums((~sane).float()).gather(2, runs.number) > 0
+        return torch.where(bad[..., None], equal, found), (bad & runs.ends).sum(-1).float()
+
+    def _hessian(self, weighted: Tensor, mass: Tensor, value: Tensor, output: Tensor, runs: Runs) -> Tensor:
+        """h_i minus h_ij of the neighbours in the run, (B, H, S); attention (B, H, N, S), also `weighted` by query."""
+        code = self.keys == "hessian-code"
+        apart = _apart(value, output, 1 if code else 2)  # (B, H, N, S)
+        own = (weighted * (1 - 2 * mass) * apart).sum(2)
+        pairs = value[:, :, 1:] + value[:, :, :-1]
+        both = apart[..., 1:] + apart[..., :-1] if code else _apart(pairs, 2 * output)
+        crossed = torch.zeros_like(own)
+        crossed[..., :-1] = (weighted[..., :-1] * mass[..., 1:] * both).sum(2) * runs.joined[..., :-1]
+        before = torch.zeros_like(own)
+        before[..., 1:] = crossed[..., :-1]
+        return own - crossed - before
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Slots in text order, some of which join the next one: `joined` (B, H, S) bool.
+
+    `number` (B, H, S): index of each slot's run; `last` (B, H, S): place of its run's last slot.
+    """
+
+    joined: Tensor
+    number: Tensor
+    last: Tensor
+
+    @classmethod
+    def of(cls, joined: Tensor) -> Runs:
+        """Runs defined by `joined`."""
+        start = torch.ones_like(joined)
+        start[..., 1:] = ~joined[..., :-1]
+        number = start.cumsum(-1) - 1
+        place = torch.arange(joined.shape[-1], device=joined.device).expand_as(number)
+        last = torch.zeros_like(number).scatter_reduce(2, number, place, "amax").gather(2, number)
+        return cls(joined, number, last)
+
+    @property
+    def leaves(self) -> Tensor:
+        """Slots (B, H, S) that merge into their run's last one."""
+        return self.joined
+
+    @property
+    def ends(self) -> Tensor:
+        """Last slots (B, H, S) of runs of two or more."""
+        ends = torch.zeros_like(self.joined)
+        ends[..., 1:] = self.joined[..., :-1] & ~self.joined[..., 1:]
+        return ends
+
+    def sums(self, values: Tensor) -> Tensor:
+        """Sums of `values` (B, H, S[, d]) over each run, by its number."""
+        index = self.number if values.dim() == 3 else self.number[..., None].expand_as(values)
+        return torch.zeros_like(values).scatter_add(2, index, values)
+
+
+def _both(of_runs: Tensor, number: Tensor) -> Tensor:
+    """Sum (B, H, S) of a slot's run and the next run."""
+    following = torch.zeros_like(of_runs)
+    following[..., :-1] = of_runs[..., 1:]
+    return (of_runs + following).gather(2, number)
+
+
+def _apart(value: Tensor, output: Tensor, order: int = 2) -> Tensor:
+    """Distances |v - o| (B, H, N, S) of `value` (B, H, S, d) and `output` (B, H, N, d)."""
+    return torch.cdist(output, value, p=float(order))
 
 
 class MergesNeighbours(GoesOn):
@@ -43,7 +279,15 @@ class MergesNeighbours(GoesOn):
     def merging(self, keys: KeyWeights) -> Pipeline:
         """Window attention, protected sinks and window, merged neighbours with keys weighted by `keys`."""
         late = math.log(512) / 4096 if self.late else 0.0
-        settle = PairMerge(keys, self.window, self.clip, self.add_values, late, self.heads, self.space)
+        settle = PairMerge(
+            keys=keys,
+            rows=self.window,
+            clip=self.clip,
+            add_values=self.add_values,
+            late=late,
+            heads=self.heads,
+            space=self.space,
+        )
         score, select = WindowAttention(self.window, 1), LowestScore(self.sinks, self.window)
         return self.going_on(Pipeline(score, Uniform(), select, settle, decode=False))
 

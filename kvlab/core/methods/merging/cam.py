@@ -3,20 +3,320 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
+import torch
 from pydantic import Field, field_validator
+from torch import Tensor
+from torch.nn.functional import pad
 
+from kvlab.core.contract.in_place import SPREAD, InPlace
 from kvlab.core.contract.method import Method, register
+from kvlab.core.contract.parts import Capabilities, Scorer, Selector, capabilities_of
 from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.plan import Edges, Plan, ValueShift
 from kvlab.core.contract.preset import Preset
+from kvlab.core.contract.token_draws import head_streams, stream_start, uniform_draws
+from kvlab.core.contract.view import View
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.attention.accumulated_attention import AccumulatedAttention
 from kvlab.core.methods.selectors.fifo import Oldest
-from kvlab.core.methods.settlers.merging.value_merge import Chance, ValueMerge
+from kvlab.core.methods.selectors.top_k import LowestScore
+from kvlab.core.methods.settlers.edges import gather, sum_to_target
 
+ACCUMULATED = "accumulated"
+Chance = Literal["mean", "max", "row", "threshold"]
+BLOCK = 64
 Variant = Literal["code", "simulation", "row", "threshold"]
 CHANCES: dict[Variant, Chance] = {"code": "mean", "simulation": "max", "row": "row", "threshold": "threshold"}
+
+
+@dataclass(frozen=True)
+class ValueMerge:
+    """Value merging (CaM): victim i adds b * v_i / m to each of the next `reach` = m slots.
+
+    b is 1 with probability p (`bernoulli`), or p itself (`expected`); p is slot i's attention over that of its rivals.
+    The paper's formula and the authors' programs define both differently:
+
+    - `mean`: sums over all queries; the mean over the next m slots (the paper's formula, the streaming program);
+    - `max`: means over all queries before the newest; the largest of the kept slots and i, without the newest token
+      (the benchmark simulation, whose m is the whole recent window: `reach` None). Every column is divided by the same
+      number of queries, which cancels;
+    - `row`: the newest query only; the mean over the kept slots after i (generation with Llama);
+    - `threshold`: sums over all queries before the newest; p is 1 above the mean over the kept slots and i, without the
+      newest token, and 0 below (generation with GPT-NeoX).
+
+    Victims are processed in order of position, so a value may pass through later victims, as it would one token at a
+    time. Keys are dropped and no slot gains log mass. For lineage and votes a merged slot follows its value into the
+    next kept slot; its value weight there is what reached it over all paths. A slot that did not merge is evicted.
+    """
+
+    chance: Chance = "mean"
+    reach: int | None = 16
+    draw: Literal["bernoulli", "expected"] = "bernoulli"
+    state: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Random numbers differ by head index within a row.
+
+        The float32 copies of values during prompt settling were measured with the allocator.
+        """
+        return Capabilities(
+            across_heads=self.draw == "bernoulli",
+            key_copies=5.2,
+            fills_budget=True,
+            merges=True,
+            changes_many=True,
+            in_place=self.in_place,
+        )
+
+    def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
+        """Needs a running sum of attention, oldest-first eviction, and a window of at least `reach` slots."""
+        decay, reach = capabilities_of(score).decay, self.reach
+        if decay is None or not isinstance(select, Oldest) or self.chance != "mean" or reach is None:
+            return None
+        bounds = LowestScore(sinks=select.sinks)
+
+        def fields(view: View) -> Mapping[str, Any] | None:
+            within = min(reach, view.slots.valid.shape[-1])
+            if select.window(view) < within:
+                return None
+            seed = 0 if view.generator is None else view.generator.initial_seed()
+            return {"reach": within, "drawn": self.draw == "bernoulli", "stream": stream_start(seed)}
+
+        return InPlace(SPREAD, lambda view: bounds.bounds_of(view, view.budget), fields, decay=decay)
+
+    def settle(self, view: View, select: Selector) -> Plan:
+        """Merge values where the draw decides so, evict otherwise."""
+        slots = view.slots
+        victims = select.victims(view, view.excess(), view.most_excess)
+        keep = victims.keep(slots.valid)
+        # Without its own reach, a value is spread over all kept slots after it: the recent window.
+        longest = min(self.reach or max(view.largest_budget - 1, 1), slots.valid.shape[-1])
+        one = victims.certain and victims.index.shape[-1] == 1
+        if one and self.chance == "mean" and isinstance(select, Oldest) and select.window(view) >= longest:
+            return self._decode_step(view, keep, victims.index, longest)
+        reach = (view.budget - 1).clamp(1, longest) if self.reach is None else torch.full_like(view.budget, longest)
+        index, exists = self._region(view, keep, longest, isinstance(select, Oldest))
+        leaves = exists & ~gather(keep, index)
+        one = view.most_excess == 1 and index.shape[-1] > 1
+        few = 1 if one else None
+        # Number of following slots, at most `reach`: the newest tokens have fewer, which then share the value.
+        from_here = exists.sum(-1, keepdim=True) if one else exists.flip(-1).cumsum(-1).flip(-1)
+        after = (from_here - 1).clamp_min(1)
+        drawn = self._drawn(view, index, leaves, exists, keep, longest, few)
+        weight = drawn / after.minimum(reach[..., None])
+        if one:  # decoding: no value passes through a second victim
+            return self._plan_one(view, keep, index, exists, weight, reach)
+        stays = exists & ~leaves
+        share = share_reaching(weight, stays, reach, longest)
+        gained = spread_forward(gather(slots.values, index).float(), weight, reach, longest)
+        return self._plan(view, keep, index, stays, share, gained)
+
+    def _decode_step(self, view: View, keep: Tensor, source: Tensor, reach: int) -> Plan:
+        """Evict the oldest slot of the window, as in most decode steps; at least `reach` slots follow it."""
+        slots = view.slots
+        start = gather(slots.position, source)
+        before = (slots.position <= start).logical_or_(~slots.valid)
+        latest = torch.iinfo(slots.position.dtype).max
+        order = torch.where(before, view.of_budget(latest, lambda: slots.position.new_full((), latest)), slots.position)
+        after = order.topk(reach, dim=-1, largest=False, sorted=True).indices
+        received = slots.extra.get(ACCUMULATED, slots.score)
+        received = torch.nan_to_num(gather(received, torch.cat([source, after], -1))).clamp_min_(0)
+        rival = received[..., 1:].mean(-1, keepdim=True, dtype=torch.float64).float()
+        chance = torch.nan_to_num(received[..., :1] / rival, posinf=0.0).clamp_(0, 1)
+        if self.draw == "bernoulli":
+            chance = self._draw_below(view, start, chance)
+        weight = chance / reach
+        active = weight > 0
+        ends = torch.cat([source, torch.where(active, after[..., :1], source)], -1)
+        votes = gather(slots.votes, ends)
+        amount = (weight[..., None] * gather(slots.values, source).float()).expand(-1, -1, reach - 1, -1)
+        edges = Edges(
+            source=source,
+            target=ends[..., 1:],
+            active=active,
+            key_weight=None,
+            value_weight=weight,
+            self_key_weight=None,
+            self_value_weight=view.of_budget("whole", lambda: torch.ones_like(weight)),
+            votes_after=votes[..., :1] + votes[..., 1:],
+            log_mass_after=None,
+            score_after=None,
+            similarity=None,
+            ends=ends,
+            harmless=True,
+        )
+        lost = votes[..., 0].masked_fill(active[..., 0], 0.0)
+        return Plan(keep, edges, value_shift=ValueShift(after[..., 1:], amount), lost=lost)
+
+    def _draw_below(self, view: View, position: Tensor, chance: Tensor) -> Tensor:
+        """1 where the token at `position` (B, H, E) draws a number below `chance`, else 0."""
+        seed = 0 if view.generator is None else view.generator.initial_seed()
+        heads, device = position.shape[1], position.device
+        streams = view.of_budget("streams", lambda: head_streams(seed, heads, device))
+        return (uniform_draws(seed, position, streams) < chance).float()
+
+    def _region(self, view: View, keep: Tensor, reach: int, in_order: bool) -> tuple[Tensor, Tensor]:
+        """(slots by position (B, H, R), mask of existing ones): from the first victim as far as its value reaches.
+
+        `in_order`: no kept slot is between two victims.
+        """
+        slots = view.slots
+        width = slots.valid.shape[-1]
+        far = torch.iinfo(slots.position.dtype).max
+        victims = slots.valid & ~keep
+        start = torch.where(victims, slots.position, far).amin(-1, keepdim=True)
+        inside = slots.valid & (slots.position >= start)
+        size = min(width, reach + view.most_excess) if in_order or view.most_excess == 1 else width
+        order, index = torch.where(inside, slots.position, far).topk(size, dim=-1, largest=False, sorted=True)
+        return index, order < far
+
+    def _drawn(
+        self, view: View, index: Tensor, leaves: Tensor, exists: Tensor, keep: Tensor, reach: int, few: int | None
+    ) -> Tensor:
+        """b (B, H, R) of each victim among the first `few`, 0 elsewhere."""
+        received = self._received(view)
+        if self.chance == "mean":
+            rival = _mean_of_next(torch.where(exists, gather(received, index), 0.0), exists, reach, few)
+        else:
+            rival = self._rival(view, received, index, keep)[..., :few]
+        index, leaves = index[..., :few], leaves[..., :few]
+        chance = torch.nan_to_num(gather(received, index) / rival, posinf=0.0)
+        chance = (chance > 1).float() if self.chance == "threshold" else chance.clamp(0, 1)
+        chance = torch.where(leaves, chance, 0.0)
+        if self.draw == "expected":
+            return chance
+        return self._draw_below(view, gather(view.slots.position, index), chance)
+
+    def _received(self, view: View) -> Tensor:
+        """Attention (B, H, S) of each slot, from the queries that count."""
+        if self.chance == "row":
+            return view.seen.last_mass()
+        received = view.slots.extra.get(ACCUMULATED, view.slots.score)
+        if self.chance != "mean":
+            received = received - view.seen.last_mass()
+        return torch.nan_to_num(received).clamp_min(0)
+
+    def _rival(self, view: View, received: Tensor, index: Tensor, keep: Tensor) -> Tensor:
+        """What the attention of the victims `index` (B, H, R) is compared with; (B, H, 1 or R)."""
+        position = view.slots.position
+        if self.chance == "row":
+            over = keep & (position > gather(position, index[..., :1]))
+            return received.masked_fill(~over, 0.0).sum(-1, keepdim=True) / over.sum(-1, keepdim=True)
+        others = keep & (position < (view.tokens_seen - 1)[:, None, None])
+        if self.chance == "max":
+            return received.masked_fill(~others, 0.0).amax(-1, keepdim=True)
+        total = received.masked_fill(~others, 0.0).sum(-1, keepdim=True)
+        return (total + gather(received, index)) / (others.sum(-1, keepdim=True) + 1)
+
+    def _plan_one(self, view: View, keep: Tensor, index: Tensor, exists: Tensor, weight: Tensor, reach: Tensor) -> Plan:
+        """One victim, first in its region: the next slot gets its share along an edge, later ones as a value shift."""
+        source, heir, others = index[..., :1], index[..., 1:2], index[..., 2:]
+        merged = exists[..., 1:2] & (weight > 0)
+        place = torch.arange(2, index.shape[-1], device=index.device)
+        gets = exists[..., 2:] & (place <= reach[..., None]) & merged
+        value = weight[..., None] * gather(view.slots.values, source).float()
+        amount = torch.where(gets[..., None], value, 0.0)
+        edges = self._edges(view, source, torch.where(merged, heir, source), merged, weight)
+        return Plan(keep, edges, value_shift=ValueShift(others, amount))
+
+    def _plan(self, view: View, keep: Tensor, index: Tensor, stays: Tensor, share: Tensor, gained: Tensor) -> Plan:
+        """Edges carry what reaches the next kept slot; the remaining gains are value shifts."""
+        size = index.shape[-1]
+        place = torch.arange(size, device=index.device).expand_as(index)
+        heir = torch.where(stays, place, size).flip(-1).cummin(-1).values.flip(-1)
+        merged = ~stays & (heir < size) & (share > 0)
+        heir = torch.where(merged, heir, place)
+        values = gather(view.slots.values, index).float()
+        along = torch.where(merged[..., None], share[..., None] * values, 0.0)
+        direct = torch.zeros_like(values).scatter_add(2, heir[..., None].expand_as(values), along)
+        amount = torch.where(stays[..., None], gained - values - direct, 0.0)
+        edges = self._edges(view, index, index.gather(2, heir), merged, share)
+        return Plan(keep, edges, value_shift=ValueShift(index, amount))
+
+    def _edges(self, view: View, source: Tensor, target: Tensor, active: Tensor, share: Tensor) -> Edges:
+        slots = view.slots
+        votes = sum_to_target(gather(slots.votes, source), target, active, slots.valid.shape[-1])
+        return Edges(
+            source=source,
+            target=target,
+            active=active,
+            key_weight=None,
+            value_weight=share,
+            self_key_weight=None,
+            self_value_weight=torch.ones_like(share),
+            votes_after=gather(slots.votes, target) + votes,
+            log_mass_after=gather(slots.log_mass, target),
+            score_after=gather(slots.score, target),
+            similarity=None,
+        )
+
+
+def _mean_of_next(received: Tensor, exists: Tensor, reach: int, few: int | None) -> Tensor:
+    """Mean (B, H, R) over the next `reach` existing slots (sorted first), for the first slot only if `few` is 1."""
+    size = received.shape[-1]
+    if few == 1:
+        total, count = (part[..., 1 : 1 + reach].sum(-1, keepdim=True) for part in (received.double(), exists))
+        return (total / count).float()
+    total, count = received.double().cumsum(-1), exists.long().cumsum(-1)
+    end = (torch.arange(size, device=received.device) + reach).clamp_max(size - 1)
+    return ((total[..., end] - total) / (count[..., end] - count)).float()
+
+
+def spread_forward(values: Tensor, weight: Tensor, reach: Tensor, longest: int) -> Tensor:
+    """(B, H, R, d): u_j = values_j + sum over i in [j - reach, j) of weight_i u_i; `reach` (B, H), at most `longest`.
+
+    Each slot's value, including earlier contributions, is added with `weight` (B, H, R) to the next `reach` slots.
+    Solved block by block: a triangular system within a block, the last rows between blocks.
+    """
+    width, block, reach = values.shape[2], max(longest, BLOCK), reach[..., None, None]
+    solved = values.new_zeros(*values.shape[:2], block, values.shape[3])  # the block before the first
+    before, parts = weight.new_zeros(*weight.shape[:2], block), []
+    for first in range(0, width, block):
+        own, w = values[:, :, first : first + block], weight[:, :, first : first + block]
+        size = own.shape[2]
+        row = torch.arange(size, device=values.device)[:, None]
+        gap_in, gap_out = row - row.T, row - torch.arange(-block, 0, device=values.device)
+        inside = torch.where((gap_in > 0) & (gap_in <= reach), w[..., None, :], 0.0)
+        arriving = torch.where(gap_out <= reach, before[..., None, :], 0.0) @ solved
+        system = torch.eye(size, device=values.device) - inside
+        last = torch.linalg.solve_triangular(system, own + arriving, upper=False, unitriangular=True)
+        parts.append(last)
+        solved, before = pad(last, (0, 0, block - size, 0)), pad(w, (block - size, 0))
+    return torch.cat(parts, 2)
+
+
+def share_reaching(weight: Tensor, ends: Tensor, reach: Tensor, longest: int) -> Tensor:
+    """Share (B, H, R) of each slot's own value that reaches the next slot of `ends` (bool), over all paths.
+
+    c_i = weight_i * sum over the next `reach` slots j of (1 if j is that slot, c_j if j comes before it).
+    """
+    width = weight.shape[-1]
+    place = torch.arange(width, device=weight.device).expand_as(weight)
+    goal = torch.where(ends, place, width).flip(-1).cummin(-1).values.flip(-1)
+    # Reversed in time it is the same recurrence: a slot gets what later slots of its own run lead to.
+    back, back_goal = weight.flip(-1), goal.flip(-1)
+    block, reach, parts = max(longest, BLOCK), reach[..., None, None], []
+    solved, solved_goal = weight.new_zeros(*weight.shape[:2], block), goal.new_full((*goal.shape[:2], block), -1)
+    for first in range(0, width, block):
+        own, mine = back[..., first : first + block], back_goal[..., first : first + block]
+        size = own.shape[-1]
+        row = torch.arange(size, device=weight.device)[:, None]
+        gap_in, gap_out = row - row.T, row - torch.arange(-block, 0, device=weight.device)
+        same = mine[..., :, None] == mine[..., None, :]
+        inside = torch.where((gap_in > 0) & (gap_in <= reach) & same, own[..., None], 0.0)
+        near = (gap_out <= reach) & (mine[..., :, None] == solved_goal[..., None, :])
+        arriving = own * torch.where(near, solved[..., None, :], 0.0).sum(-1)
+        at_goal = width - 1 - torch.arange(first, first + size, device=weight.device) == mine
+        system = torch.eye(size, device=weight.device) - torch.where(at_goal[..., :, None], 0.0, inside)
+        start = torch.where(at_goal, 1.0, arriving)
+        last = torch.linalg.solve_triangular(system, start[..., None], upper=False, unitriangular=True)[..., 0]
+        parts.append(last)
+        solved, solved_goal = pad(last, (block - size, 0)), pad(mine, (block - size, 0), value=-1)
+    return torch.cat(parts, -1).flip(-1)
 
 
 @register
@@ -148,5 +448,8 @@ class CaM(Method):
     def pipeline(self) -> Pipeline:
         reach = None if self.variant == "simulation" else self.merge
         return Pipeline(
-            AccumulatedAttention(), Uniform(), Oldest(self.sinks), ValueMerge(CHANCES[self.variant], reach, self.draw)
+            AccumulatedAttention(),
+            Uniform(),
+            Oldest(self.sinks),
+            ValueMerge(chance=CHANCES[self.variant], reach=reach, draw=self.draw),
         )

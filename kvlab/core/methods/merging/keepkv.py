@@ -2,28 +2,461 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
+import torch
 from pydantic import Field, model_validator
+from torch import Tensor
 
+from kvlab.core.contract.in_place import NEAREST, InPlace
+from kvlab.core.contract.log_averages import NEVER_SEEN, correct_bias, correction, missing
 from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.parts import Allocator
+from kvlab.core.contract.parts import Allocator, Capabilities, Scorer, Selector, capabilities_of
 from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.plan import Edges, Plan
 from kvlab.core.contract.preset import Preset
+from kvlab.core.contract.slot_columns import ASKED, log_total
+from kvlab.core.contract.view import HEAD_MASS, View
 from kvlab.core.methods.allocators.cosine import CosineDecay
 from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.scorers.attention.ema import EmaScore
+from kvlab.core.methods.scorers.attention.ema import EMA, RAW_EMA, SEEN_ROWS, EmaScore
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.log_mass import SPACE_HELP, MassRule, Space
-from kvlab.core.methods.settlers.merging.nearest_merge import GroupRule, NearestMerge
+from kvlab.core.methods.settlers.edges import (
+    ROW_BLOCK,
+    gather,
+    max_to_target,
+    nearest_pair,
+    nearest_slot,
+    similarity,
+    sum_to_target,
+    votes_without,
+)
+from kvlab.core.methods.settlers.log_mass import (
+    SPACE_HELP,
+    Mass,
+    MassRule,
+    Parts,
+    Space,
+    drift,
+    log_sum_over_target,
+    merged_logits,
+    turns,
+)
 
+KeyRule = Literal["paper", "min-norm", "bias", "votes"]
+GroupRule = Literal["least-squares", "mean-logit", "mean-exp"]
+TINY = 1e-12
 # In the code a share of .2 is recent and equal in all layers, the rest falls to .8 of itself: to .84 overall.
 LAYERS: dict[str, Allocator] = {
     "uniform": Uniform(),
     "cosine": CosineDecay(),
     "cosine-code": CosineDecay(0.84, "direct"),
 }
+
+
+@dataclass(frozen=True)
+class GroupFit:
+    """Weights of target and sources in key and value, and the slot's log mass; each (B, H, E).
+
+    `head_log_mass` (B, H, G, E): log mass per query head.
+    """
+
+    share: Tensor
+    own: Tensor
+    log_mass: Tensor
+    head_log_mass: Tensor
+
+
+def fit_to_group(
+    view: View, source: Tensor, target: Tensor, active: Tensor, turn: Tensor | None, rows: int, alpha: float
+) -> GroupFit:
+    """Least-squares fit over the last `rows` queries of every head; a query `age` steps old has weight alpha^age.
+
+    With a_n the attention of query n to a part, m_n = sum a_n over all parts and h_n the mass of the mean key without
+    log mass, a part's share is sum_n m_n a_n / sum_n m_n^2, and the slot's mass is scaled by sum_n m_n h_n / sum_n
+    h_n^2. Exact for a single query. Derived in docs/grouped-queries.md.
+    """
+    logits = view.seen.last_logits(rows)  # (B, H, G, r, S)
+    group, rows, width = logits.shape[2], logits.shape[3], logits.shape[4]
+    whole = logits + view.slots.log_mass_of_heads()[:, :, :, None]
+    normalizer = log_total(whole, view.seen.sinks).nan_to_num(neginf=0.0)
+    attention = (whole - normalizer).clamp_min(NEVER_SEEN).flatten(2, 3)  # (B, H, N, S), log
+    normalizer, blind = normalizer.flatten(2, 3), torch.isneginf(logits).flatten(2, 3)
+    of_source, of_target = at_rows(attention, source), at_rows(attention, target)
+    log_sum = log_sum_of_rows(of_source, of_target, target, active, width)  # (B, H, N, E)
+    age = torch.arange(rows - 1, -1, -1, device=logits.device, dtype=torch.float32)
+    weight = (age * math.log(alpha)).repeat(group)[:, None]  # log
+    total = torch.logsumexp(2 * log_sum + weight, 2)
+    share = torch.logsumexp(log_sum + of_source + weight, 2).sub_(total).exp_()
+    own = torch.logsumexp(log_sum + of_target + weight, 2).sub_(total).exp_()
+    bare = merged_logits(view, Parts(source, target, active, share, own, turn), rows) - normalizer
+    # Queries before the target was written could not see it.
+    bare = bare.masked_fill(at_rows(blind, target), 2 * NEVER_SEEN)
+    held, free = ((part + weight).unflatten(2, (group, rows)) for part in (log_sum + bare, 2 * bare))
+    of_heads = torch.logsumexp(held, 3) - torch.logsumexp(free, 3)  # (B, H, G, E)
+    log_mass = torch.logsumexp(held, (2, 3)) - torch.logsumexp(free, (2, 3))
+    return GroupFit(share, own, log_mass, of_heads)
+
+
+def at_rows(rows: Tensor, index: Tensor) -> Tensor:
+    """Columns `index` (B, H, E) of (B, H, N, S), (B, H, N, E)."""
+    return rows.gather(3, index[:, :, None].expand(-1, -1, rows.shape[2], -1))
+
+
+def log_sum_of_rows(source: Tensor, own: Tensor, target: Tensor, active: Tensor, width: int) -> Tensor:
+    """`log_sum_over_target` for each of N queries: logs (B, H, N, E), `target` and `active` (B, H, E)."""
+    target, active = (tensor[:, :, None].expand_as(own).flatten(1, 2) for tensor in (target, active))
+    return log_sum_over_target(source.flatten(1, 2), own.flatten(1, 2), target, active, width).view_as(own)
+
+
+def merge_first(view: View, threshold: float) -> View:
+    """Reorder scores so that the most mergeable slots are evicted first (KeepKV, table 3, which gives no algorithm).
+
+    A slot is mergeable if its key has a cosine of at least `threshold` with that of a more important one; the most
+    similar are merged first, into the nearest kept slot. If more must be evicted, the least important others follow,
+    merge targets last. Costs the cosines of all pairs, computed in blocks.
+    """
+    score, valid = view.slots.score, view.slots.valid
+    important = torch.nan_to_num(score, nan=-torch.inf).masked_fill(~valid, -torch.inf)
+    rank = important.argsort(dim=-1, stable=True).argsort(dim=-1).masked_fill(~valid, -1)
+    cosine, target = _nearest_above(view.slots.keys, rank)
+    mergeable = valid & (cosine >= threshold)
+    takers = torch.zeros_like(rank).scatter_add(2, target, mergeable.long()) > 0
+    order = torch.where(mergeable, -1 - cosine, rank.float() + takers * valid.shape[-1])
+    return replace(view, slots=replace(view.slots, score=order))
+
+
+def _nearest_above(keys: Tensor, rank: Tensor) -> tuple[Tensor, Tensor]:
+    """(cosine, index), each (B, H, S): the most similar slot of higher rank; -inf if there is none."""
+    blocks = []
+    for first in range(0, keys.shape[2], ROW_BLOCK):
+        rows = slice(first, first + ROW_BLOCK)
+        above = rank[:, :, None, :] > rank[:, :, rows, None]
+        blocks.append(similarity(keys[:, :, rows], keys, "cosine").masked_fill(~above, -torch.inf).max(-1))
+    return torch.cat([block.values for block in blocks], 2), torch.cat([block.indices for block in blocks], 2)
+
+
+@dataclass(frozen=True)
+class NearestMerge:
+    """Zero-perturbation merging (KeepKV eq. 6-7 and 26; kvlab's four key rules).
+
+    With b the log mass, E the predicted logit, lam = b + E, a = softmax(lam) over a target and its sources, P the
+    summed votes, L = logsumexp(lam), mean = sum a E and T = L - log P, the merged value is sum a v, the mean key is sum
+    a k, and
+
+    - `paper`: key = mean key * T / mean, log mass log P. Exact, but its scale 1 - KL/mean diverges for a mean near 0,
+      so outside the band |scale - 1| <= `guard` the rule `min-norm` is used and counted as a guard activation.
+    - `min-norm`: key = mean key + (T - mean) * sqrt(d) / |q|^2 * q, the smallest change with that logit. Exact.
+    - `bias`: key = mean key, log mass L - mean (= log P - KL). Exact, and the key does not depend on the query.
+    - `votes`: key = mean key, log mass log P, as in the authors' code. Not exact.
+
+    Exact means that with `predict="current"` the output at the present query is unchanged. `predict="ema"` uses
+    predicted logits, which match no query exactly. All edges of a target are merged in one pass. A source whose cosine
+    to every kept slot is below `threshold` is evicted.
+
+    One slot cannot be exact for several query heads. `group` `least-squares` (rule `bias`) minimizes the error over all
+    of them and is exact for a group of one (`fit_to_group`; over the last `window` queries of a prompt with
+    `predict="ema"`, over the present one otherwise). The others treat the group as one query with `predict="current"`:
+    `mean-logit` is exact at the mean of the group's queries, `mean-exp`, the log of the mean exp logit, at none.
+    `per_head_mass` gives each query head its own log mass, so that none gains or loses mass.
+
+    In `space` unrotated the mean key is the mean of keys rotated to the target's position, and the mean logit is
+    corrected by the change at the current query. A `mass` other than `rule` replaces the log mass of rules that keep
+    the mean key. `prefill_order` chooses a prompt's victims: the least important, or mergeable slots first
+    (`merge_first`). `combine_score` is for compositions with scorers whose scores are not log masses.
+    """
+
+    rule: KeyRule = "bias"
+    threshold: float = 0.8
+    predict: Literal["ema", "current"] = "ema"
+    alpha: float = 0.9
+    guard: float = 0.5
+    space: Space = "rotated"
+    mass: Literal["rule"] | MassRule = "rule"
+    mass_alpha: float = 0.6
+    combine_score: Literal["log-mass", "sum", "max"] = "log-mass"
+    prefill_order: Literal["evict-first", "merge-first"] = "evict-first"
+    group: GroupRule = "mean-logit"
+    window: int = 32
+    per_head_mass: bool = False
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            prompt_rows=self.prompt_rows,
+            fills_budget=True,
+            by_selector=True,
+            merges=True,
+            mass_of_votes=self.mass_of_votes,
+            seeks=True,
+            in_place=self.in_place,
+        )
+
+    @property
+    def state(self) -> Mapping[str, float]:
+        """Log mass per query head."""
+        return {HEAD_MASS: 0.0} if self.per_head_mass else {}
+
+    @property
+    def mass_of_votes(self) -> float | None:
+        """The rule's factor; None for `bias`, where slots store their log mass."""
+        if self.mass != "rule":
+            return Mass(self.mass, self.mass_alpha).of_votes
+        return None if self.rule == "bias" else 1.0
+
+    def prompt_rows(self, tokens: int) -> int:
+        """Number of queries in the fit."""
+        return self.window if self.group == "least-squares" and self.predict == "ema" else 1
+
+    def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
+        """Needs the averages used for prediction and a selector of the lowest scores."""
+        bounds = capabilities_of(select).bounds
+        if bounds is None or not isinstance(score, EmaScore) or score.raw:
+            return None
+        if not self.goes_by_scores or self.per_head_mass:
+            return None
+
+        def fields(view: View) -> Mapping[str, Any]:
+            return {
+                "average": view.slots.extra[EMA],
+                "asked": view.head_state[ASKED],
+                "mass_of_votes": 1.0,
+                "bias": self.rule == "bias",
+                "least": self.threshold,
+                "alpha": self.alpha,
+            }
+
+        return InPlace(NEAREST, lambda view: bounds(view, view.budget), fields)
+
+    def settle(self, view: View, select: Selector) -> Plan:
+        """Merge victims with a similar enough kept slot, evict the others."""
+        slots = view.slots
+        first = view.phase == "prefill" and self.prefill_order == "merge-first"
+        choosing = merge_first(view, self.threshold) if first else view
+        victims = select.victims(choosing, view.excess(), view.most_excess)
+        keep = victims.keep(slots.valid)
+        if victims.certain and victims.index.shape[-1] == 1 and self._has_scores(view):
+            return self._decode_step(view, keep, victims.index)
+        cosine, target = nearest_slot(slots, victims.index, keep, view.never())
+        active = victims.active & (cosine >= self.threshold)
+        target = torch.where(active, target, victims.index)
+        edges, guarded = self._merge(view, victims.index, target, active, cosine)
+        return Plan(keep=keep, edges=edges, guard_activations=guarded)
+
+    @property
+    def goes_by_scores(self) -> bool:
+        """Whether scores are the predicted logits with log mass that the merge uses, and nothing else is needed."""
+        predicted = self.predict == "ema" and self.rule in ("bias", "votes") and self.group != "least-squares"
+        return predicted and self.mass == "rule" and self.space == "rotated" and self.combine_score == "log-mass"
+
+    def _has_scores(self, view: View) -> bool:
+        return self.goes_by_scores and not view.seen.moves_logits and RAW_EMA not in view.slots.extra
+
+    def _decode_step(self, view: View, keep: Tensor, source: Tensor) -> Plan:
+        """`_merge` for one source per head, in fewer operations; a source that does not merge is written to itself.
+
+        The newest token is kept, so there is a nearest one.
+        """
+        slots = view.slots
+        cosine, ends, keys = nearest_pair(slots, source, keep, view.never())
+        active = cosine >= self.threshold
+        votes = gather(slots.votes, ends)
+        missing_mass = missing(
+            gather(slots.extra[SEEN_ROWS], ends[..., 1:]), self.alpha
+        )  # the newest query has seen all
+        joined = _merge_pair(
+            gather(slots.log_mass, ends),
+            gather(slots.score, ends),
+            votes,
+            missing_mass,
+            self.rule == "bias",
+        )
+        edges = Edges(
+            source=source,
+            target=torch.where(active, ends[..., 1:], source),
+            active=active,
+            key_weight=joined.share,
+            value_weight=joined.share,
+            self_key_weight=None,
+            self_value_weight=None,
+            votes_after=joined.votes,
+            log_mass_after=joined.log_mass,
+            score_after=joined.score,
+            similarity=cosine,
+            extra_after={EMA: joined.average},
+            ends=ends,
+            end_keys=keys,
+            harmless=True,
+            shares=True,
+        )
+        return Plan(keep=keep, edges=edges, lost=votes_without(view, votes[..., :1], active))
+
+    def _merge(
+        self, view: View, source: Tensor, target: Tensor, active: Tensor, cosine: Tensor
+    ) -> tuple[Edges, Tensor | None]:
+        slots, width = view.slots, view.slots.valid.shape[-1]
+        turn, ends = turns(view, source, target, self.space), torch.cat([source, target], -1)
+        of_source, of_target = self._predicted(view, ends).chunk(2, -1)
+        share, own, log_total = self._softmax(view, of_source, of_target, ends, active)
+        votes_of_source, votes_of_target = gather(slots.votes, ends).chunk(2, -1)
+        votes = votes_of_target + sum_to_target(votes_of_source, target, active, width)
+        fit = self._fit(view, source, target, active, turn)
+        if fit is not None:
+            share, own = fit.share, fit.own
+        arriving = of_source + drift(view, source, target, turn)
+        mean = own * of_target + sum_to_target(share * arriving, target, active, width)
+        if self.mass != "rule":
+            parts = Parts(source, target, active, share, own, turn)
+            log_mass = Mass(self.mass, self.mass_alpha).after(view, parts, votes)
+        elif fit is not None:
+            log_mass = fit.log_mass
+        else:
+            log_mass = log_total - mean if self.rule == "bias" else votes.log()
+        scale, shift, guarded = self._key_change(view, mean, log_total - votes.log(), target, active)
+        edges = Edges(
+            source=source,
+            target=target,
+            active=active,
+            key_weight=share,
+            value_weight=share,
+            self_key_weight=own,
+            self_value_weight=own,
+            votes_after=votes,
+            log_mass_after=log_mass,
+            score_after=log_total if self.combine_score == "log-mass" else self._score(view, source, target, active),
+            similarity=cosine,
+            key_scale=scale,
+            key_shift=shift,
+            turn=turn,
+            extra_after=self._averages_after(view, ends, active, log_mass, log_total) | self._of_heads(fit),
+        )
+        return edges, guarded
+
+    def _fit(self, view: View, source: Tensor, target: Tensor, active: Tensor, turn: Tensor | None) -> GroupFit | None:
+        if self.group != "least-squares":
+            return None
+        rows = min(self.window if self.predict == "ema" else 1, view.seen.num_new)
+        return fit_to_group(view, source, target, active, turn, rows, self.alpha)
+
+    def _of_heads(self, fit: GroupFit | None) -> dict[str, Tensor]:
+        """Difference of each query head's log mass to the slot's."""
+        if fit is None or not self.per_head_mass:
+            return {}
+        return {HEAD_MASS: (fit.head_log_mass - fit.log_mass[:, :, None]).transpose(2, 3)}
+
+    def _score(self, view: View, source: Tensor, target: Tensor, active: Tensor) -> Tensor:
+        score, width = view.slots.score, view.slots.valid.shape[-1]
+        if self.combine_score == "sum":
+            return gather(score, target) + sum_to_target(gather(score, source), target, active, width)
+        return torch.maximum(gather(score, target), max_to_target(gather(score, source), target, active, width))
+
+    def _predicted(self, view: View, index: Tensor) -> Tensor:
+        """Predicted logit (B, H, E) of the slots `index` (B, H, E), without log mass."""
+        if self.predict == "ema":
+            return self._average(view, self._predicts_by, index)
+        logits = view.seen.last_logits()[:, :, :, 0]  # (B, H, G, S)
+        logits = logits.gather(3, index[:, :, None].expand(-1, -1, logits.shape[2], -1))
+        if self.group == "mean-exp":
+            return _finite(torch.logsumexp(logits, 2) - math.log(logits.shape[2]))
+        return _finite(logits).mean(2)
+
+    @property
+    def _predicts_by(self) -> str:
+        return RAW_EMA if self.rule in ("paper", "min-norm") else EMA
+
+    def _average(self, view: View, name: str, index: Tensor) -> Tensor:
+        """Bias-corrected running average (B, H, E) of the scorer at some slots."""
+        extra = view.slots.extra
+        return _finite(correct_bias(gather(extra[name], index), gather(extra[SEEN_ROWS], index), self.alpha))
+
+    def _softmax(
+        self, view: View, of_source: Tensor, of_target: Tensor, ends: Tensor, active: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(share of each source, share of its target, log-sum-exp), each (B, H, E), over a target and all its sources.
+
+        `of_source` and `of_target` are logits without log mass; `ends` (B, H, 2 E) are the slots of both.
+        """
+        mass_of_source, mass_of_target = gather(view.slots.log_mass, ends).chunk(2, -1)
+        of_source, of_target = of_source + mass_of_source, of_target + mass_of_target
+        target = ends.chunk(2, -1)[1]
+        log_total = log_sum_over_target(of_source, of_target, target, active, view.slots.valid.shape[-1])
+        return (of_source - log_total).exp(), (of_target - log_total).exp(), log_total
+
+    def _key_change(
+        self, view: View, mean: Tensor, exact: Tensor, target: Tensor, active: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """(scale, shift, guard activations per head) that give the mean key the logit its log mass requires."""
+        if self.rule in ("bias", "votes"):
+            return None, None, None
+        query = view.seen.query[:, :, -1].float().unflatten(1, (mean.shape[1], -1)).mean(2)  # (B, H, d)
+        step = (exact - mean) / (view.seen.scaling * query.square().sum(-1).clamp_min(TINY))[..., None]
+        shift = step[..., None] * query[:, :, None]
+        if self.rule == "min-norm":
+            return None, shift, None
+        # ALiBi's bias at the target does not scale with the key.
+        fixed = view.seen.place_bias(target)
+        if fixed is not None:
+            exact, mean = exact - fixed.mean(2), mean - fixed.mean(2)
+        scale = exact / torch.where(mean.abs() > TINY, mean, TINY)
+        sane = ((scale - 1).abs() <= self.guard) & (mean.abs() > TINY)
+        edges_of_target = sum_to_target(torch.ones_like(mean), target, active, view.slots.valid.shape[-1]).clamp_min(1)
+        guarded = ((~sane & active) / edges_of_target).sum(-1)
+        return torch.where(sane, scale, 1.0), torch.where(sane[..., None], 0.0, shift), guarded
+
+    def _averages_after(
+        self, view: View, ends: Tensor, active: Tensor, log_mass: Tensor, log_total: Tensor
+    ) -> dict[str, Tensor]:
+        """Running averages of a merged slot, such that its predicted mass is the sum of its parts' masses.
+
+        `log_total` is that sum if this average was used for prediction.
+        """
+        extra, after = view.slots.extra, {}
+        for name in (EMA, RAW_EMA):
+            if name in extra:
+                total = log_total
+                if self.predict != "ema" or name != self._predicts_by:
+                    of_source, of_target = self._average(view, name, ends).chunk(2, -1)
+                    total = self._softmax(view, of_source, of_target, ends, active)[2]
+                rows = gather(extra[SEEN_ROWS], ends.chunk(2, -1)[1])
+                after[name] = total - log_mass - correction(rows, self.alpha)
+        return after
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """Result of merging one source into its target; `share` is the source's weight in key and value."""
+
+    share: Tensor
+    votes: Tensor
+    log_mass: Tensor
+    score: Tensor
+    average: Tensor
+
+
+def _merge_pair(mass: Tensor, score: Tensor, votes: Tensor, missing_mass: Tensor, bias: bool) -> _Joined:
+    """Merge source and target, adjacent along the last axis, (B, H, 2); scores are predicted logits with log mass.
+
+    `missing_mass` (B, H, 1): what the target's average lacks for queries it has not seen; `bias`: use the rule of that
+    name, else `votes`. Results have the shape of `missing_mass`.
+    """
+    whole = _finite(score)
+    of_source, of_target = whole.chunk(2, -1)
+    share, total = (of_source - of_target).sigmoid(), torch.logaddexp(of_source, of_target)
+    together = torch.add(*votes.chunk(2, -1))
+    if bias:
+        bare_source, bare_target = (whole - mass).chunk(2, -1)
+        mean = bare_target.lerp(bare_source, share)
+        return _Joined(share, together, total - mean, total, missing_mass + mean)
+    log_mass = together.log()
+    return _Joined(share, together, log_mass, total, missing_mass + (total - log_mass))
+
+
+def _finite(logit: Tensor) -> Tensor:
+    """Replace -inf and NaN by `NEVER_SEEN`."""
+    return torch.nan_to_num(logit, nan=NEVER_SEEN, neginf=NEVER_SEEN)
 
 
 @register
@@ -173,14 +606,14 @@ class KeepKV(Method):
             LAYERS[self.layers],
             LowestScore(sinks=self.sinks, recent=self.recent),
             NearestMerge(
-                self.rule,
-                self.threshold,
-                self.predict,
-                self.alpha,
-                self.guard,
-                self.space,
-                self.mass,
-                self.mass_alpha,
+                rule=self.rule,
+                threshold=self.threshold,
+                predict=self.predict,
+                alpha=self.alpha,
+                guard=self.guard,
+                space=self.space,
+                mass=self.mass,
+                mass_alpha=self.mass_alpha,
                 prefill_order=self.prefill_order,
                 group=self._group,
                 window=self.window,

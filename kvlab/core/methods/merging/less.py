@@ -2,17 +2,201 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar, Literal
 
+import torch
 from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import gelu
 
 from kvlab.core.contract.method import Method, make_method, register
+from kvlab.core.contract.parts import Capabilities, Selector
 from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.preset import Preset
+from kvlab.core.contract.view import View
+from kvlab.core.errors import UserError
 from kvlab.core.methods.scorers.wrappers.wrapper import SlotsAlone
-from kvlab.core.methods.settlers.less import Absorb
+from kvlab.core.methods.settlers.edges import gather
+
+Form = Literal["exponential", "gelu"]
+HIGHEST = 30.0  # largest exponent: sums of feature products over a million tokens still fit in float32
+UNTRAINED_HIDDEN = 64
+UNTRAINED = "untrained"
+# Per-head state.
+NUMERATOR = "low_rank_numerator"  # (B, H, R, d) float32: sum of psi(k) v over absorbed tokens
+NORMALIZER = "low_rank_normalizer"  # (B, H, R) float32: sum of psi(k)
+HEAD = "low_rank_head"  # (B, H): index of the head in the layer, which selects its maps
+
+
+@dataclass(frozen=True)
+class FeatureMaps:
+    """Maps of one layer: H KV heads, G query heads per group, d head_dim, m hidden units, R the rank.
+
+    `exponential`: phi(q) = exp(gelu(q W1) W2 + b), psi(k) likewise, so that a product of features is the exponential of
+    a sum, as in attention's own kernel. `gelu` is the paper's: phi(q) = |gelu(gelu(q W1) W2)| and, with u = s
+    gelu(gelu(k W1) W2), psi(k) = |u + u M|, where s = exp(b). Every head has its own weights.
+    """
+
+    form: Form
+    query_in: Tensor  # (H, G, d, m)
+    query_out: Tensor  # (H, G, m, R)
+    query_bias: Tensor  # (H, G, R)
+    key_in: Tensor  # (H, d, m)
+    key_out: Tensor  # (H, m, R)
+    key_bias: Tensor  # (H, R)
+    key_mix: Tensor | None = None  # (H, R, R), form gelu only
+
+    @property
+    def heads(self) -> int:
+        """Number of KV heads H."""
+        return self.key_bias.shape[0]
+
+    @property
+    def rank(self) -> int:
+        """Rank R."""
+        return self.key_bias.shape[-1]
+
+    def of_queries(self, query: Tensor) -> Tensor:
+        """phi (B, H, G, q, R), float32, of queries (B, H, G, q, d)."""
+        features = _two_layers(query.float(), self.query_in, self.query_out)
+        bias = self.query_bias[..., None, :]
+        return gelu(features).abs() if self.form == "gelu" else _exponential(features + bias)
+
+    def of_keys(self, key: Tensor) -> Tensor:
+        """psi (B, H, S, R), float32, of keys (B, H, S, d)."""
+        features, bias = _two_layers(key.float(), self.key_in, self.key_out), self.key_bias[..., None, :]
+        if self.key_mix is None:
+            return _exponential(features + bias)
+        scaled = gelu(features) * _exponential(bias)
+        return (scaled + scaled @ self.key_mix).abs()
+
+    def of_heads(self, head: Tensor) -> FeatureMaps:
+        """Maps of KV heads `head` (B, W), for states (B, W, ...) of those heads."""
+        return self.map(lambda tensor: tensor[head])
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> FeatureMaps:
+        """Apply `change` to every tensor."""
+        return replace(self, **{name: change(tensor) for name, tensor in self.tensors().items()})  # type: ignore[arg-type]  # the fields are tensors
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors by name."""
+        named = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "form"}
+        return {name: tensor for name, tensor in named.items() if tensor is not None}
+
+
+def _two_layers(states: Tensor, into: Tensor, out: Tensor) -> Tensor:
+    """gelu(states into) out, of states (B, ..., n, d); weights (..., d, m), (..., m, R), shared or per batch row."""
+    if into.dim() == states.dim():
+        return gelu(states @ into) @ out
+    # Batch rows are concatenated: a broadcasting product would copy the weights for each.
+    batch, rows = states.shape[0], states.shape[-2]
+    beside = states.movedim(0, -3).flatten(-3, -2)  # (..., B * n, d)
+    return (gelu(beside @ into) @ out).unflatten(-2, (batch, rows)).movedim(-3, 0)
+
+
+def _exponential(features: Tensor) -> Tensor:
+    return features.clamp(-HIGHEST, HIGHEST).exp()
+
+
+def new_maps(
+    form: Form,
+    heads: int,
+    group: int,
+    head_dim: int,
+    hidden: int,
+    rank: int,
+    generator: torch.Generator,
+    query_size: float = 1.0,
+    key_size: float = 1.0,
+) -> FeatureMaps:
+    """Random maps for queries and keys with these root mean squares; products are small, as a start for fitting.
+
+    `generator` is a CPU generator, whatever the model's device.
+    """
+
+    def normal(*shape: int, size: float = 1.0) -> Tensor:
+        return torch.randn(*shape, generator=generator) / (shape[-2] ** 0.5 * size)
+
+    is_gelu = form == "gelu"
+    return FeatureMaps(
+        form=form,
+        query_in=normal(heads, group, head_dim, hidden, size=query_size),
+        query_out=normal(heads, group, hidden, rank),
+        query_bias=torch.full((heads, group, rank), 0.0 if is_gelu else -3.0),
+        key_in=normal(heads, head_dim, hidden, size=key_size),
+        key_out=normal(heads, hidden, rank),
+        key_bias=torch.full((heads, rank), -4.5 if is_gelu else -1.0),
+        key_mix=normal(heads, rank, rank) * 1e-4 if is_gelu else None,
+    )
+
+
+def random_feature_maps(layer: int, heads: int, group: int, head_dim: int, rank: int) -> FeatureMaps:
+    """Random maps determined by the arguments, for tests and for timing models without trained maps."""
+    generator = torch.Generator().manual_seed(layer)
+    return new_maps("exponential", heads, group, head_dim, UNTRAINED_HIDDEN, rank, generator)
+
+
+@dataclass(frozen=True)
+class Absorb:
+    """Evict slots and add their content to two sums, which queries read through phi.
+
+    `fitted`: maps of every compressed layer, set by the cache, which knows the model.
+    """
+
+    weights: str = UNTRAINED
+    rank: int = 8
+    state: Mapping[str, float] = field(default_factory=dict)
+    fitted: tuple[FeatureMaps, ...] | None = field(default=None, repr=False, compare=False)
+    _placed: dict[int, FeatureMaps] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(fills_budget=True, by_selector=True, head_bytes=self.head_bytes)
+
+    def settle(self, view: View, select: Selector) -> Plan:
+        """Move everything over budget into the state; raises UserError without fitted maps."""
+        slots, noted = view.slots, view.head_state
+        victims = select.victims(view, view.excess(), view.most_excess)
+        head = noted.get(HEAD)
+        if head is None:
+            head = torch.arange(slots.keys.shape[1], device=slots.keys.device).repeat(slots.keys.shape[0], 1)
+        self.place(view.layer_idx, slots.keys.shape[1], view.seen.query)
+        features = self.maps(view.layer_idx, head).of_keys(gather(slots.keys, victims.index))
+        features = features if victims.certain else features * victims.active[..., None]
+        numerator = features.transpose(-1, -2) @ gather(slots.values, victims.index).float()
+        normalizer = features.sum(-2)
+        if HEAD in noted:
+            numerator, normalizer = noted[NUMERATOR] + numerator, noted[NORMALIZER] + normalizer
+        state = {NUMERATOR: numerator, NORMALIZER: normalizer, HEAD: head}
+        return Plan(keep=victims.keep(slots.valid), head_state=state, lost=victims.votes(slots.votes))
+
+    def head_bytes(self, keys: Tensor, values: Tensor, select: Selector) -> int:
+        """Bytes of a head's two sums and its index."""
+        rank = self.fitted[0].rank if self.fitted else self.rank
+        return 4 * rank * (values.shape[-1] + 1) + 8
+
+    def maps(self, layer: int, head: Tensor) -> FeatureMaps:
+        """Feature maps of a layer for its KV heads `head` (B, W); they must have been placed before."""
+        whole = self._placed[layer]
+        return whole if head.shape[1] == whole.heads else whole.of_heads(head)
+
+    def place(self, layer: int, heads: int, query: Tensor) -> None:
+        """Move the maps of all `heads` of a layer to the device of its queries (B, Hq, q, d), once.
+
+        A layer's first decision covers all heads; a cache that was kept and restored reads its state before one.
+        """
+        if layer in self._placed:
+            return
+        if self.fitted is not None:
+            maps = self.fitted[layer]
+        elif self.weights == UNTRAINED:
+            maps = random_feature_maps(layer, heads, query.shape[1] // heads, query.shape[-1], self.rank)
+        else:
+            raise UserError("LESS needs feature maps fitted to a model: create its cache with make_cache.")
+        self._placed[layer] = maps.map(lambda tensor: tensor.to(query.device))
 
 
 @register
@@ -97,4 +281,4 @@ class LESS(Method):
     def pipeline(self) -> Pipeline:
         plain = make_method(self.evictor).pipeline()
         score = plain.score if self.scores == "all" else SlotsAlone(plain.score)
-        return replace(plain, score=score, settle=Absorb(self.weights, self.rank))
+        return replace(plain, score=score, settle=Absorb(weights=self.weights, rank=self.rank))

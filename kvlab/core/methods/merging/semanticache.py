@@ -3,18 +3,156 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, ClassVar
 
+import torch
 from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import normalize
 
 from kvlab.core.contract.method import Method, register
+from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
+from kvlab.core.contract.view import View
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.key_value.recency import Recency
 from kvlab.core.methods.selectors.top_k import LowestScore
+from kvlab.core.methods.settlers.edges import gather
 from kvlab.core.methods.settlers.log_mass import MASS_HELP, SPACE_HELP, Mass, MassRule, Space
-from kvlab.core.methods.settlers.merging.seed_clusters import SeedClusters
+from kvlab.core.methods.settlers.merging.consecutive import Sets
+from kvlab.core.methods.settlers.merging.gaussian_sets import AnyPivot, GaussianSets, Weights
+
+HALVINGS = 7  # bisection steps of the threshold: 0.0156
+
+
+@lru_cache(maxsize=4)
+def ending(tokenizer: Any, delimiters: str) -> Tensor:
+    """Tokens (V,) bool whose text, without trailing spaces, ends with one of the characters."""
+    texts = tokenizer.batch_decode([[number] for number in range(len(tokenizer))])
+    return torch.tensor([text.rstrip(" ").endswith(tuple(delimiters)) for text in texts])
+
+
+@dataclass(frozen=True)
+class SeedClusters(GaussianSets):
+    """Greedy seed-based clustering within chunks (SemantiCache); a cluster's mean replaces its seed.
+
+    A chunk ends with a token of `ends` or after `longest_set` tokens. Among a chunk's mergeable slots, the first free
+    one is a seed and takes every later one whose key has a cosine above theta with its own. `theta` None: each head
+    bisects between 1 and `loosest` for the largest threshold that meets its budget. The rest is as for consecutive
+    sets.
+    """
+
+    pivot: AnyPivot = "anchor"
+    weights: Weights = "average"
+    delimiters: str = ""
+    ends: Tensor | None = field(default=None, compare=False, repr=False)  # (V,) bool, by token id
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Chunk boundaries depend on the text."""
+        return replace(super().capabilities, reads_text=True, with_tokenizer=self.with_tokenizer)
+
+    def with_tokenizer(self, tokenizer: Any) -> SeedClusters:
+        """Set the tokens that end a chunk."""
+        return replace(self, ends=ending(tokenizer, self.delimiters))
+
+    def sets(self, view: View, order: Tensor, may_merge: Tensor, places: Tensor) -> Sets:
+        """Clusters of the slots in `order` (B, H, S), at most `places` (B, H)."""
+        chunks = Chunks.of(self._breaks(view, order), self.longest_set)
+        cosine = chunks.cosine(gather(view.slots.keys, order))
+        active = chunks.laid_out(may_merge, False)
+        if self.theta is not None:
+            theta = torch.full(places.shape, self.theta, device=places.device)
+            return chunks.sets(seeds(cosine, active, theta), may_merge, theta)
+        low = torch.full(places.shape, self.loosest, device=places.device)  # the loosest that is known to fit
+        high = torch.ones_like(low)
+        for _ in range(HALVINGS):
+            theta = (low + high) / 2
+            found = seeds(cosine, active, theta)
+            fits = chunks.heads(found, may_merge) <= places
+            low, high = torch.where(fits, theta, low), torch.where(fits, high, theta)
+        return chunks.sets(seeds(cosine, active, low), may_merge, low)
+
+    def _breaks(self, view: View, order: Tensor) -> Tensor:
+        """Slots (B, H, S), in `order`, that end a chunk. Padding comes first, and no chunk reaches into it."""
+        valid = gather(view.slots.valid, order)
+        padding = torch.zeros_like(valid)
+        padding[..., :-1] = ~valid[..., :-1] & valid[..., 1:]
+        if view.token_ids is None or self.ends is None:
+            return padding
+        ends = self.ends.to(order.device)
+        known = ends[view.token_ids.clamp(0, len(ends) - 1)]
+        return padding | known[:, None].expand_as(order).gather(2, order)
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """Position of each slot (B, H, S) in a table of C chunks of at most L slots."""
+
+    cell: Tensor  # (B, H, S) int64: chunk * L + place in it
+    count: int
+    length: int
+
+    @classmethod
+    def of(cls, breaks: Tensor, longest: int) -> Chunks:
+        """Chunks end with the next break (B, H, S), that slot included, or after `longest` slots."""
+        place = torch.arange(breaks.shape[-1], device=breaks.device).expand_as(breaks)
+        begins = torch.ones_like(breaks)
+        begins[..., 1:] = breaks[..., :-1]
+        first = torch.where(begins, place, 0).cummax(-1).values
+        inside = (place - first) % longest
+        number = (inside == 0).cumsum(-1) - 1
+        return cls(number * longest + inside, int(number[..., -1].max()) + 1, longest)
+
+    def laid_out(self, value: Tensor, elsewhere: bool | float) -> Tensor:
+        """`value` (B, H, S) arranged by cell, (B, H, C, L)."""
+        room = value.new_full((*value.shape[:2], self.count * self.length), elsewhere)
+        return room.scatter(2, self.cell, value).unflatten(2, (self.count, self.length))
+
+    def cosine(self, keys: Tensor) -> Tensor:
+        """Cosines (B, H, C, L, L) of keys (B, H, S, d), 0 for empty cells."""
+        unit = normalize(keys.float(), dim=-1)
+        room = unit.new_zeros(*unit.shape[:2], self.count * self.length, unit.shape[-1])
+        table = room.scatter(2, self.cell[..., None].expand_as(unit), unit).unflatten(2, (self.count, self.length))
+        return table @ table.transpose(-1, -2)
+
+    def heads(self, seed: Tensor, may_merge: Tensor) -> Tensor:
+        """Number (B, H) of mergeable slots that are seeds."""
+        return (self.is_seed(seed) & may_merge).sum(-1)
+
+    def is_seed(self, seed: Tensor) -> Tensor:
+        """Seeds (B, H, S) from each cell's seed (B, H, C, L), a place in its chunk."""
+        own = torch.arange(self.length, device=seed.device)
+        return (seed == own).flatten(2).gather(2, self.cell)
+
+    def sets(self, seed: Tensor, may_merge: Tensor, theta: Tensor) -> Sets:
+        """The clusters, with each slot's seed as anchor."""
+        place = torch.arange(may_merge.shape[-1], device=seed.device).expand_as(self.cell)
+        of_cell = place.new_zeros(*place.shape[:2], self.count * self.length).scatter(2, self.cell, place)
+        chunk = torch.div(self.cell, self.length, rounding_mode="floor") * self.length
+        anchor = of_cell.gather(2, chunk + seed.flatten(2).gather(2, self.cell))
+        anchor = torch.where(may_merge, anchor, place)
+        return Sets(anchor, (anchor == place) & may_merge, theta)
+
+
+def seeds(cosine: Tensor, active: Tensor, theta: Tensor) -> Tensor:
+    """Seed of each cell, (B, H, C, L) int64, as a place in its chunk; its own for seeds and cells not `active`.
+
+    Chunks and heads are processed in parallel; only the places of a chunk are sequential.
+    """
+    length = active.shape[-1]
+    own = torch.arange(length, device=active.device)
+    seed, free = own.expand(active.shape).clone(), active.clone()
+    alike = cosine > theta[..., None, None, None]
+    for place in range(length - 1):
+        later = own > place
+        taken = free[..., place, None] & free & alike[..., place, :] & later
+        seed = torch.where(taken, place, seed)
+        free = free & ~taken
+    return seed
 
 
 @register

@@ -1,18 +1,92 @@
 """SimCalKV: merge similar keys in pairs, calibrated so that a pair counts twice."""
 
+from __future__ import annotations
+
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
+from kvlab.core.contract.log_averages import NEVER_SEEN
 from kvlab.core.contract.method import Method, register
+from kvlab.core.contract.parts import Capabilities, Selector
 from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.plan import Edges, Plan
 from kvlab.core.contract.preset import Preset
+from kvlab.core.contract.view import View
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.attention.accumulated_attention import AccumulatedAttention
 from kvlab.core.methods.scorers.wrappers.wrapper import PromptOnly
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.merging.pair_calibration import PairCalibration
+from kvlab.core.methods.settlers.edges import gather, nearest_slot, sum_to_target
+from kvlab.core.methods.settlers.log_mass import log_sum_over_target
+
+
+@dataclass(frozen=True)
+class PairCalibration:
+    """Merge each victim into the kept slot with the most similar key (cosine above `threshold`), or evict it.
+
+    The new key is half the kept one and half the mean of its victims, however many; the new value is their mean
+    weighted by exp(logit of the last query), mean logit of the group. `repaired`: log mass ln 2 for the two halves.
+    `code`: the authors' code adds ln 2 to every coordinate of the key instead, which changes a logit by ln 2 times the
+    sum of the query, and weights values by the unrotated query.
+    """
+
+    threshold: float = 0.0
+    variant: Literal["repaired", "code"] = "repaired"
+    state: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(by_selector=True, merges=True, mass_of_votes=None, seeks=True)
+
+    def settle(self, view: View, select: Selector) -> Plan:
+        """Merge victims with a similar enough key, evict the others."""
+        slots, width = view.slots, view.slots.valid.shape[-1]
+        victims = select.victims(view, view.excess(), view.most_excess)
+        source, keep = victims.index, victims.keep(slots.valid)
+        similarity, target = nearest_slot(slots, source, keep, view.never())
+        active = victims.active & (similarity > self.threshold)
+        target = torch.where(active, target, source)
+        half = torch.full_like(similarity, 0.5)
+        joining = sum_to_target(torch.ones_like(similarity), target, active, width).clamp_min(1)
+        logits = self._logits(view).clamp_min(NEVER_SEEN)
+        of_source, of_target = gather(logits, source), gather(logits, target)
+        total = log_sum_over_target(of_source, of_target, target, active, width)
+        code, votes, score = self.variant == "code", slots.votes.float(), slots.score
+        edges = Edges(
+            source=source,
+            target=target,
+            active=active,
+            key_weight=half / joining,
+            value_weight=(of_source - total).exp(),
+            self_key_weight=half,
+            self_value_weight=(of_target - total).exp(),
+            votes_after=gather(votes, target) + sum_to_target(gather(votes, source), target, active, width),
+            log_mass_after=gather(slots.log_mass, target) if code else torch.full_like(half, math.log(2)),
+            score_after=gather(score, target) + sum_to_target(gather(score, source), target, active, width),
+            similarity=similarity,
+            key_shift=_in_every_channel(half, slots.keys.shape[-1]) if code else None,
+        )
+        return Plan(keep=keep, edges=edges)
+
+    def _logits(self, view: View) -> Tensor:
+        """Logits (B, H, S) of the last query, mean over the group."""
+        seen = view.seen
+        if self.variant == "code" and seen.rotary is not None:
+            query = seen.query[:, :, -1:]
+            back = -(view.tokens_seen - 1)[:, None, None].expand(query.shape[:3])
+            return seen.logits_of(seen.rotary.turn(query, back).to(query.dtype))[:, :, :, 0].mean(2)
+        return seen.last_logits()[:, :, :, 0].mean(2)
+
+
+def _in_every_channel(like: Tensor, width: int) -> Tensor:
+    """ln 2 in shape (B, H, E, width)."""
+    return like.new_full((), math.log(2)).expand(*like.shape, width)
 
 
 @register
@@ -66,5 +140,8 @@ class SimCalKV(Method):
     }
 
     def pipeline(self) -> Pipeline:
-        score, settle = PromptOnly(AccumulatedAttention()), PairCalibration(self.threshold, self.variant)
+        score, settle = (
+            PromptOnly(AccumulatedAttention()),
+            PairCalibration(threshold=self.threshold, variant=self.variant),
+        )
         return Pipeline(score, Uniform(), LowestScore(self.sinks, self.recent), settle, decode=False)

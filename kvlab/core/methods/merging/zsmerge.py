@@ -3,18 +3,280 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
+import torch
 from pydantic import Field, field_validator, model_validator
+from torch import Tensor
 
+from kvlab.core.contract.in_place import RESIDUAL as RESIDUAL_KIND
+from kvlab.core.contract.in_place import InPlace
 from kvlab.core.contract.method import Method, register
+from kvlab.core.contract.parts import Capabilities, Scorer, Selector, Victims, capabilities_of
 from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.plan import Edges, Plan
 from kvlab.core.contract.preset import Preset
+from kvlab.core.contract.view import Slots, View
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.attention.accumulated_attention import AccumulatedAttention
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.core.methods.settlers.log_mass import MASS_HELP, SPACE_HELP, MassRule, Space
-from kvlab.core.methods.settlers.residuals.residual import Prefill, ResidualMerge
+from kvlab.core.methods.settlers.edges import (
+    Similarity,
+    first_of,
+    gather,
+    max_to_target,
+    nearest,
+    similarity,
+    sum_to_target,
+)
+from kvlab.core.methods.settlers.eviction.evict import Evict
+from kvlab.core.methods.settlers.log_mass import MASS_HELP, SPACE_HELP, Mass, MassRule, Parts, Space, turns
+
+RESIDUAL = "residual"
+Prefill = Literal["chunk", "sequential", "similarity"]
+
+
+@dataclass(frozen=True)
+class ResidualMerge:
+    """Residual merging (ZSMerge eq. 5-7, and the authors' prefill).
+
+    `share` sets the number of residual slots: a share of the budget, at least one, or an absolute number from 1 on; 0
+    evicts. While a head has no residual slot (prefill, or the first time its cache is full), its victims are cut, in
+    position order, into that many chunks, the longer ones first (`chunk`, the authors' code), fill them one token after
+    the other (`sequential`, Algorithm 1), or are grouped around the highest-scored victims (`similarity`). Later
+    victims join the most similar residual slot. The mean is weighted by votes, and the log mass is alpha * log(votes)
+    unless `mass` says otherwise.
+    """
+
+    share: float = 0.02
+    alpha: float = 0.6
+    similarity: Similarity = "dot"
+    prefill: Prefill = "chunk"
+    combine_score: Literal["max", "sum"] = "max"
+    mass: MassRule = "alpha"
+    space: Space = "rotated"
+
+    @property
+    def state(self) -> Mapping[str, float]:
+        """Slot state: whether it is a residual slot."""
+        return {RESIDUAL: False}
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Merges unless `share` is 0; float32 copies of keys were measured with the allocator."""
+        return Capabilities(
+            key_copies=3.7,
+            fills_budget=True,
+            merges=self.share > 0,
+            in_place=self.in_place,
+            mass_of_votes=Mass(self.mass, self.alpha).of_votes,
+        )
+
+    def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
+        """Needs a running sum of attention, a selector of the lowest scores, and the published rules."""
+        decay, bounds = capabilities_of(score).decay, capabilities_of(select).bounds
+        plain = self.similarity == "dot" and self.mass == "alpha" and self.space == "rotated" and self.share > 0
+        if decay is None or bounds is None or not plain:
+            return None
+
+        def room(view: View) -> Tensor:
+            return view.of_budget(self, lambda: self.split(view))[0]
+
+        def fields(view: View) -> Mapping[str, Any] | None:
+            if view.smallest_budget < 2:
+                return None
+            return {"residual": view.slots.extra[RESIDUAL], "sums": self.combine_score == "sum"}
+
+        return InPlace(RESIDUAL_KIND, lambda view: bounds(view, room(view)), fields, decay=decay)
+
+    def settle(self, view: View, select: Selector) -> Plan:
+        """Merge everything over budget; evict if there are no residual slots."""
+        if self.share == 0:
+            return Evict().settle(view, select)
+        slots = view.slots
+        if view.certain:
+            return self._decode_step(view, select)
+        residual = slots.extra[RESIDUAL] & slots.valid
+        # A budget of one slot belongs to the newest token: such a head has no residual slot and evicts.
+        allowed = self._allowed(view.budget).minimum(view.budget - 1)
+        live, room = slots.live(), view.budget - allowed
+        must_go = torch.where(live > view.budget, live - residual.sum(-1) - room, 0).clamp_min(0)
+        # Room for the residual slots themselves is needed only the first time.
+        most = view.most_excess + (0 if view.started else self._upper_bound(view))
+        victims = select.victims(replace(view, budget=room), must_go, most, barred=residual)
+        merges = victims.active & (allowed > 0)[..., None]
+        if view.started:  # every head that may have residual slots has them
+            target = self._nearest_residual(view, victims.index, residual)
+            keep = victims.keep(slots.valid)
+            return Plan(keep=keep, edges=self._edges(view, victims.index, target, merges))
+        eligible = slots.valid & ~residual & ~_protected(replace(view, budget=room), select)
+        return self._first_merge(view, victims, allowed, merges, residual, eligible)
+
+    def _decode_step(self, view: View, select: Selector) -> Plan:
+        """Decode step: as many victims as new tokens, each into its nearest residual slot; heads without one evict."""
+        slots = view.slots
+        room, merges = view.of_budget(self, lambda: self.split(view))
+        residual = slots.extra[RESIDUAL]
+        victims = select.victims(replace(view, budget=room), view.excess(), view.most_excess, barred=residual)
+        source, few = victims.index, victims.index.shape[-1] == 1
+        target = self._nearest_residual(view, source, residual)
+        active = merges.expand_as(source)
+        if not few or view.smallest_budget < 2 or self.mass != "alpha":
+            return Plan(keep=victims.keep(slots.valid), edges=self._edges(view, source, target, active))
+        ends = torch.cat([source, target], -1)
+        votes, score = gather(slots.votes, ends), gather(slots.score, ends)
+        total = votes[..., :1] + votes[..., 1:]
+        share = votes[..., :1] / total
+        edges = Edges(
+            source=source,
+            target=target,
+            active=active,
+            key_weight=share,
+            value_weight=share,
+            self_key_weight=None,
+            self_value_weight=None,
+            votes_after=total,
+            log_mass_after=self.alpha * total.log(),
+            score_after=score.amax(-1, keepdim=True) if self.combine_score == "max" else score.sum(-1, keepdim=True),
+            similarity=None,
+            turn=turns(view, source, target, self.space),
+            ends=ends,
+            harmless=True,
+            shares=True,
+        )
+        return Plan(keep=victims.keep(slots.valid), edges=edges, lost=view.of_budget("none", lambda: view.budget * 0.0))
+
+    def split(self, view: View) -> tuple[Tensor, Tensor]:
+        """(non-residual slots (B, H), mask of heads with residual slots (B, H, 1))."""
+        allowed = self._allowed(view.budget).minimum(view.budget - 1)
+        return view.budget - allowed, (allowed > 0)[..., None]
+
+    def _allowed(self, budget: Tensor) -> Tensor:
+        """Number of residual slots (B, H) for a budget."""
+        if self.share >= 1:
+            return torch.full_like(budget, round(self.share))
+        return (budget * self.share).round().long().clamp_min(1)
+
+    def _upper_bound(self, view: View) -> int:
+        """Host-side bound on the residual slots of any head."""
+        return max(1, round(self.share if self.share >= 1 else view.largest_budget * self.share))
+
+    def _first_merge(
+        self, view: View, victims: Victims, allowed: Tensor, merges: Tensor, residual: Tensor, eligible: Tensor
+    ) -> Plan:
+        """First merge of some heads, which creates their residual slots."""
+        slots = view.slots
+        pivots = self._pivots(view, victims, allowed, eligible)
+        start = ~residual.any(-1, keepdim=True)  # (B, H, 1): no residual slot yet
+        near = nearest(gather(slots.keys, victims.index), slots.keys, residual, self.similarity)[1]
+        target = torch.where(start, pivots, near)
+        active = merges & (target != victims.index)
+        leaves = active | (victims.active & ~merges)
+        return Plan(
+            keep=slots.valid & ~torch.zeros_like(slots.valid).scatter(2, victims.index, leaves),
+            edges=self._edges(view, victims.index, target, active),
+            extra={RESIDUAL: residual | (torch.zeros_like(residual).scatter(2, pivots, merges) & start)},
+        )
+
+    def _nearest_residual(self, view: View, source: Tensor, residual: Tensor) -> Tensor:
+        """The most similar residual slot (B, H, E) of each source; only residual keys are compared."""
+        # One more than `_upper_bound`: the host may round differently than the device in float32.
+        place, exists = first_of(residual, self._upper_bound(view) + 1)
+        keys = view.slots.keys
+        similarities = similarity(gather(keys, source), gather(keys, place), self.similarity)
+        return place.gather(2, torch.where(exists[:, :, None], similarities, view.never()).argmax(-1))
+
+    def _pivots(self, view: View, victims: Victims, allowed: Tensor, eligible: Tensor) -> Tensor:
+        """Slot (B, H, E) each victim would start a residual from: its chunk's first, or as `prefill` says."""
+        allowed = allowed.clamp_min(1)
+        if self.prefill == "sequential":
+            order = leaving_order(view.slots, victims, eligible)
+            return fill_residual(view.slots, victims, order, allowed, self._upper_bound(view) + 1, self.similarity)
+        count = victims.active.sum(-1, keepdim=True).clamp_min(1)
+        if self.prefill == "similarity":
+            rank = torch.arange(victims.index.shape[-1], device=count.device)
+            chosen = (rank >= count - allowed[..., None]) & victims.active
+            candidates = torch.zeros_like(view.slots.valid).scatter(2, victims.index, chosen)
+            near = nearest(gather(view.slots.keys, victims.index), view.slots.keys, candidates, self.similarity)[1]
+            return torch.where(chosen | ~victims.active, victims.index, near)
+        position = gather(view.slots.position, victims.index).long().masked_fill(~victims.active, 2**40)
+        order = position.argsort(-1)
+        first = _first_of_chunk(order.argsort(-1), count, allowed[..., None])
+        pivot = victims.index.gather(2, order.gather(2, first))
+        return torch.where(victims.active, pivot, victims.index)
+
+    def _edges(self, view: View, source: Tensor, target: Tensor, active: Tensor) -> Edges:
+        slots, width = view.slots, view.slots.valid.shape[-1]
+        votes, own = gather(slots.votes, source), gather(slots.votes, target)
+        total = own + sum_to_target(votes, target, active, width)
+        score = gather(slots.score, source)
+        if self.combine_score == "max":
+            score_after = torch.maximum(gather(slots.score, target), max_to_target(score, target, active, width))
+        else:
+            score_after = gather(slots.score, target) + sum_to_target(score, target, active, width)
+        parts = Parts(source, target, active, votes / total, own / total, turns(view, source, target, self.space))
+        return parts.edges(total, Mass(self.mass, self.alpha).after(view, parts, total), score_after)
+
+
+def _first_of_chunk(rank: Tensor, count: Tensor, chunks: Tensor) -> Tensor:
+    """Rank (B, H, E) of the first in each one's chunk; the first count % chunks chunks are one longer."""
+    size, longer = count // chunks, count % chunks
+    among_longer = longer * (size + 1)
+    after = among_longer + (rank - among_longer) // size.clamp_min(1) * size
+    return torch.where(rank < among_longer, rank // (size + 1) * (size + 1), after.minimum(rank))
+
+
+def _protected(view: View, select: Selector) -> Tensor:
+    """Slots (B, H, S) the selector protects, if it defines any."""
+    protected = capabilities_of(select).protected
+    return torch.zeros_like(view.slots.valid) if protected is None else protected(view)
+
+
+def leaving_order(slots: Slots, victims: Victims, eligible: Tensor) -> Tensor:
+    """Places (B, H, E) in `victims` in order of eviction; inactive ones come last.
+
+    Algorithm 1 with final scores: `eligible` slots enter by age, and once there are more than can stay, each newcomer
+    evicts the lowest score so far.
+    """
+    active, width = victims.active, victims.index.shape[-1]
+    position = slots.position.masked_fill(~eligible, torch.iinfo(slots.position.dtype).max)
+    entered = gather(position.argsort(dim=-1, stable=True).argsort(-1), victims.index).masked_fill(~active, 0)
+    stay = (eligible.sum(-1) - active.sum(-1))[..., None]
+    # Victims are sorted by score. Inactive ones rank behind all active ones, but before those not entered yet.
+    rank = torch.arange(width, device=entered.device).expand_as(entered).masked_fill(~active, width)
+    order = torch.empty_like(entered)
+    for step in range(width):
+        out = torch.where(entered <= stay + step, rank, width + 1).argmin(-1, keepdim=True)
+        order[..., step : step + 1] = out
+        rank = rank.scatter(2, out, width + 2)
+    return order
+
+
+def fill_residual(
+    slots: Slots, victims: Victims, order: Tensor, allowed: Tensor, most: int, kind: Similarity
+) -> Tensor:
+    """Slot (B, H, E) each victim ends in: the first `allowed` (B, H) victims, at most `most`, become residual.
+
+    Later ones join the residual slot whose key, the mean of its tokens so far, is most similar (equations 6 and 7).
+    """
+    index, active = victims.index.gather(2, order), victims.active.gather(2, order)
+    keys, votes = gather(slots.keys, index).float(), gather(slots.votes, index).float()
+    batch, heads, width = index.shape
+    most = min(most, width)
+    means, counts = keys[:, :, :most].clone(), votes[:, :, :most].clone()
+    exists = torch.arange(most, device=index.device) < allowed[..., None]
+    target = index.clone()
+    for step in range(width):
+        key, vote = keys[:, :, step : step + 1], votes[:, :, step : step + 1]
+        joins = active[..., step : step + 1] & (step >= allowed)[..., None]
+        near = similarity(key, means, kind)[:, :, 0].masked_fill(~exists, -torch.inf).argmax(-1, keepdim=True)
+        target[..., step : step + 1] = torch.where(joins, index.gather(2, near), target[..., step : step + 1])
+        share = torch.where(joins, vote / (counts.gather(2, near) + vote), 0.0)
+        place = near[..., None].expand(batch, heads, 1, means.shape[-1])
+        means = means.scatter(2, place, means.gather(2, place).lerp(key, share[..., None]))
+        counts = counts.scatter_add(2, near, torch.where(joins, vote, 0.0))
+    return torch.empty_like(target).scatter(2, order, target)
 
 
 @register
@@ -134,6 +396,12 @@ class ZSMerge(Method):
             Uniform(),
             LowestScore(sinks=self.sinks, recent=self.recent),
             ResidualMerge(
-                self.residual, self.alpha, self.similarity, self.prefill, self.combine_score, self.mass, self.space
+                share=self.residual,
+                alpha=self.alpha,
+                similarity=self.similarity,
+                prefill=self.prefill,
+                combine_score=self.combine_score,
+                mass=self.mass,
+                space=self.space,
             ),
         )
