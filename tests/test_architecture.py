@@ -80,8 +80,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"analysis", "browser", "figures", "library", "trace"},
     "restore": {"analysis", "core", "engine", "models", "trace"},
     "results": {"server", "analysis", "evaluate", "trace"},
-    # Sizes and speeds of a plan, and what runs have recorded; free of torch.
-    "serving": {"analysis", "model_info", "planning", "trace"},
+    # What runs have recorded; free of torch.
+    "serving": {"analysis", "trace"},
     "tasks": {"documents", "models"},
     "trace": {"server", "model_info"},
     # vLLM itself is imported where it is installed, by `backend`, `worker` and the start of an engine.
