@@ -10,9 +10,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from kvlab.cli.engine import EngineOptions, compare_with_engine
 from kvlab.cli.options.model import Device, Model
-from kvlab.cli.options.signature import group_parameters
 from kvlab.cli.options.tables import print_wide
 from kvlab.core.budget import Budget
 from kvlab.core.errors import UserError
@@ -21,7 +19,6 @@ from kvlab.serving.levels import PAGES, Servability
 from kvlab.serving.method_table import FURTHER, with_table, write_csv
 
 
-@group_parameters
 def serve_check(
     methods: Annotated[str | None, typer.Argument(help="comma-separated, such as h2o,snapkv:page=16")] = None,
     every: Annotated[bool, typer.Option("--all", help="every method")] = False,
@@ -36,8 +33,6 @@ def serve_check(
     run: Annotated[
         list[Path] | None, typer.Option(help="folder of a recorded run of level full, instead of methods; repeatable")
     ] = None,
-    *,
-    compared: EngineOptions,
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False,
 ) -> None:
     """Run methods on a text and say what a serving engine would have to hold for each.
@@ -46,12 +41,8 @@ def serve_check(
     head. 4: a bias per slot, or merged keys. Beside it: what a method reads, when it acts, and the share of slots that
     pages really free, as a page with one kept slot stays. docs/serving.md explains the columns.
 
-    With --run the same of recorded runs, from their tables. With --engine openvino: OpenVINO GenAI's own eviction
-    beside kvlab's methods, at equal tokens kept, on the same prompts.
+    With --run the same of recorded runs, from their tables.
     """
-    if compared.engine:
-        compare_with_engine(compared, methods, budget, model, write)
-        return
     if run and (methods or every or write):
         raise UserError("--run checks recorded runs alone: leave out methods, --all and --write.")
     rows = _of_runs(run) if run else _checked(_specs(methods, every, write), budget, tokens, model, device)
