@@ -29,7 +29,7 @@ from kvlab.cli.prefix import prefix_commands
 from kvlab.cli.prompts import prompts_commands
 from kvlab.cli.report import report
 from kvlab.cli.restore import killed
-from kvlab.cli.runs import export, runs_commands, take_in
+from kvlab.cli.runs import runs_commands
 from kvlab.cli.safe_budget import safe_budget
 from kvlab.cli.serve_check import serve_check
 from kvlab.cli.tasks import tasks
@@ -132,8 +132,6 @@ commands.command("fit")(with_plugins(fit))
 commands.command("profile")(with_plugins(profile))
 commands.command("train-less")(with_plugins(train_less))
 commands.command("report")(report)
-commands.command("export")(export)
-commands.command("import")(take_in)
 commands.add_typer(models_commands, name="models")
 commands.add_typer(runs_commands, name="runs")
 commands.add_typer(prompts_commands, name="prompts")
