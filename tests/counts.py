@@ -70,9 +70,9 @@ def command_options() -> dict[str, int]:
     found: dict[str, int] = {}
 
     def visit(command: Any, name: str) -> None:
-        if hasattr(command, "commands"):
-            for part, inner in command.commands.items():
-                visit(inner, f"{name} {part}".strip())
+        if hasattr(command, "list_commands"):
+            for part in command.list_commands(None):  # with those that are loaded when they are asked for
+                visit(command.get_command(None, part), f"{name} {part}".strip())
         else:
             found[name] = sum(one.param_type_name == "option" and one.name != "help" for one in command.params)
 

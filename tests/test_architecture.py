@@ -36,6 +36,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "documents": set(),
     "engine": {"core", "models", "planning", "trace"},
     "evaluate": {"server", "core", "engine", "library", "model_info", "models", "prefix", "tasks"},
+    # Other engines are imported where they are installed; `test_nothing_imports_an_extra` holds the other direction.
+    "extras": {"cli", "core", "evaluate", "model_info", "models", "prefix", "serving", "server", "tasks"},
     "figures": {"analysis", "trace"},
     "fitting": {"core", "models"},
     # What a person typed on a page, as a request; free of torch.
@@ -80,12 +82,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"analysis", "browser", "figures", "library", "trace"},
     "restore": {"analysis", "core", "engine", "models", "trace"},
     "results": {"server", "analysis", "evaluate", "trace"},
-    # Sizes and speeds of a plan, and what runs have recorded; free of torch.
-    "serving": {"analysis", "model_info", "planning", "trace"},
+    # What runs have recorded; free of torch.
+    "serving": {"analysis", "trace"},
     "tasks": {"documents", "models"},
     "trace": {"server", "model_info"},
-    # vLLM itself is imported where it is installed, by `backend`, `worker` and the start of an engine.
-    "vllm": {"core", "models", "prefix", "serving", "tasks"},
 }
 SHARED = {"core", "common", "requests"}  # the core, what a request is, and what no room can do without
 ROOT_MODULES = {"__init__.py", "__main__.py", "extend.py"}  # `kvlab.extend`: the one import of plug-ins
@@ -146,6 +146,13 @@ def test_every_room_has_its_rule_and_the_rules_run_one_way() -> None:
     assert rooms - {"cli"} == set(MAY_IMPORT)
     assert {path.name for path in (ROOT / "kvlab").glob("*.py")} == ROOT_MODULES
     TopologicalSorter(MAY_IMPORT).prepare()  # raises CycleError, which names the circle
+
+
+def test_nothing_imports_an_extra() -> None:
+    """Its commands are found by name (`kvlab.cli.EXTRAS`), so that everything else works without it."""
+    for path in files("kvlab", "app", "pages", "training"):
+        found = {name for name in imported(path) if name.startswith("kvlab.extras")}
+        assert not found or path.is_relative_to(ROOT / "kvlab/extras"), f"{path} imports {sorted(found)}"
 
 
 def test_the_core_stands_alone_and_its_floors_go_one_way() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import typer
-from typer.core import TyperOption
+from typer.core import TyperGroup, TyperOption
 
 from kvlab.cli.app import app_command
 from kvlab.cli.atlas import atlas_commands
@@ -28,14 +29,13 @@ from kvlab.cli.prefix import prefix_commands
 from kvlab.cli.prompts import prompts_commands
 from kvlab.cli.report import report
 from kvlab.cli.restore import killed
-from kvlab.cli.runs import export, runs_commands, take_in
+from kvlab.cli.runs import runs_commands
 from kvlab.cli.safe_budget import safe_budget
 from kvlab.cli.serve_check import serve_check
 from kvlab.cli.tasks import tasks
 from kvlab.cli.train_mini import train_mini
-from kvlab.cli.vllm import vllm
 from kvlab.core.errors import UserError
-from kvlab.core.validation import check_text
+from kvlab.core.validation import check_text, quote_value
 
 
 def _hide_type_of_switches() -> None:
@@ -51,7 +51,62 @@ def _hide_type_of_switches() -> None:
 if hasattr(TyperOption, "display_type"):  # older versions show none
     _hide_type_of_switches()
 
+GROUP = "kvlab.commands"  # entry points of packages that add commands, each a function or a Typer application
+EXTRAS = (
+    EntryPoint("vllm", "kvlab.extras.vllm.command:vllm", GROUP),
+    EntryPoint("openvino", "kvlab.extras.engines.command:openvino", GROUP),
+)
+
+
+class CommandGroup(TyperGroup):
+    """kvlab's commands, and those of `EXTRAS` and of installed packages, which are imported when they are asked for."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.added: list[EntryPoint] = []
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Every name; a command that cannot be added is left out, with a sentence on standard error."""
+        for point in (*EXTRAS, *entry_points(group=GROUP)):
+            try:
+                self._add(point)
+            except UserError as error:
+                print(f"kvlab: {error}", file=sys.stderr)
+        return super().list_commands(ctx)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command, or None if nothing has that name; raises UserError if it cannot be added."""
+        if cmd_name not in self.commands:
+            for point in (*EXTRAS, *entry_points(group=GROUP)):
+                if point.name == cmd_name:
+                    self._add(point)
+                    break
+        return super().get_command(ctx, cmd_name)
+
+    def _add(self, point: EntryPoint) -> None:
+        if point in self.added:
+            return
+        name = f"The command {quote_value(point.name)} of {point.dist.name if point.dist else 'kvlab'}"
+        if point.name in self.commands:
+            raise UserError(f"{name} is left out: another one has that name.")
+        around = typer.Typer(add_completion=False)
+        around.callback()(lambda: None)  # so that it is a group, even of one command
+        try:
+            command = point.load()
+            if isinstance(command, typer.Typer):
+                around.add_typer(command, name=point.name)
+            else:
+                around.command(point.name)(with_plugins(command))
+            made: Any = typer.main.get_command(around)
+        except (Exception, SystemExit) as error:
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            raise UserError(f"{name} cannot be loaded; mend or remove its package ({why}).") from error
+        self.commands[point.name] = made.commands[point.name]
+        self.added.append(point)
+
+
 commands = typer.Typer(
+    cls=CommandGroup,
     help="A visual laboratory for KV-cache compression in LLM inference.",
     no_args_is_help=True,
     add_completion=False,
@@ -65,7 +120,6 @@ commands.command("chat")(with_plugins(chat))
 commands.command("killed")(with_plugins(killed))
 commands.command("plan")(with_plugins(plan))
 commands.command("serve-check")(with_plugins(serve_check))
-commands.command("vllm")(with_plugins(vllm))
 commands.command("eval")(with_plugins(evaluate))
 commands.command("safe-budget")(with_plugins(safe_budget))
 commands.command("lm-eval")(with_plugins(lm_eval))
@@ -78,8 +132,6 @@ commands.command("fit")(with_plugins(fit))
 commands.command("profile")(with_plugins(profile))
 commands.command("train-less")(with_plugins(train_less))
 commands.command("report")(report)
-commands.command("export")(export)
-commands.command("import")(take_in)
 commands.add_typer(models_commands, name="models")
 commands.add_typer(runs_commands, name="runs")
 commands.add_typer(prompts_commands, name="prompts")

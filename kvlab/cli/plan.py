@@ -14,20 +14,15 @@ from kvlab.cli.options.plan_check import notes_of
 from kvlab.cli.options.repeats import RepeatsOptions
 from kvlab.cli.options.signature import group_parameters
 from kvlab.cli.options.tables import print_wide
-from kvlab.cli.options.traffic import Served, ServedOptions, print_capacity
 from kvlab.common.formatting import format_bytes
-from kvlab.core.budget import Budget
 from kvlab.core.errors import UserError
-from kvlab.core.method_spec import split_list
 from kvlab.core.validation import quote_value
 from kvlab.jobs.size_check import plan_of, tokens_of
 from kvlab.planning import Machine, Plan, this_machine
 from kvlab.requests.compare import OnePrompt
 from kvlab.server.quotas import bytes_of
-from kvlab.serving.capacity import SHARES
 
 DEFAULT_METHODS, DEFAULT_BUDGETS = "streaming-llm,h2o,snapkv,zsmerge,keepkv", "0.2"
-PROMPT_TOKENS = 4096  # mean of the prompts of --serve
 
 
 @group_parameters
@@ -45,10 +40,6 @@ def plan(
     devices: Annotated[
         int | None, typer.Option(min=1, help="plan for this number of such devices (--placement auto)")
     ] = None,
-    serve: Annotated[
-        bool, typer.Option("--serve", help="plan for users instead: requests per second of the same memory by budget")
-    ] = False,
-    served: ServedOptions,
     as_json: Json = False,
 ) -> None:
     """Estimate what a comparison needs: memory by part, disk and time; and which setting makes it fit.
@@ -56,20 +47,9 @@ def plan(
     Takes the options of compare. The model is mini, a folder, a hub model loaded here before, or a shape such as
     shape:llama3-8b; weights are not loaded. Memory is planned for the longest prompt, time and disk for all prompts.
     With --memory the device need not exist. Exit status 1: it does not fit, or exceeds the model's context window.
-
-    With --serve: how many requests per second an engine on this device serves at each budget, next to the full cache.
-    --tokens and --new-tokens are then mean lengths, --methods adds methods whose pages are freed in place.
     """
     from kvlab.forms.compare_form import too_long_message
 
-    if serve:
-        if options.text.given:
-            raise UserError("--serve plans for many prompts: give their mean length with --tokens, not a prompt.")
-        place = None if memory is None else parse_memory(memory)
-        traffic = Served(options.model.model, place, tokens or PROMPT_TOKENS, options.running.new_tokens)
-        shares = SHARES if budgets == DEFAULT_BUDGETS else _shares(budgets)
-        print_capacity(served, traffic, shares, "" if methods == DEFAULT_METHODS else methods, as_json)
-        return
     if tokens is not None and options.text.given:
         raise UserError("Give a prompt, or its length with --tokens, not both.")
     planted = repeats.plantings(options.seed)
@@ -101,14 +81,6 @@ def parse_memory(text: str) -> int:
         return bytes_of(text)
     except UserError:
         raise UserError(f"--memory {quote_value(text)} is not an amount of memory: write it as 24GB.") from None
-
-
-def _shares(budgets: str) -> tuple[float, ...]:
-    """The full cache and these shares of it. Raises UserError for a budget of another unit."""
-    amounts = [Budget.parse(text) for text in split_list(budgets)]
-    if not amounts or any(one.unit != "fraction" for one in amounts):
-        raise UserError(f"--serve takes budgets as shares of the prompt, such as --budgets 0.5,0.2, not {budgets}.")
-    return (1.0, *(float(one.number) for one in amounts if one.number != 1))
 
 
 def _show(made: Plan) -> None:

@@ -182,7 +182,7 @@ def export(
     story: Annotated[str, typer.Option(help="export the story of this name with its comparisons")] = "",
     out: Annotated[Path, typer.Option(help="folder for the files")] = Path(),
 ) -> None:
-    """Export each as one file for `kvlab import`; of a single run its whole comparison."""
+    """Export each as one file for `kvlab runs import`; of a single run its whole comparison."""
     from kvlab.figures.base.words import byte_size
     from kvlab.library.archive import SUFFIX, pack
     from kvlab.trace.stories import story_path
@@ -202,8 +202,8 @@ def export(
 
 
 @runs_commands.command("import")
-def take_in(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="files written by `kvlab export`")],
+def import_files(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="files written by `kvlab runs export`")],
     root: Root = RUNS,
 ) -> None:
     """Import exported files; every file is checked first."""

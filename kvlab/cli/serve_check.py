@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from kvlab.cli.engine import EngineOptions, compare_with_engine
 from kvlab.cli.options.model import Device, Model
-from kvlab.cli.options.signature import group_parameters
 from kvlab.cli.options.tables import print_wide
-from kvlab.cli.options.traffic import Served, ServedOptions, print_capacity
-from kvlab.cli.plan import parse_memory
 from kvlab.core.budget import Budget
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import parse_spec, split_list
@@ -23,17 +19,6 @@ from kvlab.serving.levels import PAGES, Servability
 from kvlab.serving.method_table import FURTHER, with_table, write_csv
 
 
-@dataclass(frozen=True)
-class CapacityOptions(ServedOptions):
-    """The traffic of a simulation, beside its device and limits."""
-
-    capacity: Annotated[bool, typer.Option("--capacity", help="simulate an engine, as `kvlab plan --serve`")] = False
-    memory: Annotated[str | None, typer.Option(help="of the device, such as 24GB")] = None
-    prompt: Annotated[int, typer.Option(min=1, help="mean tokens of a prompt")] = 4096
-    answer: Annotated[int, typer.Option(min=2, help="mean tokens of an answer")] = 256
-
-
-@group_parameters
 def serve_check(
     methods: Annotated[str | None, typer.Argument(help="comma-separated, such as h2o,snapkv:page=16")] = None,
     every: Annotated[bool, typer.Option("--all", help="every method")] = False,
@@ -48,12 +33,6 @@ def serve_check(
     run: Annotated[
         list[Path] | None, typer.Option(help="folder of a recorded run of level full, instead of methods; repeatable")
     ] = None,
-    export: Annotated[
-        str | None, typer.Option(help="print a policy skeleton for vllm, trtllm or sglang; one method")
-    ] = None,
-    *,
-    simulated: CapacityOptions,
-    compared: EngineOptions,
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False,
 ) -> None:
     """Run methods on a text and say what a serving engine would have to hold for each.
@@ -62,26 +41,14 @@ def serve_check(
     head. 4: a bias per slot, or merged keys. Beside it: what a method reads, when it acts, and the share of slots that
     pages really free, as a page with one kept slot stays. docs/serving.md explains the columns.
 
-    With --run the same of recorded runs, from their tables. With --capacity: how many requests per second the same
-    memory serves at which share of the slots; the model may be a shape such as shape:llama3-8b. With --engine openvino:
-    OpenVINO GenAI's own eviction beside kvlab's methods, at equal tokens kept, on the same prompts.
+    With --run the same of recorded runs, from their tables.
     """
-    if compared.engine:
-        compare_with_engine(compared, methods, budget, model, write)
-        return
-    if simulated.capacity:
-        memory = None if simulated.memory is None else parse_memory(simulated.memory)
-        served = Served(model, memory, simulated.prompt, simulated.answer)
-        print_capacity(simulated, served, methods=methods or "", as_json=as_json)
-        return
-    if run and (methods or every or write or export):
-        raise UserError("--run checks recorded runs alone: leave out methods, --all, --write and --export.")
-    rows = _of_runs(run) if run else _checked(_specs(methods, every, write, export), budget, tokens, model, device)
+    if run and (methods or every or write):
+        raise UserError("--run checks recorded runs alone: leave out methods, --all and --write.")
+    rows = _of_runs(run) if run else _checked(_specs(methods, every, write), budget, tokens, model, device)
     if write is not None:
         write_table(rows, write)
-    if export is not None:
-        typer.echo(_skeleton(rows[0], export), nl=False)
-    elif as_json:
+    if as_json:
         typer.echo(json.dumps([row.as_data() for row in rows], indent=2))
     elif len(rows) == 1:
         _show(rows[0])
@@ -99,17 +66,14 @@ def _of_runs(folders: list[Path]) -> list[Servability]:
     return [replace(row, method=row.title) for row in found]
 
 
-def _specs(methods: str | None, every: bool, write: Path | None, export: str | None) -> list[str]:
+def _specs(methods: str | None, every: bool, write: Path | None) -> list[str]:
     from kvlab.core.methods import registered
 
     if every == (methods is not None):
         raise UserError("Name methods to check, such as `kvlab serve-check h2o,snapkv:page=16`, or give --all.")
     if write is not None and not every:
         raise UserError("--write needs --all: the table holds every method.")
-    specs = [*registered(), *FURTHER] if every else split_list(methods or "")
-    if export is not None and len(specs) != 1:
-        raise UserError("--export writes the skeleton of one method: name one.")
-    return specs
+    return [*registered(), *FURTHER] if every else split_list(methods or "")
 
 
 def _checked(specs: list[str], budget: str, tokens: int, model: str, device: str) -> list[Servability]:
@@ -121,17 +85,6 @@ def _checked(specs: list[str], budget: str, tokens: int, model: str, device: str
     made = [(spec, make_method(name, **values)) for spec in specs for name, values in [parse_spec(spec)]]
     loaded = load_model(model, device)
     return [check_servability(method, loaded, amount, tokens, name=spec) for spec, method in made]
-
-
-def _skeleton(row: Servability, engine: str) -> str:
-    from kvlab.core.methods import make_method
-    from kvlab.serving.policy_skeleton import skeleton
-
-    name, values = parse_spec(row.method)
-    method = make_method(name, **values)
-    pipeline = method.paged_pipeline()
-    parts = {part: type(getattr(pipeline, part)).__name__ for part in ("score", "allocate", "select", "settle")}
-    return skeleton(row, engine, parts, method.model_dump(mode="json"))
 
 
 def write_table(rows: list[Servability], file: Path) -> None:

@@ -1,4 +1,4 @@
-"""Serving: what pages really free of what methods give up, which pages stay, and how many requests a memory serves."""
+"""Serving: what pages really free of what methods give up, and which pages stay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kvlab.figures.base.caption import with_simple
 from kvlab.figures.base.lines import Line, add_lines
 from kvlab.figures.base.palette import HUES, SEQUENTIAL, Theme, pick
 from kvlab.figures.base.template import axis_height, colour_bar_below, finish, layer_axis
-from kvlab.figures.base.words import number, percent, plural
+from kvlab.figures.base.words import percent, plural
 from kvlab.figures.simple import memory as simple
 
 BARS = (
@@ -118,35 +118,4 @@ def caption_pages_map(frame: pd.DataFrame) -> str:
     return (
         f"{percent(free)} of {plural(len(frame), 'page')} (each holds all heads of a layer) are free, and blank; of "
         f"the slots in the others {percent(used)} are used. {percent(nowhere)} of the pages are free in every layer."
-    )
-
-
-def users_by_budget(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Requests per second within the limits, and requests in memory together, relative to the full cache, by budget.
-
-    From `capacity.by_budget`.
-    """
-    figure = go.Figure()
-    lines = (
-        Line("rate_ratio", "requests per second within the limits", "blue", "solid", "circle"),
-        Line("together_ratio", "requests in memory together", "orange", "dash", "square"),
-    )
-    hover = "budget %{x:.0f} %: %{y:.2f} times the full cache's {name}"
-    add_lines(figure, 100 * frame["budget"], frame, lines, theme, hover)
-    figure.add_hline(1, line={"color": pick(HUES["ink"], theme), "width": 1, "dash": "dot"})
-    finish(figure, title="Users that the same memory serves", x="slots held of a prompt (%)",
-           y="times the full cache (more is better)", theme=theme)  # fmt: skip
-    return figure.update_yaxes(rangemode="tozero")
-
-
-@with_simple(simple.users_by_budget)
-def caption_users_by_budget(frame: pd.DataFrame) -> str:
-    """The ratio at the smallest budget and at 20 %."""
-    full = frame.loc[frame["budget"].idxmax()]
-    small = frame.loc[(frame["budget"] - 0.2).abs().idxmin()]
-    what = "requests per second within the limits"
-    return (
-        f"At {percent(small['budget'])} of the slots the same memory serves {number(small['rate_ratio'])} times the "
-        f"{what}: {number(small['rate'])} instead of {number(full['rate'])}, with {number(small['together'])} instead "
-        f"of {number(full['together'])} requests in memory together."
     )

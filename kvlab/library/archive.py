@@ -159,13 +159,13 @@ def _files(root: Path, kind: What, names: Sequence[str]) -> Iterator[Path]:
 def _opened(archive_file: Path | IO[bytes]) -> Iterator[zipfile.ZipFile]:
     try:
         if isinstance(archive_file, Path) and archive_file.exists() and not archive_file.is_file():
-            raise UserError(f"{archive_file} is not a file: give one created by `kvlab export`.")
+            raise UserError(f"{archive_file} is not a file: give one created by `kvlab runs export`.")
         with zipfile.ZipFile(archive_file) as archive:
             yield archive
     except FileNotFoundError as error:
-        raise UserError(f"There is no file {archive_file}: give one created by `kvlab export`.") from error
+        raise UserError(f"There is no file {archive_file}: give one created by `kvlab runs export`.") from error
     except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError, RuntimeError) as error:
-        why = "This is not a kvlab archive, or it is damaged: copy the file created by `kvlab export` again."
+        why = "This is not a kvlab archive, or it is damaged: copy the file created by `kvlab runs export` again."
         raise UserError(why) from error
 
 
@@ -176,7 +176,7 @@ def _manifest(archive: zipfile.ZipFile) -> Manifest:
             raise KeyError(MANIFEST)
         manifest = Manifest.model_validate_json(archive.read(entry))
     except (KeyError, ValidationError) as error:
-        raise UserError("This is not a kvlab archive: give a file created by `kvlab export`.") from error
+        raise UserError("This is not a kvlab archive: give a file created by `kvlab runs export`.") from error
     if manifest.format > FORMAT:
         raise UserError(f"This file was made by a newer kvlab ({manifest.kvlab[:20]}): update this one.")
     if set(archive.namelist()) - {MANIFEST} != set(manifest.files):

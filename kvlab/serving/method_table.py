@@ -51,15 +51,6 @@ def measured_row(method: str) -> Servability | None:
     return next((row for row in read_csv() if row.method == method), None)
 
 
-def of_methods(specs: Sequence[str]) -> list[Servability]:
-    """The measured rows with these names; raises UserError for another name."""
-    known = {row.method: row for row in read_csv()}
-    for spec in specs:
-        if spec not in known:
-            raise UserError(f"{spec} is not among the measured methods; they are {', '.join(known)}.")
-    return [known[spec] for spec in specs]
-
-
 def markdown(rows: Sequence[Servability]) -> str:
     """The table of the documentation."""
     lines = ["| " + " | ".join(HEADER) + " |", "|" + "---|" * len(HEADER)]

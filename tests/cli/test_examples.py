@@ -5,17 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 
-from kvlab.cli import commands
 from kvlab.core.contract.method import build_method
 from kvlab.core.contract.reading import EVERYTHING, reading_of
 from kvlab.core.method_spec import parse_spec
 from kvlab.core.methods import make_method, registered
 from kvlab.tasks.registry import TASKS
+from tests.cli.running import every_command
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEC = re.compile(r"(?<![\w/.-])([a-z][a-z0-9_-]*)((?::[a-z_]+=[^\s:,`'\")|;]+)+)")
@@ -24,18 +22,13 @@ PLACEHOLDERS = re.compile(r"[A-Z]+|\.\.\.|N|<.*>")  # a value that the reader fi
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 
 
-def help_texts(command: Any, path: str = "kvlab") -> Iterator[tuple[str, str]]:
-    yield (
-        path,
-        " ".join(
-            [command.help or "", *(f"{one.help} {one.default}" for one in command.params if hasattr(one, "help"))]
-        ),
-    )
-    for name, below in getattr(command, "commands", {}).items():
-        yield from help_texts(below, f"{path} {name}")
+def help_texts() -> Iterator[tuple[str, str]]:
+    for path, command in every_command():
+        options = (f"{one.help} {one.default}" for one in command.params if hasattr(one, "help"))
+        yield " ".join(["kvlab", *path]), " ".join([command.help or "", *options])
 
 
-TEXTS = [*help_texts(typer.main.get_command(commands)), *((file.name, file.read_text("utf-8")) for file in DOCUMENTS)]
+TEXTS = [*help_texts(), *((file.name, file.read_text("utf-8")) for file in DOCUMENTS)]
 
 
 def ended(example: str) -> str:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import typer
 from rich.table import Table
 from typer.testing import CliRunner
 
 import kvlab
 from kvlab.cli import commands
 from kvlab.common.terminal import PlainConsole, progress_columns, without_controls
+from tests.cli.running import every_command
 from tests.cli.running import kvlab as run
 from tests.synthetic.runs import write_synthetic_run
 
@@ -76,13 +75,7 @@ def test_every_console_is_the_plain_one():
             )
 
 
-def _of_every_command(command: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
-    yield path, command
-    for name, below in getattr(command, "commands", {}).items():
-        yield from _of_every_command(below, (*path, name))
-
-
-EVERY = [*_of_every_command(typer.main.get_command(commands))]
+EVERY = [*every_command()]
 
 
 @pytest.mark.parametrize(("path", "command"), EVERY, ids=[" ".join(path) or "kvlab" for path, _ in EVERY])

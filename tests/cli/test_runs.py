@@ -68,9 +68,10 @@ def test_what_is_deleted_comes_back(say: Say):
 
 
 def test_what_is_exported_is_taken_in_elsewhere(say: Say, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert "comparison One" in say("export", "one", "--out", str(tmp_path / "out"))
+    assert "comparison One" in say("runs", "export", "one", "--out", str(tmp_path / "out"))
     commands(
-        ["import", str(tmp_path / "out" / "one.kvlab.zip"), "--runs", str(tmp_path / "there")], standalone_mode=False
+        ["runs", "import", str(tmp_path / "out" / "one.kvlab.zip"), "--runs", str(tmp_path / "there")],
+        standalone_mode=False,
     )
     capsys.readouterr()
     commands(["runs", "ls", "--json", "--runs", str(tmp_path / "there")], standalone_mode=False)
@@ -86,9 +87,9 @@ def test_what_is_exported_is_taken_in_elsewhere(say: Say, tmp_path: Path, capsys
         (("runs", "ls", "--since", "yesterday"), "is no day"),
         (("runs", "ls", "--sort", "colour"), "cannot be sorted"),
         (("runs", "undo",), "is empty"),
-        (("export",), "Name what to export"),
-        (("export", "--story", "None"), "no story"),
-        (("import", "nothing.zip"), "no file"),
+        (("runs", "export"), "Name what to export"),
+        (("runs", "export", "--story", "None"), "no story"),
+        (("runs", "import", "nothing.zip"), "no file"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_sentence(say: Say, words: tuple[str, ...], named: str):
@@ -138,5 +139,5 @@ def test_a_copied_run_is_listed_opened_and_reported_and_a_renamed_one_is_named(
 def test_a_run_is_exported_with_its_comparison(say: Say, tmp_path: Path):
     run = next(path for path in sorted(tmp_path.iterdir()) if path.name.startswith("one"))
     for name in (run.name, str(run)):
-        assert "comparison One" in say("export", name, run.name, "--out", str(tmp_path / "out"))
+        assert "comparison One" in say("runs", "export", name, run.name, "--out", str(tmp_path / "out"))
     assert [file.name for file in (tmp_path / "out").iterdir()] == ["one.kvlab.zip"]

@@ -197,7 +197,6 @@ CASES: dict[str, Callable[[Values], tuple[Any, ...]]] = {
     "memory.freed_by_run": _frame("label:l dropped:s layer:s"),
     "memory.pages_over_steps": _frame(f"{STEP} fragmentation:s", sharing="layer"),
     "memory.pages_map": _frame("page:i kept:n"),
-    "memory.users_by_budget": _frame("budget:s rate_ratio:v"),
     "memory.measured": _frame("label:l value:v ratio:v", "tokens/s", True, method="h2o", repeats=3, spread=0.0),
     "memory.step_split": _frame("label:l attention:v deciding:v rest:v"),
     "memory.recording": _frame("label:l value:v"),

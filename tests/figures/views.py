@@ -218,14 +218,10 @@ def _of_serving(runs: list[Run]) -> Iterator[Drawn]:
     rows = [run_pages.run_servability(run, own) for run, own in zip(runs, walls, strict=True)]
     freed, over = run_pages.freed_by_run(rows, 16), run_pages.pages_over_steps(walls[0], 16)
     stays = run_pages.pages_map(walls[0], 16, 20)
-    shares = [1.0, 0.5, 0.2]
-    users = pd.DataFrame({"budget": shares, "rate": [1.0, 1.5, 3.1], "together": [10.0, 20.0, 50.0]})
-    users = users.assign(rate_ratio=users["rate"], together_ratio=users["together"] / 10)
     yield "freed", lambda theme: servings.freed_by_run(freed, theme), servings.caption_freed_by_run(freed), freed
     caption = servings.caption_pages_over_steps(over)
     yield "pages over steps", lambda theme: servings.pages_over_steps(over, 16, theme), caption, over
     yield "pages map", lambda theme: servings.pages_map(stays, 16, theme), servings.caption_pages_map(stays), stays
-    yield "users", lambda theme: servings.users_by_budget(users, theme), servings.caption_users_by_budget(users), users
 
 
 def _of_heads(run: Run) -> Iterator[Drawn]:

@@ -107,3 +107,11 @@ def test_old_paths_still_have_their_names(module: str) -> None:
         warnings.simplefilter("ignore", DeprecationWarning)
         found = import_module(module)
     assert all(hasattr(found, name) for name in OLD_PATHS[module])
+
+
+@pytest.mark.parametrize("name", ["Method", "Pipeline", "Uniform", "compose"])
+def test_a_name_can_be_the_first_that_is_imported(name: str) -> None:
+    """A plug-in file may be run alone, as its own test does: no other import has put the modules into order."""
+    code = f"from kvlab.extend import {name}"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert found.returncode == 0, found.stderr

@@ -58,25 +58,7 @@ def test_the_command_reads_recorded_runs_alone(tmp_path: Path) -> None:
     assert isinstance(refused.exception, UserError) and "alone" in str(refused.exception)
 
 
-def test_the_command_prints_and_refuses(tiny_folder: Path) -> None:
+def test_the_command_prints_what_an_engine_must_hold(tiny_folder: Path) -> None:
     asked = ("serve-check", "h2o", "--model", str(tiny_folder), "--tokens", "48", "--json")
     (row,) = json.loads(kvlab(*asked))
     assert row["level"] == 1 and row["decodes"] and row["reads_decode"] == ["attention weights"]
-    simulated = ("serve-check", "snapkv", "--capacity", "--model", "shape:llama3-8b", "--json")
-    answer = json.loads(kvlab(*simulated))
-    ratios = [row["rate_ratio"] for row in answer["by_budget"]]
-    assert ratios[0] == 1 and ratios == sorted(ratios) and "Assumed" in answer["assumptions"]
-    assert answer["in_place"][0]["method"] == "snapkv"
-
-
-def test_a_plan_for_users_is_the_same_simulation() -> None:
-    """`plan --serve` takes the words of a plan: lengths, memory, budgets and methods."""
-    shape = ("--model", "shape:llama3-8b", "--on", "a100", "--memory", "24GB", "--json")
-    planned = kvlab("plan", "--serve", "--tokens", "2048", "--new-tokens", "64", "--budgets", "0.1", *shape)
-    asked = json.loads(planned)
-    checked = json.loads(kvlab("serve-check", "--capacity", "--prompt", "2048", "--answer", "64", *shape))
-    assert [row["budget"] for row in asked["by_budget"]] == [1, 0.1] and "in_place" not in asked
-    assert asked["by_budget"][1] == next(row for row in checked["by_budget"] if row["budget"] == 0.1)
-    for wrong, sentence in ((("--budgets", "128"), "shares of the prompt"), (("--prompt", "a"), "mean length")):
-        refused = CliRunner().invoke(commands, ["plan", "--serve", *wrong, *shape])
-        assert isinstance(refused.exception, UserError) and sentence in str(refused.exception)

@@ -88,7 +88,8 @@ def read_only(at: Path, model: Path) -> Row:
         asked = ["--model", str(model), "--prompt", WORDS, "--methods", "h2o", "--new-tokens", "2", "--out", str(at)]
         for line in (
             ["compare", *asked], ["runs", "ls", "--runs", str(at)], ["doctor", str(at)],
-            ["runs", "tag", run, "a", "--runs", str(at)], ["export", run, "--runs", str(at), "--to", f"{at}/x.zip"],
+            ["runs", "tag", run, "a", "--runs", str(at)],
+            ["runs", "export", run, "--runs", str(at), "--to", f"{at}/x.zip"],
         ):  # fmt: skip
             verdict = judge(Case("disk", " ".join(line)[:60], lambda line=line: typed(*line)))
             row.attempts += 1

@@ -25,11 +25,11 @@ from pydantic_core import CoreSchema, PydanticCustomError
 from kvlab.core.budget import STORE_RULES, Amount, Budget, window_note
 from kvlab.core.contract.checked_numbers import MOST, MOST_WHOLE, check_number
 from kvlab.core.contract.packed_size import packed_sizes
+from kvlab.core.contract.parts import PAGE_HEADS, PAGE_RULES
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import DEFAULT, PAPER, Preset
 from kvlab.core.contract.reading import EVERYTHING, READINGS, Reading, reading_of
 from kvlab.core.errors import UserError
-from kvlab.core.methods.wrappers.page_selector import PAGE_HEADS, PAGE_RULES, in_whole_pages
 from kvlab.core.plugins.origin import KVLAB, Origin
 from kvlab.core.plugins.registry import Registry
 from kvlab.core.stores import NATIVE, STORES, store_of, store_under
@@ -163,6 +163,8 @@ class Method(BaseModel, ABC):
 
     def paged_pipeline(self) -> Pipeline:
         """The pipeline that caches run: in whole pages if `page` is above 1."""
+        from kvlab.core.methods.wrappers.page_selector import in_whole_pages  # its package imports every method
+
         return in_whole_pages(self.pipeline(), self.page, self.page_rule, self.page_heads)  # type: ignore[arg-type]  # checked by pydantic
 
     def notes(self, budget_slots: int, prompt_tokens: int) -> list[str]:

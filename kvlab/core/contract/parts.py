@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -17,6 +17,9 @@ from kvlab.core.contract.view import Seen, Slots, View
 from kvlab.core.errors import UserError
 
 Update = Callable[[Slots, Seen], Mapping[str, Tensor]]
+PageRule = Literal["any", "mean", "max"]  # order of whole pages (`kvlab.core.methods.wrappers.page_selector`)
+PageHeads = Literal["union", "each", "model"]  # heads that a page holds
+PAGE_RULES, PAGE_HEADS = get_args(PageRule), get_args(PageHeads)
 
 
 def last_row(tokens: int) -> int:

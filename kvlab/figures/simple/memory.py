@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import pandas as pd
 
 from kvlab.figures.base.doubts import drop_doubtful
 from kvlab.figures.simple import amounts
 from kvlab.figures.simple.amounts import (
-    NOT_RECORDED,
     comparison_words,
     contrast,
     join_names,
@@ -88,17 +85,6 @@ def pages_over_steps(frame: pd.DataFrame) -> str:
 def pages_map(frame: pd.DataFrame) -> str:
     """How much memory can be given back."""
     return sentence(f"{part(float((frame['kept'] <= 0).mean()))} of the memory pages can be given back")
-
-
-def users_by_budget(frame: pd.DataFrame) -> str:
-    """Whether a smaller cache serves more requests."""
-    if not frame["budget"].notna().any():
-        return NOT_RECORDED
-    small = frame.loc[(frame["budget"] - 0.2).abs().idxmin()]
-    if small["budget"] == frame["budget"].max() or not math.isfinite(small["rate_ratio"]):
-        return "Smaller caches cannot be compared with the full one here."
-    how = comparison_words(float(small["rate_ratio"]), 1.0, "more", "fewer", "about as many", 0.05)
-    return f"With smaller caches, the same memory serves {how} requests per second."
 
 
 def measured(frame: pd.DataFrame, unit: str, more_is_better: bool, bound: str = DEVICE_BOUND) -> str:

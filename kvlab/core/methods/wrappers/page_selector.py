@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.parts import Allocator, Capabilities, Selector, Victims, capabilities_of
+from kvlab.core.contract.parts import Allocator, Capabilities, PageHeads, PageRule, Selector, Victims, capabilities_of
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.view import Seen, Slots, View
 from kvlab.core.errors import UserError
 from kvlab.core.methods.allocators.uniform import Uniform
 
-PageRule = Literal["any", "mean", "max"]
-PageHeads = Literal["union", "each", "model"]
-PAGE_RULES, PAGE_HEADS = get_args(PageRule), get_args(PageHeads)
 TOGETHER = -1  # key of the worth of each slot to all layers, among their statistics
 
 

@@ -1,4 +1,4 @@
-"""vLLM's quantised caches on a CPU beside kvlab's stores: `python -m kvlab.vllm.cache_types [MODEL [PROMPTS]]`.
+"""vLLM's quantised caches on a CPU beside kvlab's stores: `python -m kvlab.extras.vllm.cache_types [MODEL [PROMPTS]]`.
 
 Each side is compared with its own full cache on the same prompts, by the text that it writes.
 """
@@ -13,11 +13,11 @@ from kvlab.common.sequences import shared_prefix
 from kvlab.core.cache import make_cache
 from kvlab.core.method_spec import parse_spec
 from kvlab.core.methods import make_method
+from kvlab.extras.vllm.agreement import PLAIN, Prompt, make_prompts, shape_of_engine
+from kvlab.extras.vllm.engine import started_engine
+from kvlab.extras.vllm.model_folder import model_folder
+from kvlab.extras.vllm.own_run import run_alone
 from kvlab.models.load import LoadedModel, load_model
-from kvlab.vllm.agreement import PLAIN, Prompt, make_prompts, shape_of_engine
-from kvlab.vllm.engine import started_engine
-from kvlab.vllm.model_folder import model_folder
-from kvlab.vllm.own_run import run_alone
 
 FULL, TYPES = "auto", ("fp8_e4m3", "fp8_e5m2")  # what vLLM 0.32 accepts on a CPU
 SPECS = ("packed:store=fp8", "packed:store=int8", "packed:store=kivi4")

@@ -10,13 +10,13 @@ from typing import Any
 
 from kvlab.core.cache import make_cache
 from kvlab.core.cache.cache_copy import copy_cache
+from kvlab.extras.vllm.engine import PAGE, Engine, EngineShape, Generated, started_engine
+from kvlab.extras.vllm.own_run import OwnRun, compare_caches, run_alone
+from kvlab.extras.vllm.session import Choice, Session
 from kvlab.models.load import LoadedModel
 from kvlab.prefix import Prefix
 from kvlab.tasks.registry import get_task
 from kvlab.tasks.tokens import prompt_ids
-from kvlab.vllm.engine import PAGE, Engine, EngineShape, Generated, started_engine
-from kvlab.vllm.own_run import OwnRun, compare_caches, run_alone
-from kvlab.vllm.session import Choice, Session
 
 ROWS, STEP_TOKENS = 4, 96  # requests of a step; tokens of a step where prompts are split
 TASK, SEED = "needle", 0

@@ -20,19 +20,19 @@ from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import format_spec
 from kvlab.core.validation import read_json
-from kvlab.evaluate.engines import openvino_side_file
-from kvlab.evaluate.engines.modes import MODES, Mode
 from kvlab.evaluate.generate import Stops
 from kvlab.evaluate.harness import Listener, evaluate, prepare_evaluation
 from kvlab.evaluate.prepare import PreparedPrompt, prepare
 from kvlab.evaluate.request import EvalRequest
 from kvlab.evaluate.results.outcome import Loaded
 from kvlab.evaluate.scoring.metrics import score
+from kvlab.extras.engines.modes import MODES, Mode
 from kvlab.model_info.gguf_files import gguf_file
 from kvlab.models.answer_text import decode_answer
 from kvlab.models.load import held_model
 from kvlab.server.offered_models import place_of
 
+OPENVINO_SIDE = Path(__file__).with_name("openvino_side.py")  # OpenVINO's own Python runs it
 ROWS, TIMES, LOG = "openvino.jsonl", "times.jsonl", "openvino.log"  # files in the folder of results
 STEPS = 64  # decode steps that are timed
 ROUND = 10  # prompts of each task that every cache answers before any answers the next ones
@@ -59,7 +59,7 @@ class Comparison:
     @property
     def command(self) -> list[str]:
         """What starts OpenVINO's side, beside the job."""
-        return [str(self.python), str(openvino_side_file())]
+        return [str(self.python), str(OPENVINO_SIDE)]
 
     @property
     def model_file(self) -> Path:
@@ -151,7 +151,7 @@ def time_engines(comparison: Comparison, out: Path, report: Report) -> pd.DataFr
         for engine, name, mode in [*own, *theirs]:
             report(f"alone, prompt {number} of {len(prompts)}: {engine}, {name}")
             asked = {**_asked(prompt, comparison, mode, STEPS), "to_the_end": True}
-            command = [sys.executable, "-m", "kvlab.evaluate.engines.kvlab_side"]
+            command = [sys.executable, "-m", "kvlab.extras.engines.kvlab_side"]
             model = comparison.request.model
             if engine == OPENVINO:
                 command, model = comparison.command, str(comparison.model_file)

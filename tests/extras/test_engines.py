@@ -10,19 +10,21 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
-from kvlab.cli.engine import EngineOptions, compare_with_engine
+from kvlab.cli import commands
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import parse_spec
 from kvlab.core.methods import make_method
-from kvlab.evaluate.engines import comparison, openvino_side_file
-from kvlab.evaluate.engines.cache_types import of_llama
-from kvlab.evaluate.engines.comparison import Answer, FullCaches, run_side
-from kvlab.evaluate.engines.modes import BLOCK, METHODS, MODES, RECENT, START, Mode, kept_tokens
-from kvlab.evaluate.engines.table import BEGIN, END, equal_texts, markdown, score_lines, with_engine_table
 from kvlab.evaluate.request import EvalRequest, TaskChoice
+from kvlab.extras.engines import comparison
+from kvlab.extras.engines.cache_types import of_llama
+from kvlab.extras.engines.comparison import Answer, FullCaches, run_side
+from kvlab.extras.engines.modes import BLOCK, METHODS, MODES, RECENT, START, Mode, kept_tokens
+from kvlab.extras.engines.table import BEGIN, equal_texts, markdown, score_lines, write_engine_table
 from kvlab.model_info.gguf_files import gguf_file
 from kvlab.server.offered_models import place_of
+from kvlab.serving.method_table import END
 
 SIDE = """
 import json, sys
@@ -134,19 +136,24 @@ def test_differences_are_of_the_same_prompts() -> None:
     assert lines.loc["SUM", "less"].mean == pytest.approx((0 - 1 + 0 - 0 + 1 - 1) / 3)
     assert lines.loc["h2o:page=32", "needle"].mean == 0.75 and lines.loc["h2o:page=32", "less"] is None
     assert equal_texts([*mine, *answers("OpenVINO", "full", 1, 0, 1)]).mean == pytest.approx(2 / 3)
-    assert with_engine_table(f"a {BEGIN} old {END} b", "| new |") == f"a {BEGIN}\n\n| new |\n\n{END} b"
+
+
+def test_the_table_goes_between_its_marks(tmp_path: Path) -> None:
+    document = tmp_path / "serving.md"
+    document.write_text(f"a {BEGIN} old {END} b {END}")
+    write_engine_table(document, "| new |")
+    assert document.read_text() == f"a {BEGIN}\n\n| new |\n\n{END} b {END}"
+    document.write_text("nothing")
     with pytest.raises(UserError, match="no lines"):
-        with_engine_table("nothing", "")
+        write_engine_table(document, "")
+    assert document.read_text() == "nothing"
 
 
 def test_bad_input_is_said_before_anything_runs(tmp_path: Path) -> None:
-    for options, sentence in (
-        (EngineOptions(engine="other"), "There is no engine 'other'"),
-        (EngineOptions(engine="openvino", python=tmp_path / "none"), "make openvino"),
-        (EngineOptions(engine="openvino", python=Path(sys.executable)), "share of the prompt or a number"),
-    ):
-        with pytest.raises(UserError, match=sentence):
-            compare_with_engine(options, None, "20%B", "mini", None)
+    cases = {tmp_path / "none": "make openvino", Path(sys.executable): "share of the prompt or a number"}
+    for python, sentence in cases.items():
+        refused = CliRunner().invoke(commands, ["openvino", "--python", str(python), "--budget", "20%B"])
+        assert isinstance(refused.exception, UserError) and sentence in str(refused.exception)
 
 
 def test_speeds_are_ratios_to_the_own_full_cache(tmp_path: Path) -> None:
@@ -195,7 +202,7 @@ def test_the_engine_keeps_what_a_mode_says(mode: Mode, tmp_path: Path) -> None:
     rows, kept = tmp_path / "rows.jsonl", 5 * BLOCK
     prompt = {"key": "a", "ids": list(range(400, 800)), "new_tokens": 8, "to_the_end": True}
     job = {"model": str(gguf_file(place_of("smollm2"))), "threads": 1, "mode": mode.as_data(kept)}
-    command = [os.environ["KVLAB_OPENVINO_PYTHON"], str(openvino_side_file())]
+    command = [os.environ["KVLAB_OPENVINO_PYTHON"], str(comparison.OPENVINO_SIDE)]
     found = run_side(command, job, [prompt], rows, tmp_path / "log")["a"]
     assert len(found["ids"]) == 8 and found["steps"] == 8
     limit = kept + BLOCK if mode.score else 400 + BLOCK

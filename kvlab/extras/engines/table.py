@@ -12,12 +12,12 @@ from kvlab.common.atomic_write import replace_text
 from kvlab.common.formatting import format_bytes
 from kvlab.common.intervals import Interval, mean_interval, mean_over_groups
 from kvlab.core.choice import FULL
-from kvlab.core.errors import UserError
-from kvlab.evaluate.engines.comparison import KVLAB, OPENVINO, SAME_NLL, Answer, Comparison, FullCaches
-from kvlab.evaluate.engines.modes import BLOCK, RECENT, START, Mode
+from kvlab.extras.engines.comparison import KVLAB, OPENVINO, SAME_NLL, Answer, Comparison, FullCaches
+from kvlab.extras.engines.modes import BLOCK, RECENT, START, Mode
+from kvlab.serving.method_table import replace_between
 
 SPEED = ("speed of decoding", "time to the first token", "peak of the process", "cache held")  # three are ratios
-BEGIN, END = "<!-- kvlab serve-check --engine openvino -->", "<!-- end of the engine's table -->"
+BEGIN = "<!-- kvlab openvino -->"
 
 
 def score_lines(answers: Sequence[Answer], modes: Sequence[Mode]) -> pd.DataFrame:
@@ -68,18 +68,9 @@ def markdown(comparison: Comparison, answers: Sequence[Answer], times: pd.DataFr
     return "\n".join("| " + " | ".join(cells) + " |" for cells in rows) + "\n\n" + below
 
 
-def with_engine_table(text: str, table: str) -> str:
-    """A document's text with the table between its two marks. Raises UserError without marks."""
-    before, begun, rest = text.partition(BEGIN)
-    _, ended, after = rest.partition(END)
-    if not (begun and ended):
-        raise UserError(f"The document has no lines {BEGIN} and {END}: write them where the table shall be.")
-    return f"{before}{BEGIN}\n\n{table}\n\n{END}{after}"
-
-
 def write_engine_table(file: Path, table: str) -> None:
-    """Put the table between the marks of a Markdown file. Raises UserError as `with_engine_table`."""
-    replace_text(file, with_engine_table(file.read_text(encoding="utf-8"), table))
+    """Put the table between its two marks in a Markdown file. Raises UserError without marks."""
+    replace_text(file, replace_between(file.read_text(encoding="utf-8"), BEGIN, table))
 
 
 def _difference(rows: pd.DataFrame, beside: pd.DataFrame) -> Interval | None:

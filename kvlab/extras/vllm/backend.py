@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend, CPUAttentionBackendImpl
 
-from kvlab.vllm.page_states import PageStates
-from kvlab.vllm.session import current_session
+from kvlab.extras.vllm.page_states import PageStates
+from kvlab.extras.vllm.session import current_session
 
 
 class SlotBackend(CPUAttentionBackend):

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from kvlab.core.errors import UserError
-from kvlab.vllm import agreement
-from kvlab.vllm.agreement import NATIVE, Agreement, Prompt, Trial
-from kvlab.vllm.agreement_table import BEGIN, read_agreements, ship_run, with_agreements
+from kvlab.extras.vllm import agreement
+from kvlab.extras.vllm.agreement import NATIVE, Agreement, Prompt, Trial
+from kvlab.extras.vllm.agreement_table import BEGIN, read_agreements, ship_run, with_agreements
 
 ROW = Agreement("mini", "h2o", "batch", 10, 10, 10, 1.0, "3 were preempted")
 BROKEN = Agreement("mini", "h2o", "next turn", 10, 4, 7, 0.9, "6: pages are stale; 10 took pages from the prefix cache")

@@ -1,4 +1,4 @@
-"""Quantised caches of llama.cpp beside kvlab's stores: `python -m kvlab.evaluate.engines.cache_types LLAMA_PYTHON`.
+"""Quantised caches of llama.cpp beside kvlab's stores: `python -m kvlab.extras.engines.cache_types LLAMA_PYTHON`.
 
 Each side is compared with its own full cache on the same prompts, by the text that it writes, and beside it stands its
 noise floor: the full cache once more, computed in another order. LLAMA_PYTHON is a Python that has xllamacpp.
@@ -19,8 +19,8 @@ from kvlab.core.cache import make_cache
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import parse_spec
 from kvlab.core.methods import make_method
-from kvlab.evaluate.engines.comparison import prepared_prompts
 from kvlab.evaluate.request_parser import parse_request
+from kvlab.extras.engines.comparison import prepared_prompts
 from kvlab.model_info.gguf_files import gguf_file
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.server.offered_models import place_of

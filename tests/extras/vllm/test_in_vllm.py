@@ -8,9 +8,9 @@ import pytest
 
 from kvlab.core.assets import asset_path
 from kvlab.core.methods import make_method
+from kvlab.extras.vllm.agreement import CONTROL, NATIVE, Agreement, Trial, agreements, make_prompts, names
+from kvlab.extras.vllm.session import REPLAY, UNSEEN, Choice
 from kvlab.models.load import load_model
-from kvlab.vllm.agreement import CONTROL, NATIVE, Agreement, Trial, agreements, make_prompts, names
-from kvlab.vllm.session import REPLAY, UNSEEN, Choice
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed here: make vllm")
 METHODS = ("full", "window", "streaming-llm", "snapkv", "h2o", "keepkv", "exactmerge2")

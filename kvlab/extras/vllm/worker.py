@@ -7,10 +7,10 @@ from typing import Any
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 from vllm.v1.worker.cpu_worker import CPUWorker
 
-from kvlab.vllm.session import current_session
+from kvlab.extras.vllm.session import current_session
 
 # On a CPU vLLM ignores a backend that is selected by name, and uses what is registered as its own.
-register_backend(AttentionBackendEnum.CPU_ATTN, "kvlab.vllm.backend.SlotBackend")
+register_backend(AttentionBackendEnum.CPU_ATTN, "kvlab.extras.vllm.backend.SlotBackend")
 
 
 class SlotWorker(CPUWorker):

@@ -39,15 +39,15 @@ def vllm(
     kvlab's attention backend holds the slots, so that it is seen what continuous batching, chunked prefill, preemption
     and prefix reuse do to a method. No page is freed. docs/serving.md has the table.
     """
-    from kvlab.vllm.requirements import check_installed
+    from kvlab.extras.vllm.requirements import check_installed
 
     check_installed()
     from kvlab.core.methods import make_method
+    from kvlab.extras.vllm.agreement import Trial, agreements, make_prompts, names
+    from kvlab.extras.vllm.agreement_table import ship_run, with_agreements
+    from kvlab.extras.vllm.model_folder import model_folder
+    from kvlab.extras.vllm.session import Choice, Session
     from kvlab.models.load import load_model
-    from kvlab.vllm.agreement import Trial, agreements, make_prompts, names
-    from kvlab.vllm.agreement_table import ship_run, with_agreements
-    from kvlab.vllm.model_folder import model_folder
-    from kvlab.vllm.session import Choice, Session
 
     wanted = names() if situations is None else split_list(situations)
     if unknown := [name for name in wanted if name not in names()]:

@@ -9,24 +9,15 @@ import torch
 from torch import Tensor
 
 from kvlab.core.attention.layer_handoff import AttentionCall, take
-from kvlab.core.cache import CompressedCache, factory, make_cache
-from kvlab.core.cache.layers import decisions, dispatch
+from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.methods import make_method
+from kvlab.extras.vllm.own_run import compare_caches
+from kvlab.extras.vllm.page_states import PageStates
+from kvlab.extras.vllm.session import REPLAY, UNSEEN, Choice, Session
 from kvlab.models.load import LoadedModel
-from kvlab.vllm.own_run import compare_caches
-from kvlab.vllm.page_states import PageStates
-from kvlab.vllm.session import REPLAY, UNSEEN, Choice, Session
 
 PAGE, PROMPT, END = 4, 40, 46
 SCATTERED = torch.tensor([7, 2, 11, 0, 9, 4, 1, 8, 3, 10, 6, 5])  # pages of the request
-
-
-@pytest.fixture(autouse=True)
-def no_compiled_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plan itself decides: compiling takes seconds."""
-    monkeypatch.setattr(dispatch, "decision_kernel", lambda device: None)
-    monkeypatch.setattr(decisions, "decision_kernel", lambda device: None)
-    monkeypatch.setattr(factory, "precompile", lambda pipeline, dtype: None)
 
 
 class Steps:

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from kvlab.cli import commands
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method
-from kvlab.vllm import requirements
-from kvlab.vllm.requirements import check_installed, check_method, check_model
+from kvlab.extras.vllm import requirements
+from kvlab.extras.vllm.requirements import check_installed, check_method, check_model
 from tests.families import tiny_model
 
 

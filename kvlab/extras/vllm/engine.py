@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from kvlab.vllm.requirements import check_installed
-from kvlab.vllm.session import Request, Session, current_session, use_session
+from kvlab.extras.vllm.requirements import check_installed
+from kvlab.extras.vllm.session import Request, Session, current_session, use_session
 
 PAGE = 32  # tokens; pages of vLLM's CPU attention are multiples of it
-WORKER = "kvlab.vllm.worker.SlotWorker"
+WORKER = "kvlab.extras.vllm.worker.SlotWorker"
 # In one process, so that the session is seen from here; without usage reports; threads as the machine gives them.
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_USE_V2_MODEL_RUNNER": "0", "VLLM_NO_USAGE_STATS": "1",

@@ -1,4 +1,4 @@
-"""Time prompts with one of kvlab's methods, in a process of its own: `python -m kvlab.evaluate.engines.kvlab_side JOB`.
+"""Time prompts with one of kvlab's methods, in a process of its own: `python -m kvlab.extras.engines.kvlab_side JOB`.
 
 The job is that of `openvino_side.py`, with `mode` as `spec` and `budget`; every text is written to its last token.
 """

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from kvlab.common.atomic_write import replace_text
 from kvlab.core.errors import UserError
+from kvlab.extras.vllm.agreement import NATIVE, Agreement, names
 from kvlab.serving.method_table import replace_between
-from kvlab.vllm.agreement import NATIVE, Agreement, names
 
 FILE = Path(__file__).with_name("agreement.csv")
 BEGIN = "<!-- kvlab vllm -->"

@@ -1,0 +1,1 @@
+"""Serving engines' own cache compression beside kvlab's methods, on the same prompts."""
