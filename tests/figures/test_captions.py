@@ -165,10 +165,11 @@ def test_a_share_is_called_by_the_nearest_simple_fraction(share: float, words: s
 def test_the_step_of_a_loss_is_not_hidden_by_another_one_that_reads_as_much():
     """Of five steps at 100 % the first loses nothing, and the one that writes the wrong digit loses 55 points."""
     steps = pd.DataFrame({"step": range(7), "true": [0.1, 1, 1, 0.999, 1, 1, 0.3], "received": 1.0})
+    steps["full"] = steps["true"]
     steps.loc[4, "received"], steps.loc[6, "received"] = 0.45, 0.0
     caption = autopsy.caption_needle_mass(steps)
     assert "less than half as much attention" in caption.simple and "about as much" not in caption.simple
-    assert caption.startswith("Step 4 ") and "45 %" in caption
+    assert caption.startswith("At step 4 the full cache ") and "45 %" in caption
     alike = autopsy.caption_needle_mass(steps.assign(received=steps["true"]))
     assert "about as much attention" in alike.simple
 

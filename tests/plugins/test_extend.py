@@ -33,12 +33,12 @@ register_reading register_scorer register_selector register_settler register_tas
 """.split()  # noqa: SIM905 (a list literal takes a line a name)
 # Module paths of version 0.1, by what a plug-in may have taken from them.
 OLD_PATHS = {
-    "kvlab.core.contract.method": ["Method", "register"],
-    "kvlab.core.contract.parts": ["Capabilities"],
-    "kvlab.core.methods.scorers.attention.accumulated_attention": ["AccumulatedAttention"],
-    "kvlab.core.stores": ["STORES", "Store"],
-    "kvlab.core.cache": ["make_cache"],
-    "kvlab.core.errors": ["UserError"],
+    "kvlab.methods.core.method": ["Method", "register"],
+    "kvlab.methods.core.contract": ["Capabilities"],
+    "kvlab.methods.scorers.attention.accumulated_attention": ["AccumulatedAttention"],
+    "kvlab.stores": ["STORES", "Store"],
+    "kvlab.cache": ["make_cache"],
+    "kvlab.common.errors": ["UserError"],
 }
 
 
@@ -96,7 +96,7 @@ def test_a_module_that_moved_is_the_same_module_under_both_names(old: str) -> No
 
 
 def test_a_moved_package_loads_no_module_twice() -> None:
-    code = "from kvlab.core.methods.eviction.lagkv import Lag; from kvlab import extend; print(Lag is extend.Lag)"
+    code = "from kvlab.methods.eviction.lagkv import Lag; from kvlab import extend; print(Lag is extend.Lag)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert found.stdout.strip() == "True"
 

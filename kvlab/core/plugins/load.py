@@ -18,7 +18,7 @@ from kvlab.core.plugins.origin import Origin, Registrations, registering, undo
 
 FILES = "KVLAB_PLUGINS"  # absolute paths, separated as PATH is: other processes have another current folder
 ALLOWED = "KVLAB_PLUGIN_ALLOW"  # entry points by name, separated by commas; unset: all that are installed
-GROUP = "kvlab.core.plugins"
+GROUP = "kvlab.plugins"
 
 
 def name_files(paths: Iterable[Path]) -> None:
