@@ -14,8 +14,8 @@ from pathlib import Path
 from kvlab.common.liveness import host_id
 from kvlab.core.errors import UserError
 from kvlab.jobs import queue_db
-from kvlab.jobs.access_check import check_used
 from kvlab.jobs.device_shares import with_local_device
+from kvlab.jobs.disk_space import check_disk
 from kvlab.jobs.job_reporter import JobReporter, log_line
 from kvlab.jobs.size_check import too_big
 from kvlab.jobs.work import read_request
@@ -107,7 +107,7 @@ def _run(
         def work() -> None:
             request = with_local_device(read_request(job["request"]), devices)
             request = request.model_copy(update={"owner": job["owner"]})
-            check_used(connection, root, job["owner"])
+            check_disk(root)
             if why := too_big(request, root):
                 raise UserError(why)
             run(request, root, progress=reporter.report, cancelled=reporter.cancelled)

@@ -1,4 +1,4 @@
-"""The lab's TOML file, `kvlab app --lab lab.toml`: sign-in, roles, models and quotas.
+"""The lab's TOML file, `kvlab app --lab lab.toml`: sign-in, roles and models.
 
 Server and worker find it through the environment variable KVLAB_LAB; without it the dashboard serves one user.
 """
@@ -9,7 +9,6 @@ import ipaddress
 import os
 import re
 import tomllib
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,6 +21,7 @@ from kvlab.server.users import Role, User
 
 VARIABLE = "KVLAB_LAB"
 LARGEST = 1 << 20
+RETIRED = ("limits", "disk")  # tables of older versions
 Way = Literal["proxy", "oidc"]
 
 
@@ -80,12 +80,10 @@ class Models(_Table):
 
 
 class Lab(_Table):
-    """The file; `limits` and `disk` are tables that their own modules parse."""
+    """The file."""
 
     people: People
     models: Models = Models()
-    limits: Mapping[str, Any] = {}
-    disk: Mapping[str, Any] = {}
 
 
 def lab() -> Lab | None:
@@ -111,11 +109,20 @@ def _read(path: Path, stamp: tuple[int, int]) -> Lab:
     # The stamp is part of the key only: a changed file is read again.
     try:
         values = tomllib.loads(decode_text(read_file(path, "The lab file", LARGEST), f"The lab file {path}"))
+        _check_retired(values, path)
         return _whole(Lab.model_validate(values), path.absolute().parent)
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"The lab file {path} is no TOML: {error}.") from error
     except ValidationError as error:
         raise UserError(f"In the lab file {path}: {in_one_sentence(error)}") from error
+
+
+def _check_retired(values: dict[str, Any], path: Path) -> None:
+    """Raises UserError for parts of older lab files: to ignore a limit in silence would lift it."""
+    if found := [name for name in RETIRED if name in values]:
+        raise UserError(
+            f"In the lab file {path}, {', '.join(found)}: no longer read, because kvlab has no quotas: remove it."
+        )
 
 
 def _whole(settings: Lab, parent: Path) -> Lab:

@@ -15,8 +15,6 @@ from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.forms.plan_preview import check_work
 from kvlab.jobs.access_check import check_access
-from kvlab.jobs.disk_usage import bytes_by_owner
-from kvlab.jobs.queue_db import database
 from kvlab.library.prefix_lanes import in_order, kept_texts, live_request, proposed_name
 from kvlab.library.prefixes import PrefixFile, find_prefix, fork_prefix, list_prefixes, prefix_path, read_texts
 from kvlab.live import job as jobs
@@ -245,7 +243,4 @@ def test_on_a_shared_server_a_prefix_is_its_owners_alone(
         for refused in (lambda: check_access(tmp_path, job), lambda: fork_prefix(tmp_path, "anns", "mine")):
             with pytest.raises(UserError, match="There is no prefix 'anns'"):
                 refused()
-        with database(tmp_path) as connection:
-            sizes = bytes_by_owner(connection, tmp_path)
-    assert sizes["ann"] == prefix_path(tmp_path, "anns").stat().st_size
     assert "owner" not in find_prefix(tmp_path, "nobodys").header.as_json(), "as older versions read it"

@@ -94,7 +94,7 @@ def dead(page: AppTest) -> dict[str, str]:
     return {name(one): one.help for one in page.button if one.disabled}
 
 
-@pytest.mark.parametrize("name", [name for name in PAGES if name != "admin"])
+@pytest.mark.parametrize("name", PAGES)
 def test_who_may_only_look_finds_no_live_button_that_changes_something(visit: Visit, name: str) -> None:
     query = {"quality": {"quality_view": "New evaluation"}, "speed": {"speed_view": "New benchmark"}}
     page = visit(name, "dora", **query.get(name, {"comparison": "open"}))

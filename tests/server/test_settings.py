@@ -56,6 +56,7 @@ def test_files_are_named_beside_the_lab_file(write_lab: Callable[..., Path], tmp
         ('people = {way = "oidc"}', "name the file with the table [auth]"),
         ('people = {way = "proxy", default = "administer"}', "people.default"),
         ('people = {way = "proxy"}\npoeple = {}', "poeple"),
+        ('people = {way = "proxy"}\n[limits]\nruns = 3\n[disk]', "limits, disk: no longer read"),
     ],
 )
 def test_a_mistake_is_one_sentence(text: str, said: str, write_lab: Callable[..., Path]) -> None:
