@@ -37,7 +37,7 @@ from kvlab.jobs.worker_slots import WorkerSlot
 from kvlab.planning.machine import visible_gpus
 from kvlab.requests.compare import CompareRequest, RescueRequest
 from kvlab.server.settings import lab
-from kvlab.server.users import Role, User, acting_for
+from kvlab.server.users import User, acting_for
 
 Compare = Callable[..., Any]
 COMPARE = "kvlab.engine:compare"
@@ -137,7 +137,7 @@ def run_job(
         run, runs = _work(request, root, compare, job["job_id"], job["begun"] > 1)
         run(request, runs, progress=reporter.report, cancelled=reporter.cancelled)
 
-    with _output_to(queue_db.log_path(root, job["job_id"])), acting_for(User(job["owner"], Role.ADMINISTER)):
+    with _output_to(queue_db.log_path(root, job["job_id"])), acting_for(User(job["owner"], owns_all=True)):
         state, message = reporter.outcome(work)
         log_line(message or state)
     queue_db.finish(connection, job["job_id"], state, message)

@@ -25,7 +25,7 @@ from kvlab.models.load import drop_model, held_model
 from kvlab.prefix import Prefix
 from kvlab.prefix.tensor_file import mapped_tensors
 from kvlab.requests.live_session import EDITED, FIXED, KEPT_ALREADY, LiveJob, LiveRequest
-from kvlab.server.users import ALONE, Role, User, acting_as
+from kvlab.server.users import ALONE, User, acting_as
 from tests.families import CHAT_TEMPLATE, tiny_folder
 from tests.prefix.test_prefix import TEXT as EXCERPT
 
@@ -233,13 +233,12 @@ def test_on_a_shared_server_a_prefix_is_its_owners_alone(
             files, problems = list_prefixes(tmp_path)
             return {file.name for file in files}, len(problems)
 
-    assert seen(User("ann", Role.RUN)) == ({"anns"}, 0)
-    assert seen(User("ben", Role.RUN)) == (set(), 0)
-    assert seen(User("ann", Role.LOOK)) == (set(), 0)
-    assert seen(User("root", Role.ADMINISTER)) == seen(ALONE) == ({"anns", "nobodys"}, 1)
-    with acting_as(User("ann", Role.RUN)):
+    assert seen(User("ann")) == ({"anns"}, 0)
+    assert seen(User("ben")) == (set(), 0)
+    assert seen(ALONE) == ({"anns", "nobodys"}, 1)
+    with acting_as(User("ann")):
         check_access(tmp_path, job)
-    with acting_as(User("ben", Role.RUN)):
+    with acting_as(User("ben")):
         for refused in (lambda: check_access(tmp_path, job), lambda: fork_prefix(tmp_path, "anns", "mine")):
             with pytest.raises(UserError, match="There is no prefix 'anns'"):
                 refused()
