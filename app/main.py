@@ -25,7 +25,7 @@ from app.navigation import context_bar
 from app.navigation.moved_pages import moved_pages
 from app.navigation.selection import OPENED
 from app.run_views.plugin_views import view_pages
-from app.server.current_user import current_person, let_in
+from app.server.current_user import let_in
 from app.server.disk_warning import disk_warning
 from app.session.streamlit_internals import drop_stale_widgets, wait_until_sent
 from app.session.url_state import (
@@ -40,7 +40,6 @@ from app.session.url_state import (
 from app.story.story_mode import caption_bar, offer
 from kvlab.catalogue import methods
 from kvlab.core.assets import asset_path
-from kvlab.server.users import Role
 
 FIRST = "first"  # the URL path of the start page, which is served at the root
 MENU = {
@@ -84,7 +83,6 @@ MENU = {
         ("beyond", "Beyond the five", "article"),
     ],
     "Help": [("glossary", "Glossary", "menu_book")],
-    "Server": [("admin", "Administration", "admin_panel_settings")],
 }
 
 
@@ -100,7 +98,7 @@ def pages() -> dict[str, list[st.Page]]:
                 default=name == "start",
             )
             for name, title, icon in entries
-            if (script := ROOT / "pages" / f"{name}.py").exists() and _is_for(name)
+            if (script := ROOT / "pages" / f"{name}.py").exists()
         ]
         for section, entries in MENU.items()
     }
@@ -108,11 +106,6 @@ def pages() -> dict[str, list[st.Page]]:
     named = st.Page(ROOT / "pages" / "start.py", title="Start", url_path="start", visibility="hidden")
     sections |= {"Views from plug-ins": view_pages(), " ": [named, *moved_pages()]}
     return {section: entries for section, entries in sections.items() if entries}
-
-
-def _is_for(name: str) -> bool:
-    """Whether the current user may open the page."""
-    return name != "admin" or current_person().role is Role.ADMINISTER
 
 
 def main() -> None:

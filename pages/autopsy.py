@@ -7,7 +7,6 @@ from functools import partial
 import pandas as pd
 import streamlit as st
 
-from app.base import permission
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
@@ -243,8 +242,7 @@ def restore(run: Run, span: tuple[int, int]) -> None:
         f"This runs **{plain(run.record.label)}** twice on the same prompt: as before, and with the {count} chosen "
         "tokens kept in every head within the budget. The page **Difference of two runs** then shows the change."
     )
-    again = {"type": "primary", "icon": ":material/replay:", "key": "put-back"}
-    if permission.button("Keep them and run again", permission.why_not(), **again):
+    if st.button("Keep them and run again", type="primary", icon=":material/replay:", key="put-back"):
         queue_and_open("new_run", lambda: counterfactual(run.record, *span))
 
 

@@ -7,7 +7,6 @@ import html
 import pandas as pd
 import streamlit as st
 
-from app.base import permission
 from app.base.links import link
 from app.base.text import plain
 from app.base.theme import theme as page_theme
@@ -148,8 +147,7 @@ def further(run: Run, rescue: RestoreResult, chosen: SearchResult | None) -> Non
     """Buttons to record the result, to open its tokens in the autopsy, and to search again."""
     left, middle, right = st.columns(3, vertical_alignment="bottom")
     with left:
-        recorded = {"icon": ":material/replay:", "key": "record-rescue"}
-        if chosen is not None and permission.button("Record this run", permission.why_not(), **recorded):
+        if chosen is not None and st.button("Record this run", icon=":material/replay:", key="record-rescue"):
             queue_and_open("new_run", lambda: rerun_with_restored(run.record, chosen.returned))
     with middle:
         tokens = chosen.returned.tokens if chosen is not None else ()
@@ -160,7 +158,7 @@ def further(run: Run, rescue: RestoreResult, chosen: SearchResult | None) -> Non
     with right:
         reruns = 2 * rescue.most_reruns if rescue.ending else rescue.most_reruns
         label = f"Search again, at most {reruns} reruns"
-        again = permission.button(label, permission.why_not(), icon=":material/refresh:", key="look-again")
+        again = st.button(label, icon=":material/refresh:", key="look-again")
         if again and (job_id := restore.queue_search(run, reruns)):
             set_param("search", job_id, force=True)
             st.rerun()

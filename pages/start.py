@@ -8,7 +8,6 @@ from dataclasses import replace
 import pandas as pd
 import streamlit as st
 
-from app.base import permission
 from app.base.links import go, link
 from app.base.text import ago, plain, shorten
 from app.base.theme import theme
@@ -41,8 +40,7 @@ def introduction() -> None:
             "**Check** every number: figures export as PNG, SVG and CSV, and each run is a folder of plain Parquet."
         )
         with st.container(horizontal=True):
-            start = {"type": "primary", "icon": ":material/play_arrow:"}
-            if permission.button("Try the sample prompt", permission.why_not(), **start):
+            if st.button("Try the sample prompt", type="primary", icon=":material/play_arrow:"):
                 try_sample()
             if st.button("Use my own prompt", icon=":material/edit_note:"):
                 go("new_run", source="Paste")
@@ -110,8 +108,9 @@ def recent(polls: bool) -> None:
     """Open jobs and recent comparisons, newest first; redrawn while a job runs."""
     with st.container(horizontal=True, vertical_alignment="center"):
         st.header("Recent comparisons", width="stretch")
-        options = {"type": "tertiary", "icon": ":material/refresh:", "help": "Rebuild the index of the folder of runs"}
-        is_reindexed = permission.button("Reindex", permission.why_not(), **options)
+        is_reindexed = st.button(
+            "Reindex", type="tertiary", icon=":material/refresh:", help="Rebuild the index of the folder of runs"
+        )
     for problem in rebuild(runs_root()) if is_reindexed else []:
         st.warning(plain(problem))
     comparisons = list_comparisons(runs_root())

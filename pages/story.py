@@ -6,9 +6,8 @@ from functools import partial
 
 import streamlit as st
 
-from app.base import permission
 from app.base.text import plain, unseen
-from app.base.widgets import attempt
+from app.base.widgets import attempt, button_unless, why_not_change, widget_options
 from app.components.present import present_button
 from app.figures.add_slide import talk_file, talk_html
 from app.figures.export_menu import explain_formats, file_button
@@ -55,7 +54,7 @@ def main() -> None:
         st.caption("This story has no views.")
         return
     owner = owner_of_story(runs_root(), name)
-    why = permission.why_not_change([owner])
+    why = why_not_change([owner])
     actions(story)
     if owner:
         share(name, owner, why)
@@ -68,23 +67,22 @@ def share(name: str, owner: str, why: str) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption(f"Created by **{plain(owner)}**.", width="content")
         private = is_private(runs_root(), name)
-        help_text = "Only you and the administrators can see it."
+        help_text = "Only you can see it."
         if st.toggle(
-            "Private", private, **permission.widget_options(why, key=f"story-private-{name}", help=help_text)
+            "Private", private, **widget_options(why, key=f"story-private-{name}", help=help_text)
         ) != private and attempt(lambda: make_private(runs_root(), name, not private)):
             st.rerun()
 
 
 def import_section() -> None:
     """Import a story that was exported as JSON."""
-    with st.popover(
-        "Import", **permission.widget_options(permission.why_not(), icon=":material/upload:", key="story-import")
-    ):
+    with st.popover("Import", icon=":material/upload:", key="story-import"):
         file = st.file_uploader(
             "A story exported as JSON",
-            **permission.widget_options(permission.why_not(), type=["json"], key="story-file"),
+            type=["json"],
+            key="story-file",
         )
-        if file is not None and permission.button("Import", permission.why_not(), key="story-take"):
+        if file is not None and st.button("Import", key="story-take"):
             try:
                 imported = parse_story(file.getvalue())
                 story = import_story(runs_root(), imported)
@@ -160,7 +158,7 @@ def view_row(story: Story, at: int, why: str) -> None:
                 ("delete", "Remove", "delete", False, lambda: story.without(at)),
             ):
                 label, looks = unseen(f"{words}: view {at + 1}"), {"icon": f":material/{icon}:", "help": words}
-                if permission.button(label, why, key=f"{name}-{at}", disabled=off, **looks):
+                if button_unless(label, why, key=f"{name}-{at}", disabled=off, **looks):
                     change(changed())
             if st.button(f"Open {unseen(f'view {at + 1}')}", key=f"open-{at}"):
                 tell(story, at)

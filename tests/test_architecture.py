@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "core": set(),
     "common": {"core"},
     "requests": {"common", "core"},
-    "server": {"common", "core", "requests"},
+    "server": {"core"},
     "browser": set(),
     "analysis": {"trace"},
     # Of evaluate and bench the atlas takes what is free of torch, as a test below makes sure: summaries and rows.

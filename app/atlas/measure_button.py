@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import pandas as pd
 import streamlit as st
 
-from app.base import permission
 from app.base.links import go
 from app.base.text import plain
 from app.evaluation.result_rows import measured_rows
@@ -48,7 +47,7 @@ def measure_button(measurement: Measurement, key: str, is_whole: bool = False) -
         st.caption(plain(f"{size_text(measurement)} {takes.lower()} on {model_title(model_of(measurement))}."))
         with st.popover("Command", key=f"command-{key}", type="tertiary"):
             st.code(command_line(measurement), language="bash", wrap_lines=True)
-    if permission.button("Queue it", permission.why_not(), icon=":material/add_task:", key=f"order-{key}", help=takes):
+    if st.button("Queue it", icon=":material/add_task:", key=f"order-{key}", help=takes):
         submit([work for work, _ in found])
 
 
@@ -65,9 +64,7 @@ def measure_all(measurements: Sequence[Measurement], model: str) -> None:
     size = f"{small.prompts} recorded texts, {small.samples} prompts of {small.lengths[0]} tokens per task"
     words = f"{count} can measure on {model_title(model)} what the cards lack ({size})."
     st.caption(plain(f"{words} This takes {range_text(total(found))}{rest}."))
-    if permission.button(
-        f"Queue all {len(found)}", permission.why_not(), icon=":material/playlist_add:", key="order-all"
-    ):
+    if st.button(f"Queue all {len(found)}", icon=":material/playlist_add:", key="order-all"):
         submit([work for work, _ in found])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import streamlit as st
@@ -11,8 +11,10 @@ from app.base.text import plain
 from app.session.url_state import in_url
 from kvlab.core.errors import UserError
 from kvlab.server.settings import lab
+from kvlab.server.users import is_owner
 
 T = TypeVar("T", bound=str)
+OTHERS = "Only its owner may change this."
 
 
 def one_of(
@@ -28,9 +30,22 @@ def one_of(
 
 def private_switch(key: str = "private") -> bool:
     """Whether the results are private; False without a switch where there is only one user."""
-    return lab() is not None and st.toggle(
-        "Private", help="Only you and the administrators can see the results.", **in_url(key)
-    )
+    return lab() is not None and st.toggle("Private", help="Only you can see the results.", **in_url(key))
+
+
+def why_not_change(owners: Iterable[str]) -> str:
+    """Why the current user may not change something of these owners; empty if they may. The library checks it too."""
+    return "" if all(is_owner(owner) for owner in owners) else OTHERS
+
+
+def button_unless(label: str, why: str, **options: Any) -> bool:
+    """A button, disabled if `why` is not empty."""
+    return st.button(label, **widget_options(why, **options))
+
+
+def widget_options(why: str, **options: Any) -> dict[str, Any]:
+    """The options of a widget, disabled if `why` is not empty."""
+    return options | {"disabled": True, "help": why} if why else options
 
 
 def attempt(action: Callable[[], object]) -> bool:

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 import pandas as pd
 import streamlit as st
 
-from app.base import permission
 from app.base.links import link
 from app.base.text import plain, shorten
 from app.base.theme import theme as page_theme
-from app.base.widgets import one_of
+from app.base.widgets import button_unless, one_of, why_not_change
 from app.compare import restore
 from app.compare.facts import FactKeys, fact_picker
 from app.components.wordpicker import Spans
@@ -217,8 +216,8 @@ def _form(record: RunRecord, answer: str, facts: Spans) -> None:
         marked = fact_picker(record.prompt, FactKeys(record.comparison_id), facts)
     except UserError as error:
         st.error(plain(str(error)))
-    why, key = permission.why_not_change([record.owner]), f"score-{record.comparison_id}"
-    if not permission.button("Score the runs", why, icon=":material/rule:", key=key) or marked is None:
+    why, key = why_not_change([record.owner]), f"score-{record.comparison_id}"
+    if not button_unless("Score the runs", why, icon=":material/rule:", key=key) or marked is None:
         return
     try:
         save_answer(runs_root(), record.comparison_id, record.prompt, typed, marked)

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import streamlit as st
 
-from app.base import permission
 from app.base.links import go
 from app.base.text import plain
-from app.base.widgets import attempt
+from app.base.widgets import attempt, button_unless, why_not_change
 from app.navigation.selection import runs_root
 from app.queue.submit import live_status, queue_job
 from app.session.open_runs import BY_STAMP, open_cached
@@ -41,7 +40,7 @@ def button(run: Run, key: str, label: str = "Restore the answer") -> None:
     """A button that starts a search, or opens the one there is."""
     record = run.record
     exists = result_path(runs_root(), record.comparison_id, record.run_id).exists()
-    if not permission.button(label, "" if exists else permission.why_not(), icon=":material/mystery:", key=key):
+    if not st.button(label, icon=":material/mystery:", key=key):
         return
     if exists:
         go("killed", run=record.run_id)
@@ -94,7 +93,7 @@ def search_all(run_ids: Sequence[str], duration: str, key: str) -> None:
         return
     label = f"Who killed it? Search {'the failed run' if len(missing) == 1 else f'all {len(missing)} failed runs'}"
     words = f"In the background, {duration}. What is found appears here."
-    if permission.button(label, permission.why_not(), icon=":material/mystery:", key=key, help=words):
+    if st.button(label, icon=":material/mystery:", key=key, help=words):
         for run_id in missing:
             if not attempt(partial(_queue, run_id)):
                 return  # the others would fail alike
@@ -157,8 +156,8 @@ def _live(job_id: str) -> None:
     left, right = st.columns([6, 1], vertical_alignment="bottom")
     left.progress(progress.done / progress.total if progress and progress.total else 0.0, plain(stage))
     with right:
-        why, note = permission.why_not_change([status.owner]), "Results so far are kept."
-        if permission.button("Stop", why, key="stop-search", disabled=status.cancelling, help=note) and attempt(
+        why, note = why_not_change([status.owner]), "Results so far are kept."
+        if button_unless("Stop", why, key="stop-search", disabled=status.cancelling, help=note) and attempt(
             lambda: jobs.cancel(runs_root(), job_id)
         ):
             st.rerun(scope="fragment")

@@ -12,7 +12,6 @@ import streamlit as st
 from pydantic import JsonValue
 from streamlit.delta_generator import DeltaGenerator
 
-from app.base import permission
 from app.base.text import code, plain
 from app.base.widgets import private_switch
 from app.evaluation.fit_section import fit_section
@@ -129,8 +128,7 @@ def evaluation_form(rows: pd.DataFrame, purpose: Purpose = QUALITY) -> None:
         st.warning(plain(few), icon=":material/warning:")
     if not is_possible(job, listed):
         return
-    start = {"type": "primary", "icon": ":material/play_arrow:", "width": "stretch", "key": "evaluate"}
-    if permission.button("Evaluate", permission.why_not(), **start):
+    if st.button("Evaluate", type="primary", icon=":material/play_arrow:", width="stretch", key="evaluate"):
         queue_and_open(purpose.page, lambda: job)
 
 
@@ -165,10 +163,7 @@ def tasks_section(
 def _uploaded(listed: TaskList, purpose: Purpose) -> FileChoice | None:
     """The uploaded file in its detected or chosen format."""
     largest = prompt_files.LARGEST_UPLOAD // prompt_files.MEGABYTE
-    limits = {"type": list(prompt_files.TYPES), "max_upload_size": largest}
-    file = st.file_uploader(
-        purpose.upload, **permission.widget_options(permission.why_not(), key="eval_upload", **limits)
-    )
+    file = st.file_uploader(purpose.upload, key="eval_upload", type=list(prompt_files.TYPES), max_upload_size=largest)
     if file is None:
         return None
     formats = [BY_FIELDS, *listed.formats]

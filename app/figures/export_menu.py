@@ -9,9 +9,9 @@ from typing import Any
 
 import streamlit as st
 
-from app.base import permission
 from app.base.text import plain, unseen
 from app.base.theme import theme as page_theme
+from app.base.widgets import widget_options
 from app.figures.add_slide import add_slide, slide_of
 from app.figures.figure import STORY_BUTTON, slug
 from app.figures.image_writer import browser, image_writer
@@ -66,9 +66,7 @@ def menu(offer: Offer, key: str) -> None:
             st.download_button(f"HTML {of}", page, f"{name}.html", key=f"{key}-html", on_click="ignore")
         if offer.steps > 1:
             st.caption(f"GIF: {estimate_gif(offer.steps)}.")
-        if permission.button(
-            f"Add to story {unseen(f'({offer.title})')}", permission.why_not(), key=f"{key}-slide", **STORY_BUTTON
-        ):
+        if st.button(f"Add to story {unseen(f'({offer.title})')}", key=f"{key}-slide", **STORY_BUTTON):
             add_slide(offer.title, offer.build(), offer.caption, offer.source)
 
 
@@ -101,7 +99,7 @@ def file_button(
 ) -> None:
     """A button that makes and downloads a file of a kind of `FORMATS`; disabled where it cannot be made."""
     looks = {"icon": ":material/download:", "on_click": "ignore", "key": f"{key}-{kind}"} | options
-    st.download_button(label, make, name, media, **permission.widget_options(why_unavailable(kind), **looks))
+    st.download_button(label, make, name, media, **widget_options(why_unavailable(kind), **looks))
 
 
 def explain_formats() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-from app.base import permission
 from app.base.terms import terms_in
 from app.base.text import plain, unseen
 from app.base.theme import theme as page_theme
@@ -23,7 +23,7 @@ from kvlab.figures.base.template import PLOTLY_CONFIG, has_colour_bar, same_cell
 from kvlab.results.provenance import FigureSource
 
 SHOWN = "shown_figures"
-STORY_BUTTON = {"icon": ":material/bookmark_add:", "help": "As an interactive slide"}
+STORY_BUTTON: dict[str, Any] = {"icon": ":material/bookmark_add:", "help": "As an interactive slide"}
 CONFIG = PLOTLY_CONFIG | {
     "scrollZoom": False,
     "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d", "toImage"],
@@ -161,9 +161,7 @@ def _downloads(
         _button(f"SVG {of}", lambda: image("svg"), f"{name}.svg", f"{key}-svg", disabled=missing)
         _button(f"CSV {of}", lambda: export.csv(frame), f"{name}.csv", f"{key}-csv")
         _button(f"HTML {of}", lambda: export.page(draw(), caption, str(source), theme), f"{name}.html", f"{key}-html")
-    if permission.button(
-        f"Add to story {unseen(f'({title})')}", permission.why_not(), key=f"{key}-slide", **STORY_BUTTON
-    ):
+    if st.button(f"Add to story {unseen(f'({title})')}", key=f"{key}-slide", **STORY_BUTTON):
         figure = draw()
         add_slide(str(figure.layout.title.text or "Figure"), figure, caption, source)
 

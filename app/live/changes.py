@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.base import permission
 from app.base.text import plain
+from app.base.widgets import button_unless, widget_options
 from app.live.sessions import act, fork_session
 from app.session.url_state import set_param
 from kvlab.catalogue.methods import methods
@@ -32,7 +32,7 @@ def sampling() -> dict[str, float]:
 def change_lane(session: str, request: LiveRequest, number: int, is_busy: bool) -> None:
     """A menu with the lane's method, settings and budget; its button compresses the context again in this lane."""
     choice, key = request.lanes[number], f"live-lane-{number}"
-    with st.popover("Change", **permission.widget_options(request.why_fixed, key=key)):
+    with st.popover("Change", **widget_options(request.why_fixed, key=key)):
         entries = {entry.name: entry for entry in methods() if entry.name != FULL.method}
         place = list(entries).index(choice.method) if choice.method in entries else 0
         entry = entries[st.selectbox("Method", list(entries), place, key=f"{key}-method")]
@@ -41,8 +41,8 @@ def change_lane(session: str, request: LiveRequest, number: int, is_busy: bool) 
         now = f"{100 * choice.budget:g}%" if isinstance(choice.budget, float) else quote_value(choice.budget)
         budget = st.text_input("Budget", now, key=f"{key}-budget", help="Such as 20%, 128 or 20%B")
         st.caption("Only this lane is compressed again; then all lanes answer the questions again.")
-        why = permission.why_not() or request.why_fixed or ("An answer is being written." if is_busy else "")
-        if permission.button("Change the lane", why, key=f"{key}-apply"):
+        why = request.why_fixed or ("An answer is being written." if is_busy else "")
+        if button_unless("Change the lane", why, key=f"{key}-apply"):
             settings = {AS_NOW: choice.hyper_parameters, DEFAULT: {}}.get(preset, {PRESET: preset})
             try:
                 (changed,) = compare_form.choices(
@@ -60,12 +60,12 @@ def change_question(session: str, request: LiveRequest, turn: int, question: str
     key = f"live-turn-{turn}"
     with st.popover("Edit", key=key, help="Another question in place of this one; later ones are dropped"):
         edited = st.text_area("Question", question, key=f"{key}-text")
-        why = permission.why_not() or ("" if edited.strip() else "Type a question.")
-        if permission.button("Ask this instead", why, key=f"{key}-ask") and act(
+        why = "" if edited.strip() else "Type a question."
+        if button_unless("Ask this instead", why, key=f"{key}-ask") and act(
             session, request, "again", question=edited, turn=turn, **sampling()
         ):
             st.rerun()
     help_text = "A new session with what was said before this question; this one stays"
-    if permission.button("Fork", permission.why_not(), help=help_text, key=f"{key}-fork"):
+    if st.button("Fork", help=help_text, key=f"{key}-fork"):
         set_param("session", fork_session(session, request, turn))
         st.rerun()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.base import permission
 from app.base.text import plain
 from app.base.theme import theme as page_theme
-from app.base.widgets import attempt
+from app.base.widgets import attempt, button_unless
 from app.live.answers import answers_html
 from app.live.changes import NEW_TOKENS, change_lane, change_question, sampling
 from app.live.context_text import what_is_left
@@ -116,18 +115,18 @@ def meters(session: str, request: LiveRequest, transcript: Transcript, is_busy: 
 
 def controls(session: str, request: LiveRequest, transcript: Transcript, job: jobs.JobStatus | None) -> None:
     """Buttons of the conversation, and how answers are drawn."""
-    why = permission.why_not() or ("" if job is None else "An answer is being written.")
+    why = "" if job is None else "An answer is being written."
     with st.container(horizontal=True, gap="small", key="live-controls"):
-        if permission.button("Stop", "" if job is not None else "Nothing is running.", key="live-stop"):
+        if button_unless("Stop", "" if job is not None else "Nothing is running.", key="live-stop"):
             assert job is not None
             attempt(lambda: jobs.cancel(runs_root(), job.job_id))
         last = transcript.turns[-1].question if transcript.turns else ""
-        if permission.button("Answer again", why or ("" if last else "Nothing was asked yet."), key="live-again"):
+        if button_unless("Answer again", why or ("" if last else "Nothing was asked yet."), key="live-again"):
             ask(session, request, "again", last)
-        if permission.button("Begin again", why, key="live-restart") and act(session, request, "restart"):
+        if button_unless("Begin again", why, key="live-restart") and act(session, request, "restart"):
             st.rerun()
         help_text = "Runs the lanes on context and last question as one recorded prompt, for every other page."
-        if permission.button("Record a comparison", why_no_comparison(last), help=help_text, key="live-compare"):
+        if button_unless("Record a comparison", why_no_comparison(last), help=help_text, key="live-compare"):
             record_comparison(session, request, transcript, last)
         if st.button("Present", help="The running session in large type, led by keys", key="live-present-now"):
             set_param(PRESENT, YES)
@@ -147,7 +146,7 @@ def controls(session: str, request: LiveRequest, transcript: Transcript, job: jo
 
 def why_no_comparison(question: str) -> str:
     """Why the session cannot be recorded; empty if it can."""
-    return permission.why_not() or ("" if question else "Ask a question first.")
+    return "" if question else "Ask a question first."
 
 
 def ask(session: str, request: LiveRequest, action: Action, question: str) -> None:

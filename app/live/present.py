@@ -6,10 +6,9 @@ from html import escape
 
 import streamlit as st
 
-from app.base import permission
 from app.base.text import plain
 from app.base.theme import theme as page_theme
-from app.base.widgets import attempt
+from app.base.widgets import attempt, button_unless
 from app.live.answers import answers_html
 from app.live.cursor import LANE
 from app.live.sessions import running_job, transcript_of, waiting
@@ -49,7 +48,7 @@ def present(session: str, poll_seconds: float) -> None:
     with st.container(horizontal=True, gap="small", key="live-present-controls"):
         lanes = sorted(transcript.lanes)
         st.button("Next lane (n)", key="live-next-lane", on_click=next_lane, args=(lanes,), disabled=len(lanes) < 2)
-        if permission.button("Stop (s)", "" if job is not None else "Nothing is running.", key="live-present-stop"):
+        if button_unless("Stop (s)", "" if job is not None else "Nothing is running.", key="live-present-stop"):
             assert job is not None
             attempt(lambda: jobs.cancel(runs_root(), job.job_id))
         if st.button("Leave (Esc)", key="live-present-leave"):

@@ -8,9 +8,8 @@ import streamlit as st
 from pydantic import ValidationError
 from streamlit.delta_generator import DeltaGenerator
 
-from app.base import permission
 from app.base.text import plain
-from app.base.widgets import one_of
+from app.base.widgets import button_unless, one_of
 from app.live.sessions import open_session
 from app.live.start_prefixes import lanes_section, text_section
 from app.navigation.proposed_model import propose_model
@@ -50,9 +49,9 @@ def start_form() -> None:
         chosen, budgets = method_section(0, label="Methods beside the full cache", usual=DEFAULT)
         chosen = [entry for entry in chosen if entry.name != FULL.method]
         typed = hyper_parameter_section(chosen)
-    why = permission.why_not() or ("" if context.strip() else "Give a context first.")
+    why = "" if context.strip() else "Give a context first."
     why = why or ("" if chosen else "Choose at least one method.")
-    if permission.button("Read the context", why, type="primary", icon=":material/play_arrow:", key="live-start"):
+    if button_unless("Read the context", why, type="primary", icon=":material/play_arrow:", key="live-start"):
         begin(lambda: read_request(context, model.strip(), compare_form.choices_of_form(chosen, typed, budgets)))
 
 
@@ -65,9 +64,9 @@ def prefix_form(left: DeltaGenerator, right: DeltaGenerator) -> None:
         text = text_section(model)
     with right:
         lanes = lanes_section(text) if text is not None else ()
-    why = permission.why_not() or ("" if text else "There is no prefix to open.")
+    why = "" if text else "There is no prefix to open."
     why = why or ("" if lanes else "Choose at least one prefix.")
-    if permission.button("Open the prefixes", why, type="primary", icon=":material/play_arrow:", key="live-start"):
+    if button_unless("Open the prefixes", why, type="primary", icon=":material/play_arrow:", key="live-start"):
         begin(lambda: live_request(runs_root(), [file.name for file in lanes]))
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.base import permission
 from app.base.text import plain
-from app.base.widgets import one_of
+from app.base.widgets import button_unless, one_of
 from app.live.changes import sampling
 from app.live.cursor import head_in_focus
 from app.live.sessions import act
@@ -46,15 +45,15 @@ def word_edits(
     `heads` are the lane's heads, if they were read.
     """
     choice, changed = request.lanes[lane], None
-    why = permission.why_not() or request.why_fixed or ("An answer is being written." if is_busy else "")
+    why = request.why_fixed or ("An answer is being written." if is_busy else "")
     with st.container(horizontal=True, gap="small", vertical_alignment="center", key="live-word-edits"):
         st.markdown(plain(label), width="content")
         head = _where(heads, words[1])
         for edit, (name, icon, told) in BUTTONS.items():
-            if permission.button(name, why, icon=f":material/{icon}:", help=told, key=f"live-{edit}"):
+            if button_unless(name, why, icon=f":material/{icon}:", help=told, key=f"live-{edit}"):
                 changed = _edited(choice, edit, words, head)
         nothing = "" if edit_words(choice) else "Nothing was edited in this lane."
-        if permission.button("Undo edits", why or nothing, icon=":material/undo:", key="live-undo"):
+        if button_unless("Undo edits", why or nothing, icon=":material/undo:", key="live-undo"):
             changed = without_edits(choice)
     note = (
         request.why_fixed or "Only this lane is compressed again, within its budget, and answers the questions again."

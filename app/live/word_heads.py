@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.base import permission
 from app.base.text import shorten
 from app.base.theme import theme as page_theme
+from app.base.widgets import button_unless
 from app.figures.figure import show
 from app.live.cursor import chosen_words, head_in_focus
 from app.live.sessions import act
@@ -47,8 +47,8 @@ def word_heads(
     word_edits(session, request, lane, words, label, heads, is_busy)
     if heads is None:
         with st.container(horizontal=True, gap="small", vertical_alignment="center"):
-            why = permission.why_not() or ("An answer is being written." if is_busy else "")
-            if permission.button("Read the heads", why, key="live-heads") and act(session, request, "heads", lane=lane):
+            why = "An answer is being written." if is_busy else ""
+            if button_unless("Read the heads", why, key="live-heads") and act(session, request, "heads", lane=lane):
                 st.rerun()
             st.caption("Shows which heads hold it. The last answer is read once more, which takes as long.")
         return

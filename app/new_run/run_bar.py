@@ -7,9 +7,9 @@ from typing import Any
 
 import streamlit as st
 
-from app.base import permission
 from app.base.links import go
 from app.base.text import plain
+from app.base.widgets import button_unless
 from app.navigation.selection import runs_root, session_id
 from app.new_run.answer import Question
 from app.new_run.full_answer import withdraw
@@ -47,7 +47,7 @@ def run_bar(
                 show_plan(plan)
         ask()
         start: dict[str, Any] = {"type": "primary", "icon": ":material/play_arrow:", "key": "run"}
-        if permission.button("Run", permission.why_not() or plain(problem), **start) and request is not None:
+        if button_unless("Run", plain(problem), **start) and request is not None:
             _submit(request)
 
 

@@ -10,10 +10,9 @@ from collections.abc import Callable
 
 import streamlit as st
 
-from app.base import permission
 from app.base.links import go, link, place_in_url
 from app.base.text import plain
-from app.base.widgets import attempt
+from app.base.widgets import attempt, button_unless, why_not_change
 from app.navigation.selection import runs_root
 from app.queue.outcome import show_outcome
 from app.queue.race import show_race
@@ -36,7 +35,7 @@ from kvlab.jobs.work import Work
 from kvlab.requests.compare import CompareRequest, RescueRequest
 from kvlab.requests.live_session import LiveJob
 from kvlab.server.settings import lab
-from kvlab.server.users import Role, acting
+from kvlab.server.users import acting
 from kvlab.trace.catalogue import RunEntry, list_repeats, list_runs
 
 POLL_SECONDS = 1.0
@@ -97,7 +96,7 @@ def _request(request: Work, results: str) -> None:
             st.caption("The file is ready. Use it in the form of a run, or on the command line:")
             value = f"fit:{request.name}" if lab() else str(file.absolute())
             st.code(f"{method}:{SETTING[method]}={value}", language=None, wrap_lines=True)
-            if permission.button("Use it in a new run", permission.why_not(), type="primary", key="use_fitted"):
+            if st.button("Use it in a new run", type="primary", key="use_fitted"):
                 title = next((entry.title for entry in methods() if entry.name == method), method)
                 go("new_run", model=request.request.model, methods=title, **{f"{method}.{SETTING[method]}": value})
         return
@@ -161,9 +160,9 @@ def _details(status: JobStatus) -> None:
 
 
 def _log(lines: tuple[str, ...]) -> str:
-    """The log; without folder names for users who are not administrators."""
+    """The log; without folder names on a shared server."""
     text = "\n".join(lines)
-    return text if acting().role is Role.ADMINISTER else hide_paths(text)
+    return text if acting().owns_all else hide_paths(text)
 
 
 def _actions(status: JobStatus) -> None:
@@ -174,7 +173,7 @@ def _actions(status: JobStatus) -> None:
         _resume(status, request)
     if not status.ended:
         label = "Cancelling …" if status.cancelling else "Cancel"
-        if permission.button(label, _why_not(status), key="cancel_job", disabled=status.cancelling):
+        if button_unless(label, _why_not(status), key="cancel_job", disabled=status.cancelling):
             _act(lambda: jobs.cancel(runs_root(), status.job_id))
     elif list_runs(runs_root(), comparison_id=status.job_id, limit=1) and st.button(
         "Compare the runs", type="primary", key="open_comparison"
@@ -198,7 +197,7 @@ def _resume(status: JobStatus, request: Work) -> None:
         jobs.resume(runs_root(), status.job_id)
         jobs.ensure_worker(runs_root())
 
-    if permission.button(_resume_label(status, request), _why_not(status), type="primary", key="go_on"):
+    if button_unless(_resume_label(status, request), _why_not(status), type="primary", key="go_on"):
         _act(resume)
 
 
@@ -208,7 +207,7 @@ def _act(action: Callable[[], object]) -> None:
 
 
 def _why_not(status: JobStatus) -> str:
-    return permission.why_not_change([status.owner])
+    return why_not_change([status.owner])
 
 
 def _resume_label(status: JobStatus, request: Work) -> str:

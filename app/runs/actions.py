@@ -12,10 +12,9 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from app.base import permission
 from app.base.links import go
 from app.base.text import ago, plain, shorten
-from app.base.widgets import attempt
+from app.base.widgets import attempt, button_unless, why_not_change, widget_options
 from app.navigation.selection import runs_root
 from app.runs.table import PAGES
 from kvlab.core.errors import UserError
@@ -45,7 +44,7 @@ def actions(chosen: pd.DataFrame) -> None:
         _flip(chosen, "archived", "Archive", "Unarchive", ":material/archive:")
         _export(chosen)
         help_text = "Moves the rows to the bin, from which they can be restored."
-        if permission.button("Delete", _why_not(chosen), icon=":material/delete:", key="runs-delete", help=help_text):
+        if button_unless("Delete", _why_not(chosen), icon=":material/delete:", key="runs-delete", help=help_text):
             _delete(chosen)
 
 
@@ -61,20 +60,19 @@ def bin_and_import() -> None:
                 with st.container(horizontal=True, vertical_alignment="center"):
                     when = f"{ago(entry.deleted)} · {byte_size(entry.bytes)}"
                     st.markdown(f"{plain(shorten(entry.title, 60))}  \n:small[{plain(when)}]", width="stretch")
-                    if permission.button("Restore", permission.why_not(), key=f"back-{entry.key}"):
+                    if st.button("Restore", key=f"back-{entry.key}"):
                         _do(partial(rubbish.restore_deleted, root, entry.key), f"Restored {entry.title}.")
             label = f"Empty the bin and free {size}"
-            if permission.button(label, permission.why_not(), key="runs-empty"):
+            if st.button(label, key="runs-empty"):
                 _do(lambda: rubbish.empty_bin(root), "The bin is empty.")
-        with st.popover(
-            "Import", **permission.widget_options(permission.why_not(), icon=":material/upload:", key="runs-import")
-        ):
-            options = {"type": ["zip"], "accept_multiple_files": True}
+        with st.popover("Import", icon=":material/upload:", key="runs-import"):
             files = st.file_uploader(
                 "Files exported by kvlab (.kvlab.zip)",
-                **permission.widget_options(permission.why_not(), key="runs-file", **options),
+                key="runs-file",
+                type=["zip"],
+                accept_multiple_files=True,
             )
-            if files and permission.button("Import", permission.why_not(), type="primary", key="runs-take"):
+            if files and st.button("Import", type="primary", key="runs-take"):
                 _do(lambda: [archive.unpack(root, file, MAX_IMPORT_BYTES) for file in files], f"{len(files)} imported.")
 
 
@@ -97,9 +95,7 @@ def _compare(chosen: pd.DataFrame) -> None:
 
 
 def _label(chosen: pd.DataFrame) -> None:
-    with st.popover(
-        "Name, tags, note", **permission.widget_options(_why_not(chosen), icon=":material/label:", key="runs-label")
-    ):
+    with st.popover("Name, tags, note", **widget_options(_why_not(chosen), icon=":material/label:", key="runs-label")):
         alone = len(chosen) == 1
         first = chosen.iloc[0]
         if alone:
@@ -122,7 +118,7 @@ def _label(chosen: pd.DataFrame) -> None:
 
 def _flip(chosen: pd.DataFrame, field: str, label: str, undo: str, icon: str) -> None:
     on = not chosen[field].all()
-    if permission.button(label if on else undo, _why_not(chosen), icon=icon, key=f"runs-{field}"):
+    if button_unless(label if on else undo, _why_not(chosen), icon=icon, key=f"runs-{field}"):
         change = {field: on}
         _do(lambda: _each(chosen, lambda kind, name: change_labels(runs_root(), name, kind, **change)), "")
 
@@ -174,7 +170,7 @@ def _offer_undo(keys: list[str]) -> None:
 
 
 def _why_not(chosen: pd.DataFrame) -> str:
-    return permission.why_not_change(chosen["owner"])
+    return why_not_change(chosen["owner"])
 
 
 def _each(chosen: pd.DataFrame, change: Callable[[Any, str], object]) -> None:

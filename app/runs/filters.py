@@ -8,7 +8,6 @@ from dataclasses import fields
 import pandas as pd
 import streamlit as st
 
-from app.base import permission
 from app.base.links import go
 from app.base.text import plain
 from app.navigation.selection import runs_root
@@ -102,12 +101,11 @@ def _views(wanted: Search) -> None:
             if st.button(plain(view.name), key=f"view-{view.name}", width="stretch"):
                 _reset_widgets()
                 go("runs", **view.query)
-            forget = {"icon": ":material/close:", "key": f"unview-{view.name}", "help": "Delete this view"}
-            if permission.button("", permission.why_not(), **forget):
+            if st.button("", icon=":material/close:", key=f"unview-{view.name}", help="Delete this view"):
                 find.remove_view(root, view.name)
                 st.rerun()
     name = st.text_input("Name of the current view", key="runs_view_name", placeholder="KeepKV, right answers")
-    if permission.button("Save this view", permission.why_not(), key="runs_view_save", disabled=not name.strip()):
+    if st.button("Save this view", key="runs_view_save", disabled=not name.strip()):
         columns = {name: value for name, value in params().items() if name == COLUMNS}
         try:
             find.save_view(root, name, to_url(wanted) | columns)

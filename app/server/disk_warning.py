@@ -1,4 +1,4 @@
-"""A warning on every page if the folder of runs is full, nearly full, or read-only."""
+"""A warning on every page if the folder of runs is read-only or its disk nearly full."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import streamlit as st
 
 from app.base.text import plain
 from app.session.open_runs import runs_root
-from kvlab.core.errors import UserError
-from kvlab.jobs.disk_usage import folder_usage
+from kvlab.jobs import disk_space
 from kvlab.trace.index import index_note
 
 
@@ -17,8 +16,8 @@ def disk_warning() -> None:
     if not root.is_dir():
         return
     try:
-        warning = index_note(root) or folder_usage(root).warning
-    except (UserError, OSError):
+        warning = index_note(root) or disk_space.disk_warning(root)
+    except OSError:
         return  # pages show errors of the folder
     if warning:
         st.warning(plain(warning), icon=":material/hard_drive:")

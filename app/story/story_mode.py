@@ -11,10 +11,10 @@ from urllib.parse import urlencode
 
 import streamlit as st
 
-from app.base import permission
 from app.base.component import component
 from app.base.links import go, page_exists
 from app.base.text import code, plain
+from app.base.widgets import button_unless
 from app.figures.add_slide import MOST_SLIDES, default_story, slides_of_view
 from app.figures.page_contents import Item, telling_items
 from app.figures.provenance import PLACE, TELLING, view_query
@@ -45,7 +45,7 @@ def offer(page: str) -> None:
         items = telling_items()
         st.caption(plain(_slide_note(items)))
         empty = "" if items else "The slide would be empty."
-        if permission.button("Add this view", permission.why_not() or empty, type="primary", key="story-save"):
+        if button_unless("Add this view", empty, type="primary", key="story-save"):
             _add(page, name, caption, items)
 
 

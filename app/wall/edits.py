@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.base import permission
 from app.base.text import plain
-from app.base.widgets import one_of
+from app.base.widgets import button_unless, one_of
 from app.queue.submit import queue_and_open
 from kvlab.core.restore import OF_TOKENS, Restore
 from kvlab.jobs.reruns import rerun_with_restored
@@ -32,11 +31,9 @@ def edit_section(run: Run, layer: int, head: int, token: int | None, text: str) 
         kind = one_of("Change", CHANGES, key="change")
     with right:
         where = one_of("Where", {"head": f"layer {layer}, head {head}", "all": "all layers and heads"}, key="where")
-    why = permission.why_not()
-    if kind in OF_TOKENS and not why:
-        why = why_not_token(run, token)
+    why = why_not_token(run, token) if kind in OF_TOKENS else ""
     with act:
-        if permission.button("Run it again so", why, icon=":material/replay:", key="wall-rerun"):
+        if button_unless("Run it again so", why, icon=":material/replay:", key="wall-rerun"):
             change = change_of(kind, layer, head, token, everywhere=where == "all")
             queue_and_open("new_run", lambda: rerun_with_restored(run.record, change))
     chosen = f" The chosen token is {token} “{text}”." if token is not None else ""

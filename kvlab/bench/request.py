@@ -121,7 +121,7 @@ class BenchJob(Strict):
     preset: str = ""
     changes: dict[str, int | str] = Field(default_factory=dict)
     title: Text = ""
-    private: bool = Field(False, description="on a shared server its owner and administrators alone see it")
+    private: bool = Field(False, description="on a shared server its owner alone sees it")
 
     @model_validator(mode="after")
     def _asks_for_something(self) -> BenchJob:

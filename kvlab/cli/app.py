@@ -51,7 +51,7 @@ def app_command(
     models: Folders = None,
     lab: Annotated[
         Path | None,
-        typer.Option("--lab", metavar="TOML", help="permissions of a shared server, see docs/shared-lab.md"),
+        typer.Option("--lab", metavar="TOML", help="sign-in and models of a shared server, see docs/shared-lab.md"),
     ] = None,
     open_to_everyone: Annotated[
         bool, typer.Option("--open-to-everyone", help="serve other machines without authentication")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -20,9 +21,9 @@ from kvlab.core.validation import quote_value
 from kvlab.jobs.size_check import plan_of, tokens_of
 from kvlab.planning import Machine, Plan, this_machine
 from kvlab.requests.compare import OnePrompt
-from kvlab.server.quotas import bytes_of
 
 DEFAULT_METHODS, DEFAULT_BUDGETS = "streaming-llm,h2o,snapkv,zsmerge,keepkv", "0.2"
+UNITS, MOST_MEMORY = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}, 10**15
 
 
 @group_parameters
@@ -77,10 +78,11 @@ def _machine(device: str, root: Path, memory: str | None, devices: int | None) -
 
 def parse_memory(text: str) -> int:
     """Parse an amount of memory such as 24GB, 512 MB or 800000; raises UserError if invalid."""
-    try:
-        return bytes_of(text)
-    except UserError:
-        raise UserError(f"--memory {quote_value(text)} is not an amount of memory: write it as 24GB.") from None
+    match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?)i?B?\s*", text, re.IGNORECASE)
+    amount = float(match[1]) * UNITS[match[2].upper()] if match else 0.0
+    if not 0 < amount <= MOST_MEMORY:
+        raise UserError(f"--memory {quote_value(text)} is not an amount of memory: write it as 24GB.")
+    return int(amount)
 
 
 def _show(made: Plan) -> None:

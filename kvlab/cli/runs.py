@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,7 @@ from kvlab.cli.options.tables import print_wide
 from kvlab.common.formatting import format_bytes
 from kvlab.common.model_title import model_title
 from kvlab.core.errors import UserError
-from kvlab.server.quotas import seconds_of
+from kvlab.core.validation import quote_value
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.user_labels import change_labels, change_tags
 
@@ -26,6 +27,7 @@ Names = Annotated[
 ]
 Several = Annotated[list[str] | None, typer.Option(help="repeatable")]
 RUNS = Path("runs")
+SPANS = {"h": 3600, "d": 86400, "w": 7 * 86400}
 SHOWN = ("kind", "id", "title", "status", "created", "model", "methods", "budgets", "answer", "least_kl", "tags")
 
 
@@ -154,6 +156,14 @@ def undo(
         raise UserError(f"The bin of {root} is empty.")
     for key in keys or last:
         typer.echo(f"{restore_deleted(root, key).title} is restored")
+
+
+def seconds_of(text: str) -> int:
+    """Seconds from text such as 30d, 12h or 2w; raises UserError for anything else."""
+    match = re.fullmatch(r"\s*(\d{1,6})\s*([hdw])\s*", text)
+    if match is None:
+        raise UserError(f"--older-than {quote_value(text)} is no span of time: write it like 30d, 12h or 2w.")
+    return int(match[1]) * SPANS[match[2]]
 
 
 @runs_commands.command("thin")

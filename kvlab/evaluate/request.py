@@ -119,7 +119,7 @@ class EvalJob(Strict):
     name: ResultName
     request: EvalRequest
     title: Text = ""
-    private: bool = Field(False, description="on a shared server its owner and administrators alone see it")
+    private: bool = Field(False, description="on a shared server its owner alone sees it")
 
 
 class SampleJob(Strict):
@@ -132,5 +132,5 @@ class SampleJob(Strict):
     request: EvalRequest
     content: str = ""
     title: Text = ""
-    private: bool = Field(False, description="on a shared server its owner and administrators alone see it")
+    private: bool = Field(False, description="on a shared server its owner alone sees it")
     owner: str = Field("", exclude=True, description="whose run it is on a shared server; the queue says it")

@@ -46,7 +46,7 @@ class FitJob(Strict):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
     request: FitRequest
     title: Text = ""
-    private: bool = Field(False, description="on a shared server, visible only to its owner and administrators")
+    private: bool = Field(False, description="on a shared server, visible only to its owner")
 
 
 def fitted_file(root: Path, name: str) -> Path:

@@ -1,29 +1,22 @@
-"""Check a request before it is queued: what its user may see and name, their quotas, and the free disk space."""
+"""Check a request before it is queued: what its user may see and name."""
 
 from __future__ import annotations
 
 import re
-import sqlite3
-import time
 from collections.abc import Iterator
 from itertools import chain, count
 from pathlib import Path
 
 from kvlab.bench.request import BenchJob
-from kvlab.common.formatting import format_bytes
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.fitting.request import SETTING, FitJob, fitted_file
-from kvlab.jobs.disk_usage import RESULTS, bytes_by_owner, folder_usage
 from kvlab.jobs.work import Work
 from kvlab.library.prefixes import find_prefix
-from kvlab.model_info.chat_template import ChatFormat
-from kvlab.model_info.token_count import count_tokens
-from kvlab.requests.compare import CompareRequest, RescueRequest
+from kvlab.requests.compare import MOST_RUNS, CompareRequest, RescueRequest
 from kvlab.requests.live_session import LiveJob
 from kvlab.server.offered_models import place_of
-from kvlab.server.quotas import Limits, limits_of
 from kvlab.server.settings import lab
 from kvlab.server.users import acting, is_owner
 from kvlab.trace.catalogue import list_runs
@@ -32,6 +25,7 @@ from kvlab.trace.user_labels import Kind, claim_name, load_labels, may_view
 SHIPPED = re.compile(r"mini|mini-60|mini-half|smollm2|even|untrained|fit:[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 NAMED = re.compile(r"[\w.:+-]*")
 Named = EvalJob | BenchJob | FitJob  # jobs whose results have a name and an owner
+RESULTS = {EvalJob: "eval/{}", BenchJob: "bench/{}.parquet", FitJob: "fit/{}"}
 KINDS: dict[type, Kind] = {EvalJob: "evaluation", BenchJob: "benchmark", FitJob: "fit"}
 CHANGES = {"scale", "shorten", "device", "repeats"}
 
@@ -39,9 +33,11 @@ CHANGES = {"scale", "shorten", "device", "repeats"}
 def check_access(root: Path, request: Work) -> None:
     """Check that the acting user may submit this request here.
 
-    Raises UserError if it names a run the user may not see, another user's result or, on a server with a lab file, a
-    path or a model that is not offered.
+    Raises UserError if it asks for too many runs or, on a server with a lab file, names a run the user may not see,
+    another user's result, a path, or a model that is not offered.
     """
+    if isinstance(request, CompareRequest) and (runs := len(request.runs) * max(1, len(request.repeats))) > MOST_RUNS:
+        raise UserError(f"This asks for {runs:,} runs, and {MOST_RUNS:,} a request are allowed: ask for fewer.")
     if lab() is None:
         return
     if isinstance(request, RescueRequest):
@@ -127,96 +123,3 @@ def _choices(request: Work) -> Iterator[MethodChoice]:
         yield from request.request.choices
     elif isinstance(request, BenchJob):
         yield from (choice for part in request.requests for choice in part.choices)
-
-
-DAY = 24 * 3600.0
-
-
-def admit(connection: sqlite3.Connection, root: Path, work: Work, owner: str) -> None:
-    """Check that this user may queue this job now.
-
-    Raises UserError if it is larger than allowed, a quota is used up, or the disk is full.
-    """
-    _check_size(work, limits_of(owner))
-    admit_requeued(connection, root, owner)
-
-
-def admit_requeued(connection: sqlite3.Connection, root: Path, owner: str) -> None:
-    """Check that this user may have one more job in the queue; raises as `admit`."""
-    limits = limits_of(owner)
-    waiting = connection.execute(
-        "SELECT COUNT(*) FROM jobs WHERE owner = ? AND state IN ('queued', 'running')", (owner,)
-    ).fetchone()[0]
-    if waiting >= limits.queued:
-        raise UserError(
-            f"You have {_count(waiting, 'job')} waiting or running, and {limits.queued:,} are allowed: wait until one "
-            "ends, or cancel one."
-        )
-    check_used(connection, root, owner)
-
-
-def check_used(connection: sqlite3.Connection, root: Path, owner: str) -> None:
-    """Check that the user's time and disk quotas and the folder allow one more job; repeated when it starts.
-
-    Raises UserError if they do not.
-    """
-    limits = limits_of(owner)
-    if limits.minutes is not None and (used := minutes_used(connection, owner)) >= limits.minutes:
-        raise UserError(
-            f"You have used {used:.0f} minutes of compute in the last 24 hours, and {limits.minutes:g} are allowed: "
-            "wait, or ask an administrator."
-        )
-    if limits.disk is not None and (taken := bytes_by_owner(connection, root).get(owner, 0)) >= limits.disk:
-        raise UserError(
-            f"Your results take {format_bytes(taken)} of disk, and {format_bytes(limits.disk)} are allowed: "
-            "delete some on the page Runs, and empty the bin."
-        )
-    if full := folder_usage(root).full:
-        raise UserError(f"Nothing more is run here: {full}. Delete or thin recordings.")
-
-
-def minutes_used(connection: sqlite3.Connection, owner: str, now: float | None = None) -> float:
-    """Minutes that this user's jobs ran in the last 24 hours."""
-    now = time.time() if now is None else now
-    rows = connection.execute(
-        "SELECT COALESCE(started, ?) AS began, COALESCE(finished, ?) AS ended, spent FROM jobs WHERE owner = ? "
-        "AND (started IS NOT NULL OR spent > 0) AND COALESCE(finished, ?) > ?",
-        (now, now, owner, now, now - DAY),
-    )
-    return sum(row["spent"] + max(0.0, row["ended"] - max(row["began"], now - DAY)) for row in rows) / 60
-
-
-def runs_of(work: Work) -> int:
-    """Number of runs: of a comparison over all its repeats, of an evaluation its methods, else one."""
-    if isinstance(work, CompareRequest):
-        return len(work.runs) * max(1, len(work.repeats))
-    return len(work.request.all_choices) if isinstance(work, EvalJob) else 1
-
-
-def tokens_of(work: Work) -> int | None:
-    """Tokens of all prompts and all generated text, over all runs; None if unknown beforehand."""
-    if isinstance(work, CompareRequest):
-        prompt = count_tokens(work.prompt, ChatFormat.of(work))[0]
-        return runs_of(work) * (prompt + work.max_new_tokens)
-    if isinstance(work, EvalJob) and work.request.lengths:
-        request = work.request
-        cells = len(request.tasks) * len(request.depths or (0,)) * request.samples
-        return runs_of(work) * cells * sum(work.request.lengths or ())
-    return None
-
-
-def _check_size(work: Work, limits: Limits) -> None:
-    if (runs := runs_of(work)) > limits.runs:
-        raise UserError(f"This asks for {runs:,} runs, and {limits.runs:,} a request are allowed: ask for fewer.")
-    if limits.tokens is None:
-        return
-    tokens = tokens_of(work)
-    if tokens is not None and tokens > limits.tokens:
-        raise UserError(
-            f"This would read and write about {tokens:,} tokens over all its runs, and {limits.tokens:,} a request are "
-            "allowed: take a shorter prompt, fewer methods or budgets, or fewer new tokens."
-        )
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

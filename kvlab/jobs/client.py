@@ -19,11 +19,12 @@ from kvlab.common.transactions import transaction
 from kvlab.core.errors import UserError
 from kvlab.core.validation import Frozen
 from kvlab.jobs import queue_db, worker_slots
-from kvlab.jobs.access_check import admit, admit_requeued, check_access
+from kvlab.jobs.access_check import check_access
 from kvlab.jobs.device_shares import Share, device_of, server_shares
+from kvlab.jobs.disk_space import check_disk
 from kvlab.jobs.work import Work, read_request
 from kvlab.requests.compare import Progress
-from kvlab.server.users import Role, acting, may_see, require
+from kvlab.server.users import acting, may_see, require_owner
 
 JobState = Literal["queued", "running", "complete", "cancelled", "failed"]
 FIELDS = (
@@ -61,17 +62,16 @@ class JobStatus(Frozen):
 def submit(root: Path, request: Work, session: str = "") -> str:
     """Queue a job of the acting user and return its id; users take turns, and so do sessions of unnamed users.
 
-    Raises UserError if the user may not run anything, or has reached a limit.
+    Raises UserError if the user may not run this, or the disk is full.
     """
-    user = require(Role.RUN, "start runs")
     check_access(root, request)
     job_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
     title = request.title or textwrap.shorten(getattr(request, "prompt", "")[:400], 80, placeholder=" …")
+    check_disk(root)
     with queue_db.database(root) as connection:
-        admit(connection, root, request, user.name)
         connection.execute(
             "INSERT INTO jobs (job_id, session, owner, device, title, request, created) VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (job_id, session, user.name, device_of(request), title, request.model_dump_json(), time.time()),
+            (job_id, session, acting().name, device_of(request), title, request.model_dump_json(), time.time()),
         )
     return job_id
 
@@ -104,11 +104,9 @@ def list_jobs(root: Path, *, open_only: bool = False, limit: int = 50) -> list[J
 def cancel(root: Path, job_id: str) -> None:
     """Remove a waiting job from the queue, or ask the worker to stop a running one; an ended job stays as it is.
 
-    Raises UserError if there is no such job, or it is another user's and the acting user is no administrator.
+    Raises UserError if there is no such job, or it is another user's.
     """
-    owner, user = status(root, job_id).owner, acting()
-    if user.role < Role.ADMINISTER and owner != user.name:
-        raise UserError(f"This job is {owner or 'somebody'}'s: only they and an administrator may cancel it.")
+    require_owner(status(root, job_id).owner, "cancel this job")
     with queue_db.database(root) as connection, transaction(connection):
         row = connection.execute("SELECT state FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
         if row["state"] == "queued":
@@ -120,13 +118,11 @@ def cancel(root: Path, job_id: str) -> None:
 def resume(root: Path, job_id: str) -> None:
     """Put an interrupted job back into the queue: what it saved stays, and only the rest is done.
 
-    Raises UserError if there is no such job, it is another user's, or its owner has reached a limit.
+    Raises UserError if there is no such job, it is another user's, or the disk is full.
     """
-    job, user = status(root, job_id), require(Role.RUN, "start runs")
-    if user.role < Role.ADMINISTER and job.owner != user.name:
-        raise UserError(f"This job is {job.owner or 'somebody'}'s: only they and an administrator may resume it.")
+    require_owner(status(root, job_id).owner, "resume this job")
+    check_disk(root)
     with queue_db.database(root) as connection:
-        admit_requeued(connection, root, job.owner)
         queue_db.requeue(connection, job_id)
 
 

@@ -14,7 +14,7 @@ from typing import TextIO
 
 from kvlab.common.forward_pass import is_under_way
 from kvlab.core.errors import UserError
-from kvlab.jobs.disk_usage import folder_usage
+from kvlab.jobs.disk_space import full_disk
 from kvlab.jobs.live_file import write_live
 from kvlab.requests.compare import Progress
 
@@ -64,7 +64,7 @@ class JobReporter:
             row = self.connection.execute("SELECT cancel FROM jobs WHERE job_id = ?", (self.job_id,)).fetchone()
             if row["cancel"]:
                 self.reason = "Cancelled; what was saved is kept."
-            elif full := folder_usage(self.root).full:
+            elif full := full_disk(self.root):
                 self.reason = (
                     f"Stopped: {full}. What was finished is kept, and the job can be resumed once there is room."
                 )

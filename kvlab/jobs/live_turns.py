@@ -14,13 +14,13 @@ from pathlib import Path
 from kvlab.common.liveness import host_id
 from kvlab.core.errors import UserError
 from kvlab.jobs import queue_db
-from kvlab.jobs.access_check import check_used
 from kvlab.jobs.device_shares import with_local_device
+from kvlab.jobs.disk_space import check_disk
 from kvlab.jobs.job_reporter import JobReporter, log_line
 from kvlab.jobs.size_check import too_big
 from kvlab.jobs.work import read_request
 from kvlab.jobs.worker_slots import WorkerSlot
-from kvlab.server.users import Role, User, acting_for
+from kvlab.server.users import User, acting_for
 
 LOOK_SECONDS = 0.05  # between two looks for further actions while some run
 UNRECORDED = "The action ended without a result: is the disk full?"
@@ -98,7 +98,7 @@ def _run(
     with (
         queue_db.database(root) as connection,
         log_path.open("a", encoding="utf-8") as log,  # standard output belongs to a job in between whose steps this is
-        acting_for(User(job["owner"], Role.ADMINISTER)),
+        acting_for(User(job["owner"], owns_all=True)),
         turns,
     ):
         reporter = JobReporter(connection, job["job_id"], stop, root, log)
@@ -107,7 +107,7 @@ def _run(
         def work() -> None:
             request = with_local_device(read_request(job["request"]), devices)
             request = request.model_copy(update={"owner": job["owner"]})
-            check_used(connection, root, job["owner"])
+            check_disk(root)
             if why := too_big(request, root):
                 raise UserError(why)
             run(request, root, progress=reporter.report, cancelled=reporter.cancelled)

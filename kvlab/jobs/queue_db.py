@@ -132,7 +132,6 @@ ADDED = {  # to `jobs` since version 1
     "worker_host": "TEXT NOT NULL DEFAULT ''",
     "worker_place": "INTEGER",
     "begun": "INTEGER NOT NULL DEFAULT 0",  # how often a worker claimed it
-    "spent": "REAL NOT NULL DEFAULT 0",  # seconds of earlier attempts
 }
 
 
@@ -288,8 +287,8 @@ def claim(
 def requeue(connection: sqlite3.Connection, job_id: str) -> None:
     """Queue an ended job again, with what it made."""
     connection.execute(
-        "UPDATE jobs SET state = 'queued', message = '', cancel = 0, started = NULL, finished = NULL, "
-        "spent = spent + MAX(0, COALESCE(finished - started, 0)) WHERE job_id = ? AND state IN ('cancelled', 'failed')",
+        "UPDATE jobs SET state = 'queued', message = '', cancel = 0, started = NULL, finished = NULL "
+        "WHERE job_id = ? AND state IN ('cancelled', 'failed')",
         (job_id,),
     )
 

@@ -18,17 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from kvlab.bench.request import BenchJob
-from kvlab.common.formatting import format_bytes, hide_paths
+from kvlab.common.formatting import hide_paths
 from kvlab.common.liveness import host_id
 from kvlab.common.transactions import transaction
 from kvlab.core.errors import UserError, rewrite_messages
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.fitting.request import FitJob
 from kvlab.jobs import client, queue_db, worker_slots
-from kvlab.jobs.access_check import check_used
 from kvlab.jobs.batch import run_batch
 from kvlab.jobs.device_shares import with_local_device
-from kvlab.jobs.disk_usage import folder_usage
+from kvlab.jobs.disk_space import check_disk
 from kvlab.jobs.job_reporter import JobReporter, log_line
 from kvlab.jobs.live_file import remove_live
 from kvlab.jobs.live_turns import answer_waiting
@@ -37,10 +36,8 @@ from kvlab.jobs.work import Work, read_request
 from kvlab.jobs.worker_slots import WorkerSlot
 from kvlab.planning.machine import visible_gpus
 from kvlab.requests.compare import CompareRequest, RescueRequest
-from kvlab.server.quotas import disk_rules
 from kvlab.server.settings import lab
-from kvlab.server.users import Role, User, acting_for
-from kvlab.trace.thinning import enough, thin, thinnable
+from kvlab.server.users import User, acting_for
 
 Compare = Callable[..., Any]
 COMPARE = "kvlab.engine:compare"
@@ -130,7 +127,7 @@ def run_job(
         request = with_local_device(read_request(job["request"]), devices)
         if isinstance(request, CompareRequest | SampleJob):
             request = request.model_copy(update={"owner": job["owner"]})
-        check_used(connection, root, job["owner"])
+        check_disk(root)
         if compare == COMPARE:
             if why := too_big(request, root):
                 raise UserError(why)
@@ -140,10 +137,9 @@ def run_job(
         run, runs = _work(request, root, compare, job["job_id"], job["begun"] > 1)
         run(request, runs, progress=reporter.report, cancelled=reporter.cancelled)
 
-    with _output_to(queue_db.log_path(root, job["job_id"])), acting_for(User(job["owner"], Role.ADMINISTER)):
+    with _output_to(queue_db.log_path(root, job["job_id"])), acting_for(User(job["owner"], owns_all=True)):
         state, message = reporter.outcome(work)
         log_line(message or state)
-        _make_room(root)
     queue_db.finish(connection, job["job_id"], state, message)
     remove_live(root, job["job_id"])
 
@@ -182,21 +178,6 @@ def load_function(dotted: str) -> Compare:
     """The function named `module:function`, imported late because it loads the model stack."""
     module, _, name = dotted.partition(":")
     return getattr(importlib.import_module(module), name)
-
-
-def _make_room(root: Path) -> None:
-    """Thin old recordings if the lab's rule says so, enough to bring the folder below the warning level."""
-    try:
-        rules = disk_rules()
-        if rules.thin_older_than is None:
-            return
-        recordings = thinnable(root, rules.thin_older_than)
-        if rules.limit is not None:
-            recordings = enough(recordings, folder_usage(root).used - rules.warn * rules.limit)
-        if freed := thin(root, recordings):
-            log_line(f"{len(recordings)} old recordings were thinned, which freed {format_bytes(freed)}")
-    except UserError as error:
-        log_line(str(error))
 
 
 def _heartbeat(root: Path, stop: threading.Event, while_kept: bool) -> None:

@@ -26,7 +26,7 @@ from kvlab.core.errors import UserError
 from kvlab.library.items import FOLDERS as RESULTS
 from kvlab.library.items import item_paths
 from kvlab.library.recycle_bin import FOLDER as BIN
-from kvlab.server.users import Role, require
+from kvlab.server.users import acting
 from kvlab.trace import catalogue, restore_results, stories
 from kvlab.trace import user_labels as labels_of
 from kvlab.trace.record import FILE as RECORD
@@ -101,7 +101,7 @@ def unpack(root: Path, archive_file: Path | IO[bytes], most_bytes: int | None = 
     Raises:
         UserError: it is invalid, damaged, modified or too large, or a name already exists. The folder is unchanged.
     """
-    root, person = Path(root), require(Role.RUN, "import archives")
+    root, person = Path(root), acting()
     with _opened(archive_file) as archive:
         manifest = _manifest(archive)
         _check_room(root, manifest, most_bytes)

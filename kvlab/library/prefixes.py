@@ -157,7 +157,7 @@ def find_prefix(root: Path, name: str) -> PrefixFile:
 def list_prefixes(root: Path) -> tuple[list[PrefixFile], list[str]]:
     """The acting user's readable prefixes, newest first, and a sentence about each file whose header is damaged.
 
-    On a shared server each person sees their own; administrators see all, and alone the damaged ones.
+    On a shared server each person sees their own, and nobody the damaged ones.
     """
     found, problems = [], []
     for path in sorted((Path(root) / FOLDER).glob(f"*{SUFFIX}")):

@@ -18,7 +18,7 @@ from kvlab.core.validation import Text, check_text, decode_text, in_one_sentence
 from kvlab.requests.compare import LARGEST_PROMPT_BYTES, OnePrompt
 from kvlab.requests.conversation import Turn
 from kvlab.requests.facts import Fact
-from kvlab.server.users import Role, acting, require, require_owner
+from kvlab.server.users import acting, require_owner
 from kvlab.trace.user_labels import lock_labels
 
 FOLDER, REMOVED = ".prompts", "removed"
@@ -100,7 +100,7 @@ def save_prompt(root: Path, name: str, one: OnePrompt, replace: bool = False) ->
     Raises:
         UserError: the name is invalid or taken (without `replace`), or the folder is full or not writable.
     """
-    now, owner = datetime.now(UTC).isoformat(timespec="seconds"), require(Role.RUN, "save prompts").name
+    now, owner = datetime.now(UTC).isoformat(timespec="seconds"), acting().name
     saved = _made(name=name, saved=now, owner=owner, **one.model_dump(exclude={"name"}))
     with _changing(root):
         file = _file(root, saved.name, owner)
@@ -141,7 +141,7 @@ def remove_prompts(root: Path, names: Sequence[str]) -> list[str]:
 
 def restore_prompt(root: Path, name: str) -> SavedPrompt:
     """Restore the prompt last removed under this name. Raises UserError if there is none, or the name is taken."""
-    owner = require(Role.RUN, "bring prompts back").name
+    owner = acting().name
     files = {one: _file(root, check_name(name), one) for one in (owner, "")}
     owner = next((one for one, file in files.items() if _removed(file).exists()), owner)
     require_owner(owner, "bring this back")

@@ -135,7 +135,7 @@ class CompareRequest(ChatRequest):
     )
     batch: BatchName | None = Field(None, description="the batch that repeats go on with; none: a new one")
     repeat: Repeat | None = Field(None, description="which repeat of a batch this comparison is")
-    private: bool = Field(False, description="on a shared server its owner and administrators alone see it")
+    private: bool = Field(False, description="on a shared server its owner alone sees it")
     owner: str = Field("", exclude=True, description="whose runs these are on a shared server; the queue says it")
     aside: bool = Field(False, description="a preview: its runs are kept with the queue and in no list")
 

@@ -109,7 +109,7 @@ class LiveJob(Strict):
     owner: str = Field("", exclude=True, description="whose session it is on a shared server; the queue says it")
     choice: MethodChoice | None = None
     title: Text = ""
-    private: bool = Field(True, description="on a shared server, visible only to its owner and administrators")
+    private: bool = Field(True, description="on a shared server, visible only to its owner")
 
     @model_validator(mode="after")
     def _is_complete(self) -> LiveJob:

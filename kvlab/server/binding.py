@@ -98,7 +98,7 @@ def server_options(host: str, port: int, settings: Lab | None) -> dict[str, obje
     if not is_loopback(host) or settings is not None:
         options["client.showErrorDetails"] = "none"  # a traceback names folders of the server
     if settings is not None and settings.people.way != "oidc":
-        options["server.trustedUserHeaders"] = json.dumps({"X-Kvlab-Name": "kvlab_name", "X-Kvlab-Role": "kvlab_role"})
+        options["server.trustedUserHeaders"] = json.dumps({"X-Kvlab-Name": "kvlab_name"})
     if settings is not None and settings.people.secrets is not None:
         options["secrets.files"] = str(settings.people.secrets)
     return options

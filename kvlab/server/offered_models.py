@@ -57,7 +57,7 @@ def place_of(name: str, revision: str | None = None, cache_dir: str | None = Non
     if name not in models:
         raise UserError(f"This server has no model {name[:80]!r}: it has {', '.join(models)}.")
     if revision is not None or cache_dir is not None:
-        raise UserError("On this server models are fixed by its administrator: leave the revision out.")
+        raise UserError("On this server the lab file fixes the models: leave the revision out.")
     return models[name]
 
 

@@ -1,4 +1,4 @@
-"""The lab's TOML file, `kvlab app --lab lab.toml`: sign-in, roles, models and quotas.
+"""The lab's TOML file, `kvlab app --lab lab.toml`: sign-in and models.
 
 Server and worker find it through the environment variable KVLAB_LAB; without it the dashboard serves one user.
 """
@@ -9,7 +9,6 @@ import ipaddress
 import os
 import re
 import tomllib
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,10 +17,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from kvlab.core.errors import UserError
 from kvlab.core.validation import decode_text, in_one_sentence, read_file
-from kvlab.server.users import Role, User
 
 VARIABLE = "KVLAB_LAB"
 LARGEST = 1 << 20
+# What older versions read in the file and in its table [people].
+RETIRED = ("limits", "disk", "roles")
+RETIRED_OF_PEOPLE = ("administer", "run", "look", "default", "role", "roles", "role_header")
 Way = Literal["proxy", "oidc"]
 
 
@@ -44,32 +45,19 @@ class _Table(BaseModel):
 
 
 class People(_Table):
-    """How users sign in, and their roles."""
+    """How users sign in."""
 
     way: Way
     proxy: tuple[Annotated[str, AfterValidator(_address)], ...] = ("127.0.0.1", "::1")
     header: Annotated[str, AfterValidator(_header)] = "X-Forwarded-User"
     secrets: Path | None = Field(None, description="Streamlit's secrets.toml with the table [auth]")
     claim: str = Field("email", description="the identity claim with the user's name")
-    administer: tuple[str, ...] = ()
-    run: tuple[str, ...] = ()
-    look: tuple[str, ...] = ()
-    default: Literal["nobody", "look", "run"] = Field("run", description="the role of everybody else")
 
     @model_validator(mode="after")
     def _sign_in_is_complete(self) -> People:
         if self.way == "oidc" and self.secrets is None:
             raise UserError("people.way is oidc: name the file with the table [auth] as people.secrets.")
         return self
-
-    def role(self, name: str) -> Role:
-        for role in (Role.ADMINISTER, Role.RUN, Role.LOOK):
-            if name in getattr(self, role.value):
-                return role
-        return Role(self.default)
-
-    def person(self, name: str) -> User:
-        return User(name, self.role(name))
 
 
 class Models(_Table):
@@ -80,12 +68,10 @@ class Models(_Table):
 
 
 class Lab(_Table):
-    """The file; `limits` and `disk` are tables that their own modules parse."""
+    """The file."""
 
     people: People
     models: Models = Models()
-    limits: Mapping[str, Any] = {}
-    disk: Mapping[str, Any] = {}
 
 
 def lab() -> Lab | None:
@@ -111,11 +97,24 @@ def _read(path: Path, stamp: tuple[int, int]) -> Lab:
     # The stamp is part of the key only: a changed file is read again.
     try:
         values = tomllib.loads(decode_text(read_file(path, "The lab file", LARGEST), f"The lab file {path}"))
+        _check_retired(values, path)
         return _whole(Lab.model_validate(values), path.absolute().parent)
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"The lab file {path} is no TOML: {error}.") from error
     except ValidationError as error:
         raise UserError(f"In the lab file {path}: {in_one_sentence(error)}") from error
+
+
+def _check_retired(values: dict[str, Any], path: Path) -> None:
+    """Raises UserError for parts of older lab files: to ignore one in silence would lift a restriction."""
+    people = values.get("people")
+    found = [name for name in RETIRED if name in values]
+    found += [f"people.{name}" for name in RETIRED_OF_PEOPLE if isinstance(people, dict) and name in people]
+    if found:
+        raise UserError(
+            f"In the lab file {path}, {', '.join(found)}: no longer read, because everybody who signs in may look and "
+            "run without quotas. Remove this, and let the proxy or the identity provider decide who signs in."
+        )
 
 
 def _whole(settings: Lab, parent: Path) -> Lab:

@@ -1,4 +1,4 @@
-"""The acting user and their role."""
+"""The acting user, and what belongs to them."""
 
 from __future__ import annotations
 
@@ -6,41 +6,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from enum import Enum
-from functools import total_ordering
 
 from kvlab.core.errors import UserError
 
 
-@total_ordering
-class Role(Enum):
-    """A user's role; each includes the rights of those before it."""
-
-    NOBODY = "nobody"
-    LOOK = "look"
-    RUN = "run"
-    ADMINISTER = "administer"
-
-    def __lt__(self, other: Role) -> bool:
-        order = list(Role)
-        return order.index(self) < order.index(other)
-
-
 @dataclass(frozen=True)
 class User:
-    """A user of the dashboard or a terminal; the name is "" in a single-user lab."""
+    """A user of the dashboard or a terminal; `owns_all` where there is no sign-in, and in jobs, checked when queued."""
 
     name: str
-    role: Role
+    owns_all: bool = False
 
 
-ALONE = User("", Role.ADMINISTER)  # of the command line, and of a dashboard without a lab file
+ALONE = User("", owns_all=True)  # of the command line, and of a dashboard without a lab file
 _asks: Callable[[], User] = lambda: ALONE  # noqa: E731
 _here: ContextVar[User | None] = ContextVar("acting", default=None)
 
 
 def set_current_user(who: Callable[[], User]) -> None:
-    """Set the function that returns the acting user; only the dashboard's server calls it."""
+    """Set the function that returns the acting user, or raises UserError; only the dashboard's server calls it."""
     global _asks
     _asks = who
 
@@ -67,26 +51,25 @@ def acting_as(user: User) -> Iterator[None]:
 
 
 def acting() -> User:
-    """The user for whom this process acts now."""
+    """The user for whom this process acts now. Raises UserError if nobody has signed in where people must."""
     return _here.get() or _asks()
 
 
 def viewer() -> str:
     """Cache key of the acting user: equal for users who may see the same runs."""
     user = acting()
-    return "" if user.role is Role.ADMINISTER else f"{user.role.value} {user.name}"
+    return "" if user.owns_all else f"user {user.name}"
 
 
 def may_see(owner: str, private: bool) -> bool:
     """Whether the acting user may see what this owner has, private or not."""
-    user = acting()
-    return user.role is Role.ADMINISTER or (user.role >= Role.LOOK and (not private or is_owner(owner)))
+    return is_owner(owner) or not private
 
 
 def is_owner(owner: str) -> bool:
-    """Whether the acting user owns it; administrators own everything, and alone what has no owner."""
+    """Whether the acting user owns it; on a shared server nobody owns what has no owner."""
     user = acting()
-    return user.role is Role.ADMINISTER or (user.role >= Role.RUN and owner != "" and owner == user.name)
+    return user.owns_all or (owner != "" and owner == user.name)
 
 
 def require_owner(owner: str, what: str) -> None:
@@ -95,13 +78,6 @@ def require_owner(owner: str, what: str) -> None:
     Raises UserError if it belongs to another user.
     """
     if not is_owner(owner):
-        reason = f"It belongs to {owner}" if owner else "It belongs to nobody here"
-        raise UserError(f"{reason}: only its owner and an administrator may {what}.")
-
-
-def require(role: Role, what: str) -> User:
-    """The acting user, if they may do `what` ("start runs"). Raises UserError if their role is too low."""
-    user = acting()
-    if user.role < role:
-        raise UserError(f"You may not {what} on this server: ask an administrator for the role {role.value!r}.")
-    return user
+        if not owner:
+            raise UserError(f"It belongs to nobody here: only in a terminal of this server can one {what}.")
+        raise UserError(f"It belongs to {owner}: only its owner may {what}.")

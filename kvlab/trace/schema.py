@@ -130,7 +130,7 @@ class RunRecord(BaseModel):
     message: str = ""
     title: str = ""
     owner: str = Field("", description="the user who requested it on a shared server; empty otherwise")
-    private: bool = Field(False, description="visible only to its owner and administrators")
+    private: bool = Field(False, description="visible only to its owner")
     prompt: str
     answer: str | None = Field(None, min_length=1, description="expected answer, matched as whole words")
     other_answers: tuple[str, ...] = Field((), description="other correct answers")

@@ -14,7 +14,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from kvlab.common.atomic_write import replace_text
 from kvlab.core.errors import UserError
-from kvlab.server.users import Role, is_owner, require
+from kvlab.server.users import acting, is_owner
 from kvlab.trace.user_labels import change_labels, claim_name, load_labels, may_view
 
 FOLDER = "stories"
@@ -137,12 +137,12 @@ def load_story(root: Path, name: str) -> Story:
 
 
 def owner_of_story(root: Path, name: str) -> str:
-    """Owner of a story, or ""; on a shared server stories without owner belong to the administrators."""
+    """Owner of a story, or ""; on a shared server nobody there owns those without."""
     return load_labels(root, story_path(root, name).stem, "story").owner
 
 
 def is_private(root: Path, name: str) -> bool:
-    """Whether only its owner and administrators may see the story."""
+    """Whether only its owner may see the story."""
     return load_labels(root, story_path(root, name).stem, "story").private
 
 
@@ -153,12 +153,11 @@ def make_private(root: Path, name: str, private: bool) -> None:
 
 def save_story(root: Path, story: Story) -> Path:
     """Atomically write the story and return its file; raises UserError if the current user may not."""
-    person = require(Role.RUN, "change a story")
     file = story_path(root, story.name)
     is_new = not file.exists()
     if not is_new and not is_owner(owner_of_story(root, story.name)):
-        raise UserError("Another user's story has this name: only they and administrators may change it.")
-    if person.name:
+        raise UserError("Another user's story has this name: only they may change it.")
+    if acting().name:
         claim_name(root, file.stem, "story", private=is_new)
     replace_text(file, story.model_dump_json(indent=2))
     return file

@@ -74,14 +74,3 @@ def thin(root: Path, runs: Sequence[Thinnable]) -> int:
             raise UserError(f"{path} cannot be changed ({error.strerror or error}): is it read-only?") from error
         freed += run.bytes
     return freed
-
-
-def enough(runs: Sequence[Thinnable], wanted: float) -> list[Thinnable]:
-    """The first runs that together free `wanted` bytes; all if they do not suffice."""
-    chosen, freed = [], 0
-    for run in runs:
-        if freed >= wanted:
-            break
-        chosen.append(run)
-        freed += run.bytes
-    return chosen

@@ -22,7 +22,7 @@ from kvlab.common.atomic_write import full_disk_sentence, replace_text
 from kvlab.core.errors import UserError
 from kvlab.core.validation import check_text, in_one_sentence
 from kvlab.requests.facts import Fact, check_answer, find_facts
-from kvlab.server.users import Role, acting, is_owner, may_see, require_owner
+from kvlab.server.users import acting, is_owner, may_see, require_owner
 from kvlab.trace.catalogue import list_runs
 
 Kind = Literal["comparison", "evaluation", "benchmark", "fit", "story"]
@@ -59,7 +59,7 @@ class Labels(BaseModel):
     note: str = Field("", max_length=LONGEST_NOTE, description="Markdown")
     archived: bool = False
     owner: str = Field("", description="owner; that of a comparison is in its record")
-    private: bool = Field(False, description="visible only to its owner and administrators; likewise")
+    private: bool = Field(False, description="visible only to its owner; likewise")
     changed: str = Field("", description="when it was last changed, ISO 8601")
 
     @field_validator("tags")
@@ -121,7 +121,7 @@ def all_labels(root: Path) -> dict[tuple[Kind, str], Labels]:
 
 
 def owner_of(root: Path, name: str, kind: Kind = "comparison") -> str:
-    """Owner of a result, or ""; on a shared server results without owner belong to the administrators."""
+    """Owner of a result, or ""; on a shared server nobody there owns those without."""
     if kind != "comparison":
         return load_labels(root, name, kind).owner
     owners = {run.owner for run in list_runs(root) if name in (run.comparison_id, run.run_id)}
@@ -131,9 +131,9 @@ def owner_of(root: Path, name: str, kind: Kind = "comparison") -> str:
 def may_view(root: Path, name: str, kind: Kind) -> bool:
     """Whether the current user may see an evaluation, benchmark, fit or story.
 
-    With damaged labels the owner is unknown, so only administrators may.
+    With damaged labels the owner is unknown, so on a shared server nobody may.
     """
-    if acting().role is Role.ADMINISTER:
+    if acting().owns_all:
         return True
     try:
         labels = load_labels(root, name, kind)
@@ -145,8 +145,8 @@ def may_view(root: Path, name: str, kind: Kind) -> bool:
 def claim_name(root: Path, name: str, kind: Kind, private: bool = False, made: bool = False) -> None:
     """Claim the name of an evaluation, benchmark, fit or story for the current user, unless it has an owner.
 
-    Private names stay private. `made`: results of that name exist; without an owner they stay so, and only
-    administrators may continue them. Raises UserError if the name has another owner, or results without an owner.
+    Private names stay private. `made`: results of that name exist; without an owner they stay so, and on a
+    shared server nobody may continue them. Raises UserError if the name has another owner, or results without an owner.
     """
     person = acting()
     with lock_labels(root):
@@ -167,7 +167,7 @@ def set_owner(root: Path, name: str, kind: Kind, owner: str) -> None:
 
 
 def _check_owner(root: Path, name: str, kind: Kind) -> None:
-    if acting().role is not Role.ADMINISTER:
+    if not acting().owns_all:
         require_owner(owner_of(root, name, kind), "change this")
 
 

@@ -20,7 +20,7 @@ from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.jobs import worker_slots
 from kvlab.requests.compare import CompareRequest
-from kvlab.server.users import ALONE, Role, User, set_current_user
+from kvlab.server.users import ALONE, User, set_current_user
 from kvlab.trace import open_run, pending_requests
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.schema import TABLES
@@ -68,9 +68,9 @@ def test_one_click_goes_on_and_makes_the_missing_runs_only(killed: tuple[Path, s
     written = {file: file.stat().st_mtime_ns for file in (root / kept).rglob("part*.parquet")}
     assert written
 
-    set_current_user(lambda: User("ben", Role.RUN))
+    set_current_user(lambda: User("ben"))
     try:
-        with pytest.raises(UserError, match="This job is somebody's"):
+        with pytest.raises(UserError, match="It belongs to nobody here: only in a terminal"):
             jobs.resume(root, job)
     finally:
         set_current_user(lambda: ALONE)

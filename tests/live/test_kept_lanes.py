@@ -15,8 +15,6 @@ from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.forms.plan_preview import check_work
 from kvlab.jobs.access_check import check_access
-from kvlab.jobs.disk_usage import bytes_by_owner
-from kvlab.jobs.queue_db import database
 from kvlab.library.prefix_lanes import in_order, kept_texts, live_request, proposed_name
 from kvlab.library.prefixes import PrefixFile, find_prefix, fork_prefix, list_prefixes, prefix_path, read_texts
 from kvlab.live import job as jobs
@@ -27,7 +25,7 @@ from kvlab.models.load import drop_model, held_model
 from kvlab.prefix import Prefix
 from kvlab.prefix.tensor_file import mapped_tensors
 from kvlab.requests.live_session import EDITED, FIXED, KEPT_ALREADY, LiveJob, LiveRequest
-from kvlab.server.users import ALONE, Role, User, acting_as
+from kvlab.server.users import ALONE, User, acting_as
 from tests.families import CHAT_TEMPLATE, tiny_folder
 from tests.prefix.test_prefix import TEXT as EXCERPT
 
@@ -235,17 +233,13 @@ def test_on_a_shared_server_a_prefix_is_its_owners_alone(
             files, problems = list_prefixes(tmp_path)
             return {file.name for file in files}, len(problems)
 
-    assert seen(User("ann", Role.RUN)) == ({"anns"}, 0)
-    assert seen(User("ben", Role.RUN)) == (set(), 0)
-    assert seen(User("ann", Role.LOOK)) == (set(), 0)
-    assert seen(User("root", Role.ADMINISTER)) == seen(ALONE) == ({"anns", "nobodys"}, 1)
-    with acting_as(User("ann", Role.RUN)):
+    assert seen(User("ann")) == ({"anns"}, 0)
+    assert seen(User("ben")) == (set(), 0)
+    assert seen(ALONE) == ({"anns", "nobodys"}, 1)
+    with acting_as(User("ann")):
         check_access(tmp_path, job)
-    with acting_as(User("ben", Role.RUN)):
+    with acting_as(User("ben")):
         for refused in (lambda: check_access(tmp_path, job), lambda: fork_prefix(tmp_path, "anns", "mine")):
             with pytest.raises(UserError, match="There is no prefix 'anns'"):
                 refused()
-        with database(tmp_path) as connection:
-            sizes = bytes_by_owner(connection, tmp_path)
-    assert sizes["ann"] == prefix_path(tmp_path, "anns").stat().st_size
     assert "owner" not in find_prefix(tmp_path, "nobodys").header.as_json(), "as older versions read it"

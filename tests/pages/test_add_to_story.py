@@ -13,11 +13,8 @@ from streamlit.testing.v1 import AppTest
 from app.base.text import plain
 from app.new_run.prompt_preview import tokens_as_text
 from app.runs.table import MOST_LISTED, slide_rows
-from kvlab import jobs
-from kvlab.core.choice import MethodChoice
 from kvlab.report import slide_parts
 from kvlab.report.views import Passages, Shown, Table, Text, parse_shown
-from kvlab.requests.compare import CompareRequest
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace import open_run
 from kvlab.trace.stories import Story, View, load_story, save_story
@@ -154,13 +151,6 @@ def test_the_prompt_of_a_run_is_a_slide(synthetic_runs: Path, open_page: Open):
     _, shown = added(open_page("timeline", run="newer-h2o-25pc-0"), synthetic_runs, "context-prompt")
     prompt = open_run(synthetic_runs / "newer-h2o-25pc-0").record.prompt
     assert isinstance(shown, Passages) and shown.passages[0][1][0].text == prompt
-
-
-def test_people_are_a_slide(runs_root: Path, open_page: Open):
-    jobs.submit(runs_root, CompareRequest(prompt="x", choices=(MethodChoice(method="h2o"),)), "tab")
-    page = open_page("admin")
-    _, shown = added(page, runs_root, "admin-people")
-    assert isinstance(shown, Table) and len(shown.rows) == len(page.dataframe[0].value) > 0
 
 
 def test_what_was_written_before_and_after_is_a_slide(runs_root: Path, open_page: Open):

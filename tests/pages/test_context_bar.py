@@ -15,7 +15,7 @@ from tests.pages.conftest import ROOT, RUN
 from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]
-WITHOUT_RUNS = {"admin", "glossary", "live", "start", "new_run", "runs", "story", "quality", "safe_budget", "speed"}
+WITHOUT_RUNS = {"glossary", "live", "start", "new_run", "runs", "story", "quality", "safe_budget", "speed"}
 SEVERAL = {"compare", "spans"}  # pages of a comparison, not of one run
 ABOUT_RUNS = sorted({script.stem for script in (ROOT / "pages").glob("*.py")} - WITHOUT_RUNS)
 

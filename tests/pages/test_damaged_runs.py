@@ -11,7 +11,7 @@ from tests.pages.test_views import Open, texts
 from tests.synthetic.runs import write_synthetic_run
 
 PAGES = sorted(path.stem for path in (Path(__file__).parents[2] / "pages").glob("*.py"))
-WITHOUT_A_RUN = {"admin", "glossary", "live", "new_run", "quality", "runs", "safe_budget", "speed", "start", "story"}
+WITHOUT_A_RUN = {"glossary", "live", "new_run", "quality", "runs", "safe_budget", "speed", "start", "story"}
 
 
 DAMAGES = ("steps", "tokens events memory parts.json")

@@ -15,7 +15,7 @@ from app.atlas.figure_cache import FigureCache
 from kvlab.atlas.cards import draw_card
 from kvlab.atlas.registry import find
 from kvlab.results.sources import Seen, Sources
-from kvlab.server.users import ALONE, Role, User, acting, set_current_user
+from kvlab.server.users import ALONE, User, acting, set_current_user
 from kvlab.trace.reader import open_run
 from tests.synthetic.runs import write_synthetic_run
 
@@ -112,12 +112,10 @@ def test_a_page_that_looked_before_takes_what_was_drawn_since():
 
 def test_what_is_drawn_behind_the_page_is_drawn_for_the_person_who_asked(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(figure_cache, "MAX_AGE_SECONDS", 0.0)
-    found, ben = texts(), User("ben", Role.RUN)
+    found, ben = texts(), User("ben")
     found.get("card", FIRST, lambda: "old")
     try:
-        set_current_user(
-            lambda: ben if threading.current_thread() is threading.main_thread() else User("", Role.NOBODY)
-        )
+        set_current_user(lambda: ben if threading.current_thread() is threading.main_thread() else User(""))
         found.get("card", MORE, lambda: acting().name)
         wait_until(lambda: not found._queued)
         assert found.get("card", MORE, lambda: "") == "ben"
@@ -141,7 +139,7 @@ def test_a_card_of_one_person_is_never_shown_to_another(lab: tuple[Path, Path, P
     root, full, hidden = lab
 
     def seen_by(name: str) -> Seen:
-        set_current_user(lambda: User(name, Role.RUN))
+        set_current_user(lambda: User(name))
         run = open_run(full)
         return Sources(root, run, [run]).seen_of_runs
 

@@ -1,4 +1,4 @@
-"""A shared server's pages: who is there, what they are shown, and that a role holds whatever a browser sends."""
+"""A shared server's pages: who is there, what they are shown, and that it holds whatever a browser sends."""
 
 from __future__ import annotations
 
@@ -15,25 +15,19 @@ from kvlab.core.choice import MethodChoice
 from kvlab.requests.compare import CompareRequest
 from kvlab.server.binding import OPEN
 from kvlab.server.settings import VARIABLE
-from kvlab.server.users import ALONE, Role, User, acting_for, set_current_user
-from kvlab.trace.catalogue import list_comparisons
+from kvlab.server.users import ALONE, User, acting_for, set_current_user
+from kvlab.trace.catalogue import list_comparisons, list_runs
 from tests.synthetic.runs import write_synthetic_run
 
 ROOT = Path(__file__).resolve().parents[2]
 PEOPLE = """
 [people]
 way = "proxy"
-administer = ["anna"]
-run = ["ben", "carl"]
-default = "nobody"
-look = ["dora"]
 """
 OIDC = """
 [people]
 way = "oidc"
 secrets = "secrets.toml"
-administer = ["anna@lab.example"]
-default = "look"
 """
 Visit = Callable[..., AppTest]
 
@@ -51,7 +45,7 @@ def visit(runs_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> V
 
     def opened(name: str, person: str, user: dict[str, Any] | None = None, **query: str) -> AppTest:
         page = AppTest.from_file(str(ROOT / "app" / "main.py"), default_timeout=30)
-        page.user = {"kvlab_name": person.replace(" ", "%20"), "kvlab_role": "look"} if person else {}
+        page.user = {"kvlab_name": person.replace(" ", "%20")} if person else {}
         page.user = page.user if user is None else user
         page.query_params.update(query)
         page.switch_page(f"../pages/{name}.py")
@@ -65,10 +59,9 @@ def words(page: AppTest) -> str:
     return " ".join(str(element.value) for kind in kinds for element in page.get(kind))
 
 
-@pytest.mark.parametrize("person", ["", "mallory"])
-def test_who_is_nobody_sees_no_page(visit: Visit, person: str) -> None:
-    page = visit("runs", person)
-    assert "not on the list" in words(page) and "open one" not in words(page)
+def test_who_has_not_signed_in_sees_no_page(visit: Visit) -> None:
+    page = visit("runs", "")
+    assert "no name came from the lab's proxy" in words(page) and "open one" not in words(page)
     assert not page.title and not page.button and not page.dataframe
 
 
@@ -78,9 +71,7 @@ def test_a_broken_lab_file_shows_nothing_but_that(visit: Visit, tmp_path: Path) 
     assert [box.value for box in page.error] and not page.dataframe and not page.exception
 
 
-@pytest.mark.parametrize(
-    ("person", "rows"), [("anna", {"open", "hidden"}), ("ben", {"open", "hidden"}), ("dora", {"open"})]
-)
+@pytest.mark.parametrize(("person", "rows"), [("anna", {"open"}), ("ben", {"open", "hidden"}), ("Ben", {"open"})])
 def test_the_table_of_runs_shows_whose_they_are(visit: Visit, person: str, rows: set[str]) -> None:
     page = visit("runs", person)
     assert not page.exception
@@ -91,15 +82,19 @@ def test_the_table_of_runs_shows_whose_they_are(visit: Visit, person: str, rows:
 
 
 @pytest.mark.parametrize("name", ["compare", "timeline"])
-def test_a_link_to_a_private_comparison_shows_it_to_its_owner_alone(visit: Visit, name: str) -> None:
-    assert "a hush" not in words(visit(name, "carl", comparison="hidden"))
+def test_a_link_to_a_private_comparison_shows_it_to_its_owner_alone(visit: Visit, runs_root: Path, name: str) -> None:
+    with acting_for(ALONE):
+        (run,) = (entry.run_id for entry in list_runs(runs_root, comparison_id="hidden"))
+    for link in ({"comparison": "hidden"}, {"run": run}, {"comparison": "open", "run": run, "b": run}):
+        page = visit(name, "carl", **link)
+        assert "a hush" not in words(page) and not page.exception
     if name == "compare":
         assert "private" in words(visit(name, "ben", comparison="hidden"))
 
 
 def test_the_job_of_another_is_not_told(visit: Visit, runs_root: Path) -> None:
     asked = CompareRequest(prompt="hush hush", choices=(MethodChoice(method="h2o"),), private=True)
-    with acting_for(User("ben", Role.RUN)):
+    with acting_for(User("ben")):
         job_id = jobs.submit(runs_root, asked)
     assert "hush" in words(visit("new_run", "ben", job=job_id))
     page = visit("new_run", "carl", job=job_id)
@@ -111,19 +106,9 @@ def press_run(form: AppTest) -> None:
 
 
 def queued(root: Path) -> list[tuple[jobs.JobStatus, CompareRequest]]:
-    """All jobs, as an administrator sees them."""
+    """All jobs, as a terminal of the server sees them."""
     with acting_for(ALONE):
         return [(job, jobs.request_of(root, job.job_id)) for job in jobs.list_jobs(root)]
-
-
-def test_who_looks_starts_nothing_though_the_button_is_sent(
-    visit: Visit, runs_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("app.base.permission.why_not", lambda: "")  # as if the button had not been dead
-    form = visit("new_run", "dora", source="Paste", text="some words to read")
-    press_run(form)
-    assert "ask an administrator for the role" in words(form)
-    assert queued(runs_root) == [] and not form.exception
 
 
 def test_a_private_run_is_asked_for_by_a_switch_and_models_are_those_of_the_list(visit: Visit, runs_root: Path) -> None:
@@ -149,10 +134,9 @@ def test_alone_nobody_is_asked_and_a_server_open_to_everyone_says_so(
     [
         ({}, "Sign in"),
         ({"is_logged_in": False, "email": "anna@lab.example"}, "Sign in"),
-        ({"is_logged_in": True, "email": "anna@lab.example"}, "administers"),
-        ({"is_logged_in": True, "email": "ben@lab.example"}, "may look"),
-        ({"is_logged_in": True, "sub": "anna@lab.example"}, "not on the list"),
-        ({"is_logged_in": True, "kvlab_name": "anna@lab.example"}, "not on the list"),
+        ({"is_logged_in": True, "email": "anna@lab.example"}, "anna@lab"),
+        ({"is_logged_in": True, "sub": "anna@lab.example"}, "no 'email' came from the identity provider"),
+        ({"is_logged_in": True, "kvlab_name": "anna@lab.example"}, "no 'email' came from the identity provider"),
     ],
 )
 def test_an_identity_provider_names_the_person(visit: Visit, tmp_path: Path, user: dict[str, Any], shown: str) -> None:
@@ -160,4 +144,5 @@ def test_an_identity_provider_names_the_person(visit: Visit, tmp_path: Path, use
     page = visit("runs", "", user)
     buttons = " ".join(button.label for button in page.button)
     assert shown in words(page) + buttons and not page.exception
-    assert bool(page.dataframe) == ("may" in shown or shown == "administers")
+    assert bool(page.dataframe) == (shown == "anna@lab")
+    assert ("Sign out" in buttons) == bool(user.get("is_logged_in")), "also with an identity that has no name"

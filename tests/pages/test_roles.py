@@ -1,4 +1,4 @@
-"""Whoever may not use a button sees it dead, with the reason, on every page."""
+"""Whoever may not use a button sees it dead, with the reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 from streamlit.testing.v1.element_tree import Button
 
-from app.base.permission import LOOKS, OTHERS
+from app.base.widgets import OTHERS
 from app.server.current_user import current_person
 from kvlab import jobs
 from kvlab.core.choice import MethodChoice
@@ -19,26 +19,19 @@ from kvlab.jobs import queue_db
 from kvlab.library.find import save_view
 from kvlab.requests.compare import CompareRequest
 from kvlab.server.settings import VARIABLE
-from kvlab.server.users import Role, User, acting_for, set_current_user
+from kvlab.server.users import ALONE, User, acting_for, set_current_user
 from kvlab.trace.stories import Story, View, make_private, save_story
 from tests.synthetic.runs import write_synthetic_run
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted(file.stem for file in (ROOT / "pages").glob("*.py"))
 # What a button that changes nothing is called: it leads elsewhere, or fills in a form.
 HARMLESS = re.compile(
     r"Use .*|Edit a copy|Open|Side by side|Set up another .*|Walk through the pages|right ones|Add a turn"
     r"|Go to layer .*|Find .*|Compare the .*|Show these|As found in the prompt"
 )
-STARTS = {
-    "new_run": "Run", "quality": "Evaluate", "speed": "Measure", "start": "Try the sample prompt",
-}  # fmt: skip
 LAB = """
 [people]
 way = "proxy"
-administer = ["anna"]
-run = ["ben", "carl"]
-look = ["dora"]
 """
 Visit = Callable[..., AppTest]
 
@@ -51,7 +44,7 @@ def lab_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for method in ("full", "keepkv"):
         write_synthetic_run(root, comparison_id="open", method=method, answer="x", **small)
     asked = CompareRequest(prompt="x", choices=(MethodChoice(method="h2o"),), title="a job")
-    with acting_for(User("ben", Role.RUN)):
+    with acting_for(User("ben")):
         ids = [jobs.submit(root, asked) for _ in range(2)]
         with queue_db.database(root) as connection:
             queue_db.finish(connection, ids[1], "failed", "It failed.")
@@ -94,18 +87,6 @@ def dead(page: AppTest) -> dict[str, str]:
     return {name(one): one.help for one in page.button if one.disabled}
 
 
-@pytest.mark.parametrize("name", [name for name in PAGES if name != "admin"])
-def test_who_may_only_look_finds_no_live_button_that_changes_something(visit: Visit, name: str) -> None:
-    query = {"quality": {"quality_view": "New evaluation"}, "speed": {"speed_view": "New benchmark"}}
-    page = visit(name, "dora", **query.get(name, {"comparison": "open"}))
-    assert not page.exception
-    assert alive(page) == set()
-    assert set(dead(page).values()) <= {LOOKS}
-    for upload in page.get("file_uploader"):
-        assert upload.proto.disabled
-    assert name not in STARTS or STARTS[name] in dead(page)
-
-
 @pytest.mark.parametrize(
     ("name", "query", "own", "others"),
     [
@@ -120,7 +101,7 @@ def test_a_person_changes_their_own_and_not_anothers(
 ) -> None:
     if "job" in query:
         query = {"job": (lab_folder / "ids").read_text().split()[int(query["job"])]}
-    for person, may in (("ben", True), ("anna", True), ("carl", False)):
+    for person, may in (("ben", True), ("carl", False)):
         page = visit(name, person, **query)
         assert not page.exception
         assert (own <= alive(page)) is may, (person, alive(page), dead(page))
@@ -140,12 +121,7 @@ def test_on_the_page_of_runs_the_chosen_rows_decide(visit: Visit, lab_folder: Pa
         actions(pd.DataFrame([row]))
 
     wanted = {"Delete", "Star", "Archive"}
-    for person, reason in (
-        (User("ben", Role.RUN), None),
-        (User("anna", Role.ADMINISTER), None),
-        (User("carl", Role.RUN), OTHERS),
-        (User("ben", Role.LOOK), LOOKS),
-    ):
+    for person, reason in ((User("ben"), None), (ALONE, None), (User("carl"), OTHERS)):
         set_current_user(lambda person=person: person)
         shown = AppTest.from_function(page).run()
         assert not shown.exception

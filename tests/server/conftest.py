@@ -8,15 +8,12 @@ from pathlib import Path
 import pytest
 
 from kvlab.server.settings import VARIABLE
-from kvlab.server.users import ALONE, Role, User, acting_for, set_current_user
+from kvlab.server.users import ALONE, User, acting_for, set_current_user
 
 PEOPLE = """
 [people]
 way = "proxy"
 header = "X-Forwarded-User"
-administer = ["anna"]
-run = ["ben", "carl"]
-default = "look"
 """
 
 
@@ -41,7 +38,7 @@ def nobody_acts() -> Iterator[None]:
 
 
 @pytest.fixture
-def act_as() -> Iterator[Callable[[str, Role], None]]:
-    """From now on this person acts."""
-    yield lambda name, role: set_current_user(lambda: User(name, role))
+def act_as() -> Iterator[Callable[..., None]]:
+    """From now on this person acts; the terminal of the server is "", and owns all."""
+    yield lambda name: set_current_user(lambda: User(name, owns_all=not name))
     set_current_user(lambda: ALONE)

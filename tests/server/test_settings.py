@@ -10,7 +10,6 @@ import pytest
 from kvlab.core.errors import UserError
 from kvlab.server.binding import check_serving, is_loopback, server_command, server_options
 from kvlab.server.settings import lab, read_lab
-from kvlab.server.users import Role
 
 
 def test_without_a_file_there_is_no_lab(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,23 +17,12 @@ def test_without_a_file_there_is_no_lab(monkeypatch: pytest.MonkeyPatch) -> None
     assert lab() is None
 
 
-def test_roles_come_from_the_lists_and_else_from_the_default(write_lab: Callable[..., Path]) -> None:
-    write_lab()
-    found = lab()
-    assert found is not None
-    roles = {name: found.people.role(name) for name in ("anna", "ben", "dora", "Anna", "")}
-    assert roles == {
-        "anna": Role.ADMINISTER, "ben": Role.RUN, "dora": Role.LOOK, "Anna": Role.LOOK, "": Role.LOOK
-    }  # fmt: skip
-    assert Role.NOBODY < Role.LOOK < Role.RUN < Role.ADMINISTER
-
-
 def test_a_changed_file_is_read_again(write_lab: Callable[..., Path]) -> None:
     file = write_lab()
-    assert read_lab(file).people.role("dora") is Role.LOOK
-    file.with_suffix(".new").write_text(file.read_text().replace('default = "look"', 'default = "nobody"'))
+    assert read_lab(file).models.hub == ()
+    file.with_suffix(".new").write_text(file.read_text() + '[models]\nhub = ["Qwen/Qwen3-0.6B"]\n')
     file.with_suffix(".new").replace(file)
-    assert read_lab(file).people.role("dora") is Role.NOBODY
+    assert read_lab(file).models.hub == ("Qwen/Qwen3-0.6B",)
 
 
 def test_files_are_named_beside_the_lab_file(write_lab: Callable[..., Path], tmp_path: Path) -> None:
@@ -54,8 +42,13 @@ def test_files_are_named_beside_the_lab_file(write_lab: Callable[..., Path], tmp
         ('people = {way = "proxy", proxy = ["everywhere"]}', "is no address of a proxy"),
         ('people = {way = "proxy", header = "a: b"}', "is no header name"),
         ('people = {way = "oidc"}', "name the file with the table [auth]"),
-        ('people = {way = "proxy", default = "administer"}', "people.default"),
+        ('people = {way = "proxy", default = "look"}', "people.default: no longer read"),
+        ('people = {way = "proxy", administer = ["a"], run = []}', "people.administer, people.run: no longer read"),
+        ('people = {way = "proxy", look = ["a"]}', "people.look: no longer read"),
+        ('people = {way = "proxy", role_header = "X-Role"}', "people.role_header: no longer read"),
+        ('people = {way = "proxy"}\n[roles]\nanna = "administer"', "roles: no longer read"),
         ('people = {way = "proxy"}\npoeple = {}', "poeple"),
+        ('people = {way = "proxy"}\n[limits]\nruns = 3\n[disk]', "limits, disk: no longer read"),
     ],
 )
 def test_a_mistake_is_one_sentence(text: str, said: str, write_lab: Callable[..., Path]) -> None:
