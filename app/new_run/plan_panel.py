@@ -1,4 +1,4 @@
-"""The memory, disk and time that a comparison will need: a sentence, and a table of the parts."""
+"""The memory and disk that a comparison will need: a sentence, and a table of the parts."""
 
 from __future__ import annotations
 
@@ -16,18 +16,15 @@ NOT_AT_ONCE = "The parts are not all needed at the same time: each is its maximu
 
 
 def show_plan(plan: Plan) -> None:
-    """The verdict with the time, and a table of parts."""
+    """The verdict, and a table of parts."""
     st.caption(plain(plan.verdict))
-    st.caption(plain(f"Time, without loading: {plan.seconds or 'unknown, as nothing has run here yet'}."))
     where = {"device": plan.machine.device, "host": "host", "disk": "disk"}
     table = pd.DataFrame(
         {"part": part.name, "where": where[part.place], "at most": format_bytes(part.bytes), "purpose": part.why}
         for part in plan.parts
     )
     of = f"{model_title(plan.model.name)} · prompt of {plan.tokens:,} tokens · planned for {plan.machine.name}"
-    offer = Offer(
-        "Memory, disk and time of the comparison", lambda: table_of(table), f"{plan.verdict} {NOT_AT_ONCE}", of
-    )
+    offer = Offer("Memory and disk of the comparison", lambda: table_of(table), f"{plan.verdict} {NOT_AT_ONCE}", of)
     show_title(offer, "plan-table")
     st.dataframe(table, hide_index=True, alt="One row per part: its place and maximum size")
     st.caption(NOT_AT_ONCE)

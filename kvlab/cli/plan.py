@@ -1,4 +1,4 @@
-"""`kvlab plan`: estimate a comparison's memory, disk and time before loading anything."""
+"""`kvlab plan`: estimate a comparison's memory and disk before loading anything."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def plan(
     served: ServedOptions,
     as_json: Json = False,
 ) -> None:
-    """Estimate what a comparison needs: memory by part, disk and time; and which setting makes it fit.
+    """Estimate what a comparison needs: memory by part and disk; and which setting makes it fit.
 
     Takes the options of compare. The model is mini, a folder, a hub model loaded here before, or a shape such as
-    shape:llama3-8b; weights are not loaded. Memory is planned for the longest prompt, time and disk for all prompts.
+    shape:llama3-8b; weights are not loaded. Memory is planned for the longest prompt, disk for all prompts.
     With --memory the device need not exist. Exit status 1: it does not fit, or exceeds the model's context window.
 
     With --serve: how many requests per second an engine on this device serves at each budget, next to the full cache.
@@ -128,5 +128,4 @@ def _show(made: Plan) -> None:
     for phase in made.stages.values():
         stages.add_row(phase.name, *(format_bytes(phase.bytes_on(place)) for place in ("device", "host")))
     print_wide(stages)
-    typer.echo(f"Time, without loading: {made.seconds or 'not known, as nothing has run on this device yet'}.")
     typer.echo(made.verdict)

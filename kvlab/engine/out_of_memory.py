@@ -58,7 +58,7 @@ def memory_message(request: CompareRequest, device: torch.device, tokens: int, r
     start = f"{device.type} ran out of memory ({stage})"
     try:
         machine = machine_of(device, root)
-        plan = make_plan(request, tokens, find_model(request.model), footprint_of, machine, root, timed=False)
+        plan = make_plan(request, tokens, find_model(request.model), footprint_of, machine)
     except UserError:
         return f"{start}: use level light, a prefill chunk, or a shorter prompt."
     if plan.fits:

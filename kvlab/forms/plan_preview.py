@@ -13,7 +13,6 @@ from pydantic import ValidationError
 from kvlab.catalogue.footprint import footprints_of
 from kvlab.catalogue.methods import MethodEntry
 from kvlab.catalogue.tasks import task_list
-from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.forms import compare_form
@@ -43,26 +42,12 @@ def plan_of(
         choices = compare_form.choices_of_form(chosen, typed, budgets)
     except (UserError, ValidationError):
         return None  # the error is reported where it is typed, or when the runs are requested
-    return _plan_of_choices(prompt_tokens, model, choices, options, root)
-
-
-def plan_at_defaults(
-    prompt_tokens: int, model: str, choices: Sequence[MethodChoice], options: Mapping[str, Any], root: Path
-) -> Plan | None:
-    """The plan of these methods and budgets at default settings, which needs no second process; None if unknown."""
-    plain = {(one.method, str(one.budget)): MethodChoice(method=one.method, budget=one.budget) for one in choices}
-    return _plan_of_choices(prompt_tokens, model, tuple(plain.values()), options, root)
-
-
-def _plan_of_choices(
-    prompt_tokens: int, model: str, choices: tuple[MethodChoice, ...], options: Mapping[str, Any], root: Path
-) -> Plan | None:
     if not prompt_tokens:
         return None
     try:
         fields = compare_form.request_fields(options)
         request = CompareRequest(prompt="-", model=model.strip(), choices=choices, **fields)
-        return _plan(request, prompt_tokens, root, timed=True)
+        return _plan(request, prompt_tokens, root)
     except (UserError, ValidationError):
         return None
 
@@ -78,7 +63,7 @@ def check_fits(request: CompareRequest, root: Path) -> None:
         return
     request.record.check(model.layers, model.key_value_heads)
     try:
-        plan = _plan(request, count_tokens(request.prompt, ChatFormat.of(request))[0], root, timed=False)
+        plan = _plan(request, count_tokens(request.prompt, ChatFormat.of(request))[0], root)
     except UserError:
         return
     if not plan.fits and can_plan(request, plan.machine):
@@ -98,25 +83,25 @@ def check_work(work: Work, root: Path) -> None:
         check_fits(work, root)
     elif not isinstance(work, RescueRequest):
         machine = _machine(requested_device(work), root, int(time.monotonic() / MACHINE_SECONDS))
-        if machine.device_bytes and (why := _too_big(work, machine, root)):
+        if machine.device_bytes and (why := _too_big(work, machine)):
             raise UserError(why)
 
 
-def _too_big(work: BulkJob, machine: Machine, root: Path) -> str:
+def _too_big(work: BulkJob, machine: Machine) -> str:
     try:
         longest = longest_prompt(work.request, task_list()) if isinstance(work, EvalJob | SampleJob) else 0
         choices = [choice for case in worst_cases(work, longest, machine.device) for choice in case.request.choices]
-        return bulk_too_big(work, longest, footprints_of(choices), machine, root)
+        return bulk_too_big(work, longest, footprints_of(choices), machine)
     except UserError:
         return ""  # loading the model reports the error, or downloads what is missing
 
 
-def _plan(request: CompareRequest, tokens: int, root: Path, timed: bool) -> Plan:
+def _plan(request: CompareRequest, tokens: int, root: Path) -> Plan:
     machine = _machine(request.device, root, int(time.monotonic() / MACHINE_SECONDS))
     if not machine.device_bytes:
         raise UserError(f"There is no device {request.device!r} here to plan for.")
     model = find_model(request.model)
-    return make_plan(request, tokens, model, footprints_of(request.choices), machine, root, timed=timed)
+    return make_plan(request, tokens, model, footprints_of(request.choices), machine)
 
 
 @lru_cache(maxsize=4)

@@ -26,7 +26,6 @@ from kvlab.planning.machine import Machine
 from kvlab.planning.memory import DECODING, LOADING, STANDING
 from kvlab.planning.parts import Phase
 from kvlab.planning.plan import FootprintOf, Manner, Plan, can_plan, make_plan
-from kvlab.planning.seconds import keep_speed, known_speed
 from kvlab.requests.compare import LARGEST_PROMPT_BYTES, CompareRequest, RecordLevel, RescueRequest
 from kvlab.requests.compare import LOADING as LOADING_FIELDS
 from kvlab.requests.live_session import LiveJob, comparison_of
@@ -44,8 +43,6 @@ def plan_of(
     root: Path,
     tokens: int | None = None,
     machine: Machine | None = None,
-    *,
-    timed: bool = True,
 ) -> Plan:
     """The plan of a request; the tokens of its (longest) prompt are counted unless given.
 
@@ -58,9 +55,7 @@ def plan_of(
     if tokens is None:
         tokens, _ = tokens_of(request)
     machine = machine or machine_of(pick_device(request.device), root)
-    if timed:
-        measure_once(machine, root)
-    return make_plan(request, tokens, model, footprint_of, machine, root, timed=timed)
+    return make_plan(request, tokens, model, footprint_of, machine)
 
 
 def tokens_of(request: CompareRequest) -> tuple[int, bool]:
@@ -75,20 +70,6 @@ def longest(request: CompareRequest) -> CompareRequest:
         return request
     lengths = [len(prompt.prompt) for prompt in request.prompts] or [0]
     return repeat_request(request, "-", 1 + lengths.index(max(lengths)))
-
-
-def measure_once(machine: Machine, root: Path) -> None:
-    """Measure the speed of a GPU of this machine unless that was done recently."""
-    import torch
-
-    from kvlab.engine.environment import measure
-
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    if accelerator is None or accelerator.type != machine.device or not root.is_dir():
-        return
-    speed = known_speed(machine, root)
-    if speed is None or not speed.holds:
-        keep_speed(machine, root, measure(torch.device(machine.device)))
 
 
 def too_big(request: Work, root: Path) -> str:
@@ -106,7 +87,7 @@ def too_big(request: Work, root: Path) -> str:
     try:
         if not isinstance(request, CompareRequest):
             return _too_big(request, root)
-        plan = plan_of(request, root, timed=False)
+        plan = plan_of(request, root)
     except UserError:
         return ""  # loading the model reports the error, or downloads what is missing
     return plan.verdict if not plan.fits and can_plan(request, plan.machine) else ""
@@ -124,7 +105,7 @@ def _too_big(work: BulkJob, root: Path) -> str:
     if isinstance(work, EvalJob | SampleJob):
         tasks = (TaskEntry(name=name, lengths=task.lengths, uses_depth=task.uses_depth) for name, task in TASKS.items())
         longest = longest_prompt(work.request, TaskList(tasks=tuple(tasks), formats=()))
-    return bulk_too_big(work, longest, footprint_of, machine_of(pick_device(requested_device(work)), root), root)
+    return bulk_too_big(work, longest, footprint_of, machine_of(pick_device(requested_device(work)), root))
 
 
 @dataclass(frozen=True)
@@ -144,14 +125,14 @@ class WorstCase:
     others_go_on: bool = False
 
 
-def bulk_too_big(work: BulkJob, longest: int, holds: FootprintOf, machine: Machine, root: Path) -> str:
+def bulk_too_big(work: BulkJob, longest: int, holds: FootprintOf, machine: Machine) -> str:
     """Why the job is too big for this machine, in one sentence; empty if it fits or that is unknown.
 
     `longest` is the length of an evaluation's longest prompt in tokens. Raises UserError for an unknown model.
     """
     for case in worst_cases(work, longest, machine.device):
         model = find_model(case.request.model, case.scale)
-        plan = make_plan(case.request, case.tokens, model, holds, machine, root, timed=False, manner=case.manner)
+        plan = make_plan(case.request, case.tokens, model, holds, machine, manner=case.manner)
         if not can_plan(case.request, machine):
             continue
         parts = _of_rows(plan, case)

@@ -1,11 +1,10 @@
-"""Whether a comparison fits this machine, how long it takes, and which setting would make it fit."""
+"""Whether a comparison fits this machine, and which setting would make it fit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
-from pathlib import Path
 from typing import Any, Literal
 
 from kvlab.common.formatting import format_bytes
@@ -17,7 +16,6 @@ from kvlab.planning.machine import Machine
 from kvlab.planning.memory import on, phases, phases_of_evaluation, shares
 from kvlab.planning.parts import Part, Phase, largest_of_each
 from kvlab.planning.recording_bytes import trace
-from kvlab.planning.seconds import Duration, duration
 from kvlab.planning.workload import Workload
 from kvlab.requests.compare import CompareRequest
 
@@ -40,7 +38,6 @@ class Plan:
     tokens: int
     phases: tuple[Phase, ...]
     trace: Part
-    seconds: Duration | None
     ways: tuple[str, ...] = ()
 
     @property
@@ -127,7 +124,6 @@ class Plan:
                 {"name": phase.name, **on(phase, self._kind), "parts": [vars(part) for part in phase.parts]}
                 for phase in self.phases
             ],
-            "seconds": None if self.seconds is None else vars(self.seconds),
         }
 
     @property
@@ -147,25 +143,19 @@ def make_plan(
     model: Model,
     holds: FootprintOf,
     machine: Machine,
-    root: Path = Path("runs"),
     *,
-    timed: bool = True,
     manner: Manner = "comparison",
 ) -> Plan:
     """The plan of a request whose prompt has `tokens` tokens; `holds` returns the footprint of a choice's method.
 
-    Several comparisons run one after another with such a prompt each: disk and time are for all of them. Nothing is
-    loaded. Without `timed` no duration is estimated; it is that of a comparison, while memory follows `manner`. Raises
-    UserError for a model without layers.
+    Several comparisons run one after another with such a prompt each: disk is for all of them. Nothing is loaded.
+    Raises UserError for a model without layers.
     """
     if model.layers < 1:
         raise UserError(f"The configuration of {model.name!r} names no layers.")
     plan = _planned(request, tokens, model, holds, machine, manner)
-    work = _work(request, tokens, model, machine)
-    runs = [FULL if choice.method == "full" else holds(choice) for choice in with_reference(request)]
-    seconds = duration(work, runs, machine, root, request.comparisons) if timed else None
     ways = () if plan.fits else tuple(_ways(request, tokens, model, holds, machine, manner))
-    return Plan(model, machine, tokens, plan.phases, plan.trace, seconds, ways)
+    return Plan(model, machine, tokens, plan.phases, plan.trace, ways)
 
 
 def with_reference(request: CompareRequest) -> tuple[MethodChoice, ...]:
@@ -187,7 +177,7 @@ def _work(request: CompareRequest, tokens: int, model: Model, machine: Machine) 
 def _planned(
     request: CompareRequest, tokens: int, model: Model, holds: FootprintOf, machine: Machine, manner: Manner
 ) -> Plan:
-    """The plan without time. Runs that a GPU cannot hold together are planned in halves, as the engine repeats them."""
+    """The plan without ways. Runs that a GPU cannot hold together are planned in halves, as the engine repeats them."""
     work = _work(request, tokens, model, machine)
     choices = [
         ("full cache", FULL, 1.0) if choice.method == "full" else (choice.label, holds(choice), choice.budget)
@@ -198,7 +188,7 @@ def _planned(
     written = trace(work, choices, request.comparisons)
 
     def plan(needed: list[Phase]) -> Plan:
-        return Plan(model, machine, tokens, tuple(spread_over(needed, devices, model.layers)), written, None)
+        return Plan(model, machine, tokens, tuple(spread_over(needed, devices, model.layers)), written)
 
     if manner != "comparison":
         return plan(phases_of_evaluation(work, choices, kind, manner == "together"))

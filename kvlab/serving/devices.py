@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +14,14 @@ import pandas as pd
 from kvlab.core.errors import UserError
 from kvlab.model_info.size import Model, find_model
 from kvlab.planning.machine import this_machine
-from kvlab.planning.seconds import PREFILL_SHARE, READ_SHARE, known_speed
 from kvlab.serving.simulation import Engine, StepTime
 
 USABLE = 0.9  # share of the memory for weights and cache, as vLLM's default
 HERE = "here"
+PREFILL_SHARE = 0.6  # of a matrix product's speed that a prompt's pass reaches: .50 to .71 for six shapes on a CPU
+READ_SHARE = 0.6  # of a copy's speed at which a decode step reads weights: .54 to .62 for 0.5B in float32 on a CPU
+MEASURED = 1024, 64 * 2**20  # rows of the product, bytes of the copy
+TRIES, TRIED_SECONDS = 16, 1.0  # the best counts, as a busy machine is fast now and then
 
 
 @dataclass(frozen=True)
@@ -41,12 +47,28 @@ def find_device(name: str, root: Path = Path(".")) -> Device:
     """A device by name; `here` is this machine's CPU, which is measured. Raises UserError for an unknown name."""
     if name == HERE:
         machine = this_machine("cpu", root)
-        speed = known_speed(machine, root)
-        assert speed is not None  # a CPU is measured
-        return Device("this machine's CPU", machine.host_bytes, speed.bytes, speed.operations)
+        return Device("this machine's CPU", machine.host_bytes, *host_speed())
     if name not in DEVICES:
         raise UserError(f"There is no device {name!r}: use {', '.join([*DEVICES, HERE])}.")
     return DEVICES[name]
+
+
+@lru_cache(maxsize=1)
+def host_speed() -> tuple[float, float]:
+    """(bytes copied, operations of a float32 matrix product) per second of this machine's CPU, measured once."""
+    rows, size = MEASURED
+    left, right = np.ones((rows, rows), np.float32), np.ones((rows, rows), np.float32)
+    source = np.ones(size, np.uint8)
+    return 2 * size / _best(source.copy), 2 * rows**3 / _best(lambda: left @ right)
+
+
+def _best(work: Callable[[], object]) -> float:
+    taken: list[float] = []
+    while len(taken) < 2 or (len(taken) < TRIES and sum(taken) < TRIED_SECONDS):
+        begun = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - begun)
+    return min(taken)
 
 
 def slot_bytes(model: Model, number: int) -> int:
@@ -100,7 +122,7 @@ def assumptions(engine: Engine, device: Device, model: str) -> str:
 def time_from_figures(device: Device, model: Model, number: int) -> StepTime:
     """A step reads all weights and all held slots, and computes for every row; parts are added, not overlapped.
 
-    The shares of the device's figures that are reached are those of `kvlab.planning.seconds`.
+    `PREFILL_SHARE` and `READ_SHARE` of the device's figures are reached.
     """
     read, compute = READ_SHARE * device.bandwidth, PREFILL_SHARE * device.operations
     of_token = 2 * model.read_per_token / compute

@@ -23,7 +23,6 @@ from kvlab.engine.out_of_memory import footprint_of
 from kvlab.forms import compare_form, plan_preview
 from kvlab.forms.run_notes import run_notes
 from kvlab.planning import Machine, Plan, find_model, make_plan
-from kvlab.planning.seconds import Speed
 from kvlab.requests.compare import CompareRequest
 
 HERE = Machine("cpu", "cpu", 10**12, 10**12, 10**12)
@@ -44,12 +43,11 @@ def test_the_form_plans_the_store_that_is_chosen(
 ) -> None:
     monkeypatch.setattr(methods, "methods", lambda: list(entries.values()))
     monkeypatch.setattr(plan_preview, "_machine", lambda *_: HERE)
-    monkeypatch.setattr("kvlab.planning.plan.duration", lambda *_: None)
     typed, options = {name: {"store": held}}, {"device": "cpu", "level": "light"}
     form = plan_preview.plan_of(900, "mini", [entries[name]], budget, typed, options, tmp_path)
     choice = MethodChoice(method=name, budget=compare_form.parse_budgets(budget)[0], hyper_parameters={"store": held})
     request = CompareRequest(prompt="-", choices=(choice,), device="cpu", level="light")
-    own = make_plan(request, 900, find_model("mini"), footprint_of, HERE, tmp_path, timed=False)
+    own = make_plan(request, 900, find_model("mini"), footprint_of, HERE)
     assert form is not None and [phase.parts for phase in form.phases] == [phase.parts for phase in own.phases]
     if (name, budget, held) == ("snapkv", "0.9", "turbo3"):
         native = plan_preview.plan_of(900, "mini", [entries[name]], budget, {}, options, tmp_path)
@@ -128,18 +126,14 @@ def test_an_answer_to_something_else_is_one_sentence_and_not_kept(
 def test_the_form_plans_the_settings_that_are_chosen(
     entries: dict[str, MethodEntry], asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Self-study writes tokens, which takes time; a mass for each query head takes memory in every slot."""
+    """A mass for each query head takes memory in every slot."""
     monkeypatch.setattr(plan_preview, "_machine", lambda *_: HERE)
-    monkeypatch.setattr("kvlab.planning.seconds._measured", {})
-    monkeypatch.setattr("kvlab.planning.seconds._host_speed", lambda: Speed(operations=1e11, bytes=1e10))
 
     def form(name: str, **own: Any) -> Plan:
         made = plan_preview.plan_of(900, "mini", [entries[name]], "0.2", {name: own}, {"level": "light"}, tmp_path)
-        assert made is not None and made.seconds is not None
+        assert made is not None
         return made
 
-    studied, plain = (form("attention-matching", study=study).seconds for study in (500, 0))
-    assert studied is not None and plain is not None and studied.low > 2 * plain.low
     more, less = (form("keepkv", per_head_mass=kept).phases[-1].bytes_on("device") for kept in (True, False))
     assert more > less
 

@@ -48,9 +48,7 @@ def bench(**fields: object) -> BenchJob:
 
 
 def said(work: BulkJob, machine: Machine, longest: int = 4096) -> str:
-    return bulk_too_big(
-        work, longest, lambda choice: Footprint(compresses=choice.method != "full"), machine, Path("runs")
-    )
+    return bulk_too_big(work, longest, lambda choice: Footprint(compresses=choice.method != "full"), machine)
 
 
 def least_memory(work: BulkJob, longest: int, kind=cpu) -> float:

@@ -42,7 +42,7 @@ def test_a_process_of_its_own_takes_what_was_planned(tmp_path: Path) -> None:
     said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     taken = 1024 * int(re.findall(r"VmHWM:\s+(\d+) kB", said)[-1])
     tokens = count_tokens(prompt, ChatFormat("mini"))[0]
-    plan = make_plan(request, tokens, find_model("mini"), footprint_of, PLENTY, tmp_path, timed=False)
+    plan = make_plan(request, tokens, find_model("mini"), footprint_of, PLENTY)
     assert plan.total == pytest.approx(taken, rel=0.1)
 
 
