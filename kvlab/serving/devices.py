@@ -43,11 +43,10 @@ DEVICES = {
 }
 
 
-def find_device(name: str, root: Path = Path(".")) -> Device:
+def find_device(name: str) -> Device:
     """A device by name; `here` is this machine's CPU, which is measured. Raises UserError for an unknown name."""
     if name == HERE:
-        machine = this_machine("cpu", root)
-        return Device("this machine's CPU", machine.host_bytes, *host_speed())
+        return Device("this machine's CPU", this_machine("cpu").host_bytes, *host_speed())
     if name not in DEVICES:
         raise UserError(f"There is no device {name!r}: use {', '.join([*DEVICES, HERE])}.")
     return DEVICES[name]

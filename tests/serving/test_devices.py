@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+import psutil
 import pytest
 
 from kvlab.core.errors import UserError
 from kvlab.model_info.size import find_model
-from kvlab.serving.devices import DEVICES, USABLE, assumptions, engine_of, pages_of, time_from_rows
+from kvlab.serving.devices import DEVICES, USABLE, assumptions, engine_of, find_device, pages_of, time_from_rows
 
 
 def rows(*steps: tuple[int, int, float, str]) -> pd.DataFrame:
@@ -57,3 +60,14 @@ def test_pages_are_what_the_weights_leave() -> None:
 def test_what_cannot_be_served_says_so(model: str, device: str, bench: str | None, why: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=why):
         engine_of(model, device, bench=None if bench is None else tmp_path / bench)
+
+
+def test_this_machine_s_processor_is_measured_once() -> None:
+    """Twice the bytes of a copy, and two operations a product's element, by a clock of the test's own."""
+    one, again = find_device("here"), find_device("here")
+    assert (one.bandwidth, one.operations) == (again.bandwidth, again.operations)
+    source = np.ones(2**24, np.uint8)
+    begun = time.perf_counter()
+    source.copy()
+    assert one.bandwidth > 2 * 2**24 / (time.perf_counter() - begun) / 10
+    assert one.memory < psutil.virtual_memory().total and one.operations > 1e8
