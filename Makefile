@@ -60,7 +60,7 @@ parity: $(VENV)/.installed-dev
 	KVLAB_KVPRESS_PYTHON=.venv-kvpress/bin/python $(BIN)/python -m pytest tests/parity -s
 
 # The results that come with kvlab, measured on mini again: about half an hour on one core. SHIPPED_MODEL=smollm2 does it on that
-# model, for hours: `kvlab atlas fill --dry-run` estimates them. What was measured before is not measured again.
+# model, for hours: `kvlab atlas fill --dry-run` lists them. What was measured before is not measured again.
 SHIPPED_MODEL := mini
 shipped: $(VENV)/.installed
 	-$(BIN)/kvlab atlas fill --model $(SHIPPED_MODEL) --out $(RUNS)/shipped

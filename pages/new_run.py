@@ -66,7 +66,7 @@ def form() -> None:
         fit_section(model, chosen)
         options |= recording_section(choice.title, options["level"]) | placement_section()
     with st.spinner("Planning"):
-        plan = plan_preview.plan_of(tokens, model, chosen, budgets, typed, options, runs_root())
+        plan = plan_preview.plan_of(tokens, model, chosen, budgets, typed, options)
         chunk = options["prefill_chunk"]
         notes = run_notes(tokens, model, chosen, budgets, typed, chunk) if tokens else []
     build = partial(compare_form.build, question.request_fields, model, chosen, typed, budgets, options | chat)

@@ -38,7 +38,7 @@ def results_or_form() -> None:
     """The results, or the form of a new benchmark."""
     rows = measured_rows("benchmarks")
     if PAGE.shows_form(by_default=rows.empty):
-        speed_form(rows)
+        speed_form()
     else:
         results()
 

@@ -67,16 +67,6 @@ def own_downloads(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def one_measurement_of_this_machine() -> Iterator[None]:
-    """How fast it computes and copies, which every new folder of runs asks once."""
-    from kvlab.planning import seconds
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(seconds, "_host_speed", cache(seconds._host_speed))
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
 def one_tree_of_commands() -> Iterator[None]:
     """Typer makes all fifty commands anew for each one that a test runs, which takes most of its time."""
     from typer import testing

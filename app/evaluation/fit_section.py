@@ -13,8 +13,7 @@ from app.navigation.selection import runs_root
 from app.new_run.prompt_view import further_down
 from app.queue.submit import queue_and_open
 from app.session.url_state import in_url
-from kvlab.catalogue.methods import MethodEntry, methods
-from kvlab.common.formatting import format_duration
+from kvlab.catalogue.methods import MethodEntry
 from kvlab.common.model_title import model_title
 from kvlab.core.errors import UserError
 from kvlab.fitting.request import Fittable
@@ -62,7 +61,6 @@ def _box(model: str, entry: MethodEntry) -> None:
         except UserError as error:
             st.error(plain(str(error)))
             return
-        st.caption(plain(time_words(fit_form.seconds(job, runs_root(), methods()))))
         if st.button("Fit it", key=f"fit-{entry.name}", icon=":material/model_training:"):
             queue_and_open("new_run", lambda: job)
 
@@ -79,14 +77,6 @@ def _options(name: str, method: Fittable) -> dict[str, Any]:
     windows = left.number_input("Windows of text", 2, 4096, 64, **in_url(f"fit-{name}.windows"))
     length = right.number_input("Tokens of each", 256, 2**20, 1024, 256, **in_url(f"fit-{name}.length"))
     return options | {"windows": int(windows), "length": int(length)}
-
-
-def time_words(seconds: tuple[float, bool] | None) -> str:
-    """The estimated time, in words."""
-    if seconds is None:
-        return "The time is unknown, as this model has not run here yet."
-    words = format_duration(max(seconds[0], 1), rough=True)
-    return f"About {words}, without loading." if seconds[1] else f"At most about {words}; no fit has run here yet."
 
 
 def use(entry: MethodEntry, file: str) -> None:

@@ -22,7 +22,6 @@ from app.queue.submit import queue_and_open
 from app.session.url_state import in_url
 from kvlab.catalogue.models import model_field_help
 from kvlab.catalogue.tasks import TaskEntry, TaskList, task_list
-from kvlab.common.formatting import format_duration
 from kvlab.common.formatting import join_words as in_words
 from kvlab.common.model_title import model_title
 from kvlab.core.choice import FULL
@@ -30,6 +29,7 @@ from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.forms import compare_form, eval_form, prompt_files
+from kvlab.jobs.size_check import prompt_lengths
 from kvlab.model_info.chat_template import has_template
 from kvlab.requests.measurement import MINI
 from kvlab.results.informative import task_notes
@@ -81,7 +81,7 @@ SAFE_BUDGET = Purpose(
 
 
 def evaluation_form(rows: pd.DataFrame, purpose: Purpose = QUALITY) -> None:
-    """The form; `rows` are those of earlier evaluations, for the estimate."""
+    """The form; `rows` are those of earlier evaluations."""
     try:
         with st.spinner("Reading the list of tasks"):
             listed = task_list()
@@ -120,7 +120,7 @@ def evaluation_form(rows: pd.DataFrame, purpose: Purpose = QUALITY) -> None:
         return
     with notes:
         abilities_of(job.request, listed, rows)
-    count = estimate(job, listed, rows)
+    count = count_prompts(job, listed)
     arms = {
         (one.method, canonical_json(one.hyper_parameters)) for one in job.request.choices if one.method != FULL.method
     }
@@ -261,19 +261,12 @@ def prompts_section(model: str, purpose: Purpose) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def estimate(job: EvalJob, listed: TaskList, rows: pd.DataFrame) -> int:
-    """One line with the number of measurements and their estimated time; returns the number of prompts."""
-    cost = eval_form.cost(job, listed, rows, runs_root())
-    runs = len(job.request.all_choices)
-    count = (
-        f"{cost.prompts:,} prompts under {runs} caches, including the full cache: {cost.measurements:,} measurements"
-    )
-    if cost.low is None or cost.high is None:
-        st.caption(plain(f"{count}. The time is unknown, as this model has not run here yet."))
-        return cost.prompts
-    least, most = format_duration(max(cost.low, 1), rough=True), format_duration(max(cost.high, 1), rough=True)
-    st.caption(plain(f"{count}. {least} to {most}, without loading ({cost.basis})."))
-    return cost.prompts
+def count_prompts(job: EvalJob, listed: TaskList) -> int:
+    """One line with the number of measurements; returns the number of prompts."""
+    prompts, runs = len(prompt_lengths(job.request, listed)), len(job.request.all_choices)
+    measurements = f"{prompts * runs:,} measurements"
+    st.caption(plain(f"{prompts:,} prompts under {runs} caches, including the full cache: {measurements}."))
+    return prompts
 
 
 def is_possible(job: EvalJob, listed: TaskList) -> bool:

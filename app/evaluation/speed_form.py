@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pandas as pd
 import streamlit as st
 
 from app.base.text import plain
@@ -13,7 +12,6 @@ from app.queue.submit import queue_and_open
 from app.session.url_state import in_url
 from kvlab.bench.request import BenchJob, parts_of
 from kvlab.catalogue.models import model_field_help
-from kvlab.common.formatting import format_duration
 from kvlab.core.errors import UserError
 from kvlab.forms import bench_form
 from kvlab.forms.compare_form import PLACEMENTS
@@ -22,8 +20,8 @@ from kvlab.forms.eval_form import new_name
 FIRST = ["decode", "compress", "memory"]
 
 
-def speed_form(rows: pd.DataFrame) -> None:
-    """The form; `rows` are those of earlier benchmarks, for the estimate."""
+def speed_form() -> None:
+    """The form of a new benchmark."""
     left, right = st.columns(2, gap="large")
     with left:
         st.header("Figures")
@@ -62,17 +60,13 @@ def speed_form(rows: pd.DataFrame) -> None:
     except UserError as error:
         st.error(plain(str(error)))
         return
-    estimate(job, rows)
+    count_parts(job)
     if st.button("Measure", type="primary", icon=":material/play_arrow:", width="stretch", key="measure"):
         queue_and_open("speed", lambda: job)
 
 
-def estimate(job: BenchJob, rows: pd.DataFrame) -> None:
-    """The number of parts, and their time according to earlier measurements of this model."""
-    seconds = bench_form.seconds(job, rows)
+def count_parts(job: BenchJob) -> None:
+    """The number of parts."""
     count = len(parts_of(job.requests))
     parts = f"{count} {'part' if count == 1 else 'parts'}, each with all methods alternating with the full cache"
-    unknown = "The time is unknown, as this model was not measured here yet."
-    estimate = format_duration(max(seconds or 0, 5), rough=True)
-    time = unknown if seconds is None else f"About {estimate}, from decode steps measured before."
-    st.caption(plain(f"{parts}. {time} Nothing else should run on this machine during the benchmark."))
+    st.caption(plain(f"{parts}. Nothing else should run on this machine during the benchmark."))

@@ -118,7 +118,7 @@ class FullAnswer:
                 st.fragment(_until_idle, run_every=POLL_SECONDS)()
             return
         try:
-            plan_preview.check_fits(self.request, runs_root())
+            plan_preview.check_fits(self.request)
             self._ask()
         except UserError:
             _asked()[self.key] = ""

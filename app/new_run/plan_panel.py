@@ -1,4 +1,4 @@
-"""The memory, disk and time that a comparison will need: a sentence, and a table of the parts."""
+"""The memory that a comparison will need: a sentence, and a table of the parts."""
 
 from __future__ import annotations
 
@@ -12,22 +12,17 @@ from kvlab.common.model_title import model_title
 from kvlab.planning import Plan
 from kvlab.report.views import table_of
 
-NOT_AT_ONCE = "The parts are not all needed at the same time: each is its maximum over all phases."
+ON_TOP = "Working memory of the kernels and recordings come on top."
 
 
 def show_plan(plan: Plan) -> None:
-    """The verdict with the time, and a table of parts."""
+    """The verdict, and a table of parts."""
     st.caption(plain(plan.verdict))
-    st.caption(plain(f"Time, without loading: {plan.seconds or 'unknown, as nothing has run here yet'}."))
-    where = {"device": plan.machine.device, "host": "host", "disk": "disk"}
     table = pd.DataFrame(
-        {"part": part.name, "where": where[part.place], "at most": format_bytes(part.bytes), "purpose": part.why}
-        for part in plan.parts
+        {"part": part.name, "bytes": format_bytes(part.bytes), "what it is": part.why} for part in plan.parts
     )
     of = f"{model_title(plan.model.name)} · prompt of {plan.tokens:,} tokens · planned for {plan.machine.name}"
-    offer = Offer(
-        "Memory, disk and time of the comparison", lambda: table_of(table), f"{plan.verdict} {NOT_AT_ONCE}", of
-    )
+    offer = Offer("Memory of the comparison", lambda: table_of(table), f"{plan.verdict} {ON_TOP}", of)
     show_title(offer, "plan-table")
-    st.dataframe(table, hide_index=True, alt="One row per part: its place and maximum size")
-    st.caption(NOT_AT_ONCE)
+    st.dataframe(table, hide_index=True, alt="One row per part and its size")
+    st.caption(ON_TOP)

@@ -36,7 +36,7 @@ def run_bar(
     """
     try:
         request, problem = build(), question.error
-        plan_preview.check_fits(request, runs_root())
+        plan_preview.check_fits(request)
     except UserError as error:
         request, problem = None, str(error)
     with st.bottom, st.container(key="run-bar", horizontal=True, vertical_alignment="center", gap="small"):

@@ -34,7 +34,7 @@ def queue_and_open(page: str, build: Callable[[], Work], parameter: str = "job")
 
 def submit_job(work: Work) -> str:
     """The id of a new job. Raises UserError if it is too large for this machine or refused here."""
-    plan_preview.check_work(work, runs_root())
+    plan_preview.check_work(work)
     return jobs.submit(runs_root(), work, session_id())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, ValidationError, model_validator
@@ -148,17 +148,3 @@ def _batches(request: BenchRequest) -> list[tuple[int, ...]]:
     if request.mode == "overhead":
         return [(1,)]
     return [request.batches] if request.mode == "batch" else [(batch,) for batch in request.batches]
-
-
-SCALE = 16  # of layers and width; the numbers below hold from this scale on
-# Seconds on one x86 core without loading, from `kvlab atlas fill`; texts shortened to 1/16, for kvmerger-table2 to 1/8.
-MEASURED = {"zsmerge-fig3": 6.0, "zsmerge-table1": 26.0, "kvmerger-table2": 2.0, "keepkv-table1": 3.0}
-SPREAD = 3.0  # another or a busy machine may take this factor more or less
-
-
-def preset_seconds(preset: str, changes: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Range of seconds; None for a preset or size that was not measured."""
-    seconds = MEASURED.get(preset)
-    if seconds is None or int(changes.get("scale", 1)) < SCALE or int(changes.get("shorten", 1)) < 8:
-        return None
-    return seconds / SPREAD, seconds * SPREAD

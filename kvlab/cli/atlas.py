@@ -33,7 +33,7 @@ def fill(
     samples: Annotated[int, typer.Option(min=1, help="prompts for each task and length of an evaluation")] = 5,
     length: Annotated[int, typer.Option(min=64, help="tokens of an evaluation's prompt")] = 384,
     minutes: Annotated[float, typer.Option(help="start nothing new after this; run it again to continue")] = 1e9,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="print each job's estimate; measure nothing")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print each job and its size; measure nothing")] = False,
 ) -> None:
     """Measure on a model what the exhibits draw from; what is in the folder already is not measured again.
 
@@ -47,7 +47,7 @@ def fill(
     measurements = measurements_of(out, [key for key in only.split(",") if key], check_model(model))
     jobs = fill_jobs(measurements, FillSize(prompts, samples, (length,)))
     if dry_run:
-        _print_estimates(jobs, out, model)
+        _print_jobs(jobs, out)
         return
     stop = time.monotonic() + 60 * minutes
     failed = 0
@@ -66,26 +66,20 @@ def fill(
         raise typer.Exit(1)
 
 
-def _print_estimates(jobs: Sequence[Work], root: Path, model: str) -> None:
-    """Print each job with its estimated seconds, and the total without comparisons that the folder has."""
-    from kvlab.forms.measurement_job import estimate
-    from kvlab.results.shipped_folder import shipped
-    from kvlab.results.sources import Sources
-
-    own, theirs = Sources(root).evaluations, shipped(model)
-    rows = own if len(own) or theirs is None else Sources(root, shipped=theirs).evaluations
-    low, high, unknown = 0.0, 0.0, 0
+def _print_jobs(jobs: Sequence[Work], root: Path) -> None:
+    """Print each job with its size, or that the folder has the comparison."""
     for place, job in enumerate(jobs, 1):
-        if isinstance(job, CompareRequest) and _is_there(job, root):
-            words = "is there"
-        elif seconds := estimate(job, rows, root):
-            low, high = low + seconds[0], high + seconds[1]
-            words = f"{seconds[0]:,.0f} to {seconds[1]:,.0f} s"
-        else:
-            unknown, words = unknown + 1, "not known"
-        typer.echo(f"{place} of {len(jobs)}  {job.title}  {words}")
-    rest = f", and {unknown} of unknown length" if unknown else ""
-    typer.echo(f"In all {low:,.0f} to {high:,.0f} s, {format_duration(high, rough=True)} at most{rest}.")
+        is_there = isinstance(job, CompareRequest) and _is_there(job, root)
+        typer.echo(f"{place} of {len(jobs)}  {job.title}  {'is there' if is_there else _size(job)}")
+
+
+def _size(job: Work) -> str:
+    from kvlab.catalogue.tasks import task_list
+    from kvlab.jobs.size_check import prompt_lengths
+
+    if isinstance(job, EvalJob):
+        return f"{len(prompt_lengths(job.request, task_list())):,} prompts under {len(job.request.all_choices)} caches"
+    return f"{len(job.runs)} runs" if isinstance(job, CompareRequest) else "a benchmark"
 
 
 def _is_there(work: CompareRequest, root: Path) -> bool:

@@ -95,7 +95,7 @@ def bench(
     if not force:
         from kvlab.bench.request import BenchJob
 
-        check_fits(BenchJob(name="request", requests=requests), out)
+        check_fits(BenchJob(name="request", requests=requests))
     _measure_and_show(requests, preset or "", out, as_json)
 
 

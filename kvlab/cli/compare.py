@@ -122,7 +122,7 @@ def execute(
     if note := unused_byte_budgets(methods, budgets):
         typer.echo(note, err=True)
     if not force:
-        check_fits(request, out)
+        check_fits(request)
     for sentence in notes_of(request):
         typer.echo(sentence, err=True)
     if request.is_batch:

@@ -165,7 +165,7 @@ def evaluate(
     if note := spec.unused_byte_budgets(methods, budgets):
         errors.print(note)
     if not force and not engine:  # the memory of other machines is not known
-        check_fits(EvalJob(name="request", request=request), Path())
+        check_fits(EvalJob(name="request", request=request))
     check_tasks(request)
     if engine == "slurm":
         from kvlab.evaluate.shards import submit_to_slurm

@@ -63,7 +63,7 @@ def fit(
             f"--{str(first['loc'][0]).replace('_', '-')} cannot be {first['input']!r}: {first['msg']}."
         ) from None
     if not force:
-        check_fits(job, runs)
+        check_fits(job)
     if not queue:
         from kvlab.fitting.fit import fit as run  # torch is slow to import
 

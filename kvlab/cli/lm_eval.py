@@ -76,7 +76,7 @@ def lm_eval(
     if not force:  # the model and one token: the length of lm-eval's contexts is not known yet
         weights = {"model": request.model, **request.loading}
         smallest = CompareRequest(prompt="-", choices=request.all_choices, max_new_tokens=1, level="off", **weights)
-        check_fits(smallest, Path())
+        check_fits(smallest)
     errors = standard_error()
     with shown_progress(errors) as listener:
         result = run_lm_eval(request, out, on_progress=listener)

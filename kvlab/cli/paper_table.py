@@ -63,7 +63,7 @@ def run_paper_table(
         raise UserError(f"None of the files of {name} is in {data[0]}: see above for the files and where to get them.")
     request = _request(table, files, _chosen(table, methods), fields)
     if not force:
-        check_fits(EvalJob(name="request", request=request), Path())
+        check_fits(EvalJob(name="request", request=request))
     rows = _run(request, out or RESULTS / name, errors)
     frame = paper_tables.compare_scores(table, rows)
     if as_json:

@@ -1,4 +1,4 @@
-"""`kvlab plan`: estimate a comparison's memory, disk and time before loading anything."""
+"""`kvlab plan`: count a comparison's memory before loading anything."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def plan(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Estimate what a comparison needs: memory by part, disk and time; and which setting makes it fit.
+    """Count what a comparison holds in memory, weights, caches and logits, and whether that fits.
 
     Takes the options of compare. The model is mini, a folder, a hub model loaded here before, or a shape such as
-    shape:llama3-8b; weights are not loaded. Memory is planned for the longest prompt, time and disk for all prompts.
+    shape:llama3-8b; weights are not loaded. Memory is that of the longest prompt; kernels and recordings take more.
     With --memory the device need not exist. Exit status 1: it does not fit, or exceeds the model's context window.
     """
     from kvlab.forms.compare_form import too_long_message
@@ -58,7 +58,7 @@ def plan(
     fields = options.fields(prompts, level or level_of(len(prompts), planted), bool(planted))
     request = make_request(options.parts.added_to(methods), budgets, repeats=planted, **fields)
     count, exact = (tokens, True) if tokens is not None else tokens_of(request)
-    estimate = plan_of(request, options.out, count, _machine(options.model.device, options.out, memory, devices))
+    estimate = plan_of(request, count, _machine(options.model.device, memory, devices))
     too_long = too_long_message(request.model, count, request.max_new_tokens) if exact else ""
     typer.echo(json.dumps(estimate.as_data() | {"too_long": too_long}, indent=2)) if as_json else _show(estimate)
     for sentence in notes_of(request, count):
@@ -69,11 +69,11 @@ def plan(
         raise typer.Exit(1)
 
 
-def _machine(device: str, root: Path, memory: str | None, devices: int | None) -> Machine | None:
+def _machine(device: str, memory: str | None, devices: int | None) -> Machine | None:
     """The machine to plan for if its memory or number of devices is given; None for this one."""
     if memory is None and devices is None:
         return None
-    return this_machine(device, root, None if memory is None else parse_memory(memory), devices)
+    return this_machine(device, None if memory is None else parse_memory(memory), devices)
 
 
 def parse_memory(text: str) -> int:
@@ -88,19 +88,14 @@ def parse_memory(text: str) -> int:
 def _show(made: Plan) -> None:
     from kvlab.common.model_title import model_title
 
-    model, places = made.model, {"device": made.machine.device, "host": "host", "disk": "disk"}
+    model = made.model
     counted = "counted" if model.counted else "computed from the shape"
     typer.echo(
         f"{model_title(model.name)}: {model.parameters:,} parameters ({counted}), {model.layers} layers, "
         f"{model.key_value_heads} KV heads of {model.head_dim}; {made.tokens:,} prompt tokens, on {made.machine.name}"
     )
-    parts = Table("part", "where", "at most", "what it is", caption="not all at the same time")
+    parts = Table("part", "bytes", "what it is")
     for part in made.parts:
-        parts.add_row(part.name, places[part.place], format_bytes(part.bytes), part.why)
+        parts.add_row(part.name, format_bytes(part.bytes), part.why)
     print_wide(parts)
-    stages = Table("peak of each phase", "device", "host")
-    for phase in made.stages.values():
-        stages.add_row(phase.name, *(format_bytes(phase.bytes_on(place)) for place in ("device", "host")))
-    print_wide(stages)
-    typer.echo(f"Time, without loading: {made.seconds or 'not known, as nothing has run on this device yet'}.")
     typer.echo(made.verdict)

@@ -183,7 +183,7 @@ def _evaluated(request: EvalRequest, out: Path, force: bool, criterion: Criterio
     from kvlab.evaluate.progress import shown_progress
 
     if not force:
-        check_fits(EvalJob(name="request", request=request), Path())
+        check_fits(EvalJob(name="request", request=request))
     check_tasks(request)
     _check_enough(request, criterion)
     with shown_progress(standard_error()) as listener:

@@ -64,7 +64,7 @@ def compare(
         pending_requests.remove_request(root, comparison_id)
         return list(complete.values())
     prepared = prepare(request, root, loaded, download_reporter(progress, cancelled))
-    groups = groups_of(prepared, complete, most_together(prepared, root))
+    groups = groups_of(prepared, complete, most_together(prepared))
     watch = Watch(num_steps(prepared, groups), progress, cancelled, {"timing": TURNS_SHARE})
     paths: dict[int, Path] = dict(complete)
     if request.repeat is None:  # a batch resumes by itself
@@ -135,7 +135,7 @@ def _run_all(prepared: Prepared, groups: list[Group], passes: ComparisonPasses) 
         gc.collect()
         release_memory(loaded.device)
         groups = [*group.halves(), *groups]
-    with memory_guard(request, loaded.device, prepared.ids.shape[1], passes.root, "timing in turns"):
+    with memory_guard(loaded.device, "timing in turns"):
         time_interleaved(passes.timed, loaded, TURNS_SHARE * (time.perf_counter() - begun), passes.watch)
     passes.watch.reach(passes.watch.total, "done")
     if passes.errors:

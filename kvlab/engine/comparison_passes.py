@@ -52,7 +52,7 @@ def groups_of(prepared: Prepared, complete: Mapping[int, Path], most: int) -> li
     return [first, *shared, *alone] if missing else []
 
 
-def most_together(prepared: Prepared, root: Path) -> int:
+def most_together(prepared: Prepared) -> int:
     """Runs whose caches and recordings fit in half of the free memory together, at least one.
 
     Each holds its cache three times (recorded, with its own text, and as settled after the prompt, to be timed), and at
@@ -67,7 +67,7 @@ def most_together(prepared: Prepared, root: Path) -> int:
     kept = [min(count / tokens, 1.0) for count in slots]
     caches = 3 * whole * sum(kept) / len(kept)
     recorded = whole + 4 * head_tokens * steps if request.level == "full" else 0
-    machine = machine_of(prepared.loaded.device, root)
+    machine = machine_of(prepared.loaded.device)
     on_device = machine.device_bytes / 2 / max(caches, 1)
     on_host = machine.host_bytes / 2 / max(recorded + (0 if machine.device == "cuda" else caches), 1)
     return max(int(min(on_device, on_host)), 1)
@@ -119,9 +119,8 @@ class ComparisonPasses:
             self.reference = Reference()
         runs = [prepared.runs[index] for index in group.indexes]
         label = runs[0].choice.label if runs and runs[0].method.family != "reference" else "full cache"
-        tokens, device = prepared.ids.shape[1], prepared.loaded.device
         alone = len(group.indexes) <= 1
-        guard = memory_guard(prepared.request, device, tokens, self.root, label) if alone else nullcontext()
+        guard = memory_guard(prepared.loaded.device, label) if alone else nullcontext()
         with ExitStack() as writers, guard:
             active = [self._start(index, writers) for index in group.indexes]
             leader, probe = (self._leader(active), self._probe(active)) if group.leads else (None, None)

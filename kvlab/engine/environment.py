@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import platform
-import time
-from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
@@ -12,10 +10,8 @@ import torch
 
 from kvlab.core.attention.queries import full_attention_config, num_key_value_heads
 from kvlab.core.cache.rotary import changing_rotary, find_rotary, unrotated_layers
-from kvlab.core.cache.settings import synchronize
 from kvlab.core.plugins.load import stamps
 from kvlab.models.load import LoadedModel
-from kvlab.planning.seconds import Speed
 from kvlab.trace.schema import ModelShape
 
 PACKAGES = ("kvlab", "torch", "transformers", "safetensors", "numpy")
@@ -57,26 +53,3 @@ def model_shape(loaded: LoadedModel) -> ModelShape:
         dtype=str(loaded.model.dtype).removeprefix("torch."),
         parameters=sum(parameter.numel() for parameter in loaded.model.parameters()), **rotation,
     )  # fmt: skip
-
-
-ROWS, COPIED = 4096, 2**28
-
-
-def measure(device: torch.device) -> Speed:
-    """Operations per second of a bfloat16 matrix product (CPU: float32) and bytes copied per second, best of five."""
-    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
-    left, right = (torch.ones(ROWS, ROWS, dtype=dtype, device=device) for _ in range(2))
-    source, target = (torch.ones(COPIED, dtype=torch.uint8, device=device) for _ in range(2))
-    product, copy = _best(lambda: left @ right, device), _best(lambda: target.copy_(source), device)
-    return Speed(operations=2 * ROWS**3 / product, bytes=2 * COPIED / copy)
-
-
-def _best(work: Callable[[], object], device: torch.device) -> float:
-    taken = []
-    for _ in range(6):  # the first one warms up
-        synchronize(device)
-        begun = time.perf_counter()
-        work()
-        synchronize(device)
-        taken.append(time.perf_counter() - begun)
-    return min(taken[1:])

@@ -1,4 +1,4 @@
-"""Recognise out-of-memory errors, free the memory, and report them with the plan's estimate."""
+"""Recognise out-of-memory errors, free the memory, and report them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError, is_out_of_memory
 from kvlab.core.methods import make_method
-from kvlab.planning import Machine, find_model, make_plan, this_machine
+from kvlab.planning import Machine, this_machine
 from kvlab.planning.footprint import Footprint
 from kvlab.planning.machine import SHARE
-from kvlab.requests.compare import CompareRequest
 
 
 def release_memory(device: torch.device) -> None:
@@ -34,44 +32,31 @@ def drop_frames(error: BaseException) -> None:
 
 
 @contextmanager
-def memory_guard(request: CompareRequest, device: torch.device, tokens: int, root: Path, stage: str) -> Iterator[None]:
-    """Turn an out-of-memory error in one stage of a request into a UserError with the plan's advice.
+def memory_guard(device: torch.device, stage: str) -> Iterator[None]:
+    """Turn an out-of-memory error in one stage of a request into a UserError with advice.
 
     The failed work's memory is freed; other errors pass through.
     """
-    message = None
+    ran_out = False
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        message = memory_message(request, device, tokens, root, stage)
+        ran_out = True
         drop_frames(error)
-    if message is not None:
+    if ran_out:
         gc.collect()
         release_memory(device)
-        raise UserError(message)
-
-
-def memory_message(request: CompareRequest, device: torch.device, tokens: int, root: Path, stage: str) -> str:
-    """What ran out, what the request was planned to need, and what would make it fit."""
-    start = f"{device.type} ran out of memory ({stage})"
-    try:
-        machine = machine_of(device, root)
-        plan = make_plan(request, tokens, find_model(request.model), footprint_of, machine, root, timed=False)
-    except UserError:
-        return f"{start}: use level light, a prefill chunk, or a shorter prompt."
-    if plan.fits:
-        return (
-            f"{start}, although the plan fits ({plan.verdict[:-1]}): stop other programs that use the device's memory, "
-            "or use level light, a prefill chunk or a shorter prompt."
+        raise UserError(
+            f"{device.type} ran out of memory ({stage}): use level light, a prefill chunk or a shorter prompt, or stop "
+            "other programs that use its memory."
         )
-    return f"{start}. {plan.verdict}"
 
 
-def machine_of(device: torch.device, root: Path) -> Machine:
+def machine_of(device: torch.device) -> Machine:
     """This machine with the memory that is free for this process; torch reports that of a GPU."""
-    machine = this_machine("cpu" if device.type == "cuda" else device.type, root)
+    machine = this_machine("cpu" if device.type == "cuda" else device.type)
     if device.type != "cuda":
         return machine
     free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
@@ -80,5 +65,5 @@ def machine_of(device: torch.device, root: Path) -> Machine:
 
 
 def footprint_of(choice: MethodChoice) -> Footprint:
-    """Memory footprint of a choice's method. Raises UserError for an unknown method or setting."""
+    """What a choice's cache holds. Raises UserError for an unknown method or setting."""
     return Footprint.model_validate(make_method(choice.method, **choice.hyper_parameters).footprint(choice.budget))

@@ -67,7 +67,7 @@ def prepare(request: CompareRequest, root: Path, loaded: LoadedModel | None, dow
     for choice in request.runs:
         Budget(choice.budget)
     if loaded is None:
-        with memory_guard(request, pick_device(request.device), 1, root, "loading the model"):
+        with memory_guard(pick_device(request.device), "loading the model"):
             loaded = held_model(request, downloading)
     chat = chat_of(request, loaded.tokenizer)
     ids = encode_prompt(loaded, request.prompt, request.max_new_tokens, chat)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pandas as pd
 from pydantic import ValidationError
 
-from kvlab.bench.request import BenchJob, make_request, parts_of
+from kvlab.bench.request import BenchJob, make_request
 from kvlab.catalogue.methods import MethodEntry
 from kvlab.core.errors import UserError
 from kvlab.forms import compare_form
@@ -23,8 +22,6 @@ KINDS = {
     "memory": "Memory",
     "overhead": "What recording costs",
 }
-FULL_CACHES = 3  # measured in a decode part in addition to the methods
-OVERHEAD = 2.0  # filling and freeing caches over the timed steps
 
 
 def make_job(
@@ -63,20 +60,3 @@ def make_job(
         raise UserError(
             f"Results cannot be called {name[:60]!r}: give letters, digits, dots, dashes and underscores only."
         ) from None
-
-
-def seconds(job: BenchJob, rows: pd.DataFrame) -> float | None:
-    """Estimated duration from decode steps of the same model; None if none was measured here.
-
-    A step is assumed proportional to the tokens in the cache; a part runs every method and three full caches.
-    """
-    decode_steps = rows[(rows["figure"] == "decode step") & rows["median"].notna()] if len(rows) else rows
-    decode_steps = decode_steps[decode_steps["model"] == job.requests[0].model] if len(decode_steps) else decode_steps
-    if decode_steps.empty:
-        return None
-    step = float((decode_steps["median"] / decode_steps["context"].clip(lower=1)).median()) / 1000
-    total = 0.0
-    for part in parts_of(job.requests):
-        steps = part.repeats * part.timed_steps + part.warm_steps
-        total += (len(part.choices) + FULL_CACHES) * steps * part.contexts[0] * part.batches[0]
-    return OVERHEAD * step * total

@@ -1,10 +1,9 @@
-"""Build evaluation jobs from the form of the page Quality, and estimate their duration."""
+"""Build evaluation jobs from the form of the page Quality."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -22,7 +21,6 @@ from kvlab.core.validation import in_one_sentence
 from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice, SampleJob, TaskChoice, split_file
 from kvlab.evaluate.results.prompt_files import known_files as evaluated_files
 from kvlab.forms import compare_form, prompt_files
-from kvlab.forms.plan_preview import plan_at_defaults
 from kvlab.jobs.client import list_jobs, request_of
 from kvlab.jobs.size_check import prompt_lengths
 from kvlab.model_info.names import check_model
@@ -30,21 +28,8 @@ from kvlab.server.settings import lab
 from kvlab.tasks.sample import current_difficulty
 
 HARNESS = "lm-eval:"  # prefix of tasks whose prompts lm-eval makes
-SPREAD = 1.6  # seconds measured on other prompts may be off by this factor
-ANSWER_TOKENS = 24
 FEW = 4  # prompts per cell that are tried
 Number = TypeVar("Number", int, float)
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Number of measurements (a prompt under a method and budget), and seconds if known."""
-
-    measurements: int
-    prompts: int
-    low: float | None = None
-    high: float | None = None
-    basis: str = ""
 
 
 def new_name(moment: datetime | None = None) -> str:
@@ -152,38 +137,6 @@ def _file(line: str) -> FileChoice:
     if not file.is_file() and not (form == "prompts" and file.is_dir()):
         raise UserError(f"There is no file {str(file)[:200]!r} on this machine: give its whole path.")
     return FileChoice(form=form, path=file.absolute(), options=options)
-
-
-def cost(job: EvalJob, listed: TaskList, rows: pd.DataFrame, root: Path) -> Cost:
-    """Estimate the job from earlier rows of the same model, else from the plan of one prompt.
-
-    Measurements that already exist are counted too.
-    """
-    request = job.request
-    lengths = prompt_lengths(request, listed)
-    prompts = len(lengths)
-    count = prompts * len(request.all_choices)
-    measured = rows[rows["model"] == request.model] if len(rows) else rows
-    if len(measured):
-        seconds = _measured_seconds(measured, request.all_choices, lengths)
-        return Cost(
-            count, prompts, seconds / SPREAD, seconds * SPREAD, f"from {len(measured):,} measurements of this model"
-        )
-    mean = round(sum(lengths) / prompts) if prompts else 0
-    options = {"level": "off", "max_new_tokens": ANSWER_TOKENS}
-    plan = plan_at_defaults(mean, request.model, request.choices, options, root)
-    if plan is None or plan.seconds is None:
-        return Cost(count, prompts)
-    return Cost(
-        count, prompts, prompts * plan.seconds.low, prompts * plan.seconds.high, "at most; nothing was measured yet"
-    )
-
-
-def _measured_seconds(measured: pd.DataFrame, choices: Sequence[MethodChoice], lengths: Sequence[int]) -> float:
-    """Seconds of all measurements, from the seconds per token of each method, or of all if it is new."""
-    per_token = measured["seconds"] / measured["prompt_tokens"].clip(lower=1)
-    by_method, usual = per_token.groupby(measured["method"]).median().to_dict(), float(per_token.median())
-    return sum(lengths) * sum(by_method.get(choice.method, usual) for choice in choices)
 
 
 def known_files(root: Path) -> dict[str, FileChoice]:

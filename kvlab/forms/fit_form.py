@@ -1,9 +1,9 @@
-"""Fitted files for methods that need them: list them, build a fit's job, and estimate its duration."""
+"""Fitted files for methods that need them: list them, and build a fit's job."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,13 +11,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kvlab.catalogue.methods import MethodEntry
 from kvlab.common.model_title import model_title
 from kvlab.core.errors import UserError
 from kvlab.core.validation import in_one_sentence
 from kvlab.fitting.request import SETTING, FitJob, FitRequest, Fittable, fitted_file
-from kvlab.forms import compare_form, plan_preview
-from kvlab.jobs.client import list_jobs, request_of
+from kvlab.forms import compare_form
 from kvlab.model_info.names import EMBEDDED, check_model
 from kvlab.server.settings import lab
 from kvlab.trace.user_labels import may_view
@@ -26,9 +24,6 @@ LEARNS: Mapping[str, Fittable] = {
     "kvzap": "kvzap", "kvzap-threshold": "kvzap", "fast-kvzip": "fast-kvzip", "less": "less", "lukv": "lukv",
     "duoattention": "duoattention", "headkv": "duoattention", "triattention": "triattention", "qfilter": "qfilter",
 }  # fmt: skip
-READS = "kvzip"  # the method that reads a window of text
-MOST_JOBS = 200  # searched for an earlier fit
-PROFILE_READINGS = 4  # of each window, one per budget
 
 
 @dataclass(frozen=True)
@@ -78,34 +73,6 @@ def make_fit(
         return FitJob(name=name, request=request, title=f"Fit {method} to {model_title(model)}", private=private)
     except ValidationError as error:
         raise UserError(in_one_sentence(error)) from error
-
-
-def seconds(job: FitJob, root: Path, registered: Sequence[MethodEntry]) -> tuple[float, bool] | None:
-    """Seconds of the fit, and whether an earlier fit of the model tells (else they are an upper bound).
-
-    None if unknown. LESS is given its time.
-    """
-    request = job.request
-    if request.method == "less":
-        return 60 * request.minutes, True
-    if (earlier := _earlier(request, root)) is not None:
-        return earlier, True
-    reader = [entry for entry in registered if entry.name == READS]
-    plan = plan_preview.plan_of(
-        request.length, request.model, reader, "50%", {}, {"level": "off", "max_new_tokens": 1}, root
-    )
-    if plan is None or plan.seconds is None:
-        return None
-    return request.windows * plan.seconds.high * (PROFILE_READINGS if request.method == "duoattention" else 1), False
-
-
-def _earlier(request: FitRequest, root: Path) -> float | None:
-    """Duration of the last fit of the method to the model, scaled by the tokens read."""
-    for status in list_jobs(root)[:MOST_JOBS]:
-        job = request_of(root, status.job_id) if status.state == "complete" else None
-        if isinstance(job, FitJob) and (job.request.model, job.request.method) == (request.model, request.method):
-            return status.elapsed * request.windows * request.length / (job.request.windows * job.request.length)
-    return None
 
 
 def setting(method: str) -> str:

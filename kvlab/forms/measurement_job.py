@@ -1,25 +1,21 @@
-"""Jobs for the queue from the measurements that exhibits of the atlas need, and estimates of their duration."""
+"""Jobs for the queue from the measurements that exhibits of the atlas need."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-import pandas as pd
-
-from kvlab.bench.request import BenchJob, preset_seconds
+from kvlab.bench.request import BenchJob
 from kvlab.catalogue.methods import methods
 from kvlab.catalogue.tasks import task_list
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import parse_spec
 from kvlab.evaluate.request import EvalJob, EvalRequest, TaskChoice
-from kvlab.forms import compare_form, eval_form, plan_preview
+from kvlab.forms import compare_form
 from kvlab.jobs.work import Work
 from kvlab.model_info.chat_template import ChatFormat
 from kvlab.model_info.names import check_model
-from kvlab.model_info.token_count import count_tokens
 from kvlab.requests.compare import CompareRequest
 from kvlab.requests.measurement import Benchmark, Evaluation, ExhibitFill, Measurement, RecordedComparison, command_line
 from kvlab.tasks.shipped_samples import excerpts, shipped_sample
@@ -38,21 +34,6 @@ def job_of(measurement: Measurement) -> Work:
             return BenchJob(name=preset, preset=preset, changes=changes, title=f"Benchmark {preset}")
         case ExhibitFill():
             raise UserError(f"Run this in a terminal: {command_line(measurement)}")
-
-
-def estimate(work: Work, rows: pd.DataFrame, root: Path) -> tuple[float, float] | None:
-    """Least and most seconds the job takes; None if unknown. `rows` are those of earlier evaluations."""
-    if isinstance(work, EvalJob):
-        cost = eval_form.cost(work, task_list(), rows, root)
-        return None if cost.low is None or cost.high is None else (cost.low, cost.high)
-    if isinstance(work, BenchJob):
-        return preset_seconds(work.preset, work.changes) if work.preset else None
-    if not isinstance(work, CompareRequest):
-        return None
-    tokens = count_tokens(work.prompt, ChatFormat.of(work))[0]
-    options = {"level": work.level, "max_new_tokens": work.max_new_tokens}
-    plan = plan_preview.plan_at_defaults(tokens, work.model, work.choices, options, root)
-    return None if plan is None or plan.seconds is None else (plan.seconds.low, plan.seconds.high)
 
 
 def _compare(measurement: RecordedComparison) -> CompareRequest:

@@ -5,26 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from kvlab.catalogue.footprint import footprints_of
 from kvlab.catalogue.methods import MethodEntry
-from kvlab.catalogue.tasks import task_list
-from kvlab.core.choice import MethodChoice
+from kvlab.catalogue.tasks import TaskList, task_list
 from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.forms import compare_form
-from kvlab.jobs.size_check import BulkJob, bulk_too_big, longest_prompt, requested_device, worst_cases
+from kvlab.jobs.size_check import refusal, requested_device
 from kvlab.jobs.work import Work
-from kvlab.model_info.chat_template import ChatFormat
-from kvlab.model_info.token_count import count_tokens
 from kvlab.planning import Machine, Plan, find_model, make_plan, this_machine
-from kvlab.planning.plan import can_plan
 from kvlab.requests.compare import CompareRequest, RescueRequest
-from kvlab.requests.live_session import LiveJob, comparison_of
 
 MACHINE_SECONDS = 10  # after which free memory is measured again
 
@@ -36,89 +30,55 @@ def plan_of(
     budgets: str,
     typed: Mapping[str, Mapping[str, Any]],
     options: Mapping[str, Any],
-    root: Path,
 ) -> Plan | None:
     """The plan of a form for a prompt of this many tokens; None while the form is incomplete or invalid."""
     try:
         choices = compare_form.choices_of_form(chosen, typed, budgets)
     except (UserError, ValidationError):
         return None  # the error is reported where it is typed, or when the runs are requested
-    return _plan_of_choices(prompt_tokens, model, choices, options, root)
-
-
-def plan_at_defaults(
-    prompt_tokens: int, model: str, choices: Sequence[MethodChoice], options: Mapping[str, Any], root: Path
-) -> Plan | None:
-    """The plan of these methods and budgets at default settings, which needs no second process; None if unknown."""
-    plain = {(one.method, str(one.budget)): MethodChoice(method=one.method, budget=one.budget) for one in choices}
-    return _plan_of_choices(prompt_tokens, model, tuple(plain.values()), options, root)
-
-
-def _plan_of_choices(
-    prompt_tokens: int, model: str, choices: tuple[MethodChoice, ...], options: Mapping[str, Any], root: Path
-) -> Plan | None:
     if not prompt_tokens:
         return None
     try:
         fields = compare_form.request_fields(options)
         request = CompareRequest(prompt="-", model=model.strip(), choices=choices, **fields)
-        return _plan(request, prompt_tokens, root, timed=True)
+        machine = _machine(request.device, int(time.monotonic() / MACHINE_SECONDS))
+        if not machine.device_bytes:
+            return None  # there is no such device here to plan for
+        return make_plan(request, prompt_tokens, find_model(request.model), footprints_of(request.choices), machine)
     except (UserError, ValidationError):
         return None
 
 
-def check_fits(request: CompareRequest, root: Path) -> None:
-    """Raises UserError, with what would make it fit, if a request is too big for this machine or records absent layers.
-
-    Not judged: models whose configuration is not on this machine, and weights that accelerate may leave on the host.
-    """
+def check_fits(request: CompareRequest) -> None:
+    """Raises UserError if a comparison records layers that the model lacks, or is too big for this machine."""
     try:
         model = find_model(request.model)
     except UserError:
         return
     request.record.check(model.layers, model.key_value_heads)
-    try:
-        plan = _plan(request, count_tokens(request.prompt, ChatFormat.of(request))[0], root, timed=False)
-    except UserError:
-        return
-    if not plan.fits and can_plan(request, plan.machine):
-        raise UserError(plan.verdict)
+    check_work(request)
 
 
-def check_work(work: Work, root: Path) -> None:
+def check_work(work: Work) -> None:
     """Raises UserError for a job of any kind that is too big for this machine.
 
-    The worker checks again when it starts, as the machine may be fuller then.
+    Models and devices that are not on this machine are not judged. The worker checks again when it starts, as the
+    machine may be fuller then.
     """
-    if isinstance(work, LiveJob):
-        if work.request.prefixes:
-            return  # nothing is read, which is what a plan is about
-        work = comparison_of(work.request, "", work.max_new_tokens)
-    if isinstance(work, CompareRequest):
-        check_fits(work, root)
-    elif not isinstance(work, RescueRequest):
-        machine = _machine(requested_device(work), root, int(time.monotonic() / MACHINE_SECONDS))
-        if machine.device_bytes and (why := _too_big(work, machine, root)):
-            raise UserError(why)
-
-
-def _too_big(work: BulkJob, machine: Machine, root: Path) -> str:
-    try:
-        longest = longest_prompt(work.request, task_list()) if isinstance(work, EvalJob | SampleJob) else 0
-        choices = [choice for case in worst_cases(work, longest, machine.device) for choice in case.request.choices]
-        return bulk_too_big(work, longest, footprints_of(choices), machine, root)
-    except UserError:
-        return ""  # loading the model reports the error, or downloads what is missing
-
-
-def _plan(request: CompareRequest, tokens: int, root: Path, timed: bool) -> Plan:
-    machine = _machine(request.device, root, int(time.monotonic() / MACHINE_SECONDS))
+    if isinstance(work, RescueRequest):
+        return
+    machine = _machine(requested_device(work), int(time.monotonic() / MACHINE_SECONDS))
     if not machine.device_bytes:
-        raise UserError(f"There is no device {request.device!r} here to plan for.")
-    model = find_model(request.model)
-    return make_plan(request, tokens, model, footprints_of(request.choices), machine, root, timed=timed)
+        return
+    try:
+        listed = task_list() if isinstance(work, EvalJob | SampleJob) else TaskList(tasks=(), formats=())
+        why = refusal(work, machine, footprints_of, listed)
+    except UserError:
+        return  # loading the model reports the error, or downloads what is missing
+    if why:
+        raise UserError(why)
 
 
 @lru_cache(maxsize=4)
-def _machine(device: str, root: Path, _moment: int) -> Machine:
-    return this_machine(device, root)
+def _machine(device: str, _moment: int) -> Machine:
+    return this_machine(device)

@@ -1,19 +1,18 @@
-"""One sentence on what a form of a comparison would run: methods, budgets, prompts, and whether and when it ends."""
+"""One sentence on what a form of a comparison would run: methods, budgets, prompts, and whether it fits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvlab.common.formatting import format_duration, join_words, prompts
+from kvlab.common.formatting import join_words, prompts
 from kvlab.core.budget import Budget
 from kvlab.core.choice import MethodChoice
 from kvlab.planning import Plan
-from kvlab.planning.seconds import Duration
 from kvlab.requests.compare import CompareRequest
 
 
 def run_summary(request: CompareRequest, plan: Plan | None = None) -> str:
-    """`5 methods at 20 % beside the full cache, fits, 30 to 60 s`; without a plan neither fit nor time are known."""
+    """`5 methods at 20 % beside the full cache, fits`; without a plan nothing is said of the fit."""
     compressed = [choice for choice in request.runs if choice.method != "full"]
     parts = [_methods(compressed) if compressed else "the full cache alone"]
     if compressed and len(request.runs) > 1:
@@ -21,19 +20,8 @@ def run_summary(request: CompareRequest, plan: Plan | None = None) -> str:
     if request.comparisons > 1:
         parts[0] += f" over {prompts(request.comparisons)}"
     if plan is not None:
-        each = " each" if request.comparisons > 1 else ""
         parts.append("fits" if plan.fits else "does not fit")
-        parts += [f"{range_words(plan.seconds)}{each}"] if plan.seconds is not None else []
     return ", ".join(parts)
-
-
-def range_words(seconds: Duration) -> str:
-    """`20 to 40 s`, `about 40 s`, or `50 s to 2 min`: an estimated duration in few words."""
-    low, high = (format_duration(value, rough=True) for value in (seconds.low, seconds.high))
-    if low == high:
-        return f"about {low}"
-    number, unit = low.split(" ", 1)
-    return f"{number} to {high}" if high.endswith(f" {unit}") else f"{low} to {high}"
 
 
 def _methods(choices: Sequence[MethodChoice]) -> str:

@@ -108,7 +108,7 @@ def _run(
             request = with_local_device(read_request(job["request"]), devices)
             request = request.model_copy(update={"owner": job["owner"]})
             check_disk(root)
-            if why := too_big(request, root):
+            if why := too_big(request):
                 raise UserError(why)
             run(request, root, progress=reporter.report, cancelled=reporter.cancelled)
 

@@ -1,16 +1,14 @@
-"""Plan requests before they run, and check that they fit this machine.
+"""Whether a job fits this machine, by the one formula of `kvlab.planning`: the same for the command line and the queue.
 
-An evaluation, a benchmark or a fit is planned by its worst case as a comparison: a batch takes the memory of one prompt
-times its rows, except for the weights and the process. Functions that load torch do so when they are called.
+Functions that load torch do so when they are called.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from kvlab.bench.request import BenchJob, BenchRequest, parts_of
+from kvlab.bench.request import BenchJob, parts_of
 from kvlab.catalogue.tasks import TaskEntry, TaskList
 from kvlab.core.choice import FULL, MethodChoice
 from kvlab.core.errors import UserError
@@ -23,31 +21,17 @@ from kvlab.model_info.names import context_length
 from kvlab.model_info.size import find_model
 from kvlab.model_info.token_count import count_tokens
 from kvlab.planning.machine import Machine
-from kvlab.planning.memory import DECODING, LOADING, STANDING
-from kvlab.planning.parts import Phase
-from kvlab.planning.plan import FootprintOf, Manner, Plan, can_plan, make_plan
-from kvlab.planning.seconds import keep_speed, known_speed
-from kvlab.requests.compare import LARGEST_PROMPT_BYTES, CompareRequest, RecordLevel, RescueRequest
-from kvlab.requests.compare import LOADING as LOADING_FIELDS
+from kvlab.planning.plan import FootprintOf, Held, Plan, make_plan
+from kvlab.requests.compare import LARGEST_PROMPT_BYTES, LOADING, CompareRequest, RescueRequest
 from kvlab.requests.live_session import LiveJob, comparison_of
 
-ANSWER_TOKENS = 64  # of an answer; the tasks' own are shorter
-READER = MethodChoice(method="kvzip", budget=0.5)  # the method that fits read a window of text with
-ONCE = (*STANDING, "CUDA itself")  # parts that do not grow with the batch
 SEEKS_THE_LIMIT = "batch"  # a benchmark mode that is not judged
-WITHOUT_PROMPT = ("decode", "compress", "memory")  # modes that fill caches with synthetic states by default
-BulkJob = EvalJob | SampleJob | BenchJob | FitJob
+ANSWER_TOKENS = 64  # of an answer; the tasks' own are shorter
+FootprintsOf = Callable[[Iterable[MethodChoice]], FootprintOf]
 
 
-def plan_of(
-    request: CompareRequest,
-    root: Path,
-    tokens: int | None = None,
-    machine: Machine | None = None,
-    *,
-    timed: bool = True,
-) -> Plan:
-    """The plan of a request; the tokens of its (longest) prompt are counted unless given.
+def plan_of(request: CompareRequest, tokens: int | None = None, machine: Machine | None = None) -> Plan:
+    """The plan of a comparison; the tokens of its (longest) prompt are counted unless given.
 
     Raises UserError for an unknown method, a missing device, or a model whose configuration is not on this machine.
     """
@@ -55,12 +39,8 @@ def plan_of(
     from kvlab.models.load import pick_device
 
     model = find_model(request.model)
-    if tokens is None:
-        tokens, _ = tokens_of(request)
-    machine = machine or machine_of(pick_device(request.device), root)
-    if timed:
-        measure_once(machine, root)
-    return make_plan(request, tokens, model, footprint_of, machine, root, timed=timed)
+    tokens = tokens_of(request)[0] if tokens is None else tokens
+    return make_plan(request, tokens, model, footprint_of, machine or machine_of(pick_device(request.device)))
 
 
 def tokens_of(request: CompareRequest) -> tuple[int, bool]:
@@ -77,165 +57,80 @@ def longest(request: CompareRequest) -> CompareRequest:
     return repeat_request(request, "-", 1 + lengths.index(max(lengths)))
 
 
-def measure_once(machine: Machine, root: Path) -> None:
-    """Measure the speed of a GPU of this machine unless that was done recently."""
-    import torch
-
-    from kvlab.engine.environment import measure
-
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    if accelerator is None or accelerator.type != machine.device or not root.is_dir():
-        return
-    speed = known_speed(machine, root)
-    if speed is None or not speed.holds:
-        keep_speed(machine, root, measure(torch.device(machine.device)))
-
-
-def too_big(request: Work, root: Path) -> str:
-    """The plan's verdict on a job that is too big for this machine; empty if it fits.
-
-    Jobs are not judged if the model is unknown here, the device is missing, or accelerate may offload weights to the
-    host.
-    """
-    if isinstance(request, RescueRequest):
-        return ""  # it repeats a run that fitted
-    if isinstance(request, LiveJob) and request.request.prefixes:
-        return ""  # nothing is read, which is what a plan is about
-    if isinstance(request, LiveJob):
-        request = comparison_of(request.request, "", request.max_new_tokens)
-    try:
-        if not isinstance(request, CompareRequest):
-            return _too_big(request, root)
-        plan = plan_of(request, root, timed=False)
-    except UserError:
-        return ""  # loading the model reports the error, or downloads what is missing
-    return plan.verdict if not plan.fits and can_plan(request, plan.machine) else ""
-
-
-def _too_big(work: BulkJob, root: Path) -> str:
-    from kvlab.bench.presets import preset_requests
+def too_big(work: Work) -> str:
+    """The plan's verdict on a job that is too big for this machine; empty if it fits or that is unknown."""
     from kvlab.engine.out_of_memory import footprint_of, machine_of
     from kvlab.models.load import pick_device
-    from kvlab.tasks.registry import TASKS
 
-    longest = 0
+    listed = TaskList(tasks=(), formats=())
+    if isinstance(work, RescueRequest):
+        return ""  # it repeats a run that fitted
     if isinstance(work, BenchJob) and work.preset:
+        from kvlab.bench.presets import preset_requests
+
         work = BenchJob(name=work.name, requests=preset_requests(work.preset, **work.changes))
     if isinstance(work, EvalJob | SampleJob):
+        from kvlab.tasks.registry import TASKS
+
         tasks = (TaskEntry(name=name, lengths=task.lengths, uses_depth=task.uses_depth) for name, task in TASKS.items())
-        longest = longest_prompt(work.request, TaskList(tasks=tuple(tasks), formats=()))
-    return bulk_too_big(work, longest, footprint_of, machine_of(pick_device(requested_device(work)), root), root)
+        listed = TaskList(tasks=tuple(tasks), formats=())
+    try:
+        return refusal(work, machine_of(pick_device(requested_device(work))), lambda _: footprint_of, listed)
+    except UserError:
+        return ""  # loading the model reports the error, or downloads what is missing
 
 
-@dataclass(frozen=True)
-class WorstCase:
-    """Methods that take as much memory as `rows` prompts of `tokens` tokens together.
+def refusal(work: Work, machine: Machine, footprints: FootprintsOf, listed: TaskList) -> str:
+    """Why the job is too big for the machine, in one sentence; empty if it fits or its placement is unknown.
 
-    `manner`: whether the methods share passes. `filled` caches have read no prompt. If `others_go_on`, a method that
-    runs out of memory does not end the job.
+    `footprints` returns what the caches of choices hold; `listed` are the tasks. Raises UserError for an unknown model.
     """
-
-    request: CompareRequest
-    tokens: int
-    rows: int = 1
-    scale: int = 1
-    manner: Manner = "apart"
-    filled: bool = False
-    others_go_on: bool = False
-
-
-def bulk_too_big(work: BulkJob, longest: int, holds: FootprintOf, machine: Machine, root: Path) -> str:
-    """Why the job is too big for this machine, in one sentence; empty if it fits or that is unknown.
-
-    `longest` is the length of an evaluation's longest prompt in tokens. Raises UserError for an unknown model.
-    """
-    for case in worst_cases(work, longest, machine.device):
-        model = find_model(case.request.model, case.scale)
-        plan = make_plan(case.request, case.tokens, model, holds, machine, root, timed=False, manner=case.manner)
-        if not can_plan(case.request, machine):
-            continue
-        parts = _of_rows(plan, case)
-        lacking = [part for part in parts if part.lacking is not None]
-        if lacking and (not case.others_go_on or len(lacking) == len(parts)):
-            together = f"{case.rows:,} prompts" if case.rows > 1 else "one prompt"
-            return (
-                f"This needs about {lacking[0].lacking} ({together} of {case.tokens:,} tokens at once, phase "
-                f"“{lacking[0].peak.name}”): take shorter or fewer prompts at once, a prefill chunk, a smaller model, "
-                "or a larger device."
-            )
+    for request, tokens, rows, held, scale in comparisons_of(work, machine, listed):
+        model = find_model(request.model, scale)
+        plan = make_plan(request, tokens, model, footprints(request.choices), machine, rows, held)
+        if plan.refusal:
+            return plan.refusal
     return ""
 
 
-def worst_cases(work: BulkJob, longest: int, device: str) -> Iterator[WorstCase]:
-    """Comparisons that stand for the job's largest memory use on a device of this kind."""
-    if isinstance(work, EvalJob | SampleJob):
-        # On a GPU a batch that does not fit is halved until one method's cache of one prompt is left.
-        on_host, recorded = device == "cpu", isinstance(work, SampleJob)
-        rows = work.request.batch_rows or 1 if on_host and not recorded else 1
-        level: RecordLevel = "full" if recorded else "off"
+def comparisons_of(
+    work: Work, machine: Machine, listed: TaskList
+) -> Iterator[tuple[CompareRequest, int, int, Held, int]]:
+    """What a job reads at once: (comparison, tokens of its prompt, prompts, caches that are held, scale of the shape).
+
+    A live session over prefixes reads nothing.
+    """
+    on_gpu = machine.device == "cuda"  # there, what runs out of memory is halved or becomes a row that says so
+    if isinstance(work, LiveJob) and not work.request.prefixes:
+        work = comparison_of(work.request, "", work.max_new_tokens)
+    if isinstance(work, CompareRequest):
+        yield work, tokens_of(work)[0], 1, "all", 1
+    elif isinstance(work, EvalJob | SampleJob):
+        tokens, chunk = max(longest_prompt(work.request, listed), 1), work.request.prefill_chunk
+        rows = 1 if on_gpu or isinstance(work, SampleJob) else work.request.batch_rows or 1
         chosen = work.request.all_choices
-        comparison = _comparison(work.request, chosen, ANSWER_TOKENS, level, prefill_chunk=work.request.prefill_chunk)
-        manner: Manner = "comparison" if recorded else "together" if on_host else "apart"
-        yield WorstCase(comparison, max(longest, 1), rows, manner=manner)
+        yield _comparison(work.request, chosen, ANSWER_TOKENS, prefill_chunk=chunk), tokens, rows, "largest", 1
     elif isinstance(work, FitJob):
-        chosen = (FULL,) if work.request.method == "less" else (READER,)
-        yield WorstCase(_comparison(work.request, chosen), work.request.length)
-    else:
+        yield _comparison(work.request, (FULL,), 1), work.request.length, 1, "largest", 1
+    elif isinstance(work, BenchJob):
         for part in parts_of(work.requests):  # a preset's are known only where methods are
             if part.mode != SEEKS_THE_LIMIT:
-                yield _measured(part, device)
+                new_tokens = part.shortened(part.new_tokens) or part.repeats * part.timed_steps + part.warm_steps
+                chosen, tokens = full_first(part.choices_run()), part.shortened(part.contexts[0])
+                held: Held = "smallest" if on_gpu else "largest"
+                yield _comparison(part, chosen, new_tokens), tokens, part.batches[0], held, part.scale
 
 
-def _measured(part: BenchRequest, device: str) -> WorstCase:
-    new_tokens = part.shortened(part.new_tokens) or part.repeats * part.timed_steps + part.warm_steps
-    comparison = _comparison(
-        part,
-        full_first(part.choices_run()),
-        new_tokens,
-        prefill_chunk=part.prefill_chunk,
-        compress_every=part.compress_every,
-    )
-    return WorstCase(
-        comparison,
-        part.shortened(part.contexts[0]),
-        part.batches[0],
-        part.scale,
-        filled=part.mode in WITHOUT_PROMPT and part.fill == "synthetic",
-        others_go_on=device != "cpu",
-    )
+def _comparison(request: object, chosen: tuple[MethodChoice, ...], new_tokens: int, **more: object) -> CompareRequest:
+    placed = {name: getattr(request, name) for name in ("model", *LOADING)}
+    return CompareRequest(prompt="-", choices=chosen, max_new_tokens=new_tokens, level="off", **placed, **more)
 
 
-def _comparison(
-    request: object, chosen: tuple[MethodChoice, ...], new_tokens: int = 1, level: RecordLevel = "off", **more: object
-) -> CompareRequest:
-    placed = {name: getattr(request, name) for name in ("model", *LOADING_FIELDS)}
-    return CompareRequest(prompt="-", choices=chosen, max_new_tokens=new_tokens, level=level, **placed, **more)
-
-
-def _of_rows(plan: Plan, case: WorstCase) -> list[Plan]:
-    """The plan for a batch of prompts; one for each method if they run one after another."""
-    phases = [_times(phase, case.rows) for phase in plan.phases]
-    if case.filled:
-        phases = [phase for phase in phases if phase.name == LOADING or phase.name.endswith(DECODING)]
-    if case.manner != "apart":
-        return [replace(plan, phases=tuple(phases))]
-    loads = [phase for phase in phases if phase.name == LOADING]
-    methods: dict[str, list[Phase]] = {}
-    for phase in phases[len(loads) :]:
-        methods.setdefault(phase.name.rpartition(", ")[0], []).append(phase)
-    return [replace(plan, phases=(*loads, *own)) for own in methods.values()]
-
-
-def _times(phase: Phase, rows: int) -> Phase:
-    parts = (part if part.name in ONCE else replace(part, bytes=part.bytes * rows) for part in phase.parts)
-    return Phase(phase.name, tuple(parts))
-
-
-def requested_device(work: BulkJob) -> str:
+def requested_device(work: Work) -> str:
     """The device that the job names, such as `auto`; of several the first."""
-    if not isinstance(work, BenchJob):
-        return str(work.request.device)
-    return str(work.requests[0].device if work.requests else work.changes.get("device", "auto"))
+    if isinstance(work, BenchJob):
+        return str(work.requests[0].device if work.requests else work.changes.get("device", "auto"))
+    return work.device if isinstance(work, CompareRequest | RescueRequest) else work.request.device
 
 
 MOST_LINES = 1000  # read of a file to find its longest prompt

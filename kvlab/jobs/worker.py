@@ -129,7 +129,7 @@ def run_job(
             request = request.model_copy(update={"owner": job["owner"]})
         check_disk(root)
         if compare == COMPARE:
-            if why := too_big(request, root):
+            if why := too_big(request):
                 raise UserError(why)
             load_function(READ_FITS)(root.absolute() / "fit", only=lab() is not None)
         if not isinstance(request, BenchJob):

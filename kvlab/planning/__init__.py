@@ -1,4 +1,4 @@
-"""Plan a comparison's memory, disk and time from shapes, before anything is loaded. Torch-free."""
+"""Plan what a request holds in memory, from shapes, before anything is loaded. Torch-free."""
 
 from kvlab.model_info.size import Model, find_model
 from kvlab.planning.machine import Machine, this_machine

@@ -1,9 +1,8 @@
-"""Memory and disk space of this machine, without torch."""
+"""Free memory of this machine, without torch."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,6 @@ import psutil
 WORKER = "kvlab.jobs.worker"  # a worker frees its memory before it loads another model
 SHARE = 0.95  # of free memory: allocators lose some between tensors
 CGROUP = Path("/sys/fs/cgroup")
-CPU_FLAGS, TILE_FLAGS = Path("/proc/cpuinfo"), {"amx_tile", "amx_int8", "amx_bf16"}
 SMI = ("nvidia-smi", "--query-gpu=name,memory.total,memory.free", "--format=csv,noheader,nounits")
 MEGABYTE = 2**20
 
@@ -26,9 +24,7 @@ class Machine:
     name: str
     device_bytes: int
     host_bytes: int
-    disk_bytes: int
     devices: int = 1  # of this kind, assumed equal
-    packs: bool = False  # a CPU with tiles for bfloat16, whose kernels pack keys and values
 
     @property
     def shared(self) -> bool:
@@ -36,28 +32,18 @@ class Machine:
         return self.device != "cuda"
 
 
-def this_machine(
-    device: str = "auto", root: Path = Path("."), memory: int | None = None, devices: int | None = None
-) -> Machine:
+def this_machine(device: str = "auto", memory: int | None = None, devices: int | None = None) -> Machine:
     """The machine as it is now; `memory` bytes and `devices` replace what is found, so the device need not exist."""
     kind = device.partition(":")[0]
     gpus = cards() if kind in ("auto", "cuda") else []
     kind = ("cuda" if gpus else "cpu") if kind == "auto" else kind
-    host, disk = int(SHARE * _host_bytes()), _free_disk(root)
+    host = int(SHARE * _host_bytes())
     if kind != "cuda":
-        return Machine(kind, kind, memory or host, memory or host, disk, packs=kind == "cpu" and has_tiles())
+        return Machine(kind, kind, memory or host, memory or host)
     number = int(device.partition(":")[2] or 0)
     name, total, free = gpus[number] if number < len(gpus) else ("a GPU that is not here", 0, 0)
     room = total if _workers() else free
-    return Machine("cuda", name, memory or int(SHARE * room), host, disk, devices or max(1, len(gpus)))
-
-
-def has_tiles() -> bool:
-    """Whether this CPU has AMX tiles, as Intel servers since 2023; False if unknown."""
-    try:
-        return any(set(line.split()) >= TILE_FLAGS for line in CPU_FLAGS.open() if line.startswith("flags"))
-    except OSError:
-        return False
+    return Machine("cuda", name, memory or int(SHARE * room), host, devices or max(1, len(gpus)))
 
 
 def _host_bytes() -> int:
@@ -99,8 +85,3 @@ def visible_gpus() -> list[str]:
     if chosen is not None:
         return [word.strip() for word in chosen.split(",") if word.strip()]
     return [str(number) for number in range(len(cards()))]
-
-
-def _free_disk(root: Path) -> int:
-    existing = next((folder for folder in (root, *root.absolute().parents) if folder.is_dir()), Path("."))
-    return shutil.disk_usage(existing).free

@@ -1,144 +1,97 @@
-"""Whether a comparison fits this machine, how long it takes, and which setting would make it fit."""
+"""What a request holds in memory: weights, caches and logits by one formula, against what is free.
+
+Working memory of the kernels, recordings and the process itself come on top: what does not fit here fits nowhere.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import combinations, product
-from pathlib import Path
 from typing import Any, Literal
 
 from kvlab.common.formatting import format_bytes
+from kvlab.common.limits import MOST_PROMPT_LOGITS
+from kvlab.core.budget import UNLIMITED, Amount, Budget, Sizes
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.model_info.size import Model
 from kvlab.planning.footprint import FULL, Footprint
 from kvlab.planning.machine import Machine
-from kvlab.planning.memory import on, phases, phases_of_evaluation, shares
-from kvlab.planning.parts import Part, Phase, largest_of_each
-from kvlab.planning.recording_bytes import trace
-from kvlab.planning.seconds import Duration, duration
-from kvlab.planning.workload import Workload
 from kvlab.requests.compare import CompareRequest
 
-CHUNKS = (4096, 1024, 256)
-MOST_WAYS = 3
-PASSING = "weights on their way"
-BY_LAYER = ("weights", "full cache", "compressed caches", "caches to time", "cache that is timed")
+FLOAT = 4  # logits and states of the residual stream's changes are float32
+LENGTHS_FROM = 512  # `kvlab.core.contract.slot_columns`, kept equal by a test
+DEQUANTISED_COPIES = 2  # of a GGUF file's largest tensor, in float32: 1.5 to 2.7 were measured
+WEIGHTS, FILE = "weights", "loading the GGUF file"
+FULL_NAME = "full"
 FootprintOf = Callable[[MethodChoice], Footprint]
-Change = tuple[str, dict[str, Any]]
-# How methods run: as a comparison, in shared passes without what only a comparison needs, or one after another.
-Manner = Literal["comparison", "together", "apart"]
+# Which methods' caches are there at once: all of a comparison's, the largest, or no more than the smallest.
+Held = Literal["all", "largest", "smallest"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Bytes of one kind, and what they are."""
+
+    name: str
+    bytes: int
+    why: str
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A request's needs of a machine. `ways` are changes that make it fit, each tried, the mildest first."""
+    """What a request holds, part by part; the part `FILE` is there only while the weights load.
+
+    If it `offloads`, accelerate may leave weights on the host or disk, so that nothing is refused.
+    """
 
     model: Model
     machine: Machine
     tokens: int
-    phases: tuple[Phase, ...]
-    trace: Part
-    seconds: Duration | None
-    ways: tuple[str, ...] = ()
+    parts: tuple[Part, ...]
+    limit: int  # free bytes of the devices
+    offloads: bool = False
 
     @property
-    def parts(self) -> list[Part]:
-        """Every kind of part at its largest, the trace last."""
-        return [*largest_of_each(list(self.phases)), self.trace]
-
-    @property
-    def peak(self) -> Phase:
-        """The phase that needs most of the scarcest memory."""
-        return max(self.phases, key=self._strain)
-
-    @property
-    def stages(self) -> dict[str, Phase]:
-        """The most demanding phase of each stage, which is named before the colon."""
-        worst: dict[str, Phase] = {}
-        for phase in self.phases:
-            stage = phase.name.partition(":")[0]
-            if stage not in worst or self._strain(phase) > self._strain(worst[stage]):
-                worst[stage] = phase
-        return worst
-
-    @property
-    def device_bytes(self) -> int:
-        """The most any phase needs of the device; 0 if it uses the host's memory."""
-        return max(on(phase, self._kind)["device"] for phase in self.phases)
-
-    @property
-    def host_bytes(self) -> int:
-        """The most any phase needs of the host."""
-        return max(on(phase, self._kind)["host"] for phase in self.phases)
+    def loading(self) -> int:
+        """Bytes while a GGUF file's weights are dequantised on the host; 0 for other files."""
+        names = {part.name: part.bytes for part in self.parts}
+        return names[WEIGHTS] + names[FILE] if FILE in names else 0
 
     @property
     def total(self) -> int:
-        """The most it needs of the memory the device uses."""
-        return self.host_bytes if self.machine.shared else self.device_bytes
-
-    @property
-    def limit(self) -> int:
-        """The size of that memory."""
-        return self.machine.host_bytes if self.machine.shared else self.machine.device_bytes
-
-    @property
-    def lacking(self) -> str | None:
-        """The memory or disk that is too small, as a clause; None if everything fits."""
-        for needed, available, what in (
-            (self.total, self.limit, f"{self.machine.name} has {format_bytes(self.limit)} free"),
-            (self.host_bytes, self.machine.host_bytes, f"the host has {format_bytes(self.machine.host_bytes)} free"),
-            (self.trace.bytes, self.machine.disk_bytes, f"the disk has {format_bytes(self.machine.disk_bytes)} free"),
-        ):
-            if needed > available:
-                return f"{format_bytes(needed)}, and {what}"
-        return None
+        """The most bytes of the device at once."""
+        held = sum(part.bytes for part in self.parts if part.name != FILE)
+        return max(held, self.loading) if self.machine.shared else held
 
     @property
     def fits(self) -> bool:
-        return self.lacking is None
+        return self.total <= self.limit and self.loading <= self.machine.host_bytes
 
     @property
     def verdict(self) -> str:
-        """One sentence: it fits, or what is too small and what would make it fit."""
-        if self.lacking is None:
-            return (
-                f"It fits: at most {format_bytes(self.total)} of {format_bytes(self.limit)} free memory "
-                f"({self.machine.name}), in the phase “{self.peak.name}”, and {format_bytes(self.trace.bytes)} of disk."
-            )
-        return f"This needs about {self.lacking} (phase “{self.peak.name}”): {self.advice}."
+        """One sentence: it fits, or what is too small, and the largest part."""
+        free = f"{self.machine.name} has {format_bytes(self.limit)} free"
+        largest = max(self.parts, key=lambda part: part.bytes)
+        most = f"the largest part is {largest.name}, {format_bytes(largest.bytes)}"
+        if self.fits:
+            return f"It fits: at least {format_bytes(self.total)} are held, and {free}; {most}."
+        if self.total > self.limit:
+            return f"This needs about {format_bytes(self.total)}, and {free}; {most}."
+        host = f"the host has {format_bytes(self.machine.host_bytes)} free"
+        return f"This needs about {format_bytes(self.loading)} to load, and {host}; {most}."
 
     @property
-    def advice(self) -> str:
-        """What would make it fit, as a clause."""
-        if not self.ways:
-            return "no setting of this request changes that, so use a smaller model or a larger device"
-        return "it fits with " + ", or with ".join(self.ways)
+    def refusal(self) -> str:
+        """The verdict on a request that is refused; empty if it may start."""
+        return "" if self.fits or self.offloads else self.verdict
 
     def as_data(self) -> dict[str, Any]:
         """Everything, for `--json`."""
-        fields = {name: getattr(self, name) for name in ("tokens", "fits", "verdict", "total", "limit", "ways")}
-        return fields | {
-            "model": vars(self.model),
-            "machine": vars(self.machine),
-            "parts": [vars(part) for part in self.parts],
-            "phases": [
-                {"name": phase.name, **on(phase, self._kind), "parts": [vars(part) for part in phase.parts]}
-                for phase in self.phases
-            ],
-            "seconds": None if self.seconds is None else vars(self.seconds),
-        }
-
-    @property
-    def _kind(self) -> str:
-        return "cpu" if self.machine.shared else self.machine.device
-
-    def _strain(self, phase: Phase) -> float:
-        needed = on(phase, self._kind)
-        return max(
-            needed["device"] / max(self.machine.device_bytes, 1), needed["host"] / max(self.machine.host_bytes, 1)
-        )
+        fields = {name: getattr(self, name) for name in ("tokens", "fits", "verdict", "total", "limit")}
+        described = {"model": vars(self.model), "machine": vars(self.machine)}
+        return fields | described | {"parts": [vars(part) for part in self.parts]}
 
 
 def make_plan(
@@ -147,160 +100,105 @@ def make_plan(
     model: Model,
     holds: FootprintOf,
     machine: Machine,
-    root: Path = Path("runs"),
-    *,
-    timed: bool = True,
-    manner: Manner = "comparison",
+    rows: int = 1,
+    held: Held = "all",
 ) -> Plan:
-    """The plan of a request whose prompt has `tokens` tokens; `holds` returns the footprint of a choice's method.
+    """The plan of a request whose (longest) prompt has `tokens` tokens; `rows` prompts are read at once.
 
-    Several comparisons run one after another with such a prompt each: disk and time are for all of them. Nothing is
-    loaded. Without `timed` no duration is estimated; it is that of a comparison, while memory follows `manner`. Raises
-    UserError for a model without layers.
+    `holds` returns the footprint of a choice's method. A comparison holds `all` caches, the full one that leads among
+    them, and logits of every token. Nothing is loaded. Raises UserError for a model without layers.
     """
     if model.layers < 1:
         raise UserError(f"The configuration of {model.name!r} names no layers.")
-    plan = _planned(request, tokens, model, holds, machine, manner)
-    work = _work(request, tokens, model, machine)
-    runs = [FULL if choice.method == "full" else holds(choice) for choice in with_reference(request)]
-    seconds = duration(work, runs, machine, root, request.comparisons) if timed else None
-    ways = () if plan.fits else tuple(_ways(request, tokens, model, holds, machine, manner))
-    return Plan(model, machine, tokens, plan.phases, plan.trace, seconds, ways)
-
-
-def with_reference(request: CompareRequest) -> tuple[MethodChoice, ...]:
-    """The runs, with the full cache added if there are several methods."""
-    choices = request.choices
-    if len(choices) > 1 and all(choice.method != "full" for choice in choices):
-        return (MethodChoice(method="full", budget=1.0), *choices)
-    return choices
-
-
-def _work(request: CompareRequest, tokens: int, model: Model, machine: Machine) -> Workload:
     number = model.number_bytes(request.dtype, machine.device)
-    weights = model.weight_bytes(number, request.load_in)
-    settings = (request.level, request.compress_every, request.prefill_chunk, request.record)
-    packs = machine.packs and request.dtype == "bfloat16"  # by default a CPU computes in float32
-    return Workload(model, tokens, request.max_new_tokens, number, weights, *settings, packs=packs)
+    text = Text(model, tokens, request.max_new_tokens, number)
+    weights = Part(WEIGHTS, model.weight_bytes(number, request.load_in), f"{model.parameters:,} parameters")
+    caches = [_cache(choice, text, holds, rows) for choice in request.choices if choice.method != FULL_NAME]
+    if held == "all" or len(caches) < len(request.choices):
+        caches.insert(0, _cache(MethodChoice(method=FULL_NAME, budget=1.0), text, holds, rows))
+    if held != "all":
+        caches = sorted(caches, key=lambda part: part.bytes)[slice(1) if held == "smallest" else slice(-1, None)]
+    all_tokens = held == "all" and tokens * model.vocabulary <= MOST_PROMPT_LOGITS
+    read = min(tokens, request.prefill_chunk or tokens) if all_tokens else 1
+    written = request.max_new_tokens if held == "all" else 0
+    of = f"float32, of {read:,} prompt tokens and {written:,} new ones over the vocabulary"
+    logits = Part("logits", rows * (read + written) * model.vocabulary * FLOAT, of)
+    parts = [weights, *caches, logits]
+    if model.file_bytes:
+        tensor = FLOAT * model.vocabulary * model.hidden
+        why = "the file's pages, and its largest tensor twice in float32, while the weights load"
+        parts.append(Part(FILE, model.file_bytes + DEQUANTISED_COPIES * tensor, why))
+    spread = request.placement == "auto" and not machine.shared
+    devices = machine.devices if spread else 1
+    limit = (machine.host_bytes if machine.shared else machine.device_bytes) * devices
+    return Plan(model, machine, tokens, tuple(parts), limit, request.placement == "auto" and machine.devices < 2)
 
 
-def _planned(
-    request: CompareRequest, tokens: int, model: Model, holds: FootprintOf, machine: Machine, manner: Manner
-) -> Plan:
-    """The plan without time. Runs that a GPU cannot hold together are planned in halves, as the engine repeats them."""
-    work = _work(request, tokens, model, machine)
-    choices = [
-        ("full cache", FULL, 1.0) if choice.method == "full" else (choice.label, holds(choice), choice.budget)
-        for choice in (with_reference(request) if manner == "comparison" else request.choices)
-    ]
-    kind = "cpu" if machine.shared else machine.device
-    devices = machine.devices if request.placement == "auto" and not machine.shared else 1
-    written = trace(work, choices, request.comparisons)
-
-    def plan(needed: list[Phase]) -> Plan:
-        return Plan(model, machine, tokens, tuple(spread_over(needed, devices, model.layers)), written, None)
-
-    if manner != "comparison":
-        return plan(phases_of_evaluation(work, choices, kind, manner == "together"))
-    made, most = plan(phases(work, choices, kind)), sum(shares(work, holds) for _, holds, _ in choices)
-    while not made.fits and not machine.shared and most > 1:
-        most = -(-most // 2)
-        made = plan(phases(work, choices, kind, most))
-    return made
+def _cache(choice: MethodChoice, text: Text, holds: FootprintOf, rows: int) -> Part:
+    is_full = choice.method == FULL_NAME
+    footprint = FULL if is_full else holds(choice)
+    model = text.model
+    why = f"{model.full_layers} layers x {model.key_value_heads} KV heads"
+    if model.sliding_layers:
+        why += f", and a window of {model.window:,} tokens in {model.sliding_layers} layers"
+    if rows > 1:
+        why += f", of {rows:,} prompts"
+    return Part("full cache" if is_full else choice.label, rows * text.cache_bytes(footprint, choice.budget), why)
 
 
-def spread_over(phases: Sequence[Phase], devices: int, layers: int) -> list[Phase]:
-    """The phases on the fullest of `devices`: its share of per-layer parts, with at most one extra layer."""
-    if devices < 2:
-        return list(phases)
-    return [Phase(phase.name, tuple(_on_one(part, devices, layers) for part in phase.parts)) for phase in phases]
+@dataclass(frozen=True)
+class Text:
+    """A prompt of `tokens` and new tokens, read by a model at `number` bytes per number."""
 
+    model: Model
+    tokens: int
+    new_tokens: int
+    number: int
 
-def _on_one(part: Part, devices: int, layers: int) -> Part:
-    if part.name == PASSING:
-        return Part(part.name, part.place, part.bytes // layers, "accelerate sends each to its device as it is read")
-    if part.place != "device" or part.name not in BY_LAYER:
-        return part
-    largest = min(-(-layers // devices) + 1, layers)  # layers on one device, of which none is split
-    return Part(part.name, part.place, part.bytes * largest // layers, f"on the fullest of {devices} devices")
+    @property
+    def seen(self) -> int:
+        """Tokens in the end: the last new one is not fed back to the model."""
+        return self.tokens + self.new_tokens - 1
 
+    def cache_bytes(self, holds: Footprint, budget: Amount) -> int:
+        """The most bytes a cache of one prompt holds in the end, without recurrent states and free slots."""
+        model, slots = self.model, self.slots(holds, budget)
+        tables = model.full_layers * model.key_value_heads * math.ceil(self.sizes(holds).bytes_of(slots))
+        return tables + self.state_bytes(holds) + self.window_bytes()
 
-def can_plan(request: CompareRequest, machine: Machine) -> bool:
-    """Whether the placement is known: not if accelerate leaves layers on the host or disk."""
-    return request.placement == "single" or machine.devices > 1
+    def slots(self, holds: Footprint, budget: Amount) -> int:
+        """Slots per KV head in the end, mean over layers and heads."""
+        if not holds.compresses or not holds.needs_budget:
+            return self.seen  # unknown without a budget: at most everything
+        kept = Budget(budget).slots(self.tokens, self.sizes(holds))
+        if kept >= min(UNLIMITED, self.seen):
+            return self.seen
+        if not holds.decode or holds.grows:
+            return min(kept, self.tokens) + self.new_tokens - 1
+        return min(self.seen, kept + min(holds.buffer, self.new_tokens - 1))
 
+    def sizes(self, holds: Footprint) -> Sizes:
+        """Bytes of the slots of one KV head."""
+        model = self.model
+        token, heads = 2 * model.head_dim * self.number, model.full_layers * model.key_value_heads
+        length = FLOAT if holds.seeks and token >= LENGTHS_FROM else 0  # of the key, though on a CPU alone
+        slot = token + length + holds.metadata_bytes(model.group, self.seen)
+        if holds.packed is None:
+            return Sizes(token, slot, slot, heads=heads)
+        return holds.packed.sizes(token, slot, model.head_dim, heads)
 
-def _ways(
-    request: CompareRequest, tokens: int, model: Model, holds: FootprintOf, machine: Machine, manner: Manner
-) -> list[str]:
-    """Changes that make the request fit, found by trying: few settings, fewer methods, a shorter prompt."""
+    def state_bytes(self, holds: Footprint) -> int:
+        """Bytes kept for the next decision besides slots: queries, state per head, and the residual stream's."""
+        model = self.model
+        stream = holds.stream_depths * (model.hidden * self.number + FLOAT * (holds.stream_window - 1))
+        stream += 8 if holds.stream_depths else 0  # the number of changes
+        queries = holds.recalled * model.heads * model.head_dim * self.number
+        of_width = holds.head_value_bytes + holds.head_keys * self.number
+        per_head = holds.head_bytes + model.head_dim * of_width
+        return stream + model.full_layers * (queries + model.key_value_heads * per_head)
 
-    def fits(changes: dict[str, Any], length: int = tokens) -> bool:
-        return _planned(request.model_copy(update=changes), length, model, holds, machine, manner).fits
-
-    kinds = _changes(request, model, machine, [holds(choice) for choice in request.choices if choice.method != "full"])
-    found = []
-    for count in range(1, len(kinds) + 1):
-        for together in combinations(kinds, count):
-            first = next((tried for tried in product(*together) if fits(_joined(tried))), None)
-            found += [" and ".join(words for words, _ in first)] if first else []
-        if found:
-            break
-    else:
-        found = _without_some(request, kinds, fits)
-    shorter = _longest(lambda length: fits({}, length), tokens)
-    return [*found[:MOST_WAYS], *([f"at most {shorter:,} prompt tokens"] if shorter else [])]
-
-
-def _joined(tried: Sequence[Change]) -> dict[str, Any]:
-    return {name: value for _, changes in tried for name, value in changes.items()}
-
-
-def _without_some(
-    request: CompareRequest, kinds: Sequence[list[Change]], fits: Callable[[dict[str, Any]], bool]
-) -> list[str]:
-    """Leave out methods: as few as possible of those that come last."""
-    mildest = [kind[0] for kind in kinds]
-    for count in range(len(mildest) + 1):
-        for tried in combinations(mildest, count):
-            changes = _joined(tried)
-            kept: tuple[MethodChoice, ...] = ()
-            for choice in request.choices:
-                kept = (*kept, choice) if fits(changes | {"choices": (*kept, choice)}) else kept
-            if kept:
-                left_out = ", ".join(choice.label for choice in request.choices if choice not in kept)
-                return [" and ".join([*(words for words, _ in tried), f"no {left_out}"])]
-    return []
-
-
-def _changes(request: CompareRequest, model: Model, machine: Machine, held: Sequence[Footprint]) -> list[list[Change]]:
-    """Possible changes by kind, the mildest first, as text and as fields."""
-    chunks = [chunk for chunk in CHUNKS if chunk < (request.prefill_chunk or 2**62)]
-    kinds: list[list[Change]] = [
-        [("level light", {"level": "light"})] if request.level == "full" else [],
-        [
-            (f"a prefill chunk of {chunk:,}", {"prefill_chunk": chunk})
-            for chunk in chunks
-            if all(holds.takes_chunks(chunk) for holds in held)
-        ],
-        [("number format bfloat16", {"dtype": "bfloat16"})]
-        if model.number_bytes(request.dtype, machine.device) > 2
-        else [],
-    ]
-    if request.max_new_tokens > 1:
-        fewer = max(1, request.max_new_tokens // 4)
-        kinds.append([(f"{fewer:,} new tokens", {"max_new_tokens": fewer})])
-    if request.load_in is None and not machine.shared:
-        kinds.append([(f"weights in {bits} bit", {"load_in": f"{bits}bit"}) for bits in (8, 4)])
-    if request.placement == "single" and machine.devices > 1:
-        kinds.insert(0, [(f"placement auto over {machine.devices} devices", {"placement": "auto"})])
-    return [kind for kind in kinds if kind]
-
-
-def _longest(fits: Callable[[int], bool], tokens: int) -> int:
-    """The longest prompt that fits, to about 1 %; 0 if even a short one does not."""
-    low, high = 0, tokens
-    while high - low > max(1, tokens // 100):
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    def window_bytes(self) -> int:
+        """Keys and values of the sliding-window layers."""
+        model = self.model
+        held = min(model.window, self.seen)
+        return model.sliding_layers * held * 2 * model.key_value_heads * model.head_dim * self.number

@@ -47,7 +47,7 @@ def rescue(
     root = Path(root)
     run = open_run(root / request.run_id)
     repeated = _request_of(run, request)
-    with memory_guard(repeated, pick_device(repeated.device), run.record.prompt_tokens, root, "restoring the answer"):
+    with memory_guard(pick_device(repeated.device), "restoring the answer"):
         loaded = held_model(repeated) if loaded is None else loaded
         watch = _Reruns(request.most_reruns, progress, cancelled)
         watch.report("reading the prompt")

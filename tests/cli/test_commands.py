@@ -264,12 +264,12 @@ def test_doctor_without_runs_there_is_one_sentence(capsys, monkeypatch, tmp_path
 def test_what_is_too_big_is_refused_unless_forced(
     tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    small = Machine("cpu", "a small machine", 10**6, 10**6, 10**12)
+    small = Machine("cpu", "a small machine", 10**5, 10**5)
     monkeypatch.setattr("kvlab.engine.out_of_memory.machine_of", lambda *_: small)
     arguments = ["compare", "--model", str(tiny_model_folder), "--prompt", PROMPT, "--methods", "h2o"]
     arguments += ["--new-tokens", "3", "--out", str(tmp_path)]
     said = complaint(capsys, monkeypatch, *arguments)
-    assert "a small machine has 977 KiB free" in said
+    assert "a small machine has 97.7 KiB free" in said
     assert "--force" in said
     assert not list(tmp_path.glob("*/run.json"))
     kvlab(*arguments, "--force")

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 import typer
 from typer.testing import CliRunner
 
@@ -20,14 +19,12 @@ def test_a_plan_loads_nothing_and_says_whether_it_fits(tiny_model_folder: Path, 
     found = json.loads(kvlab(*arguments, "--tokens", "400", "--device", "cpu", "--json"))
     assert found["fits"]
     assert found["tokens"] == 400
-    assert {"weights", "full cache", "compressed caches", "shadow", "attention rows", "trace"} <= {
-        part["name"] for part in found["parts"]
-    }
+    names = [part["name"] for part in found["parts"]]
+    assert names == ["weights", "full cache", "h2o 20 %", "keepkv 20 %", "logits"]
     counted = json.loads(kvlab(*arguments, "--prompt", PROMPT, "--device", "cpu", "--json"))
     assert counted["tokens"] == len(PROMPT) + 1, "a token a byte, and the one a text begins with"
     printed = kvlab(*arguments, "--tokens", "400", "--device", "cpu")
     assert "It fits" in printed
-    assert "Time, without loading" in printed
     assert not list(tmp_path.glob("*/run.json"))
 
 
@@ -75,18 +72,15 @@ def test_a_plan_is_of_the_prompt_as_the_model_is_given_it(tmp_path: Path, templa
         file.write_text(words)
     one, two = planned("--prompt", text, "--level", "light"), planned(*(f"--file={file}" for file in files))
     assert two["tokens"] == one["tokens"] == spoken, "of several prompts the longest"
-    disk_of_one, disk_of_two = (plan["parts"][-1]["bytes"] for plan in (one, two))
-    assert disk_of_two == 2 * disk_of_one
     packed = planned("--prompt", text * 2, "--store", "turbo3", "--budgets", "0.9", "--methods", "snapkv")
     native = planned("--prompt", text * 2, "--budgets", "0.9", "--methods", "snapkv")
-    held = [next(p["bytes"] for p in plan["parts"] if p["name"] == "compressed caches") for plan in (packed, native)]
+    held = [next(p["bytes"] for p in plan["parts"] if p["name"].startswith("snapkv")) for plan in (packed, native)]
     assert held[0] < held[1]
 
 
-def test_a_plan_for_a_gpu_that_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvlab.planning.machine._host_bytes", lambda: 64 * 10**9)  # weights pass through it
+def test_a_plan_for_a_gpu_that_is_not_here() -> None:
     asked = ["plan", "--model", "shape:llama3-8b", "--tokens", "32768", "--device", "cuda", "--methods", "snapkv"]
-    result = CliRunner().invoke(commands, [*asked, "--memory", "25GB"])
+    result = CliRunner().invoke(commands, [*asked, "--memory", "16GB"])
     assert result.exit_code == 1
-    assert "it fits with a prefill chunk of 4,096, or with weights in 8 bit, or" in " ".join(result.stdout.split())
+    assert "the largest part is weights, 15 GiB" in " ".join(result.stdout.split())
     assert CliRunner().invoke(commands, [*asked, "--memory", "80GB"]).exit_code == 0

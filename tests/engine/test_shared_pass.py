@@ -142,4 +142,4 @@ def test_groups_follow_memory_and_methods_that_cannot_share_run_alone(loaded: Lo
     assert groups_of(prepared, {}, 2) == [Group((0, 1), True), Group((2,), False), Group((3,), False)]
     assert groups_of(prepared, {0: tmp_path, 1: tmp_path}, 2) == [Group((2,), True), Group((3,), False)]
     assert groups_of(prepared, dict.fromkeys((0, 1, 2), tmp_path), 2) == [Group((), True), Group((3,), False)]
-    assert most_together(prepared, tmp_path) > 3
+    assert most_together(prepared) > 3

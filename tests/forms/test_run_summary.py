@@ -1,4 +1,4 @@
-"""The sentence in the bar of New run: what would run, whether it fits, and how long it takes."""
+"""The sentence in the bar of New run: what would run, and whether it fits."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from kvlab.core.choice import MethodChoice
-from kvlab.forms.run_summary import range_words, run_summary
-from kvlab.planning.seconds import Duration
+from kvlab.forms.run_summary import run_summary
 from kvlab.requests.compare import CompareRequest, OnePrompt
 
 H2O, KEEPKV, GVOTE = (
@@ -36,17 +35,9 @@ def test_methods_are_counted_at_the_budgets_that_they_get(choices: list[MethodCh
     assert run_summary(request(*choices)) == sentence
 
 
-def test_fit_and_time_follow_from_the_plan_and_are_of_each_prompt():
-    plan: Any = SimpleNamespace(fits=True, seconds=Duration(20, 40, ""))
-    assert run_summary(request(H2O, KEEPKV), plan) == "2 methods at 20 % beside the full cache, fits, 20 to 40 s"
+def test_the_fit_follows_from_the_plan():
+    plan: Any = SimpleNamespace(fits=True)
+    assert run_summary(request(H2O, KEEPKV), plan) == "2 methods at 20 % beside the full cache, fits"
     two = (OnePrompt(prompt="x"), OnePrompt(prompt="y"))
-    plan = SimpleNamespace(fits=False, seconds=None)
+    plan = SimpleNamespace(fits=False)
     assert run_summary(request(H2O, prompts=two), plan) == "1 method at 20 % over 2 prompts, does not fit"
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "words"),
-    [(40, 40.2, "about 40 s"), (30, 60, "30 to 60 s"), (50, 120, "50 s to 2 min"), (120, 240, "2 to 4 min")],
-)
-def test_a_range_names_a_common_unit_once(low: float, high: float, words: str):
-    assert range_words(Duration(low, high, "")) == words

@@ -197,6 +197,6 @@ def test_a_bad_action_is_refused(fields: dict[str, object], sentence: str) -> No
 
 
 def test_a_session_is_planned_as_a_comparison_and_refusals_are_sentences(tmp_path: Path) -> None:
-    assert too_big(LiveJob(session="one", action="start", request=REQUEST), tmp_path) == ""
+    assert too_big(LiveJob(session="one", action="start", request=REQUEST)) == ""
     with pytest.raises(UserError, match="There is no method called"):
         action(tmp_path, "start", request=REQUEST.model_copy(update={"choices": (MethodChoice(method="no"),)}))

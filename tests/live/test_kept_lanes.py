@@ -126,7 +126,7 @@ def test_a_session_over_prefixes_goes_on_like_any_other(tmp_path: Path, folder: 
         make(tmp_path, reading, name, choice)
     request = live_request(tmp_path, ["full", "snapkv"])
     assert (request.context, request.lanes, request.model) == (TEXT, reading.lanes, folder)
-    check_work(LiveJob(session="one", action="start", request=request), tmp_path)
+    check_work(LiveJob(session="one", action="start", request=request))
     started = action(tmp_path, "start", request)
     assert [lane.label for lane in started.lanes.values()] == ["full 100 %", "snapkv 30 %"]
     assert "".join(started.texts).endswith(TEXT)

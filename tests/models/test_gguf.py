@@ -13,16 +13,17 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from kvlab.core.cache import make_cache
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.engine.environment import model_shape
 from kvlab.model_info import gguf_files
 from kvlab.model_info.chat_template import has_template
 from kvlab.model_info.names import check_model, context_length
 from kvlab.models.load import load_model
-from kvlab.planning import find_model
+from kvlab.planning import Machine, find_model, make_plan
 from kvlab.planning.footprint import FULL
-from kvlab.planning.memory import phases
-from kvlab.planning.workload import Workload
+from kvlab.planning.plan import FILE
+from kvlab.requests.compare import CompareRequest
 from kvlab.server.offered_models import models_variable
 from tests.models.tiny_gguf import ARCHITECTURES, tiny_gguf
 
@@ -82,10 +83,13 @@ def test_a_plan_counts_what_a_file_takes_while_its_weights_load(tmp_path: Path) 
     file = tmp_path / "tiny.gguf"
     written = tiny_gguf(file)
     model = find_model(str(file))
-    first = phases(Workload(model, 64, 8, 4, model.weight_bytes(4), "light"), [("full", FULL, 1.0)], "cpu")[0]
-    held = {part.name: part.bytes for part in first.parts}
+    request = CompareRequest(prompt="-", choices=(MethodChoice(method="full", budget=1.0),), max_new_tokens=8)
+    machine = Machine("cpu", "cpu", 10**12, 10**12)
+    plan = make_plan(request, 64, model, lambda _: FULL, machine)
+    held = {part.name: part.bytes for part in plan.parts}
     largest = max(weight.numel() for weight in written.state_dict().values())
-    assert held["the GGUF file"] == file.stat().st_size + 2 * 4 * largest and held["weights"] == 4 * model.parameters
+    assert held[FILE] == file.stat().st_size + 2 * 4 * largest and held["weights"] == 4 * model.parameters
+    assert plan.loading == held[FILE] + held["weights"] <= plan.total
 
 
 def cut(file: Path) -> str:

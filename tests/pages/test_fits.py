@@ -13,8 +13,6 @@ from kvlab import jobs
 from kvlab.catalogue import methods
 from kvlab.catalogue.methods import MethodEntry
 from kvlab.fitting.request import FitJob, FitRequest, fitted_file
-from kvlab.forms import fit_form
-from kvlab.jobs.queue_db import database
 from kvlab.requests.compare import CompareRequest
 from tests.pages.test_quality import told
 
@@ -53,25 +51,11 @@ def test_a_fit_is_asked_for_where_a_method_needs_it(runs_root: Path, open_page: 
     assert not page.exception and "shipped with kvlab" in told(page)
     page.number_input(key="fit-less.minutes").set_value(2.0)
     page = page.run()
-    assert "About 2 min" in told(page)
     page.button(key="fit-less").click().run()
     (job,) = jobs.list_jobs(runs_root)
     request = jobs.request_of(runs_root, job.job_id)
     assert isinstance(request, FitJob) and started_workers
     assert (request.request.method, request.request.model, request.request.minutes) == ("less", "mini", 2.0)
-
-
-def test_the_time_is_that_of_the_last_fit_for_as_many_tokens(runs_root: Path):
-    asked = FitRequest(method="kvzap", windows=10, length=512)
-    job = FitJob(name="first", request=asked)
-    job_id = jobs.submit(runs_root, job)
-    with database(runs_root) as connection:
-        connection.execute(
-            "UPDATE jobs SET state = 'complete', started = 100, finished = 130 WHERE job_id = ?", (job_id,)
-        )
-    twice = FitJob(name="second", request=asked.model_copy(update={"windows": 20, "length": 1024}))
-    assert fit_form.seconds(twice, runs_root, []) == (pytest.approx(4 * 30), True)
-    assert fit_form.seconds(FitJob(name="x", request=FitRequest(method="duoattention")), runs_root, []) is None
 
 
 def test_a_file_is_offered_to_its_model_and_used(runs_root: Path, open_page: Open):

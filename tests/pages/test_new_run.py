@@ -184,15 +184,15 @@ def test_numbers_of_an_address_that_cannot_be_used_are_left_out(runs_root: Path,
 
 def test_the_plan_is_shown_before_the_start(form: AppTest):
     page = paste(form, "some text " * 40)
-    assert any("It fits: at most" in caption.value.replace("\\", "") for caption in page.caption)
-    parts = next(table.value for table in page.dataframe if "at most" in table.value)
-    assert {"weights", "full cache", "compressed caches", "shadow", "trace"} <= set(parts["part"])
+    assert any("It fits: at least" in caption.value.replace("\\", "") for caption in page.caption)
+    parts = next(table.value for table in page.dataframe if "what it is" in table.value)
+    assert {"weights", "full cache", "logits"} < set(parts["part"])
 
 
 def test_what_is_too_big_is_said_before_the_start_and_refused(
     runs_root: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(plan_preview, "_machine", lambda *_: Machine("cpu", "a small machine", 10**6, 10**6, 10**12))
+    monkeypatch.setattr(plan_preview, "_machine", lambda *_: Machine("cpu", "a small machine", 10**6, 10**6))
     page = paste(open_page("new_run"), "some text")
     assert "a small machine has 977 KiB free" in messages(page)[0] and page.button(key="run").disabled
     assert jobs.list_jobs(runs_root) == []

@@ -123,11 +123,8 @@ def test_the_form_sends_what_it_shows_and_says_what_it_takes(
     page.toggle(key="question_aware").set_value(False)
     page.text_input(key="eval_name").set_value("tonight")
     page = page.run()
-    # 2 lengths of 5 prompts under 3 caches; 0.1 s a measurement of 64 tokens was seen.
-    seconds = 0.1 / 64 * 5 * (200 + 300) * 3
-    assert eval_form.SPREAD > 1
+    # 2 lengths of 5 prompts under 3 caches.
     assert "10 prompts under 3 caches" in told(page) and "30 measurements" in told(page)
-    assert f"{seconds / eval_form.SPREAD:.0f} s to {seconds * eval_form.SPREAD:.0f} s" in told(page)
     page.button(key="evaluate").click().run()
     (job,) = jobs.list_jobs(runs_root)
     request = jobs.request_of(runs_root, job.job_id)

@@ -50,7 +50,7 @@ def test_the_form_sends_one_request_a_figure(measured: Path, open_page: Open, st
     page.text_input(key="contexts").set_value("256, 512")
     page.text_input(key="bench_name").set_value("tonight")
     page = page.run()
-    assert "6 parts" in told(page) and "About" in told(page)
+    assert "6 parts" in told(page)
     page.button(key="measure").click().run()
     (job,) = jobs.list_jobs(measured)
     request = jobs.request_of(measured, job.job_id)
@@ -86,10 +86,9 @@ def test_the_atlas_queues_what_a_card_needs(runs_root: Path):
             job_of(wrong)
 
 
-def test_a_card_without_data_has_a_button_with_its_estimate(runs_root: Path, open_page: Open):
+def test_a_card_without_data_has_a_button_that_queues_its_measurement(runs_root: Path, open_page: Open):
     page = open_page("atlas")
     buttons = {button.key: button for button in page.button if str(button.key).startswith("order-")}
-    assert buttons and all("Takes" in str(button.help) for key, button in buttons.items() if key != "order-all")
     key = next(key for key in buttons if key != "order-all")
     buttons[key].click().run()
     assert len(jobs.list_jobs(runs_root)) == 1

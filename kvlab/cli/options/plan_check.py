@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -34,7 +33,7 @@ def notes_of(request: CompareRequest, tokens: int | None = None) -> list[str]:
     return list(dict.fromkeys(notes))
 
 
-def check_fits(request: Work, root: Path) -> None:
-    """Raise UserError, with what would make it fit, for work too big for this machine."""
-    if why := too_big(request, root):
+def check_fits(request: Work) -> None:
+    """Raise UserError for work too big for this machine."""
+    if why := too_big(request):
         raise UserError(f"{why} To start anyway, add --force.")

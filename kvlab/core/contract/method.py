@@ -187,7 +187,7 @@ class Method(BaseModel, ABC):
         return {name: theirs[name] for name in published if ours[name] != theirs[name]}
 
     def footprint(self, budget: Amount | None = None) -> dict[str, JsonValue]:
-        """Data for memory and time plans (`kvlab.planning.footprint.Footprint`).
+        """What its cache holds, for a memory plan (`kvlab.planning.footprint.Footprint`).
 
         Stores `auto` and `adaptive` are resolved by `budget`, and native without one.
         """
@@ -199,25 +199,16 @@ class Method(BaseModel, ABC):
             "compresses": self.family != "reference",
             "needs_budget": self.needs_budget,
             "decode": pipeline.decode,
-            "deferred": pipeline.waits,
             "buffer": pipeline.buffer,
             "recalled": pipeline.recalled,
-            "saves_prefill": pipeline.saves_prefill,
             "seeks": can.settle.seeks,
             # Thinning keeps generated tokens for a while.
             "grows": can.settle.thinned is not None,
-            "averages": can.score.reads_logits or can.settle.reads_logits,
-            "settle_copies": max(can.score.key_copies, can.settle.key_copies),
-            "settle_numbers": can.settle.numbers_a_slot,
-            "needs_hidden_states": pipeline.score.needs_hidden_states,
             **pipeline.slot_bytes(),
             **pipeline.head_bytes(),
-            **pipeline.scored_rows(),
             "stream_depths": 0 if rule is None else len(rule.depths),
             "stream_window": 0 if rule is None else rule.window,
             "packed": packed_sizes(store, pipeline),
-            "block": pipeline.block,
-            "again": pipeline.read_again(),
         }
 
     def footprints(self) -> dict[str, JsonValue]:

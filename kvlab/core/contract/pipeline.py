@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from pydantic import JsonValue
 from torch import Tensor
 
 from kvlab.core.contract.in_place import InPlace
@@ -115,14 +114,6 @@ class Pipeline:
     def references(self) -> int:
         """Number of rehearsal queries a query head keeps for the decision."""
         return max(self.can.select.references, self.can.settle.references)
-
-    def read_again(self) -> dict[str, JsonValue] | None:
-        """Rehearsal data for plans (`kvlab.planning.footprint.Again`); None without one."""
-        plan = self.rehearsal
-        if plan is None:
-            return None
-        in_turn = plan.on_policy and self.references > 0
-        return {"piece": plan.piece, "on_policy": in_turn, "written": plan.written, "references": self.references}
 
     @property
     def reads_text(self) -> bool:
