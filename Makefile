@@ -24,9 +24,11 @@ compare: $(VENV)/.installed
 	$(BIN)/kvlab compare --sample needle_in_a_story --methods $(METHODS) --budgets 0.2 --new-tokens 48 --out $(RUNS) $(COMPARE_OPTIONS)
 
 # A third worker computes where others wait for the processes and the browser they started, most of which read kvlab anew.
+# TRANSFORMERS=5.24.0 runs them on another version, from a folder of its own before the environment.
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m compileall -q kvlab app pages training
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(if $(TRANSFORMERS),$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target .transformers-$(TRANSFORMERS) transformers==$(TRANSFORMERS))
+	$(if $(TRANSFORMERS),PYTHONPATH=$(CURDIR)/.transformers-$(TRANSFORMERS)) $(BIN)/python -m pytest -n 3 --dist worksteal
 
 # What the real model shows: loading, chat, tasks, a comparison. Skipped where SmolLM2 is not on this machine.
 real-tests: $(VENV)/.installed-dev

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
 
 DECIDED = ("h2o", "zsmerge", "keepkv", "d2o", "cam")  # one of each kind of decision that the kernel supports
+TESTED = {"transformers": "5.23, 5.24"}  # versions that tests of models, caches and methods have run on
 PACKAGES = ("torch", "triton", "transformers", "streamlit", "plotly", "pyarrow", "duckdb", "kaleido")
 
 
@@ -77,7 +78,8 @@ def _versions() -> dict[str, str]:
         except PackageNotFoundError:
             return "not installed"
 
-    return {"kvlab": of("kvlab"), "python": platform.python_version()} | {name: of(name) for name in PACKAGES}
+    found = {name: of(name) + (f" (tested: {TESTED[name]})" if name in TESTED else "") for name in PACKAGES}
+    return {"kvlab": of("kvlab"), "python": platform.python_version()} | found
 
 
 def _machine() -> dict[str, str]:

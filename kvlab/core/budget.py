@@ -185,7 +185,10 @@ SMALL_SHARE = 0.05  # what a size in bytes counts as
 
 
 def resolve_store(name: str, budget: Budget) -> str:
-    """The store's name; `auto` and `adaptive` depend on the budget, and are native for one that is not in bytes."""
+    """The store's name; `auto` and `adaptive` depend on the budget, and are native for one that is not in bytes.
+
+    A method without a budget has none in bytes, whatever was asked: callers pass an unlimited one.
+    """
     if name not in STORE_RULES:
         return name
     if not isinstance(budget.amount, str):

@@ -15,6 +15,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, GenerationMixin, PreTrainedModel
 
 from kvlab.core.attention import register_attention
+from kvlab.core.attention.cache_argument import find_cache
 from kvlab.core.attention.inline_attention import INLINE, always_give_a_mask
 from kvlab.core.attention.queries import STARTS_ANEW
 from kvlab.core.errors import UserError
@@ -50,11 +51,11 @@ def keep_compressed_cache(model: PreTrainedModel) -> None:
     plain: Callable[..., dict[str, Any]] = GenerationMixin.prepare_inputs_for_generation
 
     @wraps(original)
-    def prepare(input_ids: Any, past_key_values: Any = None, **inputs: Any) -> dict[str, Any]:
-        layers = getattr(past_key_values, "layers", ())
+    def prepare(*given: Any, **named: Any) -> dict[str, Any]:
+        layers = getattr(find_cache(given, named), "layers", ())
         if any(hasattr(layer, "attend") for layer in layers):
-            return plain(model, input_ids, past_key_values=past_key_values, **inputs)
-        return original(input_ids, past_key_values=past_key_values, **inputs)
+            return plain(model, *given, **named)
+        return original(*given, **named)
 
     object.__setattr__(model, "prepare_inputs_for_generation", prepare)
 
@@ -71,7 +72,7 @@ def refuse_later_passes(model: nn.Module) -> None:
 
 
 def _check_pass(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-    cache, ids = named.get("past_key_values"), given[0] if given else named.get("input_ids")
+    cache, ids = find_cache(given, named), given[0] if given else named.get("input_ids")
     if cache is not None and ids is not None and ids.shape[1] > 1 and cache.get_seq_length() > 0:
         raise UserError(
             f"Models of family {module.config.model_type!r} reset their recurrent state at every pass of several "  # type: ignore[union-attr]  # modules are typed as tensors

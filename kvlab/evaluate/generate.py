@@ -196,7 +196,7 @@ class _Answering:
         memory = read_memory(answers.branch.cache, len(answers.running))
         gone = {row: answers.running[row] for row, over in enumerate(ended) if over}
         stay = [row for row, over in enumerate(ended) if not over]
-        answers.memory |= dict.fromkeys(gone.values(), memory)
+        answers.memory |= {prompt: memory[row] for row, prompt in gone.items()}
         if self.leaving is not None:
             self.leaving(answers.number, gone, stay)
         answers.running = [answers.running[row] for row in stay]

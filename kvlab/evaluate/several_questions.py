@@ -140,7 +140,7 @@ def _collect(
 ) -> Answers:
     texts = [questions.stops.cut(decode_answer(loaded.tokenizer, ids)) for ids in one.answers]
     seconds = prompt_seconds + one.seconds
-    return Answers(texts, one.answers, one.cache, read_memory(one.cache, 1), seconds, prompt_seconds, context)
+    return Answers(texts, one.answers, one.cache, read_memory(one.cache, 1)[0], seconds, prompt_seconds, context)
 
 
 def _answer(

@@ -157,7 +157,7 @@ class KvlabLM(HFLM):
         with watch.running():
             logits = self._prefilled(cache, ids)
         prompt_seconds = watch.seconds
-        memory = read_memory(cache, 1)
+        memory = read_memory(cache, 1)[0]
         rows = torch.zeros(len(group), dtype=torch.long, device=self.device)
         tokens = pad_sequence([torch.tensor(one, device=self.device) for one in continuations], batch_first=True)
         with watch.running():
@@ -211,7 +211,7 @@ class KvlabLM(HFLM):
             else:
                 steps = [model(one, past_key_values=cache, use_cache=True).logits for one in inps.split(1, 1)]
                 logits = torch.cat(steps, 1)
-        sizes, memory = (inps.shape[1] + 1, 1), vars(read_memory(cache, 1))
+        sizes, memory = (inps.shape[1] + 1, 1), vars(read_memory(cache, 1)[0])
         self.measured.append(Measurement(*sizes, **memory, seconds=watch.seconds, prompt_seconds=None))
         return logits
 
@@ -231,7 +231,7 @@ class KvlabLM(HFLM):
                 cache.batch_repeat_interleave(options.get("num_beams") or 1)
             with _plain_generation(self.loaded):
                 ids: Tensor = super()._model_generate(context, max_length, stop, past_key_values=cache, **options)
-        sizes, memory = (context.shape[1], in_sight), vars(read_memory(cache, 1))
+        sizes, memory = (context.shape[1], in_sight), vars(read_memory(cache, 1)[0])
         self.measured.append(Measurement(*sizes, **memory, seconds=watch.seconds, prompt_seconds=sum(took)))
         return ids
 

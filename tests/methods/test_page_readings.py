@@ -6,11 +6,17 @@ import math
 from itertools import product
 
 import numpy as np
+import pytest
 import torch
+from torch import Tensor
 
 from kvlab.core.attention.read_attention import attend_chosen
+from kvlab.core.cache import make_cache
+from kvlab.core.contract.reading import Chosen, Held, Index, Reading
 from kvlab.core.contract.rotary import Rotary
-from kvlab.core.methods.readings import reading_of
+from kvlab.core.methods.readings import READINGS, reading_of
+from kvlab.models.load import prepare
+from tests.families import tiny_model
 from tests.methods.reading_loops import (
     HOLES,
     chosen,
@@ -143,3 +149,54 @@ def test_quest_keeps_its_bounds_when_tokens_arrive() -> None:
         index = reading.note(index, grown) if slot < 33 else reading.index(grown)
         pages = -(-width // 4)
         assert torch.equal(index["bounds"][:, :, :pages], reading.index(grown)["bounds"][:, :, :pages])
+
+
+@pytest.mark.parametrize(
+    "name", ["quest/page=4/least=1/dense_layers=0", "rocketkv/page=4", "shadowkv/chunk=4/recent=4"]
+)
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("h2o", {}),
+        ("h2o", {"compress_every": 8}),
+        ("rkv", {"buffer": 8}),
+        ("snapkv", {"decode": "budget", "buffer": 8}),
+    ],
+)
+def test_bounds_and_means_are_of_held_keys_only(
+    name: str, method: str, settings: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In every decode step, whether a decision evicts one slot of a head or a block of them."""
+    kind, checked = READINGS[name.split("/")[0]], []
+
+    def choose(self: Reading, query: Tensor, table: Held, index: Index, plain=kind.choose) -> Chosen:
+        checked.append(_check_index(index, table))
+        return plain(self, query, table, index)
+
+    monkeypatch.setattr(kind, "choose", choose)
+    model = prepare(tiny_model("llama", num_hidden_layers=2))
+    cache = make_cache(model, method, 40, read=name, **settings)
+    ids = torch.randint(3, 97, (1, 110), generator=torch.Generator().manual_seed(4))
+    with torch.inference_mode():
+        model(ids[:, :70], past_key_values=cache)
+        for step in range(70, 110):
+            model(ids[:, step : step + 1], past_key_values=cache)
+    assert len(checked) == 2 * 40
+
+
+def _check_index(index: Index, table: Held) -> None:
+    """Pages or chunks of four slots, by their definition in a plain loop; empty ones are zero or hidden."""
+    for head, first in product(range(table.keys.shape[1]), range(0, table.count, 4)):
+        slots = [slot for slot in range(first, min(first + 4, table.count)) if table.position[0, head, slot] >= 0]
+        if "landmarks" in index:
+            slots = [slot for slot in slots if not index["exact"][0, head, slot, 0]]
+        if not slots:
+            continue
+        own = table.keys[0, head, slots]
+        if "landmarks" in index:
+            assert torch.allclose(index["landmarks"][0, head, first // 4], own.mean(0), atol=1e-5)
+        else:
+            page = (
+                index["bounds"][0, head, first // 4] if "bounds" in index else index["channels"][0, head, :, first // 4]
+            )
+            assert torch.equal(page, torch.cat([own.amax(0), own.amin(0)]))

@@ -293,3 +293,13 @@ def test_a_store_takes_settings_behind_its_name() -> None:
     _, cache = conversation("snapkv", "kivi4/group=4/residual=2/sinks=1")
     table = cache.compressed_layers()[0].tables[0]
     assert isinstance(table, PackedTable) and table.used
+
+
+@pytest.mark.parametrize("store", ["auto", "adaptive"])
+@pytest.mark.parametrize("method", ["full", "gvote"])
+def test_a_method_without_a_budget_has_no_share_to_choose_a_store_by(method: str, store: str) -> None:
+    """However the cache is made: for a comparison and a prefix the budget is left out before."""
+    model = lab_model()
+    assert make_cache(model, method, "12%B", store=store).settings.store == STORES["native"]
+    assert make_cache(model, method, 1.0, store=store).settings.store == STORES["native"]
+    assert make_cache(model, "snapkv", "12%B", store=store).settings.store.packs

@@ -20,6 +20,8 @@ from transformers.models.falcon.modeling_falcon import FalconAttention, apply_ro
 from transformers.models.falcon.modeling_falcon import build_alibi_tensor as build_falcon_alibi
 from transformers.models.mpt.modeling_mpt import MptAttention, MptModel, build_mpt_alibi_tensor
 
+from kvlab.core.attention.cache_argument import find_cache
+
 _GIVEN = "_kvlab_gives_a_mask"
 
 
@@ -118,7 +120,7 @@ class SlotMptAttention(RoutedAttention, MptAttention):
         self,
         hidden_states: Tensor,
         position_bias: Tensor,
-        past_key_values: Any = None,
+        *given: Any,
         attention_mask: Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, None]:
@@ -126,8 +128,9 @@ class SlotMptAttention(RoutedAttention, MptAttention):
         if self.clip_qkv:
             fused = fused.clamp(min=-self.clip_qkv, max=self.clip_qkv)
         query, key, value = (part.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for part in fused.chunk(3, -1))
-        if past_key_values is not None:
-            key, value = past_key_values.update(key, value, self.layer_idx)
+        cache: Any = find_cache(given, kwargs)
+        if cache is not None:
+            key, value = cache.update(key, value, self.layer_idx)
         return self.out_proj(self.attend(query, key, value, attention_mask, self.softmax_scale)), None
 
     def slopes_on(self, device: torch.device) -> Tensor:
@@ -171,7 +174,7 @@ def _with_mask(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> t
         return None
     ids = given[0] if given else named.get("input_ids")
     ids = named["inputs_embeds"][..., 0] if ids is None else ids
-    cache = given[1] if len(given) > 1 else named.get("past_key_values")
+    cache = find_cache(given, named)
     before = 0 if cache is None else cache.get_seq_length()
     ones = torch.ones(ids.shape[0], before + ids.shape[1], dtype=torch.int64, device=ids.device)
     return given, named | {"attention_mask": ones}

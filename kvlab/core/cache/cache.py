@@ -224,6 +224,14 @@ class CompressedCache(Cache):
         """Bytes of the compressed layers in a full cache: keys, values and positions of all tokens seen."""
         return sum(_full_bytes(layer) for layer in self.compressed_layers() if layer.buckets)
 
+    def memory_by_row(self) -> list[CacheMemory]:
+        """Current memory of each row: its own slots, and its share of what rows have in common."""
+        by_row = list(zip(*(_row_memories(layer) for layer in self.compressed_layers()), strict=True))
+        others = sum(_other_layers_bytes(layer) for layer in self.layers) // len(by_row)
+        stream = 0 if self.settings.stream is None else self.settings.stream.nbytes // len(by_row)
+        peak = self.settings.held.peak // self.settings.texts + stream
+        return [CacheMemory(layers, others, stream, peak) for layers in by_row]
+
 
 def nothing_to_compress(config: Any) -> str:
     """Error message for a model whose cache never grows beyond its window."""
@@ -246,6 +254,33 @@ def _full_bytes(layer: CompressedLayer) -> int:
     token = sum(part.shape[-1] * part.element_size() for part in layer.tables[0].native_states())
     token += integer_dtype(layer.cumulative_length).itemsize
     return token * layer.streams.batch * layer.streams.heads * layer.cumulative_length
+
+
+def _row_memories(layer: CompressedLayer) -> list[LayerMemory]:
+    """The layer's memory by row; tables and what belongs to them are shared out by heads."""
+    live, held, allocated = [], [], []
+    for bucket in layer.buckets:
+        own = bucket.table.live()
+        saved, heads = bucket.table.saved_bytes(), own.numel()
+        index = sum(part.nbytes for part in (bucket.index or {}).values())
+        shared = (bucket.table.head_bytes() + index) / heads
+        live.append(own)
+        held.append((own * bucket.table.slot_bytes() - (0 if saved is None else saved)).double() + shared)
+        allocated.append(torch.full_like(held[-1], (bucket.table.table_bytes() + index) / heads))
+    slots = layer.streams.join(live).double().mean(-1).tolist()
+    bytes_held, bytes_allocated = (
+        layer.streams.join(part).sum(-1).round().long().tolist() for part in (held, allocated)
+    )
+    read = layer.mean_bytes_read_by_row()
+    return [
+        LayerMemory(
+            layer=layer.layer_idx, logical_tokens=layer.cumulative_length, live_slots=slots[row],
+            physical_slots=max(table.capacity for table in layer.tables), live_bytes=bytes_held[row],
+            bytes_read=bytes_held[row] if read is None else read[row], allocated_bytes=bytes_allocated[row],
+            peak_bytes=layer.peak_bytes // len(slots),
+        )
+        for row in range(len(slots))
+    ]  # fmt: skip
 
 
 def _layer_memory(layer: CompressedLayer) -> LayerMemory:

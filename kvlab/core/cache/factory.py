@@ -78,6 +78,8 @@ def make_cache(
     whole_number(compress_every, "compress_every", 1, MOST_NEW_TOKENS)
     whole_number(seed, "The seed", 0, 2**63 - 1)
     amount = Budget.parse(budget) if isinstance(budget, str) else Budget(budget)
+    if not method.needs_budget:  # then no budget chooses its store either
+        amount = Budget(UNLIMITED)
     pipeline = method.paged_pipeline()
     with explain_adapter_mismatch(language_model):
         for with_fitted in (with_feature_maps, with_profile, with_score_heads, with_query_statistics):
@@ -92,7 +94,7 @@ def make_cache(
     settings = LayerSettings(
         pipeline=pipeline, compress_every=compress_every, seed=seed, observer=observer, timed=timed,
         reading=composed_reading(method, pipeline),
-        budget=amount if method.needs_budget else Budget(UNLIMITED), store=store_under(method.store, amount),
+        budget=amount, store=store_under(method.store, amount),
         compresses=method.family != "reference" and not (method.needs_budget and amount.keeps_all),
         num_layers=config.num_hidden_layers, group=config.num_attention_heads // num_key_value_heads(config),
         rotary=find_rotary(language_model), changing_rotary=changing_rotary(language_model),

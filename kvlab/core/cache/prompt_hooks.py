@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation import GenerationMode
 
+from kvlab.core.attention.cache_argument import find_cache
 from kvlab.core.cache.cache import CompressedCache
 from kvlab.core.cache.chunked_prefill import chunk_with_full_window
 from kvlab.core.cache.fan_out.fan_out_cache import caches_in
@@ -35,7 +36,7 @@ def announce_prompts(model: PreTrainedModel) -> None:
 
 def _refusing_drafts(model: PreTrainedModel, config: GenerationConfig, model_kwargs: dict[str, Any], *rest: Any) -> Any:
     """Raise UserError if drafts are to be checked with a cache that cannot take back what was rejected."""
-    cache = model_kwargs.get("past_key_values")
+    cache = find_cache((), model_kwargs)
     if isinstance(cache, CompressedCache) and GenerationMode.ASSISTED_GENERATION in rest:
         raise UserError(
             "A kvlab cache does not support assisted decoding, since evicted and merged slots cannot be rolled back "
@@ -53,7 +54,7 @@ def _announcing(
     *rest: Any,
     **named: Any,
 ) -> Any:
-    cache = model_kwargs.get("past_key_values")
+    cache = find_cache((), model_kwargs)
     if isinstance(cache, CompressedCache) and cache.compressed_layers():
         embedded, mask = model_kwargs.get("inputs_embeds"), model_kwargs.get("attention_mask")
         given = (input_ids if embedded is None else embedded).shape[1]
@@ -107,7 +108,7 @@ def record_token_ids(model: PreTrainedModel) -> None:
 
 def _record(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
     ids = given[0] if given else named.get("input_ids")
-    for cache in caches_in(named.get("past_key_values")):
+    for cache in caches_in(find_cache(given, named)):
         unsettled = not any(layer.prompt_settled for layer in cache.compressed_layers())
         if cache.settings.pipeline.reads_text and unsettled:
             if not isinstance(ids, Tensor):

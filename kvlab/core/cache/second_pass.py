@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
 
+from kvlab.core.attention.cache_argument import find_cache
 from kvlab.core.attention.queries import STARTS_ANEW
 from kvlab.core.cache.cache import CompressedCache
 from kvlab.core.cache.fan_out.fan_out_cache import FanOutCache, caches_in
@@ -236,7 +237,7 @@ def _waiting(given: Any) -> list[CompressedCache]:
 
 
 def _note(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-    for cache in _waiting(named.get("past_key_values")):
+    for cache in _waiting(find_cache(given, named)):
         ids = given[0] if given else named.get("input_ids")
         if not isinstance(ids, Tensor):
             raise UserError("This method reads the prompt a second time: pass input_ids to the model, not embeddings.")
@@ -249,7 +250,7 @@ def _note(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> N
 
 
 def _end(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
-    served = named.get("past_key_values")
+    served = find_cache(given, named)
     if isinstance(served, FanOutCache) and not served.is_split:
         served.copy_recurrent_states()
     complete = [one for one in _waiting(served) if len(one.settings.pending or {}) == one.settings.num_layers]

@@ -45,6 +45,7 @@ DERIVED: dict[type, dict[str, Derive]] = {
         "last_work": lambda settings, device: ((), None),
         "index": lambda settings, device: None,
         "index_counts": lambda settings, device: False,
+        "index_summarises": lambda settings, device: False,
         "indexed": lambda settings, device: None,
         "last_read": lambda settings, device: None,
     },

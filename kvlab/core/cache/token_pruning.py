@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from kvlab.core.attention.cache_argument import find_cache
 from kvlab.core.errors import UserError
 
 # Families whose decoder layers take no length-dependent input besides hidden states and position embeddings.
@@ -99,12 +100,12 @@ def install_token_pruning(model: PreTrainedModel) -> None:
     setattr(model, _WATCHED, True)
 
 
-def _pruning_of(named: dict[str, Any]) -> TokenPruning | None:
-    return getattr(getattr(named.get("past_key_values"), "settings", None), "token_pruning", None)
+def _pruning_of(given: tuple[Any, ...], named: dict[str, Any]) -> TokenPruning | None:
+    return getattr(getattr(find_cache(given, named), "settings", None), "token_pruning", None)
 
 
 def _narrow(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
-    token_pruning = _pruning_of(named)
+    token_pruning = _pruning_of(given, named)
     rows = None if token_pruning is None else token_pruning.enter()
     if rows is None:
         return None
@@ -116,7 +117,7 @@ def _narrow(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) ->
 
 
 def _restore(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Tensor) -> Tensor | None:
-    token_pruning = _pruning_of(named)
+    token_pruning = _pruning_of(given, named)
     return None if token_pruning is None else token_pruning.restore(output)
 
 

@@ -101,6 +101,9 @@ class ReadingCapabilities:
         indexes: it keeps an index (`Reading.index`), which counts as bytes held and, where it is read, as bytes read.
         per_query_head: query heads of a group read slots of their own.
         replaces_keys: it reads keys of its index in place of the table's (`Chosen.keys`).
+        across_heads: its index is one for the heads of a layer, which then share a table.
+        summarises: its index has numbers over several slots, such as a page's bounds; `note` takes those of the
+            newest token's slots again, and a decision that frees more has it built anew.
         oracle: it chooses by the true attention, which a real system could not know; the search costs no bytes.
     """
 
@@ -109,6 +112,8 @@ class ReadingCapabilities:
     indexes: bool = True
     per_query_head: bool = False
     replaces_keys: bool = False
+    across_heads: bool = False
+    summarises: bool = False
     oracle: bool = False
 
 

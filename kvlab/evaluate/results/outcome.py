@@ -12,6 +12,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from kvlab.core.cache import CompressedCache
+from kvlab.core.cache.cache import CacheMemory
 from kvlab.core.cache.settings import synchronize
 from kvlab.core.choice import MethodChoice
 from kvlab.evaluate.scoring.survival import Survival
@@ -60,11 +61,21 @@ class Outcome:
     loop_tokens: int | None = None  # of these, at the end, one piece again and again
 
 
-def read_memory(cache: Any, rows: int) -> Memory:
-    """The footprint of a cache with `rows` prompts, per prompt; bytes of layers that are not compressed included."""
-    held = cache.memory()
-    sizes = (held.live_bytes, held.allocated_bytes, held.bytes_read)
-    return Memory(held.live_slots, held.logical_tokens, *((size + held.sliding_bytes) // rows for size in sizes))
+def read_memory(cache: Any, prompts: int) -> list[Memory]:
+    """The footprint of each of the `prompts` of a cache, which have equally many rows (beams) one after another."""
+    rows = cache.memory_by_row()
+    beams = len(rows) // prompts
+    return [_together(rows[first : first + beams]) for first in range(0, len(rows), beams)]
+
+
+def _together(rows: list[CacheMemory]) -> Memory:
+    """The footprint of a prompt's rows; bytes of layers that are not compressed included."""
+    slots, tokens = sum(row.live_slots for row in rows) / len(rows), rows[0].logical_tokens
+    held, allocated, read = (
+        sum(getattr(row, name) + row.sliding_bytes for row in rows)
+        for name in ("live_bytes", "allocated_bytes", "bytes_read")
+    )
+    return Memory(slots, tokens, held, allocated, read)
 
 
 class Stopwatch:

@@ -96,7 +96,7 @@ def forced_together(
                 continue
             prompt_seconds = shared.prompt_seconds(branch)
             seconds = prompt_seconds + shared.decode_seconds(branch)
-            outcome = Outcome("", read_memory(branch.cache, 1), seconds, prompt_seconds)
+            outcome = Outcome("", read_memory(branch.cache, 1)[0], seconds, prompt_seconds)
             results[number] = outcome, torch.cat(rows[number])
     return [results[number] for number in range(len(caches))]
 

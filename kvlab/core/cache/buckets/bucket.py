@@ -49,6 +49,7 @@ class Bucket:
         self.guard_activations = torch.zeros_like(self.evicted_votes)
         self.index: Index | None = None  # of the reading, over the table's slots; None: to be built
         self.index_counts = False  # the index has sums over slots, which change when one leaves
+        self.index_summarises = False  # the index has bounds or means over slots, taken again where a token is written
         self.indexed: object = None  # the table's arrangement when the index was current
         self.last_read: Tensor | None = None  # (N, W) bytes that the last decode step read, with a reading
         # (key, kernel input) of the last in-place decision
@@ -86,6 +87,8 @@ class Bucket:
         table.store_head_state(plan.head_state or {})
         if plan.edges is not None or plan.new_keys is not None or self.index_counts:
             self.index = None  # of keys that have changed; evicted slots are hidden by the bias
+        elif self.index_summarises and not (view.certain and view.most_excess == 1):
+            self.index = None  # of more than the one slot that the next token fills
         return Decision(view, plan, before, after)
 
     def work_key(self) -> tuple[object, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from copy import copy
 from functools import partial
 
 import numpy as np
@@ -22,19 +23,26 @@ MOST_PADDING = 1.05 / (1 + 1 / GROWTH)
 
 
 def compact_buckets(
-    streams: Streams, buckets: list[Bucket], settings: LayerSettings, rotary: Rotary | None
+    streams: Streams,
+    buckets: list[Bucket],
+    settings: LayerSettings,
+    rotary: Rotary | None,
+    decided: Set[int] | None = None,
 ) -> tuple[Streams, list[Bucket]]:
     """Move valid slots into compact tables with space to grow; reads lengths on the host.
 
     A single bucket is split into the fewest buckets whose padding stays within `MOST_PADDING`; later the buckets stay
-    as they are, each as long as its longest head.
+    as they are, each as long as its longest head. Packed tables change only where rows have `decided` (default: all),
+    because moving slots encodes them again.
     """
     lengths = [bucket.table.live().tolist() for bucket in buckets]  # [bucket][stream][head]
     if streams.whole:
         split = _split(streams, buckets[0], lengths[0], settings)
         if not split.whole:
             return split, _parts(split, buckets[0], lengths[0], settings, rotary)
-    for bucket, own in zip(buckets, lengths, strict=True):
+    for bucket, own, members in zip(buckets, lengths, streams.members, strict=True):
+        if settings.store.packs and decided is not None and decided.isdisjoint(map(streams.row, members)):
+            continue
         flat = [length for stream in own for length in stream]
         most = None if bucket.quota is None else bucket.quota.largest
         packed = bucket.table.packed(order_by_position(bucket.table.slots), _room(settings, most, max(flat)), flat)
@@ -42,23 +50,76 @@ def compact_buckets(
     return streams, buckets
 
 
+def part_rows(streams: Streams, buckets: list[Bucket], counts: Sequence[int]) -> tuple[Streams, list[Bucket]]:
+    """Give rows with unlike `counts` (B,) tables of their own, so that each goes on as it would alone."""
+    members: list[list[int]] = []
+    parts: list[Bucket] = []
+    for bucket, own in zip(buckets, streams.members, strict=True):
+        alike: dict[int, list[int]] = {}
+        for place, stream in enumerate(own):
+            alike.setdefault(counts[streams.row(stream)], []).append(place)
+        members += [[own[place] for place in places] for places in alike.values()]
+        parts += [bucket] if len(alike) == 1 else [_taken(bucket, places) for places in alike.values()]
+    if len(parts) == len(buckets):
+        return streams, buckets
+    return Streams(streams.batch, streams.heads, streams.width, members, buckets[0].evicted_votes.device), parts
+
+
+def _taken(bucket: Bucket, places: list[int]) -> Bucket:
+    """Bucket of the streams at `places` alone, with its own tensors."""
+
+    def take(tensor: Tensor) -> Tensor:
+        return tensor[places]
+
+    table = copy(bucket.table)
+    table.map_rows(take)
+    return bucket.part(table, take)
+
+
 def _split(streams: Streams, bucket: Bucket, lengths: list[list[int]], settings: LayerSettings) -> Streams:
     """Streams of single heads if heads of a row differ and the method decides per head; else whole rows."""
     assert bucket.quota is not None
     budgets, width = bucket.quota.slots.tolist(), streams.heads
-    if settings.pipeline.heads_apart and any(len(set(row)) > 1 for row in lengths):
+    joined = settings.reading is not None and settings.reading.capabilities.across_heads
+    if settings.pipeline.heads_apart and not joined and any(len(set(row)) > 1 for row in lengths):
         lengths, budgets, width = _apart(lengths), _apart(budgets), 1
     now = [max(stream) for stream in lengths]
     # While decoding, heads may fill up to their budgets, so heads of very different budgets must not share a table.
     later = [max(stream) for stream in budgets] if settings.pipeline.decode else [1] * len(now)
     groups = [
-        [alike[place] for place in group]
-        for alike in fewest_groups(later, MOST_PADDING)
-        for group in fewest_groups([now[stream] for stream in alike], MOST_PADDING)
+        [sharing[place] for place in group]
+        for sharing in _sharing(settings, streams.heads // width, lengths, budgets)
+        for group in _similar([now[stream] for stream in sharing], [later[stream] for stream in sharing])
     ]
     if len(groups) == 1:
         return streams
     return Streams(streams.batch, streams.heads, width, groups, bucket.evicted_votes.device)
+
+
+def _sharing(
+    settings: LayerSettings, apart: int, lengths: list[list[int]], budgets: list[list[int]]
+) -> list[list[int]]:
+    """Streams that may share tables, `apart` of them a row: all, or those of equal rows if slots are packed.
+
+    When a table packs, and what, depends on its longest head, so a row in a table with others would not be packed as
+    it is alone.
+    """
+    rows = [range(first, first + apart) for first in range(0, len(lengths), apart)]
+    if not settings.store.packs:
+        return [[stream for row in rows for stream in row]]
+    equal: dict[str, list[int]] = {}
+    for row in rows:
+        equal.setdefault(str([(lengths[stream], budgets[stream]) for stream in row]), []).extend(row)
+    return list(equal.values())
+
+
+def _similar(now: list[int], later: list[int]) -> list[list[int]]:
+    """Streams in groups of similar length, `now` and `later`."""
+    return [
+        [alike[place] for place in group]
+        for alike in fewest_groups(later, MOST_PADDING)
+        for group in fewest_groups([now[stream] for stream in alike], MOST_PADDING)
+    ]
 
 
 def _parts(

@@ -14,6 +14,7 @@ from kvlab.core.attention.low_rank_state import low_rank_state
 from kvlab.core.attention.pass_view import PassSeen
 from kvlab.core.cache.buckets.bucket import Bucket, Quota, sizes_of
 from kvlab.core.cache.buckets.joined_layer import join_passes
+from kvlab.core.cache.buckets.regroup import part_rows
 from kvlab.core.cache.layers.blockwise import BlockwiseAttention
 from kvlab.core.cache.layers.decisions import decide
 from kvlab.core.cache.layers.layer_state import NO_WAY_BACK, LayerState, UnboundedLayer
@@ -294,6 +295,8 @@ class CompressedLayer(LayerState, UnboundedLayer):
         """Exclude padding among the newest tokens from slots and from tokens seen."""
         before = self.tokens_seen - row_valid.shape[1]
         position = before[:, None] + row_valid.cumsum(-1) - 1
+        if self.prompt_settled and self.settings.store.packs:
+            self.streams, self.buckets = part_rows(self.streams, self.buckets, row_valid.sum(-1).tolist())
         parts = zip(self.tables, self.streams.by_row(row_valid), self.streams.by_row(position), strict=True)
         for table, valid, place in parts:
             table.mark_padding(valid, place)
@@ -309,6 +312,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
         if not self.buckets:
             return
         batch, self.tokens_seen = len(self.lengths), change(self.tokens_seen)
+        self.bytes_read = None if self.bytes_read is None else change(self.bytes_read)
         if self.streams.whole:
             self.streams = Streams.all_rows(len(self.tokens_seen), self.streams.heads, self.device)
             self.buckets[0].map_rows(change)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Literal
+from typing import Literal, cast
 
 from torch import Tensor
 
@@ -161,10 +161,23 @@ def conclude(
     elif completes_prompt:
         _detach(layer)
     if not moment.is_decode_step:
+        if not over and not moment.is_prompt:
+            _close_turn(layer, seen, [False] * len(due))
         for table in layer.tables:
             table.pack_gathered()
     if moment.due:
         layer.waiting = 0
+
+
+def _close_turn(layer: LayerState, seen: Sequence[PassSeen], decided: Sequence[bool]) -> None:
+    """After a later turn, leave slots in the tables without a decision as each row alone would have them.
+
+    Their order matters to packing stores and to readings.
+    """
+    if layer.settings.store.packs or layer.settings.reading is not None:
+        for table, part, over in zip(layer.tables, seen, decided, strict=True):
+            if not over:
+                table.close_turn(part.row_valid)
 
 
 def _note_query_squares(layer: LayerState, seen: PassSeen) -> None:
@@ -256,12 +269,19 @@ def _compress(
             lengths = [layer.lengths[streams.row(member)] for member in members]
             bucket.adopt(decision.after, lengths, _grown(layer, bucket, lengths, moment))
     if not moment.is_decode_step:
-        _compact(layer, views[0].seen.rotary)
+        _close_turn(layer, [cast(PassSeen, view.seen) for view in views], due)
+        decided = {
+            streams.row(member)
+            for members, over in zip(streams.members, due, strict=True)
+            if over
+            for member in members
+        }
+        _compact(layer, views[0].seen.rotary, decided)
 
 
-def _compact(layer: LayerState, rotary: Rotary | None) -> None:
+def _compact(layer: LayerState, rotary: Rotary | None, decided: Set[int] | None = None) -> None:
     """Move valid slots into compact tables; the old ones exist until all are moved."""
-    layer.streams, layer.buckets = compact_buckets(layer.streams, layer.buckets, layer.settings, rotary)
+    layer.streams, layer.buckets = compact_buckets(layer.streams, layer.buckets, layer.settings, rotary, decided)
     layer.note_peak(layer.settings.held.layers[layer.rank] + layer.table_bytes())
 
 

@@ -47,7 +47,7 @@ class LayerState:
         self.prompt_end = 0  # `cumulative_length` at the end of the prompt
         self.lengths: list[int] = []  # real tokens of each row, on the host
         self.announced: list[int] = []  # real tokens of each row of a prompt processed in blocks
-        self.bytes_read: Tensor | None = None  # of one row in all decode steps since the prompt, under a reading
+        self.bytes_read: Tensor | None = None  # (B,) in all decode steps since the prompt, under a reading
         self.steps_read = 0
         self.waiting = 0  # tokens appended since the last decision
         self.prompt_settled = False  # the decision about the prompt was made
@@ -118,9 +118,12 @@ class LayerState:
 
     def mean_bytes_read(self) -> int | None:
         """Bytes that a decode step reads, mean over the steps; None if every step reads what the layer holds."""
-        if self.bytes_read is None:
-            return None
-        return round(float(self.bytes_read) * len(self.lengths) / self.steps_read)
+        rows = self.mean_bytes_read_by_row()
+        return None if rows is None else sum(rows)
+
+    def mean_bytes_read_by_row(self) -> list[int] | None:
+        """As `mean_bytes_read`, of each row."""
+        return None if self.bytes_read is None else (self.bytes_read / self.steps_read).round().long().tolist()
 
     def seen_again(self, seen: PassSeen) -> PassSeen:
         """The prompt's pass over the table's current tensors; heads are equally long before their first decision."""

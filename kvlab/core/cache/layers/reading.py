@@ -30,6 +30,7 @@ def attend_read(layer: LayerState, reading: Reading, number: int, bucket: Bucket
     else:
         bucket.index = reading.note(bucket.index, held)
     bucket.indexed, bucket.index_counts = table.arrangement, reading.capabilities.estimates
+    bucket.index_summarises = reading.capabilities.summarises
     query = seen.query[:, :, 0].unflatten(1, (held.position.shape[1], -1))
     chosen = reading.choose(query, held, bucket.index)
     output = seen.attend_read(held, chosen)
@@ -47,11 +48,11 @@ def note_everything_read(layer: LayerState, rows: int) -> None:
 
 
 def note_bytes_read(layer: LayerState) -> None:
-    """Add what a decode step read, mean over the rows, to the sum of all steps; without waiting for the device."""
+    """Add what a decode step read of each row to the sum of all steps; without waiting for the device."""
     step = layer.last_read()
     if step is not None:
-        mean = step.sum(dtype=torch.float64) / len(step)
-        layer.bytes_read = mean if layer.bytes_read is None else layer.bytes_read + mean
+        read = step.sum(-1, dtype=torch.float64)
+        layer.bytes_read = read if layer.bytes_read is None else layer.bytes_read + read
         layer.steps_read += 1
 
 

@@ -160,6 +160,26 @@ class PackedTable(SlotTable):
             self.native[side][:, :, here.start - self.room : here.stop - self.room] = states
         self.width, self.occupied = self.width + rows, self.occupied + rows
 
+    def mark_padding(self, row_valid: Tensor, position: Tensor) -> None:
+        """As for a native table; all rows have equally many real tokens."""
+        super().mark_padding(row_valid, position)
+        self.occupied -= row_valid.shape[1] - int(row_valid[0].sum())
+
+    def close_turn(self, row_valid: Tensor | None) -> None:
+        """Remove padding, where `row_valid` (B, q) is false, from the newest slots: the table packs as if without."""
+        if row_valid is None:
+            return
+        rows, real = row_valid.shape[1], int(row_valid[0].sum())
+        first = self.width - rows
+        order = row_valid.view(torch.uint8).argsort(dim=-1, descending=True, stable=True)
+        index = order[:, None].expand(-1, self.slots.position.shape[1], -1)
+        for column in self.slots.own().values():
+            column[:, :, first : self.width] = gather_slots(column[:, :, first : self.width], index)
+        for native in self.native.values():
+            here = slice(first - self.room, self.width - self.room)
+            native[:, :, here] = gather_slots(native[:, :, here], index)
+        self.width = first + real
+
     def after(self, slots: Slots, plan: Plan, rotary: Rotary | None) -> Slots:
         """Apply `plan` to the visible `slots`; keys and values are decoded only if it changes some."""
         assert isinstance(slots, PackedSlots)

@@ -196,6 +196,14 @@ class SlotTable:
         self.slots.position[:, :, first : self.width] = position.masked_fill(~row_valid, FREE)[:, None]
         self.is_dense = False
 
+    def close_turn(self, row_valid: Tensor | None) -> None:
+        """Move free slots behind the valid ones, those of padding and of shorter heads, as in a head's own table."""
+        if not self.is_dense:
+            real = is_valid(self._first(self.width).position).view(torch.uint8)
+            index = real.argsort(dim=-1, descending=True, stable=True)
+            self.slots = self._first(self.width).map(lambda tensor: apply_plan.gather_slots(tensor, index))
+            self.shares_states = False
+
     def store(self, changed: Mapping[str, Tensor]) -> None:
         """Store changed metadata of the visible slots (or of the first ones), for columns that are stored."""
         own = self._first(self.width).own()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+FAR = 1e6  # of every coordinate, in float32
+
 
 def spread_rows(states: Tensor, valid: Tensor, most: int, count: Tensor | None = None) -> Tensor:
     """`most` of the valid states (..., S, d), evenly spaced in order, (..., most, d): k-means starts from them.
@@ -38,8 +40,11 @@ def k_means(states: Tensor, valid: Tensor, count: int, rounds: int) -> tuple[Ten
     """(centroids (..., C, d), cluster (..., S)) of the valid states (..., S, d) float32; Lloyd's algorithm.
 
     A cluster that loses all its states keeps its centroid. States that are not valid get a cluster without influence.
+    With fewer states than clusters the other centroids are far away: copies would be told apart by rounding.
     """
-    centroids, weight = spread_rows(states, valid, count), valid.to(states.dtype)
+    used, weight = valid.sum(-1, keepdim=True).clamp(1, count), valid.to(states.dtype)
+    unused = torch.arange(count, device=states.device) >= used
+    centroids = spread_rows(states, valid, count, used).masked_fill(unused[..., None], FAR)
     for _ in range(rounds):
         means, total = means_of(states, nearest(states, centroids), weight, count)
         centroids = torch.where(total[..., None] > 0, means, centroids)

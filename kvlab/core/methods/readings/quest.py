@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from kvlab.core.contract.reading import Chosen, Held, Index, PartReading, register_reading
+from kvlab.core.contract.reading import Chosen, Held, Index, PartReading, ReadingCapabilities, register_reading
 from kvlab.core.methods.readings.pages import all_bounds, best_pages, newest_bounds, page_bias, upper_bounds
 from kvlab.core.methods.readings.selection import of_group
 
@@ -30,6 +30,10 @@ class Quest(PartReading):
     page: int = Field(16, ge=1, le=4096, description="slots of a page")
     least: int = Field(3, ge=1, description="pages that are read at least")
     dense_layers: int = Field(2, ge=0, description="first layers that read everything")
+
+    @property
+    def capabilities(self) -> ReadingCapabilities:
+        return ReadingCapabilities(summarises=True)
 
     def index(self, held: Held) -> Index:
         """`bounds` (B, H, pages, 2 d): maxima, then minima, in the keys' dtype."""

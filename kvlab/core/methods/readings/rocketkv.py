@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import pad
 
-from kvlab.core.contract.reading import Chosen, Held, Index, PartReading, register_reading
+from kvlab.core.contract.reading import Chosen, Held, Index, PartReading, ReadingCapabilities, register_reading
 from kvlab.core.methods.readings.pages import SLACK, all_bounds, best_pages, cap_logits, page_bias, page_of_newest
 from kvlab.core.methods.readings.selection import of_group
 from kvlab.core.stores.quantized_states import states_at
@@ -36,6 +36,10 @@ class RocketKV(PartReading):
 
     page: int = Field(4, ge=1, le=4096, description="slots of a page")
     channel_share: float = Field(0.6, gt=0, le=1, description="share of the channels that are compared")
+
+    @property
+    def capabilities(self) -> ReadingCapabilities:
+        return ReadingCapabilities(summarises=True)
 
     def index(self, held: Held) -> Index:
         """`channels` (B, H, 2 d, pages): maxima, then minima, in the keys' dtype; a channel lies in one piece."""

@@ -51,17 +51,34 @@ def always(held: Held, sinks: int = 0, recent: int = 0) -> Tensor:
 def best(
     reading: PartReading, held: Held, score: Tensor, kept: Tensor | None = None, index_bytes: float | Tensor = 0.0
 ) -> Chosen:
-    """The slots with the highest `score` (B, H, 1, S), -inf in free slots; those `kept` (B, H, S) come first."""
-    if kept is None:
-        score = score.scatter(3, held.newest[:, :, None], math.inf)
-    else:
-        score = score.masked_fill(kept[:, :, None], math.inf)
-    top = score.topk(most_of(reading, held.count), dim=-1)
-    if held.dense:
+    """The slots with the highest `score` (B, H, 1, S), -inf in free slots; those `kept` (B, H, S) come first.
+
+    With `kept`, for scores that are often equal, such as those of slots with one code: of equal ones the last slots.
+    """
+    own, most = held.newest[:, :, None], most_of(reading, held.count)
+    counts = None if held.dense else counts_of(reading, held.live())[:, :, None, None]
+    if kept is not None:
+        score = score.masked_fill(kept[:, :, None], torch.finfo(score.dtype).max).scatter(3, own, math.inf)
+        read = _highest(score, most, counts)
+        slots = read.to(score.dtype).topk(most, dim=-1).indices
+        return Chosen(slots, None if counts is None else weights(read.gather(3, slots)), index_bytes)
+    top = score.scatter(3, own, math.inf).topk(most, dim=-1)
+    if counts is None:
         return Chosen(top.indices, None, index_bytes)
-    rank = torch.arange(top.indices.shape[-1], device=score.device)
-    read = rank < counts_of(reading, held.live())[:, :, None, None]
-    return Chosen(top.indices, weights(read & (top.values > NEVER)), index_bytes)
+    rank = torch.arange(most, device=score.device)
+    return Chosen(top.indices, weights((rank < counts) & (top.values > NEVER)), index_bytes)
+
+
+def _highest(score: Tensor, most: int, counts: Tensor | None) -> Tensor:
+    """Which slots (B, H, 1, S) have the `counts` (B, H, 1, 1), at most `most`, highest scores; None: `most` of them.
+
+    Of equal ones the last slots. (`topk` takes any of them: which ones depends on the length of the table.)
+    """
+    top = score.topk(most, dim=-1).values
+    least = top[..., -1:] if counts is None else top.gather(3, counts - 1)
+    above, equal = score > least, score == least
+    left = (most if counts is None else counts) - above.sum(-1, keepdim=True)
+    return above | (equal & (equal.flip(-1).cumsum(-1).flip(-1) <= left) & (score > NEVER))
 
 
 def weights(read: Tensor) -> Tensor:

@@ -12,9 +12,10 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, pad
 
 from kvlab.core.contract.reading import Chosen, Held, Index, PartReading, ReadingCapabilities, register_reading
+from kvlab.core.contract.slot_columns import is_valid
 from kvlab.core.contract.view import NEVER
 from kvlab.core.methods.readings.pages import cap_logits, page_bias
-from kvlab.core.methods.readings.selection import always, of_sets, write_newest
+from kvlab.core.methods.readings.selection import always, of_sets, room, write_newest
 from kvlab.core.stores.quantized_states import states_at
 
 
@@ -45,7 +46,7 @@ class ShadowKV(PartReading):
 
     @property
     def capabilities(self) -> ReadingCapabilities:
-        return ReadingCapabilities(replaces_keys=True)
+        return ReadingCapabilities(replaces_keys=True, across_heads=True, summarises=True)
 
     def index(self, held: Held) -> Index:
         """`landmarks` (B, H, chunks, d), `exact` (B, H, S, 1) slots that are always read, as they are, and the factors.
@@ -68,7 +69,7 @@ class ShadowKV(PartReading):
     def note(self, index: Index, held: Held) -> Index:
         exact = write_newest(index["exact"], held, torch.ones_like(held.newest[..., None], dtype=torch.bool))
         low = write_newest(index["low"], held, torch.zeros_like(index["low"][:, :, :1]))
-        return index | {"exact": exact, "low": low}
+        return index | {"exact": exact, "low": low, "landmarks": self._landmarks_after(index["landmarks"], exact, held)}
 
     def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
         chunks, landmarks = -(-held.count // self.chunk), index["landmarks"]
@@ -89,6 +90,17 @@ class ShadowKV(PartReading):
         size_of_low = (read & ~exact).sum(-1) * numbers * size
         fixed = (landmarks[0, 0].numel() + index["basis"][0, 0].numel()) * size
         return Chosen(chosen.slots, chosen.log_weight, size_of_low + fixed, keys=keys[:, :, None])
+
+    def _landmarks_after(self, landmarks: Tensor, exact: Tensor, held: Held) -> Tensor:
+        """`landmarks` after a token was written: that of its chunk is the mean of what else the chunk holds."""
+        landmarks = room(landmarks, -(-held.count // self.chunk))
+        own = held.newest // self.chunk
+        slots = own * self.chunk + torch.arange(self.chunk, device=own.device)
+        inside = slots.clamp_max(held.count - 1)
+        taken = is_valid(held.position.gather(2, inside)) & ~exact[..., 0].gather(2, inside) & (slots < held.count)
+        keys = states_at(held.keys, inside).float().masked_fill(~taken[..., None], 0.0)
+        mean = keys.sum(2, keepdim=True) / taken.sum(2, keepdim=True)[..., None].clamp_min(1)
+        return landmarks.scatter(2, own[..., None].expand_as(mean), mean.to(landmarks.dtype))
 
     def _near(self, held: Held) -> Tensor:
         """Slots (B, H, S) of chunks that hold one of the newest tokens."""
