@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from kvlab.common.numerals import Span, numerals, quantity
+from kvlab.common.numerals import CURRENCIES, Span, numerals, quantity
 
 # First words of the Unicode names of letters of scripts that write no spaces between words, or, as Korean does, attach
 # particles to a word without one.
@@ -99,7 +99,10 @@ def find_answer(text: str, answer: str) -> tuple[int, int] | None:
         pattern = _words(answer)
     else:
         currency, numeral, unit = number
-        pattern = r"\s*".join(filter(None, [_words(currency), f"(?P<value>{re.escape(numeral.value)})", _words(unit)]))
+        # The value of -$5 is written with its currency in front: an answer without one is equal to it.
+        before = f"[{CURRENCIES}]?" if numeral.value.startswith("-") and not currency else ""
+        value = f"(?P<value>{before}{re.escape(numeral.value)})"
+        pattern = r"\s*".join(filter(None, [_words(currency), value, _words(unit)]))
     if not pattern:
         return None
     folded, begun = fold_for(text, answer), 0

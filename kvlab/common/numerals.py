@@ -33,13 +33,13 @@ _SAME = str.maketrans(
     }
 )
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
-_CURRENCIES = "$€£¥₹₽₩₺₫₴₦₱฿¢"
+CURRENCIES = "$€£¥₹₽₩₺₫₴₦₱฿¢"
 _SINGLE = [chr(code) for code in range(0xB2, 0x3400) if unicodedata.category(chr(code)) == "No"]
 _VULGAR = "".join(one for one in _SINGLE if re.fullmatch("[0-9]+\u2044[0-9]+", unicodedata.normalize("NFKD", one)))
 _RAISED = "".join(one for one in _SINGLE if one not in _VULGAR)  # superscripts, subscripts, numbers in circles
 _SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 # A sign belongs to a number that follows nothing it could be subtracted from or joined to by a hyphen.
-_SIGN = rf"(?:(?<![0-9A-Za-zÀ-ÖØ-öø-\u0dff)\]}}'%°])[-+](?=[{_CURRENCIES}]?[.]?[\d{_VULGAR}]))?"
+_SIGN = rf"(?:(?<![0-9A-Za-zÀ-ÖØ-öø-\u0dff)\]}}'%°])[-+](?=[{CURRENCIES}]?[.]?[\d{_VULGAR}]))?"
 _GROUPED = "|".join(
     (
         r"[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?",  # 48,213.50
@@ -56,7 +56,7 @@ _NUMERAL = re.compile(
     rf"""
     (?=[-+.\d{_VULGAR}{_RAISED}])
     (?:(?P<parts> \d+(?::\d+)+(?:\.\d+)? | \d+(?:/\d+){{2,}} | \d+(?:-\d+){{2,}} )  # 12:30, 1/2/2024, 2024-01-02
-  | (?P<sign>{_SIGN})(?P<currency>(?<=[-+])[{_CURRENCIES}])?(?:
+  | (?P<sign>{_SIGN})(?P<currency>(?<=[-+])[{CURRENCIES}])?(?:
       (?P<power> 10 (?:(?:\^|\*\*)[-+]?\d{{1,4}}(?!\d) | ⁻?[{_SUPERSCRIPTS}]{{1,4}}) )
     | (?P<mixed> (?:(?P<units>\d{{1,9}})\ ?)?(?P<vulgar>[{_VULGAR}]) )
     | (?P<raised> \d*[{_RAISED}]+ )
@@ -93,7 +93,7 @@ def quantity(text: str) -> tuple[str, Numeral, str] | None:
         return None
     start, stop = found[0].span
     before, after = text[:start].strip(), text[stop:].strip().rstrip(".")
-    if before.strip(_CURRENCIES) or any(character.isnumeric() for character in before + after):
+    if before.strip(CURRENCIES) or any(character.isnumeric() for character in before + after):
         return None
     return before, found[0], after
 

@@ -13,7 +13,7 @@ from kvlab.documents.document import Document, Lines
 
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 INLINE_IMAGE = re.compile(r"data:image/[\w.+-]+;base64,[A-Za-z0-9+/=\s]*")
-NOUNS = ("image", "output that is no text")
+NOUNS = ("image", "other output")
 
 
 def read_notebook(content: bytes) -> Document:
@@ -62,7 +62,7 @@ def _output(output: dict[str, Any], counts: Counter[str]) -> str:
         return ""
     shown = next((kinds[kind] for kind in ("text/plain", "text/markdown", "text/latex") if kind in kinds), None)
     if shown is None:
-        counts["output that is no text"] += bool(kinds)
+        counts["other output"] += bool(kinds)
         return ""
     return COLOURS.sub("", _text(shown))
 

@@ -370,7 +370,7 @@ def test_a_notebook_is_the_text_of_its_cells_and_what_they_print() -> None:
     )
     shown = ["# Report\nThe number is 48213.", "![]()", "plot(x)", "one\ntwo", "3", "KeyError: 'n'"]
     assert found.text == "\n\n".join(shown)
-    assert found.left_out == ("3 images and 1 output that is no text were left out.",)
+    assert found.left_out == ("3 images and 1 other output were left out.",)
 
 
 def test_a_notebook_of_the_third_format_and_what_is_none() -> None:
