@@ -83,7 +83,7 @@ def parse(monkeypatch: pytest.MonkeyPatch) -> Callable[[Measurement], Any]:
     of_compare, of_eval, of_bench = (sys.modules[f"kvlab.cli.{name}"] for name in ("compare", "eval", "bench"))
     monkeypatch.setattr(of_compare, "execute", compare)
     monkeypatch.setattr(data_check, "check_tasks", once)
-    monkeypatch.setattr(of_eval, "check_fits", lambda job, _: made.append(job.request))
+    monkeypatch.setattr(of_eval, "check_fits", lambda job: made.append(job.request))
     monkeypatch.setattr("kvlab.evaluate.harness.evaluate", lambda *_, **__: 1 / 0)  # nothing is measured
     monkeypatch.setattr(of_bench, "check_fits", lambda *_: None)
     monkeypatch.setattr(of_bench, "_measure_and_show", lambda requests, *_: made.append(requests))
