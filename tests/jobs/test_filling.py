@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from kvlab.atlas.registry import measurements_of
 from kvlab.bench.request import BenchJob
 from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob
-from kvlab.forms.measurement_job import FOLDER, FillSize, estimate, fill_jobs, job_of
+from kvlab.forms.measurement_job import FOLDER, FillSize, fill_jobs
 from kvlab.requests.compare import CompareRequest
-from kvlab.requests.measurement import Benchmark
 from kvlab.tasks.shipped_samples import CHARACTERS, excerpts
 
 pytestmark = pytest.mark.usefixtures("commands_here")
@@ -34,14 +32,9 @@ def test_everything_the_atlas_asks_for_becomes_work(tmp_path: Path):
     assert {type(one) for one in work[:3]} == {CompareRequest}  # claims of recorded runs come first
 
 
-def test_every_benchmark_of_the_atlas_says_how_long_it_takes(tmp_path: Path):
+def test_every_benchmark_of_the_atlas_becomes_a_job(tmp_path: Path):
     found = [job for job in fill_jobs(measurements_of(tmp_path), SMALL) if isinstance(job, BenchJob)]
-    assert len(found) == 4
-    for job in found:
-        told = estimate(job, pd.DataFrame(), tmp_path)
-        assert told is not None and 0 < told[0] < told[1], job.title
-    whole = job_of(Benchmark("zsmerge-fig3", Path("runs/bench")))
-    assert estimate(whole, pd.DataFrame(), tmp_path) is None
+    assert len({job.title for job in found}) == 4
 
 
 def test_one_exhibit_is_filled_alone(tmp_path: Path):
