@@ -72,9 +72,7 @@ def test_parts_from_before_the_contract_say_the_same_by_their_attributes() -> No
     assert capabilities_of(scorer) == Capabilities(
         prompt_rows=scorer.prompt_rows, recalls=8, recall=scorer.recall, counted_state="seen"
     )
-    assert capabilities_of(settler) == Capabilities(
-        merges=True, mass_of_votes=None, counts_votes=False, reads_logits=True, seeks=True
-    )
+    assert capabilities_of(settler) == Capabilities(merges=True, mass_of_votes=None, counts_votes=False, seeks=True)
     assert capabilities_of(OldSelector()) == Capabilities()
     pipeline = Pipeline(scorer, Uniform(), LowestScore(), settler, buffer=4)
     assert (pipeline.recalled, pipeline.rescores, pipeline.notes, pipeline.prompt_rows(99)) == (8, True, False, 5)

@@ -40,8 +40,6 @@ class Capabilities:
         recalls: number of newest queries kept for decisions while decoding.
         rehearsal: a second pass over the prompt before the prompt is compressed.
         references: number of queries of that second pass that each query head keeps for the decision.
-        reads_logits: the logits of all needed queries are in memory together (for the memory plan).
-        key_copies: float32 copies of the keys that the prompt's decision needs (for the memory plan).
 
     Attributes of a scorer:
         accumulate: new slot state after a chunk of the prompt that is not its last; the score then sums over all
@@ -81,7 +79,6 @@ class Capabilities:
             budget; arguments as for `ThinInLots.thinned`.
         reads_text: the decision about the prompt uses its token ids.
         head_bytes: bytes of state per KV head besides its slots, given keys and values (B, H, S, d) and the selector.
-        numbers_a_slot: float32 numbers per slot that settling a prompt needs (for the memory plan).
         in_place: the decode-step decision as an in-place kernel for this scorer and selector; None if there is none.
         with_tokenizer: returns the settler configured for a tokenizer.
     """
@@ -91,8 +88,6 @@ class Capabilities:
     recalls: int = 0
     rehearsal: Rehearsal | None = None
     references: int = 0
-    reads_logits: bool = False
-    key_copies: float = 0.0
 
     accumulate: Update | None = None
     recall: Update | None = None
@@ -122,7 +117,6 @@ class Capabilities:
     thinned: Callable[[int, int, int, int, int], int] | None = None
     reads_text: bool = False
     head_bytes: Callable[[Tensor, Tensor, Selector], int] | None = None
-    numbers_a_slot: float = 0.0
     in_place: Callable[[Scorer, Selector], InPlace | None] | None = None
     with_tokenizer: Callable[[Any], Settler] | None = None
 
@@ -283,7 +277,7 @@ def capabilities_of(part: Any) -> Capabilities:
 
 
 # Attribute names used before `Capabilities`, if they differ.
-_OLD_NAMES = {"counted_state": "counts", "counts_votes": "counts", "reads_logits": "averages"}
+_OLD_NAMES = {"counted_state": "counts", "counts_votes": "counts"}
 _OF_SCORERS = ("accumulate", "recall", "rehearsed", "note", "rate", "counted_state")
 _NEW = (
     "row_weights",
@@ -300,7 +294,6 @@ _NEW = (
 def _from_attributes(part: Any) -> Capabilities:
     """Read the attributes of a plug-in part without `capabilities`."""
     given = {name: getattr(part, _OLD_NAMES.get(name, name), None) for name in Capabilities.__dataclass_fields__}
-    given["reads_logits"] = given["reads_logits"] or getattr(part, "observes", None)
     scores = hasattr(part, "update")
     if not getattr(part, "notes", True):
         given["note"] = None

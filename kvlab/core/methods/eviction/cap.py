@@ -37,7 +37,7 @@ class Capacity(ExpectedAttention):
     @property
     def capabilities(self) -> Capabilities:
         """The prompt only, whose values are weighted by query head."""
-        return Capabilities(key_copies=3.0)
+        return Capabilities()
 
     def _score(self, slots: Slots, seen: Seen, mean: Tensor, covariance: Tensor, start: Tensor) -> Tensor:
         if seen.rotary is not None:

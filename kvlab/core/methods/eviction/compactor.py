@@ -45,7 +45,7 @@ class ChunkLeverage(PromptScorer):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(prompt_rows=self.prompt_rows, key_copies=3.0)
+        return Capabilities(prompt_rows=self.prompt_rows)
 
     def prompt_rows(self, tokens: int) -> int:
         """All."""

@@ -37,7 +37,7 @@ class SquaredLengths(PromptScorer):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(key_copies=1.0)
+        return Capabilities()
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 on the first prefill; later tokens keep score 0."""

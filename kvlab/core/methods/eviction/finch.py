@@ -63,7 +63,7 @@ class EvictAndCloseGaps:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(key_copies=3.0)
+        return Capabilities()
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Raises UserError for a model without rotary positions."""

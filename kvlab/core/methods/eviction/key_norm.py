@@ -37,7 +37,7 @@ class ShortKeys(PromptScorer):
     @property
     def capabilities(self) -> Capabilities:
         """16-bit keys are copied to float32 during prompt scoring."""
-        return Capabilities(key_copies=1.0)
+        return Capabilities()
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32, comparing lengths of the current slots."""

@@ -32,7 +32,7 @@ class UnusualKeys(PromptScorer):
     @property
     def capabilities(self) -> Capabilities:
         """The float32 copies of keys during prompt scoring were measured with the allocator."""
-        return Capabilities(key_copies=4.2)
+        return Capabilities()
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32, relative to the mean of the current slots."""

@@ -40,7 +40,7 @@ class Lag(PromptScorer):
     @property
     def capabilities(self) -> Capabilities:
         """The float32 copies of keys during prompt scoring were measured with the allocator."""
-        return Capabilities(recall=self.recall, key_copies=3.0)
+        return Capabilities(recall=self.recall)
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         return self.recall(slots, seen) if first else {}

@@ -35,7 +35,7 @@ class FusedWindow(PromptScorer):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(prompt_rows=self.prompt_rows, recalls=self.window, recall=self.recall, reads_logits=True)
+        return Capabilities(prompt_rows=self.prompt_rows, recalls=self.window, recall=self.recall)
 
     def prompt_rows(self, tokens: int) -> int:
         return self.window

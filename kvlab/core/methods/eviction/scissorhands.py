@@ -36,7 +36,7 @@ class Persistence(PromptScorer):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(prompt_rows=self.prompt_rows, recalls=self.window, recall=self.recall, reads_logits=True)
+        return Capabilities(prompt_rows=self.prompt_rows, recalls=self.window, recall=self.recall)
 
     def prompt_rows(self, tokens: int) -> int:
         return self.window

@@ -65,7 +65,6 @@ class ValueMerge:
         """
         return Capabilities(
             across_heads=self.draw == "bernoulli",
-            key_copies=5.2,
             fills_budget=True,
             merges=True,
             changes_many=True,

@@ -87,9 +87,7 @@ class ExactResidual:
     @property
     def capabilities(self) -> Capabilities:
         """The logits of the window's queries are in memory; float32 copies were measured with the allocator."""
-        return Capabilities(
-            prompt_rows=self.prompt_rows, reads_logits=True, key_copies=7.0, merges=True, mass_of_votes=None
-        )
+        return Capabilities(prompt_rows=self.prompt_rows, merges=True, mass_of_votes=None)
 
     def prompt_rows(self, tokens: int) -> int:
         return self.window

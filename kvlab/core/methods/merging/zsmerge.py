@@ -66,7 +66,6 @@ class ResidualMerge:
     def capabilities(self) -> Capabilities:
         """Merges unless `share` is 0; float32 copies of keys were measured with the allocator."""
         return Capabilities(
-            key_copies=3.7,
             fills_budget=True,
             merges=self.share > 0,
             in_place=self.in_place,

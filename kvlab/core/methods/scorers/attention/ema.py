@@ -43,7 +43,6 @@ class EmaScore:
         """
         return Capabilities(
             prompt_rows=self.prompt_rows,
-            reads_logits=True,
             note=None if self.raw else self.note,
             rate=self.rate,
             counted_state=SEEN_ROWS,

@@ -51,7 +51,7 @@ class TimeStamps:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(prompt_rows=self.prompt_rows, reads_logits=True)
+        return Capabilities(prompt_rows=self.prompt_rows)
 
     def prompt_rows(self, tokens: int) -> int:
         return self.window

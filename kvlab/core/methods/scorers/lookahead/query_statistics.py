@@ -67,7 +67,7 @@ class QueryCentres(_Fitted):
     @property
     def capabilities(self) -> Capabilities:
         """Decisions while decoding need no query, only the slots; heads that keep the same tokens decide together."""
-        return Capabilities(recall=self.recall, across_heads=self.heads == "shared", key_copies=1.0)
+        return Capabilities(recall=self.recall, across_heads=self.heads == "shared")
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 of the prompt; later slots are scored at decisions."""
@@ -123,7 +123,7 @@ class QueryFilter(_Fitted):
     @property
     def capabilities(self) -> Capabilities:
         """16-bit keys are copied to float32 during prompt scoring."""
-        return Capabilities(key_copies=1.0)
+        return Capabilities()
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 of the current slots."""

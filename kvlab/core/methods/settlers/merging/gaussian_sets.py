@@ -55,7 +55,7 @@ class GaussianSets:
     @property
     def capabilities(self) -> Capabilities:
         """Settling a prompt stores the similarity of each slot to those before it, twice."""
-        return Capabilities(merges=True, mass_of_votes=self.mass.of_votes, numbers_a_slot=10.0 * self.longest_set)
+        return Capabilities(merges=True, mass_of_votes=self.mass.of_votes)
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Merge sets at prefill, evict while decoding."""
