@@ -303,3 +303,12 @@ def test_a_method_without_a_budget_has_no_share_to_choose_a_store_by(method: str
     assert make_cache(model, method, "12%B", store=store).settings.store == STORES["native"]
     assert make_cache(model, method, 1.0, store=store).settings.store == STORES["native"]
     assert make_cache(model, "snapkv", "12%B", store=store).settings.store.packs
+
+
+@pytest.mark.parametrize("method", ["full", "gvote"])
+@pytest.mark.parametrize("store", ["adaptive", "auto"])
+def test_a_store_that_goes_by_the_budget_says_that_there_is_none(method: str, store: str) -> None:
+    (note,) = make_method(method, store=store).notes(100, 400)
+    assert f"store={store}" in note and "natively" in note
+    assert not make_method(method, store="int8").notes(100, 400)
+    assert not make_method("h2o", store=store).notes(100, 400)

@@ -172,7 +172,13 @@ class Method(BaseModel, ABC):
 
         For example, that the budget leaves no room beyond the method's window.
         """
-        return list(filter(None, [window_note(self.title, self.own_window, budget_slots, prompt_tokens)]))
+        store = ""
+        if not self.needs_budget and self.store in STORE_RULES:
+            store = (
+                f"{self.title} takes no budget, so that store={self.store} has no share of the bytes to go by: slots are "
+                "held natively. Name a store, such as store=int8."
+            )
+        return list(filter(None, [window_note(self.title, self.own_window, budget_slots, prompt_tokens), store]))
 
     @property
     def own_window(self) -> int:
