@@ -121,13 +121,13 @@ def test_a_state_of_other_layers_and_a_pending_decision_are_refused() -> None:
         state_of(cache)
 
 
-# What objects of a cache hold. Where this changes, files from before cannot be read: raise
+# What objects of a cache hold. Where a name is added, files from before cannot be read: raise
 # `kvlab.library.prefixes.FORMAT`, then write down the new names.
 LAYER = (
     "announced buckets bytes_read checkpoint cumulative_length device dtype generator is_initialized layer_idx lengths "
     "peak_bytes prompt_end prompt_settled quota rank references rotary steps_read streams tokens_seen waiting"
 )
-TABLE = "_fills _freed _slots ends_with_newest head_state is_dense left_bytes occupied weighted width"
+TABLE = "_slots ends_with_newest head_state is_dense left_bytes occupied weighted width"
 HELD = {
     "CompressedLayer": LAYER,
     "Bucket": "evicted_votes first_decision guard_activations quota started table",

@@ -243,6 +243,7 @@ def _note(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> N
             raise UserError("This method reads the prompt a second time: pass input_ids to the model, not embeddings.")
         state, mask = _state(cache), named.get("attention_mask")
         state.ids.append(ids)
+        state.counts_padding = named.get("position_ids") is None
         seen = sum(part.shape[1] for part in state.ids)
         state.mask = None
         if isinstance(mask, Tensor) and mask.dim() == 2 and not mask[:, :seen].all():

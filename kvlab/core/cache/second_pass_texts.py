@@ -129,6 +129,9 @@ def read_ids(model: PreTrainedModel, cache: Cache, ids: Tensor, mask: Tensor | N
         tokens = caches_in(cache)[0].compressed_layers()[0].cumulative_length
         seen = torch.ones_like(mask[:, :1]).expand(-1, tokens) if before is None else before.to(mask)
         given["attention_mask"] = torch.cat([seen, mask], 1)
-        if "position_ids" in inspect.signature(decoder.forward).parameters:
+        # Queries of the second pass stand where the first pass, by its position ids or without them, put the keys.
+        first_pass = caches_in(cache)[0].settings.second_pass
+        counts_padding = first_pass is not None and first_pass.counts_padding
+        if not counts_padding and "position_ids" in inspect.signature(decoder.forward).parameters:
             given["position_ids"] = (given["attention_mask"].cumsum(-1) - 1)[:, -ids.shape[1] :].clamp_min(0)
     return decoder(ids, past_key_values=cache, use_cache=True, **given)[0]

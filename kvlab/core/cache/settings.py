@@ -63,6 +63,7 @@ class SecondPass:
     context: int | None = None  # number of leading tokens per row that are read again; None: all
     ids: list[Tensor] = field(default_factory=list)  # (B, q) of each pass
     mask: Tensor | None = None  # (B, T) of the last pass, if one was passed
+    counts_padding: bool = False  # the prompt came without position ids, so that the model counted padding too
     next_logits: Tensor | None = None  # (B, vocabulary) after the prompt, for its continuations
     running: bool = False
     done: bool = False
@@ -70,7 +71,7 @@ class SecondPass:
     def forget(self) -> None:
         """Reset for another prompt."""
         self.context, self.ids, self.mask, self.next_logits = None, [], None, None
-        self.running = self.done = False
+        self.running = self.done = self.counts_padding = False
 
 
 STATES = -1
