@@ -133,7 +133,7 @@ def test_plan_prompt_and_card_of_a_new_run_are_slides(runs_root: Path, open_page
     _, shown = added(page, runs_root, "mini-taught")
     assert isinstance(shown, Table) and shown.columns[0] == "kind" and len(shown.rows) > 3
     view, shown = added(page, runs_root, "plan-table")
-    assert isinstance(shown, Table) and shown.columns == ("part", "where", "at most", "purpose")
+    assert isinstance(shown, Table) and shown.columns == ("part", "bytes", "what it is")
     assert view.slide is not None and "mini" in view.slide.of
     page = open_page("new_run", show_tokens="true")
     _, shown = added(page, runs_root, "prompt-tokens")
