@@ -34,14 +34,16 @@ def run_bar(
 
     `ask` draws the button for the full cache; `notes` are warnings about the methods.
     """
+    waiting = 0
     try:
         request, problem = build(), question.error
         plan_preview.check_fits(request)
+        waiting = len(jobs.list_jobs(runs_root(), open_only=True))
     except UserError as error:
         request, problem = None, str(error)
     with st.bottom, st.container(key="run-bar", horizontal=True, vertical_alignment="center", gap="small"):
         with st.container(key="run-sentence"):
-            _sentence(request, problem, plan, notes, is_empty=not question.prompt.strip())
+            _sentence(request, problem, plan, notes, waiting, is_empty=not question.prompt.strip())
         if plan is not None:
             with st.popover("Plan", icon=":material/memory:", type="tertiary"):
                 show_plan(plan)
@@ -52,13 +54,17 @@ def run_bar(
 
 
 def _sentence(
-    request: CompareRequest | None, problem: str, plan: Plan | None, notes: Sequence[str], is_empty: bool
+    request: CompareRequest | None,
+    problem: str,
+    plan: Plan | None,
+    notes: Sequence[str],
+    waiting: int,
+    is_empty: bool,
 ) -> None:
     """What would run, or why nothing can."""
     if request is None or problem:
         (st.caption if is_empty else st.error)(plain(problem))
         return
-    waiting = len(jobs.list_jobs(runs_root(), open_only=True))
     queue = f", after {plural(waiting, 'job')} in the queue" if waiting else ""
     st.markdown(f"**{plain(run_summary(request, plan) + queue)}**")
     for note in notes:

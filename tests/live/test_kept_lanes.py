@@ -75,8 +75,16 @@ def told(file: PrefixFile) -> dict[str, Any]:
     return file.header.model_dump(exclude={"created", "seconds"})
 
 
+def state_of_file(file: PrefixFile) -> dict[str, Any]:
+    """Its state without the peaks of the last step, which a question that was asked has and making it has not."""
+    state = json.loads(file.state)
+    for layer in state["layers"]:
+        layer.pop("peak_bytes")
+    return state
+
+
 def test_a_kept_lane_is_the_file_that_making_a_prefix_writes(tmp_path: Path, folder: str) -> None:
-    """Byte for byte but for the time of making, also after questions were asked and the lane was changed."""
+    """Byte for byte but for times and peaks of making, also after questions were asked and the lane was changed."""
     request = LiveRequest(model=folder, context=TEXT, choices=CHOICES, device="cpu", system="Be brief.", seed=3)
     action(tmp_path, "start", request)
     before = action(tmp_path, "ask", request, question="Who was late?")
@@ -89,7 +97,7 @@ def test_a_kept_lane_is_the_file_that_making_a_prefix_writes(tmp_path: Path, fol
         kept, expected = (find_prefix(tmp_path, f"{one}-{lane}") for one in ("kept", "made"))
         assert after.lanes[lane].kept == f"kept-{lane}"
         assert told(kept) == told(expected)
-        assert json.loads(kept.state) == json.loads(expected.state)
+        assert state_of_file(kept) == state_of_file(expected)
         ours, theirs = mapped_tensors(kept), mapped_tensors(expected)
         assert ours.keys() == theirs.keys()
         assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items()), choice.label

@@ -65,7 +65,7 @@ def test_a_light_run_shows_counts_and_says_what_is_missing(runs_root: Path, open
     assert not page.exception
     assert "Departures per step" in texts(page)
     assert "without single events" in texts(page)
-    assert "the comparison with the full cache" in texts(page)
+    assert "the attention with nothing dropped behind sag and regret" in texts(page)
     assert {metric.label: metric.value for metric in page.metric}["Mean sag"] == "–"
 
 
