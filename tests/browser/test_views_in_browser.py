@@ -119,7 +119,7 @@ def test_the_worst_head_is_one_click_away_and_the_rest_of_the_page_is_not_drawn_
     layer, head = re.search(r"layer (\d+), head (\d+)", button.inner_text()).groups()
     settle(page, ".st-key-worst-head button")
     until(page, "!document.querySelector('[data-testid=stStatusWidget]')")
-    top = b"is the share of the full cache's attention that would go"
+    top = b"is the share of a step's attention that would go to tokens already dropped"
     assert came.count(b"Budget and regret") and came.count(top)
     came.clear()
     button.click()

@@ -175,8 +175,8 @@ class Method(BaseModel, ABC):
         store = ""
         if not self.needs_budget and self.store in STORE_RULES:
             store = (
-                f"{self.title} takes no budget, so that store={self.store} has no share of the bytes to go by: slots are "
-                "held natively. Name a store, such as store=int8."
+                f"{self.title} takes no budget, so that store={self.store} has no share of the bytes to go by: slots "
+                "are held natively. Name a store, such as store=int8."
             )
         return list(filter(None, [window_note(self.title, self.own_window, budget_slots, prompt_tokens), store]))
 

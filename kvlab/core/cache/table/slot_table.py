@@ -59,7 +59,7 @@ class SlotTable:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without arrays over the memory of its tensors, which a copy or a pickle would cut off from them."""
-        return vars(self) | {"_refill": None, "_leading": None}
+        return vars(self) | {"_leading": None}
 
     @property
     def arrangement(self) -> tuple[int, ...]:
