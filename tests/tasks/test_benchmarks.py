@@ -42,8 +42,8 @@ def test_a_table_without_a_column_and_a_damaged_one_are_one_sentence(tmp_path, s
     path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(UserError, match="damaged Parquet"):
         load_file("table", path, small_tokenizer)
-    path = files.write_parquet(tmp_path / "y.parquet", [files.table(0), files.table(1) | {"context": None}])
-    with pytest.raises(UserError, match=r"y\.parquet:2: there is no field 'context'"):
+    path = files.write_parquet(tmp_path / "y.parquet", [files.table(0), files.table(1) | {"answer": None}])
+    with pytest.raises(UserError, match=r"y\.parquet:2: there is no field 'answer'"):
         load_file("table", path, small_tokenizer)
     assert len(load_file("table", path, small_tokenizer, skip_malformed=True).samples) == 1
 
