@@ -55,7 +55,9 @@ def test_a_kill_while_joining_parts_leaves_no_doubles(tmp_path, monkeypatch):
         for key in "abc":
             store.append([row(key)])
             store.flush()
-        store._write(next(store._tables(None)), store._next_part())  # part 0 once more, as if the kill came before the removing
+        store._write(
+            next(store._tables(None)), store._next_part()
+        )  # part 0 once more, as if the kill came before the removing
     assert read_results(tmp_path)["key"].tolist() == ["a", "b", "c"]
 
 
