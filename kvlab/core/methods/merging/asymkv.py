@@ -38,6 +38,24 @@ MERGED_WINDOW = "SnapKV's; the code's block of 512 would fill the budget of a sh
 MERGED_SINKS = "four, as elsewhere; the code's 32 would fill a small budget"
 MERGED_CLIP = "the paper's: a slot that counts for fewer tokens than it holds is underrated"
 MERGED_VALUES = "only used with `clip`; a sum beyond it would overrate values"
+# Settings that the code of AsymKV and of KVSlimmer share, each with its source.
+SETTINGS_OF_BOTH_CODES: Mapping[str, tuple[object, str]] = {
+    "window": (512, "Asymkv_model_generate.py, input_window: the block's queries"),
+    "sinks": (32, "Asymkv_model_generate.py, start_size"),
+    "clip": (5, "asymkv/method/asymkv.py, torch.clip"),
+    "add_values": (
+        True,
+        (
+            "asymkv/method/asymkv.py, ve; asymkv/method/asymkv_forward/asymkv_llama.py: lengths count in "
+            "the denominator only"
+        ),
+    ),
+    "late": (True, "asymkv/method/asymkv.py, gamma"),
+    "heads": ("shared", "asymkv/method/asymkv.py, weight_i is summed over heads"),
+    "space": ("unrotated", "asymkv/method/asymkv_forward/asymkv_llama.py: keys are stored before rotation"),
+    "decode": ("budget", "pred.py: the cache is merged again while decoding"),
+    "buffer": (512, "Asymkv_model_generate.py, input_window"),
+}
 LATE = "exp(place / (4096 / ln 512))"
 
 
@@ -321,21 +339,7 @@ class AsymKV(MergesNeighbours):
         "code": Preset(
             "the authors' code",
             {
-                "window": (512, "Asymkv_model_generate.py, input_window: the block's queries"),
-                "sinks": (32, "Asymkv_model_generate.py, start_size"),
-                "clip": (5, "asymkv/method/asymkv.py, torch.clip"),
-                "add_values": (
-                    True,
-                    (
-                        "asymkv/method/asymkv.py, ve; asymkv/method/asymkv_forward/asymkv_llama.py: lengths count in "
-                        "the denominator only"
-                    ),
-                ),
-                "late": (True, "asymkv/method/asymkv.py, gamma"),
-                "heads": ("shared", "asymkv/method/asymkv.py, weight_i is summed over heads"),
-                "space": ("unrotated", "asymkv/method/asymkv_forward/asymkv_llama.py: keys are stored before rotation"),
-                "decode": ("budget", "pred.py: the cache is merged again while decoding"),
-                "buffer": (512, "Asymkv_model_generate.py, input_window"),
+                **SETTINGS_OF_BOTH_CODES,
                 "keys": ("gradient", "asymkv/method/asymkv.py, hessian_diagnoal"),
             },
             beyond=MERGED_IN_BLOCKS,

@@ -15,6 +15,7 @@ from kvlab.core.methods.merging.asymkv import (
     MERGED_SINKS,
     MERGED_VALUES,
     MERGED_WINDOW,
+    SETTINGS_OF_BOTH_CODES,
     MergesNeighbours,
 )
 
@@ -47,21 +48,7 @@ class KVSlimmer(MergesNeighbours):
         "code": Preset(
             "the code: L1 lengths, the joint term from both single ones",
             {
-                "window": (512, "Asymkv_model_generate.py, input_window: the block's queries"),
-                "sinks": (32, "Asymkv_model_generate.py, start_size"),
-                "clip": (5, "asymkv/method/asymkv.py, torch.clip"),
-                "add_values": (
-                    True,
-                    (
-                        "asymkv/method/asymkv.py, ve; asymkv/method/asymkv_forward/asymkv_llama.py: lengths count in "
-                        "the denominator only"
-                    ),
-                ),
-                "late": (True, "asymkv/method/asymkv.py, gamma"),
-                "heads": ("shared", "asymkv/method/asymkv.py, weight_i is summed over heads"),
-                "space": ("unrotated", "asymkv/method/asymkv_forward/asymkv_llama.py: keys are stored before rotation"),
-                "decode": ("budget", "pred.py: the cache is merged again while decoding"),
-                "buffer": (512, "Asymkv_model_generate.py, input_window"),
+                **SETTINGS_OF_BOTH_CODES,
                 "variant": ("code", "kvslimmer/cache.py and kvslimmer/merge.py, smoothed over blocks"),
             },
             beyond=MERGED_IN_BLOCKS,
