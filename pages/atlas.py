@@ -51,17 +51,19 @@ def main() -> None:
     of_model = {model: sources.judging(model) for model in models_to_judge(sources)}
     others = [one for one in of_model.values() if one is not sources]
     every_model = any(other.run is not None for other in others) and st.toggle(
-        "Judge the recorded runs that are not in view too", **in_url("every_model"),
+        "Judge the recorded runs that are not in view too",
+        **in_url("every_model"),
         help="Otherwise their claims are judged on the results shipped with kvlab, unless they were judged before. The "
         "first time takes minutes.",
-    )  # fmt: skip
+    )
     with st.container(border=True, key=summary.KEY):
         verdicts = st.empty()
     missing = st.container(horizontal=True, vertical_alignment="center")
     # All cards appear at once; each is filled as it is drawn, those that are known first.
     places = [place for paper in PAPERS for place in row_of_cards(paper, [one for one in chosen if one.paper == paper])]
     states, waiting = draw(places, sources, of_model, verdicts, bool(words.strip()), every_model)
-    drawn, shipped = sum(bool(card.origin) for card in states), sum(card.is_shipped for card in states)
+    drawn = sum(bool(card.origin) for card in states)
+    shipped = sum(card.is_shipped for card in states)
     badged = sum(bool(card.badge) for card in states)
     badges = f" {badged} of them are of another model or of the papers' shapes, as the badge on the picture says."
     left_out = f" For {plural(waiting, 'claim')} shipped results are judged in place of recorded runs not in view."
@@ -103,7 +105,8 @@ def draw(
     Without `every_model`, shipped verdicts stand for those on recorded runs that are neither in view nor judged before;
     the second value counts these.
     """
-    here, query = sources.measured_model, run_in_url()
+    here = sources.measured_model
+    query = run_in_url()
     exhibits = [place.exhibit for place in places]
     place_of = {place.exhibit: place for place in places}
     pairs = [(exhibit, model) for model in sorted(of_model, key=lambda model: model != here) for exhibit in exhibits]

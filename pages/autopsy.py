@@ -55,7 +55,8 @@ def chosen_words(run: Run, layer: int, head: int) -> None:
         offer_needle(run)
         return
     step, moment = moment_of(run)
-    table, left_out = autopsy_of(run, span, step), read_of(run, span)
+    table = autopsy_of(run, span, step)
+    left_out = read_of(run, span)
     if left_out is not None:
         table = unread.with_unread(table, left_out[min(step, len(left_out) - 1)])
     everywhere(run, table, left_out, moment, (layer, head))
@@ -106,7 +107,8 @@ def choose(run: Run, layer: int, head: int) -> tuple[int, int] | None:
 
 def moment_of(run: Run) -> tuple[int, str]:
     """The step after which fates are read, and in words: as on Compare, or the last without an expected answer."""
-    last, wanted = int(run.steps["step"].max()), expected_answer([run])
+    last = int(run.steps["step"].max())
+    wanted = expected_answer([run])
     question = None if wanted is None else board.check_answer([run], wanted)
     if question is None or question.step > last:
         return last, f"at the end of the run (after step {last})"
@@ -194,7 +196,8 @@ def read_of(run: Run, span: tuple[int, int]) -> Unread | None:
 
 def everywhere(run: Run, table: pd.DataFrame, left_out: Unread | None, moment: str, focus: Place) -> None:
     st.header("In every head")
-    survived, theme = autopsy.survival(table, left_out is not None), page_theme()
+    survived = autopsy.survival(table, left_out is not None)
+    theme = page_theme()
     fates = autopsy.FATES if left_out is None else (*autopsy.FATES, autopsy.UNREAD)
     left, right = page.map_columns(run)
     with left:

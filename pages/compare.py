@@ -103,7 +103,8 @@ def main() -> None:
         return
     if owner := runs[0].record.owner:
         st.caption(f"Requested by **{plain(owner)}**{', private' if runs[0].record.private else ''}.")
-    record, batch = runs[0].record, batch_of(runs[0].record)
+    record = runs[0].record
+    batch = batch_of(runs[0].record)
     budget = None
     if batch is not None and record.repeat is not None:
         budget = batch_section(record, record.repeat, batch)
@@ -168,9 +169,12 @@ def headline(runs: Sequence[Run], table: pd.DataFrame, beyond: str) -> None:
     offer = Offer("The runs in numbers", lambda: table_of(text_table(table)), ONE_ROW, of_comparison(runs))
     show_title(offer, "compare-table")
     st.dataframe(
-        readable(table), hide_index=True, column_config=COLUMNS, alt="One row per run: bytes, speed, closeness",
+        readable(table),
+        hide_index=True,
+        column_config=COLUMNS,
+        alt="One row per run: bytes, speed, closeness",
         height="content" if len(table) <= MOST_ROWS else "auto",
-    )  # fmt: skip
+    )
     if beyond:
         st.caption(plain(beyond))
     csv_button(table, "comparison")
@@ -249,26 +253,31 @@ def kl_along_the_text(runs: Sequence[Run], along: pd.DataFrame) -> bool:
         )
         return False
     st.header("Along the text")
-    figure, caption = figures.kl_along_text(along, page_theme()), figures.caption_kl_along_text(along)
+    figure = figures.kl_along_text(along, page_theme())
+    caption = figures.caption_kl_along_text(along)
     return show(figure, along, caption, "compare-kl", "kl-along-text", of_comparison(runs))
 
 
 def agreement_and_nll(runs: Sequence[Run], along: pd.DataFrame) -> bool:
-    theme, origin = page_theme(), of_comparison(runs)
+    theme = page_theme()
+    origin = of_comparison(runs)
     if not compare.has_kl(along):
         return False
     left, right = st.columns(2, gap="large")
     with left:
-        figure, caption = figures.agreement_along_text(along, theme), figures.caption_agreement_along_text(along)
+        figure = figures.agreement_along_text(along, theme)
+        caption = figures.caption_agreement_along_text(along)
         agreement = show(figure, along, caption, "compare-agreement", "agreement-along-text", origin)
     with right:
-        figure, caption = figures.extra_nll_along_text(along, theme), figures.caption_extra_nll_along_text(along)
+        figure = figures.extra_nll_along_text(along, theme)
+        caption = figures.caption_extra_nll_along_text(along)
         surprise = show(figure, along, caption, "compare-nll", "nll-along-text", origin)
     return agreement or surprise
 
 
 def bytes_of(runs: Sequence[Run]) -> bool:
-    theme, origin = page_theme(), of_comparison(runs)
+    theme = page_theme()
+    origin = of_comparison(runs)
     if not compare.has_memory(runs):
         st.info("These runs recorded no memory: record them at level light or full.", icon=":material/info:")
         return False
@@ -278,9 +287,8 @@ def bytes_of(runs: Sequence[Run]) -> bool:
         memory = compare.memory_over_steps(runs)
         measures = {"live_bytes": "live", "allocated_bytes": "allocated", "peak_bytes": "peak"}
         measure = one_of("Bytes", measures, key="bytes", label_visibility="collapsed")
-        figure, caption = (
-            figures.memory_over_steps(memory, measure, theme), figures.caption_memory_over_steps(memory, measure),
-        )  # fmt: skip
+        figure = figures.memory_over_steps(memory, measure, theme)
+        caption = figures.caption_memory_over_steps(memory, measure)
         if memory[measure].isna().all():
             st.info(plain(caption), icon=":material/info:")
             drawn = False
@@ -288,7 +296,8 @@ def bytes_of(runs: Sequence[Run]) -> bool:
             drawn = show(figure, memory, caption, "compare-memory", f"memory-{measure}", origin)
     with right:
         slots = compare.slots_by_layer(runs)
-        figure, caption = figures.slots_by_layer(slots, theme), figures.caption_slots_by_layer(slots)
+        figure = figures.slots_by_layer(slots, theme)
+        caption = figures.caption_slots_by_layer(slots)
         return show(figure, slots, caption, "compare-slots", "slots-by-layer", origin) or drawn
 
 

@@ -73,7 +73,8 @@ def groups_of(run: Run, table: pd.DataFrame) -> None:
         page.show_figure(run, figure, table, figures.caption_heads_plane(table, groups), "heads-plane", "fingerprints")
     with right:
         focus = head_in_view(run)
-        figure, caption = figures.groups_by_head(table, theme, focus), figures.caption_groups_by_head(table)
+        figure = figures.groups_by_head(table, theme, focus)
+        caption = figures.caption_groups_by_head(table)
         page.show_figure(run, figure, table, caption, "heads-where", "groups-by-head", focus)
     shown = groups.assign(group=groups["group"] + 1).rename(columns={"alike": "key likeness"})
     shown = shown[["group", "heads", "sink", "local", "key likeness", "regret"]]

@@ -51,13 +51,12 @@ def bytes_over_steps(run: Run) -> None:
     offset = run.record.prompt_tokens - 1
     if shape == SHAPES[0]:
         table = cost.memory_stack(run.memory, run.record)
-        figure, caption = figures.memory_stack(table, page_theme()), figures.caption_memory_stack(table)
+        figure = figures.memory_stack(table, page_theme())
+        caption = figures.caption_memory_stack(table)
     else:
         table = over_steps(run.memory, run.record)
-        figure, caption = (
-            figures.memory_over_steps(table, page_theme()),
-            figures.caption_memory_over_steps(table),
-        )
+        figure = figures.memory_over_steps(table, page_theme())
+        caption = figures.caption_memory_over_steps(table)
     page.show_figure(run, along_text(figure, offset=offset), table, caption, "memory-steps", "memory")
     by_layer(run)
 
@@ -66,7 +65,8 @@ def bytes_over_steps(run: Run) -> None:
 def by_layer(run: Run) -> None:
     step = view.run_scrubber(run)
     table = cost.layer_bytes(run.memory, run.record, step)
-    figure, caption = figures.layer_bytes(table, page_theme()), figures.caption_layer_bytes(table)
+    figure = figures.layer_bytes(table, page_theme())
+    caption = figures.caption_layer_bytes(table)
     page.show_figure(run, figure, table, caption, "memory-layers", f"memory-step-{step}")
 
 
@@ -84,7 +84,8 @@ def health_of(runs: Sequence[Run]) -> None:
     if table[list(health.GROWTHS)].isna().all(axis=None):
         st.info(plain(caption), icon=":material/info:")
         return
-    figure, origin = health_figures.growth_over_steps(table, page_theme()), of_comparison(runs)
+    figure = health_figures.growth_over_steps(table, page_theme())
+    origin = of_comparison(runs)
     show(figure, table, caption, "memory-health", "health", join_sources(origin, page.source(runs[-1])))
 
 
@@ -104,7 +105,8 @@ def recording_cost(runs: Sequence[Run]) -> None:
     if not table["off"].notna().any():
         st.info("No run of this comparison has timings.", icon=":material/info:")
         return
-    figure, caption = figures.instrument_cost(table, page_theme()), figures.caption_instrument_cost(table)
+    figure = figures.instrument_cost(table, page_theme())
+    caption = figures.caption_instrument_cost(table)
     show(figure, table, caption, "memory-instrument", "instrument-cost", of_comparison(runs))
 
 

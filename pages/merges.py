@@ -113,10 +113,12 @@ def merged_groups(run: Run, layer: int | None, head: int | None) -> None:
     left, right = st.columns(2, gap="large")
     with left:
         if len(table := table_of(run, layer, head, "alike")):
-            draw, read = merge_figures.similarity_distribution, merge_figures.caption_similarity_distribution
+            draw = merge_figures.similarity_distribution
+            read = merge_figures.caption_similarity_distribution
             picture(run, draw, read, table, "alike", "merge-similarity")
     with right:
-        draw, read = merge_figures.votes_distribution, merge_figures.caption_votes_distribution
+        draw = merge_figures.votes_distribution
+        read = merge_figures.caption_votes_distribution
         picture(run, draw, read, table_of(run, layer, head, "votes"), "votes", "votes")
     if len(table := table_of(run, layer, head, "balance")):
         picture(run, merge_figures.mass_balance, merge_figures.caption_mass_balance, table, "balance", "mass-balance")
@@ -161,7 +163,8 @@ def table_of(run: Run, layer: int | None, head: int | None, name: str) -> pd.Dat
 
 def what_it_did(run: Run, steps: pd.DataFrame) -> None:
     st.header("Effect on attention")
-    table, theme = sag.over_steps(steps), page_theme()
+    table = sag.over_steps(steps)
+    theme = page_theme()
     figures = [
         ("mass", sag_figures.mass_over_steps, sag_figures.caption_mass_over_steps),
         ("error", sag_figures.errors_over_steps, sag_figures.caption_errors_over_steps),

@@ -40,12 +40,14 @@ def form() -> None:
         choice = prompt_section()
     with right:
         model = model_section()
-        methods, row = st.container(), st.container(horizontal=True, vertical_alignment="bottom")
+        methods = st.container()
+        row = st.container(horizontal=True, vertical_alignment="bottom")
         drawers = st.container(gap="small")
     with drawers:
         chat = chat_section(model)
     with left:
-        question, answered = answer_section(choice), st.container()
+        question = answer_section(choice)
+        answered = st.container()
         how = ChatFormat(model.strip(), **compare_form.request_fields(chat), turns=question.turns)
         with st.container(horizontal=True, vertical_alignment="center", gap="small", key="prompt-count"):
             tokens = count_section(question.prompt, how, len(question.several))

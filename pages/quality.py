@@ -28,7 +28,8 @@ def main() -> None:
         "Scores of compressed caches and the full cache on the same prompts: generated tasks, public benchmarks, and "
         "your own prompts.",
     )
-    sample, job = get_param("sample"), get_param("job")
+    sample = get_param("sample")
+    job = get_param("job")
     try:
         if sample is not None:
             follow_sample(sample)

@@ -49,7 +49,8 @@ def show_head(run: Run, layer: int, head: int) -> None:
 def show_missed_mass(run: Run, layer: int, head: int) -> None:
     table = regret.regret_over_steps(run.steps, run.tokens)
     step = view.run_scrubber(run)
-    theme, offset = page_theme(), run.record.prompt_tokens - 1
+    theme = page_theme()
+    offset = run.record.prompt_tokens - 1
     left, right = st.columns(2, gap="large")
     with left:
         picture = regret.regret_map(run.steps)
@@ -100,7 +101,8 @@ def worst_head(run: Run, step: int, here: tuple[int, int]) -> None:
 
 def budgets(run: Run, focus: Place) -> None:
     st.header("Budget and regret")
-    table, theme = regret.budget_and_regret(run.steps), page_theme()
+    table = regret.budget_and_regret(run.steps)
+    theme = page_theme()
     left, right = page.map_columns(run)
     with left:
         figure = memory_figures.slots_by_head(table, theme, focus)

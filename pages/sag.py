@@ -152,7 +152,8 @@ def many_heads(run: Run, layers: list[int], focus: Place) -> None:
 
 @st.cache_data(max_entries=64, hash_funcs=BY_STAMP, show_spinner=False)
 def table_of_head(run: Run, layer: int, head: int) -> pd.DataFrame:
-    steps, events = page.head_steps(run, layer, head), page.head_events(run, layer, head)
+    steps = page.head_steps(run, layer, head)
+    events = page.head_events(run, layer, head)
     arrays = bound.read_arrays(run, layer, head, bound.predicts_scores(steps))
     return bound.bound_over_steps(steps, events, arrays, query_heads_per_slot(run))
 

@@ -60,7 +60,8 @@ def of_runs(run: Run, runs: Sequence[Run]) -> None:
     own = next(row for row, one in zip(rows, runs, strict=True) if one is run)
     st.markdown(plain(f"{own.title} is level {own.level} ({own.held.why}): an engine must hold {LEVELS[own.level]}."))
     table = run_pages.freed_by_run(rows, size)
-    figure, caption = figures.freed_by_run(table, page_theme()), figures.caption_freed_by_run(table)
+    figure = figures.freed_by_run(table, page_theme())
+    caption = figures.caption_freed_by_run(table)
     source = join_sources(of_comparison(runs), page.source(runs[-1]))
     show(figure, table, caption, "serving-freed", "freed-pages", source)
     pages_of(run, size)
@@ -73,7 +74,8 @@ def pages_of(run: Run, size: int) -> None:
     left, right = st.columns(2, gap="large")
     with left:
         table = run_pages.pages_map(wall(run), size, step)
-        figure, caption = figures.pages_map(table, size, page_theme()), figures.caption_pages_map(table)
+        figure = figures.pages_map(table, size, page_theme())
+        caption = figures.caption_pages_map(table)
         page.show_figure(run, figure, table, caption, "serving-map", f"pages-step-{step}")
     with right:
         table = pages_over_steps(run, size)

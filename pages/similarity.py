@@ -95,10 +95,12 @@ def zoomable_map(run: Run, layer: int, head: int, step: int, what: str, mode: ma
         sets = sets_in(run, layer, head, step, window)
     elif outlined == OUTLINES[1]:
         sets = sets_at_threshold(run, layer, head, what, window)
-    every, cell = len(sets), max(1, span // TILE)
+    every = len(sets)
+    cell = max(1, span // TILE)
     sets = sets[sets["reach"] >= cell].head(figures.MOST_OUTLINES)
     frame = tile.frame()
-    theme, caption = page_theme(), figures.caption_similarity_map(frame, len(sets), every)
+    theme = page_theme()
+    caption = figures.caption_similarity_map(frame, len(sets), every)
     name = page.file_name(run, f"{what}-layer-{layer}-head-{head}")
 
     draw = partial(figures.similarity_map, frame, texts, theme, what=what, mode=shown, sets=sets)
@@ -195,7 +197,8 @@ def wall(run: Run, layer: int, head: int, what: str) -> None:
 @st.cache_data(max_entries=16, show_spinner="Reading all heads")
 def wall_of(_run: Run, path: str, what: str, layers: tuple[int, ...]) -> tuple[dict, pd.DataFrame]:
     heads = [(layer, head) for layer in layers for head in range(_run.record.model.num_key_value_heads)]
-    thumbnails, rows = {}, []
+    thumbnails = {}
+    rows = []
     for layer, head in heads:
         try:
             unit = (_run.keys if what == "keys" else _run.values)(layer, head)[0]

@@ -26,7 +26,8 @@ from kvlab.results.provenance import of_comparison
 from kvlab.trace.reader import Run
 
 CHART = "spans-chart"
-MAP, LINES = "every run", "by budget"
+MAP = "every run"
+LINES = "by budget"
 MORE = (
     "The parts are found in the text: system prompt, rules, turns, shots, paragraphs, marked facts and the question. A "
     "token counts for one part. Answers are each method's own text; the cache is the one that read the full cache's."
@@ -61,7 +62,8 @@ def parts_of_prompt(
     default = LINES if several_budgets(frame) else MAP
     chosen = one_of("View", (MAP, LINES), default, key="spans_view")
     if chosen == MAP:
-        figure, caption = figures.span_map(frame, page_theme()), figures.caption_spans(frame)
+        figure = figures.span_map(frame, page_theme())
+        caption = figures.caption_spans(frame)
     else:
         figure = span_panels.spans_over_budgets(frame, page_theme())
         caption = span_panels.caption_spans_over_budgets(frame)
@@ -78,7 +80,8 @@ def open_elsewhere(runs: Sequence[Run], spans: Sequence[Span]) -> None:
     if run is None or span is None:
         st.caption("Click a cell or a point to look into this part of this run on other pages.")
         return
-    name, place = run.record.run_id, str(span.first)
+    name = run.record.run_id
+    place = str(span.first)
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="spans-links"):
         st.markdown(f"**{plain(span.label)}** in **{plain(run.record.label)}**:", width="content")
         link("wall", "Cache wall", run=name, token=place)

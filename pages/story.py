@@ -144,9 +144,13 @@ def view_row(story: Story, at: int, why: str) -> None:
                 if title.strip() and title != view.slide.title:
                     change(story.retitled(at, title.strip()))
             caption = st.text_area(
-                "Caption", view.caption, key=f"caption-{story.name}-{at}-{view.caption}", height=80,
-                placeholder=both_of(slide_text(view)) if view.slide else "", disabled=bool(why),
-            )  # fmt: skip
+                "Caption",
+                view.caption,
+                key=f"caption-{story.name}-{at}-{view.caption}",
+                height=80,
+                placeholder=both_of(slide_text(view)) if view.slide else "",
+                disabled=bool(why),
+            )
             if caption != view.caption:
                 change(story.recaptioned(at, caption))
         with buttons, st.container(horizontal=True):
@@ -157,7 +161,8 @@ def view_row(story: Story, at: int, why: str) -> None:
                 ("twice", "Duplicate", "content_copy", False, lambda: story.duplicated(at)),
                 ("delete", "Remove", "delete", False, lambda: story.without(at)),
             ):
-                label, looks = unseen(f"{words}: view {at + 1}"), {"icon": f":material/{icon}:", "help": words}
+                label = unseen(f"{words}: view {at + 1}")
+                looks = {"icon": f":material/{icon}:", "help": words}
                 if button_unless(label, why, key=f"{name}-{at}", disabled=off, **looks):
                     change(changed())
             if st.button(f"Open {unseen(f'view {at + 1}')}", key=f"open-{at}"):

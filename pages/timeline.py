@@ -41,7 +41,8 @@ from kvlab.trace.reader import Run
 
 STRIP = "timeline-strip"
 SLOT = "timeline-slot"
-TAB, FLOW = "tab", "What flowed into a slot"
+TAB = "tab"
+FLOW = "What flowed into a slot"
 
 
 def main() -> None:
@@ -128,7 +129,8 @@ def linked_view(run: Run, layer: int, head: int) -> None:
 
 def slots_table(lineage: Lineage, texts: list[str], step: int, masses: page.Masses | None, name: str) -> None:
     """The slots; if there are too many for a table, the most important ones."""
-    table, count = slot_table(lineage, texts, step, masses, MOST_ROWS), int(lineage.alive(step).sum())
+    table = slot_table(lineage, texts, step, masses, MOST_ROWS)
+    count = int(lineage.alive(step).sum())
     if count > len(table):
         st.caption(f"The {len(table):,} of {count:,} slots that represent the most tokens and get the most attention.")
     show_table(table, name, height=360)
@@ -172,7 +174,8 @@ def whole_history(run: Run, layer: int, head: int) -> None:
     lineage, _, texts = page.head_history(run, layer, head)
     st.header("The whole run")
     name = f"layer-{layer}-head-{head}"
-    picture, counts = mosaic(lineage), state_counts(lineage)
+    picture = mosaic(lineage)
+    counts = state_counts(lineage)
     caption = timeline.caption_token_mosaic(picture, counts)
     figure = along_text(timeline.token_mosaic(picture, texts, page_theme()), "y")
     page.show_figure(run, figure, picture, caption, "timeline-mosaic", f"mosaic-{name}")

@@ -54,7 +54,8 @@ def place_card(exhibit: Exhibit) -> Place:
     with st.container(border=True, width=CARD_WIDTH, gap="small", key=key):
         picture = st.empty()
         picture.image(blank("drawing …", page_theme()), width="stretch", alt="")
-        label, title = f"**{exhibit.label}**", exhibit.title if exhibit.short else None
+        label = f"**{exhibit.label}**"
+        title = exhibit.title if exhibit.short else None
         link(exhibit.paper.replace("-", "_"), label, help=title, exhibit=exhibit.slug, **run_in_url())
         return Place(exhibit, picture, st.empty(), st.empty(), st.empty())
 

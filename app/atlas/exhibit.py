@@ -91,9 +91,13 @@ def controls(exhibit: Exhibit, sources: Sources) -> Choice:
     for entry in exhibit.entries:
         with next(places):
             value = st.number_input(
-                entry.label, entry.least, entry.most, entry.default,
-                **in_url(entry.name), help=entry.explanation or None,
-            )  # fmt: skip
+                entry.label,
+                entry.least,
+                entry.most,
+                entry.default,
+                **in_url(entry.name),
+                help=entry.explanation or None,
+            )
         numbers.append((entry.name, float(value)))
     return Choice(**chosen, numbers=tuple(numbers))  # type: ignore[arg-type]  # each field by its name, of its type
 

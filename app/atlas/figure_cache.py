@@ -41,7 +41,9 @@ class FigureCache(Generic[V]):
 
     def __init__(self, max_bytes: int, size: Callable[[V], int], is_useful: Callable[[V], bool]) -> None:
         self.bytes = 0
-        self._max_bytes, self._size, self._is_useful = max_bytes, size, is_useful
+        self._max_bytes = max_bytes
+        self._size = size
+        self._is_useful = is_useful
         self._entries: OrderedDict[Hashable, _Entry[V]] = OrderedDict()
         self._lock = threading.Lock()
         self._drawing: dict[Hashable, threading.Lock] = {}

@@ -96,5 +96,6 @@ def _has_job(measurement: Measurement) -> bool:
 def _jobs(measurements: tuple[Measurement, ...], small: bool, root: str) -> list[Work]:
     first = measurements[0]
     if isinstance(first, ExhibitFill):
-        measurements, small = tuple(measurements_of(Path(root), [first.exhibit], first.model)), True
+        measurements = tuple(measurements_of(Path(root), [first.exhibit], first.model))
+        small = True
     return fill_jobs(measurements, FillSize()) if small else [job_of(measurement) for measurement in measurements]

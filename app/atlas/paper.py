@@ -47,7 +47,8 @@ def paper_page(paper: str) -> None:
 
 def _pick(exhibits: dict[str, Exhibit]) -> str:
     """The exhibit in the URL, else the paper's first, and a picker to change it."""
-    requested, first = url_value("exhibit"), next(iter(exhibits))
+    requested = url_value("exhibit")
+    first = next(iter(exhibits))
     if requested is not None and requested not in exhibits:
         st.warning(f"Exhibit {code(requested)} is not in this paper: choose one below.")
     # Not `in_url`, which puts labels into the URL; links have slugs.

@@ -24,13 +24,19 @@ READING = (
     "model; there is no mean over models. Choose a row to open its figure or table."
 )
 HEIGHT = 800  # pixels; reserved, so that the page does not grow while verdicts come in
-LIST_HEIGHT, HEAD, ROW = 420, 40, 35
+LIST_HEIGHT = 420
+HEAD = 40
+ROW = 35
 KEY = "atlas-summary"
 STYLE = f"<style>.st-key-{KEY}{{min-height:{HEIGHT}px}}</style>"
-PAPER_WIDTH, MODEL_WIDTH, SHAPES_WIDTH = 1.4, 1.6, 1.6
+PAPER_WIDTH = 1.4
+MODEL_WIDTH = 1.6
+SHAPES_WIDTH = 1.6
 MARKS = {"holds": "✓ holds", "does not hold": "✗ fails", "not enough to say": "? open"}
 WIDTHS = {"paper": 100, "number": 85, "title": 190}  # pixels; of a model's column:
-VERDICT_WIDTH, HEAD_CHARACTER = 130, 7.6  # the least, and of a character of the model's name
+# the least, and of a character of the model's name
+VERDICT_WIDTH = 130
+HEAD_CHARACTER = 7.6
 MOST_ON_SLIDE = 400  # cells
 
 
@@ -52,9 +58,14 @@ def summary(found: Mapping[str, Lines], frame: pd.DataFrame, query: Mapping[str,
         paper, slug = str(frame["key"].iloc[places[0]]).split("/")
         go(paper.replace("-", "_"), exhibit=slug, **query)
     st.download_button(
-        "CSV with findings", lambda: export.csv(frame.drop(columns="key")), "atlas.csv", key="atlas-csv",
-        on_click="ignore", icon=":material/download:", type="tertiary",
-    )  # fmt: skip
+        "CSV with findings",
+        lambda: export.csv(frame.drop(columns="key")),
+        "atlas.csv",
+        key="atlas-csv",
+        on_click="ignore",
+        icon=":material/download:",
+        type="tertiary",
+    )
 
 
 def incomplete(found: Mapping[str, Lines], frame: pd.DataFrame, known: int, of: int, searched: bool) -> None:

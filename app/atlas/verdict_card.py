@@ -41,7 +41,8 @@ def verdict_card(exhibit: Exhibit, drawn: Drawn, key: str, model: str, each: str
             _repeated(claim, drawn.model)
             return
         frame = card_frame(claim, exhibit.number_of(drawn.name, claim), exhibit.printed_of(drawn.name, claim))
-        title, sentence = claim_title(exhibit, claim), verdict_sentence(claim, model_title(drawn.model))
+        title = claim_title(exhibit, claim)
+        sentence = verdict_sentence(claim, model_title(drawn.model))
         if frame.empty:
             _badge(claim)
             st.markdown(f"**{plain(title)}**")
@@ -74,10 +75,13 @@ def card_lines(claim: Claim | None, model: str, each: str) -> tuple[str, ...]:
         return ()
     change = what_would_change(claim)
     return (
-        f"The paper: {claim.paper}", verdict_sentence(claim, model_title(model)), claim.finding,
-        *basis_sentences(claim), *([f"Model by model: {each}."] if each else []),
+        f"The paper: {claim.paper}",
+        verdict_sentence(claim, model_title(model)),
+        claim.finding,
+        *basis_sentences(claim),
+        *([f"Model by model: {each}."] if each else []),
         *([f"What would change the verdict: {change}"] if change else []),
-    )  # fmt: skip
+    )
 
 
 def _badge(claim: Claim) -> None:

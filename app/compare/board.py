@@ -35,7 +35,8 @@ from kvlab.trace.reader import Run
 from kvlab.trace.schema import RunRecord
 from kvlab.trace.user_labels import Labels, load_labels, save_answer
 
-CHART, CELL = "board-chart", "board-cell"
+CHART = "board-chart"
+CELL = "board-cell"
 LONG_TEXT = 50_000  # characters of a prompt from which its words are sent only on request
 
 
@@ -82,7 +83,8 @@ def board_section(runs: Sequence[Run], board: Board) -> bool:
     results = restore.results_of((run.record.comparison_id, run.record.run_id) for run in failed)
     told = {run_id: short_words(result) for run_id, result in results.items()}
     frame = board.frame.assign(restored=board.frame["run_id"].map(told).fillna(""))
-    caption, figure = figures.caption_board(frame), figures.board(frame, page_theme())
+    caption = figures.caption_board(frame)
+    figure = figures.board(frame, page_theme())
     slide = figures.board(frame, page_theme(), slide=True)
     drawn = show(figure, frame, caption, CHART, "board", of_comparison(runs), on_click=choose_clicked, exported=slide)
     restore.say_results(failed, results)
@@ -94,7 +96,8 @@ def board_section(runs: Sequence[Run], board: Board) -> bool:
 
 def answer_sentence(board: Board) -> None:
     """The expected answer, the runs that generate it, and its fact; with a warning if the full cache fails."""
-    question, table = board.question, board.table
+    question = board.question
+    table = board.table
     verdict = question.reference
     if verdict.kind in ("nearly", "wrong"):
         warn_reference_fails()
@@ -131,8 +134,10 @@ def cell_section(runs: Sequence[Run], board: Board) -> None:
     """The picker of a cell, links to restore its answer and to its autopsy, and the map of its heads."""
     cells = board.frame.drop_duplicates("run_id").set_index("run_id")
     recorded = cells[cells["kept"].notna()]
-    run_id, lines = chosen_cell(cells, recorded), {line.Index: line for line in cells.itertuples()}
-    run, cell = next(run for run in runs if run.record.run_id == run_id), cells.loc[run_id]
+    run_id = chosen_cell(cells, recorded)
+    lines = {line.Index: line for line in cells.itertuples()}
+    run = next(run for run in runs if run.record.run_id == run_id)
+    cell = cells.loc[run_id]
     reader = board.readers.iloc[0] if len(board.readers) else None
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="board-cell-row"):
         st.selectbox(
@@ -216,7 +221,8 @@ def _form(record: RunRecord, answer: str, facts: Spans) -> None:
         marked = fact_picker(record.prompt, FactKeys(record.comparison_id), facts)
     except UserError as error:
         st.error(plain(str(error)))
-    why, key = why_not_change([record.owner]), f"score-{record.comparison_id}"
+    why = why_not_change([record.owner])
+    key = f"score-{record.comparison_id}"
     if not button_unless("Score the runs", why, icon=":material/rule:", key=key) or marked is None:
         return
     try:

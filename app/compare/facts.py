@@ -56,7 +56,8 @@ def fact_picker(text: str, keys: FactKeys, first: Spans = ()) -> Spans:
     if first:
         st.session_state.setdefault(keys.marked, (text, first))
     typed = st.session_state.get(keys.typed, get_param(keys.typed) or "")
-    problem, facts = None, marked_in(text, keys)
+    problem = None
+    facts = marked_in(text, keys)
     try:
         facts = (*facts, *(fact for fact in find_facts(text, _lines(typed)) if fact not in facts))
     except UserError as error:

@@ -37,7 +37,9 @@ from kvlab.trace.schema import RunRecord
 from kvlab.trace.user_labels import Labels, load_labels
 
 LEAST_RESULTS = 2  # of searches, from which heads are counted
-CHART, CELL, PROMPT = "repeats-chart", "repeats-cell", "repeats-prompt"
+CHART = "repeats-chart"
+CELL = "repeats-cell"
+PROMPT = "repeats-prompt"
 COLUMNS = {
     "depth": st.column_config.NumberColumn(format="%.0f %%", help="Position of the needle in the text"),
     "KL answer": st.column_config.NumberColumn(format="%.3g", help="Nats per token, on the answer's tokens"),

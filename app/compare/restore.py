@@ -156,7 +156,8 @@ def _live(job_id: str) -> None:
     left, right = st.columns([6, 1], vertical_alignment="bottom")
     left.progress(progress.done / progress.total if progress and progress.total else 0.0, plain(stage))
     with right:
-        why, note = why_not_change([status.owner]), "Results so far are kept."
+        why = why_not_change([status.owner])
+        note = "Results so far are kept."
         if button_unless("Stop", why, key="stop-search", disabled=status.cancelling, help=note) and attempt(
             lambda: jobs.cancel(runs_root(), job_id)
         ):

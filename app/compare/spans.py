@@ -21,14 +21,16 @@ from kvlab.core.errors import UserError
 from kvlab.tasks.rules import obeys, stated_rule
 from kvlab.trace.reader import Run
 
-TEXT, PARAM = "spans-text", "spans"
+TEXT = "spans-text"
+PARAM = "spans"
 OPEN_WALLS = 16
 
 
 def comparable(runs: Sequence[Run]) -> tuple[list[Run], list[Wall]]:
     """The runs whose spans can be compared, and their walls; one sentence on those that are left out."""
     kept: list[Run] = []
-    walls, reasons = [], []
+    walls = []
+    reasons = []
     for run, name in zip(runs, unique_labels(runs), strict=True):
         reason = analysis.why_unknown(run, kept[0] if kept else run)
         try:
@@ -74,11 +76,13 @@ def edit_spans(run: Run, spans: Sequence[Span]) -> None:
     tokens = run.record.prompt_tokens
     with st.expander("Other spans"), st.form("spans-form", border=False):
         typed = st.text_area(
-            "One span a line: a label, a colon, first and last token", write_spans(spans), height=240,
+            "One span a line: a label, a colon, first and last token",
+            write_spans(spans),
+            height=240,
             key=f"{TEXT}-{run.record.run_id}-{hash(tuple(spans))}",
             help=f"As in rule 1: 12-20 or fact: 30-34,51. The prompt has the tokens 0 to {tokens - 1}. "
             "Give each token to one span at most; a token of no span is not shown.",
-        )  # fmt: skip
+        )
         with st.container(horizontal=True):
             show = st.form_submit_button("Show these", key="spans-show")
             found = st.form_submit_button("As found in the prompt", key="spans-found")
@@ -95,7 +99,8 @@ def frame_of(
 ) -> pd.DataFrame:
     """The frame of the figures: shares of every span in every run, with the answers and the rules obeyed."""
     frame = analysis.spans_by_run(runs, walls, spans, step)
-    verdicts, obeyed = _verdicts(runs, wanted), _obeyed(runs, tuple(spans))
+    verdicts = _verdicts(runs, wanted)
+    obeyed = _obeyed(runs, tuple(spans))
     pairs = zip(frame["run_id"], frame["span"], strict=True)
     return frame.assign(
         verdict=frame["run_id"].map(verdicts).fillna(""),

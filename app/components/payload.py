@@ -27,7 +27,9 @@ def pack_payload(data: Mapping[str, Any]) -> bytes:
     """
     vectors = {name: value for name, value in data.items() if isinstance(value, np.ndarray)}
     plain = {name: value for name, value in data.items() if name not in vectors}
-    places, chunks, size = {}, [], 0
+    places = {}
+    chunks = []
+    size = 0
     for name, vector in vectors.items():
         places[name] = [vector.dtype.name, size, vector.size]
         content = np.ascontiguousarray(vector).tobytes()

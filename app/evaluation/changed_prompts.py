@@ -65,9 +65,11 @@ def show_changed_prompts(found: SafeBudgets, origin: Provenance) -> None:
     if recorded is not None:
         if st.button(f"Open the autopsy of {which}", icon=":material/search_insights:", key="open_recorded"):
             go("quality", sample=recorded)
-    elif st.button(f"Record {which} and open its autopsy", icon=":material/search_insights:",
+    elif st.button(
+        f"Record {which} and open its autopsy",
+        icon=":material/search_insights:",
         key="record_changed",
-    ):  # fmt: skip
+    ):
         record(row)
 
 
@@ -118,9 +120,14 @@ def offered_table(
         st.dataframe(shown, hide_index=True, height=_height(shown), alt=title)
         return []
     picked = st.dataframe(
-        shown, hide_index=True, height=_height(shown), key=f"{key}-rows", on_select="rerun",
-        selection_mode="single-row", alt=title,
-    )  # fmt: skip
+        shown,
+        hide_index=True,
+        height=_height(shown),
+        key=f"{key}-rows",
+        on_select="rerun",
+        selection_mode="single-row",
+        alt=title,
+    )
     return list(picked.selection.rows)
 
 

@@ -109,12 +109,23 @@ def evaluation_form(rows: pd.DataFrame, purpose: Purpose = QUALITY) -> None:
     except UserError as error:
         st.error(plain(str(error)))
         return
-    lengths, depths = options.pop("lengths"), options.pop("depths")
+    lengths = options.pop("lengths")
+    depths = options.pop("depths")
     try:
         job = eval_form.make_job(
-            name=name or eval_form.new_name(), model=model, tasks=tasks, files=files, uploaded=uploaded, chosen=chosen,
-            typed=typed, budgets=budgets, lengths=lengths, depths=depths, options=options, private=private,
-        )  # fmt: skip
+            name=name or eval_form.new_name(),
+            model=model,
+            tasks=tasks,
+            files=files,
+            uploaded=uploaded,
+            chosen=chosen,
+            typed=typed,
+            budgets=budgets,
+            lengths=lengths,
+            depths=depths,
+            options=options,
+            private=private,
+        )
     except UserError as error:
         st.error(plain(str(error)))
         return
@@ -191,7 +202,8 @@ def _difficulty(tasks: list[TaskEntry]) -> dict[str, dict[str, JsonValue]]:
 
 
 def _typed(task: TaskEntry, name: str, value: int | str) -> JsonValue:
-    label, parameter = f"{task.name}: {name}".replace("_", " "), f"{task.name}.{name}"
+    label = f"{task.name}: {name}".replace("_", " ")
+    parameter = f"{task.name}.{name}"
     if words := task.choices.get(name):
         return st.selectbox(label, words, words.index(str(value)), **in_url(parameter))
     return int(st.number_input(label, 1, 10**6, int(value), **in_url(parameter)))
@@ -200,7 +212,8 @@ def _typed(task: TaskEntry, name: str, value: int | str) -> JsonValue:
 def abilities_of(request: EvalRequest, listed: TaskList, rows: pd.DataFrame) -> None:
     """Draw which tasks are not informative, as the model's full cache fails them, and which were not measured."""
     style = choose_style(request.style, has_template(request.model))
-    known, asked = {task.name: task for task in listed.tasks}, {}
+    known = {task.name: task for task in listed.tasks}
+    asked = {}
     for choice in request.tasks:
         difficulty = {**known[choice.task].parameters, **choice.difficulty}
         asked[choice.task] = canonical_json(with_style(difficulty, style))
@@ -256,14 +269,21 @@ def prompts_section(model: str, purpose: Purpose) -> dict[str, Any]:
             "Prefill chunk, tokens (0: the whole prompt at once)", 0, 2**20, 0, **in_url("eval_chunk")
         )
     return {
-        "samples": int(samples), "lengths": lengths, "depths": depths, "style": style, "question_aware": aware,
-        "seed": int(seed), "prefill_chunk": int(chunk) or None, "forced": forced,
-    }  # fmt: skip
+        "samples": int(samples),
+        "lengths": lengths,
+        "depths": depths,
+        "style": style,
+        "question_aware": aware,
+        "seed": int(seed),
+        "prefill_chunk": int(chunk) or None,
+        "forced": forced,
+    }
 
 
 def count_prompts(job: EvalJob, listed: TaskList) -> int:
     """One line with the number of measurements; returns the number of prompts."""
-    prompts, runs = len(prompt_lengths(job.request, listed)), len(job.request.all_choices)
+    prompts = len(prompt_lengths(job.request, listed))
+    runs = len(job.request.all_choices)
     measurements = f"{prompts * runs:,} measurements"
     st.caption(plain(f"{prompts:,} prompts under {runs} caches, including the full cache: {measurements}."))
     return prompts
@@ -273,7 +293,8 @@ def is_possible(job: EvalJob, listed: TaskList) -> bool:
     """Whether all tasks can be generated at the requested lengths; shows the error, and notes of the methods."""
     try:
         with st.spinner("Generating the first prompts"):
-            problem, notes = eval_form.problem_of(job.request), eval_form.window_notes_of(job.request, listed)
+            problem = eval_form.problem_of(job.request)
+            notes = eval_form.window_notes_of(job.request, listed)
     except UserError as error:  # the worker reports it
         st.caption(plain(str(error)))
         return True

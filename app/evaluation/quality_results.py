@@ -181,10 +181,8 @@ def choose_clicked() -> None:
 
 def by_budget(tables: Tables, origin: Provenance) -> None:
     """Scores of each task by the share of tokens actually kept."""
-    figure, caption = (
-        scores.score_against_budget(tables.scores, page_theme()),
-        scores.caption_score_against_budget(tables.means),
-    )
+    figure = scores.score_against_budget(tables.scores, page_theme())
+    caption = scores.caption_score_against_budget(tables.means)
     show(figure, tables.scores, caption, "quality-budget", "score-by-budget", origin)
 
 
@@ -230,18 +228,25 @@ def prompts(rows: pd.DataFrame, tables: Tables, budget: str) -> None:
         Offer(f"{arm}: prompts of {task}, the worst first", partial(table_of, shown), source=source), "cell-table"
     )
     picked = st.dataframe(
-        shown, hide_index=True, height=38 + 35 * min(len(shown), 7), key="cell_prompts", on_select="rerun",
-        selection_mode="single-row", alt="One row per prompt, the worst first",
-    )  # fmt: skip
+        shown,
+        hide_index=True,
+        height=38 + 35 * min(len(shown), 7),
+        key="cell_prompts",
+        on_select="rerun",
+        selection_mode="single-row",
+        alt="One row per prompt, the worst first",
+    )
     places = [place for place in picked.selection.rows if place < len(found)]
     row = found.iloc[places[0] if places else 0]
     which = "the chosen prompt" if places else "the worst prompt"
     if found["prediction"].isna().all():
         st.caption(NO_TEXTS)
     st.caption(
-        plain(f"{len(found):,} of {len(every):,} prompts, those with the largest loss against the full cache "
-              "first. A recorded comparison reads the prompt with its question visible.")
-    )  # fmt: skip
+        plain(
+            f"{len(found):,} of {len(every):,} prompts, those with the largest loss against the full cache "
+            "first. A recorded comparison reads the prompt with its question visible."
+        )
+    )
     label = f"Record {which} and open its autopsy"
     if st.button(label, icon=":material/search_insights:", key="record_sample"):
         record(row)

@@ -51,7 +51,8 @@ class ResultsPage:
 
     def follow(self, job_id: str) -> None:
         """The progress of a job and its results so far."""
-        status, request = jobs.status(runs_root(), job_id), jobs.request_of(runs_root(), job_id)
+        status = jobs.status(runs_root(), job_id)
+        request = jobs.request_of(runs_root(), job_id)
         if not isinstance(request, self.job):
             go("new_run", job=job_id)
             return

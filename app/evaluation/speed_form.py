@@ -53,10 +53,21 @@ def speed_form() -> None:
             chosen, budgets = method_section(0, "20%", "Measure")
             typed = hyper_parameter_section(chosen)
         job = bench_form.make_job(
-            name=name or new_name(), model=model, modes=modes, chosen=chosen, typed=typed, budgets=budgets,
-            contexts=contexts, batches=batches, repeats=int(repeats), device=device, dtype=dtype, scale=int(scale),
-            steps=int(steps), private=private,
-        )  # fmt: skip
+            name=name or new_name(),
+            model=model,
+            modes=modes,
+            chosen=chosen,
+            typed=typed,
+            budgets=budgets,
+            contexts=contexts,
+            batches=batches,
+            repeats=int(repeats),
+            device=device,
+            dtype=dtype,
+            scale=int(scale),
+            steps=int(steps),
+            private=private,
+        )
     except UserError as error:
         st.error(plain(str(error)))
         return

@@ -51,7 +51,8 @@ def results(name: str | None = None) -> None:
 
 def draw(here: pd.DataFrame, rows: pd.DataFrame, place: str) -> None:
     """All figures of one load that have data."""
-    origin, theme = speed_tables.origin(here), page_theme()
+    origin = speed_tables.origin(here)
+    theme = page_theme()
     copied = speed_tables.bandwidth(rows)
     if copied is not None:
         st.caption(

@@ -45,7 +45,8 @@ def slide_of(
         content: str = str(shown.to_json())
         kind: Kind = "figure"
     else:
-        content, kind = shown.model_dump_json(), kind_of(shown)
+        content = shown.model_dump_json()
+        kind = kind_of(shown)
     if len(content) > LARGEST_FIGURE:
         raise UserError("This is too large for a slide: add the view from the sidebar, or show less of it.")
     return Slide(
@@ -62,7 +63,8 @@ def slide_of(
 
 def add_slide(title: str, shown: go.Figure | Shown, caption: str, source: FigureSource) -> None:
     """Append a slide to the story that was last added to."""
-    name, query = st.session_state.get(STORY) or default_story(), view_query()
+    name = st.session_state.get(STORY) or default_story()
+    query = view_query()
     try:
         view = View(page=current_page(), query=query, slide=slide_of(title, shown, caption, source, query, theme()))
         story = load_story(runs_root(), name).with_view(view)
@@ -79,7 +81,8 @@ def slides_of_view(items: Sequence[Item]) -> list[Slide]:
     Raises:
         UserError: none does.
     """
-    reason, slides = "", []
+    reason = ""
+    slides = []
     for item in items:
         try:
             slides.append(slide_of(item.title, item.build(), item.caption, item.source, view_query(), theme()))

@@ -54,7 +54,10 @@ def menu(offer: Offer, key: str) -> None:
     with st.popover(
         unseen(f"Export: {offer.title}"), icon=":material/download:", help=HELP, type="tertiary", key=f"menu-{key}"
     ):
-        name, query, theme, of = slug(offer.title), view_query(), page_theme(), unseen(f"of {offer.title}")
+        name = slug(offer.title)
+        query = view_query()
+        theme = page_theme()
+        of = unseen(f"of {offer.title}")
         with st.container(horizontal=True, gap="small", width="content"):
             if offer.has_picture:
                 _pictures(offer, name, key, query, theme, of)
@@ -71,7 +74,8 @@ def menu(offer: Offer, key: str) -> None:
 
 
 def _pictures(offer: Offer, name: str, key: str, query: dict[str, str], theme: Theme, of: str) -> None:
-    writer, missing = image_writer(), browser() is None
+    writer = image_writer()
+    missing = browser() is None
     if missing:
         st.caption(NO_BROWSER)
 

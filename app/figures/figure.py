@@ -87,7 +87,8 @@ def collect(key: str, section: export.Section) -> None:
 
 def page_file(title: str, introduction: str) -> None:
     """A button that exports all figures shown so far as one self-contained HTML file."""
-    sections, theme = list(st.session_state.get(SHOWN, {}).values()), page_theme()
+    sections = list(st.session_state.get(SHOWN, {}).values())
+    theme = page_theme()
     st.download_button(
         "This page as one HTML file",
         lambda: export.document(title, introduction, sections, theme),

@@ -16,7 +16,9 @@ from kvlab.results.provenance import FigureSource
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.reader import Run
 
-TELLING, PLACE = "telling", "place"  # URL parameters of story mode: the story, and its current view
+# URL parameters of story mode: the story, and its current view
+TELLING = "telling"
+PLACE = "place"
 NOT_OF_THE_VIEW = ("job", "embed", "embed_options", TELLING, PLACE)
 
 
@@ -48,8 +50,10 @@ def slide_words(
     title: str, source: FigureSource, query: Mapping[str, str], shown: object = None
 ) -> tuple[str, str, str]:
     """The title of a slide, which stands alone, its subject, and the provenance for its notes."""
-    runs, query = runs_of(source, query), _with_chosen(query, shown)
-    text, axes = str(source), axes_of(shown)
+    runs = runs_of(source, query)
+    query = _with_chosen(query, shown)
+    text = str(source)
+    axes = axes_of(shown)
     of = subject_of(runs, query, axes) or text
     return slide_title(title, runs, query, axes), of, "\n".join(filter(None, (text, provenance(runs))))
 

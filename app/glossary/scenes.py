@@ -15,14 +15,18 @@ from kvlab.browser import read_static
 from kvlab.figures.base.palette import HUES, STATE_COLOURS, Theme, pick
 from kvlab.figures.base.template import FONT, INK
 
-WIDTH, HEIGHT = 320, 132
-CELL, GAP = 30, 6
+WIDTH = 320
+HEIGHT = 132
+CELL = 30
+GAP = 6
 FLOOR = 92  # y of the foot of bars, above the cells' labels
 UNIT = 110.0  # pixels of a share of 100 %
 WORDS = ("The", "code", "is", "4", "1", "7", "so", "open")
 SCORES = (0.5, 0.42, 0.08, 0.6, 0.34, 0.55, 0.12, 0.2)
 EVEN = (0.0, 0.0, 0.0, 0.0)  # logits of four slots that a query likes equally
-FULL_CACHE, THIS_CACHE = (0.7, 0.2, 0.1), (0.3, 0.5, 0.2)  # probabilities of the next token
+# probabilities of the next token
+FULL_CACHE = (0.7, 0.2, 0.1)
+THIS_CACHE = (0.3, 0.5, 0.2)
 ATTENTION = (0.40, 0.15, 0.25, 0.08, 0.12)
 
 
@@ -72,7 +76,8 @@ def _cell(place: int, word: str, colour: str, look: str = "", **by: float | str)
 
 def _bar(place: int, share: float, colour: str, look: str = "", **by: float | str) -> str:
     """A bar of a share above a slot; `before` is its height at the beginning, relative to the end's."""
-    x, height = 16 + place * (CELL + GAP) + 5, UNIT * share
+    x = 16 + place * (CELL + GAP) + 5
+    height = UNIT * share
     return (
         f'<rect x="{x}" y="{FLOOR - height:.1f}" width="{CELL - 10}" height="{height:.1f}" fill="{colour}" '
         f'class="{look}"{_by(by)}/>'
@@ -115,9 +120,10 @@ def _budget(theme: Theme) -> str:
     keep = sorted(sorted(range(len(SCORES)), key=SCORES.__getitem__)[4:])
     cells = [_cell(place, word, kept, "" if place in keep else "leave") for place, word in enumerate(WORDS)]
     return (
-        "".join(cells) + _words(16, 50, f"{len(WORDS)} tokens read", "quiet before")
+        "".join(cells)
+        + _words(16, 50, f"{len(WORDS)} tokens read", "quiet before")
         + _words(16, 50, f"budget 50 %: {len(keep)} of {len(WORDS)} slots stay", "after")
-    )  # fmt: skip
+    )
 
 
 def _merging(theme: Theme) -> str:
@@ -125,13 +131,17 @@ def _merging(theme: Theme) -> str:
     # The key of the slot turns towards the key that joins it: two keys of equal weight give the direction between them.
     arrow = '<line x1="{x}" y1="62" x2="{x}" y2="26" class="key {look}" style="--from:{start}deg;--to:{end}deg"/>'
     return (
-        arrow.format(x=103, look="turn", start=-50, end=-10) + arrow.format(x=175, look="tilt fade", start=30, end=30)
-        + _bar(2, 0.5 * 0.42, attention, "grow", start=0.5) + _bar(4, 0.21 / 2, attention, "fade")
-        + _cell(2, "4 1", merged, "after") + _cell(2, "4", kept, "before")
+        arrow.format(x=103, look="turn", start=-50, end=-10)
+        + arrow.format(x=175, look="tilt fade", start=30, end=30)
+        + _bar(2, 0.5 * 0.42, attention, "grow", start=0.5)
+        + _bar(4, 0.21 / 2, attention, "fade")
+        + _cell(2, "4 1", merged, "after")
+        + _cell(2, "4", kept, "before")
         + _cell(4, "1", kept, "slide", by=f"{-2 * (CELL + GAP)}px")
-        + _words(16, 16, "keys", "quiet") + _words(16, 84, "attention", "quiet")
+        + _words(16, 16, "keys", "quiet")
+        + _words(16, 84, "attention", "quiet")
         + _words(304, 16, "one slot with both", "end after")
-    )  # fmt: skip
+    )
 
 
 def _votes(theme: Theme) -> str:
@@ -140,10 +150,12 @@ def _votes(theme: Theme) -> str:
         _words(172, 62, f"{count} vote{'s' if count > 1 else ''}", f"big step{count}") for count in (1, 2, 3)
     )
     return (
-        _cell(4, "4", merged) + _cell(5, "1", kept, "slide", by=f"{-(CELL + GAP)}px")
-        + _cell(6, "7", kept, "slide late", by=f"{-2 * (CELL + GAP)}px") + counts
+        _cell(4, "4", merged)
+        + _cell(5, "1", kept, "slide", by=f"{-(CELL + GAP)}px")
+        + _cell(6, "7", kept, "slide late", by=f"{-2 * (CELL + GAP)}px")
+        + counts
         + _words(16, 16, "tokens that one slot stands for", "quiet")
-    )  # fmt: skip
+    )
 
 
 def _pooling(theme: Theme) -> str:
@@ -151,37 +163,50 @@ def _pooling(theme: Theme) -> str:
     sides = [_cell(place, WORDS[place], kept) for place in (0, 1, 2, 6, 7)]
     window = [_cell(3, "4", kept, "slide", by=f"{CELL + GAP}px"), _cell(5, "7", kept, "slide", by=f"{-(CELL + GAP)}px")]
     return (
-        "".join([*sides, *window]) + _cell(4, "mean", merged, "after") + _cell(4, "1", kept, "before")
-        + _words(16, 50, "neighbours in one window", "quiet before") + _words(16, 50, "one slot: their mean", "after")
-    )  # fmt: skip
+        "".join([*sides, *window])
+        + _cell(4, "mean", merged, "after")
+        + _cell(4, "1", kept, "before")
+        + _words(16, 50, "neighbours in one window", "quiet before")
+        + _words(16, 50, "one slot: their mean", "after")
+    )
 
 
 def _log_mass(theme: Theme) -> str:
     kept, merged, attention, _ = _hues(theme)
-    weights, others = WEIGHTED[0], WEIGHTED[1]
+    weights = WEIGHTED[0]
+    others = WEIGHTED[1]
     return (
-        _bar(1, weights, attention, "grow", start=f"{MERGED[0] / weights:.4f}") + _cell(1, "4 1", merged)
-        + "".join(_bar(place, others, attention, "grow", start=f"{MERGED[1] / others:.4f}") + _cell(place, word, kept)
-                  for place, word in ((3, "7"), (5, "so")))
+        _bar(1, weights, attention, "grow", start=f"{MERGED[0] / weights:.4f}")
+        + _cell(1, "4 1", merged)
+        + "".join(
+            _bar(place, others, attention, "grow", start=f"{MERGED[1] / others:.4f}") + _cell(place, word, kept)
+            for place, word in ((3, "7"), (5, "so"))
+        )
         + _words(16, 16, f"two tokens in one slot: {_percent(MERGED[0])}", "before")
         + _words(16, 16, f"with log mass log 2: {_percent(weights)}, as both had apart", "after")
-    )  # fmt: skip
+    )
 
 
 def _sag(theme: Theme) -> str:
     kept, merged, attention, lost = _hues(theme)
     gap = SAG * UNIT
-    top, start = FLOOR - UNIT * (MERGED[0] + SAG), f"{APART[2] / MERGED[1]:.4f}"
+    top = FLOOR - UNIT * (MERGED[0] + SAG)
+    start = f"{APART[2] / MERGED[1]:.4f}"
     return (
-        _bar(1, MERGED[0], attention, "after") + _bar(1, APART[0], attention, "before")
+        _bar(1, MERGED[0], attention, "after")
+        + _bar(1, APART[0], attention, "before")
         + _bar(2, APART[1], attention, "before")
         + f'<rect x="57" y="{top:.1f}" width="20" height="{gap:.1f}" stroke="{lost}" class="gap after"/>'
-        + _cell(1, "4 1", merged, "after") + _cell(1, "4", kept, "before") + _cell(2, "1", kept, "before")
-        + "".join(_bar(place, MERGED[1], attention, "grow", start=start) + _cell(place, word, kept)
-                  for place, word in ((4, "7"), (6, "so")))
+        + _cell(1, "4 1", merged, "after")
+        + _cell(1, "4", kept, "before")
+        + _cell(2, "1", kept, "before")
+        + "".join(
+            _bar(place, MERGED[1], attention, "grow", start=start) + _cell(place, word, kept)
+            for place, word in ((4, "7"), (6, "so"))
+        )
         + _words(16, 16, f"apart: {_percent(APART[0])} + {_percent(APART[1])} = {_percent(2 * APART[0])}", "before")
         + _words(16, 16, f"merged: {_percent(MERGED[0])}, so sag is {_percent(SAG)}", "after")
-    )  # fmt: skip
+    )
 
 
 def _regret(theme: Theme) -> str:
@@ -194,9 +219,11 @@ def _regret(theme: Theme) -> str:
         parts += [_bar(place, share * 1.4, colour), _cell(place, WORDS[place + 1], kept, look)]
     total = _percent(sum(ATTENTION[place] for place in gone))
     return (
-        "".join(parts) + _words(16, 16, "attention with nothing dropped", "quiet")
-        + _words(206, 62, "dropped tokens", "after") + _words(206, 80, f"had {total}: regret", "after")
-    )  # fmt: skip
+        "".join(parts)
+        + _words(16, 16, "attention with nothing dropped", "quiet")
+        + _words(206, 62, "dropped tokens", "after")
+        + _words(206, 80, f"had {total}: regret", "after")
+    )
 
 
 def _kl(theme: Theme) -> str:
@@ -205,8 +232,9 @@ def _kl(theme: Theme) -> str:
     for place, (full, other, word) in enumerate(zip(FULL_CACHE, THIS_CACHE, ("“7”", "“4”", "“1”"), strict=True)):
         x = 24 + 66 * place
         for offset, share, colour, look, by in (
-            (0, full, kept, "", {}), (22, other, merged, "grow", {"start": f"{full / other:.4f}"}),
-        ):  # fmt: skip
+            (0, full, kept, "", {}),
+            (22, other, merged, "grow", {"start": f"{full / other:.4f}"}),
+        ):
             height = 0.85 * UNIT * share
             parts.append(
                 f'<rect x="{x + offset}" y="{FLOOR + 8 - height:.1f}" width="20" height="{height:.1f}" fill="{colour}" '
@@ -215,21 +243,29 @@ def _kl(theme: Theme) -> str:
         parts.append(_words(x + 21, FLOOR + 26, word, "middle"))
     found = f"KL {divergence(FULL_CACHE, THIS_CACHE):.2f} nats"
     return (
-        "".join(parts) + _words(16, 14, "next token:  left full cache, right this cache", "quiet")
-        + _words(304, 60, "KL 0: the same", "end before") + _words(304, 60, found, "end after")
-    )  # fmt: skip
+        "".join(parts)
+        + _words(16, 14, "next token:  left full cache, right this cache", "quiet")
+        + _words(304, 60, "KL 0: the same", "end before")
+        + _words(304, 60, found, "end after")
+    )
 
 
 def _sink(theme: Theme) -> str:
     kept, _, attention, _ = _hues(theme)
-    first, then = (0.55, 0.1, 0.2, 0.05, 0.1), (0.5, 0.05, 0.08, 0.25, 0.12)
-    bars = [_bar(place, end * 1.2, attention, "grow", start=f"{start / end:.4f}")
-            for place, (start, end) in enumerate(zip(first, then, strict=True))]  # fmt: skip
+    first = (0.55, 0.1, 0.2, 0.05, 0.1)
+    then = (0.5, 0.05, 0.08, 0.25, 0.12)
+    bars = [
+        _bar(place, end * 1.2, attention, "grow", start=f"{start / end:.4f}")
+        for place, (start, end) in enumerate(zip(first, then, strict=True))
+    ]
     cells = [_cell(place, word, kept) for place, word in enumerate(WORDS[:5])]
     return (
-        "".join([*bars, *cells]) + _words(206, 36, "one query", "before") + _words(206, 36, "another query", "after")
-        + _words(206, 56, "the first token", "") + _words(206, 72, "always gets much", "")
-    )  # fmt: skip
+        "".join([*bars, *cells])
+        + _words(206, 36, "one query", "before")
+        + _words(206, 36, "another query", "after")
+        + _words(206, 56, "the first token", "")
+        + _words(206, 72, "always gets much", "")
+    )
 
 
 def _recent_window(theme: Theme) -> str:
@@ -237,9 +273,10 @@ def _recent_window(theme: Theme) -> str:
     cells = [_cell(place, word, kept, "arrive" if place > 5 else "") for place, word in enumerate(WORDS)]
     frame = f'<rect x="{13 + 5 * (CELL + GAP)}" y="{FLOOR}" width="{3 * (CELL + GAP)}" height="32" rx="6" '
     return (
-        "".join(cells) + f'{frame}stroke="{merged}" class="gap slide back" style="--by:{-2 * (CELL + GAP)}px"/>'
+        "".join(cells)
+        + f'{frame}stroke="{merged}" class="gap slide back" style="--by:{-2 * (CELL + GAP)}px"/>'
         + _words(16, 50, "the last three tokens stay, whatever their scores", "quiet")
-    )  # fmt: skip
+    )
 
 
 def _heavy_hitter(theme: Theme) -> str:
@@ -248,9 +285,10 @@ def _heavy_hitter(theme: Theme) -> str:
     return (
         "".join(_bar(place, share, attention, "grow", start=0.15) for place, share in enumerate(sums))
         + "".join(_cell(place, word, merged if place == 1 else kept) for place, word in enumerate(WORDS[:5]))
-        + _words(206, 36, "attention of all", "quiet") + _words(206, 52, "queries, summed", "quiet")
+        + _words(206, 36, "attention of all", "quiet")
+        + _words(206, 52, "queries, summed", "quiet")
         + _words(206, 76, "the largest sum stays", "after")
-    )  # fmt: skip
+    )
 
 
 SCENES: dict[str, Scene] = {

@@ -32,7 +32,8 @@ def answers_html(
 
     With `focus`, a lane, they are presented: in large type, and that lane outlined and wider.
     """
-    cells, reference = [], reference_name(lanes)
+    cells = []
+    reference = reference_name(lanes)
     for lane, state in sorted(lanes.items()):
         answer = turn.answers.get(lane, Answer())
         note = escape(answer_note(answer, is_written, reference)) if answer.words else ""

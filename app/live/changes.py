@@ -31,7 +31,8 @@ def sampling() -> dict[str, float]:
 
 def change_lane(session: str, request: LiveRequest, number: int, is_busy: bool) -> None:
     """A menu with the lane's method, settings and budget; its button compresses the context again in this lane."""
-    choice, key = request.lanes[number], f"live-lane-{number}"
+    choice = request.lanes[number]
+    key = f"live-lane-{number}"
     with st.popover("Change", **widget_options(request.why_fixed, key=key)):
         entries = {entry.name: entry for entry in methods() if entry.name != FULL.method}
         place = list(entries).index(choice.method) if choice.method in entries else 0

@@ -41,13 +41,20 @@ def what_is_left(session: str, request: LiveRequest, transcript: Transcript, is_
     labels = {str(number): lane.label for number, lane in known.items()}
     follow_run(transcript)
     number = int(one_of("Lane", labels, key=LANE, on_change=partial(share_lane, transcript)))
-    chosen, words = known[number], chosen_words(transcript)
+    chosen = known[number]
+    words = chosen_words(transcript)
     tokentext(
-        _sent(transcript.texts), codes_of(chosen), held_classes(), identity=f"{session}/{chosen.label}",
-        key=TEXT, notes=merge_notes(chosen, transcript.texts),
-        chosen=words, on_chosen=partial(remember_words, transcript),
-        title=f"{chosen.label}: share of layers and heads that hold each token", has_menu=not is_busy,
-    )  # fmt: skip
+        _sent(transcript.texts),
+        codes_of(chosen),
+        held_classes(),
+        identity=f"{session}/{chosen.label}",
+        key=TEXT,
+        notes=merge_notes(chosen, transcript.texts),
+        chosen=words,
+        on_chosen=partial(remember_words, transcript),
+        title=f"{chosen.label}: share of layers and heads that hold each token",
+        has_menu=not is_busy,
+    )
     unknown = " What was merged when the prefix was made is not in its file." if request.prefixes else ""
     st.caption(plain(what_is_left_sentence(chosen) + unknown))
     heads = known_heads(session, transcript, number)

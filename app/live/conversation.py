@@ -25,13 +25,16 @@ from kvlab.live.transcript import Transcript
 from kvlab.requests.live_session import Action, LiveRequest
 
 LAST_TURN = "live-last-turn"  # key of the last question with its answers, which live.css keeps in view
-POLL_SECONDS, CONTEXT_SECONDS = 0.15, 0.75  # answers, and what is left of the context
+# answers, and what is left of the context
+POLL_SECONDS = 0.15
+CONTEXT_SECONDS = 0.75
 
 
 def conversation(session: str, request: LiveRequest) -> None:
     """The whole conversation, followed while a job of the session waits or runs."""
     st.html(f"<style>:root {{ --kv-ground: {SURFACES[page_theme()]}; }} {read_static('live.css')}</style>")
-    job, transcript = running_job(session), transcript_of(session)
+    job = running_job(session)
+    transcript = transcript_of(session)
     if failure := last_failure(session):
         st.error(plain(failure))
     for note in transcript.notes[-1:]:
@@ -53,7 +56,8 @@ def conversation(session: str, request: LiveRequest) -> None:
 
 def _follow(session: str, request: LiveRequest, is_read: bool) -> None:
     """Draw what the job has written so far; little is drawn again, as this runs several times per second."""
-    job, transcript = running_job(session), transcript_of(session)
+    job = running_job(session)
+    transcript = transcript_of(session)
     if job is None or transcript.is_read != is_read:
         st.rerun()
     show_questions(session, request, transcript, job)

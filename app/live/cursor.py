@@ -24,7 +24,9 @@ from kvlab.analysis.attention.token_heads import TokenHeads
 from kvlab.live.transcript import Transcript
 from kvlab.trace.catalogue import list_runs
 
-LANE, SPAN = "lane", "span"  # URL parameters; `span` is there with `token`, its last token, for more than one
+# URL parameters; `span` is there with `token`, its last token, for more than one
+LANE = "lane"
+SPAN = "span"
 PAGES = (("wall", "Cache wall"), ("timeline", "Cache timeline"), ("similarity", "Similarity"))
 Words = tuple[int, int]  # first and last token
 Head = tuple[int, int]  # layer and head

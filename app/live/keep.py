@@ -19,7 +19,8 @@ YOURS = " On this server you alone see it."
 
 def keep_lane(session: str, request: LiveRequest, number: int, lane: LaneState, is_busy: bool) -> None:
     """A menu with the name of the prefix; its button lets the worker write the lane as it was after the context."""
-    key, why = f"live-keep-{number}", why_not_keep(request, number, lane, is_busy)
+    key = f"live-keep-{number}"
+    why = why_not_keep(request, number, lane, is_busy)
     with st.popover("Keep as prefix", **widget_options(why, key=key)):
         proposed = proposed_name(runs_root(), request.context, request.lanes[number])
         name = st.text_input("Name", proposed, key=f"{key}-name").strip()

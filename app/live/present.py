@@ -20,7 +20,9 @@ from kvlab.browser import read_static
 from kvlab.common.formatting import format_bytes
 from kvlab.live.transcript import Transcript
 
-PRESENT, YES = "present", "yes"  # URL parameter
+# URL parameter
+PRESENT = "present"
+YES = "yes"
 BUTTON = ".st-key-{} button"
 KEYS = (("n", "next lane"), ("a", "ask a question; Enter sends it"), ("s", "stop the answers"), ("Esc", "leave"))
 TARGETS = {
@@ -40,7 +42,8 @@ def present(session: str, poll_seconds: float) -> None:
     """The last question with all answers, followed while a job of the session waits or runs."""
     st.html(f"<style>{read_static('live-present.css')}</style>")
     page_keys(steps=False, more=KEYS, targets=TARGETS)
-    job, transcript = running_job(session), transcript_of(session)
+    job = running_job(session)
+    transcript = transcript_of(session)
     if job is None:
         last_answers(transcript, is_written=False)
     else:

@@ -25,7 +25,8 @@ def record_comparison(session: str, request: LiveRequest, transcript: Transcript
         return
     runs = runs_of_lanes(request, comparison, job_id)
     append_event(runs_root(), session, {"kind": "recorded", "comparison": job_id, "runs": runs})
-    lane, words = int(st.session_state.get(LANE) or request.has_full_cache), chosen_words(transcript)
+    lane = int(st.session_state.get(LANE) or request.has_full_cache)
+    words = chosen_words(transcript)
     if words is not None:
         share_token(job_id, words[1])
     place = place_of(words, head_in_focus(known_heads(session, transcript, lane), words and words[1]))

@@ -28,7 +28,12 @@ def replay_section(session: str, request: LiveRequest) -> None:
         present_button(page, key="live-present")
         st.download_button("HTML", page, f"live-{session}.html", key="live-html", on_click="ignore")
         st.download_button(
-            "GIF", partial(live_gif, events, title, theme()), f"live-{session}.gif", key="live-gif", on_click="ignore",
-            disabled=browser() is None, help="Pictures of the steps, which take up to a minute",
-        )  # fmt: skip
+            "GIF",
+            partial(live_gif, events, title, theme()),
+            f"live-{session}.gif",
+            key="live-gif",
+            on_click="ignore",
+            disabled=browser() is None,
+            help="Pictures of the steps, which take up to a minute",
+        )
         st.caption(plain(f"{format_bytes(len(page.encode()))}; it plays without a server or network. {KEYS}."))

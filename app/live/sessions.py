@@ -42,9 +42,7 @@ def _opened(request: LiveRequest) -> dict[str, Any]:
 def act(session: str, request: LiveRequest, action: Action, **fields: Any) -> bool:
     """Queue an action; whether that was possible, else with an error."""
     title = str(fields.get("question") or _title(request, action, str(fields.get("name", ""))))
-    job_id = queue_job(
-        lambda: LiveJob(session=session, action=action, request=request, title=title[:80], **fields)
-    )  # fmt: skip
+    job_id = queue_job(lambda: LiveJob(session=session, action=action, request=request, title=title[:80], **fields))
     if job_id is not None:
         st.session_state[LAST_JOB] = session, job_id
     return job_id is not None

@@ -29,7 +29,8 @@ from kvlab.tasks.shipped_samples import shipped_samples
 
 PREFIX = "Prefix"
 SOURCES = ("Sample", "Paste", "File", "Saved", PREFIX)
-DEFAULT, MOST = ("snapkv", "keepkv", "exactmerge2"), 3
+DEFAULT = ("snapkv", "keepkv", "exactmerge2")
+MOST = 3
 
 
 def start_form() -> None:

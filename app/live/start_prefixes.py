@@ -17,7 +17,9 @@ from kvlab.library.prefixes import PrefixFile, list_prefixes
 from kvlab.requests.live_session import MOST_LANES
 from kvlab.server.settings import lab
 
-TEXT, LANES = "kept", "prefixes"  # URL parameters
+# URL parameters
+TEXT = "kept"
+LANES = "prefixes"
 FIRST = 3  # prefixes that are chosen with a text
 
 

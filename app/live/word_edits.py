@@ -16,7 +16,9 @@ from kvlab.core.errors import UserError
 from kvlab.requests.live_session import LiveRequest
 from kvlab.requests.token_edits import Edit, edit_tokens, edit_words, without_edits
 
-ALL, ONE, FOCUS = "all", "one", "focus"
+ALL = "all"
+ONE = "one"
+FOCUS = "focus"
 # Button, icon, what it does.
 BUTTONS: dict[Edit, tuple[str, str, str]] = {
     "keep": ("Keep", "keep", "The words keep slots of their own."),
@@ -44,7 +46,8 @@ def word_edits(
 
     `heads` are the lane's heads, if they were read.
     """
-    choice, changed = request.lanes[lane], None
+    choice = request.lanes[lane]
+    changed = None
     why = request.why_fixed or ("An answer is being written." if is_busy else "")
     with st.container(horizontal=True, gap="small", vertical_alignment="center", key="live-word-edits"):
         st.markdown(plain(label), width="content")
@@ -67,7 +70,8 @@ def _where(heads: TokenHeads | None, token: int) -> tuple[int, int] | None:
     """The head (layer, head) in which an edit is made; None for all."""
     if heads is None or token >= heads.attention.shape[2]:
         return None
-    most, focus = heads.most_attentive(token), head_in_focus(heads, token)
+    most = heads.most_attentive(token)
+    focus = head_in_focus(heads, token)
     options = {ALL: "in all heads", ONE: f"in layer {most[0]}, head {most[1]}, which reads it most"}
     if focus is not None and focus != most:
         options[FOCUS] = f"in layer {focus[0]}, head {focus[1]}, in view"

@@ -52,7 +52,10 @@ def word_heads(
                 st.rerun()
             st.caption("Shows which heads hold it. The last answer is read once more, which takes as long.")
         return
-    table, name, theme, focus = heads.of_token(word), f"live-word-{word}", page_theme(), head_in_focus(heads, word)
+    table = heads.of_token(word)
+    name = f"live-word-{word}"
+    theme = page_theme()
+    focus = head_in_focus(heads, word)
     source = f"{transcript.lanes[lane].label}, after {heads.turn} questions"
     left, right = st.columns(2)
     with left:

@@ -22,7 +22,8 @@ from kvlab.common.formatting import join_words
 from kvlab.common.model_title import model_title
 from kvlab.report.views import Passages
 
-KEY, CLICKS = "context-bar", "context-clicks"
+KEY = "context-bar"
+CLICKS = "context-clicks"
 STYLES = ("access.css", "context-bar.css", "small-window.css", "sidebar.css")
 MAX_CHARACTERS = 20_000  # of a prompt that are sent to the browser
 LONGEST_FACT = 120  # characters, in the caption above the prompt

@@ -25,7 +25,8 @@ def propose_model(key: str, last: str = "") -> None:
     form: it comes before a comparison that nobody chose.
     """
     # New run and Live name their fields alike, and the session has the other page's value until this one is drawn.
-    is_new, st.session_state[PROPOSED_ON] = st.session_state.get(PROPOSED_ON) != current_page(), current_page()
+    is_new = st.session_state.get(PROPOSED_ON) != current_page()
+    st.session_state[PROPOSED_ON] = current_page()
     if key not in params() and (is_new or key not in st.session_state) and (model := _model_in_view(last)):
         st.session_state[key] = model
         with suppress(StreamlitAPIException):  # a field of this name was drawn before, and writes the URL itself

@@ -65,7 +65,8 @@ def _share(share: float | None) -> str:
 
 
 def _prompt_words(run: Run) -> str:
-    repeat, title = run.record.repeat, run.record.title
+    repeat = run.record.repeat
+    title = run.record.title
     # The title of one of several prompts begins with its number, which follows anyway.
     title = title if repeat is None else title.removeprefix(f"{repeat.number} of {repeat.of}: ")
     prefix = f"{shorten(title, 60)}, " if title else ""
@@ -75,7 +76,8 @@ def _prompt_words(run: Run) -> str:
 
 def comparison_label(group: Sequence[ComparisonEntry]) -> str:
     """The prompt of a comparison or batch, the number of prompts, and the time, which tells equal prompts apart."""
-    comparison, numbers = group[0], len({entry.number for entry in group})
+    comparison = group[0]
+    numbers = len({entry.number for entry in group})
     together = len(side_by_side.split_joint_id(comparison.comparison_id))
     count = f" · {together} together" if together else f" · {prompts(numbers)}" if numbers > 1 else ""
     return f"{shorten(comparison.text or comparison.comparison_id, 28)}{count} · {day_or_time(comparison.created)}"

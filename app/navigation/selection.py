@@ -37,7 +37,9 @@ from kvlab.trace.reader import Run
 
 STATUS_NOTE = {"complete": "", "running": " · running", "cancelled": " · cancelled", "failed": " · failed"}
 NO_RUN = "none"  # of a difference
-OPENED, OPENED_WHY = "opened_run", "opened_run_why"  # the run a page opened by default; other pages have other defaults
+# the run a page opened by default; other pages have other defaults
+OPENED = "opened_run"
+OPENED_WHY = "opened_run_why"
 
 
 def session_id() -> str:
@@ -139,8 +141,10 @@ def _pick_comparison() -> ComparisonEntry | None:
     comparisons = _with_joined(comparisons, wanted)
     by_id = {comparison.comparison_id: comparison for comparison in comparisons}
     # A batch is one entry, represented by the repeat shown.
-    groups = {(by_id[wanted] if by_id.get(wanted) in group else group[0]).comparison_id: group
-              for group in by_batch(comparisons)}  # fmt: skip
+    groups = {
+        (by_id[wanted] if by_id.get(wanted) in group else group[0]).comparison_id: group
+        for group in by_batch(comparisons)
+    }
     # The browser names an option by its label, so two comparisons of one title and minute need different ones.
     names = number_duplicates([comparison_label(group) for group in groups.values()])
     labels = dict(zip(groups, names, strict=True))
@@ -184,7 +188,8 @@ def wanted_comparison(comparisons: Sequence[ComparisonEntry]) -> str | None:
     """The comparison in the URL, directly or by its run, else the one this session showed last."""
     owner = {run.run_id: comparison.comparison_id for comparison in comparisons for run in comparison.runs}
     for value_of in (get_param, chosen_value):
-        run, comparison = value_of("run"), value_of("comparison")
+        run = value_of("run")
+        comparison = value_of("comparison")
         # A run of one of several joined comparisons leaves them joined.
         if run in owner and owner[run] not in side_by_side.split_joint_id(comparison or ""):
             return owner[run]
@@ -196,7 +201,9 @@ def wanted_comparison(comparisons: Sequence[ComparisonEntry]) -> str | None:
 def _pick_run(comparison: ComparisonEntry, prefer: Prefer) -> RunEntry | None:
     by_id = {run.run_id: run for run in comparison.runs}
     names = dict(zip(by_id, distinct_names(comparison.runs), strict=True))
-    requested, stored, reason = get_param("run"), chosen_value("run"), None
+    requested = get_param("run")
+    stored = chosen_value("run")
+    reason = None
     if requested is not None and requested != st.session_state.get(OPENED):
         wanted = requested
         st.session_state.pop(OPENED, None)
@@ -204,11 +211,13 @@ def _pick_run(comparison: ComparisonEntry, prefer: Prefer) -> RunEntry | None:
         wanted = stored
     else:
         if requested is not None and requested in by_id:
-            wanted, why = requested, st.session_state[OPENED_WHY]
+            wanted = requested
+            why = st.session_state[OPENED_WHY]
         else:
             wanted, why = run_to_open(comparison, prefer)
         reason = f"Opened with this run: {why}."
-        st.session_state[OPENED], st.session_state[OPENED_WHY] = wanted, why
+        st.session_state[OPENED] = wanted
+        st.session_state[OPENED_WHY] = why
     label = lambda name: names[name] + STATUS_NOTE[by_id[name].status]  # noqa: E731
     if not _bar_picker("run", "Run", list(by_id), wanted, label, reason):
         return None

@@ -11,7 +11,8 @@ import streamlit as st
 
 from app.session.url_state import chosen_value, params, parse_number, remember, set_param, url_number
 
-TOKEN, TEXT_OF_TOKEN = "token", "comparison_of_chosen_token"
+TOKEN = "token"
+TEXT_OF_TOKEN = "comparison_of_chosen_token"
 
 
 def chosen_token(comparison: str, tokens: int) -> int | None:

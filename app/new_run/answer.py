@@ -24,7 +24,9 @@ from kvlab.requests.repeats import MOST_REPEATS, VARIED, Planting, plantings
 from kvlab.tasks.plant import WORDINGS, plant
 from kvlab.tasks.shipped_samples import shipped_samples
 
-LONGEST_PROPOSAL, MOST_PROPOSALS = 160, 4  # characters of a sentence, and sentences that are offered
+# characters of a sentence, and sentences that are offered
+LONGEST_PROPOSAL = 160
+MOST_PROPOSALS = 4
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,8 @@ def plant_needle(text: str, repeats: tuple[Planting, ...], notes: tuple[str, ...
 
 def answer_section(choice: PromptChoice) -> Question:
     """The prompt with its answer and facts, which come with it, are typed here, or are planted as a needle."""
-    one, prompt = choice.prompt, choice.prompt.prompt
+    one = choice.prompt
+    prompt = choice.prompt.prompt
     if choice.several:
         return _of_several(choice)
     if choice.has_answer:
@@ -146,7 +149,8 @@ def _sentences(prompt: str, answer: str) -> list[tuple[int, int]]:
 
 
 def _of_several(choice: PromptChoice) -> Question:
-    answers, count = sum(one.answer is not None for one in choice.several), len(choice.several)
+    answers = sum(one.answer is not None for one in choice.several)
+    count = len(choice.several)
     note = "each has an answer" if answers == count else f"{answers} of them have an answer"
     note = note if answers else "none has an answer, so runs are compared by how close they stay to the full cache"
     st.caption(
@@ -175,7 +179,8 @@ def _of_sample(prompt: str, answer: str, facts: tuple[str, ...]) -> Question:
 
 def _planted(one: OnePrompt) -> Question:
     count, vary = _repeats_section()
-    kind, depth = 0, 30
+    kind = 0
+    depth = 30
     if "wording" not in vary:
         kind = st.selectbox(
             "Wording (those that mini was trained on)",

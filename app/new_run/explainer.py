@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from kvlab.figures.base.palette import HUES, STATE_COLOURS, Theme
 
-CELL, GAP, HEIGHT = 58, 6, 42
+CELL = 58
+GAP = 6
+HEIGHT = 42
 TOKENS = ("The", "old", "key", "lies", "under", "the", "stone")
 FATES = ("kept", "merged", "merged", "evicted", "kept", "evicted", "kept")
 SLOTS = {0: (0,), 1: (1, 2), 4: (4,), 6: (6,)}  # tokens of each slot, by the first
@@ -26,7 +28,8 @@ class Colours:
     @classmethod
     def of(cls, theme: Theme) -> Colours:
         side = 0 if theme == "light" else 1
-        kept, merged = STATE_COLOURS["kept"][side], STATE_COLOURS["pivot"][side]
+        kept = STATE_COLOURS["kept"][side]
+        merged = STATE_COLOURS["pivot"][side]
         return cls(HUES["ink"][side], HUES["grey"][side], kept, merged, "#FFFFFF" if theme == "light" else "#12151C")
 
 

@@ -138,12 +138,14 @@ class FullAnswer:
             return
         try:
             run = open_cached(jobs.aside_root(runs_root()) / status.run_ids[0])
-            texts, answer = phase_texts(run, "free"), answer_texts(run, "free")
+            texts = phase_texts(run, "free")
+            answer = answer_texts(run, "free")
         except UserError:  # only the newest of these runs are kept
             _asked().pop(self.key, None)
             return
         most = int(self.options.get("max_new_tokens", MAX_TOKENS))
-        texts, answer = texts[:most], answer[:most]
+        texts = texts[:most]
+        answer = answer[:most]
         wrote = f"The full cache generates “{plain(''.join(texts).strip()[:300]) or 'only white space'}”"
         if self.question.answer is None:
             st.info(f"{wrote}.")

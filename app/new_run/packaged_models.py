@@ -14,8 +14,10 @@ from kvlab.core.errors import UserError
 from kvlab.model_info.packaged_models import PACKAGED, PackagedModel
 from kvlab.server.offered_models import offered_models
 
-FETCHED, CHOSEN = "model_downloaded", "chat_model_chosen"
-CHAT_MODEL, SHORT = "smollm2", "SmolLM2"
+FETCHED = "model_downloaded"
+CHOSEN = "chat_model_chosen"
+CHAT_MODEL = "smollm2"
+SHORT = "SmolLM2"
 NEEDED = ("gguf", "accelerate")  # packages of the extra that reads it
 
 
@@ -46,7 +48,8 @@ def _button(model: PackagedModel) -> None:
 def chat_model_button() -> None:
     """A button that makes the packaged chat model the form's, downloaded if it is not here yet."""
     model = PACKAGED[CHAT_MODEL]
-    offered, is_here = offered_models(), model.file() is not None
+    offered = offered_models()
+    is_here = model.file() is not None
     if offered is not None and (CHAT_MODEL not in offered or not is_here):
         return
     lacking = [name for name in NEEDED if find_spec(name) is None]

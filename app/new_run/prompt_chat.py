@@ -15,7 +15,8 @@ from kvlab.requests.compare import OnePrompt
 from kvlab.requests.conversation import MOST_TURNS, ROLES, Role, Turn, as_text, check_turns
 
 TURNS = "chat-turns"  # the ids of the turns, in their order
-PARAM, DRAFT = "turns", "turns_draft"
+PARAM = "turns"
+DRAFT = "turns_draft"
 KEPT = "chat-turns-kept"  # the turns of the last draft
 FIRST: tuple[tuple[Role, str], ...] = (("system", "You answer briefly."), ("user", ""))
 
@@ -58,7 +59,8 @@ def set_turns(turns: Sequence[tuple[Role, str]]) -> None:
     """Fill in the form; call before it is drawn."""
     numbers = list(range(len(turns)))
     for number, (role, text) in zip(numbers, turns, strict=True):
-        st.session_state[role_key(number)], st.session_state[text_key(number)] = role, text
+        st.session_state[role_key(number)] = role
+        st.session_state[text_key(number)] = text
     st.session_state[TURNS] = numbers
 
 
@@ -74,13 +76,25 @@ def _turn(place: int, number: int, count: int) -> None:
                 ("down", "arrow_downward", place + 1, place == count - 1),
             ):
                 st.button(
-                    unseen(f"Move turn {place + 1} {name}"), icon=f":material/{icon}:", key=f"turn-{name}-{number}",
-                    help=f"Move {name}", type="tertiary", disabled=off, on_click=_move, args=(place, to),
-                )  # fmt: skip
+                    unseen(f"Move turn {place + 1} {name}"),
+                    icon=f":material/{icon}:",
+                    key=f"turn-{name}-{number}",
+                    help=f"Move {name}",
+                    type="tertiary",
+                    disabled=off,
+                    on_click=_move,
+                    args=(place, to),
+                )
             st.button(
-                unseen(f"Remove turn {place + 1}"), icon=":material/delete:", key=f"turn-remove-{number}",
-                help="Remove this turn", type="tertiary", disabled=count == 1, on_click=_remove, args=(place,),
-            )  # fmt: skip
+                unseen(f"Remove turn {place + 1}"),
+                icon=":material/delete:",
+                key=f"turn-remove-{number}",
+                help="Remove this turn",
+                type="tertiary",
+                disabled=count == 1,
+                on_click=_remove,
+                args=(place,),
+            )
         st.text_area(
             f"Turn {place + 1}",
             key=text_key(number),

@@ -91,7 +91,8 @@ def _edit(chosen: prompts.SavedPrompt) -> None:
         set_turns([(turn.role, turn.content) for turn in chosen.turns])
         st.session_state["source"] = "Chat"
     else:
-        st.session_state["pasted"], st.session_state["source"] = chosen.prompt, "Paste"
+        st.session_state["pasted"] = chosen.prompt
+        st.session_state["source"] = "Paste"
         st.session_state["pasted_question"] = ""
 
 

@@ -34,7 +34,8 @@ def tokens_as_html(text: str, spans: list[tuple[int, int]], own: tuple[int, int]
     `own` (start, stop) is the prompt's place in the text; the chat template's tokens around it are marked.
     """
     first, last = own or (0, len(text))
-    parts, end = [], 0
+    parts = []
+    end = 0
     for start, stop in spans:
         tag = "<i>" if first <= start < last else '<i class="around" title="of the chat template">'
         parts += [html.escape(text[end:start]), f"{tag}{html.escape(text[max(start, end) : stop])}</i>"]
@@ -53,7 +54,8 @@ def tokens_as_text(text: str, spans: list[tuple[int, int]], own: tuple[int, int]
 
 def facts_as_html(text: str, facts: Sequence[tuple[int, int]]) -> str:
     """The text with its facts (start, stop) marked."""
-    parts, end = [], 0
+    parts = []
+    end = 0
     for start, stop in sorted(facts):
         parts += [html.escape(text[end:start]), f"<mark>{html.escape(text[max(start, end) : stop])}</mark>"]
         end = max(end, stop)

@@ -28,7 +28,9 @@ from kvlab.tasks.shipped_samples import shipped_samples
 
 SOURCES = ("Sample", "Paste", "Chat", "Upload", "Saved")
 NOTHING = OnePrompt(prompt="")
-TABLE_HEIGHT, ROW_HEIGHT = 260, 35  # of the table of prompts, pixels
+# of the table of prompts, pixels
+TABLE_HEIGHT = 260
+ROW_HEIGHT = 35
 FEW_ROWS = 50
 ALL_ROWS = "upload_many"  # whether all rows of a table are run
 DRAFT = "draft"  # the parameter with the id of a pasted text
@@ -64,7 +66,8 @@ def sample_prompt() -> PromptChoice:
     by_title = {sample.title: sample for sample in shipped_samples()}
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         chosen = by_title[st.selectbox("Sample", list(by_title), **in_url("sample"), label_visibility="collapsed")]
-        budget, tokens = f"{100 * chosen.suggested_budget:g}%", chosen.max_new_tokens
+        budget = f"{100 * chosen.suggested_budget:g}%"
+        tokens = chosen.max_new_tokens
         help_text = f"Suggested for this sample: a budget of {budget} and {tokens} new tokens"
         st.button(
             f"Use {budget}, {tokens} new tokens", on_click=suggest, args=(budget, tokens), key="suggest", help=help_text
@@ -76,7 +79,8 @@ def sample_prompt() -> PromptChoice:
 
 def suggest(budget: str, new_tokens: int) -> None:
     """Callback: fill in what the sample suggests."""
-    st.session_state["budgets"], st.session_state["max_new_tokens"] = budget, new_tokens
+    st.session_state["budgets"] = budget
+    st.session_state["max_new_tokens"] = new_tokens
 
 
 def typed_chat() -> PromptChoice:
@@ -144,7 +148,8 @@ def _open_draft() -> None:
 
 def remember_pasted() -> None:
     """Keep the text and its question as a draft, whose id is in the URL."""
-    text, question = st.session_state["pasted"], st.session_state.get("pasted_question") or ""
+    text = st.session_state["pasted"]
+    question = st.session_state.get("pasted_question") or ""
     keep_draft(DRAFT, {"text": text, "question": question} if text.strip() else None)
 
 
@@ -164,7 +169,8 @@ def uploaded_prompt() -> PromptChoice:
     if not found:
         return PromptChoice()
     table = found[0] if len(found) == 1 and found[0].rows else None
-    field, rows = "", slice(None)
+    field = ""
+    rows = slice(None)
     if table is not None:
         left, right = st.columns([2, 1])
         with left:

@@ -46,9 +46,14 @@ def recording_section(default_title: str, level: str) -> dict[str, Any]:
         )
         record = _arrays_section() if level == "full" else ""
     return {
-        "private": private_switch(), "title": title or default_title, "compress_every": every,
-        "prefill_chunk": chunk or None, "seed": seed, "record": record, "generation_config": generation_config,
-    }  # fmt: skip
+        "private": private_switch(),
+        "title": title or default_title,
+        "compress_every": every,
+        "prefill_chunk": chunk or None,
+        "seed": seed,
+        "record": record,
+        "generation_config": generation_config,
+    }
 
 
 def _arrays_section() -> str:

@@ -36,11 +36,13 @@ def run_bar(
     """
     waiting = 0
     try:
-        request, problem = build(), question.error
+        request = build()
+        problem = question.error
         plan_preview.check_fits(request)
         waiting = len(jobs.list_jobs(runs_root(), open_only=True))
     except UserError as error:
-        request, problem = None, str(error)
+        request = None
+        problem = str(error)
     with st.bottom, st.container(key="run-bar", horizontal=True, vertical_alignment="center", gap="small"):
         with st.container(key="run-sentence"):
             _sentence(request, problem, plan, notes, waiting, is_empty=not question.prompt.strip())

@@ -91,7 +91,8 @@ def _request(request: Work, results: str) -> None:
         link("speed", results, file=request.name)
         return
     if isinstance(request, FitJob):
-        file, method = fitted_file(runs_root(), request.name), request.request.method
+        file = fitted_file(runs_root(), request.name)
+        method = request.request.method
         if file.exists():
             st.caption("The file is ready. Use it in the form of a run, or on the command line:")
             value = f"fit:{request.name}" if lab() else str(file.absolute())

@@ -50,8 +50,10 @@ def as_passages(live: LiveTexts) -> Passages:
 def _segments(one: LiveText) -> tuple[Segment, ...]:
     start, stop = one.left_at or (len(one.text), len(one.text))
     parts = (
-        Segment("same", one.text[:start]), Segment("own", one.text[start:stop]), Segment("same", one.text[stop:]),
-    )  # fmt: skip
+        Segment("same", one.text[:start]),
+        Segment("own", one.text[start:stop]),
+        Segment("same", one.text[stop:]),
+    )
     return tuple(part for part in parts if part.text)
 
 
@@ -69,7 +71,9 @@ def _text(one: LiveText) -> str:
     """The text with the first differing token marked; of a long one the end, after an ellipsis."""
     start, stop = one.left_at or (len(one.text), len(one.text))
     first = max(0, len(one.text) - LONGEST_TEXT)
-    before, token, after = one.text[first:start], one.text[max(first, start) : stop], one.text[max(first, stop) :]
+    before = one.text[first:start]
+    token = one.text[max(first, start) : stop]
+    after = one.text[max(first, stop) :]
     mark = f'<mark title="The first token that differs from the full cache\'s text">{_visible(token)}</mark>'
     caret = '<b class="kv-caret"></b>' if one.state == "writing" else ""
     marked = mark if one.left_at is not None and stop >= first else ""

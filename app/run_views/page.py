@@ -24,7 +24,8 @@ from kvlab.results.provenance import Provenance, of_run
 from kvlab.trace.reader import Run
 
 Masses = tuple[np.ndarray, np.ndarray]  # true mass of each token and mass of each slot, both (tokens,)
-OPEN_HEADS, OPEN_TEXTS = 24, 8
+OPEN_HEADS = 24
+OPEN_TEXTS = 8
 OPEN_VECTORS = 4  # 64 MB per head at 128k tokens and head_dim 128
 
 

@@ -31,7 +31,8 @@ def _page(view: View) -> None:
     page.explain_status(run)
     try:
         frame = view.frame(run)
-        figure, caption = view.figure(frame, theme()), view.caption(frame)
+        figure = view.figure(frame, theme())
+        caption = view.caption(frame)
     except UserError as error:
         st.info(plain(str(error)), icon=":material/info:")
         return

@@ -39,7 +39,8 @@ def _at_place(
         apply_pending()
         if not is_as_opened(run):
             st.rerun()
-    layer, head = pick_layer(run), pick_head(run)
+    layer = pick_layer(run)
+    head = pick_head(run)
     page_keys(run, steps=steps, more=more)
     draw(layer, head)
     if is_fragment:
@@ -62,9 +63,16 @@ def head_text(run: Run, layer: int, head: int, step: int, key: str, shown: int |
     chosen = None if shown is None else (shown, shown)
     title = f"{run.record.label}: the fate of each token by step {step}"
     tokentext(
-        texts, codes, state_classes(), identity=str(run.path), key=key, chosen=chosen, scroll=shown,
-        title=title, source=page.source(run),
-    )  # fmt: skip
+        texts,
+        codes,
+        state_classes(),
+        identity=str(run.path),
+        key=key,
+        chosen=chosen,
+        scroll=shown,
+        title=title,
+        source=page.source(run),
+    )
 
 
 def nothing_recorded(run: Run) -> bool:

@@ -24,7 +24,8 @@ from kvlab.library import recycle_bin as rubbish
 from kvlab.trace.user_labels import change_labels, change_tags
 
 MAX_IMPORT_BYTES = 4 << 30  # unpacked, through a browser
-LAST_DELETED, DONE = "runs_last_deleted", "runs_done"
+LAST_DELETED = "runs_last_deleted"
+DONE = "runs_done"
 
 
 def actions(chosen: pd.DataFrame) -> None:
@@ -128,9 +129,14 @@ def _export(chosen: pd.DataFrame) -> None:
         return
     row = chosen.iloc[0]
     st.download_button(
-        "Export", lambda: _archive_of(row), f"{row['id']}{archive.SUFFIX}", key="runs-export", on_click="ignore",
-        icon=":material/download:", help="One file that can be imported elsewhere.",
-    )  # fmt: skip
+        "Export",
+        lambda: _archive_of(row),
+        f"{row['id']}{archive.SUFFIX}",
+        key="runs-export",
+        on_click="ignore",
+        icon=":material/download:",
+        help="One file that can be imported elsewhere.",
+    )
 
 
 def _archive_of(row: pd.Series) -> bytes:
@@ -144,7 +150,8 @@ def _archive_of(row: pd.Series) -> bytes:
 
 
 def _delete(chosen: pd.DataFrame) -> None:
-    root, deleted = runs_root(), []
+    root = runs_root()
+    deleted = []
     try:
         for row in chosen.itertuples():
             deleted.append(rubbish.delete(root, row.kind, row.members, row.title))

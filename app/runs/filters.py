@@ -26,9 +26,12 @@ def filters(table: pd.DataFrame) -> Search:
     current = from_url(params())
     search, narrow, order, columns, views = st.columns([3.7, 1.8, 1.3, 1.5, 1.3], vertical_alignment="bottom")
     text = search.text_input(
-        "Search", current.text, placeholder="Words of the title, prompt, note or tags", key="runs_text",
+        "Search",
+        current.text,
+        placeholder="Words of the title, prompt, note or tags",
+        key="runs_text",
         label_visibility="collapsed",
-    )  # fmt: skip
+    )
     with narrow.popover(_count("Filter", current), icon=":material/filter_alt:", width="stretch", key="runs-filter"):
         chosen = _choices(table, current)
     with order.popover("Sort", icon=":material/sort:", width="stretch", key="runs-sort"):
@@ -85,7 +88,8 @@ def _count(label: str, current: Search) -> str:
 
 
 def _put_into_url(wanted: Search) -> None:
-    new, old = to_url(wanted), to_url(from_url(params()))
+    new = to_url(wanted)
+    old = to_url(from_url(params()))
     for name in old.keys() - new.keys():
         set_param(name, None)
     for name, value in new.items():

@@ -21,8 +21,11 @@ from kvlab.library.items import COLUMNS as ENTRY_COLUMNS
 from kvlab.report.views import Table, table_of
 
 READ_SECONDS = PAUSE_SECONDS = 1.5
-DRAWN, COLUMNS = "runs-drawn", "columns"
-ROW, HEAD, MOST_HEIGHT = 35, 38, 560
+DRAWN = "runs-drawn"
+COLUMNS = "columns"
+ROW = 35
+HEAD = 38
+MOST_HEIGHT = 560
 MOST_LISTED = 40  # rows on a slide
 PAGES = {
     "comparison": ("compare", "comparison"),
@@ -81,16 +84,27 @@ def runs_table(found: pd.DataFrame, count: str, query: str) -> pd.DataFrame:
     # Other rows are another table: a selection does not carry over.
     key = f"runs-table-{hash(tuple(found['kind'] + '/' + found['id']))}"
     event = st.dataframe(
-        shown, hide_index=True, column_config=_config(), on_select="rerun", selection_mode="multi-row", key=key,
+        shown,
+        hide_index=True,
+        column_config=_config(),
+        on_select="rerun",
+        selection_mode="multi-row",
+        key=key,
         height=min(HEAD + ROW * max(len(shown), 1) + 2, MOST_HEIGHT),
-        alt="One row per comparison, evaluation or benchmark", placeholder="",
-    )  # fmt: skip
+        alt="One row per comparison, evaluation or benchmark",
+        placeholder="",
+    )
     places = event["selection"]["rows"]
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="runs-away"):
         st.download_button(
-            "CSV", lambda: found[list(ENTRY_COLUMNS)].to_csv(index=False), f"{slug('runs')}.csv", key="runs-csv",
-            on_click="ignore", icon=":material/download:", type="tertiary",
-        )  # fmt: skip
+            "CSV",
+            lambda: found[list(ENTRY_COLUMNS)].to_csv(index=False),
+            f"{slug('runs')}.csv",
+            key="runs-csv",
+            on_click="ignore",
+            icon=":material/download:",
+            type="tertiary",
+        )
         rows = shown.iloc[places] if places else shown
         menu(Offer("Runs", lambda: slide_rows(rows), count, f"page Runs · {query}"), "runs-list")
     return found.iloc[places]
@@ -139,9 +153,13 @@ def pick_columns() -> None:
     """The picker of columns, stored in the URL."""
     with st.popover("Columns", icon=":material/view_column:", width="stretch", key="runs-columns"):
         chosen = st.multiselect(
-            "Columns", list(TITLES), chosen_columns(), format_func=TITLES.__getitem__, key="runs_columns",
+            "Columns",
+            list(TITLES),
+            chosen_columns(),
+            format_func=TITLES.__getitem__,
+            key="runs_columns",
             label_visibility="collapsed",
-        )  # fmt: skip
+        )
     set_param(COLUMNS, ".".join(chosen) if chosen != DEFAULT_COLUMNS and chosen else None, force=True)
 
 
@@ -156,7 +174,8 @@ def _address(kind: str, name: str) -> str:
 
 
 def _config() -> dict[str, Any]:
-    number, text = st.column_config.NumberColumn, st.column_config.TextColumn
+    number = st.column_config.NumberColumn
+    text = st.column_config.TextColumn
     return {
         "★": text(width=36),
         "open": st.column_config.LinkColumn(display_text="open", width=52, help="Opens in a new tab."),

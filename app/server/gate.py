@@ -56,7 +56,9 @@ class Gate:
     """ASGI middleware; `people` is None for a single user, and `local` restricts it to requests to localhost."""
 
     def __init__(self, app: Any, people: People | None, local: bool = False) -> None:
-        self.app, self.people, self.local = app, people, local
+        self.app = app
+        self.people = people
+        self.local = local
         self.proxies = [ipaddress.ip_network(network, strict=False) for network in people.proxy] if people else []
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:

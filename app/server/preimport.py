@@ -15,7 +15,8 @@ MAIN = Path(__file__).parents[1] / "main.py"
 PAGES = Path(__file__).resolve().parents[2] / "pages"
 TIMEOUT_SECONDS = 60.0  # after which a page imports for itself
 
-_started, _finished = threading.Event(), threading.Event()
+_started = threading.Event()
+_finished = threading.Event()
 
 
 def begin() -> None:

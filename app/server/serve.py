@@ -21,8 +21,12 @@ from app.server import preimport
 from app.session.streamlit_internals import run_server
 
 COLLECT_SECONDS = 10.0
-ARENA_MAX, ARENAS = -8, 2  # the number of `mallopt` for arenas, and how many all threads share
-MMAP_THRESHOLD, OWN_PAGES = -3, 64 << 10  # the bytes from which a block is mapped separately
+# the number of `mallopt` for arenas, and how many all threads share
+ARENA_MAX = -8
+ARENAS = 2
+# the bytes from which a block is mapped separately
+MMAP_THRESHOLD = -3
+OWN_PAGES = 64 << 10
 
 
 def end_with_the_pipe() -> None:
@@ -45,7 +49,8 @@ def collect_periodically() -> None:
 
     Streamlit's collection after every run took 70 % of a busy server's time.
     """
-    last, library = 0, glibc()
+    last = 0
+    library = glibc()
     while True:
         time.sleep(COLLECT_SECONDS)
         if (young := gc.get_stats()[1]["collections"]) != last:

@@ -104,7 +104,8 @@ def full_cache_of(run: Run) -> Run | None:
 
 _cache = st.cache_data(max_entries=256, show_spinner=False, hash_funcs=BY_STAMP)
 _telling_run = _cache(starting_point.suggest_run)
-_telling_head, _telling_step = _cache(starting_point.suggest_head), _cache(starting_point.suggest_step)
+_telling_head = _cache(starting_point.suggest_head)
+_telling_step = _cache(starting_point.suggest_step)
 
 
 def run_to_open(comparison: ComparisonEntry, prefer: starting_point.Prefer) -> tuple[str, str]:

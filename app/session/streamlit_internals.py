@@ -53,7 +53,8 @@ def wait_until_sent() -> None:
 
     Returns at once where another Streamlit version has another queue.
     """
-    context, deadline = get_script_run_ctx(suppress_warning=True), time.monotonic() + SEND_TIMEOUT_SECONDS
+    context = get_script_run_ctx(suppress_warning=True)
+    deadline = time.monotonic() + SEND_TIMEOUT_SECONDS
     if context is None:
         return
     with suppress(AttributeError, RuntimeError):  # no server, as in a page test; a closed loop
@@ -76,7 +77,8 @@ def drop_stale_widgets() -> None:
     if context is None or is_fragment_run():
         return
     with suppress(AttributeError), context.session_state._lock:
-        shown, state = context.shared.widget_ids_this_run.snapshot(), context.session_state._state
+        shown = context.shared.widget_ids_this_run.snapshot()
+        state = context.session_state._state
         while isinstance(state, SafeSessionState):  # nested in page tests
             state = state._state
         metadata = state._new_widget_state.widget_metadata

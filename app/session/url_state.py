@@ -20,14 +20,16 @@ from streamlit.errors import StreamlitAPIException
 
 from app.base.text import code, plain
 
-PENDING, PENDING_SECONDS = "pending_url_changes", 20.0
+PENDING = "pending_url_changes"
+PENDING_SECONDS = 20.0
 PAGE = "page_in_view"
 PLACE_FRAGMENT = "place"  # the fragment of a page that shows one layer and head
 DRAWN_SECONDS = 2.0  # from the end of a run until the browser shows its widgets, at most
 ROUND_SECONDS = 5.0  # within which a URL may be of the round before, where keys cycle through the heads
 NUMBER = re.compile(r"[0-9]{1,9}")
 NUMERIC = re.compile(r"[+-]?[0-9][0-9._]*(e[+-]?[0-9]+)?|[+-]?inf(inity)?", re.IGNORECASE)
-REJECTED, CHECKED = "rejected_url_parameters", "page_whose_url_was_checked"
+REJECTED = "rejected_url_parameters"
+CHECKED = "page_whose_url_was_checked"
 
 
 # Parameters
@@ -260,7 +262,8 @@ def apply_pending() -> None:
     New ones are sent even where the URL has the value already: keys that cycle come by the same place again, and the
     browser may be about to apply a place in between.
     """
-    pending, current = _pending(), params()
+    pending = _pending()
+    current = params()
     if not pending.params:
         return
     left = {
@@ -296,7 +299,8 @@ def heads_turned() -> int:
 
 def url_value(name: str) -> str | None:
     """The value of a parameter, or the pending one that replaces it."""
-    value, change = get_param(name), _pending().params.get(name)
+    value = get_param(name)
+    change = _pending().params.get(name)
     if change is None or not change.is_on_this_page or value not in change.previous or change.is_expired:
         return value
     return change.value

@@ -61,7 +61,8 @@ def _slide_note(items: Sequence[Item]) -> str:
 
 def _add(page: str, name: str, caption: str, items: Sequence[Item]) -> None:
     try:
-        slides, story = slides_of_view(items), load_story(runs_root(), name)
+        slides = slides_of_view(items)
+        story = load_story(runs_root(), name)
         for place, slide in enumerate(slides):
             words = "" if place else caption.strip()
             story = story.with_view(View(page=page, query=view_query(), caption=words, slide=slide))
@@ -95,7 +96,8 @@ def _address(story: Story, at: int) -> str | None:
 
 def caption_bar(page: str) -> None:
     """The caption at the top of a view in story mode, with next, previous and stop."""
-    name, place = get_param(TELLING), get_param(PLACE) or ""
+    name = get_param(TELLING)
+    place = get_param(PLACE) or ""
     if name is None or page == "story":
         return
     try:

@@ -72,7 +72,8 @@ def comparable_wall(one: OpenWall, other: Run | None) -> OpenWall | None:
     except UserError as error:
         st.info(plain(f"No difference: {error}"), icon=":material/info:")
         return None
-    a, b = one.wall, found.wall
+    a = one.wall
+    b = found.wall
     if (a.layers, a.heads) == (b.layers, b.heads) and np.array_equal(a.birth, b.birth):
         return found
     names = f"{one.run.record.label} and {other.record.label}"
@@ -83,20 +84,23 @@ def comparable_wall(one: OpenWall, other: Run | None) -> OpenWall | None:
 
 def picture_at(one: OpenWall, other: OpenWall | None, step: int) -> WallPicture:
     """What to show after `step`: the fates in a run, or with `other` the difference of the two."""
-    record, wall, theme = one.run.record, one.wall, page_theme()
+    record = one.run.record
+    wall = one.wall
+    theme = page_theme()
     moment = "the prompt" if step == 0 else f"step {step}"
     if other is None:
-        looks, shares = figures.fate_looks(theme), shares_by_head(wall, step)
-        caption, source = figures.caption_wall(shares, looks[1]), page.source(one.run)
-        title, codes = f"{record.label}: the cache after {moment}", wall.fates(step)
+        looks = figures.fate_looks(theme)
+        shares = shares_by_head(wall, step)
+        caption = figures.caption_wall(shares, looks[1])
+        source = page.source(one.run)
+        title = f"{record.label}: the cache after {moment}"
+        codes = wall.fates(step)
     else:
         second = other.run.record
         looks = wall_looks(hues_of(record.method, second.method), record.label, second.label, theme)
         shares = difference_by_head(wall, other.wall, step)
-        caption, source = (
-            figures.caption_difference(shares, looks[1]),
-            join_sources(*map(page.source, (one.run, other.run))),
-        )
+        caption = figures.caption_difference(shares, looks[1])
+        source = join_sources(*map(page.source, (one.run, other.run)))
         title = f"{record.label} and {second.label}: the caches after {moment}"
         codes = difference_codes(wall.fates(step), other.wall.fates(step))
     return WallPicture(title, wall.layers, wall.heads, codes, looks, shares, caption, source)

@@ -27,7 +27,9 @@ from kvlab.figures import lineage as river
 from kvlab.results.provenance import join_sources, of_comparison
 from kvlab.trace.reader import Run
 
-KEY, PANES_PARAM, DEFAULT = "wall-panes", "panes", ("text", "attention")
+KEY = "wall-panes"
+PANES_PARAM = "panes"
+DEFAULT = ("text", "attention")
 SIDE_BY_SIDE = 2
 
 
@@ -73,16 +75,23 @@ def text_pane(place: Place) -> None:
     if place.other is None:
         view.head_text(place.run, place.layer, place.head, place.step, "wall-text", shown=place.token)
         return
-    kept = [difference.kept_at(run, place.step, departures(run)[place.layer, place.head][None, None])
-            for run in (place.run, place.other)]  # fmt: skip
+    kept = [
+        difference.kept_at(run, place.step, departures(run)[place.layer, place.head][None, None])
+        for run in (place.run, place.other)
+    ]
     texts = page.token_texts_of(place.run, difference.tokens_read(place.run))
     codes = difference.classes(kept[0], kept[1], 0, 0, len(texts))
     hues = difference_figures.hues_of(place.run.record.method, place.other.record.method)
     tokentext(
-        texts, codes, difference_classes(hues), identity=str(place.run.path), key="wall-difference-text",
+        texts,
+        codes,
+        difference_classes(hues),
+        identity=str(place.run.path),
+        key="wall-difference-text",
         title=f"Tokens that A ({place.run.record.label}) and B ({place.other.record.label}) hold, {place.name}",
-        source=join_sources(page.source(place.run), page.source(place.other)), scroll=place.token,
-    )  # fmt: skip
+        source=join_sources(page.source(place.run), page.source(place.other)),
+        scroll=place.token,
+    )
 
 
 def attention_pane(place: Place) -> None:
@@ -127,7 +136,8 @@ def kl_pane(place: Place) -> None:
     if not compare.has_kl(along):
         st.info("These runs have no KL from the full cache: it requires a finished forced continuation.")
         return
-    figure, caption = compare_figures.kl_along_text(along, page_theme()), compare_figures.caption_kl_along_text(along)
+    figure = compare_figures.kl_along_text(along, page_theme())
+    caption = compare_figures.caption_kl_along_text(along)
     show(figure, along, caption, "wall-kl", "kl-along-text", of_comparison(place.runs))
 
 
@@ -143,7 +153,8 @@ def kl_of_two(a: Run, b: Run) -> None:
         (label, "never" if token is None else f"at token {token}", "In their own continuations.")
         for label, token in facts.items()
     )
-    table, labels = difference.kl_of_both(a, b), (a.record.label, b.record.label)
+    table = difference.kl_of_both(a, b)
+    labels = (a.record.label, b.record.label)
     hues = difference_figures.hues_of(a.record.method, b.record.method)
     figure = difference_figures.kl_of_both(table, labels, page_theme(), hues)
     figure = along_text(figure, offset=a.record.prompt_tokens - 1)
@@ -158,13 +169,15 @@ def board_pane(place: Place) -> None:
     if board is None or board.frame.empty:
         st.info("This comparison has no expected answer: enter one on the page Compare.", icon=":material/info:")
         return
-    figure, caption = board_figures.board(board.frame, page_theme()), board_figures.caption_board(board.frame)
+    figure = board_figures.board(board.frame, page_theme())
+    caption = board_figures.caption_board(board.frame)
     show(figure, board.frame, caption, "wall-board", "board", of_comparison(place.runs))
 
 
 def edit_pane(place: Place) -> None:
     """A change of the run's decisions, and a rerun with it."""
-    texts, token = page.token_texts_of(place.run, place.run.record.prompt_tokens), place.token
+    texts = page.token_texts_of(place.run, place.run.record.prompt_tokens)
+    token = place.token
     text = "" if token is None or token >= len(texts) else texts[token].strip()
     edit_section(place.run, place.layer, place.head, token, text)
 

@@ -48,7 +48,8 @@ def draw_rates(
         frame = rates(with_paper_numbers(sources, preset))
         figure = speed.against_the_paper(frame, theme, title)
         claim = of_repeats(judge(frame, *paper_measurement(sources, rows, preset)), rows)
-        caption, where = speed.caption_against_the_paper(frame), bench_origin(rows)
+        caption = speed.caption_against_the_paper(frame)
+        where = bench_origin(rows)
         return (Drawn(name, figure, frame, caption, where, claim, grey_numbers(preset), model=shapes_of(rows)),)
 
     return draw
@@ -152,7 +153,8 @@ def steady(frame: pd.DataFrame, small: bool, repeats: int = 0, settle: Measureme
     rate, size = (ours.loc[ours["measure"] == measure, "value"] for measure in ("rate", "bytes"))
     if len(rate) < 2 or len(size) < 2:
         return Claim(STEADY, OPEN, "Fewer than two lengths were measured.", Basis(repeats=repeats), settle=settle)
-    kept, grown = rate.iloc[-1] / rate.iloc[0], size.iloc[-1] / size.iloc[0]
+    kept = rate.iloc[-1] / rate.iloc[0]
+    grown = size.iloc[-1] / size.iloc[0]
     finding = (
         f"From {ours['context'].min():,} to {ours['context'].max():,} tokens its rate goes from "
         f"{number(rate.iloc[0])} to {number(rate.iloc[-1])} tokens/s ({kept:.2f} times), its bytes from "
@@ -196,10 +198,14 @@ def shares(frame: pd.DataFrame, repeats: int = 0) -> Claim:
     gap = (known["ours"] - known["paper"]).abs()
     verdict: Verdict = HOLDS if gap.max() <= CLOSE.value else FAILS
     parts = [f"{row.row}: {percent(row.ours)}, the paper {percent(row.paper)}" for row in known.itertuples()]
-    why = "" if verdict == HOLDS else (
-        " As published the prompt alone is compressed and generated tokens come on top; the paper's shares are "
-        "those of the prompt."
-    )  # fmt: skip
+    why = (
+        ""
+        if verdict == HOLDS
+        else (
+            " As published the prompt alone is compressed and generated tokens come on top; the paper's shares are "
+            "those of the prompt."
+        )
+    )
     finding = f"{'; '.join(parts)}.{why}"
     return Claim(SHARES, verdict, finding, Basis(repeats=repeats), threshold=CLOSE, units=tuple(gap))
 
@@ -217,7 +223,12 @@ def _measured(
 ) -> Claim:
     """The claim judged by measured values, `ours`; a smaller model cannot decide it, because fixed costs dominate."""
     decided = Claim(
-        says, HOLDS if holds else FAILS, finding, Basis(repeats=repeats), threshold=threshold,
-        units=tuple(map(float, ours)), printed=tuple(map(float, printed)),
-    )  # fmt: skip
+        says,
+        HOLDS if holds else FAILS,
+        finding,
+        Basis(repeats=repeats),
+        threshold=threshold,
+        units=tuple(map(float, ours)),
+        printed=tuple(map(float, printed)),
+    )
     return replace(decided, verdict=OPEN, finding=finding + SMALLER_SHAPE, settle=settle) if small else decided

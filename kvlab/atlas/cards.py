@@ -124,13 +124,18 @@ def _draw(exhibit: Exhibit, sources: Sources, theme: Theme) -> Card:
         drawn = Needs(str(error))
     if isinstance(drawn, Needs):
         return _of_shipped(exhibit, drawn, ships, sources, theme)
-    first, badge = drawn[0], badge_of(drawn[0].figure)
+    first = drawn[0]
+    badge = badge_of(drawn[0].figure)
     picture = thumbnail(first.figure, theme)
     judged = _with_shipped_claims(exhibit, claims_of(exhibit, drawn), sources.measured_model)
     return Card(
-        on_thumbnail(picture, badge, theme) if badge else picture, str(first.origin), first.origin.short,
-        judged, measurement=first.wanted.measurement if first.wanted else None, badge=badge,
-    )  # fmt: skip
+        on_thumbnail(picture, badge, theme) if badge else picture,
+        str(first.origin),
+        first.origin.short,
+        judged,
+        measurement=first.wanted.measurement if first.wanted else None,
+        badge=badge,
+    )
 
 
 def _with_shipped_claims(exhibit: Exhibit, own: tuple[Judged, ...], model: str) -> tuple[Judged, ...]:
@@ -141,7 +146,8 @@ def _with_shipped_claims(exhibit: Exhibit, own: tuple[Judged, ...], model: str) 
 
 def _of_shipped(exhibit: Exhibit, missing: Needs, ships: Mapping[str, Shipped], sources: Sources, theme: Theme) -> Card:
     """The card that ships with kvlab, of the model in view or else of mini; without one why there is none."""
-    here, key = sources.measured_model, (exhibit.key, theme)
+    here = sources.measured_model
+    key = (exhibit.key, theme)
     model = next((model for model in (here, MINI) if model in ships and key in ships[model].cards), None)
     if model is None:
         empty = "not recorded yet" if missing.measurement else "not recorded"
@@ -150,10 +156,15 @@ def _of_shipped(exhibit: Exhibit, missing: Needs, ships: Mapping[str, Shipped], 
     is_other = exhibit.source == "bench" or model != here
     badge = measured_on(SHAPES if exhibit.source == "bench" else model_title(model)) if is_other else ""
     return Card(
-        on_thumbnail(theirs.picture, badge, theme) if badge else theirs.picture, theirs.origin, ships[model].words,
-        tuple(Judged(subject(exhibit, model), claim) for claim in theirs.claims), missing.sentence,
-        missing.measurement, is_shipped=True, badge=badge,
-    )  # fmt: skip
+        on_thumbnail(theirs.picture, badge, theme) if badge else theirs.picture,
+        theirs.origin,
+        ships[model].words,
+        tuple(Judged(subject(exhibit, model), claim) for claim in theirs.claims),
+        missing.sentence,
+        missing.measurement,
+        is_shipped=True,
+        badge=badge,
+    )
 
 
 def _values(card: Card) -> dict[str, Any]:

@@ -95,7 +95,9 @@ def _rows_on_disk(run: Run, evidence: Evidence) -> pd.DataFrame:
     """The rows from disk, else computed and kept there; those of a run that is still going are not kept."""
     if run.record.status != "complete":
         return evidence_rows(run, evidence)
-    store, key, state = DiskCache(run.path.parent, "evidence"), (run.record.run_id, evidence.name), _checksum(run)
+    store = DiskCache(run.path.parent, "evidence")
+    key = (run.record.run_id, evidence.name)
+    state = _checksum(run)
     rows = store.read_table(key, state)
     if rows is None:
         rows = evidence_rows(run, evidence)

@@ -35,10 +35,22 @@ def with_badge(figure: go.Figure, words: str, theme: Theme) -> go.Figure:
     titled = any(one.yref == "paper" and (one.y or 0) >= TITLES_FROM for one in figure.layout.annotations)
     ink = pick(HUES["red"], theme)
     return go.Figure(figure).add_annotation(
-        name=NAME, text=f"<b>{escape(words)}</b>", showarrow=False, xref="paper", yref="paper", x=1, y=1,
-        xanchor="right", yanchor="top" if titled else "bottom", yshift=-2 if titled else 3,
-        font={"size": 11, "color": ink}, bgcolor=SURFACES[theme], bordercolor=ink, borderwidth=1, borderpad=2,
-    )  # fmt: skip
+        name=NAME,
+        text=f"<b>{escape(words)}</b>",
+        showarrow=False,
+        xref="paper",
+        yref="paper",
+        x=1,
+        y=1,
+        xanchor="right",
+        yanchor="top" if titled else "bottom",
+        yshift=-2 if titled else 3,
+        font={"size": 11, "color": ink},
+        bgcolor=SURFACES[theme],
+        bordercolor=ink,
+        borderwidth=1,
+        borderpad=2,
+    )
 
 
 def badge_of(figure: go.Figure) -> str:
@@ -49,7 +61,8 @@ def badge_of(figure: go.Figure) -> str:
 
 def on_thumbnail(svg: str, words: str, theme: Theme) -> str:
     """The thumbnail with faded marks, under the same words."""
-    ink, wide = pick(HUES["red"], theme), min(WIDTH - 12, 12 + 6.2 * len(words))
+    ink = pick(HUES["red"], theme)
+    wide = min(WIDTH - 12, 12 + 6.2 * len(words))
     begin = svg.index(">") + 1
     box = f'x="{WIDTH - wide - 4:g}" y="{HEIGHT - 24}" width="{wide:g}" height="18" rx="3"'
     place = f'x="{WIDTH - 4 - wide / 2:g}" y="{HEIGHT - 11}" text-anchor="middle"'

@@ -62,10 +62,11 @@ def _score_table(rows: pd.DataFrame, model: str, aware: bool) -> TextTable:
     for arm, asked in table[["arm", "asked"]].drop_duplicates().itertuples(index=False):
         found = [(task, cells.get((arm, asked, task))) for task in across]
         shown = [
-            Cell(NOT_RUN) if line is None else Cell(_mean(line.score, line.score_low, line.score_high, line.prompts, 3),
-                                                    (task, arm, asked) in best)
+            Cell(NOT_RUN)
+            if line is None
+            else Cell(_mean(line.score, line.score_low, line.score_high, line.prompts, 3), (task, arm, asked) in best)
             for task, line in found
-        ]  # fmt: skip
+        ]
         named = ("full cache", "") if arm == FULL.method else (str(arm), str(asked))
         lines.append((*map(Cell, named), *shown))
     counts = sorted(set(table["prompts"]))
@@ -167,12 +168,20 @@ def latex(table: TextTable) -> str:
     rows = [" & ".join(line) + r" \\" for line in cells]
     return "\n".join(
         [
-            r"\begin{table}", r"\centering", rf"\caption{{{escape_latex(f'{table.title}. {table.caption}')}}}",
-            rf"\begin{{tabular}}{{{columns}}}", r"\toprule",
-            " & ".join(escape_latex(head) for head in table.header) + r" \\", r"\midrule", *rows,
-            r"\bottomrule", r"\end{tabular}", r"\end{table}", "",
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{escape_latex(f'{table.title}. {table.caption}')}}}",
+            rf"\begin{{tabular}}{{{columns}}}",
+            r"\toprule",
+            " & ".join(escape_latex(head) for head in table.header) + r" \\",
+            r"\midrule",
+            *rows,
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+            "",
         ]
-    )  # fmt: skip
+    )
 
 
 def escape_latex(text: str) -> str:

@@ -189,12 +189,18 @@ def _lines(table: PaperTable, dataset: str, metric: str, rows: pd.DataFrame) -> 
     scored = " and ".join(rows["metric"].unique()) if dataset != AVERAGE else "mean over the tasks"
     return [
         {
-            "dataset": dataset, "metric": metric, "method": line["arm"], "budget": line["asked"],
-            "ours": table.scale * line["score"], "ours_low": table.scale * line["score_low"],
-            "ours_high": table.scale * line["score_high"], "prompts": line["prompts"], "scored": scored,
+            "dataset": dataset,
+            "metric": metric,
+            "method": line["arm"],
+            "budget": line["asked"],
+            "ours": table.scale * line["score"],
+            "ours_low": table.scale * line["score_low"],
+            "ours_high": table.scale * line["score_high"],
+            "prompts": line["prompts"],
+            "scored": scored,
         }
         for _, line in found.iterrows()
-    ]  # fmt: skip
+    ]
 
 
 def _arms(rows: pd.DataFrame) -> list[str]:
@@ -205,7 +211,8 @@ def _arms(rows: pd.DataFrame) -> list[str]:
 
 
 def _asked(rows: pd.DataFrame, without_budget: tuple[str, ...]) -> list[str]:
-    asked, free = zip(rows["method"], rows["budget"], rows["budget_unit"], strict=True), (FULL.method, *without_budget)
+    asked = zip(rows["method"], rows["budget"], rows["budget_unit"], strict=True)
+    free = (FULL.method, *without_budget)
     return ["" if method in free else Budget.of(amount, unit).words for method, amount, unit in asked]
 
 

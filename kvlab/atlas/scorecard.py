@@ -90,7 +90,8 @@ def claims_by_model(found: Mapping[str, Lines]) -> pd.DataFrame:
     for model, of_model in found.items():
         for paper, verdicts in of_model.items():
             for exhibit, claim in (pair for pairs in verdicts.values() for pair in pairs):
-                key, name = (paper, claim.paper), model_title(model)
+                key = (paper, claim.paper)
+                name = model_title(model)
                 first: dict[str, object] = {
                     "paper": PAPERS[exhibit.paper],
                     "exhibit": exhibit.number,
@@ -98,8 +99,11 @@ def claims_by_model(found: Mapping[str, Lines]) -> pd.DataFrame:
                 }
                 line = rows.setdefault(key, first)
                 places.setdefault(key, order.get(exhibit.key, len(order)))
-                line |= {name: claim.verdict, f"{name}, n": claim.basis.prompts or claim.basis.repeats,
-                         f"{name}, finding": claim.finding}  # fmt: skip
+                line |= {
+                    name: claim.verdict,
+                    f"{name}, n": claim.basis.prompts or claim.basis.repeats,
+                    f"{name}, finding": claim.finding,
+                }
     columns = [f"{model_title(model)}{part}" for model in found for part in ("", ", n", ", finding")]
     frame = pd.DataFrame([rows[key] for key in sorted(rows, key=lambda key: places[key])])
     return frame.reindex(columns=["paper", "exhibit", "claim", *columns])
@@ -118,14 +122,22 @@ def exhibit_list(
         for one in claims:
             name = model_title(one.model)
             line = found[exhibit.key].setdefault(one.claim.paper, {"claim": one.claim.paper})
-            line |= {name: one.claim.verdict, f"{name}, n": one.claim.basis.prompts or one.claim.basis.repeats,
-                     f"{name}, finding": one.claim.finding}  # fmt: skip
+            line |= {
+                name: one.claim.verdict,
+                f"{name}, n": one.claim.basis.prompts or one.claim.basis.repeats,
+                f"{name}, finding": one.claim.finding,
+            }
     rows = [
-        {"key": exhibit.key, "paper": PAPERS[exhibit.paper], "number": exhibit.number,
-         "title": exhibit.short or exhibit.title, **line}
+        {
+            "key": exhibit.key,
+            "paper": PAPERS[exhibit.paper],
+            "number": exhibit.number,
+            "title": exhibit.short or exhibit.title,
+            **line,
+        }
         for exhibit in exhibits
         for line in found[exhibit.key].values() or [{"claim": ""}]
-    ]  # fmt: skip
+    ]
     columns = [f"{model_title(model)}{part}" for model in models for part in ("", ", n", ", finding")]
     return pd.DataFrame(rows).reindex(columns=["key", "paper", "number", "title", "claim", *columns])
 

@@ -174,7 +174,8 @@ def rows_of_arm(rows: pd.DataFrame, method: str, own: Mapping[str, JsonValue]) -
     An option equal to its preset's value is the same measurement; of two exhibits' evaluations in one folder it runs
     once, under the first request's text.
     """
-    text, mine = canonical_json(own), rows[rows["method"] == method]
+    text = canonical_json(own)
+    mine = rows[rows["method"] == method]
     exact = mine[mine["hyper_parameters"] == text]
     if "settings" not in mine:
         return exact
@@ -187,7 +188,8 @@ def rows_of_arm(rows: pd.DataFrame, method: str, own: Mapping[str, JsonValue]) -
 
 def _is_same(asked: str, settings: str, own: Mapping[str, JsonValue]) -> bool:
     """Whether a request with other option text ran with the options `own`, judged by its recorded settings."""
-    given, real = _values(asked or "{}"), _values(settings or "{}")
+    given = _values(asked or "{}")
+    real = _values(settings or "{}")
     if any(own.get(name) != value for name, value in given.items()):
         return False
     return all(name in real and real[name] == value for name, value in own.items() if name not in given)
@@ -195,8 +197,10 @@ def _is_same(asked: str, settings: str, own: Mapping[str, JsonValue]) -> bool:
 
 def origin_of(rows: pd.DataFrame) -> Provenance:
     """Which evaluations, model, how many prompts, and, where the rows say so, device and versions."""
-    names, prompts = ", ".join(sorted(rows["name"].unique())), len(rows[PROMPT].drop_duplicates())
-    model, digest = model_title(str(rows["model"].iloc[0])), str(rows["model_digest"].iloc[0])[:12]
+    names = ", ".join(sorted(rows["name"].unique()))
+    prompts = len(rows[PROMPT].drop_duplicates())
+    model = model_title(str(rows["model"].iloc[0]))
+    digest = str(rows["model_digest"].iloc[0])[:12]
     parts = [f"{model} ({digest})", f"{prompts} prompts"]
     if {"device", "versions"} <= set(rows.columns):
         parts += sorted(rows["device"].dropna().unique())
@@ -278,10 +282,17 @@ def contest(
     part = next((name for name, one in known if one is decider), "")
     value = (printed or {}).get(part)
     return Claim(
-        says, verdict, finding, Basis((decider or known[0][1]).n), decider, threshold,
-        settle if verdict == OPEN else None, part=part, printed=() if value is None else (value,),
+        says,
+        verdict,
+        finding,
+        Basis((decider or known[0][1]).n),
+        decider,
+        threshold,
+        settle if verdict == OPEN else None,
+        part=part,
+        printed=() if value is None else (value,),
         effect=effect_of(decider) if verdict == OPEN else "",
-    )  # fmt: skip
+    )
 
 
 def effect_of(found: Interval | None) -> Effect:

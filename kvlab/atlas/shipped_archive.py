@@ -107,12 +107,17 @@ def _only_model(runs: Path) -> str:
 def _made(sources: Sources, machine: str, texts: int) -> dict[str, object]:
     """Origin of the results: versions, the model and its digest, device, machine, date and number of recorded texts."""
     assert sources.run is not None
-    record, rows = sources.run.record, sources.model_evaluations
+    record = sources.run.record
+    rows = sources.model_evaluations
     return {
-        "versions": record.versions, "model": record.model.name,
-        "digest": str(rows["model_digest"].iloc[0]) if len(rows) else "", "device": record.device,
-        "machine": machine, "created": record.created, "texts": texts,
-    }  # fmt: skip
+        "versions": record.versions,
+        "model": record.model.name,
+        "digest": str(rows["model_digest"].iloc[0]) if len(rows) else "",
+        "device": record.device,
+        "machine": machine,
+        "created": record.created,
+        "texts": texts,
+    }
 
 
 def _check_size(fresh: Path, to: Path) -> None:
@@ -167,7 +172,8 @@ def pack_also(runs: Path, to: Path, keys: Sequence[str]) -> int:
     Raises:
         UserError: an exhibit needs more than evaluations, or nothing was measured for it.
     """
-    fresh, cards = Sources(runs, named=Shipped(to).model if (to / MADE).exists() else ""), []
+    fresh = Sources(runs, named=Shipped(to).model if (to / MADE).exists() else "")
+    cards = []
     for exhibit in (find(*key.split("/")) for key in keys):
         if exhibit.source != "eval":
             raise UserError(f"{exhibit.key} needs more than evaluations: pack everything, without --only.")

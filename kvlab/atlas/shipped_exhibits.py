@@ -129,7 +129,12 @@ def _read(row: dict[str, str]) -> Drawn:
 
 def claim_values(claim: Claim) -> dict[str, object]:
     """A claim as JSON takes it; without `settle`, whose folder is not the reader's."""
-    parts = {name: None if one is None else vars(one) for name, one in (
-        ("basis", claim.basis), ("interval", claim.interval), ("threshold", claim.threshold),
-    )}  # fmt: skip
+    parts = {
+        name: None if one is None else vars(one)
+        for name, one in (
+            ("basis", claim.basis),
+            ("interval", claim.interval),
+            ("threshold", claim.threshold),
+        )
+    }
     return vars(claim) | parts | {"settle": ""}

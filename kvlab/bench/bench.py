@@ -29,7 +29,8 @@ class Bench:
 
     def race(self, racers: Sequence[Any], *, steps: int | None = None, resident: bool | None = None) -> list[Outcome]:
         """Time racers in turns with the request's repeats, steps and warm-up."""
-        request, device = self.request, self.model.device
+        request = self.request
+        device = self.model.device
         warmup = request.warmup if steps else request.warm_steps
         steps = steps or request.timed_steps
         return race(racers, device, repeats=request.repeats, steps=steps, warmup=warmup, resident=resident)
@@ -40,7 +41,8 @@ class Bench:
 
     def row(self, contender: Contender, figure: str, unit: str, **values: Any) -> Row:
         """A row about one contender; `values` are further fields of `Row`."""
-        request, load = self.request, contender.load
+        request = self.request
+        load = contender.load
         fields: dict[str, Any] = {
             "mode": request.mode,
             "figure": figure,
@@ -108,7 +110,8 @@ def time_and_rate(
         return [row, rate]
     if outcome.joules:
         row = replace(row, joules=fmean(outcome.joules))
-    took, rates = spread(outcome.samples), spread([tokens / seconds for seconds in outcome.samples])
+    took = spread(outcome.samples)
+    rates = spread([tokens / seconds for seconds in outcome.samples])
     ratio = took.median / full.median if full else None
     return [
         complete_row(row, scale_spread(took, scale), bound=scale * least, ratio=ratio),

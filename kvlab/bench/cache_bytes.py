@@ -66,7 +66,8 @@ def _live(layer: object, context: int) -> int:
 
 
 def _tensors(thing: object) -> Iterator[Tensor]:
-    waiting, met = [thing], set[int]()
+    waiting = [thing]
+    met = set[int]()
     while waiting:
         item = waiting.pop()
         if id(item) in met or isinstance(item, LayerSettings | torch.Generator | type):

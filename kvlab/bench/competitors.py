@@ -53,7 +53,9 @@ class Contender(ABC):
     is_baseline = True
 
     def __init__(self, model: BenchModel, load: Load, request: BenchRequest) -> None:
-        self.model, self.load, self.request = model, load, request
+        self.model = model
+        self.load = load
+        self.request = request
         self.cache: Any = None
         self.token: Tensor | None = None
 
@@ -102,7 +104,8 @@ class Contender(ABC):
             self.model.model(part, past_key_values=self.cache, use_cache=True, logits_to_keep=1)
 
     def _pass_sizes(self) -> list[int]:
-        tokens, chunk = self.load.context, self.request.prefill_chunk or self.load.context
+        tokens = self.load.context
+        chunk = self.request.prefill_chunk or self.load.context
         if not isinstance(self.cache, CompressedCache):
             return chunk_sizes(tokens, chunk)
         try:

@@ -63,7 +63,8 @@ def attend_by_hand(layer: CompressedLayer, module: nn.Module, query: Tensor, key
     scaling = getattr(module, "scaling", None) or getattr(module, "inv_norm_factor", None) or query.shape[-1] ** -0.5
     softcap = getattr(module, "attn_logit_softcapping", None)
     slopes = getattr(module, "slopes", None)  # of a model with ALiBi
-    hidden, residuals = take_hidden_states(module), _residuals(layer, module, keys)
+    hidden = take_hidden_states(module)
+    residuals = _residuals(layer, module, keys)
     call = AttentionCall(scaling, softcap, module=module, slopes=slopes, hidden_states=hidden, residuals=residuals)
     return attending.attend(query, seen_keys, seen_values, call)
 
@@ -74,7 +75,8 @@ def _residuals(layer: CompressedLayer, module: nn.Module, keys: Tensor) -> tuple
     if stream is None or stream.scores_at(layer.cumulative_length) is not None:
         return ()
     config: Any = module.config
-    states, width = keys.transpose(1, 2).flatten(2), config.hidden_size
+    states = keys.transpose(1, 2).flatten(2)
+    width = config.hidden_size
     states = states.repeat(1, 1, -(-width // states.shape[-1]))[..., :width]
     return tuple((depth, states) for depth in stream.depths if depth <= layer.layer_idx and depth not in stream.arrived)
 

@@ -61,7 +61,8 @@ class OpenModel:
 
     def close(self) -> None:
         if self.model is not None:
-            device, self.model = self.model.device, None
+            device = self.model.device
+            self.model = None
             release_memory(device)
 
 
@@ -76,7 +77,8 @@ def run_requests(
         pick_device(request.device)
         for choice in request.choices:
             make_method(choice.method, **choice.hyper_parameters)
-    opened, begun = OpenModel(), time.monotonic()
+    opened = OpenModel()
+    begun = time.monotonic()
     for index, request in enumerate(requests):
         if listener is not None:
             listener(f"{request.mode} {request.model}", index, len(requests))
@@ -157,7 +159,9 @@ def stamp(request: BenchRequest, model: BenchModel | None) -> dict[str, Any]:
 
 
 FOLDER = "bench"
-BANDWIDTH, NOT_RUN = "copy bandwidth", "not run"  # figures that are not about a cache
+# figures that are not about a cache
+BANDWIDTH = "copy bandwidth"
+NOT_RUN = "not run"
 
 
 def run_bench(

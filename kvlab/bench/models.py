@@ -71,7 +71,8 @@ class BenchModel:
     def bytes_per_pass(self) -> int:
         """Weight bytes read per decode step: all except an untied input embedding."""
         model: Any = self.model
-        table, output = model.get_input_embeddings().weight, model.get_output_embeddings()
+        table = model.get_input_embeddings().weight
+        output = model.get_output_embeddings()
         tied = output is None or output.weight is table
         return self.weight_bytes - (0 if tied else table.numel() * table.element_size())
 

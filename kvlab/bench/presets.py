@@ -13,7 +13,9 @@ from kvlab.core.methods import make_method, registered
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.settlers.eviction.evict import Evict
 
-SEVEN, THIRTEEN, SMALL = "shape:llama2-7b", "shape:llama2-13b", "shape:llama3-8b"
+SEVEN = "shape:llama2-7b"
+THIRTEEN = "shape:llama2-13b"
+SMALL = "shape:llama3-8b"
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,8 @@ def _turn(racer: Racer, outcome: Outcome, device: torch.device, steps: int, warm
                 for _ in range(warmup + racer.warmup):
                     racer.step()
                 outcome.live_bytes = racer.live_bytes
-            meter, before = Meter(energy_counter(device)), time.process_time()
+            meter = Meter(energy_counter(device))
+            before = time.process_time()
             seconds = seconds_of(lambda: _several(racer, steps), device)
             outcome.processor.append((time.process_time() - before) / steps)
             if (spent := meter.joules()) is not None:

@@ -78,7 +78,8 @@ def measurement_tables(rows: Sequence[Row]) -> list[Table]:
         draw = memory_table if mode == "memory" else _measurements
         own = list(group)
         table = draw(own)
-        table.title, table.title_justify = f"{mode}, {model}{reductions(own[0])}", "left"
+        table.title = f"{mode}, {model}{reductions(own[0])}"
+        table.title_justify = "left"
         table.caption = _caption(own, rows)
         tables.append(table)
     return tables
@@ -87,9 +88,19 @@ def measurement_tables(rows: Sequence[Row]) -> list[Table]:
 def _measurements(rows: Sequence[Row]) -> Table:
     counted = any(row.joules is not None for row in rows)
     columns = (
-        "figure", "method", "kept", "batch", "tokens", "measured", "± IQR", "bound", "of bound", "x full",
-        *(["J", "J/token"] if counted else []), "",
-    )  # fmt: skip
+        "figure",
+        "method",
+        "kept",
+        "batch",
+        "tokens",
+        "measured",
+        "± IQR",
+        "bound",
+        "of bound",
+        "x full",
+        *(["J", "J/token"] if counted else []),
+        "",
+    )
     table = Table(*columns, box=SIMPLE_HEAD)
     for name in columns[3:-1]:
         table.columns[columns.index(name)].justify = "right"
@@ -214,10 +225,12 @@ def memory_table(rows: Sequence[Row]) -> Table:
 
 def _cells(rows: Sequence[Row]) -> list[str]:
     by_figure = {row.figure: row for row in rows}
-    first, allocated = rows[0], by_figure.get("allocated bytes")
+    first = rows[0]
+    allocated = by_figure.get("allocated bytes")
     shown = [number(row.median, row.unit) if (row := by_figure.get(name)) else MISSING for name in FIGURES]
     ratio = MISSING if allocated is None or allocated.ratio_to_full is None else plain(allocated.ratio_to_full)
-    live, block = by_figure.get("live bytes"), by_figure.get("one block a head")
+    live = by_figure.get("live bytes")
+    block = by_figure.get("one block a head")
     over_live = _over_live(allocated, live, block)
     failed = "" if allocated is None or allocated.status == "ok" else f"{allocated.status}: {allocated.note}"
     name = first.method + (" *" if first.is_full else "")

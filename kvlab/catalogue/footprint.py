@@ -77,7 +77,8 @@ def _store(choice: MethodChoice) -> str:
 
 def _known(choice: MethodChoice) -> MethodFootprint | str | None:
     """The footprint if it is known without a second process, else None."""
-    entry, settings = _entry(choice), _settings(choice)
+    entry = _entry(choice)
+    settings = _settings(choice)
     if entry is None:
         return MethodFootprint()  # building it reports that there is no such method
     if not settings:

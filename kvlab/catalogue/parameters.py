@@ -12,7 +12,8 @@ from kvlab.core.errors import UserError
 from kvlab.core.validation import read_json
 
 Kind = Literal["choice", "switch", "integer", "number", "text", "json"]
-DEFAULT, PRESET = "default", "preset"
+DEFAULT = "default"
+PRESET = "preset"
 KINDS: dict[str, Kind] = {"boolean": "switch", "integer": "integer", "number": "number", "string": "text"}
 
 
@@ -90,7 +91,8 @@ def _read(entry: MethodEntry, parameter: Parameter, value: Any) -> Any:
 
 
 def _in_range(parameter: Parameter, value: float) -> bool:
-    low, high = parameter.minimum, parameter.maximum
+    low = parameter.minimum
+    high = parameter.maximum
     above = low is None or value > low or (value == low and not parameter.open_minimum)
     below = high is None or value < high or (value == high and not parameter.open_maximum)
     return above and below

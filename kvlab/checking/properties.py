@@ -19,7 +19,8 @@ from kvlab.core.methods.composition.register import REGISTERED
 from kvlab.core.plugins.load import load_plugins, name_files
 
 ROUNDING = 1e-4  # of float32 over three layers
-WARM, WATCHED = 12, 4
+WARM = 12
+WATCHED = 4
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ def full_budget_is_plain(method: Method, case: Case) -> str:
 
 def budget_is_kept(method: Method, case: Case) -> str:
     """No head holds more slots than allocated, and the mean allocation is the budget."""
-    pipeline, layers = method.pipeline(), observe_case(method, case).layers
+    pipeline = method.pipeline()
+    layers = observe_case(method, case).layers
     for found in layers:
         on_top = case.compress_every - 1 + pipeline.buffer if pipeline.decode else found.step
         over = int((found.live - found.budget).max()) - on_top
@@ -118,17 +120,21 @@ def second_turn_is_one_long_turn(method: Method, case: Case) -> str:
 def seed_decides(method: Method, case: Case) -> str:
     """The same seed gives bit-identical logits."""
     ids, mask = case.prompt()
-    first, again = observe_case(method, case).logits, walk(case.model(), case.cache(method), ids, mask)
+    first = observe_case(method, case).logits
+    again = walk(case.model(), case.cache(method), ids, mask)
     return "" if torch.equal(first, again) else f"a second run differs by {furthest(first, again):.1e}"
 
 
 def chunks_are_the_whole(method: Method, case: Case) -> str:
     """A chunked prompt gives the same result as the whole prompt."""
     ids, _ = case.prompt()
-    whole, cache, end = observe_case(method, case).logits, case.cache(method), 0
+    whole = observe_case(method, case).logits
+    cache = case.cache(method)
+    end = 0
     with torch.inference_mode():
         for size in cache.expect(case.tokens, case.tokens // 2):
-            begun, end = end, end + size
+            begun = end
+            end = end + size
             logits = case.model()(ids[:, begun:end], past_key_values=cache).logits[:, -1:]
         following = walk(case.model(), cache, torch.full((1, 1), 3), torch.ones(1, case.tokens + 1), steps=1)
     apart = max(furthest(logits[:, 0].float(), whole[:, 0]), furthest(following[:, 0], whole[:, 1]))
@@ -157,7 +163,9 @@ def generate_works(method: Method, case: Case) -> str:
     model: Any = case.model()
     options = {"do_sample": False, "max_new_tokens": 4, "min_new_tokens": 4, "pad_token_id": 0}
     text = model.generate(ids, past_key_values=case.cache(method), **options)[0, case.tokens :]
-    cache, new, own = case.cache(method), ids, []
+    cache = case.cache(method)
+    new = ids
+    own = []
     with torch.inference_mode():
         for _ in range(4):
             logits = model(new, past_key_values=cache).logits[:, -1]

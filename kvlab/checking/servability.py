@@ -30,7 +30,9 @@ READS = {
     **dict.fromkeys(("query", "logits_of", "recalled_logits", "recalled_queries", "project_queries"), QUERIES),
     **dict.fromkeys(("hidden_states", "token_scores"), HIDDEN),
 }
-PROMPT_TOKENS, STEPS, BUFFER = 384, 12, 8
+PROMPT_TOKENS = 384
+STEPS = 12
+BUFFER = 8
 SAME = 1e-3  # relative: rotating by 0 and back rounds
 HAYSTACK = "alice_in_wonderland.txt"
 
@@ -52,11 +54,13 @@ def check_servability(
     whole = full_states(loaded, tokens)
     with torch.inference_mode():
         loaded.model(ids[:, :tokens], past_key_values=cache)
-        kept, held = kept_tokens(cache, tokens), held_by(cache, whole)
+        kept = kept_tokens(cache, tokens)
+        held = held_by(cache, whole)
         watch.decoding = True
         for step in range(steps):
             loaded.model(ids[:, tokens + step : tokens + step + 1], past_key_values=cache)
-    later, last = held_by(cache, whole), kept_tokens(cache, tokens + steps)
+    later = held_by(cache, whole)
+    last = kept_tokens(cache, tokens + steps)
     lost = bool((kept & ~last[..., :tokens]).any()) or not last[..., tokens:].all()
     held = replace(
         held,
@@ -95,7 +99,8 @@ class Declared:
     def of(cls, method: Method) -> Declared:
         """From the pipeline and its capabilities."""
         pipeline = method.paged_pipeline()
-        settle, by_stream = pipeline.can.settle, pipeline.can.score.residual_rule is not None
+        settle = pipeline.can.settle
+        by_stream = pipeline.can.score.residual_rule is not None
         return cls(
             log_mass=settle.merges and settle.mass_of_votes != 0,
             decodes=pipeline.decode,
@@ -137,7 +142,8 @@ class WatchedSeen:
     """A pass that notes what is read of it."""
 
     def __init__(self, seen: Seen, watch: Watch) -> None:
-        self._seen, self._watch = seen, watch
+        self._seen = seen
+        self._watch = watch
 
     def __getattr__(self, name: str) -> Any:
         self._watch.note(name)
@@ -153,7 +159,8 @@ class WatchedPart:
     """A scorer or an allocator that gets watched passes; everything else is the part's own."""
 
     def __init__(self, part: Any, watch: Watch) -> None:
-        self._part, self._watch = part, watch
+        self._part = part
+        self._watch = watch
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._part, name)
@@ -230,12 +237,16 @@ def kept_tokens(cache: CompressedCache, tokens: int) -> np.ndarray:
 
 def held_by(cache: CompressedCache, whole: tuple[tuple[Tensor, Tensor], ...]) -> Held:
     """Inspect the cache's tables; only states of the prompt are compared, as later ones depend on the cache."""
-    counts, rows, gaps = [], [], []
+    counts = []
+    rows = []
+    gaps = []
     mass = merged = changed = False
     for layer, (keys, values) in zip(cache.compressed_layers(), whole, strict=True):
-        slots, tokens = layer.slots, keys.shape[1]
+        slots = layer.slots
+        tokens = keys.shape[1]
         assert slots is not None
-        valid, position = slots.valid[0], slots.position[0].long()
+        valid = slots.valid[0]
+        position = slots.position[0].long()
         counts.append(slots.live()[0].cpu().numpy())
         rows.append([frozenset(own[there].tolist()) for own, there in zip(position, valid, strict=True)])
         mass |= bool((slots.log_mass_of_heads()[0].masked_fill(~valid[:, None], 0) != 0).any())
@@ -243,7 +254,8 @@ def held_by(cache: CompressedCache, whole: tuple[tuple[Tensor, Tensor], ...]) ->
         place = position.clamp(0, tokens - 1)[..., None]
         of_keys, of_values = (own.gather(1, place.expand(*place.shape[:2], own.shape[-1])) for own in (keys, values))
         missing = _missing(position, valid, int(layer.tokens_seen[0]))
-        rotary, turned = cache.settings.rotary, of_keys
+        rotary = cache.settings.rotary
+        turned = of_keys
         if rotary is not None:
             turned = rotary.turn(of_keys, missing).to(of_keys.dtype)
         stays, moves = (_equal(slots.keys[0], own, prompt) for own in (of_keys, turned))

@@ -33,11 +33,13 @@ from kvlab.server.settings import lab as lab_settings
 from kvlab.trace.catalogue import list_runs
 
 EVERY_ADDRESS = ("0.0.0.0", "::")
-FIRST_PORT, PORTS_TRIED = 8501, 50
+FIRST_PORT = 8501
+PORTS_TRIED = 50
 READY_SECONDS = 60.0
 LOOK_AFTER_SECONDS = 2.0
 STOP_SECONDS = 15.0
-LONGEST_LOG, LEAST_FREE = 5_000_000, 1_000_000
+LONGEST_LOG = 5_000_000
+LEAST_FREE = 1_000_000
 
 
 def app_command(

@@ -18,7 +18,8 @@ from kvlab.model_info.names import check_model
 from kvlab.requests.compare import CompareRequest
 from kvlab.trace.catalogue import list_comparisons
 
-NAME_WIDTH, COUNTS_WIDTH = 22, len("12 hold, 2 do not, 12 undecided")
+NAME_WIDTH = 22
+COUNTS_WIDTH = len("12 hold, 2 do not, 12 undecided")
 atlas_commands = typer.Typer(
     help="Fill the figure atlas, and print how many claims of each paper hold.", no_args_is_help=True
 )
@@ -59,7 +60,8 @@ def fill(
         try:
             words = _run_able(job, out, stop)
         except UserError as error:
-            failed, words = failed + 1, f"{job.title} is left out: {error}"
+            failed = failed + 1
+            words = f"{job.title} is left out: {error}"
         typer.echo(f"{place} of {len(jobs)}  {words}  {format_duration(time.monotonic() - begun)}")
     if failed:
         typer.echo(f"{failed} of {len(jobs)} could not be measured.")

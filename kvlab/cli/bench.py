@@ -200,7 +200,9 @@ def _measure(requests: tuple[BenchRequest, ...], results: ResultFile, seconds: f
 
 def _new_file(folder: Path, name: str) -> Path:
     stem = f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    path, number = folder / f"{stem}.parquet", 1
+    path = folder / f"{stem}.parquet"
+    number = 1
     while path.exists():
-        path, number = folder / f"{stem}-{number}.parquet", number + 1
+        path = folder / f"{stem}-{number}.parquet"
+        number = number + 1
     return path

@@ -227,7 +227,8 @@ class Screen:
 
     def show(self, events: Iterator[Event]) -> None:
         """Follow events until they end."""
-        self.answers, self.notes = {}, {}
+        self.answers = {}
+        self.notes = {}
         if self.console.is_terminal:
             with Live(console=self.console, auto_refresh=False) as live:
                 for event in events:

@@ -269,7 +269,8 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run one method, named or composed, on one or several prompts, and record it."""
-    text, out = options.text, options.out
+    text = options.text
+    out = options.out
     prompts = text.read_all(out)
     fields = options.fields(prompts, level)
     execute(options.parts.added_to(method), budget, text.title_of(prompts), out, as_json, force, labels, **fields)
@@ -294,8 +295,10 @@ def compare(
     if resume:
         resume_comparison(resume, options.out, as_json)
         return
-    text, out = options.text, options.out
-    methods, planted = options.parts.added_to(methods), repeats.plantings(options.seed)
+    text = options.text
+    out = options.out
+    methods = options.parts.added_to(methods)
+    planted = repeats.plantings(options.seed)
     prompts = text.read_all(out)
     fields = options.fields(prompts, level or level_of(len(prompts), planted), bool(planted))
     execute(methods, budgets, text.title_of(prompts), out, as_json, force, labels, repeats=planted, **fields)

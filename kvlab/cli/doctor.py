@@ -85,7 +85,8 @@ def _versions() -> dict[str, str]:
 def _machine() -> dict[str, str]:
     import torch
 
-    memory, disk = psutil.virtual_memory(), shutil.disk_usage(".")
+    memory = psutil.virtual_memory()
+    disk = shutil.disk_usage(".")
     found = {
         "platform": platform.platform(),
         "cores": str(psutil.cpu_count(logical=True)),
@@ -174,7 +175,8 @@ def _check_full_budget() -> str:
     from kvlab.core.cache import make_cache
     from kvlab.models.load import prepare
 
-    model, ids = _tiny_llama(hidden_size=32), torch.randint(3, 64, (1, 40))
+    model = _tiny_llama(hidden_size=32)
+    ids = torch.randint(3, 64, (1, 40))
     with torch.inference_mode():
         plain = model(ids).logits
         ours = prepare(model)(ids, past_key_values=make_cache(model, "keepkv", 1.0)).logits
@@ -191,9 +193,14 @@ def _tiny_llama(hidden_size: int, initializer_range: float = 0.02) -> LlamaForCa
 
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=64, hidden_size=hidden_size, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, initializer_range=initializer_range,
-    )  # fmt: skip
+        vocab_size=64,
+        hidden_size=hidden_size,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        initializer_range=initializer_range,
+    )
     return LlamaForCausalLM(config).eval()
 
 
@@ -243,7 +250,8 @@ def _decoded(method: str, device: torch.device) -> torch.Tensor:
     from kvlab.models.load import prepare
 
     model = prepare(_tiny_llama(hidden_size=64, initializer_range=0.2).to(device))  # type: ignore[arg-type]  # `to` keeps the class
-    cache, logits = make_cache(model, method, 0.4), []
+    cache = make_cache(model, method, 0.4)
+    logits = []
     with torch.inference_mode():
         # Long enough for cam to spread values within its window.
         model(torch.arange(160, device=device)[None] % 61 + 3, past_key_values=cache)
@@ -259,7 +267,8 @@ def _no_kernels() -> Iterator[None]:
     from kvlab.core.attention.kernels import SWITCH, one_query_kernel
     from kvlab.core.cache.layers.dispatch import decision_kernel
 
-    before, known = os.environ.get(SWITCH), (one_query_kernel, decision_kernel)
+    before = os.environ.get(SWITCH)
+    known = (one_query_kernel, decision_kernel)
     os.environ[SWITCH] = "off"
     try:
         for kernel in known:

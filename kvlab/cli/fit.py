@@ -50,9 +50,18 @@ def fit(
 ) -> None:
     """Fit what a method has to learn about a model, from text; the model itself is not changed."""
     options: dict[str, Any] = {
-        "method": method, "corpus": corpus, "windows": windows, "length": length, "form": form, "target": target,
-        "rank": rank, "steps": steps, "score": score, "minutes": minutes, "seed": seed,
-    }  # fmt: skip
+        "method": method,
+        "corpus": corpus,
+        "windows": windows,
+        "length": length,
+        "form": form,
+        "target": target,
+        "rank": rank,
+        "steps": steps,
+        "score": score,
+        "minutes": minutes,
+        "seed": seed,
+    }
     given = {name: value for name, value in (options | asdict(loading)).items() if value is not None}
     try:
         request = FitRequest(**given)

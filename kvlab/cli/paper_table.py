@@ -53,7 +53,8 @@ def run_paper_table(
     from kvlab.atlas import paper_table_text as texts
     from kvlab.atlas import paper_tables
 
-    table, errors = paper_tables.paper_table(name), standard_error()
+    table = paper_tables.paper_table(name)
+    errors = standard_error()
     if written is not None:
         texts.check_file(written)
     found = table.found(_folder(name, data))

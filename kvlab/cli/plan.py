@@ -21,8 +21,10 @@ from kvlab.jobs.size_check import plan_of, tokens_of
 from kvlab.planning import Machine, Plan, this_machine
 from kvlab.requests.compare import OnePrompt
 
-DEFAULT_METHODS, DEFAULT_BUDGETS = "streaming-llm,h2o,snapkv,zsmerge,keepkv", "0.2"
-UNITS, MOST_MEMORY = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}, 10**15
+DEFAULT_METHODS = "streaming-llm,h2o,snapkv,zsmerge,keepkv"
+DEFAULT_BUDGETS = "0.2"
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+MOST_MEMORY = 10**15
 
 
 @group_parameters

@@ -41,7 +41,8 @@ def check_file(
     """
     from kvlab.checking import PROPERTIES, check, from_file
 
-    failed, results = False, []
+    failed = False
+    results = []
     for name, method in from_file(file).items():
         if not as_json:
             typer.echo(name)

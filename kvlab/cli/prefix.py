@@ -71,10 +71,20 @@ def make(
     chosen, values = parse_spec(method)
     request = _request(**model.fields)
     made = Prefix.make(
-        held_model(request), context, chosen, Budget.parse(budget).amount, title=title, seed=seed,
-        chat=request.chat, system=request.system, thinking=request.thinking, compress_every=compress_every,
-        prefill_chunk=prefill_chunk, loading=recorded_loading(request), **values,
-    )  # fmt: skip
+        held_model(request),
+        context,
+        chosen,
+        Budget.parse(budget).amount,
+        title=title,
+        seed=seed,
+        chat=request.chat,
+        system=request.system,
+        thinking=request.thinking,
+        compress_every=compress_every,
+        prefill_chunk=prefill_chunk,
+        loading=recorded_loading(request),
+        **values,
+    )
     made.save(path)
     _report(made, path, f"read and compressed in {made.header.seconds:.1f} s")
 
@@ -173,7 +183,8 @@ def extend(
     target = free_path(root, to) if to else None
     more = text.read()
     path, made = _opened(root, name, model, device, cache_dir)
-    before, begun = made.header.tokens, time.perf_counter()
+    before = made.header.tokens
+    begun = time.perf_counter()
     made.extend(more)
     seconds = time.perf_counter() - begun
     made.save(target or path)
@@ -238,7 +249,8 @@ def _request(**fields: Any) -> ModelRequest:
 
 
 def _report(made: Prefix, path: Path, how: str) -> None:
-    head, size = made.header, path.stat().st_size
+    head = made.header
+    size = path.stat().st_size
     typer.echo(f"{head.tokens:,} tokens, {how}; {format_bytes(size)} in {path}")
     typer.echo(f"Ask it: kvlab prefix ask {path.stem} QUESTION", err=True)
 
@@ -249,7 +261,8 @@ def _as_data(file: PrefixFile) -> dict[str, Any]:
 
 
 def _show(file: PrefixFile) -> None:
-    head, model = file.header, file.header.model
+    head = file.header
+    model = file.header.model
     settings = ", ".join(f"{name}={value}" for name, value in head.settings.items()) or "none"
     often = head.compress_every
     later = head.tokens > head.context_tokens

@@ -66,9 +66,16 @@ def list_kept(
         shelf = list_all(root)
     filters = {"kinds": kind, "states": state, "models": model, "methods": method, "budgets": budget, "tags": tag}
     wanted = Search(
-        text=text, starred=starred, archived=archived, since=since, until=until, sort=sort, turned=reverse,
-        answers=tuple(answer or ()), **{name: tuple(values or ()) for name, values in filters.items()},
-    )  # fmt: skip
+        text=text,
+        starred=starred,
+        archived=archived,
+        since=since,
+        until=until,
+        sort=sort,
+        turned=reverse,
+        answers=tuple(answer or ()),
+        **{name: tuple(values or ()) for name, values in filters.items()},
+    )
     found = shelf.find(wanted)
     _print(found.head(limit) if limit else found, len(found), as_json)
     for problem in shelf.problems:

@@ -81,16 +81,27 @@ def safe_budget(
     if from_rows is not None:
         if own.is_given:
             raise UserError("--from takes an evaluation that exists: leave out --prompts, --tasks, --data and --saved.")
-        rows, notes, place = _existing(from_rows, loading.model, question_aware), list[str](), from_rows
+        rows = _existing(from_rows, loading.model, question_aware)
+        notes = list[str]()
+        place = from_rows
         chosen = split_list(methods)
     else:
         wanted, notes = _request(
-            tasks=own.tasks, files=own.files(), methods=methods or DEFAULT_METHODS, budgets=budgets, lengths=lengths,
-            seed=seed, question_aware=question_aware, samples=samples, criterion=criterion, loading=loading,
-        )  # fmt: skip
+            tasks=own.tasks,
+            files=own.files(),
+            methods=methods or DEFAULT_METHODS,
+            budgets=budgets,
+            lengths=lengths,
+            seed=seed,
+            question_aware=question_aware,
+            samples=samples,
+            criterion=criterion,
+            loading=loading,
+        )
         place = out or own.runs / "eval" / f"safe-{_name(wanted)}"
         rows, more = _evaluated(wanted, place, force, criterion)
-        notes, chosen = [*notes, *more], []
+        notes = [*notes, *more]
+        chosen = []
     found = find_safe_budgets(rows, criterion, chosen)
     if csv is not None:
         replace_text(csv, found.table.to_csv(index=False))
@@ -147,10 +158,16 @@ def _request(
     alpha = (1 - criterion.confidence) / max(1, len(split_list(methods)))
     enough = MARGIN * least_prompts(criterion.tolerance, alpha)
     wanted = parse_request(
-        tasks=tasks, files=files, methods=methods, budgets=ladder, depths=None,
-        samples=samples or (enough if tasks else 100_000), forced=criterion.by == "kl",
-        **(asdict(loading) | {"thinking": thinking_of(loading.thinking)}), **options,
-    )  # fmt: skip
+        tasks=tasks,
+        files=files,
+        methods=methods,
+        budgets=ladder,
+        depths=None,
+        samples=samples or (enough if tasks else 100_000),
+        forced=criterion.by == "kl",
+        **(asdict(loading) | {"thinking": thinking_of(loading.thinking)}),
+        **options,
+    )
     return wanted, notes
 
 

@@ -117,12 +117,19 @@ def _measure(model: str, samples: int, style: str, out: Path | None, as_json: bo
         return
     table = Table("task", "options", "tokens", "metric", "prompts", "full cache", "95 % interval", "")
     for line in found.itertuples():
-        low, high = f"{line.score_low:.2f}", f"{line.score_high:.2f}"
+        low = f"{line.score_low:.2f}"
+        high = f"{line.score_high:.2f}"
         words = "; ".join(filter(None, ["" if line.informative else "not informative", line.note]))
         table.add_row(
-            line.task, line.difficulty, str(line.length), line.metric, str(line.prompts), f"{line.score:.2f}",
-            f"{low} to {high}", words,
-        )  # fmt: skip
+            line.task,
+            line.difficulty,
+            str(line.length),
+            line.metric,
+            str(line.prompts),
+            f"{line.score:.2f}",
+            f"{low} to {high}",
+            words,
+        )
     for task, reason in possible.reasons.items():
         table.add_row(task, "", "–", "", "0", "–", "–", f"not measurable: {reason}")
     table.caption = f"{title}; not informative: the full cache scores below {LEAST_SCORE:g}"

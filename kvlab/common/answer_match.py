@@ -21,10 +21,25 @@ from kvlab.common.numerals import CURRENCIES, Span, numerals, quantity
 
 # First words of the Unicode names of letters of scripts that write no spaces between words, or, as Korean does, attach
 # particles to a word without one.
-_UNSPACED = frozenset((
-    "CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "IDEOGRAPHIC", "YI", "THAI", "LAO", "KHMER", "MYANMAR",
-    "TIBETAN", "TAI", "JAVANESE", "BALINESE",
-))  # fmt: skip
+_UNSPACED = frozenset(
+    (
+        "CJK",
+        "HIRAGANA",
+        "KATAKANA",
+        "HANGUL",
+        "BOPOMOFO",
+        "IDEOGRAPHIC",
+        "YI",
+        "THAI",
+        "LAO",
+        "KHMER",
+        "MYANMAR",
+        "TIBETAN",
+        "TAI",
+        "JAVANESE",
+        "BALINESE",
+    )
+)
 _LATER_JAMO = range(0x1160, 0x1200)  # vowels and final consonants of a Hangul syllable
 _SAME = str.maketrans(
     {**dict.fromkeys("‘’‚‛ʼ′`´", "'"), **dict.fromkeys("“”„‟″«»", '"'), **dict.fromkeys("‐‑‒–—―−", "-"), "İ": "i"}
@@ -58,7 +73,8 @@ class Folded:
     def place(self, start: int, stop: int) -> Span:
         """The characters `start` to `stop` as a place of the source, with all of a number at either end."""
         covered = self.sources[start:stop]
-        first, last = min(covered), max(covered)
+        first = min(covered)
+        last = max(covered)
         return min(first, self._number(first)[0]), max(last + 1, self._number(last)[1])
 
     def _number(self, source: int) -> Span:
@@ -105,7 +121,8 @@ def find_answer(text: str, answer: str) -> tuple[int, int] | None:
         pattern = r"\s*".join(filter(None, [_words(currency), value, _words(unit)]))
     if not pattern:
         return None
-    folded, begun = fold_for(text, answer), 0
+    folded = fold_for(text, answer)
+    begun = 0
     while (match := re.compile(pattern).search(folded.text, begun)) is not None:
         stands_alone = not any(_is_inside(folded, index) for index in match.span())
         if stands_alone and (number is None or folded.is_number(*match.span("value"))):
@@ -133,7 +150,9 @@ def _fold_numbers(text: str, by_value: bool) -> Folded:
     places = [numeral.span for numeral in found]
     if not by_value:
         return replace(fold(text), numbers=places)
-    parts, sources, end = list[str](), array("l"), 0
+    parts = list[str]()
+    sources = array("l")
+    end = 0
     for numeral in found:
         start, stop = numeral.span
         parts += [text[end:start], numeral.value]
@@ -147,7 +166,8 @@ def _fold_numbers(text: str, by_value: bool) -> Folded:
 
 def _aligned(value: str, text: str, start: int, stop: int) -> list[int]:
     """The place in `text`, from `start` to `stop`, of each character of a number's value."""
-    places, place = [], start
+    places = []
+    place = start
     for character in value:
         place = next((at for at in range(place, stop) if _digit(text[at]) == character), place)
         places.append(min(place, stop - 1))
@@ -188,7 +208,8 @@ def _is_inside(folded: Folded, index: int) -> bool:
         return False
     if folded.splits_source(index) or folded.splits_number(index) or _continues_letter(text[index]):
         return True
-    before, after = _base(text, index - 1), text[index]
+    before = _base(text, index - 1)
+    after = text[index]
     return (before.isdecimal() and after.isdecimal()) or (_is_spaced_letter(before) and _is_spaced_letter(after))
 
 

@@ -71,7 +71,8 @@ def time_left(elapsed: float, share: float) -> str:
     return f"about {format_duration(elapsed * (1 - share) / share, rough=True)} left" if share > 0 else ""
 
 
-KIB, MIB = 2**10, 2**20
+KIB = 2**10
+MIB = 2**20
 
 
 def format_bytes(size: float) -> str:
@@ -80,7 +81,8 @@ def format_bytes(size: float) -> str:
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if abs(size) < (1024 if unit == "bytes" else 1023.5):
             break
-        size, unit = size / 1024, larger
+        size = size / 1024
+        unit = larger
     if unit == "bytes" or abs(size) >= 100:
         return f"{size:,.0f} {unit}"
     return f"{size:.3g} {unit}"

@@ -87,7 +87,8 @@ def mean_intervals(
 
 def wilson(hits: float, count: int, level: float = LEVEL) -> Bounds:
     """(share, low, high) of `hits` among `count` samples: Wilson's score interval without correction."""
-    z, share = NormalDist().inv_cdf((1 + level) / 2), hits / count
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    share = hits / count
     centre = (share + z**2 / (2 * count)) / (1 + z**2 / count)
     half = z / (1 + z**2 / count) * (share * (1 - share) / count + (z / (2 * count)) ** 2) ** 0.5
     return share, min(max(centre - half, 0.0), share), max(min(centre + half, 1.0), share)

@@ -13,7 +13,10 @@ ROW_BLOCK = 256
 # Readings of speed in turns once all runs are recorded, how many steps each times, and the most of the time that the
 # comparison took so far they may take: turns that would take more are left out. One turn of at most `SHORT_TURN`
 # seconds is always taken, since a rate from a single reading is not shown.
-TURNS, TIMED_STEPS, TURNS_SHARE, SHORT_TURN = 3, 5, 0.3, 20.0
+TURNS = 3
+TIMED_STEPS = 5
+TURNS_SHARE = 0.3
+SHORT_TURN = 20.0
 
 
 def turns_within(allowed: float, turn: float) -> int:

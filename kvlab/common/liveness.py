@@ -15,7 +15,8 @@ from pathlib import Path
 import psutil
 
 PULSE = ".pulse"  # in the folder of a run that is being written
-BEAT_SECONDS, SILENT_SECONDS = 5.0, 60.0
+BEAT_SECONDS = 5.0
+SILENT_SECONDS = 60.0
 
 
 @cache
@@ -42,7 +43,8 @@ def is_alive(pid: int | None, since: str) -> bool:
 
 def beat(folder: Path) -> Callable[[], None]:
     """Touch a file in `folder` every few seconds, for other hosts; returns the function that stops it."""
-    file, ended = folder / PULSE, threading.Event()
+    file = folder / PULSE
+    ended = threading.Event()
     try:
         file.write_text(host_id(), encoding="utf-8")
     except OSError:
@@ -68,7 +70,8 @@ def is_being_written(folder: Path, pid: int | None, since: str) -> bool:
     """Whether the process that writes the run in `folder` is alive; on another host judged by its pulse file."""
     file = folder / PULSE
     try:
-        place, beaten = file.read_text(encoding="utf-8"), file.stat().st_mtime
+        place = file.read_text(encoding="utf-8")
+        beaten = file.stat().st_mtime
     except (OSError, ValueError):
         return is_alive(pid, since)
     if place == host_id():

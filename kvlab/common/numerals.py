@@ -92,7 +92,8 @@ def quantity(text: str) -> tuple[str, Numeral, str] | None:
     if len(found) != 1:
         return None
     start, stop = found[0].span
-    before, after = text[:start].strip(), text[stop:].strip().rstrip(".")
+    before = text[:start].strip()
+    after = text[stop:].strip().rstrip(".")
     if before.strip(CURRENCIES) or any(character.isnumeric() for character in before + after):
         return None
     return before, found[0], after
@@ -135,7 +136,8 @@ def _raised(match: re.Match[str]) -> str:
 
 
 def _slashed(match: re.Match[str]) -> str:
-    top, bottom = int(match["top"]), int(match["bottom"])
+    top = int(match["top"])
+    bottom = int(match["bottom"])
     if match["whole"] is None:
         return _fraction(top, bottom)
     return _fraction(int(match["whole"]) * bottom + top, bottom) if top < bottom else match["fraction"]
@@ -143,7 +145,8 @@ def _slashed(match: re.Match[str]) -> str:
 
 def _grouped(match: re.Match[str]) -> str:
     """The value of a number with thousands separators; a last separator that differs from them begins decimals."""
-    separators, groups = re.findall(r"\D", match["grouped"]), re.split(r"\D", match["grouped"])
+    separators = re.findall(r"\D", match["grouped"])
+    groups = re.split(r"\D", match["grouped"])
     decimals = groups[-1] if separators[-1] != separators[0] else ""
     return _decimal("".join(groups), -len(decimals))
 
@@ -173,9 +176,11 @@ def _fraction(top: int, bottom: int) -> str:
     if top % bottom == 0:
         return f"{top}/{bottom}"
     exact = Fraction(top, bottom)
-    rest, places = exact.denominator, 0
+    rest = exact.denominator
+    places = 0
     while (shared := gcd(rest, 10)) > 1:
-        rest, places = rest // shared, places + 1
+        rest = rest // shared
+        places = places + 1
     if rest > 1:
         return f"{exact.numerator}/{exact.denominator}"
     return _decimal(str(exact.numerator * 10**places // exact.denominator), -places)

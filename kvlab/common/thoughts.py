@@ -54,7 +54,8 @@ def answer_of(text: str, opened: bool = False) -> str:
 
 def hide_thinking(text: str, opened: bool = False) -> str:
     """The text with a line break in place of every character that is not of the answer, so that places stay."""
-    hidden, end = "", 0
+    hidden = ""
+    end = 0
     for start, stop in answer_spans(text, opened):
         hidden += "\n" * (start - end) + text[start:stop]
         end = stop
@@ -90,12 +91,17 @@ def _closes(tag: re.Match[str]) -> bool:
 
 def _read(text: str, opened: bool) -> tuple[list[Span], bool]:
     """(pieces of the answer, whether the text ends within thinking)."""
-    spans, thinks, has_ended, start = list[Span](), opened, False, 0
+    spans = list[Span]()
+    thinks = opened
+    has_ended = False
+    start = 0
     for stop, following, closes in _changes(text):
         if closes:
             if not (thinks and has_ended):  # what comes before the first end, or before one without a beginning
                 spans = []
-            thinks, has_ended, start = False, True, following
+            thinks = False
+            has_ended = True
+            start = following
         elif not thinks:
             spans.append((start, stop))
             thinks = True

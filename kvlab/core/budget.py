@@ -14,9 +14,13 @@ UNLIMITED = 2**30
 ROUNDING = 1e-9  # .29 * 100 is a little less than 29 in floating point
 Amount = float | int | str
 
-FRACTION, SLOTS, BYTE_SHARE, BYTES = "fraction", "slots", "share of bytes", "bytes"
+FRACTION = "fraction"
+SLOTS = "slots"
+BYTE_SHARE = "share of bytes"
+BYTES = "bytes"
 _SIZES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-_SHARE, _SIZE = re.compile(r"(\d+\.?\d*|\.\d+)%B"), re.compile(rf"(\d+\.?\d*|\.\d+)({'|'.join(_SIZES)})")
+_SHARE = re.compile(r"(\d+\.?\d*|\.\d+)%B")
+_SIZE = re.compile(rf"(\d+\.?\d*|\.\d+)({'|'.join(_SIZES)})")
 
 
 @dataclass(frozen=True)
@@ -173,7 +177,9 @@ def window_note(title: str, window: int, slots: int, tokens: int) -> str:
     )
 
 
-NATIVE, AUTO, ADAPTIVE = "native", "auto", "adaptive"
+NATIVE = "native"
+AUTO = "auto"
+ADAPTIVE = "adaptive"
 # Stores that depend on the budget: (share of the bytes from which the next one holds, store). Fewer bits make room for
 # more slots, which helps until rounding costs more than the missing slots do. `auto` is the older rule, kept because
 # saved runs name it; `adaptive` was chosen on SmolLM2 and mini (kvlab/core/methods/merging/exactmerge2.md).

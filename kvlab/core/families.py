@@ -72,7 +72,8 @@ def refuse_later_passes(model: nn.Module) -> None:
 
 
 def _check_pass(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-    cache, ids = find_cache(given, named), given[0] if given else named.get("input_ids")
+    cache = find_cache(given, named)
+    ids = given[0] if given else named.get("input_ids")
     if cache is not None and ids is not None and ids.shape[1] > 1 and cache.get_seq_length() > 0:
         raise UserError(
             f"Models of family {module.config.model_type!r} reset their recurrent state at every pass of several "  # type: ignore[union-attr]  # modules are typed as tensors
@@ -133,7 +134,8 @@ def switch_attention(model: PreTrainedModel) -> Attachment:
             attachment.undo.append(partial(setattr, each, "_attn_implementation", before))
     attachment.undo.append(partial(setattr, config, "sliding_window", getattr(config, "sliding_window", None)))
     open_wide_windows(config)
-    name, family = register_attention(), config.model_type
+    name = register_attention()
+    family = config.model_type
     if family in INLINE:
         _route_inline(attachment, *INLINE[family], name)
     else:
@@ -168,7 +170,8 @@ def open_wide_windows(config: Any) -> None:
 
     Only if the whole model has one window: otherwise the layer type matters beyond what it hides.
     """
-    window, context = getattr(config, "sliding_window", None), getattr(config, "max_position_embeddings", None)
+    window = getattr(config, "sliding_window", None)
+    context = getattr(config, "max_position_embeddings", None)
     if getattr(config, "layer_types", None) is None and window is not None and context and window >= context:
         config.sliding_window = None
 
@@ -193,7 +196,8 @@ def check_supported(config: Any) -> None:
 def check_layers(config: Any) -> None:
     """Raise UserError if some layers keep something other than keys and values per head, or a recurrent state."""
     config = config.get_text_config(decoder=True)
-    family, kinds = config.model_type, set(getattr(config, "layer_types", None) or ())
+    family = config.model_type
+    kinds = set(getattr(config, "layer_types", None) or ())
     if getattr(config, "kv_lora_rank", None):
         raise UserError(
             f"Models of family {family!r} are not supported: they keep one latent state per token (MLA), not keys and "

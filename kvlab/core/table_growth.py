@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-BLOCK, SMALLEST_BLOCK = 64, 8  # slots
-BLOCK_SHARE, GROWTH = 20, 50
+# slots
+BLOCK = 64
+SMALLEST_BLOCK = 8
+BLOCK_SHARE = 20
+GROWTH = 50
 
 
 def room_to_grow(slots: int) -> int:

@@ -23,7 +23,9 @@ BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-MOST_CONTROLS, FEW_CONTROLS = 0.01, 8  # a share of the characters, or so many: text from terminals and PDFs has a few
+# a share of the characters, or so many: text from terminals and PDFs has a few
+MOST_CONTROLS = 0.01
+FEW_CONTROLS = 8
 
 
 class Frozen(BaseModel):

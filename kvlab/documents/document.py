@@ -64,13 +64,15 @@ def raise_script(text: str, sign: str) -> str:
 def number_as(kind: str, number: int) -> str:
     """A number of a list in the style `a`, `A`, `i` or `I`; any other style is decimal."""
     if kind.lower() == "a" and number > 0:
-        letters, rest = "", number
+        letters = ""
+        rest = number
         while rest:
             rest, last = divmod(rest - 1, 26)
             letters = chr(ord("a") + last) + letters
         return letters if kind == "a" else letters.upper()
     if kind.lower() == "i" and 0 < number < 4000:
-        words, rest = "", number
+        words = ""
+        rest = number
         for value, letters in ROMAN:
             words += letters * (rest // value)
             rest %= value

@@ -15,7 +15,8 @@ from kvlab.documents.document import HIDDEN, Document, Lines, raise_script
 from kvlab.documents.docx_styles import OFF, Numbering, Styles
 
 MAIN = re.compile(r"word/document\d*\.xml")
-STYLES, NUMBERING = "word/styles.xml", "word/numbering.xml"
+STYLES = "word/styles.xml"
+NUMBERING = "word/numbering.xml"
 ASIDE = re.compile(r"word/(header|footer)\d*\.xml")  # repeated on every page
 MOST_UNPACKED = 64 * 2**20  # of the main part, which is mostly markup
 OLE = b"\xd0\xcf\x11\xe0"  # signature of documents before 2007 and of encrypted ones
@@ -120,7 +121,8 @@ class _Body:
         if sign != self.script:
             if self.script is not None:
                 self._write(raise_script(self.raised, self.script))
-            self.script, self.raised = sign, ""
+            self.script = sign
+            self.raised = ""
         if sign is None:
             self._write(text)
         else:

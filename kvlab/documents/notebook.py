@@ -27,7 +27,8 @@ def read_notebook(content: bytes) -> Document:
     except ValueError as error:
         raise UserError(f"It is not a notebook ({error}): save it again, or as text.") from error
     cells = _cells(notebook)
-    lines, counts = Lines(), Counter[str]()
+    lines = Lines()
+    counts = Counter[str]()
     for cell in cells:
         source = cell.get("source", cell.get("input", ""))
         texts = [_text(source), *(_output(one, counts) for one in cell.get("outputs") or () if isinstance(one, dict))]

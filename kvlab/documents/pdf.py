@@ -16,7 +16,8 @@ from kvlab.documents.document import Document, Lines
 
 MOST_PAGES = 500
 LINKS = {"/Link", "/Popup"}  # annotations that are not remarks
-FIELD, ATTACHED = "/Widget", "/FileAttachment"
+FIELD = "/Widget"
+ATTACHED = "/FileAttachment"
 MOST_NESTED = 8  # nesting depth of forms searched for images
 INLINE_IMAGE = re.compile(rb"(?<!\S)BI\s[^<>]{0,400}?\sID\s")
 
@@ -51,7 +52,10 @@ def _text_of(reader: Any) -> Document:
     pages = len(reader.pages)
     if pages > MOST_PAGES:
         raise UserError(f"It has {pages:,} pages, more than {MOST_PAGES}: save the pages you need as a separate file.")
-    lines, silent, images, counts = Lines(), [], set[Any](), Counter[str]()
+    lines = Lines()
+    silent = []
+    images = set[Any]()
+    counts = Counter[str]()
     for number, page in enumerate(reader.pages, 1):
         text = page.extract_text()
         if not text.strip():

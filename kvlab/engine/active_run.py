@@ -39,7 +39,8 @@ def _uncounted(cache: CompressedCache) -> str:
     memory = cache.memory()
     if not memory.sliding_bytes:
         return ""
-    held, full = memory.live_bytes + memory.sliding_bytes, cache.full_bytes() + memory.sliding_bytes
+    held = memory.live_bytes + memory.sliding_bytes
+    full = cache.full_bytes() + memory.sliding_bytes
     return (
         "Bytes are those of compressed layers. The other layers (a window, a state, or keys and values that further "
         f"layers read) hold {format_bytes(memory.sliding_bytes)} more: after the prompt {format_bytes(held)} in all, "
@@ -81,7 +82,8 @@ class ActiveRun:
 
     def note_prompt(self, seconds: float) -> None:
         """Note what the prompt would take alone, recording left out: `seconds` with it."""
-        settings, recording = self.cache.settings, self.observers
+        settings = self.cache.settings
+        recording = self.observers
         self.measured = {
             "seconds_prefill": max(seconds - recording.seconds, 0.0),
             "seconds_compress": max(settings.prefill_compress_seconds - recording.decision_seconds, 0.0),
@@ -92,8 +94,10 @@ class ActiveRun:
 
     def write_prompt(self, logprobs: Tensor | None, reference: Reference) -> None:
         """Write the prompt's rows of `tokens`."""
-        ids, tokenizer = self.prepared.ids[0].tolist(), self.prepared.loaded.tokenizer
-        special, missing = set(tokenizer.all_special_ids), [None] * (len(ids) - 1)
+        ids = self.prepared.ids[0].tolist()
+        tokenizer = self.prepared.loaded.tokenizer
+        special = set(tokenizer.all_special_ids)
+        missing = [None] * (len(ids) - 1)
         own = missing if logprobs is None else logprobs.tolist()
         full = missing if reference.prompt_logprobs is None else reference.prompt_logprobs.tolist()
         self.prompt_texts = prompt_pieces(tokenizer, self.prepared.request.prompt, ids, self.prepared.chat)
@@ -116,7 +120,8 @@ class ActiveRun:
         return None if self.recorder is None or steps < 1 else self.observers.seconds / steps
 
     def _write_forced(self, reference: Reference) -> None:
-        loaded, prompt_tokens = self.prepared.loaded, self.prepared.ids.shape[1]
+        loaded = self.prepared.loaded
+        prompt_tokens = self.prepared.ids.shape[1]
         written = continuation(loaded.tokenizer, reference.ids, end_ids(loaded))
         logprob, kl, agrees = torch.stack(self.forced).double().T.tolist() if self.forced else ([], [], [])
         scores = {
@@ -130,7 +135,9 @@ class ActiveRun:
 
     def _write_own(self) -> str:
         """Write the rows of the run's own text and return it."""
-        loaded, ids, prompt_tokens = self.prepared.loaded, self.own.ids, self.prepared.ids.shape[1]
+        loaded = self.prepared.loaded
+        ids = self.own.ids
+        prompt_tokens = self.prepared.ids.shape[1]
         own = continuation(loaded.tokenizer, ids, end_ids(loaded))
         if self.prepared.request.level == "off":  # nothing was recorded, but the final memory costs nothing to read
             cache = self.cache if self.own.branch is None else self.own.branch.cache

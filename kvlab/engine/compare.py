@@ -119,7 +119,8 @@ def _run_all(prepared: Prepared, groups: list[Group], passes: ComparisonPasses) 
 
     A pass that does not fit in memory is repeated in halves. Raises the first error of a run after all others ended.
     """
-    request, loaded = prepared.request, prepared.loaded
+    request = prepared.request
+    loaded = prepared.loaded
     torch.manual_seed(request.seed)
     begun = time.perf_counter()
     while groups:

@@ -58,8 +58,10 @@ def most_together(prepared: Prepared) -> int:
     Each holds its cache three times (recorded, with its own text, and as settled after the prompt, to be timed), and at
     level `full` every key and value and the attention rows on the host.
     """
-    request, shape = prepared.request, prepared.shape
-    steps, tokens = request.max_new_tokens, prepared.ids.shape[1] + request.max_new_tokens
+    request = prepared.request
+    shape = prepared.shape
+    steps = request.max_new_tokens
+    tokens = prepared.ids.shape[1] + request.max_new_tokens
     head_tokens = shape.num_hidden_layers * shape.num_key_value_heads * tokens
     whole = 2 * head_tokens * shape.head_dim * prepared.loaded.model.dtype.itemsize
     budgets = [run.choice.budget for run in prepared.runs]
@@ -75,7 +77,8 @@ def most_together(prepared: Prepared) -> int:
 
 def num_steps(prepared: Prepared, groups: Sequence[Group]) -> dict[str, int]:
     """Steps of progress by phase: layers of the prompt's passes, decode steps, and first readings of speed."""
-    chunk, tokens = prepared.request.prefill_chunk, prepared.ids.shape[1]
+    chunk = prepared.request.prefill_chunk
+    tokens = prepared.ids.shape[1]
     prompt = prepared.shape.num_hidden_layers * -(-tokens // (chunk or tokens))
     return {
         "prompt": len(groups) * prompt,
@@ -142,7 +145,8 @@ class ComparisonPasses:
 
     def _start(self, index: int, writers: ExitStack) -> ActiveRun:
         """Create the run's folder, recorder and cache; `writers` closes the folder."""
-        prepared, request = self.prepared, self.prepared.request
+        prepared = self.prepared
+        request = self.prepared.request
         shutil.rmtree(self.root / run_id_of(request, self.comparison_id, index), ignore_errors=True)  # interrupted
         record = record_of(prepared, index, self.comparison_id, request.max_new_tokens)
         writer = writers.enter_context(RunWriter(self.root, record))
@@ -166,7 +170,8 @@ class ComparisonPasses:
 
     def _probe(self, active: list[ActiveRun]) -> Probe | None:
         """Add the probe of the full cache to the comparison's first run at level `full`."""
-        prepared, request = self.prepared, self.prepared.request
+        prepared = self.prepared
+        request = self.prepared.request
         first = next((run for run in active if run.run is prepared.runs[0]), None)
         if first is None or request.level != "full":
             return None

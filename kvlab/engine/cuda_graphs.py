@@ -73,7 +73,8 @@ class CapturedDecoder:
     """
 
     def __init__(self, model: PreTrainedModel, cache: CompressedCache, position_ids: Tensor | None = None) -> None:
-        self.model, self.cache = model, cache
+        self.model = model
+        self.cache = cache
         self.why_not = replay_obstacle(cache)
         self.replayed = 0
         rows = len(cache.compressed_layers()[0].lengths) if not self.why_not else 1

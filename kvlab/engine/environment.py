@@ -34,7 +34,8 @@ def device_name(device: torch.device) -> str:
 def model_shape(loaded: LoadedModel) -> ModelShape:
     """The model's dimensions, as recorded for the figures."""
     config = loaded.model.config.get_text_config(decoder=True)
-    heads, attention = config.num_attention_heads, full_attention_config(config)
+    heads = config.num_attention_heads
+    attention = full_attention_config(config)
     # Frequencies that change with the text's length are not a property of the model.
     rotary = find_rotary(loaded.model) if changing_rotary(loaded.model) is None else None
     rotation: dict[str, Any] = {}
@@ -46,10 +47,15 @@ def model_shape(loaded: LoadedModel) -> ModelShape:
             "unrotated_layers": tuple(sorted(unrotated_layers(loaded.model))),
         }
     return ModelShape(
-        name=loaded.name, family=config.model_type, quantization=loaded.quantization, checksum=loaded.checksum,
-        num_hidden_layers=config.num_hidden_layers, num_attention_heads=heads,
+        name=loaded.name,
+        family=config.model_type,
+        quantization=loaded.quantization,
+        checksum=loaded.checksum,
+        num_hidden_layers=config.num_hidden_layers,
+        num_attention_heads=heads,
         num_key_value_heads=num_key_value_heads(config),
         head_dim=getattr(attention, "head_dim", None) or config.hidden_size // heads,
         dtype=str(loaded.model.dtype).removeprefix("torch."),
-        parameters=sum(parameter.numel() for parameter in loaded.model.parameters()), **rotation,
-    )  # fmt: skip
+        parameters=sum(parameter.numel() for parameter in loaded.model.parameters()),
+        **rotation,
+    )

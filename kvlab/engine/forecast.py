@@ -17,7 +17,8 @@ class Forecast:
         self._left = dict(planned)
         self._clock = clock
         self._seconds: dict[str, deque[float]] = {phase: deque(maxlen=LATEST) for phase in planned}
-        self._phase, self._steps = "", 0
+        self._phase = ""
+        self._steps = 0
         self.begun = self._since = clock()
 
     def begin(self, phase: str, steps: int = 1) -> None:
@@ -29,7 +30,9 @@ class Forecast:
         if self._steps:
             self._seconds[self._phase].extend([(now - self._since) / self._steps] * self._steps)
             self.skip(self._phase, self._steps)
-        self._phase, self._steps, self._since = phase, steps if phase in self._left else 0, now
+        self._phase = phase
+        self._steps = steps if phase in self._left else 0
+        self._since = now
 
     def skip(self, phase: str, steps: int) -> None:
         """Leave out planned steps of a phase."""
@@ -47,7 +50,9 @@ class Forecast:
         """
         if not self._left:
             return None
-        shares, untimed, seconds = phases or {}, 0.0, 0.0
+        shares = phases or {}
+        untimed = 0.0
+        seconds = 0.0
         for phase, steps in self._left.items():
             if timed := self._seconds[phase]:
                 seconds += steps * sum(timed) / len(timed)

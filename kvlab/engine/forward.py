@@ -57,7 +57,9 @@ def prefill(
         sizes = cache.expect(tokens, chunk)
     else:
         sizes = chunk_sizes(tokens, chunk or tokens)
-    last, logprobs, begun = torch.empty(0), [], 0
+    last = torch.empty(0)
+    logprobs = []
+    begun = 0
     for size in sizes:
         with before_every_layer(loaded.model, check):
             last, probabilities = _prompt_pass(loaded, cache, ids, begun, begun + size)
@@ -118,7 +120,8 @@ Ended = Callable[[Sequence[int]], bool]  # whether the last of a text's generate
 def end_check(loaded: LoadedModel, ids: Tensor, generation_config: GenerationSettings) -> Ended:
     """A function that says whether generated tokens end the text after the prompt (1, T): by a token that ends texts,
     or where the generation config is honoured by one of its stop strings, as in `generate`."""
-    ends, settings = end_ids(loaded), loaded.model.generation_config
+    ends = end_ids(loaded)
+    settings = loaded.model.generation_config
     stops = stop_strings(settings.to_dict()) if generation_config == "honour" and settings is not None else []
     if not stops:
         return lambda written: written[-1] in ends

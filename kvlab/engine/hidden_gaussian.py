@@ -30,7 +30,8 @@ class Moments:
         centred = rows - part_mean
         s2, s3, s4 = (centred.pow(power).sum(0).cpu().double() for power in (2, 3, 4))
         mean = part_mean.cpu().double()
-        d, all_ = mean - self.mean, n + m
+        d = mean - self.mean
+        all_ = n + m
         fourth = d**4 * (n * m * (n * n - n * m + m * m) / all_**3)
         fourth = fourth + 6 * d**2 * (n * n * s2 + m * m * self.second) / (all_ * all_)
         self.fourth = self.fourth + s4 + fourth + 4 * d * (n * s3 - m * self.third) / all_
@@ -63,7 +64,8 @@ class HiddenStatistics:
     """
 
     def __init__(self, tokens: int, sinks: int) -> None:
-        self.sinks, self.seen = sinks, 0
+        self.sinks = sinks
+        self.seen = 0
         self.whole, self.inner = Moments(), Moments()
         inner = max(tokens - sinks, 0)
         self.rows = sinks + torch.linspace(0, inner - 1, min(MOST_ROWS, inner)).round().long()  # kept for sorting

@@ -24,7 +24,9 @@ from kvlab.models.load import LoadedModel
 from kvlab.trace.record import read_record, write_record
 from kvlab.trace.schema import SpeedReading
 
-WARM_PERIODS, WARM_STEPS = 3, 2  # a kind of step is captured on its second occurrence
+# a kind of step is captured on its second occurrence
+WARM_PERIODS = 3
+WARM_STEPS = 2
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,9 @@ class GrowingText:
 
     def __init__(self, decode: Callable[[list[int]], str]) -> None:
         self._decode = decode
-        self._settled, self._count = "", 0  # the text of the first tokens, which spell whole characters
+        # the text of the first tokens, which spell whole characters
+        self._settled = ""
+        self._count = 0
         self._context = 0  # the first token of the context
         self.text = ""
 
@@ -46,7 +48,8 @@ class _Writer:
         tokenizer = run.prepared.loaded.tokenizer
         self.run, self.shown = run, shown.model_copy(update={"state": "reading"})
         self._text = GrowingText(lambda ids: decode_answer(tokenizer, ids))
-        self._ends, self._compared = end_ids(run.prepared.loaded), 0
+        self._ends = end_ids(run.prepared.loaded)
+        self._compared = 0
 
     def update(self, reference: Sequence[int], measure: bool) -> LiveText:
         """The text so far; `measure`: read how much the cache holds, which waits for the device."""

@@ -88,7 +88,8 @@ class Probe:
             return
         if layer_idx not in self.gathered:
             self.gathered[layer_idx] = Gathered(HiddenStatistics(self.prompt_tokens, self.sinks))
-        gathered, seen_tokens = self.gathered[layer_idx], seen.key.shape[2]
+        gathered = self.gathered[layer_idx]
+        seen_tokens = seen.key.shape[2]
         if seen.hidden_states is not None:
             gathered.hidden.add(seen.hidden_states[0, : self.prompt_tokens - gathered.hidden.seen])
         parts = [seen.query] if gathered.query is None else [gathered.query, seen.query]
@@ -126,7 +127,8 @@ def make_probe(
     if that exceeds the limit, less is kept and the record says so.
     """
     watch_hidden_states(loaded.model)
-    score, later = gvote.pipeline().score, min(most, MOST_FUTURE)
+    score = gvote.pipeline().score
+    later = min(most, MOST_FUTURE)
     assert isinstance(score, Ballots)
     prompt_rows = min(PROMPT_ROWS, prompt_tokens)
     rows = min(max(prompt_rows, score.step_queries), prompt_tokens)
@@ -155,7 +157,8 @@ def history(seen: PassSeen, rows: int) -> dict[str, np.ndarray]:
     -inf at masked positions.
     """
     tokens = seen.key.shape[2]
-    masses, scores = [], []
+    masses = []
+    scores = []
     for first in range(tokens - rows, tokens, ROWS_AT_ONCE):
         last = min(first + ROWS_AT_ONCE, tokens)
         logits = seen.up_to(last).last_logits(last - first)[0]  # (H, G, r, last)
@@ -233,7 +236,8 @@ def _overlaps(true: Tensor, sampled: Tensor, share: float, prefix: str) -> dict[
 
     Query heads without mass have no nucleus and are left out; NaN where no query head has one.
     """
-    sizes, wanted = nucleus_size(sampled, share), nucleus_size(true, share)
+    sizes = nucleus_size(sampled, share)
+    wanted = nucleus_size(true, share)
     sets = choose_highest(sampled, sizes, int(sizes.max()))  # (H, G, S, T)
     tokens = true.shape[-1]
     overlap = (true[:, :, None] * sets).sum(-1).masked_fill((sizes == 0) | (wanted == 0)[..., None], torch.nan)

@@ -37,10 +37,13 @@ class Watch:
     ) -> None:
         """`steps` are counted, in all or by phase; `shares` of all other time are expected of phases not yet timed."""
         planned = {} if isinstance(steps, int) else dict(steps)
-        self.total, self.done = steps if isinstance(steps, int) else sum(planned.values()), 0
-        self.forecast, self._shares = Forecast(planned), shares
+        self.total = steps if isinstance(steps, int) else sum(planned.values())
+        self.done = 0
+        self.forecast = Forecast(planned)
+        self._shares = shares
         self.run_id: str | None = None
-        self._report, self._cancelled = report, cancelled
+        self._report = report
+        self._cancelled = cancelled
         self._pace = Pace()
 
     def advance(self, stage: str, steps: int = 1, live: Callable[[], LiveTexts] | None = None) -> None:
@@ -97,7 +100,8 @@ class Pace:
         self._seconds = LIVE_SECONDS if seconds is None else seconds
         self._share = LIVE_SHARE if share is None else share
         self._begun = clock()
-        self._last, self._spent = -math.inf, 0.0
+        self._last = -math.inf
+        self._spent = 0.0
 
     def is_due(self) -> bool:
         """Whether it may be done now."""

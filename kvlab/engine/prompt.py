@@ -43,8 +43,10 @@ def prompt_pieces(
     """
     prompt = prompt if chat is None else chat.rendered(prompt)
     encoded = tokenizer(prompt, return_offsets_mapping=True, verbose=False, add_special_tokens=special and chat is None)
-    named, own = set(tokenizer.all_special_ids), ids[len(ids) - len(encoded["offset_mapping"]) :]
-    end, pieces = 0, [""] * (len(ids) - len(own))
+    named = set(tokenizer.all_special_ids)
+    own = ids[len(ids) - len(encoded["offset_mapping"]) :]
+    end = 0
+    pieces = [""] * (len(ids) - len(own))
     for token, (start, stop) in zip(own, encoded["offset_mapping"], strict=True):
         if token in named and start > end and pieces:
             pieces[-1] += prompt[end:start]  # as this token is shown by name

@@ -33,9 +33,15 @@ LOADING_FIELDS = ("placement", "load_in", "revision")  # device and dtype are re
 
 def record_of(prepared: Prepared, index: int, comparison_id: str, steps: int) -> RunRecord:
     """The record of run `index` of the comparison, over a continuation of `steps` tokens."""
-    request, loaded, ids, model = prepared.request, prepared.loaded, prepared.ids, prepared.shape
-    run, notes = prepared.runs[index], _notes(prepared, prepared.runs[index])
-    choice, method, preset = run.choice, run.method, str(run.choice.preset)
+    request = prepared.request
+    loaded = prepared.loaded
+    ids = prepared.ids
+    model = prepared.shape
+    run = prepared.runs[index]
+    notes = _notes(prepared, prepared.runs[index])
+    choice = run.choice
+    method = run.method
+    preset = str(run.choice.preset)
     paper = preset if preset.startswith(PAPER) else PAPER  # a paper may have several presets
     rows = states = request.record
     left_out: dict[str, str] = {}
@@ -45,23 +51,40 @@ def record_of(prepared: Prepared, index: int, comparison_id: str, steps: int) ->
         states, left_out["keys"] = states_that_fit(*wanted, model.head_dim, tokens, len(prepared.runs))
         rows, left_out["attention"] = attention_that_fits(*wanted, tokens, max(steps, 1))
     return RunRecord(
-        run_id=run_id_of(request, comparison_id, index), comparison_id=comparison_id, status="running",
-        created=datetime.now(UTC).isoformat(timespec="seconds"), owner=request.owner,
-        **{name: getattr(request, name) for name in OF_REQUEST}, **{name: getattr(choice, name) for name in OF_CHOICE},
-        label=_label(choice, method), hyper_parameters=method.model_dump(mode="json"), preset=preset,
-        departures=method.differences(paper) if PAPER in method.presets else None, notes=tuple(notes),
-        chat=None if prepared.chat is None else prepared.chat.settings, prompt_tokens=ids.shape[1],
+        run_id=run_id_of(request, comparison_id, index),
+        comparison_id=comparison_id,
+        status="running",
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        owner=request.owner,
+        **{name: getattr(request, name) for name in OF_REQUEST},
+        **{name: getattr(choice, name) for name in OF_CHOICE},
+        label=_label(choice, method),
+        hyper_parameters=method.model_dump(mode="json"),
+        preset=preset,
+        departures=method.differences(paper) if PAPER in method.presets else None,
+        notes=tuple(notes),
+        chat=None if prepared.chat is None else prepared.chat.settings,
+        prompt_tokens=ids.shape[1],
         loading={name: value for name, value in request.loading.items() if name in LOADING_FIELDS and value},
-        device=device_name(loaded.device), model=model, versions=versions(), sliding_layers=prepared.other_layers,
-        recording=request.record, states=states, attention_rows=rows,
+        device=device_name(loaded.device),
+        model=model,
+        versions=versions(),
+        sliding_layers=prepared.other_layers,
+        recording=request.record,
+        states=states,
+        attention_rows=rows,
         left_out={name: sentence for name, sentence in left_out.items() if sentence},
-    )  # fmt: skip
+    )
 
 
 def _notes(prepared: Prepared, run: PreparedRun) -> list[str]:
     """Notes of the record: the run's budget, layers and prompt, and whether generation settings were used."""
-    request, loaded, tokens = prepared.request, prepared.loaded, prepared.ids.shape[1]
-    notes, budget, settings = [*request.notes, *loaded.notes], run.choice.budget, loaded.model.generation_config
+    request = prepared.request
+    loaded = prepared.loaded
+    tokens = prepared.ids.shape[1]
+    notes = [*request.notes, *loaded.notes]
+    budget = run.choice.budget
+    settings = loaded.model.generation_config
     if not isinstance(budget, str):  # the slots of a budget in bytes are known only after the prompt
         notes += run.method.notes(Budget(budget).slots(tokens), tokens)
     config = loaded.model.config.get_text_config(decoder=True)
@@ -71,7 +94,8 @@ def _notes(prepared: Prepared, run: PreparedRun) -> list[str]:
     if settings is not None:
         notes += generation_notes(settings.to_dict(), request.generation_config)
     words = loaded.tokenizer.convert_ids_to_tokens(prepared.ids[0].tolist())
-    chat, known = prepared.chat, tokenizer_info(loaded.tokenizer)
+    chat = prepared.chat
+    known = tokenizer_info(loaded.tokenizer)
     if chat is not None:
         notes += template_notes(chat.rendered(request.prompt), chat.turns, known.template)
     return [*notes, *prompt_notes(request.prompt, words, chat is not None, known)]

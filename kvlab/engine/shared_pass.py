@@ -47,7 +47,8 @@ class SharedPass:
         probe: Probe | None = None,
         live: LiveComparison | None = None,
     ) -> None:
-        request, loaded = prepared.request, prepared.loaded
+        request = prepared.request
+        loaded = prepared.loaded
         self.prepared, self.runs, self.reference, self.watch, self.probe = prepared, list(runs), reference, watch, probe
         self.errors: list[Exception] = []
         self._live = LiveComparison(prepared) if live is None else live
@@ -92,7 +93,8 @@ class SharedPass:
 
     def _read_prompt(self) -> Tensor:
         """Logits (R, V) after the prompt; every branch has its own row from here on."""
-        prepared, fan_out = self.prepared, self.fan_out
+        prepared = self.prepared
+        fan_out = self.fan_out
         for run in self.runs:
             run.observers.now = fan_out.now
         begun = fan_out.now()
@@ -116,8 +118,10 @@ class SharedPass:
 
     def _choose(self, rows: Tensor, index: int) -> dict[Branch, list[int]]:
         """The next tokens of every branch that goes on, one a row, from logits (R, V); notes scores and own texts."""
-        logprobs, likeliest = torch.log_softmax(rows, -1), rows.argmax(-1).tolist()
-        last, pick = index == self.most - 1, partial(_pick, rows, likeliest)
+        logprobs = torch.log_softmax(rows, -1)
+        likeliest = rows.argmax(-1).tolist()
+        last = index == self.most - 1
+        pick = partial(_pick, rows, likeliest)
         if self.leader is not None and not self.forced_ended:
             self.reference.ids.append(pick(self.leader.rows.start, self.choose))
             self.reference.logprobs.append(logprobs[self.leader.rows.start].clone().cpu())
@@ -148,13 +152,15 @@ class SharedPass:
 
     def _arrange(self, run: ActiveRun, forced: int | None) -> None:
         """Give the run's own text a row of its own if it leaves the forced text; end the row of a text that ended."""
-        own, branch = run.own, self._branch(run)
+        own = run.own
+        branch = self._branch(run)
         if own.row and (own.ended or self.forced_ended):
             self.fan_out.keep_text(branch, 0 if own.ended else own.row)
             own.row = 0
         if own.branch is None and not own.ended and own.ids[-1] != forced:
             if run.recorder is not None and not self.forced_ended and self.fan_out.add_text(branch):
-                own.branch, own.row = branch, 1
+                own.branch = branch
+                own.row = 1
             else:
                 own.branch = self.fan_out.fork(branch)
         if self.forced_ended and own.branch is branch:
@@ -174,7 +180,8 @@ class SharedPass:
 
     def _step(self, tokens: dict[Branch, list[int]]) -> Tensor:
         """Logits (R, V) after one more token of every row."""
-        loaded, fan_out = self.prepared.loaded, self.fan_out
+        loaded = self.prepared.loaded
+        fan_out = self.fan_out
         rows = [(branch, token) for branch in fan_out.branches for token in tokens[branch]]
         given = torch.tensor([[token] for _, token in rows], device=loaded.device)
         logits: Tensor = loaded.model(given, past_key_values=fan_out, use_cache=True).logits[:, -1].float()

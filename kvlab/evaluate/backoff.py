@@ -32,7 +32,8 @@ class Backoff(Generic[Prompt, Result]):
     """
 
     def __init__(self, loaded: Loaded, measure: Measure[Prompt, Result]) -> None:
-        self.loaded, self.measure = loaded, measure
+        self.loaded = loaded
+        self.measure = measure
         self.most: int | None = None
 
     def outcomes(

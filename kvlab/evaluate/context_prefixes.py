@@ -25,7 +25,9 @@ class KeptContexts:
     """The prefixes of a folder of runs as they fit one model and chat template; `opened` and `kept` count them."""
 
     def __init__(self, root: Path, loaded: LoadedModel, request: ModelRequest) -> None:
-        self.root, self.loaded, self.request = root, loaded, request
+        self.root = root
+        self.loaded = loaded
+        self.request = request
         self.opened = self.kept = 0
         self._model = model_of(loaded, recorded_loading(request))
         self._files = {self._key_of(file): file for file in list_prefixes(root)[0] if self._fits(file)}
@@ -53,10 +55,17 @@ class KeptContexts:
         """
         context, (chat, system, thinking) = prompt.sample.context, self._chat_of(prompt)
         header = header_of(
-            self.loaded, context, choice, make_method(choice.method, **choice.hyper_parameters),
-            loading=recorded_loading(self.request), context_tokens=len(prompt.context), chat=chat, system=system,
-            thinking=thinking, seconds=seconds,
-        )  # fmt: skip
+            self.loaded,
+            context,
+            choice,
+            make_method(choice.method, **choice.hyper_parameters),
+            loading=recorded_loading(self.request),
+            context_tokens=len(prompt.context),
+            chat=chat,
+            system=system,
+            thinking=thinking,
+            seconds=seconds,
+        )
         prefix = Prefix.of_cache(self.loaded, context, header, copy_cache(cache))
         if prefix.turns.context_ids(self.loaded, context) != prompt.context:
             return

@@ -84,7 +84,8 @@ def check_file(
     if form == "text":
         settings.setdefault("length", min(DEFAULT_LENGTHS[0], window))
     loaded = load_file(form, path, tokenizer, True, **settings)
-    samples, notes = loaded.samples, [*loaded.notes]
+    samples = loaded.samples
+    notes = [*loaded.notes]
     short: list[Sample] = []
     try:
         short = [fit_to_window(sample, tokenizer, window, max_prompt, cut) for sample in samples]

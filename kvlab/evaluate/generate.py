@@ -59,7 +59,8 @@ class Stops:
         whole = self.open_tag + text
         spans = answer_spans(whole)
         start = spans[0][0] if spans else len(whole)
-        thinking, answer = whole[:start], whole[start:]
+        thinking = whole[:start]
+        answer = whole[start:]
         if not self.strips:
             return thinking, answer
         bare = answer.lstrip()
@@ -128,7 +129,11 @@ class _Answering:
         sampling: Sampling | None,
         leaving: Leaving | None,
     ) -> None:
-        self.loaded, self.shared, self.most, self.stops, self.leaving = loaded, shared, most, stops, leaving
+        self.loaded = loaded
+        self.shared = shared
+        self.most = most
+        self.stops = stops
+        self.leaving = leaving
         self.fan_out: FanOutCache = shared.fan_out
         self.temperature = sampling.temperature if sampling is not None else 1.0
         self.ends = end_ids(loaded)

@@ -153,7 +153,8 @@ def prepare_evaluation(request: EvalRequest, loaded: Loaded, make_cache: CacheMa
         make_cache(choice)  # report an impossible budget or hyper-parameter early
     plan = make_plan(request, loaded.tokenizer, window_of(loaded.model.config) - turn, chat is not None)
     check_passes(request, plan)
-    digest, settings = model_digest(loaded.model), [settings_of(choice) for choice in request.all_choices]
+    digest = model_digest(loaded.model)
+    settings = [settings_of(choice) for choice in request.all_choices]
     shared = loaded.name, digest, request.prefill_chunk
     units = []
     for prompt in plan.prompts:

@@ -42,12 +42,15 @@ class PromptProgress:
     """Report progress in prompts with the estimated time left; rows found on disk do not count towards the speed."""
 
     def __init__(self, choices: int, report: Report) -> None:
-        self.choices, self.report = choices, report
-        self.begun, self.resumed = time.monotonic(), 0
+        self.choices = choices
+        self.report = report
+        self.begun = time.monotonic()
+        self.resumed = 0
 
     def __call__(self, progress: Progress) -> None:
         if progress.stage == "start":
-            self.begun, self.resumed = time.monotonic(), progress.done
+            self.begun = time.monotonic()
+            self.resumed = progress.done
         left = seconds_left(progress, self.resumed, time.monotonic() - self.begun)
         count = f"{progress.done // self.choices} of {progress.total // self.choices} prompts"
         is_known = progress.done > self.resumed and progress.done < progress.total

@@ -122,7 +122,8 @@ class Measurer:
         """
         full = next((number for number, choice in enumerate(choices) if choice.method == FULL.method), len(choices))
         caches = [self.make_cache(choice) for choice in (*choices, *([FULL] if full == len(choices) else []))]
-        text, leader = list(prompt.continuation), None
+        text = list(prompt.continuation)
+        leader = None
         if not text:
             leader = Leader(self.loaded, full, _stops(prompt), prompt.sample.max_new_tokens)
             for cache in caches:
@@ -130,7 +131,8 @@ class Measurer:
         in_sight = prompt.in_sight(self.question_aware) if leader else len(prompt.context)
         prefix = prompt.context + prompt.question
         found = forced_together(self.loaded, prefix, text, caches, in_sight, self.prefill_chunk, self.check, leader)
-        reference, text_bytes = found[full], scored_bytes(self.loaded, text)
+        reference = found[full]
+        text_bytes = scored_bytes(self.loaded, text)
         if isinstance(reference, Exception):
             raise reference
         compared = [

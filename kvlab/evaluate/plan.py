@@ -112,7 +112,8 @@ def _file_prompts(
 ) -> tuple[list[PlannedPrompt], list[str]]:
     """The prompts of a file, and a sentence per omitted line or part."""
     loaded = load_file(file.form, file.path, tokenizer, request.skip_malformed, **_options(request, file, window))
-    taken, available = loaded.samples[: request.samples], len(loaded.samples)
+    taken = loaded.samples[: request.samples]
+    available = len(loaded.samples)
     for metric in {sample.metric for sample in taken}:
         check_metric(metric)
     short = [fit_to_window(sample, tokenizer, window, request.max_prompt, request.cut) for sample in taken]

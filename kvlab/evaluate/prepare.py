@@ -75,7 +75,8 @@ def prepare(planned: PlannedPrompt, loaded: Loaded, chat: Chat | None = None) ->
 
 
 def _prepared(planned: PlannedPrompt, loaded: Loaded, chat: Chat | None) -> PreparedPrompt:
-    sample, tokenizer = planned.make(), loaded.tokenizer
+    sample = planned.make()
+    tokenizer = loaded.tokenizer
     forced = sample.metric in LIKELIHOOD_METRICS and bool(sample.answers)
     if chat is not None and sample.chat and not forced:
         return _in_chat(planned.identity, sample, chat, loaded)
@@ -99,7 +100,8 @@ def _in_chat(identity: PromptIdentity, sample: Sample, chat: Chat, loaded: Loade
     tokenizer = loaded.tokenizer
     chat = replace(chat, system="\n".join(filter(None, [chat.system, sample.system]))) if sample.system else chat
     front, back = chat.sides()
-    before, after = chat.ids(front), chat.ids(back)
+    before = chat.ids(front)
+    after = chat.ids(back)
     body = sample.context.removeprefix(sample.system).lstrip("\n") if sample.system else sample.context
     context = text_ids(tokenizer, body)
 

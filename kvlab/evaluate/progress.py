@@ -46,7 +46,8 @@ class _Lines:
     def __call__(self, progress: Progress) -> None:
         now = time.monotonic()
         if progress.stage == "start":
-            self.began, self.resumed = now, progress.done
+            self.began = now
+            self.resumed = progress.done
             self.console.print(f"{progress.total} measurements, {progress.done} of them already on disk")
         elif now - self.last_line >= LINE_SECONDS or progress.done == progress.total:
             self.last_line = now

@@ -150,7 +150,8 @@ def _answer(
 
     What ends an answer is not read: the model's end token is part of the text before the next question.
     """
-    ends, writing = end_ids(loaded), [one for one in asked if one in logits]
+    ends = end_ids(loaded)
+    writing = [one for one in asked if one in logits]
     for one in writing:
         one.answers.append([])
     for step in range(questions.max_new_tokens):
@@ -175,7 +176,8 @@ def _read(loaded: Loaded, asked: Sequence[_Asked], ids: Sequence[list[int]]) -> 
     if not asked:
         return {}
     begun = time.perf_counter()
-    caches, seen = [one.cache for one in asked], [one.seen for one in asked]
+    caches = [one.cache for one in asked]
+    seen = [one.seen for one in asked]
     results = read_on(loaded.model, input_device(loaded.model), caches, seen, ids)
     seconds = (time.perf_counter() - begun) / len(asked)
     found: dict[_Asked, Tensor] = {}

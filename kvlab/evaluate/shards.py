@@ -55,7 +55,8 @@ def measure_on_ray(request: EvalRequest, out: Path, count: int, options: dict[st
         task = ray.remote(**{resource: 1})(_run)
         work = ShardTask(request, out, Path.cwd())
         pending = {task.remote(work, shard): shard for shard in Shard.all_of(count)}
-        results, failures = [], []
+        results = []
+        failures = []
         while pending:
             (finished,), _ = ray.wait(list(pending), num_returns=1)
             shard = pending.pop(finished)

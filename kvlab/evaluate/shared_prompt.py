@@ -55,7 +55,9 @@ class SharedPrompt:
         prefill_chunk: int | None = None,
         check: Check = nothing,
     ) -> None:
-        self.loaded, self.in_sight, self.check = loaded, in_sight, check
+        self.loaded = loaded
+        self.in_sight = in_sight
+        self.check = check
         self.device = input_device(loaded.model)
         self.ids = torch.tensor(list(prompts), device=self.device)
         self.fan_out = FanOutCache(caches, self.device, timed=True)
@@ -68,7 +70,8 @@ class SharedPrompt:
     @torch.inference_mode()
     def read(self) -> Tensor:
         """Logits (R, V) after the prompts; tokens beyond `in_sight` are read by every cache for itself."""
-        fan_out, start = self.fan_out, 0
+        fan_out = self.fan_out
+        start = 0
         begun = fan_out.now()
         with before_every_layer(self.loaded.model, self.check):
             for end in self.ends:

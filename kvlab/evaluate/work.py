@@ -83,7 +83,8 @@ class RowMaker:
             choices = [self.choices[number] for number in numbers]
             meter = Meter(self.energy)
             measured = self.backoff.outcomes([unit.prompt for unit in units], choices) if numbers else []
-            joules, seconds = meter.joules(), _seconds(measured)
+            joules = meter.joules()
+            seconds = _seconds(measured)
             for number, outcomes in zip(numbers, measured, strict=True):
                 if isinstance(outcomes, Exception):
                     self.errors[number] = outcomes
@@ -98,7 +99,8 @@ class RowMaker:
                 yield self.choices[number], made
 
     def _row(self, unit: PreparedUnit, number: int, outcome: Outcome, batch_rows: int) -> dict[str, object]:
-        prompt, choice = unit.prompt, self.choices[number]
+        prompt = unit.prompt
+        choice = self.choices[number]
         value, error = _score(prompt, outcome)
         return {
             "key": unit.keys[number],

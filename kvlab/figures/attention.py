@@ -17,15 +17,23 @@ LOOKS = {"true": ("with nothing dropped", "regret"), "slot": ("with this cache",
 
 def attention_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Attention on each token with nothing dropped, and on each slot of this cache, from `analysis.attention_at`."""
-    figure, words = go.Figure(), [visible(text) for text in frame["text"]]
+    figure = go.Figure()
+    words = [visible(text) for text in frame["text"]]
     for column, (name, look) in LOOKS.items():
         drawn = frame[column].where(frame[column] > 0).clip(lower=FLOOR)
         figure.add_scatter(
-            x=frame["position"], y=drawn, name=name, mode="markers", customdata=words,
-            marker={"color": pick(MASS_COLOURS[look], theme), "size": 5 if column == "true" else 7,
-                    "symbol": "circle" if column == "true" else "diamond-open"},
+            x=frame["position"],
+            y=drawn,
+            name=name,
+            mode="markers",
+            customdata=words,
+            marker={
+                "color": pick(MASS_COLOURS[look], theme),
+                "size": 5 if column == "true" else 7,
+                "symbol": "circle" if column == "true" else "diamond-open",
+            },
             hovertemplate=f"token %{{x}} %{{customdata}}: %{{y:.3%}} {name}<extra></extra>",
-        )  # fmt: skip
+        )
     title = "Attention of this head along the text"
     finish(figure, title=title, x="token (position)", y="share of attention (log)", theme=theme, height=340)
     return figure.update_yaxes(type="log", tickformat=".6~%").update_layout(showlegend=True)

@@ -28,10 +28,16 @@ def survival_by_head(frame: pd.DataFrame, fate: str, theme: Theme = "light", foc
     words = ["none dropped" if pd.isna(step) else f"first dropped at step {step}" for step in steps]
     lost = frame.assign(text=words).pivot(index="layer", columns="head", values="text")
     return head_map(
-        table, "Fate of the chosen tokens by head", theme, bar=f"share {FATES_OF_READING[fate][0]}",
+        table,
+        "Fate of the chosen tokens by head",
+        theme,
+        bar=f"share {FATES_OF_READING[fate][0]}",
         hover=": %{z:.0%}<br>%{text}",
-        bar_options={"tickformat": ".0%"}, text=lost.to_numpy(), colours=fate_scale(fate, theme), focus=focus,
-    )  # fmt: skip
+        bar_options={"tickformat": ".0%"},
+        text=lost.to_numpy(),
+        colours=fate_scale(fate, theme),
+        focus=focus,
+    )
 
 
 @with_simple(simple.survival_by_head)
@@ -64,7 +70,8 @@ def fates_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 @with_simple(simple.fates_over_steps)
 def caption_fates_over_steps(frame: pd.DataFrame) -> str:
     """Shares after the prompt and after the last step."""
-    first, last = frame.iloc[0], frame.iloc[-1]
+    first = frame.iloc[0]
+    last = frame.iloc[-1]
     unread = ""
     if "not read" in frame and len(frame) > 1:
         unread = f" A decode step leaves {percent(frame['not read'].iloc[1:].mean())} of them unread."

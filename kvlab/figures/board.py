@@ -22,11 +22,16 @@ from kvlab.figures.simple import comparison as simple
 
 VERDICTS = {"right": ("✓", "blue"), "nearly": ("≈", "orange"), "wrong": ("✗", "wine"), "unfinished": ("–", "grey")}
 WIDTH = 0.94  # of a cell, as a share of the column
-STRIP, FOOT = 0.36, 0.42  # height and bottom of the strip, in rows below the row's middle
+# height and bottom of the strip, in rows below the row's middle
+STRIP = 0.36
+FOOT = 0.42
 PAGE_PIXELS = 400  # for all cells together, in a window of 1,280 pixels at 150 %
 ONE_LINE = 1  # with more columns, cells put bytes on their own line
-MOST_TOKENS, MOST_LABELS = 48, 45
-SLIDE_PIXELS, SLIDE_ROW = 1_000, 38  # the same on a slide, and the height of a row, of which ten fit on one
+MOST_TOKENS = 48
+MOST_LABELS = 45
+# the same on a slide, and the height of a row, of which ten fit on one
+SLIDE_PIXELS = 1_000
+SLIDE_ROW = 38
 SLIDE_LETTERS = 15, 13
 
 
@@ -38,7 +43,9 @@ class StripArea(NamedTuple):
     bottom: float
 
 
-BELOW, BESIDE = StripArea(-0.45, STRIP, FOOT), StripArea(0.13, 0.76, 0.38)  # the words
+# the words
+BELOW = StripArea(-0.45, STRIP, FOOT)
+BESIDE = StripArea(0.13, 0.76, 0.38)
 NO_GRID = {"showgrid": False, "zeroline": False, "ticks": "", "fixedrange": True}
 
 
@@ -60,16 +67,29 @@ def board(frame: pd.DataFrame, theme: Theme = "light", slide: bool = False) -> g
 
 
 def lay_out(
-    figure: go.Figure, title: str, cells: pd.DataFrame, rows: list[str], columns: list[str], height: int, around: int,
-    theme: Theme, legend: bool = True,
-) -> None:  # fmt: skip
+    figure: go.Figure,
+    title: str,
+    cells: pd.DataFrame,
+    rows: list[str],
+    columns: list[str],
+    height: int,
+    around: int,
+    theme: Theme,
+    legend: bool = True,
+) -> None:
     """Axes of a board of clickable cells, of this height in pixels besides what is around them."""
     finish(figure, title=title, x="budget", y="method", theme=theme, height=height + around, legend=legend)
     figure.update_layout(
-        barmode="overlay", hovermode="closest", clickmode="event+select", dragmode=False, margin_b=12, margin_t=104,
+        barmode="overlay",
+        hovermode="closest",
+        clickmode="event+select",
+        dragmode=False,
+        margin_b=12,
+        margin_t=104,
         legend={"y": 1 + 46 / height, "itemclick": False, "itemdoubleclick": False},
-    )  # fmt: skip
-    look, across = {"tickfont": {"color": INK[theme], "size": 13}, **NO_GRID}, list(range(len(columns)))
+    )
+    look = {"tickfont": {"color": INK[theme], "size": 13}, **NO_GRID}
+    across = list(range(len(columns)))
     figure.update_xaxes(side="top", tickvals=across, ticktext=columns, range=[-0.5, len(columns) - 0.5], **look)
     figure.update_yaxes(range=[len(rows) - 0.5, -0.5], tickvals=list(range(len(rows))), **look)
     figure.update_yaxes(ticktext=row_names(cells, rows))
@@ -147,9 +167,16 @@ def fact_by_head(frame: pd.DataFrame, label: str, fate: str, reader: Place | Non
     table = frame.pivot(index="layer", columns="head", values=fate)
     shares = np.array([["" if pd.isna(share) else f"{share:.0%}" for share in row] for row in table.to_numpy()], object)
     return head_map(
-        table, f"{label}: fate of the fact's tokens by head", theme, bar=f"share {FATES[fate][0]}", hover=": %{z:.0%}",
-        colours=fate_scale(fate, theme), bar_options={"tickformat": ".0%"}, focus=reader, words=shares,
-    )  # fmt: skip
+        table,
+        f"{label}: fate of the fact's tokens by head",
+        theme,
+        bar=f"share {FATES[fate][0]}",
+        hover=": %{z:.0%}",
+        colours=fate_scale(fate, theme),
+        bar_options={"tickformat": ".0%"},
+        focus=reader,
+        words=shares,
+    )
 
 
 @with_simple(simple.fact_by_head)
@@ -161,7 +188,8 @@ def caption_fact_by_head(frame: pd.DataFrame, reader: pd.Series | None, moment: 
         return (
             f"{everywhere} The head that reads the fact is unknown: the full cache must answer, recorded at level full."
         )
-    layer, head = int(reader["layer"]), int(reader["head"])
+    layer = int(reader["layer"])
+    head = int(reader["head"])
     here = frame[(frame["layer"] == layer) & (frame["head"] == head)].iloc[0]
     told = ", ".join(f"{percent(here[fate])} {words}" for fate, (words, *_) in FATES.items())
     return (
@@ -180,13 +208,17 @@ def _grounds(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
         colour = pick(HUES[hue], theme)
         traces.append(
             go.Bar(
-                x=here["x"], y=[WIDTH] * len(here), base=here["y"] - WIDTH / 2, width=here["span"] - 1 + WIDTH,
+                x=here["x"],
+                y=[WIDTH] * len(here),
+                base=here["y"] - WIDTH / 2,
+                width=here["span"] - 1 + WIDTH,
                 showlegend=False,
                 marker={"color": mix(colour, SURFACES[theme], 0.86), "line": {"color": colour, "width": 1.5}},
                 customdata=here[["run_id"]].assign(told=[hover_text(line) for line in here.itertuples()]).to_numpy(),
-                hovertemplate="%{customdata[1]}<extra></extra>", **no_fading(),
+                hovertemplate="%{customdata[1]}<extra></extra>",
+                **no_fading(),
             )
-        )  # fmt: skip
+        )
     return traces
 
 
@@ -194,7 +226,8 @@ def _strips(frame: pd.DataFrame, cells: pd.DataFrame, area: StripArea, theme: Th
     """Three stacked bars per token: shares of heads that kept, merged and dropped it."""
     known = _thinned(frame[frame["position"].notna()], area).merge(cells[["run_id", "x", "y", "span"]], on="run_id")
     left = known["x"] - (known["span"] - 1) / 2  # a cell across all columns aligns with the first column
-    before, traces = np.zeros(len(known)), []
+    before = np.zeros(len(known))
+    traces = []
     for fate, (name, state, pattern) in FATES.items():
         share = known[fate].to_numpy(float)
         colour = pick(STATE_COLOURS[state], theme)
@@ -202,12 +235,17 @@ def _strips(frame: pd.DataFrame, cells: pd.DataFrame, area: StripArea, theme: Th
         words = [[run, fate_text(line)] for run, line in zip(known["run_id"], known.itertuples(), strict=True)]
         traces.append(
             go.Bar(
-                x=left + known["offset"], y=-area.height * share,
+                x=left + known["offset"],
+                y=-area.height * share,
                 base=known["y"] + area.bottom - area.height * before,
-                width=known["wide"], name=name, customdata=words, hovertemplate="%{customdata[1]}<extra></extra>",
-                marker=look, **no_fading(),
+                width=known["wide"],
+                name=name,
+                customdata=words,
+                hovertemplate="%{customdata[1]}<extra></extra>",
+                marker=look,
+                **no_fading(),
             )
-        )  # fmt: skip
+        )
         before += share
     return traces
 
@@ -226,10 +264,13 @@ def _thinned(frame: pd.DataFrame, area: StripArea) -> pd.DataFrame:
 
 def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, Any]]:
     """The text in each cell: verdict, what restores a lost answer (`restored`), live bytes, and the two KLs."""
-    verdicts, sizes, closeness = [], [], []
+    verdicts = []
+    sizes = []
+    closeness = []
     for line in cells.itertuples():
         room = int(line.span * PAGE_PIXELS / columns / 7.5)
-        sign, size = VERDICTS[line.verdict][0], bytes_text(line, room)
+        sign = VERDICTS[line.verdict][0]
+        size = bytes_text(line, room)
         here = room - len("✓ ")
         told = verdict_text(line, max(4, here - len(line.verdict) - 2))
         # Symbol and colour already show the kind, so a narrow cell shows what was written.
@@ -241,7 +282,9 @@ def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, An
         beside = len(size) + 2 if columns <= ONE_LINE else 0
         closeness.append(told if len(told) + beside <= room * 1.2 else "")
     half = cells["span"] / 2 - 0.06
-    left, right, y = cells["x"] - half, cells["x"] + half, cells["y"]
+    left = cells["x"] - half
+    right = cells["x"] + half
+    y = cells["y"]
     colours = [mix(pick(HUES[VERDICTS[kind][1]], theme), INK[theme], 0.3) for kind in cells["verdict"]]
     # Heights of verdict, size, KLs and what restores the answer; one column has its sizes beside the KLs.
     heights = (-0.36, -0.2, -0.04, 0.0)
@@ -260,13 +303,16 @@ def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, An
 
 def _slide_words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, Any]]:
     """The text left of the strip: the verdict, and in a second line what fits of KLs, bytes and what restores it."""
-    verdicts, lines = [], []
+    verdicts = []
+    lines = []
     for line in cells.itertuples():
         pixels = SLIDE_PIXELS * (line.span - 0.45 + BESIDE.left) / columns
-        sign, here = VERDICTS[line.verdict][0], int(pixels / 8.5) - len("✓ ")
+        sign = VERDICTS[line.verdict][0]
+        here = int(pixels / 8.5) - len("✓ ")
         told = verdict_text(line, max(4, here - len(line.verdict) - 2))
         verdicts.append(f"<b>{sign} {html.escape(told if len(told) <= here else line.verdict, quote=False)}</b>")
-        room, shown = int(pixels / 6.8), ""
+        room = int(pixels / 6.8)
+        shown = ""
         closeness = closeness_text(line, columns)
         for words in (closeness, bytes_text(line, room - len(closeness) - len(" · ")), line.restored):
             longer = " · ".join(filter(None, (shown, words)))
@@ -287,12 +333,16 @@ def _texts(
     """Annotations, because plotly fades the text of traces on click."""
     return [
         {
-            "x": across, "y": down, "text": text, "xanchor": anchor, "showarrow": False,
+            "x": across,
+            "y": down,
+            "text": text,
+            "xanchor": anchor,
+            "showarrow": False,
             "font": {"size": size, "color": colour},
         }
         for across, down, text, colour in zip(x, y, texts, colours, strict=True)
         if text
-    ]  # fmt: skip
+    ]
 
 
 def _token_axis(figure: go.Figure, frame: pd.DataFrame, columns: int, area: StripArea, theme: Theme) -> go.Figure:
@@ -302,16 +352,26 @@ def _token_axis(figure: go.Figure, frame: pd.DataFrame, columns: int, area: Stri
     if not len(first) or len(first) * columns > MOST_LABELS or len(first) == MOST_TOKENS:
         return figure
     figure.add_scatter(x=[None], y=[None], xaxis="x2", showlegend=False, hoverinfo="skip")
-    ticks = [(column + line.offset, visible(line.text.strip() or line.text, 12))
-             for column in range(columns) for line in first.itertuples()]  # fmt: skip
+    ticks = [
+        (column + line.offset, visible(line.text.strip() or line.text, 12))
+        for column in range(columns)
+        for line in first.itertuples()
+    ]
     places, texts = zip(*ticks, strict=True)
     return figure.update_layout(
         xaxis2={
-            "range": [-0.5, columns - 0.5], **NO_GRID, "overlaying": "x", "side": "bottom", "tickangle": -90,
-            "tickfont": {"color": QUIET[theme], "size": 11}, "tickvals": places, "ticktext": texts, "automargin": True,
+            "range": [-0.5, columns - 0.5],
+            **NO_GRID,
+            "overlaying": "x",
+            "side": "bottom",
+            "tickangle": -90,
+            "tickfont": {"color": QUIET[theme], "size": 11},
+            "tickvals": places,
+            "ticktext": texts,
+            "automargin": True,
             "showline": False,
         }
-    )  # fmt: skip
+    )
 
 
 def no_fading() -> dict[str, Any]:

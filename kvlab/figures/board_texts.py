@@ -11,7 +11,9 @@ from kvlab.analysis.comparison.verdict import MOST_CHARACTERS
 from kvlab.figures.base.palette import FATES
 from kvlab.figures.base.words import byte_size, number, percent, token_text, visible
 
-ROOMY, CROWDED = 2, 4  # with more columns than these, cells shorten the KLs, and show one KL only
+# with more columns than these, cells shorten the KLs, and show one KL only
+ROOMY = 2
+CROWDED = 4
 
 
 def bytes_text(line: Any, limit: int = 1000) -> str:
@@ -21,7 +23,8 @@ def bytes_text(line: Any, limit: int = 1000) -> str:
     """
     if pd.isna(line.live_bytes):
         return ""
-    size, above = byte_size(line.live_bytes), getattr(line, "over_budget", None)
+    size = byte_size(line.live_bytes)
+    above = getattr(line, "over_budget", None)
     if above is not None and pd.notna(above):
         longer = f"{size} ({excess_text(above)})"
     else:

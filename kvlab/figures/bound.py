@@ -51,9 +51,17 @@ def sag_against_bound(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     if len(broken):
         largest = broken[["perturbation", "output_error"]].max(axis=1)
         add_points(
-            figure, broken["step"], largest, "above the bound", pick(HUES["red"], theme), "step %{x}: %{customdata}",
-            size=12, marker_symbol="x-open", marker_line_width=2.5, customdata=broken["flag"],
-        )  # fmt: skip
+            figure,
+            broken["step"],
+            largest,
+            "above the bound",
+            pick(HUES["red"], theme),
+            "step %{x}: %{customdata}",
+            size=12,
+            marker_symbol="x-open",
+            marker_line_width=2.5,
+            customdata=broken["flag"],
+        )
     if not figure.data:
         figure.add_scatter(x=frame["step"], y=frame["output_error"], name="output error", mode="lines")
     title = "Sag, output change and KeepKV's bound"

@@ -35,7 +35,8 @@ def styles_of(frame: pd.DataFrame, theme: Theme) -> dict[str, Style]:
 def kl_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """KL divergence from the full cache at every token of the forced continuation, on a log axis."""
     frame = frame.assign(drawn=frame["kl"].clip(lower=FLOOR))
-    title, y = "Distance from the full cache, token by token", "KL (nats, log)"
+    title = "Distance from the full cache, token by token"
+    y = "KL (nats, log)"
     known = np.log10(frame.loc[frame["method"] != "full", "drawn"].dropna().astype(float))
     span = _margins(known, least=0.6)
     hover = "KL %{customdata[1]:.3g} nats"
@@ -59,7 +60,8 @@ def caption_kl_along_text(frame: pd.DataFrame) -> str:
 
 def agreement_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Rolling share of tokens where both caches prefer the same next token."""
-    title, y = "Top-1 agreement with the full cache", "agreement (rolling share)"
+    title = "Top-1 agreement with the full cache"
+    y = "agreement (rolling share)"
     axis: dict[str, object] = {"tickformat": ".3~p"}
     return _along_text(frame, "agreement", "agreement %{y:.0%}", title, y, theme, (-0.03, 1.05), axis)
 
@@ -77,7 +79,8 @@ def caption_agreement_along_text(frame: pd.DataFrame) -> str:
 
 def extra_nll_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Cumulative extra NLL on the full cache's own text, in nats."""
-    title, y = "Likelihood lost on the full cache's text", "cumulative extra NLL (nats)"
+    title = "Likelihood lost on the full cache's text"
+    y = "cumulative extra NLL (nats)"
     span = _margins(frame.loc[frame["method"] != "full", "extra_nll"].dropna().astype(float), least=0.01)
     return _along_text(frame, "extra_nll", "%{y:+.3g} nats so far", title, y, theme, span, {})
 
@@ -98,7 +101,8 @@ def memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes", theme: T
     most = float(frame[measure].max()) if len(frame) else 0.0
     factor, unit = byte_unit(most)
     what = measure.removesuffix("_bytes")
-    figure, ends = go.Figure(), []
+    figure = go.Figure()
+    ends = []
     for label, run, look in _each_run(frame, theme):
         hover = f"{label}, step %{{x}}: %{{y:.4g}} {unit}<extra></extra>"
         figure.add_scatter(x=run["step"], y=run[measure] / factor, name=label, hovertemplate=hover, **look)
@@ -106,8 +110,15 @@ def memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes", theme: T
     if len(frame) and frame["step"].nunique() == 1:
         figure.update_traces(mode="markers")
     height = labelled_height(len(ends), HEIGHT)
-    finish(figure, title=f"Bytes of the cache: {what}", x="step", y=f"{what} ({unit})", theme=theme, height=height,
-           legend=False)  # fmt: skip
+    finish(
+        figure,
+        title=f"Bytes of the cache: {what}",
+        x="step",
+        y=f"{what} ({unit})",
+        theme=theme,
+        height=height,
+        legend=False,
+    )
     return label_ends(figure, ends, (0.0, 1.05 * most / factor), theme)
 
 
@@ -118,7 +129,8 @@ def caption_memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes") 
         return _peak_words(frame)
     last = frame[frame["step"] == frame.groupby("label")["step"].transform("max")]
     last = last.assign(share=last[measure] / last["full_bytes"])
-    low, high = last.loc[last[measure].idxmin()], last.loc[last[measure].idxmax()]
+    low = last.loc[last[measure].idxmin()]
+    high = last.loc[last[measure].idxmax()]
     return (
         f"At the end {low['label']} takes {percent(low['share'])} of the bytes of all keys and values, "
         f"{high['label']} {percent(high['share'])} (slots also hold some metadata)."
@@ -131,7 +143,8 @@ def _peak_words(frame: pd.DataFrame) -> str:
         return PEAK_NOT_RECORDED
     worst = known.loc[known.groupby("label", sort=False)["peak_bytes"].idxmax()].set_index("label")
     share = worst["peak_bytes"] / worst["full_bytes"]
-    low, high = worst["peak_bytes"].idxmin(), worst["peak_bytes"].idxmax()
+    low = worst["peak_bytes"].idxmin()
+    high = worst["peak_bytes"].idxmax()
     when = "While the prompt is read" if (worst["step"] == 0).all() else "At its worst step"
     least, most = (byte_size(worst["peak_bytes"][label]) for label in (low, high))
     return (
@@ -151,7 +164,8 @@ def slots_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
             name = f"{labels[0]} and {plural(len(labels) - 1, 'equal run')}"
         hover = f"{'<br>'.join(labels)}<br>layer %{{y}}: %{{x:.4g}} slots<extra></extra>"
         figure.add_scatter(x=run["live_slots"], y=run["layer"], name=name, hovertemplate=hover, **look)
-    title, layers = "Slots of each layer at the end", sorted(frame["layer"].unique().tolist())
+    title = "Slots of each layer at the end"
+    layers = sorted(frame["layer"].unique().tolist())
     # As high as the chart next to it, unless the layers need more.
     height = max(tall_enough(frame), min(axis_height(layers), TALLEST) + 140)
     finish(figure, title=title, x="live slots (mean over KV heads)", y="layer", theme=theme, height=height)
@@ -201,16 +215,21 @@ def _along_text(
     `span` is the range of the y axis (of exponents if `axis` is logarithmic). `hover` may use `customdata[1]`, the
     value of the column `told` (default: the drawn column).
     """
-    figure, ends = go.Figure(), []
+    figure = go.Figure()
+    ends = []
     for label, run, look in _each_run(frame[frame["method"] != "full"], theme):
         run = run[run[column].notna()]
         if len(run):
             words = [[visible(text), value] for text, value in zip(run["text"], run[told or column], strict=True)]
             values = run[column].astype(float)
             figure.add_scatter(
-                x=run["token"].to_numpy(), y=values.to_numpy(), name=label, customdata=words, **look,
+                x=run["token"].to_numpy(),
+                y=values.to_numpy(),
+                name=label,
+                customdata=words,
+                **look,
                 hovertemplate=f"{label}<br>token %{{x}} %{{customdata[0]}}<br>{hover}<extra></extra>",
-            )  # fmt: skip
+            )
             ends += _end(label, run["token"], values, look)
     figure.update_layout(hovermode="closest")
     height = labelled_height(len(ends), height)
@@ -237,7 +256,7 @@ def _each_run(frame: pd.DataFrame, theme: Theme) -> Iterator[tuple[str, pd.DataF
             "mode": "lines+markers",
             "line": {"color": style.colour, "dash": style.dash, "width": 1.8},
             "marker": {"symbol": style.marker, "color": style.colour, "size": 6, "maxdisplayed": MAX_MARKERS},
-        }  # fmt: skip
+        }
         yield label, frame[frame["label"] == label], look
 
 

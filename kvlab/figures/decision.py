@@ -28,7 +28,8 @@ def scores_at_decision(frame: pd.DataFrame, chosen: Sequence[int] = (), theme: T
 
     `chosen` tokens are outlined and labelled.
     """
-    line, shown = cutoff(frame), thin_rows(frame, chosen)
+    line = cutoff(frame)
+    shown = thin_rows(frame, chosen)
     figure = go.Figure()
     for fate in (fate for fate in FATES if (frame["fate"] == fate).any()):
         part = shown[shown["fate"] == fate]
@@ -38,8 +39,17 @@ def scores_at_decision(frame: pd.DataFrame, chosen: Sequence[int] = (), theme: T
         hover = f"“%{{customdata[0]}}”, token %{{x}}<br>score %{{customdata[1]}}, rank %{{y:,}}<br>{fate}"
         texts = np.stack([part["text"].map(visible), [number(score, 4) for score in part["score"]]], 1)
         edge = {"color": colour, "width": 1.2}
-        add_points(figure, part["token"], part["rank"], name, colour, hover, customdata=texts, marker_symbol=symbol,
-                   marker_line=edge)  # fmt: skip
+        add_points(
+            figure,
+            part["token"],
+            part["rank"],
+            name,
+            colour,
+            hover,
+            customdata=texts,
+            marker_symbol=symbol,
+            marker_line=edge,
+        )
     if line.by_score and np.isfinite(line.line):
         last = frame.loc[~frame["kept"], "rank"].min() - 0.5
         ink = pick(HUES["ink"], theme)
@@ -49,10 +59,15 @@ def scores_at_decision(frame: pd.DataFrame, chosen: Sequence[int] = (), theme: T
     named = frame[frame["token"].isin(chosen)]
     if len(named):
         figure.add_scatter(
-            x=named["token"], y=named["rank"], name="chosen", mode="markers+text" if len(named) <= 8 else "markers",
-            text=[f"“{visible(text, 10)}”" for text in named["text"]], textposition="top center", hoverinfo="skip",
+            x=named["token"],
+            y=named["rank"],
+            name="chosen",
+            mode="markers+text" if len(named) <= 8 else "markers",
+            text=[f"“{visible(text, 10)}”" for text in named["text"]],
+            textposition="top center",
+            hoverinfo="skip",
             marker={"symbol": "circle-open", "size": 13, "line": {"width": 2, "color": pick(HUES["red"], theme)}},
-        )  # fmt: skip
+        )
     title = "The prompt's decision: which tokens stay"
     y = "rank of the score (1 is the highest)"
     finish(figure, title=title, x="token of the prompt", y=y, theme=theme, height=480)
@@ -98,10 +113,16 @@ def budgets_for(frame: pd.DataFrame, theme: Theme = "light", focus: Place | None
     had = table.pivot(index="layer", columns="head", values="slots")
     hover = ": %{z:,} slots missing<br>it had %{customdata:,}"
     return head_map(
-        lacked, "Slots needed for the chosen tokens", theme, bar="missing slots", hover=hover,
-        high=float(np.nanmax(lacked.to_numpy(np.float64), initial=1.0)), colours=LOSS[theme], customdata=had.to_numpy(),
+        lacked,
+        "Slots needed for the chosen tokens",
+        theme,
+        bar="missing slots",
+        hover=hover,
+        high=float(np.nanmax(lacked.to_numpy(np.float64), initial=1.0)),
+        colours=LOSS[theme],
+        customdata=had.to_numpy(),
         focus=focus,
-    )  # fmt: skip
+    )
 
 
 @with_simple(simple.budgets_for)

@@ -77,7 +77,8 @@ def kl_of_both(
 ) -> go.Figure:
     """KL of each run from the full cache at every token of the forced continuation."""
     figure = go.Figure()
-    words, drawn = [visible(text) for text in frame["text"]], frame[["a", "b"]].clip(lower=FLOOR)
+    words = [visible(text) for text in frame["text"]]
+    drawn = frame[["a", "b"]].clip(lower=FLOOR)
     for line in (
         Line("a", f"A: {labels[0]}", hues[0], "solid", "circle"),
         Line("b", f"B: {labels[1]}", hues[1], "dash", "diamond"),

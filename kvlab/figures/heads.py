@@ -27,29 +27,61 @@ FEATURE_NAMES = {"sink": "sink mass", "local": "local mass", "alike": "key simil
 
 
 def heads_plane(
-    table: pd.DataFrame, places: np.ndarray, directions: np.ndarray, shares: np.ndarray, names: list[str],
+    table: pd.DataFrame,
+    places: np.ndarray,
+    directions: np.ndarray,
+    shares: np.ndarray,
+    names: list[str],
     theme: Theme = "light",
-) -> go.Figure:  # fmt: skip
+) -> go.Figure:
     """Every head as a point, from `fingerprints.plane`, with arrows for the features; `table` has `group`."""
     figure = go.Figure()
     for group in sorted(table["group"].unique()):
         inside = (table["group"] == group).to_numpy()
         hue, marker = LOOK[group % len(LOOK)]
         add_points(
-            figure, places[inside, 0], places[inside, 1], f"{group + 1}: {names[group]}", pick(HUES[hue], theme), HOVER,
-            size=10, marker_symbol=marker, customdata=table.loc[inside, ["layer", "head", *FEATURES]].to_numpy(),
-        )  # fmt: skip
+            figure,
+            places[inside, 0],
+            places[inside, 1],
+            f"{group + 1}: {names[group]}",
+            pick(HUES[hue], theme),
+            HOVER,
+            size=10,
+            marker_symbol=marker,
+            customdata=table.loc[inside, ["layer", "head", *FEATURES]].to_numpy(),
+        )
     reach = float(np.abs(places).max()) if places.size else 1.0
     for feature, (x, y) in zip(FEATURES, directions * reach * 0.9, strict=True):
         figure.add_annotation(
-            x=x, y=y, ax=0, ay=0, xref="x", yref="y", axref="x", ayref="y", showarrow=True, arrowhead=3, arrowsize=1.2,
-            arrowwidth=1.3, arrowcolor=QUIET[theme], text="",
-        )  # fmt: skip
+            x=x,
+            y=y,
+            ax=0,
+            ay=0,
+            xref="x",
+            yref="y",
+            axref="x",
+            ayref="y",
+            showarrow=True,
+            arrowhead=3,
+            arrowsize=1.2,
+            arrowwidth=1.3,
+            arrowcolor=QUIET[theme],
+            text="",
+        )
         figure.add_annotation(
-            x=x, y=y, xref="x", yref="y", showarrow=False, text=FEATURE_NAMES[feature], xshift=10 if x >= 0 else -10,
-            yshift=8 if y >= 0 else -8, xanchor="left" if x >= 0 else "right", bgcolor=SURFACES[theme], opacity=0.9,
+            x=x,
+            y=y,
+            xref="x",
+            yref="y",
+            showarrow=False,
+            text=FEATURE_NAMES[feature],
+            xshift=10 if x >= 0 else -10,
+            yshift=8 if y >= 0 else -8,
+            xanchor="left" if x >= 0 else "right",
+            bgcolor=SURFACES[theme],
+            opacity=0.9,
             font={"size": 12, "color": QUIET[theme]},
-        )  # fmt: skip
+        )
     x = f"first axis ({percent(float(shares[0]))} of the variance)"
     y = f"second axis ({percent(float(shares[1]))})"
     return finish(figure, title="Heads by their fingerprints", x=x, y=y, theme=theme, height=520)
@@ -70,9 +102,19 @@ def groups_by_head(table: pd.DataFrame, theme: Theme = "light", focus: Place | N
     numbers = wide.map(lambda group: "" if pd.isna(group) else f"{group + 1:.0f}").to_numpy(object)
     key = {"tickvals": list(range(count)), "ticktext": [str(group + 1) for group in range(count)]}
     return head_map(
-        wide, "Where the groups are", theme, bar="group", hover=": group %{text}", low=-0.5, high=count - 0.5,
-        colours=stepped_scale(colours), bar_options=key, text=numbers, words=numbers, focus=focus,
-    )  # fmt: skip
+        wide,
+        "Where the groups are",
+        theme,
+        bar="group",
+        hover=": group %{text}",
+        low=-0.5,
+        high=count - 0.5,
+        colours=stepped_scale(colours),
+        bar_options=key,
+        text=numbers,
+        words=numbers,
+        focus=focus,
+    )
 
 
 @with_simple(simple.groups_by_head)

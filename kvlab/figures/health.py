@@ -28,7 +28,8 @@ def growth_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
     Runs in which nothing grew are not drawn, unless there is no other.
     """
-    figure, ends = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.03), []
+    figure = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.03)
+    ends = []
     flat = set(without_growth(frame))
     for label, style in styles_of(frame, theme).items():
         run = frame[frame["label"] == label]
@@ -38,14 +39,25 @@ def growth_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
             known = run[run[measure].notna()]
             hover = f"{label}, step %{{x}}: {what} %{{y:.4g}} times as long"
             add_line(
-                figure, known["step"], known[measure], label, style.colour, style.dash, hover, marker=style.marker,
-                width=1.8, marker_maxdisplayed=MAX_MARKERS, row=1, col=column,
-            )  # fmt: skip
+                figure,
+                known["step"],
+                known[measure],
+                label,
+                style.colour,
+                style.dash,
+                hover,
+                marker=style.marker,
+                width=1.8,
+                marker_maxdisplayed=MAX_MARKERS,
+                row=1,
+                col=column,
+            )
         known = run[run["value_growth"].notna()]
         if len(known):
             ends.append(End(label, float(known["step"].iloc[-1]), float(known["value_growth"].iloc[-1]), style.colour))
     figure.add_hline(y=1, line={"color": QUIET[theme], "dash": "dot", "width": 1.2})
-    title, y = "Growth of merged keys and values", "length over the longest part's"
+    title = "Growth of merged keys and values"
+    y = "length over the longest part's"
     height = labelled_height(len(ends), HEIGHT)
     finish(figure, title=title, x="step", y=y, theme=theme, height=height, legend=False)
     for column, what in enumerate(PANELS.values(), 1):
@@ -80,10 +92,13 @@ def _lost(frame: pd.DataFrame) -> str:
     known = frame[frame["non_finite"].notna()]
     bad = known[known["non_finite"] > 0]
     if bad.empty:
-        runs, steps = known["label"].nunique(), known.groupby("label").size().max()
+        runs = known["label"].nunique()
+        steps = known.groupby("label").size().max()
         return f"No slot of {plural(runs, 'run')} was non-finite in {plural(steps, 'step')}."
-    first, worst = bad.loc[bad["step"].idxmin()], bad.loc[bad["non_finite"].idxmax()]
-    slots, labels = plural(worst["non_finite"], "slot"), ", ".join(bad["label"].unique())
+    first = bad.loc[bad["step"].idxmin()]
+    worst = bad.loc[bad["non_finite"].idxmax()]
+    slots = plural(worst["non_finite"], "slot")
+    labels = ", ".join(bad["label"].unique())
     return f"Non-finite: {slots} at step {int(worst['step'])}, the first at step {int(first['step'])} ({labels})."
 
 

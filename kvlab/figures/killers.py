@@ -20,22 +20,36 @@ def killer_heads(killers: Killers, theme: Theme = "light") -> go.Figure:
     """Failed runs whose answer one or few heads restore, counted by layer and KV head."""
     counts, slots = (killers.heads.pivot(index="layer", columns="head", values=name) for name in ("count", "slots"))
     words = np.array([[f"{count}" if count else "" for count in row] for row in counts.to_numpy()], object)
-    prices = np.array([["" if pd.isna(price) else f", median price {slot_count_text(round(price))}" for price in row]
-                       for row in slots.to_numpy()], object)  # fmt: skip
+    prices = np.array(
+        [
+            ["" if pd.isna(price) else f", median price {slot_count_text(round(price))}" for price in row]
+            for row in slots.to_numpy()
+        ],
+        object,
+    )
     highest = max(1, int(counts.to_numpy().max()))
     ticks = sorted({0, (highest + 1) // 2, highest})
     return head_map(
-        counts, f"Killer heads: where {plural(killers.results, 'lost answer')} can be restored", theme,
-        bar="failed runs", hover=": %{z:.0f} failed runs%{text}", high=highest, colours=LOSS[theme],
-        bar_options={"tickvals": ticks}, words=words, text=prices,
-    )  # fmt: skip
+        counts,
+        f"Killer heads: where {plural(killers.results, 'lost answer')} can be restored",
+        theme,
+        bar="failed runs",
+        hover=": %{z:.0f} failed runs%{text}",
+        high=highest,
+        colours=LOSS[theme],
+        bar_options={"tickvals": ticks},
+        words=words,
+        text=prices,
+    )
 
 
 @with_simple(simple.killer_heads)
 def caption_killer_heads(killers: Killers, over: int) -> str:
     """The head named most often, with n and the price; `over` is the number of prompts."""
-    told = [f"Of {plural(killers.results, 'lost answer')} over {prompts(over)}, {killers.located} can be restored in "
-            "single heads"]  # fmt: skip
+    told = [
+        f"Of {plural(killers.results, 'lost answer')} over {prompts(over)}, {killers.located} can be restored in "
+        "single heads"
+    ]
     if killers.everywhere:
         told.append(f"{killers.everywhere} only in every head")
     if killers.unrestored:
@@ -48,7 +62,8 @@ def caption_killer_heads(killers: Killers, over: int) -> str:
         )
         sentences.append(often)
     if killers.slots:
-        low, high = killers.slots[0], killers.slots[-1]
+        low = killers.slots[0]
+        high = killers.slots[-1]
         middle = number(float(np.median(killers.slots)))
         span = f"{low:,} to {high:,} slots, median {middle}" if low != high else slot_count_text(low)
         sentences.append(f"Price of an answer: {span}, over all layers and heads.")

@@ -46,7 +46,8 @@ def merge_sankey(
         words = f"{plural(len(others), 'token')} with narrower ribbons"
         links.loc[len(links)] = [REST, slot, float(_sizes(outer, width).sum()), words]
     place = {position: index for index, position in enumerate(positions)}
-    pivot, absorbed = pick(STATE_COLOURS["pivot"], theme), pick(STATE_COLOURS["absorbed"], theme)
+    pivot = pick(STATE_COLOURS["pivot"], theme)
+    absorbed = pick(STATE_COLOURS["absorbed"], theme)
     targets = {slot, *shown["target"]}
     river = go.Sankey(
         arrangement="snap",
@@ -101,7 +102,8 @@ def caption_merge_sankey(frame: pd.DataFrame) -> str:
     chain = f" through up to {depth} consecutive merges" if depth > 1 else ""
     similar = frame["similarity"].mean()
     drawn = shown_of(MOST_RIBBONS, len(frame), "token", "the widest; the last ribbon is the rest")
-    first, last = int(frame["step"].min()), int(frame["step"].max())
+    first = int(frame["step"].min())
+    last = int(frame["step"].max())
     when = f"at step {first}" if first == last else f"from step {first} to {last}"
     were = "was" if len(frame) == 1 else "were"
     return (
@@ -126,10 +128,14 @@ def influence_decay(frame: pd.DataFrame, half: float, theme: Theme = "light") ->
     figure = go.Figure()
     add_band(figure, frame["merges"], frame["low"], frame["high"], mix(colour, SURFACES[theme], 0.75))
     figure.add_scatter(
-        x=frame["merges"], y=frame["share"], name="median token (band: middle 50 %)", mode="lines+markers",
-        line={"color": colour, "width": 2}, customdata=frame["tokens"],
+        x=frame["merges"],
+        y=frame["share"],
+        name="median token (band: middle 50 %)",
+        mode="lines+markers",
+        line={"color": colour, "width": 2},
+        customdata=frame["tokens"],
         hovertemplate="after %{x} merges: %{y:.3g} of the token left<br>%{customdata:,} cases<extra></extra>",
-    )  # fmt: skip
+    )
     ink = pick(HUES["ink"], theme)
     ends = [frame["merges"].min(), frame["merges"].max()]
     figure.add_scatter(
@@ -137,7 +143,8 @@ def influence_decay(frame: pd.DataFrame, half: float, theme: Theme = "light") ->
     )
     if math.isfinite(half):
         figure.add_vline(x=half, line={"color": ink, "dash": "dash", "width": 1.2})
-    title, x = "What is left of a token in its slot", "merges its slot went through"
+    title = "What is left of a token in its slot"
+    x = "merges its slot went through"
     finish(figure, title=title, x=x, y="share of the slot's value (log)", theme=theme)
     if ends[1] <= 20:
         figure.update_xaxes(dtick=1)
@@ -161,20 +168,32 @@ def members_over_steps(frame: pd.DataFrame, slot: int, theme: Theme = "light") -
     The first `MOST_LINES` tokens are drawn; among many, the token with the largest final share is in focus.
     """
     frame = frame[frame["token"].isin(frame["token"].unique()[:MOST_LINES])]
-    figure, last, ends = go.Figure(), frame[frame["step"] == frame["step"].max()], []
+    figure = go.Figure()
+    last = frame[frame["step"] == frame["step"].max()]
+    ends = []
     focus = last.loc[last["share"].idxmax(), "token"] if len(last) else slot
     for index, (token, part) in enumerate(frame.groupby("token", sort=False)):
         name = token_label(int(token), part["text"].iloc[0], 14)
         pale = frame["token"].nunique() > MANY_LINES and token != focus
-        colour, dash = pick(HUES[HUE_ORDER[index % len(HUE_ORDER)]], theme), DASHES[index % len(DASHES)]
+        colour = pick(HUES[HUE_ORDER[index % len(HUE_ORDER)]], theme)
+        dash = DASHES[index % len(DASHES)]
         add_line(
-            figure, part["step"], part["share"], name, colour, dash, f"{name}<br>step %{{x}}: %{{y:.3g}}",
-            width=1.2 if pale else 2.4, line_shape="hv", opacity=PALE if pale else 1.0,
+            figure,
+            part["step"],
+            part["share"],
+            name,
+            colour,
+            dash,
+            f"{name}<br>step %{{x}}: %{{y:.3g}}",
+            width=1.2 if pale else 2.4,
+            line_shape="hv",
+            opacity=PALE if pale else 1.0,
             mode="lines+markers" if len(part) < 3 else "lines",
-        )  # fmt: skip
+        )
         end = f"{token} “{token_text(part['text'].iloc[0], 14)}”"  # escaped where it is drawn
         ends.append(End(end, float(part["step"].iloc[-1]), max(float(part["share"].iloc[-1]), LEAST), colour))
-    title, height = f"Tokens represented by slot {slot}", labelled_height(len(ends), HEIGHT)
+    title = f"Tokens represented by slot {slot}"
+    height = labelled_height(len(ends), HEIGHT)
     finish(figure, title=title, x="step", y="share of the value (log)", theme=theme, height=height, legend=False)
     shares = frame["share"].clip(lower=LEAST)
     span = (math.log10(float(shares.min())) - 0.05, math.log10(float(shares.max())) + 0.05)

@@ -28,7 +28,8 @@ def memory_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     factor, unit = byte_unit(float(frame[["full_bytes", "peak_bytes"]].max().max()))
     figure = go.Figure()
     shown = frame[[line.column for line in LINES]] / factor
-    mode, hover = "lines" if len(frame) > 1 else "markers", f"step %{{x}}: {{name}} %{{y:.4g}} {unit}"
+    mode = "lines" if len(frame) > 1 else "markers"
+    hover = f"step %{{x}}: {{name}} %{{y:.4g}} {unit}"
     add_lines(figure, frame["step"], shown, LINES, theme, hover, mode=mode)
     finish(figure, title="Bytes of the cache", x="step", y=f"all layers ({unit})", theme=theme)
     return figure.update_yaxes(rangemode="tozero")
@@ -58,7 +59,8 @@ def slots_by_head(
 @with_simple(simple.slots_by_head)
 def caption_slots_by_head(frame: pd.DataFrame) -> str:
     """Smallest, largest and mean."""
-    slots, kept = frame["live_slots"], percent(frame["share"].mean())
+    slots = frame["live_slots"]
+    kept = percent(frame["share"].mean())
     if slots.min() == slots.max():
         return f"All {plural(len(slots), 'head')} hold {slots.max():,.0f} slots, {kept} of the tokens read."
     mean, low, high = in_range(float(slots.mean()), int(slots.min()), int(slots.max()), "{:,.0f}".format)
@@ -89,7 +91,8 @@ def memory_stack(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         look = {"shape": pattern, "size": 6, "solidity": 0.3}
         hover = f"step %{{x}}: {name} %{{y:.4g}} {unit}"
         add_area(figure, frame["step"], frame[column] / factor, name, pick(HUES[hue], theme), hover, look)
-    name, ink = "logical: the whole text uncompressed", pick(HUES["ink"], theme)
+    name = "logical: the whole text uncompressed"
+    ink = pick(HUES["ink"], theme)
     hover = f"step %{{x}}: logical %{{y:.4g}} {unit}"
     add_line(figure, frame["step"], frame["full_bytes"] / factor, name, ink, "dash", hover, width=2)
     return finish(figure, title="Bytes by use", x="step", y=f"all layers ({unit})", theme=theme, height=420)
@@ -130,18 +133,29 @@ def _free_words(line: pd.Series, allocated: float) -> str:
 def layer_bytes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Live and allocated bytes of every layer after one step, stacked, with its uncompressed bytes."""
     factor, unit = byte_unit(float(frame["full"].max()))
-    layers, figure = frame["layer"].tolist(), go.Figure()
+    layers = frame["layer"].tolist()
+    figure = go.Figure()
     for column, name, hue, pattern in PACKED if _is_packed(frame) else LAYERS[:2]:
         marker = {"color": pick(HUES[hue], theme), "pattern": {"shape": pattern, "solidity": 0.3}, "line": {"width": 0}}
         figure.add_bar(
-            x=frame[column] / factor, y=frame["layer"], name=name, orientation="h", marker=marker,
+            x=frame[column] / factor,
+            y=frame["layer"],
+            name=name,
+            orientation="h",
+            marker=marker,
             hovertemplate=f"layer %{{y}}: {name} %{{x:.4g}} {unit}<extra></extra>",
-        )  # fmt: skip
+        )
     add_points(
-        figure, frame["full"] / factor, frame["layer"], "uncompressed", pick(HUES["ink"], theme),
-        f"layer %{{y}}: uncompressed %{{x:.4g}} {unit}", marker_symbol="line-ns-open", marker_line_width=2,
+        figure,
+        frame["full"] / factor,
+        frame["layer"],
+        "uncompressed",
+        pick(HUES["ink"], theme),
+        f"layer %{{y}}: uncompressed %{{x:.4g}} {unit}",
+        marker_symbol="line-ns-open",
+        marker_line_width=2,
         size=mark_size(layers) / 1.4,  # plotly draws this symbol 1.4 times as long as its size
-    )  # fmt: skip
+    )
     height = axis_height(layers) + 136
     finish(figure, title="Bytes of each layer", x=f"bytes ({unit})", y="layer", theme=theme, height=height)
     figure.update_layout(barmode="stack")
@@ -153,7 +167,8 @@ def layer_bytes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 def caption_layer_bytes(frame: pd.DataFrame) -> str:
     """The largest layer."""
     sizes = frame[["live", "slack"]].sum(axis=1)
-    top, whole = frame.loc[sizes.idxmax()], float(sizes.max())
+    top = frame.loc[sizes.idxmax()]
+    whole = float(sizes.max())
     told = f"Layer {int(top['layer'])} takes most: {byte_size(whole)} of {byte_size(top['full'])} uncompressed"
     if not _is_packed(frame):
         return f"{told}; {_free_words(top, whole)}"
@@ -173,20 +188,30 @@ def instrument_cost(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     figure = go.Figure()
     bare = frame["doubt"] == ""
     spread = {
-        "type": "data", "symmetric": False, "array": frame["off_high"] - frame["off"],
-        "arrayminus": frame["off"] - frame["off_low"], "thickness": 1.2, "width": 4, "color": INK[theme],
-    }  # fmt: skip
+        "type": "data",
+        "symmetric": False,
+        "array": frame["off_high"] - frame["off"],
+        "arrayminus": frame["off"] - frame["off_low"],
+        "thickness": 1.2,
+        "width": 4,
+        "color": INK[theme],
+    }
     for column, name, hue, patterns, bars in (
         ("off", "recording off", "blue", ["" if sure else "x" for sure in bare], spread),
         ("recorded", "recording on, one reading", "orange", ["/"] * len(frame), {}),
     ):
         figure.add_bar(
-            y=frame["label"], x=frame[column], name=name, orientation="h", error_x=bars,
+            y=frame["label"],
+            x=frame[column],
+            name=name,
+            orientation="h",
+            error_x=bars,
             customdata=[f", {doubt}" if doubt and column == "off" else "" for doubt in frame["doubt"]],
             marker={"color": pick(HUES[hue], theme), "pattern": {"shape": patterns, "solidity": 0.3}},
             hovertemplate=f"%{{y}}, {name}: %{{x:.4g}} tokens per second%{{customdata}}<extra></extra>",
-        )  # fmt: skip
-    title, height = "Decode rate, recording off and on", 150 + 46 * len(frame)
+        )
+    title = "Decode rate, recording off and on"
+    height = 150 + 46 * len(frame)
     finish(figure, title=title, x="tokens per second", y="run", theme=theme, height=height)
     return figure.update_yaxes(autorange="reversed").update_layout(barmode="group")
 
@@ -203,7 +228,8 @@ def caption_instrument_cost(frame: pd.DataFrame) -> str:
             f"The cost of recording is uncertain: {' or '.join(known['doubt'].unique())} in {len(known)} of "
             f"{plural(len(frame), 'run')} (cross-hatched). Measure it with kvlab bench overhead."
         )
-    low, high = sure["overhead"].min(), sure["overhead"].max()
+    low = sure["overhead"].min()
+    high = sure["overhead"].max()
     span = f"{number(low)}" if number(low) == number(high) else f"{number(low)} to {number(high)}"
     return (
         f"A recorded step (one reading) takes {span} times as long as an unrecorded one in "

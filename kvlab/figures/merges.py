@@ -35,10 +35,12 @@ def events_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     figure = go.Figure()
     for kind, name, colour, group in _by_kind(frame, theme):
         figure.add_bar(
-            x=group["step"], y=group["count"], name=name,
+            x=group["step"],
+            y=group["count"],
+            name=name,
             marker={"color": colour, "line": {"width": 0}, "pattern": {"shape": PATTERNS[kind], "size": 4}},
             hovertemplate=f"step %{{x}}: %{{y:,}} slots {name}<extra></extra>",
-        )  # fmt: skip
+        )
     counts = frame.loc[frame["count"] > 0, "count"]
     wide = len(counts) > 0 and counts.max() > WIDE * counts.min()
     y = "slots (log)" if wide else "slots"
@@ -60,7 +62,8 @@ def caption_events_over_steps(frame: pd.DataFrame) -> str:
     first = frame["step"] == 0
     parts = []
     for kind, group in frame.groupby("kind", sort=False):
-        early, late = group.loc[first, "count"].sum(), group.loc[~first, "count"].sum()
+        early = group.loc[first, "count"].sum()
+        late = group.loc[~first, "count"].sum()
         parts.append(f"{early:,} slots {KIND_NAMES[str(kind)]} in the prefill and {late:,} while decoding")
     return "; ".join(parts) + "."
 
@@ -73,9 +76,15 @@ def events_by_head(frame: pd.DataFrame, theme: Theme = "light", focus: Place | N
     )
     hover = "<br>%{z:.1f} % merged, of %{customdata:,} that left"
     return head_map(
-        100 * table, "Merged rather than evicted", theme, bar="merged (% of slots that left)", hover=hover, high=100,
-        customdata=counts.to_numpy(), focus=focus,
-    )  # fmt: skip
+        100 * table,
+        "Merged rather than evicted",
+        theme,
+        bar="merged (% of slots that left)",
+        hover=hover,
+        high=100,
+        customdata=counts.to_numpy(),
+        focus=focus,
+    )
 
 
 @with_simple(simple.events_by_head)
@@ -83,7 +92,8 @@ def caption_events_by_head(frame: pd.DataFrame) -> str:
     """The overall share and its range over heads."""
     total = frame[["evict", "merge", "pool"]].sum()
     share = (total["merge"] + total["pool"]) / max(1, total.sum())
-    low, high = frame["merged_share"].min(), frame["merged_share"].max()
+    low = frame["merged_share"].min()
+    high = frame["merged_share"].max()
     spread = "the same in every head" if low == high else f"heads range from {percent(low)} to {percent(high)}"
     return f"{percent(share)} of the slots that left were merged into others; {spread}."
 
@@ -93,10 +103,14 @@ def similarity_distribution(frame: pd.DataFrame, theme: Theme = "light") -> go.F
     figure = go.Figure()
     for kind, name, colour, group in _by_kind(frame, theme):
         figure.add_scatter(
-            x=group["similarity"], y=group["count"], name=name, mode="lines", fill="tozeroy",
+            x=group["similarity"],
+            y=group["count"],
+            name=name,
+            mode="lines",
+            fill="tozeroy",
             line={"shape": "hvh", "color": colour, "dash": "solid" if kind == "merge" else "dot"},
             hovertemplate="cosine %{x:.2f}: %{y:,} events<extra></extra>",
-        )  # fmt: skip
+        )
     finish(figure, title="Similarity of merged keys", x="cosine of the two keys", y="events", theme=theme)
     shown = frame.loc[frame["count"] > 0, "similarity"]
     return figure.update_xaxes(range=[float(shown.min()) - 0.05, 1.0]) if len(shown) else figure
@@ -116,7 +130,8 @@ def caption_similarity_distribution(frame: pd.DataFrame) -> str:
 def votes_distribution(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Number of merged slots per vote count at the end of the run; points if the votes span decades."""
     low, high = (int(frame["votes"].min()), int(frame["votes"].max())) if len(frame) else (2, 2)
-    colour, hover = pick(STATE_COLOURS["pivot"], theme), "%{y:,} slots with %{x} votes<extra></extra>"
+    colour = pick(STATE_COLOURS["pivot"], theme)
+    hover = "%{y:,} slots with %{x} votes<extra></extra>"
     wide = high > 50 * low
     look = {"mode": "markers", "marker": {"color": colour, "size": 8}} if wide else {"marker": {"color": colour}}
     trace = (go.Scatter if wide else go.Bar)(x=frame["votes"], y=frame["slots"], hovertemplate=hover, **look)
@@ -146,22 +161,29 @@ def mass_balance(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     The first `MOST_POINTS` are drawn.
     """
     frame = frame.head(MOST_POINTS)
-    before, after = frame["mass_before"].clip(lower=FLOOR), frame["mass_after"].clip(lower=FLOOR)
-    low, high = float(before.min()), float(before.max())
+    before = frame["mass_before"].clip(lower=FLOOR)
+    after = frame["mass_after"].clip(lower=FLOOR)
+    low = float(before.min())
+    high = float(before.max())
     columns = ["step", "layer", "head", "slot", "votes", "sag", "mass_before", "mass_after"]
     details = frame[columns].to_numpy(np.float32)
     figure = go.Figure()
     figure.add_scatter(
-        x=[low, high], y=[low, high], mode="lines", name="nothing lost", hoverinfo="skip",
+        x=[low, high],
+        y=[low, high],
+        mode="lines",
+        name="nothing lost",
+        hoverinfo="skip",
         line={"color": pick(HUES["grey"], theme), "dash": "dash", "width": 1},
-    )  # fmt: skip
+    )
     hover = (
         "step %{customdata[0]}, layer %{customdata[1]}, head %{customdata[2]}, slot %{customdata[3]}<br>"
         "votes %{customdata[4]:.3g}<br>mass %{customdata[6]:.2e} → %{customdata[7]:.2e}, sag %{customdata[5]:.2e}"
     )
     colour = pick(STATE_COLOURS["pivot"], theme)
     add_points(figure, before, after, "a merged slot", colour, hover, size=5, marker_opacity=0.65, customdata=details)
-    title, x = "Attention of merged slots before and after the merge", "mass before (sources and target, log)"
+    title = "Attention of merged slots before and after the merge"
+    x = "mass before (sources and target, log)"
     finish(figure, title=title, x=x, y="mass after (log)", theme=theme, height=440)
     return figure.update_xaxes(**log_axis(before)).update_yaxes(**log_axis(after))
 
@@ -170,7 +192,8 @@ def mass_balance(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 def caption_mass_balance(frame: pd.DataFrame) -> str:
     """How many merged slots lost and gained attention."""
     least = 0.01 * frame["mass_before"]
-    sagged, rose = float((frame["sag"] > least).mean()), float((-frame["sag"] > least).mean())
+    sagged = float((frame["sag"] > least).mean())
+    rose = float((-frame["sag"] > least).mean())
     whole = float(frame["mass_before"].sum())
     together = f"; in total {lost_share(float(frame['sag'].sum()) / whole)}" if whole else ""
     drawn = f" Showing the {MOST_POINTS:,} largest changes." if len(frame) > MOST_POINTS else ""

@@ -29,20 +29,29 @@ def needle_map(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     names = frame["row"].drop_duplicates().tolist()
     rows = -(-len(names) // COLUMNS)
     figure = make_subplots(
-        rows, min(COLUMNS, len(names)), subplot_titles=names, shared_yaxes=True, horizontal_spacing=0.03,
+        rows,
+        min(COLUMNS, len(names)),
+        subplot_titles=names,
+        shared_yaxes=True,
+        horizontal_spacing=0.03,
         vertical_spacing=0.24 / rows,
-    )  # fmt: skip
+    )
     for place, name in enumerate(names):
         here = frame[frame["row"] == name]
         words = here.assign(words=[line_text(line) for _, line in here.iterrows()])
         table = here.pivot(index="depth", columns="length", values="score")
         figure.add_heatmap(
-            z=table.to_numpy(np.float32), x=[f"{length:,}" for length in table.columns],
-            y=[percent(depth) for depth in table.index], coloraxis="coloraxis", xgap=2, ygap=2,
+            z=table.to_numpy(np.float32),
+            x=[f"{length:,}" for length in table.columns],
+            y=[percent(depth) for depth in table.index],
+            coloraxis="coloraxis",
+            xgap=2,
+            ygap=2,
             customdata=words.pivot(index="depth", columns="length", values="words").to_numpy(),
             hovertemplate=f"{name}<br>%{{x}} tokens, depth %{{y}}<br>score %{{customdata}}<extra></extra>",
-            row=place // COLUMNS + 1, col=place % COLUMNS + 1,
-        )  # fmt: skip
+            row=place // COLUMNS + 1,
+            col=place % COLUMNS + 1,
+        )
     title = "Needle retrieval by length and depth"
     finish(figure, title=title, x="", y="", theme=theme, height=130 + 210 * rows, legend=False)
     figure.update_yaxes(autorange="reversed", showgrid=False, type="category").update_yaxes(title_text="depth", col=1)
@@ -56,7 +65,8 @@ def needle_map(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 @with_simple(simple.needle_map)
 def caption_needle_map(frame: pd.DataFrame, means: pd.DataFrame) -> str:
     """Mean score of each row over all cells; `means` has one line per row."""
-    cells, most = frame[["length", "depth"]].drop_duplicates(), int(frame["prompts"].max())
+    cells = frame[["length", "depth"]].drop_duplicates()
+    most = int(frame["prompts"].max())
     parts = [f"{line['row']} {line_text(line, show=two_digits)}" for _, line in means.iterrows()]
     each = f"at most {prompts(most)} each" if most > 1 else f"{prompts(1)} each"
     return f"Mean score over {plural(len(cells), 'cell')} of length and depth, {each}: {', '.join(parts)}."
@@ -72,16 +82,26 @@ def needle_fates(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         name, (_, state, pattern) = WORDS[column], FATES[fate]
         colour = pick(STATE_COLOURS[state], theme)
         figure.add_bar(
-            x=frame[column], y=frame["row"], orientation="h", name=name,
+            x=frame[column],
+            y=frame["row"],
+            orientation="h",
+            name=name,
             marker={"color": colour, "pattern": hatch(pattern, colour, theme, pale=0.5)},
             customdata=[line_text(line, column, percent) for _, line in frame.iterrows()],
             hovertemplate=f"%{{y}}: %{{customdata}} {name}<extra></extra>",
-        )  # fmt: skip
+        )
     add_points(
-        figure, frame["score"], frame["row"], "score", pick(HUES["ink"], theme), "%{y}: score %{customdata}", size=11,
-        marker_symbol="diamond", marker_line={"width": 1.5, "color": SURFACES[theme]},
+        figure,
+        frame["score"],
+        frame["row"],
+        "score",
+        pick(HUES["ink"], theme),
+        "%{y}: score %{customdata}",
+        size=11,
+        marker_symbol="diamond",
+        marker_line={"width": 1.5, "color": SURFACES[theme]},
         customdata=[line_text(line) for _, line in frame.iterrows()],
-    )  # fmt: skip
+    )
     title = "Fate of the needle's tokens"
     finish(figure, title=title, x="share of the needle's tokens, and score", y="", theme=theme)
     figure.update_layout(barmode="stack", height=150 + 34 * len(frame))
@@ -91,7 +111,8 @@ def needle_fates(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 @with_simple(simple.needle_fates)
 def caption_needle_fates(frame: pd.DataFrame) -> str:
     """The rows that keep most and least of the needle."""
-    most, least = frame.loc[frame["held"].idxmax()], frame.loc[frame["held"].idxmin()]
+    most = frame.loc[frame["held"].idxmax()]
+    least = frame.loc[frame["held"].idxmin()]
     return (
         f"Mean over layers, heads and prompts: {most['row']} still holds {line_text(most, 'held', percent)} of the "
         f"needle's tokens, {least['row']} {line_text(least, 'held', percent)}."

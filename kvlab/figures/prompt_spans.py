@@ -20,11 +20,18 @@ from kvlab.figures.base.words import number, percent, plural, visible
 from kvlab.figures.board import NO_GRID, VERDICTS, no_fading
 from kvlab.figures.simple import comparison as simple
 
-ROW, WIDTH, HEIGHT = 30, 0.94, 0.9  # pixels of a row; shares of a column and of a row that a cell covers
+# pixels of a row; shares of a column and of a row that a cell covers
+ROW = 30
+WIDTH = 0.94
+HEIGHT = 0.9
 GAP = 0.35  # columns between two methods, and rows above the answers
-STRIP, FOOT = 0.2, 0.4  # height and bottom of the strip of fates, in rows below a row's middle
+# height and bottom of the strip of fates, in rows below a row's middle
+STRIP = 0.2
+FOOT = 0.4
 PAGE_PIXELS = 780  # for all columns, in a window of 1,280 pixels
-ROOMY, NARROW = 50, 24  # pixels of a column from which numbers have a unit, and are written at all
+# pixels of a column from which numbers have a unit, and are written at all
+ROOMY = 50
+NARROW = 24
 MOST_NAMED = 3
 NEEDED = "fact|rule|question|system"  # labels that are named first
 WORDS = {True: "obeyed", False: "not obeyed"}
@@ -47,23 +54,39 @@ def span_map(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     last = float(answers["y"].max()) if len(answers) else len(rows) - 1.0
     moment = moment_of(frame)
     height = round(ROW * (last + 1)) + 190
-    finish(figure, title=f"What is left of each part of the prompt {moment}", x="method and budget",
-           y="part of the prompt (tokens)", theme=theme, height=height)  # fmt: skip
+    finish(
+        figure,
+        title=f"What is left of each part of the prompt {moment}",
+        x="method and budget",
+        y="part of the prompt (tokens)",
+        theme=theme,
+        height=height,
+    )
     look = {"tickfont": {"color": INK[theme], "size": 12}, **NO_GRID}
     figure.update_xaxes(
-        side="top", tickvals=columns["x"].tolist(), ticktext=_column_names(columns), tickangle=0,
-        range=[-0.55, columns["x"].max() + 0.55], **look,
-    )  # fmt: skip
+        side="top",
+        tickvals=columns["x"].tolist(),
+        ticktext=_column_names(columns),
+        tickangle=0,
+        range=[-0.55, columns["x"].max() + 0.55],
+        **look,
+    )
     names = [f"{visible(row.span, 30).replace('·', ' ')} ({row.tokens:,})" for row in rows.itertuples()]
     below = answers.drop_duplicates("y")
     figure.update_yaxes(
         range=[last + 0.55, -0.55], tickvals=[*range(len(rows)), *below["y"]], ticktext=[*names, *below["name"]], **look
-    )  # fmt: skip
+    )
     figure.update_layout(
-        barmode="overlay", hovermode="closest", clickmode="event+select", dragmode=False, margin_b=64, margin_t=104,
-        annotations=_numbers(cells, answers, len(columns), theme), shapes=_outlines(cells, theme),
+        barmode="overlay",
+        hovermode="closest",
+        clickmode="event+select",
+        dragmode=False,
+        margin_b=64,
+        margin_t=104,
+        annotations=_numbers(cells, answers, len(columns), theme),
+        shapes=_outlines(cells, theme),
         legend={"y": -0.02, "yanchor": "top", "itemclick": False, "itemdoubleclick": False},
-    )  # fmt: skip
+    )
     return figure
 
 
@@ -94,7 +117,8 @@ def caption_spans(frame: pd.DataFrame) -> str:
 
 def _read_answers(frame: pd.DataFrame) -> list[str]:
     """How many answers of compressed runs are right, and rules obeyed, each with the full cache's own."""
-    told, is_full = [], frame["method"] == "full"
+    told = []
+    is_full = frame["method"] == "full"
     known = frame[frame["verdict"] != ""].drop_duplicates("run_id")
     if len(own := known[known["method"] != "full"]):
         full = known.loc[known["method"] == "full", "verdict"]
@@ -122,7 +146,8 @@ def _in_grid(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFr
         places.append(places[-1] + 1 + (GAP if before != here else 0))
     columns = columns.assign(x=places)
     rows = frame.drop_duplicates("span").reset_index(drop=True)
-    x, y = dict(zip(columns["run_id"], places, strict=True)), {name: at for at, name in enumerate(rows["span"])}
+    x = dict(zip(columns["run_id"], places, strict=True))
+    y = {name: at for at, name in enumerate(rows["span"])}
     return frame.assign(x=frame["run_id"].map(x), y=frame["span"].map(y)), columns, rows
 
 
@@ -143,44 +168,58 @@ def _column_names(columns: pd.DataFrame) -> list[str]:
 def _grounds(cells: pd.DataFrame, theme: Theme) -> go.Bar:
     """A clickable card behind each cell, in the colour of the share held."""
     return go.Bar(
-        x=cells["x"], y=[HEIGHT] * len(cells), base=cells["y"] - HEIGHT / 2, width=WIDTH, showlegend=False,
+        x=cells["x"],
+        y=[HEIGHT] * len(cells),
+        base=cells["y"] - HEIGHT / 2,
+        width=WIDTH,
+        showlegend=False,
         marker={"color": _colours(cells, theme), "line": {"width": 0}},
         customdata=[[cell.run_id, cell.first, cell_words(cell)] for cell in cells.itertuples()],
-        hovertemplate="%{customdata[2]}<extra></extra>", **no_fading(),
-    )  # fmt: skip
+        hovertemplate="%{customdata[2]}<extra></extra>",
+        **no_fading(),
+    )
 
 
 def _strips(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
     """The shares kept, merged and dropped from left to right, in the colours and patterns of the board."""
-    room, traces = WIDTH - 0.1, []
+    room = WIDTH - 0.1
+    traces = []
     before = np.zeros(len(cells))
     for fate, (name, state, pattern) in FATES.items():
         share = cells[fate].to_numpy(float)
         colour = pick(STATE_COLOURS[state], theme)
         traces.append(
             go.Bar(
-                x=cells["x"] - room / 2 + room * (before + share / 2), y=[STRIP] * len(cells),
-                base=cells["y"] + FOOT - STRIP, width=room * share, name=name, hoverinfo="skip",
+                x=cells["x"] - room / 2 + room * (before + share / 2),
+                y=[STRIP] * len(cells),
+                base=cells["y"] + FOOT - STRIP,
+                width=room * share,
+                name=name,
+                hoverinfo="skip",
                 marker={
-                    "color": colour, "pattern": hatch(pattern, colour, theme, size=4),
+                    "color": colour,
+                    "pattern": hatch(pattern, colour, theme, size=4),
                     "line": {"width": 0.5, "color": SURFACES[theme]},
                 },
                 **no_fading(),
             )
-        )  # fmt: skip
+        )
         before += share
     return traces
 
 
 def _answer_rows(cells: pd.DataFrame, below: int) -> pd.DataFrame:
     """One line per run and row under the spans: name, x, y, kind (of `VERDICTS`) and words; none without answers."""
-    runs, at, lines = cells.drop_duplicates("run_id"), below + GAP, []
+    runs = cells.drop_duplicates("run_id")
+    at = below + GAP
+    lines = []
     if (runs["verdict"] != "").any():
         lines += [("answer", run.x, at, run.verdict or "unfinished", run.verdict) for run in runs.itertuples()]
         at += 1
     rules = cells.dropna(subset=["obeyed"])
     for x, group in rules.groupby("x"):
-        kept, every = int(group["obeyed"].astype(bool).sum()), len(group)
+        kept = int(group["obeyed"].astype(bool).sum())
+        every = len(group)
         kind = "right" if kept == every else "wrong" if not kept else "nearly"
         lines.append(("rules obeyed", float(x), at, kind, f"{kept}/{every}"))
     return pd.DataFrame(lines, columns=["name", "x", "y", "kind", "words"])
@@ -189,12 +228,19 @@ def _answer_rows(cells: pd.DataFrame, below: int) -> pd.DataFrame:
 def _answer_grounds(answers: pd.DataFrame, theme: Theme) -> go.Bar:
     colours = [pick(HUES[VERDICTS[kind][1]], theme) for kind in answers["kind"]]
     return go.Bar(
-        x=answers["x"], y=[HEIGHT] * len(answers), base=answers["y"] - HEIGHT / 2, width=WIDTH, showlegend=False,
-        marker={"color": [mix(colour, SURFACES[theme], 0.86) for colour in colours],
-                "line": {"color": colours, "width": 1.5}},
+        x=answers["x"],
+        y=[HEIGHT] * len(answers),
+        base=answers["y"] - HEIGHT / 2,
+        width=WIDTH,
+        showlegend=False,
+        marker={
+            "color": [mix(colour, SURFACES[theme], 0.86) for colour in colours],
+            "line": {"color": colours, "width": 1.5},
+        },
         customdata=answers[["name", "words"]].to_numpy(),
-        hovertemplate="%{customdata[0]}: %{customdata[1]}<extra></extra>", **no_fading(),
-    )  # fmt: skip
+        hovertemplate="%{customdata[0]}: %{customdata[1]}<extra></extra>",
+        **no_fading(),
+    )
 
 
 def _numbers(cells: pd.DataFrame, answers: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, Any]]:
@@ -202,7 +248,8 @@ def _numbers(cells: pd.DataFrame, answers: pd.DataFrame, columns: int, theme: Th
     pixels = PAGE_PIXELS / columns
     if pixels < NARROW:
         return []
-    unit, written = " %" if pixels >= ROOMY else "", []
+    unit = " %" if pixels >= ROOMY else ""
+    written = []
     for cell, colour in zip(cells.itertuples(), _colours(cells, theme), strict=True):
         mark = "" if pd.isna(cell.obeyed) else " ✓" if cell.obeyed else " ✗"
         text = f"{_short(cell.held)}{unit if pixels >= 1.5 * ROOMY or not mark else ''}{mark}"
@@ -230,12 +277,17 @@ def _outlines(cells: pd.DataFrame, theme: Theme) -> list[dict[str, Any]]:
     edges = [(SURFACES[theme], 5), (pick(HUES["red"], theme), 2.5)]
     return [
         {
-            "type": "rect", "x0": cell.x - WIDTH / 2, "x1": cell.x + WIDTH / 2, "y0": cell.y - HEIGHT / 2,
-            "y1": cell.y + HEIGHT / 2, "line": {"color": colour, "width": width}, "layer": "above",
+            "type": "rect",
+            "x0": cell.x - WIDTH / 2,
+            "x1": cell.x + WIDTH / 2,
+            "y0": cell.y - HEIGHT / 2,
+            "y1": cell.y + HEIGHT / 2,
+            "line": {"color": colour, "width": width},
+            "layer": "above",
         }
         for cell in cells[cells["first_dead"]].itertuples()
         for colour, width in edges
-    ]  # fmt: skip
+    ]
 
 
 def _dead_legend(theme: Theme) -> go.Scatter:

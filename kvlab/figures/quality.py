@@ -27,7 +27,8 @@ def rank_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Ranks"
 
     From `kvlab.results.quality_tables.ranks`; a mark's customdata is (task, arm).
     """
-    tasks, arms = frame["task"].drop_duplicates().tolist(), frame["arm"].drop_duplicates().tolist()
+    tasks = frame["task"].drop_duplicates().tolist()
+    arms = frame["arm"].drop_duplicates().tolist()
     shared = frame.groupby(["task", "rank"])["arm"].transform("size") > 1
     few = len(tasks) <= MOST_WITH_SCORES
     lines = zip(frame.iterrows(), shared, strict=True)
@@ -37,20 +38,34 @@ def rank_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Ranks"
         name: [[by_cell[name].get((arm, task), default) for task in tasks] for arm in arms]
         for name, default in (("score", np.nan), ("words", ""))
     }
-    x, y = [with_spaces(task) for task in tasks], [arm_text(arm) for arm in arms]
-    low, high = float(frame["score"].min()), float(frame["score"].max())
+    x = [with_spaces(task) for task in tasks]
+    y = [arm_text(arm) for arm in arms]
+    low = float(frame["score"].min())
+    high = float(frame["score"].max())
     told = [[_told(by_cell, arm, task) for task in tasks] for arm in arms]
     heat = go.Heatmap(
-        z=np.asarray(table["score"], np.float32), x=x, y=y, xgap=2, ygap=2, zmin=min(0.0, low), zmax=max(1.0, high),
+        z=np.asarray(table["score"], np.float32),
+        x=x,
+        y=y,
+        xgap=2,
+        ygap=2,
+        zmin=min(0.0, low),
+        zmax=max(1.0, high),
         colorscale=list(zip(np.linspace(0, 1, len(SEQUENTIAL[theme])).tolist(), SEQUENTIAL[theme], strict=True)),
-        colorbar=colour_bar("score", theme), customdata=told, hovertemplate="%{y}, %{x}: %{customdata}<extra></extra>",
-    )  # fmt: skip
+        colorbar=colour_bar("score", theme),
+        customdata=told,
+        hovertemplate="%{y}, %{x}: %{customdata}<extra></extra>",
+    )
     words = cell_text(heat, table["words"])
     marks = go.Scatter(
-        x=[with_spaces(task) for task in cells["task"]], y=[arm_text(arm) for arm in cells["arm"]], mode="markers",
-        marker={"size": 26, "opacity": 0.0}, customdata=cells[["task", "arm"]].to_numpy().tolist(),
-        hoverinfo="none", showlegend=False,
-    )  # fmt: skip
+        x=[with_spaces(task) for task in cells["task"]],
+        y=[arm_text(arm) for arm in cells["arm"]],
+        mode="markers",
+        marker={"size": 26, "opacity": 0.0},
+        customdata=cells[["task", "arm"]].to_numpy().tolist(),
+        hoverinfo="none",
+        showlegend=False,
+    )
     height = 150 + 46 * len(arms)
     across = f"task (rank{', score' if few else ''}, {sample_note(frame)}; bold: {LEVEL})"
     figure = finish(
@@ -99,18 +114,30 @@ def score_against_bytes(
     figure = go.Figure()
     best = frame[frame["frontier"]].sort_values("live_bytes")
     figure.add_scatter(
-        x=best["live_bytes"] / factor, y=best["score"], mode="lines", name="Pareto frontier",
-        line={"color": pick(HUES["grey"], theme), "width": 6, "shape": "hv"}, opacity=0.5, hoverinfo="skip",
-    )  # fmt: skip
+        x=best["live_bytes"] / factor,
+        y=best["score"],
+        mode="lines",
+        name="Pareto frontier",
+        line={"color": pick(HUES["grey"], theme), "width": 6, "shape": "hv"},
+        opacity=0.5,
+        hoverinfo="skip",
+    )
     for arm, group in frame.groupby("arm", sort=False):
-        group, style = group.sort_values("live_bytes"), styles[str(arm)]
+        group = group.sort_values("live_bytes")
+        style = styles[str(arm)]
         name = "full cache" if group["method"].iloc[0] == FULL.method else arm_text(str(arm))
         edge = pick(HUES["ink"], theme)
         figure.add_scatter(
-            x=group["live_bytes"] / factor, y=group["score"], mode="lines+markers", name=name,
-            line={"color": style.colour, "dash": style.dash, "width": 1.8}, cliponaxis=False,
+            x=group["live_bytes"] / factor,
+            y=group["score"],
+            mode="lines+markers",
+            name=name,
+            line={"color": style.colour, "dash": style.dash, "width": 1.8},
+            cliponaxis=False,
             marker={
-                "symbol": style.marker, "size": [11 if on else 8 for on in group["frontier"]], "color": style.colour,
+                "symbol": style.marker,
+                "size": [11 if on else 8 for on in group["frontier"]],
+                "color": style.colour,
                 "line": {"width": [2 if on else 0 for on in group["frontier"]], "color": edge},
             },
             error_y=interval_bars(group),
@@ -119,7 +146,7 @@ def score_against_bytes(
                 for _, line in group.iterrows()
             ],
             hovertemplate=f"{name}, %{{customdata}}<extra></extra>",
-        )  # fmt: skip
+        )
     y = f"mean score ({sample_note(frame)})"
     finish(
         figure, title=title, x=f"{AXES[axis]} per prompt ({unit})", y=y, theme=theme, height=430 + legend_room(figure)
@@ -166,16 +193,26 @@ def ours_beside_theirs(
         across = [_words(line) for line in group.to_dict("records")]
         look = {"color": styles[arm].colour, "size": 9}
         figure.add_scatter(
-            x=across, y=group["ours"], mode="markers", name=arm, marker=look, legendgroup=arm,
+            x=across,
+            y=group["ours"],
+            mode="markers",
+            name=arm,
+            marker=look,
+            legendgroup=arm,
             error_y=interval_bars(group, "ours"),
             hovertemplate=f"{arm}, %{{x}}: ours %{{y:.3g}}<extra></extra>",
-        )  # fmt: skip
+        )
         for model in theirs:
             figure.add_scatter(
-                x=across, y=group[model], mode="markers", name=f"{arm}, {model}", legendgroup=arm, showlegend=False,
+                x=across,
+                y=group[model],
+                mode="markers",
+                name=f"{arm}, {model}",
+                legendgroup=arm,
+                showlegend=False,
                 marker={**look, "symbol": "circle-open", "line": {"width": 2}},
                 hovertemplate=f"{arm}, %{{x}}: {model} %{{y:.3g}}<extra></extra>",
-            )  # fmt: skip
+            )
     x = f"dataset and budget (filled: ours; open: the paper's {theirs[0]})" if theirs else "dataset and budget"
     return finish(figure, title=title, x=x, y="score", theme=theme, height=460)
 
@@ -187,7 +224,8 @@ def _words(line: dict[str, object]) -> str:
 
 def caption_ours_beside_theirs(frame: pd.DataFrame) -> FigureCaption:
     """How many of the paper's cells were measured, and how many of its values are in our interval."""
-    theirs, run = paper_models(frame), frame[frame["ours"].notna()]
+    theirs = paper_models(frame)
+    run = frame[frame["ours"].notna()]
     if not theirs:
         told = f"{plural(len(run), 'cell')} measured here; the paper prints no numbers."
         return FigureCaption(told, "The paper prints no numbers to compare with.")

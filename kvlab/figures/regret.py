@@ -25,17 +25,22 @@ def regret_map(frame: pd.DataFrame, step: int | None = None, theme: Theme = "lig
     """Mean regret by layer (rows) and step (columns), from `regret.regret_map`; a line marks `step`."""
     values = frame.to_numpy(np.float32)
     heat = go.Heatmap(
-        z=values, x=frame.columns.to_numpy(), y=frame.index.to_numpy(), colorscale=LOSS[theme], zmin=0,
+        z=values,
+        x=frame.columns.to_numpy(),
+        y=frame.index.to_numpy(),
+        colorscale=LOSS[theme],
+        zmin=0,
         zmax=float(np.nanmax(values)) or 1.0 if np.isfinite(values).any() else 1.0,
         colorbar=colour_bar("regret (share of attention)", theme, tickformat=".3~p"),
         hovertemplate="layer %{y}, step %{x}<br>regret %{z:.1%}<extra></extra>",
-    )  # fmt: skip
+    )
     figure = go.Figure(heat)
     if step is not None and len(frame.columns) > 1:
         figure.add_vline(x=step, line={"width": 1.5, "dash": "dot", "color": pick(HUES["ink"], theme)})
     layers = frame.index.tolist()
     pixels = min(TALLEST, axis_height(layers))
-    title, height = "Regret by layer and step", pixels + 120
+    title = "Regret by layer and step"
+    height = pixels + 120
     finish(figure, title=title, x="step", y="layer", theme=theme, height=height, legend=False)
     return figure.update_yaxes(showgrid=False, **layer_axis(layers, pixels)).update_xaxes(showgrid=False)
 
@@ -88,12 +93,23 @@ def budget_against_regret(frame: pd.DataFrame, theme: Theme = "light") -> go.Fig
     colours = sample_colorscale("Viridis", places)
     figure = go.Figure()
     for index, layer in enumerate(layers):
-        part, name = frame[frame["layer"] == layer], f"layer {layer}"
+        part = frame[frame["layer"] == layer]
+        name = f"layer {layer}"
         hover = f"{name}, head %{{customdata[0]}}<br>%{{x:,}} slots, regret %{{y:.4f}}"
         hover += "<br>output error %{customdata[1]:.3g}"
-        add_points(figure, part["live_slots"], part["regret"], name, colours[index], hover, size=10,
-                   marker_symbol=MARKERS[index % len(MARKERS)], customdata=part[["head", "output_error"]])  # fmt: skip
-    title, y = "Budget against regret by head", "mean regret (share of attention)"
+        add_points(
+            figure,
+            part["live_slots"],
+            part["regret"],
+            name,
+            colours[index],
+            hover,
+            size=10,
+            marker_symbol=MARKERS[index % len(MARKERS)],
+            customdata=part[["head", "output_error"]],
+        )
+    title = "Budget against regret by head"
+    y = "mean regret (share of attention)"
     finish(figure, title=title, x="slots", y=y, theme=theme, legend=len(layers) <= 16)
     return figure.update_yaxes(tickformat=".3~p")
 

@@ -19,8 +19,13 @@ from kvlab.figures.board import caption_over_budget, in_grid, lay_out, no_fading
 from kvlab.figures.board_texts import bytes_text
 from kvlab.figures.simple import comparison as simple
 
-WIDTH, BAR, FOOT = 0.94, 0.1, 0.15  # of a cell; height of the bar and its offset below the row's middle
-STRIP, STRIP_FOOT = 0.13, 0.35  # the same for the strip of the fact's fates
+# of a cell; height of the bar and its offset below the row's middle
+WIDTH = 0.94
+BAR = 0.1
+FOOT = 0.15
+# the same for the strip of the fact's fates
+STRIP = 0.13
+STRIP_FOOT = 0.35
 SPAN = 0.88  # width of a 100 % share, relative to the cell
 SIZE_LIMIT = 10  # characters of the bytes text if there are several columns
 ROOMY = 3  # with more columns, cells show the share only
@@ -31,7 +36,8 @@ def board(cells: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     placed, rows, columns = in_grid(cells)
     fates = _fates(placed, theme)
     figure = go.Figure([_grounds(placed, theme), *_bars(placed, theme), *fates])
-    title, height = "How often is the answer still right?", 96 * len(rows)
+    title = "How often is the answer still right?"
+    height = 96 * len(rows)
     lay_out(figure, title, placed, rows, columns, height, 148, theme, legend=bool(fates))
     return figure.update_layout(annotations=_words(placed, len(columns), theme))
 
@@ -43,7 +49,8 @@ def caption_board(batch: Batch) -> str:
     if cells.empty:
         return "No repeat has finished yet."
     best = cells.sort_values(["share", "live_bytes"], ascending=[False, True]).iloc[0]
-    fewest, most = cells["n"].min(), cells["n"].max()
+    fewest = cells["n"].min()
+    most = cells["n"].max()
     over = plural(most, "prompt") if fewest == most else f"{fewest} to {most} prompts"
     beyond = f" (of {batch.count} requested)" if most < batch.count else ""
     most_often = f"Most often right, for the fewest bytes: {best['label']}, {share_text(best)}."
@@ -88,16 +95,18 @@ def caption_significance(batch: Batch, group: pd.DataFrame) -> str:
     rivals = compare_with_best(batch, group)
     if rivals.empty:
         return ""
-    first, parts = group.iloc[0]["label"], []
+    first = group.iloc[0]["label"]
+    parts = []
     better = "more often right than" if batch.is_asked else "closer to the full cache than"
     for apart, words in ((True, better), (False, "not significantly different from")):
         here = rivals[rivals["apart"] == apart]
         told = ", ".join(f"{row.label} ({row.first} to {row.other})" for row in here.itertuples())
         parts += [f"{words} {told}"] if told else []
     counted = (
-        "that only it gets right against those only the other does" if batch.is_asked
+        "that only it gets right against those only the other does"
+        if batch.is_asked
         else "on which it is closer against those on which the other is"
-    )  # fmt: skip
+    )
     return f"{first} is {'; '.join(parts)}: prompts {counted}, sign test."
 
 
@@ -123,15 +132,19 @@ def _grounds(cells: pd.DataFrame, theme: Theme) -> go.Bar:
     tint = pick(HUES["blue"], theme)
     shares = cells["share"].astype(float).fillna(0.0)
     return go.Bar(
-        x=cells["x"], y=[WIDTH] * len(cells), base=cells["y"] - WIDTH / 2,
-        width=cells["span"] - 1 + WIDTH, showlegend=False,
+        x=cells["x"],
+        y=[WIDTH] * len(cells),
+        base=cells["y"] - WIDTH / 2,
+        width=cells["span"] - 1 + WIDTH,
+        showlegend=False,
         marker={
             "color": [mix(tint, SURFACES[theme], 0.97 - 0.37 * share) for share in shares],
             "line": {"color": mix(tint, SURFACES[theme], 0.5), "width": 1},
         },
         customdata=[[row.row, row.column, _told(row)] for row in cells.itertuples()],
-        hovertemplate="%{customdata[2]}<extra></extra>", **no_fading(),
-    )  # fmt: skip
+        hovertemplate="%{customdata[2]}<extra></extra>",
+        **no_fading(),
+    )
 
 
 def _bars(cells: pd.DataFrame, theme: Theme) -> list[Any]:
@@ -140,18 +153,27 @@ def _bars(cells: pd.DataFrame, theme: Theme) -> list[Any]:
     whole = known["span"] - 1 + SPAN
     at = lambda share: known["x"] - whole / 2 + whole * share  # noqa: E731
     low, high, share = (at(known[name].astype(float)) for name in ("share_low", "share_high", "share"))
-    y, colour = known["y"] + FOOT, SEQUENTIAL[theme][-2] if theme == "light" else pick(HUES["blue"], theme)
+    y = known["y"] + FOOT
+    colour = SEQUENTIAL[theme][-2] if theme == "light" else pick(HUES["blue"], theme)
     told = [[row.row, row.column, _told(row)] for row in known.itertuples()]
     quiet = mix(QUIET[theme], SURFACES[theme], 0.6)
     shared = {"showlegend": False, "customdata": told, "hovertemplate": "%{customdata[2]}<extra></extra>"}
     lines = [
-        go.Bar(orientation="h", y=y, x=wide, base=start, width=thick, marker={"color": ink, "line": {"width": 0}},
-               **shared, **no_fading())
+        go.Bar(
+            orientation="h",
+            y=y,
+            x=wide,
+            base=start,
+            width=thick,
+            marker={"color": ink, "line": {"width": 0}},
+            **shared,
+            **no_fading(),
+        )
         for wide, start, thick, ink in (
             (whole, known["x"] - whole / 2, 0.02, quiet),
             (high - low, low, BAR, mix(colour, SURFACES[theme], 0.45)),
         )
-    ]  # fmt: skip
+    ]
     dots = go.Scatter(x=share, y=y, mode="markers", marker={"size": 10, "color": colour}, **shared, **no_fading())
     return [*lines, dots]
 
@@ -160,21 +182,35 @@ def _fates(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
     """One bar per cell: shares of the fact that were kept, merged and dropped."""
     known = cells[cells["traced"] > 0]
     whole = known["span"].to_numpy(float) - 1 + SPAN
-    before, traces = known["x"].to_numpy(float) - whole / 2, []
+    before = known["x"].to_numpy(float) - whole / 2
+    traces = []
     for fate, (name, state, pattern) in FATES.items() if len(known) else ():
-        wide, colour = whole * known[fate].to_numpy(float), pick(STATE_COLOURS[state], theme)
+        wide = whole * known[fate].to_numpy(float)
+        colour = pick(STATE_COLOURS[state], theme)
         look = {"color": colour, "pattern": hatch(pattern, colour, theme, size=4), "line": {"width": 0}}
         told = [
-            [row.row, row.column, f"{row.label}: {percent(getattr(row, fate))} of the fact {name}, in all heads, mean "
-             f"over {prompts(row.traced)}"]
+            [
+                row.row,
+                row.column,
+                f"{row.label}: {percent(getattr(row, fate))} of the fact {name}, in all heads, mean "
+                f"over {prompts(row.traced)}",
+            ]
             for row in known.itertuples()
-        ]  # fmt: skip
+        ]
         traces.append(
             go.Bar(
-                orientation="h", y=known["y"] + STRIP_FOOT, x=wide, base=before, width=STRIP, name=name,
-                customdata=told, hovertemplate="%{customdata[2]}<extra></extra>", marker=look, **no_fading(),
+                orientation="h",
+                y=known["y"] + STRIP_FOOT,
+                x=wide,
+                base=before,
+                width=STRIP,
+                name=name,
+                customdata=told,
+                hovertemplate="%{customdata[2]}<extra></extra>",
+                marker=look,
+                **no_fading(),
             )
-        )  # fmt: skip
+        )
         before = before + wide
     return traces
 
@@ -185,7 +221,8 @@ def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, An
     for row in cells.itertuples():
         main = f"<b>{row.right} of {row.n}</b> right{_interval(row, columns)}" if row.n else "not finished"
         half = row.span / 2 - 0.06
-        left, right = row.x - half, row.x + half
+        left = row.x - half
+        right = row.x + half
         words.append(_text(left, row.y - 0.33, "left", main, INK[theme], 13))
         if columns <= ROOMY:
             size = bytes_text(row, SIZE_LIMIT if columns > row.span else 1000)

@@ -21,9 +21,20 @@ def kl_before_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """KL from the full cache at every token of its continuation, from `analysis.comparison.restore.kl_by_series`."""
     figure = go.Figure()
     for (name, part), (hue, dash, symbol) in zip(frame.groupby("series", sort=False), LOOK, strict=False):
-        hover, words = f"token %{{x}} “%{{customdata}}”<br>{name}: %{{y:.4g}} nats", part["text"].map(visible).tolist()
-        add_line(figure, part["token"], part["kl"], str(name), pick(HUES[hue], theme), dash, hover, marker=symbol,
-                 size=5, customdata=words)  # fmt: skip
+        hover = f"token %{{x}} “%{{customdata}}”<br>{name}: %{{y:.4g}} nats"
+        words = part["text"].map(visible).tolist()
+        add_line(
+            figure,
+            part["token"],
+            part["kl"],
+            str(name),
+            pick(HUES[hue], theme),
+            dash,
+            hover,
+            marker=symbol,
+            size=5,
+            customdata=words,
+        )
     title = "KL from the full cache along its text"
     finish(figure, title=title, x="token of the continuation", y="KL (nats)", theme=theme)
     return figure.update_yaxes(rangemode="tozero")
@@ -46,10 +57,12 @@ def attention_before_after(frame: pd.DataFrame, head: tuple[int, int], theme: Th
         # Text first: a position before a number could be read as part of it.
         labels = [f"“{visible(text, 12)}” at {token}" for token, text in zip(part["token"], part["text"], strict=True)]
         figure.add_bar(
-            x=labels, y=part["mass"], name=str(name),
+            x=labels,
+            y=part["mass"],
+            name=str(name),
             marker={"color": pick(HUES[hue], theme), "pattern": {"shape": pattern, "size": 5, "solidity": 0.3}},
             hovertemplate=f"token %{{x}}<br>{name}: %{{y:.3~p}}<extra></extra>",
-        )  # fmt: skip
+        )
     title = f"Attention of the answer's queries: layer {head[0]}, head {head[1]}"
     finish(figure, title=title, x="token of the prompt", y="share of attention", theme=theme)
     return figure.update_yaxes(tickformat=".3~p", rangemode="tozero").update_xaxes(type="category", tickangle=-45)
@@ -61,7 +74,8 @@ def caption_attention_before_after(frame: pd.DataFrame) -> str:
     if frame.empty:
         return "Attention was not recorded: the answer is the first token after the prompt."
     full = frame[frame["series"] == "full cache"]
-    first, top = full.loc[full["mass"].idxmax()], most_read(full)
+    first = full.loc[full["mass"].idxmax()]
+    top = most_read(full)
     if first["token"] == top["token"]:
         return f"The full cache attends most to {_masses(frame, top)}."
     return (

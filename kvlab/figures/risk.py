@@ -32,9 +32,15 @@ def risk_against_budget(
         _add_method(figure, own.sort_values("budget"), styles[str(arm)])
     figure.add_hline(y=tolerance, line={"color": pick(HUES["red"], theme), "dash": "dash", "width": 1.5})
     figure.add_annotation(
-        x=0, xref="paper", xanchor="left", y=tolerance, yanchor="bottom", text=f"tolerance {_share(tolerance)}",
-        showarrow=False, font={"size": 12, "color": QUIET[theme]},
-    )  # fmt: skip
+        x=0,
+        xref="paper",
+        xanchor="left",
+        y=tolerance,
+        yanchor="bottom",
+        text=f"tolerance {_share(tolerance)}",
+        showarrow=False,
+        font={"size": 12, "color": QUIET[theme]},
+    )
     title = f"Risk by budget{f': {where}' if where else ''}"
     finish(figure, title=title, x="budget, smaller to the left", y=what, theme=theme, height=420)
     figure.update_xaxes(type="category", categoryorder="array", categoryarray=order)
@@ -54,14 +60,25 @@ def _add_method(figure: go.Figure, own: pd.DataFrame, style: Style) -> None:
         for line in own.itertuples()
     ]
     figure.add_scatter(
-        x=own["asked"], y=own["risk"], name=str(own["arm"].iloc[0]), customdata=told, mode="lines+markers",
+        x=own["asked"],
+        y=own["risk"],
+        name=str(own["arm"].iloc[0]),
+        customdata=told,
+        mode="lines+markers",
         line={"color": style.colour, "dash": style.dash, "width": 1.5},
         marker={"symbol": symbols, "color": style.colour, "size": 11},
-        error_y={"type": "data", "symmetric": False, "array": own["upper"] - own["risk"], "thickness": 1.5, "width": 6,
-                 "arrayminus": [0.0] * len(own), "color": style.colour},
+        error_y={
+            "type": "data",
+            "symmetric": False,
+            "array": own["upper"] - own["risk"],
+            "thickness": 1.5,
+            "width": 6,
+            "arrayminus": [0.0] * len(own),
+            "color": style.colour,
+        },
         hovertemplate=f"{own['arm'].iloc[0]} at %{{x}}: %{{customdata[0]}} (%{{customdata[1]}}), upper bound "
         "%{customdata[2]}<br>%{customdata[3]}<extra></extra>",
-    )  # fmt: skip
+    )
 
 
 def _state(line: Any) -> str:

@@ -43,11 +43,13 @@ def mass_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         ("regret", frame["regret"], "dropped tokens (regret)", "/"),
     )
     for key, values, name, pattern in parts:
-        colour, hover = pick(MASS_COLOURS[key], theme), f"step %{{x}}: %{{y:.3f}} to {name}"
+        colour = pick(MASS_COLOURS[key], theme)
+        hover = f"step %{{x}}: %{{y:.3f}} to {name}"
         add_area(figure, frame["step"], values, name, colour, hover, hatch(pattern, colour, theme, pale=0.5))
     received = frame["kept_mass"] + frame["merged_mass"]
     if frame["merged_true_mass"].fillna(0).max() > 0:
-        name, ink = "kept + received by merged slots", pick(HUES["ink"], theme)
+        name = "kept + received by merged slots"
+        ink = pick(HUES["ink"], theme)
         add_line(figure, frame["step"], received, name, ink, "dot", "step %{x}: %{y:.3f}", width=1.6)
     title = "Attention with nothing dropped, by fate of the token"
     finish(figure, title=title, x="step", y="share of attention", theme=theme)
@@ -77,7 +79,8 @@ def caption_sag_over_steps(frame: pd.DataFrame) -> str:
     """Mean and largest sag."""
     if not frame["merged_true_mass"].fillna(0).any():
         return "There are no merged slots, so there is no sag; this method's loss is regret."
-    mean, top = float(frame["sag"].mean()), frame.loc[frame["sag"].abs().idxmax()]
+    mean = float(frame["sag"].mean())
+    top = frame.loc[frame["sag"].abs().idxmax()]
     share = mean / frame["merged_true_mass"].mean()
     way = "less" if mean >= 0 else "more"
     return (
@@ -93,7 +96,8 @@ def errors_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     sizes = sizes.where(sizes > 0)
     known = [line for line in ERRORS if sizes[line.column].notna().any()]
     figure = add_lines(go.Figure(), frame["step"], sizes, known, theme, "step %{x}: {name} %{y:.2e}")
-    title, y = "Error of the attention output", "relative error, share of attention"
+    title = "Error of the attention output"
+    y = "relative error, share of attention"
     if not known:
         figure.add_scatter(x=frame["step"], y=frame["output_error"], name="output error", mode="lines")
         return finish(figure, title=title, x="step", y=y, theme=theme)
@@ -116,7 +120,8 @@ def caption_errors_over_steps(frame: pd.DataFrame) -> str:
 
 def guard_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Guard activations in each step."""
-    marker, hover = {"color": pick(HUES["gold"], theme), "line": {"width": 0}}, "step %{x}: %{y:,} activations"
+    marker = {"color": pick(HUES["gold"], theme), "line": {"width": 0}}
+    hover = "step %{x}: %{y:,} activations"
     figure = go.Figure().add_bar(
         x=frame["step"], y=frame["guard_activations"], marker=marker, hovertemplate=f"{hover}<extra></extra>"
     )
@@ -126,7 +131,8 @@ def guard_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 @with_simple(simple.guard_over_steps)
 def caption_guard_over_steps(frame: pd.DataFrame) -> str:
     """Totals."""
-    total, merged = frame["guard_activations"].sum(), frame["merged"].sum()
+    total = frame["guard_activations"].sum()
+    merged = frame["merged"].sum()
     if not total:
         return "The guard was never activated (or this method has none)."
     share = f", for {percent(total / merged)} of the merges" if merged else ""
@@ -141,13 +147,20 @@ def measure_by_head(frame: pd.DataFrame, measure: str, theme: Theme = "light", f
     table = frame.pivot(index="layer", columns="head", values=measure)
     values = table.to_numpy(np.float32)
     largest = float(np.nanmax(np.abs(values))) if np.isfinite(values).any() else 1.0
-    signed, share = measure == "sag", measure in SHARES
+    signed = measure == "sag"
+    share = measure in SHARES
     return head_map(
-        table, title, theme, bar=unit, hover=f"<br>{unit} %{{z:.3~{'p' if share else 'g'}}}",
-        low=-largest if signed else 0, high=largest or 1.0,
+        table,
+        title,
+        theme,
+        bar=unit,
+        hover=f"<br>{unit} %{{z:.3~{'p' if share else 'g'}}}",
+        low=-largest if signed else 0,
+        high=largest or 1.0,
         colours=DIVERGING[theme][::-1] if signed else LOSS[theme],
-        bar_options={"tickformat": ".3~p"} if share else None, focus=focus,
-    )  # fmt: skip
+        bar_options={"tickformat": ".3~p"} if share else None,
+        focus=focus,
+    )
 
 
 @with_simple(simple.measure_by_head)

@@ -57,7 +57,9 @@ def caption_score_against_budget(means: pd.DataFrame, panel: str = "task") -> st
     `means` has one row per arm; `panel` names what its column tasks counts.
     """
     means = means.set_index("arm").sort_values("score", ascending=False, kind="stable")
-    scored, best, worst = means["score"].round(9), means.iloc[0], means.iloc[-1]
+    scored = means["score"].round(9)
+    best = means.iloc[0]
+    worst = means.iloc[-1]
     over = f"on average over {plural(best['tasks'], panel)}"
     gap = "" if pd.isna(best["difference"]) else f", {line_text(best, 'difference')} against the full cache"
     top, low = ([arm_text(str(arm)) for arm in means.index[scored == edge]] for edge in (scored.max(), scored.min()))
@@ -79,7 +81,8 @@ def score_by_option(frame: pd.DataFrame, option: str, theme: Theme = "light", ti
         cell = {"row": place // columns + 1, "col": place % columns + 1}
         here = frame[frame["asked"] == budget]
         for index, task in enumerate(tasks):
-            hue, marker = TASK_HUES[index % len(TASK_HUES)], TASK_MARKERS[index % len(TASK_MARKERS)]
+            hue = TASK_HUES[index % len(TASK_HUES)]
+            marker = TASK_MARKERS[index % len(TASK_MARKERS)]
             style = Style(pick(HUES[hue], theme), marker, "solid" if index < len(TASK_HUES) else "dash")
             group = here[here["task"] == task]
             if len(group):
@@ -119,7 +122,8 @@ def benchmark_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "S
     # By arm in order of appearance, each arm's largest budget first.
     frame = frame.iloc[np.lexsort((-frame["budget"].to_numpy(float), pd.factorize(frame["arm"])[0]))]
     frame = frame.assign(row=row_names)
-    order, tasks = frame["row"].drop_duplicates().tolist(), frame["task"].drop_duplicates().tolist()
+    order = frame["row"].drop_duplicates().tolist()
+    tasks = frame["task"].drop_duplicates().tolist()
     names = ("score", "score_low", "score_high", "difference")
     score, low, high, gap = (_by_cell(frame, name, order, tasks) for name in names)
     bounds = np.stack([table.to_numpy(float) for table in (score, low, high)], axis=-1)
@@ -128,19 +132,30 @@ def benchmark_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "S
     cells = gap.fillna(0).where(score.notna()).to_numpy(np.float32)
     most = float(np.nanmax(np.abs(cells), initial=0)) or 1.0
     heat = go.Heatmap(
-        z=cells, x=[with_spaces(task) for task in tasks], y=order, xgap=2, ygap=2,
-        zmin=-most, zmax=most, colorscale=DIVERGING[theme], text=words,
+        z=cells,
+        x=[with_spaces(task) for task in tasks],
+        y=order,
+        xgap=2,
+        ygap=2,
+        zmin=-most,
+        zmax=most,
+        colorscale=DIVERGING[theme],
+        text=words,
         colorbar=colour_bar("difference to the full cache", theme),
         customdata=_by_cell(frame, "prompts", order, tasks).to_numpy(),
         hovertemplate="%{y}, %{x}: %{text}, n = %{customdata}<br>difference to the full cache %{z:.3f}<extra></extra>",
-    )  # fmt: skip
+    )
     narrow = len(tasks) > MOST_ON_ONE_LINE
     written = [[word.replace(" (", "<br>(") for word in row] for row in words] if narrow else words
     figure = finish(
-        go.Figure([heat, cell_text(heat, written, 10 if narrow else 11)]), title=title, y="method and budget",
-        x=f"task (in the cells: score, {sample_note(frame)})", theme=theme,
-        legend=False, height=150 + (40 if narrow else 34) * len(order),
-    )  # fmt: skip
+        go.Figure([heat, cell_text(heat, written, 10 if narrow else 11)]),
+        title=title,
+        y="method and budget",
+        x=f"task (in the cells: score, {sample_note(frame)})",
+        theme=theme,
+        legend=False,
+        height=150 + (40 if narrow else 34) * len(order),
+    )
     return figure.update_yaxes(autorange="reversed", showgrid=False).update_xaxes(showgrid=False)
 
 
@@ -148,10 +163,12 @@ def benchmark_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "S
 def caption_benchmark_table(means: pd.DataFrame) -> str:
     """The best compressed row by its mean over the tasks, and the share of tokens it kept; `means` has all rows."""
     means = means.assign(row=row_names).sort_values("score", ascending=False, kind="stable")
-    compressed, full = means[means["method"] != FULL.method], means[means["method"] == FULL.method]
+    compressed = means[means["method"] != FULL.method]
+    full = means[means["method"] == FULL.method]
     top = compressed.iloc[0]
     beside = f"; full cache: {line_text(full.iloc[0])}" if len(full) else ""
-    over, equal = plural(top["tasks"], "task"), int((compressed["score"].round(9) == round(top["score"], 9)).sum())
+    over = plural(top["tasks"], "task")
+    equal = int((compressed["score"].round(9) == round(top["score"], 9)).sum())
     if equal == len(compressed) > 1:
         return f"All {equal} compressed rows score the same on average over {over}: {line_text(top)}{beside}."
     if equal > 1:
@@ -167,7 +184,8 @@ def line_text(line: pd.Series, name: str = "score", show: Show = number) -> str:
 
 def sample_note(frame: pd.DataFrame) -> str:
     """Axis note on intervals and sample size, such as `95 %, n = 8 to 20`."""
-    least, most = int(frame["prompts"].min()), int(frame["prompts"].max())
+    least = int(frame["prompts"].min())
+    most = int(frame["prompts"].max())
     if most == 1:
         return ONE_PROMPT
     return f"95 %, n = {least:,}" + (f" to {most:,}" if most > least else "")
@@ -181,14 +199,19 @@ def _named(names: list[str], most: int = 3) -> str:
 
 def _line(group: pd.DataFrame, name: str, style: Style, x: str) -> dict[str, object]:
     return {
-        "x": group[x], "y": group["score"], "name": name, "legendgroup": name, "mode": "lines+markers",
+        "x": group[x],
+        "y": group["score"],
+        "name": name,
+        "legendgroup": name,
+        "mode": "lines+markers",
         "line": {"color": style.colour, "dash": style.dash, "width": 1.8},
         "cliponaxis": False,
         "marker": {"symbol": style.marker, "size": 8, "color": style.colour},
-        "error_y": interval_bars(group), "customdata": group["asked"],
+        "error_y": interval_bars(group),
+        "customdata": group["asked"],
         "text": [line_text(line) for _, line in group.iterrows()],
         "hovertemplate": f"{name}, budget %{{customdata}}: %{{text}}<extra></extra>",
-    }  # fmt: skip
+    }
 
 
 def _full_line(figure: go.Figure, frame: pd.DataFrame, theme: Theme, cell: dict[str, int]) -> None:
@@ -196,17 +219,27 @@ def _full_line(figure: go.Figure, frame: pd.DataFrame, theme: Theme, cell: dict[
     if len(full):
         line = {"color": pick(HUES["ink"], theme), "dash": "dash", "width": 1.4}
         figure.add_scatter(
-            x=[0, 1], y=[full["score"].iloc[0]] * 2, name="full cache", legendgroup="full cache", mode="lines",
-            line=line, hovertemplate=f"full cache: {line_text(full.iloc[0])}<extra></extra>", **cell,
-        )  # fmt: skip
+            x=[0, 1],
+            y=[full["score"].iloc[0]] * 2,
+            name="full cache",
+            legendgroup="full cache",
+            mode="lines",
+            line=line,
+            hovertemplate=f"full cache: {line_text(full.iloc[0])}<extra></extra>",
+            **cell,
+        )
 
 
 def _panels(titles: list[str], columns: int) -> go.Figure:
     rows = -(-len(titles) // columns)
     return make_subplots(
-        rows, columns, shared_yaxes=False, subplot_titles=titles, horizontal_spacing=0.07,
+        rows,
+        columns,
+        shared_yaxes=False,
+        subplot_titles=titles,
+        horizontal_spacing=0.07,
         vertical_spacing=0.26 / max(rows, 1),
-    )  # fmt: skip
+    )
 
 
 def _finish_panels(figure: go.Figure, frame: pd.DataFrame, theme: Theme) -> go.Figure:

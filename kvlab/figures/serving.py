@@ -34,12 +34,16 @@ def freed_by_run(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     figure = go.Figure()
     for column, name, hue, pattern in BARS:
         figure.add_bar(
-            y=frame["label"], x=100 * frame[column], orientation="h", name=name,
+            y=frame["label"],
+            x=100 * frame[column],
+            orientation="h",
+            name=name,
             marker={"color": pick(HUES[hue], theme), "pattern": {"shape": pattern, "solidity": 0.25}},
             hovertemplate=f"%{{y}}: %{{x:.1f}} % {name}<extra></extra>",
-        )  # fmt: skip
+        )
     title = f"Memory that pages of {int(frame['page'].iloc[0])} tokens free"
-    x, height = "share of the prompt's slots, once it was read (%), more is better", 180 + 62 * len(frame)
+    x = "share of the prompt's slots, once it was read (%), more is better"
+    height = 180 + 62 * len(frame)
     finish(figure, title=title, x=x, y="run", theme=theme, height=height)
     figure.update_xaxes(range=[0, 100])
     return figure.update_layout(barmode="group").update_yaxes(autorange="reversed", type="category", showgrid=False)
@@ -77,7 +81,8 @@ def pages_over_steps(frame: pd.DataFrame, page: int, theme: Theme = "light") -> 
 def caption_pages_over_steps(frame: pd.DataFrame) -> str:
     """Fragmentation after the prompt and at the end."""
     own = frame[frame["sharing"] == "layer"]
-    first, last = own.iloc[0], own.iloc[-1]
+    first = own.iloc[0]
+    last = own.iloc[-1]
     return (
         f"After the prompt {percent(first['fragmentation'])} of the slots in the pages that stay hold nothing, at "
         f"step {int(last['step'])} {percent(last['fragmentation'])} (a page table per layer): {last['paged']:,.0f} "
@@ -94,16 +99,25 @@ def _by_sharing(frame: pd.DataFrame) -> pd.DataFrame:
 def pages_map(frame: pd.DataFrame, page: int, theme: Theme = "light") -> go.Figure:
     """Used share of every page, layers down and pages across; free pages are blank. From `run_pages.pages_map`."""
     table = 100 * frame.pivot(index="layer", columns="page", values="share")
-    used, layers = table.to_numpy(np.float32), table.index.tolist()
+    used = table.to_numpy(np.float32)
+    layers = table.index.tolist()
     pixels = axis_height(layers)
     heat = go.Heatmap(
-        z=np.where(used > 0, used, np.nan), x=page * table.columns.to_numpy(), y=layers, ygap=1,
-        zmin=0, zmax=100, colorscale=SEQUENTIAL[theme], hoverongaps=False,
+        z=np.where(used > 0, used, np.nan),
+        x=page * table.columns.to_numpy(),
+        y=layers,
+        ygap=1,
+        zmin=0,
+        zmax=100,
+        colorscale=SEQUENTIAL[theme],
+        hoverongaps=False,
         colorbar=colour_bar_below("used slots of a page (%)", theme),
         hovertemplate="layer %{y}, page from token %{x}: %{z:.0f} % of its slots are used<extra></extra>",
-    )  # fmt: skip
-    figure, title = go.Figure(heat), f"Pages of {page} that stay"
-    x, height = "position in the text", pixels + 190
+    )
+    figure = go.Figure(heat)
+    title = f"Pages of {page} that stay"
+    x = "position in the text"
+    height = pixels + 190
     finish(figure, title=title, x=x, y="layer", theme=theme, height=height, legend=False)
     figure.update_layout(margin_b=120)
     return figure.update_yaxes(showgrid=False, **layer_axis(layers, pixels)).update_xaxes(showgrid=False)
@@ -113,7 +127,8 @@ def pages_map(frame: pd.DataFrame, page: int, theme: Theme = "light") -> go.Figu
 def caption_pages_map(frame: pd.DataFrame) -> str:
     """How many pages stay, and how much of them is used."""
     stays = frame[frame["kept"] > 0]
-    free, used = 1 - len(stays) / len(frame), stays["kept"].sum() / stays["slots"].sum()
+    free = 1 - len(stays) / len(frame)
+    used = stays["kept"].sum() / stays["slots"].sum()
     nowhere = frame.groupby("page")["kept"].sum().eq(0).mean()
     return (
         f"{percent(free)} of {plural(len(frame), 'page')} (each holds all heads of a layer) are free, and blank; of "

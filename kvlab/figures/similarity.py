@@ -19,8 +19,12 @@ from kvlab.figures.simple import vectors as simple
 MAX_CELLS = 512
 MAX_WALL_SIDE = 768
 MOST_OUTLINES = 2000
-TALLEST_WALL, WIDEST_WALL = 900, 880  # pixels
-LARGEST_MAP, SMALLEST_MAP = 230, 28  # pixels of a side
+# pixels
+TALLEST_WALL = 900
+WIDEST_WALL = 880
+# pixels of a side
+LARGEST_MAP = 230
+SMALLEST_MAP = 28
 MOST_LAYERS = 32  # with more, the maps would be smaller than `SMALLEST_MAP`
 
 
@@ -34,12 +38,18 @@ def similarity_map(
     sets: pd.DataFrame | None = None,
 ) -> go.Figure:
     """A window of the map (`Tile.frame()`), with the `outlines` of merge sets if given."""
-    rows, columns = token_labels(frame.index, texts), token_labels(frame.columns, texts)
+    rows = token_labels(frame.index, texts)
+    columns = token_labels(frame.columns, texts)
     heat = go.Heatmap(
-        z=frame.to_numpy(np.float32), x=columns, y=rows, zmin=-1, zmax=1, colorscale=DIVERGING[theme],
+        z=frame.to_numpy(np.float32),
+        x=columns,
+        y=rows,
+        zmin=-1,
+        zmax=1,
+        colorscale=DIVERGING[theme],
         colorbar=colour_bar(f"cosine of {what} ({mode})", theme),
         hovertemplate="%{y}<br>%{x}<br>cosine %{z:.3f}<extra></extra>",
-    )  # fmt: skip
+    )
     figure = go.Figure(heat)
     if sets is not None and len(sets):
         _outline(figure, frame, sets, theme)
@@ -68,11 +78,17 @@ def similarity_band(frame: pd.DataFrame, texts: list[str], theme: Theme = "light
     """Cosine of each token with earlier ones by distance, from `diagonal_band`."""
     labels = token_labels(frame.columns, texts)
     heat = go.Heatmap(
-        z=frame.to_numpy(np.float32), x=labels, y=frame.index.to_numpy(), zmin=-1, zmax=1, colorscale=DIVERGING[theme],
+        z=frame.to_numpy(np.float32),
+        x=labels,
+        y=frame.index.to_numpy(),
+        zmin=-1,
+        zmax=1,
+        colorscale=DIVERGING[theme],
         colorbar=colour_bar(f"cosine of {what}", theme),
         hovertemplate="%{x}<br>%{y} before it<br>cosine %{z:.3f}<extra></extra>",
-    )  # fmt: skip
-    title, x = f"Neighbouring {what} along the text", "token (position and text)"
+    )
+    title = f"Neighbouring {what} along the text"
+    x = "token (position and text)"
     figure = finish(go.Figure(heat), title=title, x=x, y="distance (tokens)", theme=theme, legend=False)
     return figure.update_xaxes(showgrid=False, tickangle=-40, **token_ticks(labels, 6)).update_yaxes(showgrid=False)
 
@@ -80,7 +96,8 @@ def similarity_band(frame: pd.DataFrame, texts: list[str], theme: Theme = "light
 @with_simple(simple.similarity_band)
 def caption_similarity_band(frame: pd.DataFrame) -> str:
     """Near against far."""
-    near, far = float(np.nanmean(frame.iloc[:1])), float(np.nanmean(frame.iloc[len(frame) // 2 :]))
+    near = float(np.nanmean(frame.iloc[:1]))
+    far = float(np.nanmean(frame.iloc[len(frame) // 2 :]))
     verdict = "distance makes little difference"
     if abs(near - far) > 0.02:
         verdict = f"neighbours are {'more' if near > far else 'less'} similar"
@@ -117,12 +134,14 @@ def similarity_wall(
     `every` is the number of heads if only some are drawn. All maps form one heat map with separating lines, as one
     plotly axis per map takes seconds for a hundred heads.
     """
-    layers, heads = sorted({layer for layer, _ in thumbnails}), sorted({head for _, head in thumbnails})
+    layers = sorted({layer for layer, _ in thumbnails})
+    heads = sorted({head for _, head in thumbnails})
     size = min(len(next(iter(thumbnails.values()))), MAX_WALL_SIDE // max(len(heads), len(layers)))
     # Hundredths in one byte per cell keep a wall of hundreds of heads small.
     cells = np.zeros((size * len(heads), size * len(layers)), np.int8)
     for (layer, head), values in thumbnails.items():
-        row, column = size * heads.index(head), size * layers.index(layer)
+        row = size * heads.index(head)
+        column = size * layers.index(layer)
         cells[row : row + size, column : column + size] = np.clip(np.rint(100 * _pooled(values, size)), -100, 100)
     bar = colour_bar_below("mean cosine", theme, tickvals=[-100, 0, 100], ticktext=["-1", "0", "1"])
     scale = {"zmin": -100, "zmax": 100, "colorscale": DIVERGING[theme], "colorbar": bar}
@@ -131,7 +150,8 @@ def similarity_wall(
     figure = go.Figure(go.Heatmap(z=cells, **places, **scale, hovertemplate="mean cosine %{z} / 100<extra></extra>"))
     side = max(SMALLEST_MAP, min(LARGEST_MAP, WIDEST_WALL // len(layers), TALLEST_WALL // len(heads)))
     which = f"{len(thumbnails):,} of {every:,} heads" if every > len(thumbnails) else "each head"
-    title, height = f"Similarity of {what} in {which} (each map is the whole text)", 200 + side * len(heads)
+    title = f"Similarity of {what} in {which} (each map is the whole text)"
+    height = 200 + side * len(heads)
     finish(figure, title=title, x="layer", y="KV head", theme=theme, height=height, legend=False)
     figure.update_layout(margin_b=120, meta={**figure.layout.meta, "ranks": {"x": layers, "y": heads}})
     # Maps stay square at any page width.
@@ -160,7 +180,8 @@ def caption_similarity_wall(frame: pd.DataFrame, layers: Sequence[int] | None = 
     `layers` are those drawn (default: all); `every` is the number of heads if `frame` has fewer.
     """
     top, low = _most_and_least(frame)
-    near, far = number(float(frame["near"].mean()), 2), number(float(frame["far"].mean()), 2)
+    near = number(float(frame["near"].mean()), 2)
+    far = number(float(frame["far"].mean()), 2)
     most, least = (
         f"layer {int(row['layer'])} head {int(row['head'])} ({number(float(row['mean']), 2)})" for row in (top, low)
     )
@@ -184,9 +205,13 @@ def neighbours(
     """Cosine of one token with the tokens around it, from `neighbour_profile`."""
     words = [visible(texts[position]) if position < len(texts) else "" for position in frame["position"]]
     figure = go.Figure().add_scatter(
-        x=frame["offset"], y=frame["similarity"], mode="lines", line={"color": pick(HUES["blue"], theme), "width": 1.6},
-        customdata=words, hovertemplate="%{customdata}, %{x:+d}<br>cosine %{y:.3f}<extra></extra>",
-    )  # fmt: skip
+        x=frame["offset"],
+        y=frame["similarity"],
+        mode="lines",
+        line={"color": pick(HUES["blue"], theme), "width": 1.6},
+        customdata=words,
+        hovertemplate="%{customdata}, %{x:+d}<br>cosine %{y:.3f}<extra></extra>",
+    )
     title = f"{what.capitalize()} around token {token}"
     return finish(figure, title=title, x="distance (tokens)", y="cosine", theme=theme, height=300, legend=False)
 
@@ -203,7 +228,8 @@ def caption_neighbours(frame: pd.DataFrame) -> str:
 
 def _outline(figure: go.Figure, frame: pd.DataFrame, sets: pd.DataFrame, theme: Theme) -> None:
     """Merge sets as rectangles, one path: on a category axis only shapes can lie between labels."""
-    colour, starts = pick(STATE_COLOURS["pivot"], theme), frame.index.to_numpy()
+    colour = pick(STATE_COLOURS["pivot"], theme)
+    starts = frame.index.to_numpy()
     names = ["start", "stop", "pivot_start", "pivot_stop"]
     cells = np.searchsorted(starts, sets[names].to_numpy(), side="right").clip(1) - 1
     cells[:, 1], cells[:, 3] = np.maximum(cells[:, 1], cells[:, 0] + 1), np.maximum(cells[:, 3], cells[:, 2] + 1)

@@ -16,7 +16,9 @@ from kvlab.figures.board import no_fading
 from kvlab.figures.prompt_spans import caption_spans, cell_words, moment_of
 from kvlab.figures.simple import comparison as simple
 
-PANELS, PANEL = 4, 190  # panels side by side; pixels of one from top to bottom
+# panels side by side; pixels of one from top to bottom
+PANELS = 4
+PANEL = 190
 
 
 def spans_over_budgets(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
@@ -32,9 +34,15 @@ def spans_over_budgets(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure
     titles = [f"{visible(span.span, 26).replace('·', ' ')} ({span.tokens:,})" for span in spans.itertuples()]
     by_row = [titles[at : at + across] + [""] * (at + across - len(titles)) for at in range(0, len(titles), across)]
     figure = make_subplots(
-        down, across, subplot_titles=[*chain(*by_row[::-1])], start_cell="bottom-left", shared_xaxes="all",
-        shared_yaxes="all", horizontal_spacing=0.03, vertical_spacing=min(0.3, 0.34 / down),
-    )  # fmt: skip
+        down,
+        across,
+        subplot_titles=[*chain(*by_row[::-1])],
+        start_cell="bottom-left",
+        shared_xaxes="all",
+        shared_yaxes="all",
+        horizontal_spacing=0.03,
+        vertical_spacing=min(0.3, 0.34 / down),
+    )
     styles = run_styles(drawn[["row", "method"]].itertuples(index=False, name=None), theme)
     for place, span in enumerate(spans["span"]):
         at = {"row": down - place // across, "col": place % across + 1}
@@ -42,14 +50,27 @@ def spans_over_budgets(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure
             line = drawn[(drawn["span"] == span) & (drawn["row"] == row)].sort_values("slots")
             fill = [style.colour if verdict == "right" else SURFACES[theme] for verdict in line["verdict"]]
             figure.add_scatter(
-                x=100 * line["slots"], y=100 * line["held"], name=row, legendgroup=row, showlegend=place == 0,
-                mode="lines+markers", line={"color": style.colour, "dash": style.dash, "width": 1.8},
+                x=100 * line["slots"],
+                y=100 * line["held"],
+                name=row,
+                legendgroup=row,
+                showlegend=place == 0,
+                mode="lines+markers",
+                line={"color": style.colour, "dash": style.dash, "width": 1.8},
                 marker={"symbol": style.marker, "size": 8, "color": fill, "line": {"color": style.colour, "width": 2}},
                 customdata=[[cell.run_id, cell.first, cell_words(cell)] for cell in line.itertuples()],
-                hovertemplate="%{customdata[2]}<extra></extra>", **at, **no_fading(),
-            )  # fmt: skip
-    finish(figure, title=f"What is left of each part of the prompt {moment_of(frame)}, by budget", x="", y="",
-           theme=theme, height=150 + PANEL * down)  # fmt: skip
+                hovertemplate="%{customdata[2]}<extra></extra>",
+                **at,
+                **no_fading(),
+            )
+    finish(
+        figure,
+        title=f"What is left of each part of the prompt {moment_of(frame)}, by budget",
+        x="",
+        y="",
+        theme=theme,
+        height=150 + PANEL * down,
+    )
     figure.update_xaxes(rangemode="tozero", title_standoff=4).update_yaxes(range=[-6, 106])
     for place in range(max(0, len(spans) - across), len(spans)):  # the last of each column
         at = {"row": down - place // across, "col": place % across + 1}

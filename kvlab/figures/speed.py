@@ -38,26 +38,43 @@ def measured(
     words = [_ratio(line, unit) for line in frame.itertuples(index=False)]
     hatched = ["/" if doubt_of(line, unit) else "" for line in frame.itertuples(index=False)]
     figure.add_bar(
-        y=frame["label"], x=value, orientation="h", name="measured", showlegend=False,
+        y=frame["label"],
+        x=value,
+        orientation="h",
+        name="measured",
+        showlegend=False,
         marker={"color": colours, "pattern": {"shape": hatched, "solidity": 0.3}},
         error_x=_spread(frame["spread"] / factor, theme),
         customdata=[_told(line, unit) for line in frame.itertuples(index=False)],
         hovertemplate="%{y}: %{customdata}<extra></extra>",
-    )  # fmt: skip
+    )
     ends = (value + frame["spread"].fillna(0) / factor / 2).fillna(0)  # plotly's texts at bars cover their error bars
     figure.add_scatter(
-        x=ends, y=frame["label"], mode="text", text=[f" {one}" for one in words], textposition="middle right",
-        textfont={"size": 12}, cliponaxis=False, showlegend=False, hoverinfo="skip",
-    )  # fmt: skip
+        x=ends,
+        y=frame["label"],
+        mode="text",
+        text=[f" {one}" for one in words],
+        textposition="middle right",
+        textfont={"size": 12},
+        cliponaxis=False,
+        showlegend=False,
+        hoverinfo="skip",
+    )
     most = max(float(ends.max()) * ROOM_FOR_RATIO, float((frame["bound"] / factor).max()) * 1.07) or 1.0
     if frame["bound"].notna().any():
         figure.add_scatter(
-            x=frame["bound"] / factor, y=frame["label"], mode="markers", name=bound,
+            x=frame["bound"] / factor,
+            y=frame["label"],
+            mode="markers",
+            name=bound,
             marker={
-                "symbol": "line-ns-open", "size": 20, "color": pick(HUES["ink"], theme), "line": {"width": 3},
+                "symbol": "line-ns-open",
+                "size": 20,
+                "color": pick(HUES["ink"], theme),
+                "line": {"width": 3},
             },
             hovertemplate=f"%{{y}}: bound %{{x:.4g}} {shown}<extra></extra>",
-        )  # fmt: skip
+        )
     height = 170 + 34 * len(frame)
     finish(figure, title=title, x=f"{shown}<br>{place}", y="method and budget", theme=theme, height=height)
     return figure.update_yaxes(autorange="reversed", type="category", showgrid=False).update_xaxes(range=[0, most])
@@ -88,10 +105,13 @@ def step_split(frame: pd.DataFrame, place: str, theme: Theme = "light") -> go.Fi
     figure = go.Figure()
     for column, name, hue, pattern in PARTS:
         figure.add_bar(
-            y=frame["label"], x=frame[column], orientation="h", name=name,
+            y=frame["label"],
+            x=frame[column],
+            orientation="h",
+            name=name,
             marker={"color": pick(HUES[hue], theme), "pattern": {"shape": pattern, "solidity": 0.25}},
             hovertemplate=f"%{{y}}: {name} %{{x:.3g}} ms<extra></extra>",
-        )  # fmt: skip
+        )
     height = 170 + 38 * len(frame)
     title = "Time of a decode step"
     finish(figure, title=title, x=f"ms per step<br>{place}", y="method and budget", theme=theme, height=height)
@@ -102,7 +122,8 @@ def step_split(frame: pd.DataFrame, place: str, theme: Theme = "light") -> go.Fi
 def caption_step_split(frame: pd.DataFrame) -> str:
     """The methods that spend most and least of a step on deciding."""
     share = frame["deciding"] / frame[["attention", "deciding", "rest"]].sum(axis=1)
-    most, least = share.idxmax(), share.idxmin()
+    most = share.idxmax()
+    least = share.idxmin()
     first = f"{frame.loc[most, 'label']} spends {number(100 * share[most], 2)} % of its step on deciding"
     if len(frame) == 1:
         return f"{first}."
@@ -120,13 +141,17 @@ def recording(frame: pd.DataFrame, place: str, theme: Theme = "light") -> go.Fig
     for level, group in frame.groupby("level", sort=False):
         hue, pattern = LEVEL_HUES[str(level)]
         figure.add_bar(
-            y=group["label"], x=group["value"], orientation="h", name=f"level {level}",
+            y=group["label"],
+            x=group["value"],
+            orientation="h",
+            name=f"level {level}",
             error_x=_spread(group["spread"], theme),
             marker={"color": pick(HUES[hue], theme), "pattern": {"shape": pattern, "solidity": 0.25}},
             hovertemplate=f"%{{y}}, level {level}: %{{x:.3g}} times<extra></extra>",
-        )  # fmt: skip
+        )
     height = 170 + 46 * frame["label"].nunique()
-    title, x = "Cost of recording per decode step", f"relative to a step without recording<br>{place}"
+    title = "Cost of recording per decode step"
+    x = f"relative to a step without recording<br>{place}"
     finish(figure, title=title, x=x, y="method and budget", theme=theme, height=height)
     figure.add_vline(1, line={"color": pick(HUES["ink"], theme), "width": 1, "dash": "dot"})
     return figure.update_layout(barmode="group").update_yaxes(autorange="reversed", type="category", showgrid=False)
@@ -226,15 +251,20 @@ def against_the_paper(frame: pd.DataFrame, theme: Theme = "light", title: str = 
     Columns of `frame`: setting, method, our_ratio, paper_ratio; a missing ratio has no bar.
     """
     names = frame["method"] + " · " + frame["setting"]
-    ours, theirs = pick(HUES["blue"], theme), pick(HUES["grey"], theme)
+    ours = pick(HUES["blue"], theme)
+    theirs = pick(HUES["grey"], theme)
     figure = go.Figure()
     for column, name, colour, pattern in (("our_ratio", "kvlab", ours, ""), ("paper_ratio", "paper", theirs, "/")):
         figure.add_bar(
-            y=names, x=frame[column], name=name, orientation="h",
+            y=names,
+            x=frame[column],
+            name=name,
+            orientation="h",
             marker={"color": colour, "pattern": {"shape": pattern}},
-            text=[f"{value:.2f}" if pd.notna(value) else "" for value in frame[column]], textposition="outside",
+            text=[f"{value:.2f}" if pd.notna(value) else "" for value in frame[column]],
+            textposition="outside",
             hovertemplate=f"%{{y}}<br>{name}: %{{x:.3g}} times the full cache<extra></extra>",
-        )  # fmt: skip
+        )
     for column, reason, shift in (("our_ratio", "why", 9), ("paper_ratio", "note", -9)):
         if reason in frame:
             _why_missing(figure, names, frame[frame[column].isna()][reason], shift, theme)
@@ -249,9 +279,15 @@ def _why_missing(figure: go.Figure, names: pd.Series, reasons: pd.Series, shift:
     for place, reason in reasons.items():
         if isinstance(reason, str) and reason:
             figure.add_annotation(
-                x=0, y=names[place], text=reason, showarrow=False, xanchor="left", yshift=shift, xshift=4,
+                x=0,
+                y=names[place],
+                text=reason,
+                showarrow=False,
+                xanchor="left",
+                yshift=shift,
+                xshift=4,
                 font={"size": 11, "color": QUIET[theme]},
-            )  # fmt: skip
+            )
 
 
 @with_simple(simple.against_the_paper)
@@ -269,17 +305,28 @@ def _line(figure: go.Figure, group: pd.DataFrame, name: str, method: str, scale:
     style = method_style(method, theme)
     failed = group["status"] == "oom"
     figure.add_scatter(
-        x=group["context"], y=group["value"].where(~failed) / scale, name=name, legendgroup=name,
-        mode="lines+markers", showlegend=row == 1, row=row, col=1,
+        x=group["context"],
+        y=group["value"].where(~failed) / scale,
+        name=name,
+        legendgroup=name,
+        mode="lines+markers",
+        showlegend=row == 1,
+        row=row,
+        col=1,
         line={"color": style.colour, "dash": style.dash, "width": 1.8},
         marker={"symbol": style.marker, "size": 8},
         error_y={"type": "data", "array": group["spread"].fillna(0) / 2 / scale, "thickness": 1, "width": 3},
         hovertemplate=f"{name}, %{{x:,}} tokens: %{{y:.4g}}<extra></extra>",
-    )  # fmt: skip
+    )
     if failed.any():
         figure.add_scatter(
-            x=group.loc[failed, "context"], y=[0] * int(failed.sum()), name=f"{name}: out of memory",
-            mode="markers", showlegend=row == 1, row=row, col=1,
+            x=group.loc[failed, "context"],
+            y=[0] * int(failed.sum()),
+            name=f"{name}: out of memory",
+            mode="markers",
+            showlegend=row == 1,
+            row=row,
+            col=1,
             marker={"symbol": "x", "size": 13, "color": style.colour},
             hovertemplate=f"{name}, %{{x:,}} tokens: out of memory<extra></extra>",
-        )  # fmt: skip
+        )

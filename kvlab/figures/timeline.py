@@ -24,14 +24,21 @@ def token_mosaic(frame: pd.DataFrame, texts: list[str], theme: Theme = "light", 
     names = np.array([STATE_NAMES[state] for state in STATES])
     hover = {"text": names[codes]} if codes.size <= MAX_HOVER_CELLS else {}
     heat = go.Heatmap(
-        z=codes, x=frame.columns.to_numpy(), y=labels, zmin=-0.5, zmax=len(STATES) - 0.5,
-        colorscale=state_scale(theme), showscale=False, **hover,
+        z=codes,
+        x=frame.columns.to_numpy(),
+        y=labels,
+        zmin=-0.5,
+        zmax=len(STATES) - 0.5,
+        colorscale=state_scale(theme),
+        showscale=False,
+        **hover,
         hovertemplate=f"step %{{x}}<br>token %{{y}}<br>{'%{text}' if hover else ''}<extra></extra>",
-    )  # fmt: skip
+    )
     figure = go.Figure([heat, *state_legend(np.unique(codes), theme)])
     if step is not None and len(frame.columns) > 1:
         figure.add_vline(x=step, line={"width": 1.5, "dash": "dot", "color": pick(("#1F2430", "#F2F4F8"), theme)})
-    title, y = "Token states over the steps", "token (position and text)"
+    title = "Token states over the steps"
+    y = "token (position and text)"
     finish(figure, title=title, x="step", y=y, theme=theme, height=560)
     figure.update_yaxes(autorange="reversed", showgrid=False, **token_ticks(labels, 16))
     return figure.update_xaxes(showgrid=False, **({"tickvals": [0]} if len(frame.columns) == 1 else {}))
@@ -92,8 +99,12 @@ def state_legend(codes: np.ndarray, theme: Theme) -> list[go.Scatter]:
     colours = {state: pick(STATE_COLOURS[state], theme) if state != "unseen" else CLEAR for state in STATES}
     return [
         go.Scatter(
-            x=[None], y=[None], mode="markers", name=STATE_NAMES[state], hoverinfo="skip",
+            x=[None],
+            y=[None],
+            mode="markers",
+            name=STATE_NAMES[state],
+            hoverinfo="skip",
             marker={**marker, "color": colours[state]},
         )
         for state in (STATES[code] for code in codes)
-    ]  # fmt: skip
+    ]

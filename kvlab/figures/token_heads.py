@@ -26,9 +26,18 @@ def heads_that_hold(table: pd.DataFrame, word: str, theme: Theme = "light", focu
     key = {"tickvals": list(range(len(SHORT))), "ticktext": list(SHORT)}
     names = wide.map(lambda state: STATES[int(state)]).to_numpy(object)
     return head_map(
-        wide, f"Heads that hold {word}", theme, bar="", hover=": %{customdata}", focus=focus, colours=colours,
-        low=-0.5, high=len(SHORT) - 0.5, bar_options=key, customdata=names,
-    )  # fmt: skip
+        wide,
+        f"Heads that hold {word}",
+        theme,
+        bar="",
+        hover=": %{customdata}",
+        focus=focus,
+        colours=colours,
+        low=-0.5,
+        high=len(SHORT) - 0.5,
+        bar_options=key,
+        customdata=names,
+    )
 
 
 @with_simple(simple.heads_that_hold)
@@ -45,9 +54,14 @@ def attention_to_token(table: pd.DataFrame, word: str, theme: Theme = "light", f
     """Mean attention of the last answer's tokens to the slot that holds the token, by head."""
     wide = table.pivot(index="layer", columns="head", values="attention")
     return head_map(
-        wide, f"Attention of the last answer to {word}", theme, bar="attention", hover=": %{z:.4f}", focus=focus,
+        wide,
+        f"Attention of the last answer to {word}",
+        theme,
+        bar="attention",
+        hover=": %{z:.4f}",
+        focus=focus,
         high=max(float(table["attention"].max()), 1e-9),
-    )  # fmt: skip
+    )
 
 
 @with_simple(simple.attention_to_token)

@@ -47,18 +47,21 @@ def quality_against_bytes(
     """
     points = with_axis(points, axis)
     known = points[points["quality"].notna() & points["live_bytes"].notna()]
-    drawn, is_kl = known[known["method"] != "full"], measures_kl(points)
+    drawn = known[known["method"] != "full"]
+    is_kl = measures_kl(points)
     factor, unit = byte_unit(float(drawn["live_bytes"].max()) if len(drawn) else 1)
     drawn = drawn.assign(x=drawn["live_bytes"] / factor)
     for name in ("quality", "low", "high"):
         drawn[name] = drawn[name].clip(lower=FLOOR) if is_kl else drawn[name]
-    across, up = _zoom(drawn["x"], 0.38, 0.25), [-0.06, 1.06]
+    across = _zoom(drawn["x"], 0.38, 0.25)
+    up = [-0.06, 1.06]
     if is_kl:
         ends = pd.concat([drawn[name].dropna() for name in ("quality", "low", "high")])
         up = _zoom(np.log10(ends.astype(float)), 0.15, 0.15, 0.6)
     drawn["chosen"] = drawn.index.isin(at_budget(drawn, budget).index)
     drawn = drawn.sort_values("x", kind="stable")
-    figure, styles = go.Figure(), run_styles(drawn[["row", "method"]].itertuples(index=False, name=None), theme)
+    figure = go.Figure()
+    styles = run_styles(drawn[["row", "method"]].itertuples(index=False, name=None), theme)
     for row, style in styles.items():
         _add_method(figure, drawn[drawn["row"] == row], style, unit, is_kl)
     # Lines of several budgets and a frontier cannot be told apart.
@@ -86,7 +89,8 @@ def quality_against_bytes(
 
 def _lay_out(figure: go.Figure, drawn: pd.DataFrame, across: str, cut: bool, legend: bool, theme: Theme) -> None:
     """Titles, axes and height; `cut` is whether the axis of bytes begins above 0."""
-    is_kl, count = measures_kl(drawn), int(drawn["prompts"].max()) if len(drawn) else 1
+    is_kl = measures_kl(drawn)
+    count = int(drawn["prompts"].max()) if len(drawn) else 1
     what = f"{ONE_PROMPT}, one dot per run" if count == 1 else f"means over {prompts(count)}"
     x = f"{across}: fewer is better{', axis not from 0' if cut else ''}"
     y = "mean KL (nats per token, log): lower is better" if is_kl else "answers right: higher is better"
@@ -103,15 +107,31 @@ def _add_method(figure: go.Figure, cells: pd.DataFrame, style: Style, unit: str,
     bars: dict[str, Any] = {}
     if cells["low"].notna().any():
         high, low = ((cells[name] - cells["quality"]).abs().where(cells["chosen"]) for name in ("high", "low"))
-        bars["error_y"] = {"type": "data", "symmetric": False, "array": high, "arrayminus": low, "thickness": 1.5,
-                           "width": 5, "color": style.colour}  # fmt: skip
+        bars["error_y"] = {
+            "type": "data",
+            "symmetric": False,
+            "array": high,
+            "arrayminus": low,
+            "thickness": 1.5,
+            "width": 5,
+            "color": style.colour,
+        }
     figure.add_scatter(
-        x=cells["x"], y=cells["quality"], name=str(cells["row"].iloc[0]), customdata=told, mode="lines+markers",
-        line={"color": style.colour, "dash": style.dash, "width": 1.5}, **bars,
-        marker={"symbol": symbols, "color": style.colour, "opacity": 1,
-                "size": [13 if one else 8 for one in cells["chosen"]]},
+        x=cells["x"],
+        y=cells["quality"],
+        name=str(cells["row"].iloc[0]),
+        customdata=told,
+        mode="lines+markers",
+        line={"color": style.colour, "dash": style.dash, "width": 1.5},
+        **bars,
+        marker={
+            "symbol": symbols,
+            "color": style.colour,
+            "opacity": 1,
+            "size": [13 if one else 8 for one in cells["chosen"]],
+        },
         hovertemplate=f"%{{customdata[0]}}<br>%{{x:.3g}} {unit}, %{{customdata[1]}}<extra></extra>",
-    )  # fmt: skip
+    )
 
 
 def _quality_words(line: Any, is_kl: bool) -> str:
@@ -130,7 +150,8 @@ def _zoom(values: pd.Series, before: float, after: float, least: float = 0.0) ->
     """A range around the values with margins in shares of their span, which is at least `least` or 10 % of them."""
     if not len(values):
         return [0.0, 1.0]
-    low, high = float(values.min()), float(values.max())
+    low = float(values.min())
+    high = float(values.max())
     span = max(high - low, least, 0.1 * abs(high))
     # A short span lies in the middle of the range.
     spare = (span - (high - low)) / 2
@@ -190,11 +211,22 @@ def _label_points(
     points = list(zip(frame.right(cells["x"]), frame.down(cells["quality"]), strict=True))
     for text, x, y, label in zip(texts, cells["x"], heights, place_labels(points, texts, PLOT, taken), strict=True):
         figure.add_annotation(
-            x=x, y=y, ax=label.across, ay=label.down, text=visible(text, 60).replace("·", " "),
-            xanchor=label.anchor, yanchor="middle", showarrow=True, arrowhead=0, arrowwidth=0.8,
-            standoff=POINT if label.leads else 0, arrowcolor=QUIET[theme] if label.leads else CLEAR,
-            font={"size": 12, "color": INK[theme]}, bgcolor=SURFACES[theme], borderpad=0,
-        )  # fmt: skip
+            x=x,
+            y=y,
+            ax=label.across,
+            ay=label.down,
+            text=visible(text, 60).replace("·", " "),
+            xanchor=label.anchor,
+            yanchor="middle",
+            showarrow=True,
+            arrowhead=0,
+            arrowwidth=0.8,
+            standoff=POINT if label.leads else 0,
+            arrowcolor=QUIET[theme] if label.leads else CLEAR,
+            font={"size": 12, "color": INK[theme]},
+            bgcolor=SURFACES[theme],
+            borderpad=0,
+        )
 
 
 @with_simple(simple.quality_against_bytes)
@@ -205,11 +237,13 @@ def caption_quality_against_bytes(points: pd.DataFrame, budget: str = "", axis: 
     known = shown[(shown["method"] != "full") & shown["quality"].notna() & shown["live_bytes"].notna()]
     if known.empty:
         return "No compressed run recorded both bytes and closeness to the full cache."
-    count, is_kl = int(known["prompts"].max()), measures_kl(points)
+    count = int(known["prompts"].max())
+    is_kl = measures_kl(points)
     many = f"Each dot is a mean over {prompts(count)}, its bar the 95 % interval over them"
     dots = f"{ONE_PROMPT.capitalize()}: each dot is one run, without an interval" if count == 1 else many
     signs = "; ✓ right, ≈ nearly, ✗ wrong" if known["verdict"].isin(list(SIGNS)).any() else ""
-    best, where = best_first(best_points(shown)), f" at {budget}" if budget else ""
+    best = best_first(best_points(shown))
+    where = f" at {budget}" if budget else ""
     names = list(best["row" if budget else "label"])
     unequal = caption_unequal_bytes(points, budget) if axis == HELD else ""
     end = f" {unequal}" if unequal else ""

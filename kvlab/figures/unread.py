@@ -24,26 +24,38 @@ def reading_map(frame: pd.DataFrame, texts: list[str], theme: Theme = "light", s
     held = frame["held"].where(frame["held"] > 0)
     table = frame.assign(share=frame["read"] / held)
     share, missed = (table.pivot(index="first", columns="step", values=name) for name in ("share", "missed"))
-    labels, steps = token_labels(share.index, texts), share.columns.to_numpy()
+    labels = token_labels(share.index, texts)
+    steps = share.columns.to_numpy()
     shade = mix(pick(HUES["blue"], theme), SURFACES[theme], SHADE)
     read = go.Heatmap(
-        z=share.to_numpy(np.float32), x=steps, y=labels, zmin=0, zmax=1, showscale=False,
+        z=share.to_numpy(np.float32),
+        x=steps,
+        y=labels,
+        zmin=0,
+        zmax=1,
+        showscale=False,
         colorscale=[(0.0, SURFACES[theme]), (1.0, shade)],
         hovertemplate="step %{x}<br>from token %{y}<br>%{z:.0%} of its slots read<extra></extra>",
-    )  # fmt: skip
+    )
     lost = missed.where(missed >= LEAST).to_numpy(np.float32)
     top = float(np.nanmax(lost)) if np.isfinite(lost).any() else LEAST
     loss = go.Heatmap(
-        z=lost, x=steps, y=labels, zmin=0, zmax=top, colorscale=LOSS[theme],
+        z=lost,
+        x=steps,
+        y=labels,
+        zmin=0,
+        zmax=top,
+        colorscale=LOSS[theme],
         colorbar=colour_bar("attention not read", theme, tickformat=".1~%"),
         hovertemplate="step %{x}<br>from token %{y}<br>%{z:.1%} of the true attention not read<extra></extra>",
-    )  # fmt: skip
+    )
     figure = go.Figure([read, loss])
     if step is not None and len(steps) > 1:
         figure.add_vline(x=step, line={"width": 1.5, "dash": "dot", "color": pick(HUES["ink"], theme)})
     marker = {"size": 11, "symbol": "square", "color": shade}
     figure.add_scatter(x=[None], y=[None], mode="markers", name="read", marker=marker, hoverinfo="skip")
-    title, y = "What each step read, and what it missed", "block from token"
+    title = "What each step read, and what it missed"
+    y = "block from token"
     finish(figure, title=title, x="step", y=y, theme=theme, height=480)
     figure.update_yaxes(autorange="reversed", showgrid=False, **token_ticks(labels, 16))
     return figure.update_xaxes(showgrid=False)

@@ -17,11 +17,16 @@ from kvlab.figures.base.template import finish, round_distance
 from kvlab.figures.base.words import number, percent, plural
 from kvlab.figures.simple import comparison as simple
 
-WIDTH, LEAST, MOST = 1_080, 300, 560  # pixels of all tiles: width, and bounds of the height
+# pixels of all tiles: width, and bounds of the height
+WIDTH = 1_080
+LEAST = 300
+MOST = 560
 CELL_ASPECT = 2.5  # as in `kvlab/browser/src/wall/geometry.js`
 HELD = 3  # codes below this one are held; they are drawn by the square root of their share, as in the browser
 COLUMNS = ("both", "only_a", "only_b", "neither")
-LABEL_WIDTH, LABEL_HEIGHT = 24, 14  # pixels between labels
+# pixels between labels
+LABEL_WIDTH = 24
+LABEL_HEIGHT = 14
 
 
 def fate_looks(theme: Theme) -> tuple[list[str], list[str], list[str]]:
@@ -53,17 +58,27 @@ def wall_picture(
             square = {"color": colours[code], "size": 12, "symbol": "square"}
             figure.add_trace(go.Scatter(x=[None], y=[None], mode="markers", marker=square, name=name, hoverinfo="skip"))
     finish(figure, title=title, x="layer", y="KV head", theme=theme, height=heads * height + 150)
-    across, down = round_distance(LABEL_WIDTH / width), round_distance(LABEL_HEIGHT / height)
+    across = round_distance(LABEL_WIDTH / width)
+    down = round_distance(LABEL_HEIGHT / height)
     places = np.arange(len(layers))[::across]
     figure.update_xaxes(
-        tickvals=places * width + width / 2, ticktext=[str(layers[place]) for place in places], showgrid=False,
-        zeroline=False, constrain="domain", range=[0, image.shape[1]],
-    )  # fmt: skip
+        tickvals=places * width + width / 2,
+        ticktext=[str(layers[place]) for place in places],
+        showgrid=False,
+        zeroline=False,
+        constrain="domain",
+        range=[0, image.shape[1]],
+    )
     rows = np.arange(heads)[::down]
     return figure.update_yaxes(
-        tickvals=rows * height + height / 2, ticktext=[str(row) for row in rows], showgrid=False, zeroline=False,
-        constrain="domain", scaleanchor="x", range=[image.shape[0], 0],
-    )  # fmt: skip
+        tickvals=rows * height + height / 2,
+        ticktext=[str(row) for row in rows],
+        showgrid=False,
+        zeroline=False,
+        constrain="domain",
+        scaleanchor="x",
+        range=[image.shape[0], 0],
+    )
 
 
 @with_simple(simple.wall)
@@ -71,7 +86,9 @@ def caption_wall(shares: pd.DataFrame, names: list[str]) -> str:
     """Mean and range over heads of the first two shares of `shares_by_head`, and of what was dropped."""
     parts = []
     for column, name in zip(("kept", "holds", "absorbed", "dropped"), names, strict=False):
-        low, mean, high = shares[column].min(), shares[column].mean(), shares[column].max()
+        low = shares[column].min()
+        mean = shares[column].mean()
+        high = shares[column].max()
         if mean == 0:
             continue
         spread = "in every head" if low == high else f"{percent(low)} to {percent(high)} by head"
@@ -108,7 +125,8 @@ def _tiles(codes: np.ndarray, colours: list[str], height: int, width: int, theme
     cells[:, :tokens] = codes
     cells = cells.reshape(heads, lines, per_line)
     counts = np.stack([_resized(cells == code, height, width) for code in range(empty)], -1)  # (heads, h, w, codes)
-    every, held = counts.sum(-1), counts[..., :HELD].sum(-1)
+    every = counts.sum(-1)
+    held = counts[..., :HELD].sum(-1)
     strength = np.sqrt(held / np.maximum(every, 1))
     palette = np.array([_rgb(colour) for colour in colours], np.float32)
     of_held = counts[..., :HELD] @ palette[:HELD] / np.maximum(held, 1)[..., None]

@@ -22,7 +22,9 @@ from kvlab.models.load import LoadedModel
 
 BUDGETS = tuple(percent / 100 for percent in range(1, 100))
 LATER = 128  # last tokens of a window, which are the later text
-SINKS, RECENT = 4, 1  # ranked first in every head, as in kvpress's lukv_press.py
+# ranked first in every head, as in kvpress's lukv_press.py
+SINKS = 4
+RECENT = 1
 
 
 def fit_curves(
@@ -101,10 +103,12 @@ def falling(gains: Tensor) -> Tensor:
 def _pooled(row: list[float]) -> list[float]:
     blocks: list[tuple[float, int]] = []  # (sum, length), with falling means
     for gain in row:
-        total, length = gain, 1
+        total = gain
+        length = 1
         while blocks and blocks[-1][0] * length < total * blocks[-1][1]:
             before = blocks.pop()
-            total, length = total + before[0], length + before[1]
+            total = total + before[0]
+            length = length + before[1]
         blocks.append((total, length))
     return [total / length for total, length in blocks for _ in range(length)]
 

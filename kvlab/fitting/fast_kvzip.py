@@ -11,7 +11,9 @@ from kvlab.fitting.request import FitRequest
 
 # As in the authors' optim.py and utils.py; the rate rises for a hundredth of the steps, and is halved after a half and
 # again after three quarters.
-RATE, MOMENTUM, BATCH = 0.2, 0.9, 1000
+RATE = 0.2
+MOMENTUM = 0.9
+BATCH = 1000
 
 
 def fit_gate(states: Tensor, scores: Tensor, request: FitRequest, layer: int, group: int) -> SinkGate:
@@ -24,11 +26,15 @@ def fit_gate(states: Tensor, scores: Tensor, request: FitRequest, layer: int, gr
     gate = new_gate(states.shape[1], scores.shape[1], group, request.rank, request.sink_keys, source)
     parts = [tensor.requires_grad_() for tensor in gate.tensors().values()]
     optimizer = torch.optim.SGD(parts, RATE, MOMENTUM)
-    wanted, order, place = scores.exp().clamp(0, 1), torch.empty(0, dtype=torch.int64), 0
+    wanted = scores.exp().clamp(0, 1)
+    order = torch.empty(0, dtype=torch.int64)
+    place = 0
     for step in range(request.steps):
         if place + BATCH > len(order):
-            order, place = torch.randperm(len(states), generator=source), 0
-        rows, place = order[place : place + BATCH], place + BATCH
+            order = torch.randperm(len(states), generator=source)
+            place = 0
+        rows = order[place : place + BATCH]
+        place = place + BATCH
         optimizer.param_groups[0]["lr"] = RATE * rate_at(step, request.steps)
         given = gate.predict(states[None, rows])[0].T.exp()
         loss = binary_cross_entropy(given, wanted[rows], reduction="none").mean(0).sum()

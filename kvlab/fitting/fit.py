@@ -43,7 +43,8 @@ def fit(
     """
     with suppress(Stopped):
         if request.method == "less":
-            begun, seconds = time.process_time(), round(60 * request.minutes)
+            begun = time.process_time()
+            seconds = round(60 * request.minutes)
             report = _following(say, progress, cancelled, seconds, lambda: round(time.process_time() - begun))
             fit_less(_specific_request(LessRequest, request), out, say=report)
         elif request.method == "duoattention":
@@ -107,7 +108,8 @@ def run_fit(job: FitJob, root: Path, *, progress: Callable[[Progress], None], ca
     Raises UserError as `fit`, and if another fit has that name.
     """
     out = fitted_file(root, job.name)
-    request_file, given = out.parent / ASKED, job.request.model_dump(mode="json")
+    request_file = out.parent / ASKED
+    given = job.request.model_dump(mode="json")
     if request_file.exists() and read_json(request_file.read_text(encoding="utf-8")) != given:
         raise UserError(f"Another fit is called {job.name}: choose another name, or delete {out.parent}.")
     replace_text(request_file, job.request.model_dump_json(indent=1))

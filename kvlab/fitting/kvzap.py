@@ -31,7 +31,9 @@ from kvlab.fitting.text import Stopped
 from kvlab.models.load import LoadedModel
 
 # As in kvpress's train.py: AdamW from .005 with cosine decay, batches of 512, gradients clipped at 1.
-LEARNING_RATE, BATCH, CLIP = 0.005, 512, 1.0
+LEARNING_RATE = 0.005
+BATCH = 512
+CLIP = 1.0
 NARROWER = 8  # hidden units as a fraction of the model's width: 512 of 4,096 in the original
 RIDGE = 1.0  # of the linear form; scikit-learn's Ridge() in the original
 HELD_BACK = 8  # every n-th window is used for evaluation only
@@ -100,7 +102,8 @@ def fit_head(states: Tensor, scores: Tensor, request: FitRequest, layer: int) ->
         return _ridge(states, scores)
     torch.manual_seed(request.seed + layer)
     size = max(states.shape[1] // NARROWER, scores.shape[1])
-    inner, outer = nn.Linear(states.shape[1], size), nn.Linear(size, scores.shape[1])
+    inner = nn.Linear(states.shape[1], size)
+    outer = nn.Linear(size, scores.shape[1])
     network = nn.Sequential(inner, nn.GELU(), outer)
     nn.init.zeros_(outer.bias)
     centre = scores.mean(0)
@@ -120,7 +123,8 @@ def fit_head(states: Tensor, scores: Tensor, request: FitRequest, layer: int) ->
 def judge(head: ScoreNetwork, states: Tensor, scores: Tensor) -> Quality:
     """Quality of a network's predictions; means over KV heads."""
     given = head.predict(states[None])[0].T
-    off, spread = (given - scores).square().mean(0), (scores - scores.mean(0)).square().mean(0)
+    off = (given - scores).square().mean(0)
+    spread = (scores - scores.mean(0)).square().mean(0)
     ranks = [part.argsort(0).argsort(0).float() for part in (given, scores)]
     apart = [part - part.mean(0) for part in ranks]
     rank = (apart[0] * apart[1]).sum(0) / (apart[0].norm(dim=0) * apart[1].norm(dim=0))
@@ -186,8 +190,10 @@ class Teacher(KVzip):
 
 def _ridge(states: Tensor, scores: Tensor) -> ScoreHead:
     """Ridge regression without penalty on the bias, in float64."""
-    given, wanted = states.double(), scores.double()
-    centre, level = given.mean(0), wanted.mean(0)
+    given = states.double()
+    wanted = scores.double()
+    centre = given.mean(0)
+    level = wanted.mean(0)
     apart = given - centre
     square = apart.T @ apart + RIDGE * torch.eye(given.shape[1], dtype=torch.float64)
     weight = torch.linalg.solve(square, apart.T @ (wanted - level)).T

@@ -79,7 +79,8 @@ def fit_less(request: LessRequest, out: Path, say: Callable[[str], None] = print
     refuse_sinks(loaded.model)
     deadline = time.process_time() + 60 * request.minutes
     fitted: list[Fitted] = []
-    windows, left = [], compressible_layers(loaded)
+    windows = []
+    left = compressible_layers(loaded)
     for block in layer_blocks(loaded, left, request.length):
         share = (deadline - time.process_time()) * len(block) / len(left)
         windows.append(_fit_block(loaded, request, block, fitted, time.process_time() + share, WATCHING * share, say))
@@ -129,7 +130,8 @@ def _watch(
     loaded: LoadedModel, request: LessRequest, layers: list[int], until: float, say: Callable[[str], None]
 ) -> list[list[Observation]]:
     """Observations per layer, one per window; at least two windows, whatever the time."""
-    windows, random = text_windows(loaded, request.corpus, request.length, request.seed), Random(request.seed)
+    windows = text_windows(loaded, request.corpus, request.length, request.seed)
+    random = Random(request.seed)
     found: list[list[Observation]] = []
     while len(found) < 2 or (len(found) < MOST_WINDOWS and time.process_time() < until):
         found.append(observe(loaded, next(windows), random, layers))
@@ -141,12 +143,15 @@ def _watch(
 def _fit_layer(
     seen: Sequence[Observation], projection: Tensor | None, request: LessRequest, layer: int, until: float
 ) -> Fitted:
-    held, fitting = seen[::HELD_BACK], [s for index, s in enumerate(seen) if index % HELD_BACK]
-    random, first = Random(request.seed + layer), seen[0]
+    held = seen[::HELD_BACK]
+    fitting = [s for index, s in enumerate(seen) if index % HELD_BACK]
+    random = Random(request.seed + layer)
+    first = seen[0]
     maps = _start(first, request, layer).map(lambda tensor: tensor.to(first.key.device).requires_grad_())
     parameters = list(maps.tensors().values())
     optimizer = torch.optim.Adam(parameters, LEARNING_RATE)
-    begun, now = time.process_time(), time.process_time()
+    begun = time.process_time()
+    now = time.process_time()
     while now < until:
         for group in optimizer.param_groups:
             group["lr"] = LEARNING_RATE * (until - now) / (until - begun)

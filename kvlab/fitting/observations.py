@@ -56,7 +56,8 @@ class Watcher:
     """An `Observer` of a full cache that creates one observation per requested layer."""
 
     def __init__(self, random: Random, layers: Collection[int]) -> None:
-        self.random, self.layers = random, layers
+        self.random = random
+        self.layers = layers
         self.found: dict[int, Observation] = {}
 
     def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
@@ -85,8 +86,10 @@ def compressible_layers(loaded: LoadedModel) -> list[int]:
 def observation_bytes(loaded: LoadedModel, tokens: int) -> int:
     """Bytes of one observation of one layer, for a window of `tokens`."""
     config = full_attention_config(loaded.model.config.get_text_config(decoder=True))
-    heads, d = num_key_value_heads(config), getattr(config, "head_dim", 0)
-    d, group = d or config.hidden_size // config.num_attention_heads, config.num_attention_heads // heads
+    heads = num_key_value_heads(config)
+    d = getattr(config, "head_dim", 0)
+    d = d or config.hidden_size // config.num_attention_heads
+    group = config.num_attention_heads // heads
     rows = min(ROWS, tokens)
     floats = heads * (2 * tokens * d + group * rows * (3 * d + 2))  # keys and values; query, sums and true output
     return 4 * floats + heads * rows * tokens  # and evicted tokens, as bools
@@ -129,7 +132,8 @@ def relative_error(given: Tensor, true: Tensor, projection: Tensor | None) -> Te
 
 
 def _observe(slots: Slots, seen: PassSeen, random: Random) -> Observation:
-    key, value = slots.keys[0].float(), slots.values[0].float()
+    key = slots.keys[0].float()
+    value = slots.values[0].float()
     tokens = key.shape[1]
     low, high = (math.log(share) for share in BUDGETS)
     budget = max(2, round(tokens * math.exp(random.uniform(low, high))))
@@ -141,7 +145,8 @@ def _observe(slots: Slots, seen: PassSeen, random: Random) -> Observation:
     left = logits.masked_fill(~kept[:, None], NEVER)
     top = left.amax(-1, keepdim=True)
     weight = (left - top).exp()
-    numerator, denominator = weight @ value[:, None], weight.sum(-1, keepdim=True)
+    numerator = weight @ value[:, None]
+    denominator = weight.sum(-1, keepdim=True)
     true = torch.softmax(logits, -1) @ value[:, None]
     projection = None if seen.module is None else output_projection(seen.module)
     evicted = float(relative_error(numerator / denominator, true, projection))
@@ -152,7 +157,8 @@ def _observe(slots: Slots, seen: PassSeen, random: Random) -> Observation:
 def _logits_and_scores(seen: PassSeen, rows: Tensor) -> tuple[Tensor, Tensor]:
     """(logits (H, G, r, T) of the rows, attention (H, r, T) of each token up to the last whole block before them)."""
     total = torch.zeros(seen.key.shape[1:3], device=seen.key.device)
-    scores, logits = [], []
+    scores = []
+    logits = []
     for first in range(0, seen.num_new, BLOCK):
         block = seen.query[:, :, first : first + BLOCK]
         found = slot_logits(

@@ -57,7 +57,8 @@ class Sums:
 
     def add(self, query: Tensor, seen: PassSeen) -> None:
         """Add queries (Hq, T, d) of a text from position 0 on, as they attend."""
-        plain, asked = query, query.double()
+        plain = query
+        asked = query.double()
         if seen.rotary is not None:
             position = torch.arange(query.shape[1], device=query.device)
             plain = seen.rotary.turn(query, -position.expand(query.shape[:2])) / seen.rotary.scaling

@@ -45,7 +45,8 @@ def text_windows(loaded: LoadedModel, corpus: Path | None, length: int, seed: in
     `corpus` is a folder of plain-text books; None: the shipped excerpts. Books used by the tasks are excluded if there
     are others. Raises UserError for a folder without text, or with too little.
     """
-    random, texts = Random(seed), _texts(corpus or asset_path("prompts/haystack"))
+    random = Random(seed)
+    texts = _texts(corpus or asset_path("prompts/haystack"))
     length = min(length, int(getattr(loaded.model.config, "max_position_embeddings", length)))
     while True:
         text = random.choice(texts)

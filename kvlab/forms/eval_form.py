@@ -168,8 +168,11 @@ def sample_job(row: Mapping[str, Any], files: Mapping[str, FileChoice], private:
     spoken = {"chat": "no"} if chat is None else {"system": chat["system"], "thinking": chat["thinking"]}
     chunk = row["prefill_chunk"]
     common = {
-        "model": row["model"], "choices": (choice,), "prefill_chunk": None if pd.isna(chunk) else int(chunk), **spoken,
-    }  # fmt: skip
+        "model": row["model"],
+        "choices": (choice,),
+        "prefill_chunk": None if pd.isna(chunk) else int(chunk),
+        **spoken,
+    }
     title = f"{row['task']} {int(row['index']) + 1}: {choice.label}"
     if row["content"]:
         name = str(difficulty.get("file", ""))

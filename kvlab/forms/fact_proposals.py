@@ -16,7 +16,8 @@ END = re.compile(r"[.!?][\"'”’»)\]]*(?=\s)|[。！？]|\n(?![a-zà-öø-ÿ]
 
 def sentences(text: str) -> list[Span]:
     """(start, stop) of every sentence of the text, without the white space around it."""
-    found, start = [], 0
+    found = []
+    start = 0
     for stop in [*(match.end() for match in END.finditer(text)), len(text)]:
         piece = text[start:stop]
         if words := piece.strip():
@@ -43,7 +44,8 @@ def _shortened(text: str, sentence: Span, answer: Span) -> Span:
     if stop - start <= LONGEST_FACT:
         return sentence
     around = max(0, LONGEST_FACT - (answer[1] - answer[0])) // 2
-    first, last = max(start, answer[0] - around), min(stop, answer[1] + around)
+    first = max(start, answer[0] - around)
+    last = min(stop, answer[1] + around)
     while start < first < answer[0] and not text[first - 1].isspace():
         first += 1
     while answer[1] < last < stop and not text[last].isspace():

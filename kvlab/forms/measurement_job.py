@@ -39,9 +39,15 @@ def job_of(measurement: Measurement) -> Work:
 def _compare(measurement: RecordedComparison) -> CompareRequest:
     sample = shipped_sample(measurement.sample)
     request = compare_form.make_request(
-        sample.text, check_model(measurement.model), _choices(measurement), max_new_tokens=sample.max_new_tokens,
-        title=sample.title, answer=sample.answer, facts=sample.facts, level=measurement.level,
-    )  # fmt: skip
+        sample.text,
+        check_model(measurement.model),
+        _choices(measurement),
+        max_new_tokens=sample.max_new_tokens,
+        title=sample.title,
+        answer=sample.answer,
+        facts=sample.facts,
+        level=measurement.level,
+    )
     compare_form.check_fits(request.prompt, ChatFormat.of(request), request.max_new_tokens)
     return request
 

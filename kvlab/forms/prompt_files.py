@@ -116,7 +116,8 @@ def as_text(name: str, content: bytes) -> str:
 
 
 def _lines(name: str, rows: Iterable[Row]) -> str:
-    text, size = io.StringIO(), 0
+    text = io.StringIO()
+    size = 0
     for row in rows:
         size += text.write(json.dumps(row.value, ensure_ascii=False, default=str) + "\n")
         if size > LARGEST_TEXT:

@@ -60,7 +60,8 @@ def truncate_prompt(text: str, how: ChatFormat, new_tokens: int, keep: Keep) -> 
 
     A chat template around it is not cut.
     """
-    over, spans = excess_tokens(text, how, new_tokens), token_spans(text, how.model)
+    over = excess_tokens(text, how, new_tokens)
+    spans = token_spans(text, how.model)
     if not over or not spans:
         return TruncatedPrompt(text)
     left = max(1, len(spans) - over - MARGIN)
@@ -78,7 +79,8 @@ def truncate_prompts(
 
     Facts are located again in the remaining text; removed facts are dropped. Conversations stay whole.
     """
-    truncated, lost = [], {}
+    truncated = []
+    lost = {}
     for place, one in enumerate(prompts):
         cut = TruncatedPrompt(one.prompt) if one.turns else truncate_prompt(one.prompt, how, new_tokens, keep)
         if cut.removed:

@@ -62,7 +62,8 @@ class Upload:
         """
         if not self.rows:
             return OnePrompt(name=self.name[:200], prompt=self.text, notes=self.left_out)
-        read, what = self.rows[row], f"Row {row + 1} of {self.name}"
+        read = self.rows[row]
+        what = f"Row {row + 1} of {self.name}"
         called = read.name or (f"row {row + 1} of {self.name}" if len(self.rows) > 1 else self.name)
         fields: dict[str, Any] = {"name": called[:200], "facts": read.facts}
         if read.answers:

@@ -49,7 +49,8 @@ def run_batch(
     save_batch(root, batch, request)
     unfinished = missing_repeats(root, batch, request)
     missing = [(one, one.repeat) for one in prompts if one.repeat and one.repeat.number in unfinished]
-    clock, paths = _Clock(len(missing), progress), []
+    clock = _Clock(len(missing), progress)
+    paths = []
     for comparison, repeat in missing:
         if cancelled is not None and cancelled():
             break
@@ -69,7 +70,8 @@ def repeat_request(request: CompareRequest, batch: str, number: int) -> CompareR
     Raises UserError as `kvlab.tasks.plant.plant`.
     """
     prompt = _prompt_of(request, number) if request.prompts else _planted(request, number)
-    of, planting = request.comparisons, None if request.prompts else request.repeats[number - 1]
+    of = request.comparisons
+    planting = None if request.prompts else request.repeats[number - 1]
     repeat = Repeat(batch=batch, number=number, of=of, planting=planting, name=prompt.name)
     named = request.title or prompt.name or textwrap.shorten(request.prompt[:400], LONGEST_TITLE, placeholder=" …")
     changed = {name: getattr(prompt, name) for name in OF_PROMPT}
@@ -135,8 +137,10 @@ class _Clock:
     """Progress over all repeats, with the remaining time estimated from those that ran."""
 
     def __init__(self, missing: int, progress: Callable[[Progress], None] | None) -> None:
-        self.missing, self.progress = missing, progress
-        self.begun, self.ended = time.monotonic(), -1
+        self.missing = missing
+        self.progress = progress
+        self.begun = time.monotonic()
+        self.ended = -1
 
     def of(self, repeat: Repeat) -> Callable[[Progress], None] | None:
         """The progress callback of the next repeat."""
@@ -144,7 +148,8 @@ class _Clock:
         report = self.progress
         if report is None:
             return None
-        ended, before = self.ended, repeat.of - self.missing
+        ended = self.ended
+        before = repeat.of - self.missing
 
         def report_all(part: Progress) -> None:
             share = (ended + part.done / max(part.total, 1)) / self.missing

@@ -55,7 +55,8 @@ def shares(workers: int, gpus: list[str]) -> list[Share]:
         return [Share(place) for place in range(1, workers + 1)]
     if workers > len(gpus):
         raise UserError(f"{workers} workers want a GPU each, and {len(gpus)} can be seen: ask for fewer --workers.")
-    bounds, every = [round(len(gpus) * place / workers) for place in range(workers + 1)], range(len(gpus))
+    bounds = [round(len(gpus) * place / workers) for place in range(workers + 1)]
+    every = range(len(gpus))
     return [
         Share(place, tuple(every[low:high]), tuple(gpus[low:high]), (*every[:low], *every[high:]))
         for place, (low, high) in enumerate(pairwise(bounds), start=1)

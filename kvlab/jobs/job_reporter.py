@@ -28,7 +28,11 @@ class JobReporter:
         self, connection: sqlite3.Connection, job_id: str, stop: threading.Event, root: Path, log: TextIO | None = None
     ) -> None:
         """`log` is where lines go, by default standard output; `between_steps` is called a few times per second."""
-        self.connection, self.job_id, self.stop, self.root, self.log = connection, job_id, stop, root, log
+        self.connection = connection
+        self.job_id = job_id
+        self.stop = stop
+        self.root = root
+        self.log = log
         self.reason = ""
         self.between_steps: Callable[[], object] = lambda: None
         self._run_ids: list[str] = []
@@ -39,7 +43,8 @@ class JobReporter:
         """Store this progress: a new stage or run always, otherwise a few times per second."""
         if progress.live is not None:
             write_live(self.root, self.job_id, progress.live)
-        last, self._last = self._last, progress
+        last = self._last
+        self._last = progress
         is_new = last is None or (last.stage, last.run_id) != (progress.stage, progress.run_id)
         if is_new:
             log_line(progress.stage, self.log)

@@ -63,7 +63,9 @@ def answer_waiting(root: Path, stop: threading.Event, slot: WorkerSlot, run: Run
     Each runs in a thread of its own, and only one at a time: at the end of a step it lets the others go on. Actions of
     one session follow one another.
     """
-    turns, threads, last_of = Turns(), dict[str, threading.Thread](), dict[str, threading.Thread]()
+    turns = Turns()
+    threads = dict[str, threading.Thread]()
+    last_of = dict[str, threading.Thread]()
     with queue_db.database(root) as connection:
         while True:
             mine = os.getpid(), host_id(), slot.number, slot.others

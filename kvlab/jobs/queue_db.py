@@ -74,7 +74,8 @@ def shared_disk(path: Path) -> str | None:
 
 @lru_cache(maxsize=64)
 def _shared_kind(real_path: str, mounts: str) -> str | None:
-    real, best = Path(real_path), (-1, "")
+    real = Path(real_path)
+    best = (-1, "")
     for line in mounts.splitlines():
         _, point, kind, *_ = [*line.split(), "", "", ""]
         where = Path(point.replace("\\040", " "))

@@ -106,7 +106,8 @@ def comparisons_of(
     if isinstance(work, CompareRequest):
         yield work, tokens_of(work)[0], 1, "all", 1
     elif isinstance(work, EvalJob | SampleJob):
-        tokens, chunk = max(longest_prompt(work.request, listed), 1), work.request.prefill_chunk
+        tokens = max(longest_prompt(work.request, listed), 1)
+        chunk = work.request.prefill_chunk
         rows = 1 if on_gpu or isinstance(work, SampleJob) else work.request.batch_rows or 1
         chosen = work.request.all_choices
         yield _comparison(work.request, chosen, ANSWER_TOKENS, prefill_chunk=chunk), tokens, rows, "largest", 1
@@ -116,7 +117,8 @@ def comparisons_of(
         for part in parts_of(work.requests):  # a preset's are known only where methods are
             if part.mode != SEEKS_THE_LIMIT:
                 new_tokens = part.shortened(part.new_tokens) or part.repeats * part.timed_steps + part.warm_steps
-                chosen, tokens = full_first(part.choices_run()), part.shortened(part.contexts[0])
+                chosen = full_first(part.choices_run())
+                tokens = part.shortened(part.contexts[0])
                 held: Held = "smallest" if on_gpu else "largest"
                 yield _comparison(part, chosen, new_tokens), tokens, part.batches[0], held, part.scale
 

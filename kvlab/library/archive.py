@@ -32,8 +32,11 @@ from kvlab.trace import user_labels as labels_of
 from kvlab.trace.record import FILE as RECORD
 from kvlab.trace.record import read_record, write_record
 
-MANIFEST, FORMAT, SUFFIX = "kvlab.json", 1, ".kvlab.zip"
-LARGEST_MANIFEST, MOST_FILES = 32 << 20, 200_000
+MANIFEST = "kvlab.json"
+FORMAT = 1
+SUFFIX = ".kvlab.zip"
+LARGEST_MANIFEST = 32 << 20
+MOST_FILES = 200_000
 BLOCK = 1 << 20
 PACKED = (".parquet", ".safetensors")  # already compressed
 # Allowed folders besides those of runs.
@@ -80,9 +83,14 @@ def pack(root: Path, kind: What, names: Sequence[str], title: str, target: Path)
     files = {str(PurePosixPath(file.relative_to(root))): file for file in _files(root, kind, names)}
     items = {name: ArchivedFile(size=file.stat().st_size, sha256=_hash(file)) for name, file in sorted(files.items())}
     manifest = Manifest(
-        format=FORMAT, kind=kind, names=tuple(names), title=title, files=items, kvlab=version("kvlab"),
+        format=FORMAT,
+        kind=kind,
+        names=tuple(names),
+        title=title,
+        files=items,
+        kvlab=version("kvlab"),
         made=datetime.now(UTC).isoformat(timespec="seconds"),
-    )  # fmt: skip
+    )
 
     def write(temporary: Path) -> None:
         with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=4) as archive_file:
@@ -101,7 +109,8 @@ def unpack(root: Path, archive_file: Path | IO[bytes], most_bytes: int | None = 
     Raises:
         UserError: it is invalid, damaged, modified or too large, or a name already exists. The folder is unchanged.
     """
-    root, person = Path(root), acting()
+    root = Path(root)
+    person = acting()
     with _opened(archive_file) as archive:
         manifest = _manifest(archive)
         _check_room(root, manifest, most_bytes)
@@ -229,7 +238,8 @@ def _extract(archive: zipfile.ZipFile, manifest: Manifest, target: Path) -> None
     for name, item in manifest.files.items():
         path = target / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        found, left = hashlib.sha256(), item.size
+        found = hashlib.sha256()
+        left = item.size
         with archive.open(name) as source, path.open("wb") as copy:
             while block := source.read(BLOCK):
                 left -= len(block)

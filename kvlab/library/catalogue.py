@@ -48,7 +48,9 @@ def list_all(root: Path) -> Listing:
         UserError: the index of runs cannot be used.
     """
     root = Path(root)
-    comparisons, known, said = list_comparisons(root), catalogue.results(root), all_labels(root)
+    comparisons = list_comparisons(root)
+    known = catalogue.results(root)
+    said = all_labels(root)
     table = item_table(root, comparisons, known, said)
     listed = {run.run_id for comparison in comparisons for run in comparison.runs}
     return Listing(

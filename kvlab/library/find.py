@@ -92,7 +92,8 @@ def find(table: pd.DataFrame, wanted: Search, in_prompt: Callable[[Sequence[str]
 
 def answer_kinds(table: pd.DataFrame) -> pd.Series:
     """The key of `ANSWERS` for each row."""
-    judged, right = table["judged"].fillna(0), table["right"].fillna(0)
+    judged = table["judged"].fillna(0)
+    right = table["right"].fillna(0)
     kinds = pd.Series("some", table.index)
     kinds[right == judged] = "right"
     kinds[right == 0] = "wrong"
@@ -134,13 +135,12 @@ def to_url(wanted: Search) -> dict[str, str]:
 
 def from_url(given: Mapping[str, str]) -> Search:
     """The search of URL parameters; missing or invalid ones use the defaults."""
-    several = {name: tuple(filter(None, given.get(name, "").split(SEPARATOR))) for name in FILTERS}
-    flags = {name: given.get(name) == "1" for name in ("starred", "archived", "turned")}
-    days = {name: given.get(name, "") if is_day(given.get(name, "")) else "" for name in ("since", "until")}
+    fields: dict[str, Any] = {"text": given.get("text", "")}
+    fields |= {name: tuple(filter(None, given.get(name, "").split(SEPARATOR))) for name in FILTERS}
+    fields |= {name: given.get(name) == "1" for name in ("starred", "archived", "turned")}
+    fields |= {name: given.get(name, "") if is_day(given.get(name, "")) else "" for name in ("since", "until")}
     sort = given.get("sort", "")
-    return Search(
-        text=given.get("text", ""), **several, **flags, **days, sort=sort if sort in SORTS else Search.sort  # type: ignore[arg-type]  # each field by its name, of its type
-    )  # fmt: skip
+    return Search(**fields, sort=sort if sort in SORTS else Search.sort)
 
 
 def is_day(text: str) -> bool:

@@ -20,7 +20,9 @@ from kvlab.requests.compare import ModelRequest
 from kvlab.requests.live_session import GAP, MOST_LANES, LiveRequest
 
 PLACES = ("device", "dtype")  # arguments of `kvlab.load_model` that a header records as what they came to
-LONGEST_NAME, FIRST_WORDS = 40, 4  # characters; words of the text
+# characters; words of the text
+LONGEST_NAME = 40
+FIRST_WORDS = 4
 NO_NAME = "text"
 
 
@@ -61,11 +63,13 @@ def live_request(
         raise UserError("These prefixes were read by different models: open them one by one.")
     if len(files) > 1 + MOST_LANES:
         raise UserError(f"These are {len(files)} prefixes: open at most {1 + MOST_LANES} together.")
-    head, texts = files[0].header, read_texts(files[0])
+    head = files[0].header
+    texts = read_texts(files[0])
     reference, *choices = (file.header.choice for file in files)
     try:
         placed = loaded_as(head, model, device, cache_dir) | head.model_dump(include={"chat", "system", "thinking"})
-        context, lanes = GAP.join(one.text for one in texts), tuple(choices)
+        context = GAP.join(one.text for one in texts)
+        lanes = tuple(choices)
         return LiveRequest(
             context=context, prefixes=tuple(names), reference=reference, choices=lanes, seed=seed, **placed
         )

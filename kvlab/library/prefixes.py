@@ -24,11 +24,21 @@ from kvlab.core.errors import UserError
 from kvlab.core.validation import Frozen, check_text, quote_value, read_json
 from kvlab.server.users import is_owner
 
-FOLDER, SUFFIX = ".prefixes", ".safetensors"
+FOLDER = ".prefixes"
+SUFFIX = ".safetensors"
 FORMAT = 2  # rises when older versions of kvlab could no longer read a file, or read something else
-MARK, HEADER, STATE, SUMS, SEAL = "kvlab_prefix", "header", "state", "sha256", "seal"  # metadata of the file
-TEXTS, PADDING = "texts", "padding."  # tensors beside the state: JSON in UTF-8, and bytes that align the next tensor
-LENGTH, MOST_HEADER = 8, 100_000_000  # bytes of the header's length in a safetensors file, and of the header
+# metadata of the file
+MARK = "kvlab_prefix"
+HEADER = "header"
+STATE = "state"
+SUMS = "sha256"
+SEAL = "seal"
+# tensors beside the state: JSON in UTF-8, and bytes that align the next tensor
+TEXTS = "texts"
+PADDING = "padding."
+# bytes of the header's length in a safetensors file, and of the header
+LENGTH = 8
+MOST_HEADER = 100_000_000
 BLOCK = 2**22  # bytes hashed at a time
 NAME = re.compile(r"\w[\w.-]{0,39}")
 
@@ -159,7 +169,8 @@ def list_prefixes(root: Path) -> tuple[list[PrefixFile], list[str]]:
 
     On a shared server each person sees their own, and nobody the damaged ones.
     """
-    found, problems = [], []
+    found = []
+    problems = []
     for path in sorted((Path(root) / FOLDER).glob(f"*{SUFFIX}")):
         try:
             file = read_prefix(path)
@@ -172,7 +183,8 @@ def list_prefixes(root: Path) -> tuple[list[PrefixFile], list[str]]:
 
 def fork_prefix(root: Path, name: str, to: str) -> PrefixFile:
     """Copy a prefix under a new name; both go on apart. Raises UserError if it is damaged or the name is taken."""
-    file, path = find_prefix(root, name), free_path(root, to)
+    file = find_prefix(root, name)
+    path = free_path(root, to)
     check_tensors(file)
     replace_file(path, lambda temporary: shutil.copyfile(file.path, temporary))
     return read_prefix(path)
@@ -234,7 +246,8 @@ def _whole_file(path: Path, size: int, start: int, told: dict[str, Any], about: 
             name: (one["dtype"], tuple(one["shape"]), start + one["data_offsets"][0], start + one["data_offsets"][1])
             for name, one in told.items()
         }
-        header, sums = PrefixHeader.model_validate_json(about[HEADER]), json.loads(about[SUMS])
+        header = PrefixHeader.model_validate_json(about[HEADER])
+        sums = json.loads(about[SUMS])
     except (KeyError, TypeError, ValueError, ValidationError) as error:  # it is sealed, so it was written like this
         raise UserError(
             f"{path} has a header that this version of kvlab does not know: use the version that wrote it, or make the "
@@ -267,7 +280,8 @@ def check_tensors(file: PrefixFile) -> None:
             for name, expected in file.sums.items():
                 _, _, start, end = file.tensors[name]
                 opened.seek(start)
-                found, left = hashlib.sha256(), end - start
+                found = hashlib.sha256()
+                left = end - start
                 while left and (block := opened.read(min(left, BLOCK))):
                     found.update(block)
                     left -= len(block)

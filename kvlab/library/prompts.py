@@ -21,7 +21,8 @@ from kvlab.requests.facts import Fact
 from kvlab.server.users import acting, require_owner
 from kvlab.trace.user_labels import lock_labels
 
-FOLDER, REMOVED = ".prompts", "removed"
+FOLDER = ".prompts"
+REMOVED = "removed"
 LONGEST_NAME = 80
 MOST_PROMPTS = 1000
 LARGEST_FILE = 4 * LARGEST_PROMPT_BYTES  # JSON escapes some characters as six
@@ -100,7 +101,8 @@ def save_prompt(root: Path, name: str, one: OnePrompt, replace: bool = False) ->
     Raises:
         UserError: the name is invalid or taken (without `replace`), or the folder is full or not writable.
     """
-    now, owner = datetime.now(UTC).isoformat(timespec="seconds"), acting().name
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    owner = acting().name
     saved = _made(name=name, saved=now, owner=owner, **one.model_dump(exclude={"name"}))
     with _changing(root):
         file = _file(root, saved.name, owner)

@@ -18,7 +18,8 @@ from kvlab.library.run_results import folder_bytes
 from kvlab.server.users import acting, is_owner, require_owner
 from kvlab.trace.user_labels import Kind, owner_of
 
-FOLDER, FILE = ".bin", "deleted.json"
+FOLDER = ".bin"
+FILE = "deleted.json"
 
 
 class Deleted(BaseModel):
@@ -53,9 +54,15 @@ def delete(root: Path, kind: Kind, names: Sequence[str], title: str = "") -> Del
     key = f"{moment:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
     size = sum(folder_bytes(root / path) if (root / path).is_dir() else (root / path).stat().st_size for path in paths)
     deleted = Deleted(
-        key=key, kind=kind, names=tuple(names), title=title or names[0], deleted=moment.isoformat(timespec="seconds"),
-        bytes=size, owner=owners.pop() if len(owners) == 1 else acting().name, paths=tuple(map(str, paths)),
-    )  # fmt: skip
+        key=key,
+        kind=kind,
+        names=tuple(names),
+        title=title or names[0],
+        deleted=moment.isoformat(timespec="seconds"),
+        bytes=size,
+        owner=owners.pop() if len(owners) == 1 else acting().name,
+        paths=tuple(map(str, paths)),
+    )
     try:
         replace_text(root / FOLDER / key / FILE, deleted.model_dump_json(indent=1))
         for path in paths:

@@ -53,7 +53,8 @@ def token_heads(session: LiveSession, number: int) -> TokenHeads:
     """
     if not 0 <= number < len(session.lanes) or session.lanes[number].failure:
         raise UserError("Choose a lane that has not failed.")
-    lane, attention = session.lanes[number], AnswerAttention(len(session.ids))
+    lane = session.lanes[number]
+    attention = AnswerAttention(len(session.ids))
     layers = lane.cache.compressed_layers()
     held = [presence(layer, len(session.ids)) for layer in layers]
     if sum(present.numel() for present in held) > MOST_HEAD_TOKENS:
@@ -81,7 +82,9 @@ def _of_layer(present: Tensor, owners: Tensor | None, sums: Tensor | None) -> tu
 
 def _watch(session: LiveSession, number: int, attention: AnswerAttention) -> int:
     """Let `attention` see how lane `number` answered the last question; returns the number of tokens read."""
-    lane, exchange, turn = session.lanes[number], session.history[-1], session.turn - 1
+    lane = session.lanes[number]
+    exchange = session.history[-1]
+    turn = session.turn - 1
     if turn not in lane.checkpoints:
         raise UserError("The state before the last question is no longer in memory: answer it again first.")
     before = lane.checkpoints[turn]

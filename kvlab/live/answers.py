@@ -63,7 +63,8 @@ class Answers:
     ) -> Iterator[Event]:
         """The events of one question in `lanes`."""
         begun = time.perf_counter()
-        rows, active = next_logits(self.loaded, lanes, [ids] * len(lanes)), list(lanes)
+        rows = next_logits(self.loaded, lanes, [ids] * len(lanes))
+        active = list(lanes)
         for index in range(sampling.max_new_tokens):
             reported = [lane for lane in active if not reference.is_silent(lane)]
             yield from (LaneFailed(self.number(lane), lane.failure) for lane in reported if lane.failure)
@@ -104,7 +105,9 @@ class Answers:
         reference: Reference,
     ) -> Iterator[Event]:
         """The events of one token of every lane that writes, compared with the full cache's as long as texts agree."""
-        full, expected, written = reference.lane, None, tokens.get(reference.lane)
+        full = reference.lane
+        expected = None
+        written = tokens.get(reference.lane)
         if reference.is_held:
             expected = torch.log_softmax(reference.logits[index], -1) if index < len(reference.logits) else None
             written = reference.known[index] if reference.known and index < len(reference.known) else None
@@ -115,7 +118,9 @@ class Answers:
         for lane in active:
             if reference.is_silent(lane):
                 continue
-            token, kl, leaves = tokens[lane], None, False
+            token = tokens[lane]
+            kl = None
+            leaves = False
             if lane is not full and lane.follows:
                 if expected is not None:
                     kl = divergence(expected, torch.log_softmax(rows[lane], -1))[0]

@@ -18,7 +18,8 @@ MOST_NOTES = 8192  # tokens of a text whose tokens say what they were merged int
 
 def codes_of(lane: LaneState) -> np.ndarray:
     """(context tokens,) uint8: the class of `NAMES` of each token."""
-    held, merged = lane.held, lane.merged
+    held = lane.held
+    merged = lane.merged
     assert held is not None
     classes = np.searchsorted(SHARES, held - 1e-6, side="left") + 2
     alive = np.zeros_like(held, bool) if merged is None else merged > 0

@@ -88,7 +88,8 @@ def drop_idle(seconds: float = IDLE_SECONDS) -> int:
 
 def _start(job: LiveJob, root: Path, loaded: LoadedModel, progress: Callable[[Progress], None]) -> HeldSession:
     """Read a new session's context; of one that was lost or forked, the conversation too."""
-    request, events = job.request, read_events(root, job.session)[0]
+    request = job.request
+    events = read_events(root, job.session)[0]
     source = next((str(event["source"]) for event in events if event.get("kind") == "forked"), "")
     known = _held.get((root, source))
     is_known = known is not None and known.session.choices == request.choices
@@ -120,7 +121,8 @@ def _start(job: LiveJob, root: Path, loaded: LoadedModel, progress: Callable[[Pr
 
 
 def _events(job: LiveJob, reporter: SessionReporter, cancelled: Callable[[], bool]) -> Iterator[Event]:
-    session, sampling = reporter.session, Sampling(job.temperature, job.seed, job.max_new_tokens)
+    session = reporter.session
+    sampling = Sampling(job.temperature, job.seed, job.max_new_tokens)
 
     def ask(question: str) -> Iterator[Event]:
         reporter.question(question)

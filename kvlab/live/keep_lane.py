@@ -33,10 +33,19 @@ def keep_lane(session: LiveSession, request: LiveRequest, number: int, root: Pat
         raise UserError(why)
     choice = choice_of(lane.choice.method, lane.choice.budget, lane.choice.hyper_parameters)
     header = header_of(
-        session.loaded, session.context, choice, make_method(choice.method, **choice.hyper_parameters),
-        loading=recorded_loading(request), context_tokens=len(session.ids), chat=request.chat, system=request.system,
-        thinking=request.thinking, seed=session.seed, seconds=session.read_seconds, owner=owner,
-    )  # fmt: skip
+        session.loaded,
+        session.context,
+        choice,
+        make_method(choice.method, **choice.hyper_parameters),
+        loading=recorded_loading(request),
+        context_tokens=len(session.ids),
+        chat=request.chat,
+        system=request.system,
+        thinking=request.thinking,
+        seed=session.seed,
+        seconds=session.read_seconds,
+        owner=owner,
+    )
     # A copy, because writing drops what kernels remember, and the session's next step would round differently.
     cache = copy_cache(lane.checkpoints[0].cache)
     Prefix.of_cache(session.loaded, session.context, header, cache).save(path)

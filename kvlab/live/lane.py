@@ -69,10 +69,13 @@ class Lane:
 
     def return_to(self, turn: int) -> None:
         """Return to the state before question `turn`, which has a checkpoint; a lane that never settled stays."""
-        self.answer, self.text = [], ""
+        self.answer = []
+        self.text = ""
         if turn in self.checkpoints:
             known = self.checkpoints[turn]
-            self.cache, self.tokens_seen, self.follows = copy_cache(known.cache), known.tokens_seen, known.follows
+            self.cache = copy_cache(known.cache)
+            self.tokens_seen = known.tokens_seen
+            self.follows = known.follows
             self.checkpoints = {number: one for number, one in self.checkpoints.items() if number <= turn}
 
     def fork(self) -> Lane:
@@ -92,7 +95,8 @@ class Lane:
         """Remember the state from before question `turn`."""
         if turn not in self.checkpoints:
             self._remember(turn)
-        self.answer, self.text = [], ""
+        self.answer = []
+        self.text = ""
 
     def write(self, token: int, loaded: LoadedModel) -> str:
         """Append a token to the answer; returns the text it adds, once the characters are complete."""
@@ -100,7 +104,8 @@ class Lane:
         whole = decode_answer(loaded.tokenizer, self.answer)
         if whole.endswith(UNFINISHED):
             return ""
-        added, self.text = whole[len(self.text) :], whole
+        added = whole[len(self.text) :]
+        self.text = whole
         return added
 
     def context_shares(self) -> ContextShares:

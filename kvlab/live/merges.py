@@ -73,7 +73,9 @@ def context_shares(layers: list[CompressedLayer], tokens: int, merges: ContextMe
     A token that was merged when the context was compressed counts as long as the slot it was merged into is there;
     merges of later steps are not followed.
     """
-    own, merged, heads = np.zeros(tokens), np.zeros(tokens), 0
+    own = np.zeros(tokens)
+    merged = np.zeros(tokens)
+    heads = 0
     for layer in layers:
         present = presence(layer, tokens)
         heads += present.shape[0]

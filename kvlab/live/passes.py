@@ -53,7 +53,8 @@ def compress_context(
 
 def next_logits(loaded: LoadedModel, lanes: Sequence[Lane], ids: Sequence[list[int]]) -> dict[Lane, Tensor]:
     """Logits (V,) of each lane after its tokens, equally many in every lane; a lane that fails has none."""
-    caches, seen = [lane.cache for lane in lanes], [lane.tokens_seen for lane in lanes]
+    caches = [lane.cache for lane in lanes]
+    seen = [lane.tokens_seen for lane in lanes]
     found: dict[Lane, Tensor] = {}
     results = read_on(loaded.model, loaded.device, caches, seen, ids)
     for lane, given, logits in zip(lanes, ids, results, strict=True):

@@ -76,7 +76,8 @@ class PrefixSession(LiveSession):
             yield self._settled(number)
 
     def _settled(self, number: int) -> Event:
-        lane, header = self.lanes[number], self.prefixes[number].header
+        lane = self.lanes[number]
+        header = self.prefixes[number].header
         return LaneSettled(number, lane.choice.label, lane.live_bytes, header.full_bytes - header.other_bytes)
 
     def change_lane(self, number: int, choice: MethodChoice) -> Iterator[Event]:

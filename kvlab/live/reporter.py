@@ -13,14 +13,16 @@ from kvlab.live.events import ContextRead, Event, LaneSettled, TokenWritten
 from kvlab.live.session import LiveSession
 
 # What is left of the context is reported again while an answer is written: after so long, in this share of the time.
-HELD_SECONDS, HELD_SHARE = 0.1, 0.05
+HELD_SECONDS = 0.1
+HELD_SHARE = 0.05
 
 
 class SessionReporter:
     """Passes events of one session on, and gives them to `tell` as JSON objects."""
 
     def __init__(self, session: LiveSession, tell: Callable[[dict[str, Any]], None]) -> None:
-        self.session, self.tell = session, tell
+        self.session = session
+        self.tell = tell
         # By lane what was reported last: (2, tokens) thousandths of all heads, in own slots and in others'.
         self._held: dict[int, np.ndarray] = {}
 
@@ -30,7 +32,8 @@ class SessionReporter:
 
     def follow(self, events: Iterator[Event]) -> Iterator[Event]:
         """Report events of the session while they are taken from the result."""
-        pace, writing = Pace(seconds=HELD_SECONDS, share=HELD_SHARE), set[int]()
+        pace = Pace(seconds=HELD_SECONDS, share=HELD_SHARE)
+        writing = set[int]()
         for event in events:
             self.tell(event.as_json())
             if isinstance(event, ContextRead):
@@ -71,7 +74,8 @@ class SessionReporter:
             self.tell({"kind": "held_changes", "lane": number, "tokens": changed.tolist(), **changes})
 
     def _tell_texts(self) -> None:
-        turns, tokenizer = self.session.turns, self.session.loaded.tokenizer
+        turns = self.session.turns
+        tokenizer = self.session.loaded.tokenizer
         text = turns.opening + self.session.context
         texts = prompt_pieces(tokenizer, text, self.session.ids, special=turns.special)
         self.tell({"kind": "context_texts", "texts": texts})

@@ -133,7 +133,8 @@ class LiveSession:
     def fork(self) -> LiveSession:
         """Another session over the same compressed context, before its first question."""
         other = copy.copy(self)
-        other.lanes, other.history = [lane.fork() for lane in self.lanes], []
+        other.lanes = [lane.fork() for lane in self.lanes]
+        other.history = []
         other.answers = Answers(self.loaded, self.end_ids, other._number)
         return other
 

@@ -129,7 +129,8 @@ class Transcript:
 
     def _merged(self, event: Mapping[str, Any]) -> None:
         lane = self.lanes[event["lane"]]
-        lane.merged, lane.into = np.array(event["per_mille"], np.float32) / 1000, event["into"]
+        lane.merged = np.array(event["per_mille"], np.float32) / 1000
+        lane.into = event["into"]
 
     def _held_changes(self, event: Mapping[str, Any]) -> None:
         lane = self.lanes[event["lane"]]
@@ -150,9 +151,11 @@ class Transcript:
 
     def _answer_ended(self, event: Mapping[str, Any]) -> None:
         answer = self.turns[event["turn"]].answers.setdefault(event["lane"], Answer())
-        answer.reason, answer.seconds = event["reason"], event["seconds"]
+        answer.reason = event["reason"]
+        answer.seconds = event["seconds"]
         if event["lane"] == 0:
-            is_full, before = self.lanes[0].live_bytes == self.full_bytes, max(self.tokens_seen, 1)
+            is_full = self.lanes[0].live_bytes == self.full_bytes
+            before = max(self.tokens_seen, 1)
             self.tokens_seen = event["tokens_seen"]
             self.full_bytes = event["live_bytes"] if is_full else round(self.full_bytes * self.tokens_seen / before)
         self.lanes[event["lane"]].live_bytes = event["live_bytes"]

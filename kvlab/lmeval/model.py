@@ -61,9 +61,13 @@ class KvlabLM(HFLM):
             max_length=window_of(loaded.model.config),
             chat_template_args=switch,
         )
-        self.loaded, self.chat, self.request = loaded, chat, request
-        self.make_cache, self.answers = make_cache, answers
-        self.on_answer, self.answered = on_answer, 0
+        self.loaded = loaded
+        self.chat = chat
+        self.request = request
+        self.make_cache = make_cache
+        self.answers = answers
+        self.on_answer = on_answer
+        self.answered = 0
         self.notes: dict[str, None] = {}
         self.measured: list[Measurement] = []  # of what was run last
 
@@ -153,7 +157,8 @@ class KvlabLM(HFLM):
         if len(context) < len(group[0][1]):
             self.notes[TRUNCATED] = None
         ids = torch.tensor([context], device=self.device)
-        cache, watch = self.make_cache(), Stopwatch(self.device)
+        cache = self.make_cache()
+        watch = Stopwatch(self.device)
         with watch.running():
             logits = self._prefilled(cache, ids)
         prompt_seconds = watch.seconds
@@ -202,7 +207,9 @@ class KvlabLM(HFLM):
 
     def _model_call(self, inps: Tensor, attn_mask: Tensor | None = None, labels: Tensor | None = None) -> Tensor:
         """Protocol simulated: in one pass in which only the cache works token by token, if possible."""
-        cache, model, watch = self.make_cache(), self.loaded.model, Stopwatch(self.device)
+        cache = self.make_cache()
+        model = self.loaded.model
+        watch = Stopwatch(self.device)
         cache.settings.text_tokens = inps.shape[1]
         with watch.running(), torch.inference_mode():
             if supports_token_by_token(cache):
@@ -211,14 +218,17 @@ class KvlabLM(HFLM):
             else:
                 steps = [model(one, past_key_values=cache, use_cache=True).logits for one in inps.split(1, 1)]
                 logits = torch.cat(steps, 1)
-        sizes, memory = (inps.shape[1] + 1, 1), vars(read_memory(cache, 1)[0])
+        sizes = (inps.shape[1] + 1, 1)
+        memory = vars(read_memory(cache, 1)[0])
         self.measured.append(Measurement(*sizes, **memory, seconds=watch.seconds, prompt_seconds=None))
         return logits
 
     def _model_generate(self, context: Tensor, max_length: int, stop: list[str], **options: Any) -> Tensor:
         """Generate after a context that is prefilled and compressed, but for the tokens held back."""
         check_ids(context[0].tolist(), self.loaded.model, self.loaded.tokenizer)
-        cache, model, watch = self.make_cache(), self.loaded.model, Stopwatch(self.device)
+        cache = self.make_cache()
+        model = self.loaded.model
+        watch = Stopwatch(self.device)
         in_sight = max(1, context.shape[1] - self.request.hold_back)
         ends = list(accumulate(cache.expect(in_sight, None)))
         start = 0
@@ -231,7 +241,8 @@ class KvlabLM(HFLM):
                 cache.batch_repeat_interleave(options.get("num_beams") or 1)
             with _plain_generation(self.loaded):
                 ids: Tensor = super()._model_generate(context, max_length, stop, past_key_values=cache, **options)
-        sizes, memory = (context.shape[1], in_sight), vars(read_memory(cache, 1)[0])
+        sizes = (context.shape[1], in_sight)
+        memory = vars(read_memory(cache, 1)[0])
         self.measured.append(Measurement(*sizes, **memory, seconds=watch.seconds, prompt_seconds=sum(took)))
         return ids
 
@@ -246,10 +257,8 @@ def _token_scores(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
 def _plain_generation(loaded: Loaded) -> Iterator[None]:
     """Ignore the checkpoint's penalties, suppressed tokens and so on, as a comparison does; keep its end tokens."""
     model: Any = loaded.model
-    before, model.generation_config = (
-        model.generation_config,
-        GenerationConfig(eos_token_id=sorted(end_ids(loaded)) or None),
-    )
+    before = model.generation_config
+    model.generation_config = GenerationConfig(eos_token_id=sorted(end_ids(loaded)) or None)
     try:
         yield
     finally:

@@ -86,7 +86,8 @@ def _labels(sample: Sample) -> list[str]:
 
 def _numbers(sample: Sample) -> list[str]:
     """The correct number among others with as many digits."""
-    answer, random = sample.answers[0], sample_random("needle", sample.length, sample.seed, sample.index)
+    answer = sample.answers[0]
+    random = sample_random("needle", sample.length, sample.seed, sample.index)
     options = {answer}
     while len(options) < NEEDLE_CHOICES:
         options.add(str(random.randrange(10 ** (len(answer) - 1), 10 ** len(answer))))

@@ -16,7 +16,9 @@ from kvlab.lmeval.request import LmEvalRequest
 
 Sample = Mapping[str, Any]
 # Request types of lm-eval.
-ROLLING, GENERATION, CHOICES = "loglikelihood_rolling", "generate_until", "loglikelihood"
+ROLLING = "loglikelihood_rolling"
+GENERATION = "generate_until"
+CHOICES = "loglikelihood"
 PERPLEXITY = "bits_per_byte"
 
 
@@ -25,7 +27,9 @@ KINDS = {"multiple_choice": CHOICES}  # the request type of a task's output type
 
 def identity_of(request: LmEvalRequest, task: str, sample: Sample) -> PromptIdentity:
     """A prompt's columns in kvlab's rows; the content is lm-eval's hash of the first request's context."""
-    difficulty, name, content = canonical_json(request.settings), request.task_name(task), sample["prompt_hash"][:16]
+    difficulty = canonical_json(request.settings)
+    name = request.task_name(task)
+    content = sample["prompt_hash"][:16]
     return PromptIdentity(name, difficulty, ANY_LENGTH, None, sample["doc_id"], request.seed, content)
 
 
@@ -83,7 +87,8 @@ def score_of(sample: Sample, metric: Metric) -> float:
 
 def _answers(sample: Sample, kind: str) -> tuple[str, str]:
     """(correct answer, prediction) as text."""
-    responses, target = sample["filtered_resps"], sample["target"]
+    responses = sample["filtered_resps"]
+    target = sample["target"]
     if kind == GENERATION:
         return _text(target), _text(responses[0] if responses else "")
     if kind == ROLLING:
@@ -118,7 +123,8 @@ class RowMaker:
 
     def row(self, identity: PromptIdentity, kind: str, sample: Sample, metric: Metric) -> dict[str, object]:
         """One row without its key."""
-        choice, score = self.choice, score_of(sample, metric)
+        choice = self.choice
+        score = score_of(sample, metric)
         answer, prediction = _answers(sample, kind)
         requests = {request_key(kind, arguments) for arguments in sample["arguments"]}
         measured = vars(mean_measurement([self.answers.known[request][1] for request in sorted(requests)])).copy()

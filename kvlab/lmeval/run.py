@@ -55,7 +55,8 @@ def run_lm_eval(
     tasks = find_tasks(request)
     check_kinds(request, {task.task_name: KINDS.get(task.OUTPUT_TYPE, task.OUTPUT_TYPE) for task in tasks})
     loaded = loaded or held_model(request, download_reporter(on_progress))
-    chat, make_cache = chat_of(request, loaded.tokenizer), cache_maker(loaded)
+    chat = chat_of(request, loaded.tokenizer)
+    make_cache = cache_maker(loaded)
     for choice in request.all_choices:
         make_cache(choice)
     errors: list[Exception] = []
@@ -86,7 +87,8 @@ def run_lm_eval(
 
 
 def _tell(listener: Listener, request: LmEvalRequest, number: int, tasks: Sequence[Any], answered: int) -> None:
-    count, choices = sum(len(task.instances) for task in tasks), request.all_choices
+    count = sum(len(task.instances) for task in tasks)
+    choices = request.all_choices
     listener(Progress(stage=choices[number].label, done=number * count + answered, total=count * len(choices)))
 
 
@@ -97,7 +99,8 @@ def _rows(
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
 
-    loaded, chat = model.loaded, model.chat
+    loaded = model.loaded
+    chat = model.chat
     results: dict[str, Any] = simple_evaluate(
         model=model,
         tasks=list(tasks),
@@ -115,9 +118,11 @@ def _rows(
     )
     model.notes |= dict.fromkeys(_few_shot_notes(request, results["n-shot"]))
     common = True, loaded.name, model_digest(loaded.model), None, None if chat is None else chat.settings
-    maker, rows = RowMaker(request, choice, settings_of(choice), model.answers, _constants(loaded, chat)), []
+    maker = RowMaker(request, choice, settings_of(choice), model.answers, _constants(loaded, chat))
+    rows = []
     for task in tasks:
-        name, kind = task.task_name, KINDS.get(task.OUTPUT_TYPE, task.OUTPUT_TYPE)
+        name = task.task_name
+        kind = KINDS.get(task.OUTPUT_TYPE, task.OUTPUT_TYPE)
         samples = results["samples"][name]
         metric = select_metric(name, request.metric, samples, results["higher_is_better"].get(name, {}))
         for sample in sorted((one for one in samples if one["filter"] == metric.filter), key=lambda one: one["doc_id"]):

@@ -65,7 +65,8 @@ def render_prompt(prompt: str, how: ChatFormat) -> RenderedPrompt:
     if text is None:
         return RenderedPrompt(prompt, (0, len(prompt)))
     first, last = (how.turns[0].content, how.turns[-1].content) if how.turns else (prompt, prompt)
-    start, stop = text.find(first.strip()), text.rfind(last.strip())
+    start = text.find(first.strip())
+    stop = text.rfind(last.strip())
     if min(start, stop) < 0:  # the template changed it, so its position is unknown
         return RenderedPrompt(text, (0, len(text)), templated=True)
     return RenderedPrompt(

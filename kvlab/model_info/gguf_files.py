@@ -19,7 +19,8 @@ from kvlab.core.assets import cache_folder
 from kvlab.core.errors import UserError
 from kvlab.model_info.packaged_models import packaged_file
 
-SUFFIX, ABOUT = ".gguf", "gguf.json"
+SUFFIX = ".gguf"
+ABOUT = "gguf.json"
 SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
 NEEDED = ("gguf", "accelerate")
 COMMAND = (sys.executable, "-P", "-m", "kvlab.models.describe_gguf")

@@ -14,7 +14,8 @@ CONVERT = (
     "convert it once (from_pretrained({given}) of transformers' AutoModelForCausalLM and AutoTokenizer, then "
     "save_pretrained(OUT) of both) and give OUT"
 )
-WEIGHTS, PARTS = "model.safetensors", "model.safetensors.index.json"
+WEIGHTS = "model.safetensors"
+PARTS = "model.safetensors.index.json"
 PART = re.compile(r"model-\d+-of-\d+\.safetensors")
 TOKENIZERS = (
     "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model",

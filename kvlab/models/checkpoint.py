@@ -21,10 +21,14 @@ from kvlab.core.errors import UserError
 from kvlab.core.families import model_class
 
 LARGEST_CONFIG_BYTES = 8 * 2**20
-MOST_LAYERS, MOST_WIDTH = 1_000, 2**24
-NAMED, MOST_SAID = 3, 200  # tensors named in a message, and characters quoted from a library
+MOST_LAYERS = 1_000
+MOST_WIDTH = 2**24
+# tensors named in a message, and characters quoted from a library
+NAMED = 3
+MOST_SAID = 200
 # The smallest stored weight takes half a byte (4 bit); tied weights and buffers are counted but not stored.
-MOST_ELEMENTS_A_BYTE, SPARE_ELEMENTS = 4, 2**20
+MOST_ELEMENTS_A_BYTE = 4
+SPARE_ELEMENTS = 2**20
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
 HEADS = ("num_attention_heads", "n_head", "n_heads")
 WIDTHS = ("vocab_size", "hidden_size", "intermediate_size", "head_dim", "num_key_value_heads", "num_local_experts")
@@ -48,7 +52,8 @@ def read_config(file: Path, name: str) -> dict[str, Any]:
 
 
 def _check_known(raw: dict[str, Any], name: str) -> None:
-    kind, packing = raw.get("model_type"), raw.get("quantization_config")
+    kind = raw.get("model_type")
+    packing = raw.get("quantization_config")
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         if raw.get("auto_map"):
             raise UserError(no_foreign_code(name))
@@ -71,7 +76,8 @@ def _check_numbers(raw: dict[str, Any], name: str) -> None:
             if any(type(number) is not int or not 0 < number <= most for number in every):
                 shown = str(given)[:20]
                 raise UserError(f"The config.json of {name!r} has {field} {shown}: use a number from 1 to {most:,}.")
-    heads, shared = raw.get("num_attention_heads"), raw.get("num_key_value_heads")
+    heads = raw.get("num_attention_heads")
+    shared = raw.get("num_key_value_heads")
     if isinstance(heads, int) and isinstance(shared, int) and heads % shared:
         raise UserError(
             f"The config.json of {name!r} has {heads} attention heads, which {shared} KV heads cannot share."

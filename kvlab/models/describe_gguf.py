@@ -59,7 +59,8 @@ def _read(reader: Any) -> dict[str, Any]:
     """Quantization, architecture and number of parameters of a file whose tensors can be read."""
     from gguf import LlamaFileType, dequantize
 
-    architecture, parts = _value(reader, "general.architecture"), _value(reader, "split.count")
+    architecture = _value(reader, "general.architecture")
+    parts = _value(reader, "split.count")
     if parts is not None and int(parts) > 1:
         raise UserError("it is part of a split file, so merge the parts with `llama-gguf-split --merge` of llama.cpp")
     if architecture is None or not reader.tensors:
@@ -78,8 +79,10 @@ def _read(reader: Any) -> dict[str, Any]:
     main = elements.most_common(1)[0][0]
     quantization = kinds.get(int(named), main) if named is not None else main
     return {
-        "quantization": quantization, "architecture": str(architecture), "parameters": sum(elements.values()),
-    }  # fmt: skip
+        "quantization": quantization,
+        "architecture": str(architecture),
+        "parameters": sum(elements.values()),
+    }
 
 
 def _value(reader: Any, name: str) -> Any:

@@ -26,7 +26,8 @@ from tqdm.auto import tqdm
 if TYPE_CHECKING:
     from kvlab.models.sources import Source
 
-WEIGHTS, PARTS = "model.safetensors", "model.safetensors.index.json"
+WEIGHTS = "model.safetensors"
+PARTS = "model.safetensors.index.json"
 WANTED = (WEIGHTS, "model-*-of-*.safetensors", "*.json", "*.jinja", "tokenizer*", "*.model", "merges.txt", "vocab.txt")
 SECONDS = 0.5  # between two progress reports
 STOP_SECONDS = 10.0  # for the client to clean up

@@ -14,7 +14,9 @@ import numpy as np
 
 from kvlab.core.errors import UserError
 
-FREQS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
+FREQS = "rope_freqs.weight"
+LONG = "rope_factors_long.weight"
+SHORT = "rope_factors_short.weight"
 PARTIAL = ("phi3", "stablelm", "nemotron")  # families whose attention rotates a part of each head, if so configured
 FITTED = 1e-5  # relative error of the factors of Llama 3 that were found again
 

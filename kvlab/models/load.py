@@ -92,7 +92,9 @@ def load_model(
         raise UserError(
             f"The weights of {source.name!r} are quantized as they are: leave the 4-bit or 8-bit option out."
         )
-    kind, where, packed = pick_dtype(dtype, place), device_map(placement, place), quantization(load_in)
+    kind = pick_dtype(dtype, place)
+    where = device_map(placement, place)
+    packed = quantization(load_in)
     raw = read_config(source.config_file(), source.name)
     with _without_warnings(), _sentences(source, raw):
         config = AutoConfig.from_pretrained(source.where, **source.options)

@@ -13,12 +13,16 @@ from tokenizers import Regex
 from tokenizers.pre_tokenizers import ByteLevel, PreTokenizer, Sequence, Split
 
 # Parts of the rules: English endings, words, signs with the line ends after them, white space.
-ENDING, WORD = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)", r"[^\r\n\p{L}\p{N}]?\p{L}+"
-SIGNS, SPACE = r" ?[^\s\p{L}\p{N}]+[\r\n]*", r"\s*[\r\n]+|\s+(?!\S)|\s+"
-CAPITAL, SMALL = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+ENDING = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+WORD = r"[^\r\n\p{L}\p{N}]?\p{L}+"
+SIGNS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
+SPACE = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+CAPITAL = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
+SMALL = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 CASED = (r"[^\r\n\p{L}\p{N}]?" + CAPITAL + "*" + SMALL + "+", r"[^\r\n\p{L}\p{N}]?" + CAPITAL + "+" + SMALL + "*")
 PATHS = r" ?[^\s\p{L}\p{N}]+[\r\n/]*"
-DIGIT, THREE = r"\p{N}", r"\p{N}{1,3}"
+DIGIT = r"\p{N}"
+THREE = r"\p{N}{1,3}"
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,8 @@ class Rule:
         return Sequence([*before, ByteLevel(add_prefix_space=False, use_regex=self.gpt2), *after])
 
 
-GPT2, SINGLE_DIGITS = Rule(gpt2=True), Rule((DIGIT,), gpt2=True)
+GPT2 = Rule(gpt2=True)
+SINGLE_DIGITS = Rule((DIGIT,), gpt2=True)
 LLAMA3 = "|".join((ENDING, WORD, THREE, SIGNS, SPACE))
 QWEN2 = Rule(("|".join((ENDING, WORD, DIGIT, SIGNS, SPACE)),))
 QWEN35 = Rule(

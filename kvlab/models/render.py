@@ -17,7 +17,8 @@ from kvlab.requests.compare import ChatRequest
 def main() -> None:
     """Answer one request."""
     fields = json.load(sys.stdin)
-    prompt, request = fields.pop("prompt"), ChatRequest(**fields)
+    prompt = fields.pop("prompt")
+    request = ChatRequest(**fields)
     try:
         answer = {"text": render_prompt(prompt, request)}
     except UserError as error:

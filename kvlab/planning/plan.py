@@ -23,7 +23,8 @@ from kvlab.requests.compare import CompareRequest
 FLOAT = 4  # logits and states of the residual stream's changes are float32
 LENGTHS_FROM = 512  # `kvlab.core.contract.slot_columns`, kept equal by a test
 DEQUANTISED_COPIES = 2  # of a GGUF file's largest tensor, in float32: 1.5 to 2.7 were measured
-WEIGHTS, FILE = "weights", "loading the GGUF file"
+WEIGHTS = "weights"
+FILE = "loading the GGUF file"
 FULL_NAME = "full"
 FootprintOf = Callable[[MethodChoice], Footprint]
 # Which methods' caches are there at once: all of a comparison's, the largest, or no more than the smallest.
@@ -162,7 +163,8 @@ class Text:
 
     def cache_bytes(self, holds: Footprint, budget: Amount) -> int:
         """The most bytes a cache of one prompt holds in the end, without recurrent states and free slots."""
-        model, slots = self.model, self.slots(holds, budget)
+        model = self.model
+        slots = self.slots(holds, budget)
         tables = model.full_layers * model.key_value_heads * math.ceil(self.sizes(holds).bytes_of(slots))
         return tables + self.state_bytes(holds) + self.window_bytes()
 
@@ -180,7 +182,8 @@ class Text:
     def sizes(self, holds: Footprint) -> Sizes:
         """Bytes of the slots of one KV head."""
         model = self.model
-        token, heads = 2 * model.head_dim * self.number, model.full_layers * model.key_value_heads
+        token = 2 * model.head_dim * self.number
+        heads = model.full_layers * model.key_value_heads
         length = FLOAT if holds.seeks and token >= LENGTHS_FROM else 0  # of the key, though on a CPU alone
         slot = token + length + holds.metadata_bytes(model.group, self.seen)
         if holds.packed is None:

@@ -45,7 +45,9 @@ def next_logits(loaded: LoadedModel, cache: CompressedCache, ids: list[int]) -> 
 
 def write_answer(loaded: LoadedModel, cache: CompressedCache, ids: list[int], most: int) -> Answer:
     """Read a question and write an answer; the model's own end token is part of the text before a next question."""
-    ends, written, logits = end_ids(loaded), list[int](), next_logits(loaded, cache, ids)
+    ends = end_ids(loaded)
+    written = list[int]()
+    logits = next_logits(loaded, cache, ids)
     while True:
         token = int(logits.argmax())
         written.append(token)

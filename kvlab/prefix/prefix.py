@@ -45,7 +45,10 @@ from kvlab.prefix.tensor_file import mapped_tensors, write_tensors
 from kvlab.requests.compare import ModelRequest
 from kvlab.requests.live_session import GAP
 
-CONTEXT, EXTENSION, QUESTION, ANSWER = "context", "extension", "question", "answer"
+CONTEXT = "context"
+EXTENSION = "extension"
+QUESTION = "question"
+ANSWER = "answer"
 
 
 @dataclass(eq=False)
@@ -98,7 +101,8 @@ class Prefix:
         """
         if not isinstance(model, LoadedModel):
             raise UserError("A prefix needs a model with its tokenizer: pass what kvlab.load_model(name) returns.")
-        context, choice = read_text(text), choice_of(method, budget, hyper_parameters)
+        context = read_text(text)
+        choice = choice_of(method, budget, hyper_parameters)
         made = make_method(choice.method, **choice.hyper_parameters)
         turns = _turns(model, chat, system, thinking)
         ids = turns.context_ids(model, context)
@@ -107,10 +111,20 @@ class Prefix:
         begun = time.perf_counter()
         read_context(model, cache, ids, prefill_chunk)
         header = header_of(
-            model, context, choice, made, title=title, loading=loading or {}, chat=chat, system=system,
-            thinking=thinking, compress_every=compress_every, seed=seed, context_tokens=len(ids),
+            model,
+            context,
+            choice,
+            made,
+            title=title,
+            loading=loading or {},
+            chat=chat,
+            system=system,
+            thinking=thinking,
+            compress_every=compress_every,
+            seed=seed,
+            context_tokens=len(ids),
             seconds=time.perf_counter() - begun,
-        )  # fmt: skip
+        )
         return cls.of_cache(model, context, header, cache)
 
     @classmethod
@@ -221,7 +235,8 @@ class Prefix:
             self.verify()
 
     def _take_over(self, cache: CompressedCache, texts: tuple[PrefixText, ...], **changed: Any) -> None:
-        self.cache, self.texts = cache, (*self.texts, *texts)
+        self.cache = cache
+        self.texts = (*self.texts, *texts)
         self.header = with_memory(self.header.model_copy(update=changed), cache)
 
 

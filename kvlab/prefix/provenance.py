@@ -90,7 +90,8 @@ def check_model(header: PrefixHeader, loaded: LoadedModel) -> None:
     """Raise UserError unless the model would continue the prefix as the one that read it: same weights, rope settings,
     dtype, kind of device and tokenizer.
     """
-    kept, now = header.model, model_of(loaded, {})
+    kept = header.model
+    now = model_of(loaded, {})
     if kept.device != now.device:
         raise UserError(
             f"This prefix was made on {kept.device} and the model is on {now.device}, which rounds differently: load "
@@ -134,7 +135,8 @@ def method_of(header: PrefixHeader) -> Method:
 
     Raises UserError if it no longer exists, such as without its plug-in, or no longer takes these settings.
     """
-    name, origin = header.choice.method, header.origin
+    name = header.choice.method
+    origin = header.origin
     if name not in registered():
         if origin:
             raise UserError(

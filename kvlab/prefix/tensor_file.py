@@ -34,7 +34,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
             layout[f"{PADDING}{len(layout)}"] = {"dtype": "U8", "shape": [gap], "data_offsets": [end, end + gap]}
             end += gap
         place = {"dtype": NAMES[tensor.dtype], "shape": [*tensor.shape], "data_offsets": [end, end + tensor.nbytes]}
-        layout[name], end = place, end + tensor.nbytes
+        layout[name] = place
+        end = end + tensor.nbytes
     told = {
         **about,
         SUMS: json.dumps({name: hashlib.sha256(_bytes(one).data).hexdigest() for name, one in tensors.items()}),

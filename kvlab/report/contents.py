@@ -72,7 +72,8 @@ def report(runs: Sequence[Run], labels: Labels, theme: Theme = "light") -> Repor
     """
     if not any(run.record.method != FULL.method for run in runs):
         raise UserError("There is nothing to report: this comparison has no compressed run that can be read.")
-    record, wanted = runs[0].record, board.expected_answer(runs, labels)
+    record = runs[0].record
+    wanted = board.expected_answer(runs, labels)
     asked = None if wanted is None else board.check_answer(runs, wanted)
     table = compare.headline(runs) if asked is None else board.verdicts(runs, asked)
     origin = _origin(runs)
@@ -203,6 +204,12 @@ def _origin(runs: Sequence[Run]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
     tokens = f"{record.prompt_tokens:,} tokens"
     return " · ".join(
-        (f"comparison {record.comparison_id}", record.created[:16].replace("T", " "), model_title(record.model.name),
-         f"{ONE_PROMPT} of {tokens}", record.device, versions)
-    )  # fmt: skip
+        (
+            f"comparison {record.comparison_id}",
+            record.created[:16].replace("T", " "),
+            model_title(record.model.name),
+            f"{ONE_PROMPT} of {tokens}",
+            record.device,
+            versions,
+        )
+    )

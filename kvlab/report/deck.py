@@ -72,7 +72,8 @@ def figure_of(view: View) -> go.Figure:
 
 def remove_title(figure: go.Figure) -> go.Figure:
     """The figure without title and its margin, because the slide has a title; it is as much lower."""
-    before, after = figure.layout.margin.t, 40 if figure.layout.annotations else 24
+    before = figure.layout.margin.t
+    after = 40 if figure.layout.annotations else 24
     if figure.layout.height and before is not None:
         figure.layout.height -= before - after
     return figure.update_layout(title=None, margin_t=after)
@@ -108,7 +109,8 @@ def _figure(figure: go.Figure, view: View) -> dict[str, Any]:
 
 
 def _slide(view: View, shown: go.Figure | Shown | None, at: int, count: int) -> str:
-    slide, words = view.slide, html.escape
+    slide = view.slide
+    words = html.escape
     theme = slide.theme if slide else "light"
     chart = f'<div class="chart" id="chart-{at}"></div>'
     inside = markup(shown, theme) if isinstance(shown, Shown) else chart
@@ -126,7 +128,8 @@ def _slide(view: View, shown: go.Figure | Shown | None, at: int, count: int) -> 
 
 def _words(text: str) -> str:
     """The text of a slide, a figure caption's exact sentence in small print below its simple one."""
-    exact, simple = html.escape(text), html.escape(simple_of(text))
+    exact = html.escape(text)
+    simple = html.escape(simple_of(text))
     return f"<p>{simple}<br><small>{exact}</small></p>" if simple else f"<p>{exact}</p>"
 
 

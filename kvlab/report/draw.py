@@ -18,7 +18,9 @@ class Drawing:
     """SVG elements in drawing order."""
 
     def __init__(self, width: float, height: float, ground: str) -> None:
-        self.width, self.height, self.ground = width, height, ground
+        self.width = width
+        self.height = height
+        self.ground = ground
         self._parts: list[str] = []
 
     def box(
@@ -40,14 +42,26 @@ class Drawing:
         )
 
     def words(
-        self, x: float, y: float, text: str, size: float, colour: str,
-        mono: bool = False, bold: bool = False, middle: bool = False, opacity: float = 1.0,
-    ) -> None:  # fmt: skip
+        self,
+        x: float,
+        y: float,
+        text: str,
+        size: float,
+        colour: str,
+        mono: bool = False,
+        bold: bool = False,
+        middle: bool = False,
+        opacity: float = 1.0,
+    ) -> None:
         """A line of text; `y` is its baseline."""
         look = "".join(
-            (f' font-family="{html.escape(MONO if mono else SANS)}"', ' font-weight="600"' if bold else "",
-             ' text-anchor="middle"' if middle else "", f' opacity="{opacity:g}"' if opacity < 1 else "")
-        )  # fmt: skip
+            (
+                f' font-family="{html.escape(MONO if mono else SANS)}"',
+                ' font-weight="600"' if bold else "",
+                ' text-anchor="middle"' if middle else "",
+                f' opacity="{opacity:g}"' if opacity < 1 else "",
+            )
+        )
         shown = html.escape(NOT_XML.sub("\ufffd", text), quote=False)
         self._parts.append(
             f'<text x="{x:.4g}" y="{y:.4g}" font-size="{size:g}" fill="{colour}"{look} xml:space="preserve">'

@@ -30,11 +30,15 @@ from kvlab.trace.reader import Run, open_run
 from kvlab.trace.stories import Story
 from kvlab.trace.user_labels import load_labels
 
-FORMATS = {"html": "text/html", "pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
-           "pdf": "application/pdf"}  # fmt: skip
+FORMATS = {
+    "html": "text/html",
+    "pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
+    "pdf": "application/pdf",
+}
 NEEDS_BROWSER = ("pptx", "pdf")  # for their pictures, and to print
 SLIDE_HEIGHT = 450  # minimum height of a figure on a slide in pixels, before doubling
-MOST_MARKS, LARGEST_SVG = 5000, 2 << 20
+MOST_MARKS = 5000
+LARGEST_SVG = 2 << 20
 
 
 def why_unavailable(kind: str) -> str:
@@ -94,7 +98,8 @@ def export_gif(root: Path, name: str, layer: int | None, head: int | None, say: 
     if run.record.level != "full":
         raise UserError("A GIF needs events, which are recorded only at level full: record the run again with it.")
     telling = suggest_head(run, [run], None)
-    layer, head = telling.layer if layer is None else layer, telling.head if head is None else head
+    layer = telling.layer if layer is None else layer
+    head = telling.head if head is None else head
     if not (0 <= layer < shape.num_hidden_layers and 0 <= head < shape.num_key_value_heads):
         last = f"layers 0 to {shape.num_hidden_layers - 1}, KV heads 0 to {shape.num_key_value_heads - 1}"
         raise UserError(f"This run has {last}: choose one of them.")
@@ -143,7 +148,8 @@ def print_pdf(page: bytes) -> bytes:
     if browser is None:
         raise UserError(NO_BROWSER)
     with tempfile.TemporaryDirectory(prefix="kvlab-report-") as folder:
-        source, target = Path(folder) / "report.html", Path(folder) / "report.pdf"
+        source = Path(folder) / "report.html"
+        target = Path(folder) / "report.pdf"
         source.write_bytes(page)
         own = f"--user-data-dir={folder}/own"
         options = (browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer", own)

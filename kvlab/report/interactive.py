@@ -46,15 +46,29 @@ def data(shown: Shown, theme: Theme, identity: str) -> dict[str, Any] | None:
     if isinstance(shown, Text):
         classes = [{"name": one.name, "colour": pick(one.colour, theme), "cue": one.cue} for one in shown.classes]
         given: Mapping[str, Any] = {
-            "texts": shown.texts, "codes": shown.codes, "classes": classes, "identity": identity, "hint": HINT,
-            "chosen": shown.chosen, "choosing": False, "scroll": shown.chosen[0] if shown.chosen else None,
-        }  # fmt: skip
+            "texts": shown.texts,
+            "codes": shown.codes,
+            "classes": classes,
+            "identity": identity,
+            "hint": HINT,
+            "chosen": shown.chosen,
+            "choosing": False,
+            "scroll": shown.chosen[0] if shown.chosen else None,
+        }
     elif isinstance(shown, History):
-        given = history_data(shown.lineage()) | state_looks(theme) | {
-            "texts": shown.texts, "identity": identity,
-            "step": shown.step, "selected": shown.selected, "why": "", "phases": shown.phases,
-            "massesStep": None,
-        }  # fmt: skip
+        given = (
+            history_data(shown.lineage())
+            | state_looks(theme)
+            | {
+                "texts": shown.texts,
+                "identity": identity,
+                "step": shown.step,
+                "selected": shown.selected,
+                "why": "",
+                "phases": shown.phases,
+                "massesStep": None,
+            }
+        )
     else:
         return None
     # The script expects the states as a flat, row-major list.
@@ -65,8 +79,10 @@ def data(shown: Shown, theme: Theme, identity: str) -> dict[str, Any] | None:
 def table(shown: Table) -> str:
     """A table as HTML."""
     head = "".join(f"<th>{html.escape(name)}</th>" for name in shown.columns)
-    cells = [[f"<td{' class=short' if len(text) <= SHORT else ''}>{html.escape(text)}</td>" for text in row]
-             for row in shown.rows]  # fmt: skip
+    cells = [
+        [f"<td{' class=short' if len(text) <= SHORT else ''}>{html.escape(text)}</td>" for text in row]
+        for row in shown.rows
+    ]
     rows = "".join(f"<tr>{''.join(row)}</tr>" for row in cells)
     more = f"<p class=more>and {shown.left_out:,} more rows</p>" if shown.left_out else ""
     return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{more}"

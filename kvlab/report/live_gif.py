@@ -18,10 +18,15 @@ from kvlab.figures.base.export import find_browser
 from kvlab.figures.base.palette import Theme
 from kvlab.report.live_replay import replay
 
-WIDTH, HEIGHT = 1120, 630  # pixels
-MOST_FRAMES, COLOURS = 72, 128
+# pixels
+WIDTH = 1120
+HEIGHT = 630
+MOST_FRAMES = 72
+COLOURS = 128
 PALETTE_FRAMES = 6
-FRAME_MS, QUESTION_MS, LAST_MS = 120, 1200, 3500
+FRAME_MS = 120
+QUESTION_MS = 1200
+LAST_MS = 3500
 SECONDS = 180
 NO_BROWSER = "A GIF needs Chromium, which was not found: install it (Debian: apt install chromium), or export HTML."
 # A picture has no use for controls.
@@ -85,7 +90,8 @@ async def _pictures(url: str, on_frame: OnFrame | None) -> list[tuple[Image.Imag
             await asyncio.sleep(0.05)
         await run(f"document.head.append(Object.assign(document.createElement('style'), {{textContent: `{STILL}`}}))")
         pauses = await run("player.pauses()")
-        steps, frames = frames_of(pauses), []
+        steps = frames_of(pauses)
+        frames = []
         for number, step in enumerate(steps, 1):
             await run(f"player.show({step})")
             await run("new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")

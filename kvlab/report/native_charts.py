@@ -15,7 +15,8 @@ from kvlab.figures.base.end_labels import LINE_END
 from kvlab.figures.base.palette import SURFACES, Theme, mix
 from kvlab.figures.base.template import INK, QUIET
 
-MOST_SERIES, MOST_POINTS = 8, 400
+MOST_SERIES = 8
+MOST_POINTS = 400
 DASHES = {
     "dash": "DASH", "dot": "ROUND_DOT", "dashdot": "DASH_DOT", "longdash": "LONG_DASH", "longdashdot": "LONG_DASH_DOT",
 }  # fmt: skip
@@ -74,9 +75,11 @@ def _look(chart: Any, figure: go.Figure, count: int, theme: Theme) -> None:
 
     chart.font.size = Pt(14)
     chart.font.color.rgb = _rgb(INK[theme])
-    chart.has_title, chart.has_legend = False, count > 1
+    chart.has_title = False
+    chart.has_legend = count > 1
     if chart.has_legend:
-        chart.legend.position, chart.legend.include_in_layout = XL_LEGEND_POSITION.TOP, False
+        chart.legend.position = XL_LEGEND_POSITION.TOP
+        chart.legend.include_in_layout = False
     for axis, told in ((chart.category_axis, figure.layout.xaxis), (chart.value_axis, figure.layout.yaxis)):
         axis.has_major_gridlines = axis is chart.value_axis
         axis.format.line.color.rgb = _rgb(QUIET[theme])

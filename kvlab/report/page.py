@@ -17,7 +17,9 @@ from kvlab.report.deck import slide_text
 from kvlab.report.interactive import passage
 from kvlab.trace.stories import Story, View
 
-WIDE, EDGE = 1080, 50  # width of a figure and of the margin in pixels; the page has the aspect ratio of A4
+# width of a figure and of the margin in pixels; the page has the aspect ratio of A4
+WIDE = 1080
+EDGE = 50
 STYLE = """
 body {{ font-family: {font}; background: {ground}; color: {ink}; line-height: 1.5;
   max-width: 1120px; margin: 28px auto; padding: 0 14px; }}
@@ -51,24 +53,31 @@ def page(report: Report, theme: Theme = "light") -> bytes:
     """The report as HTML (UTF-8)."""
     words = html.escape
     style = STYLE.format(
-        font=FONT, ground=SURFACES[theme], ink=INK[theme],
-        paper_width=WIDE + 2 * EDGE, paper_height=round((WIDE + 2 * EDGE) * 2**0.5), paper_edge=EDGE,
-    )  # fmt: skip
+        font=FONT,
+        ground=SURFACES[theme],
+        ink=INK[theme],
+        paper_width=WIDE + 2 * EDGE,
+        paper_height=round((WIDE + 2 * EDGE) * 2**0.5),
+        paper_edge=EDGE,
+    )
     parts = [
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{words(report.title)}</title>',
         f"<style>{style}</style>",
         f"<h1>{words(report.title)}</h1><p class=origin>{words(report.origin)}</p>",
         f"<blockquote>{words(report.question)}</blockquote>",
         _listed(report.lines),
-        "<h2>Runs</h2>", _table(report.table),
+        "<h2>Runs</h2>",
+        _table(report.table),
         "<h2>Different settings</h2>" + _table(report.settings.reset_index()) if len(report.settings) else "",
-        "<h2>Figures</h2>", *(_figure(one, theme, first=not place) for place, one in enumerate(report.figures)),
+        "<h2>Figures</h2>",
+        *(_figure(one, theme, first=not place) for place, one in enumerate(report.figures)),
         "<h2>Generated texts</h2><p><small>Marked: only in this run's text. Struck out: only in the full cache's "
         "text.</small></p>",
         *(passage(label, segments) for label, segments in report.texts),
-        "<h2>Caveats</h2>", _listed(report.distrust),
+        "<h2>Caveats</h2>",
+        _listed(report.distrust),
         f"<details><summary>The whole prompt</summary><blockquote>{words(report.prompt)}</blockquote></details></html>",
-    ]  # fmt: skip
+    ]
     return "\n".join(parts).encode()
 
 

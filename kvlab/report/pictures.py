@@ -20,14 +20,20 @@ from kvlab.figures.base.words import byte_size, plural
 from kvlab.report.draw import ADVANCE, Drawing, columns, sans_width
 from kvlab.report.views import History, Shown, Text, TokenClass, state_classes
 
-WIDTH, ROOM = 1200, 600  # pixels of a picture on a slide; standalone pictures may be higher
+# pixels of a picture on a slide; standalone pictures may be higher
+WIDTH = 1200
+ROOM = 600
 TALL = 2000
 SIZES = (19, 17, 15, 14, 13, 12, 11)
-EDGE, LEADING = 14, 1.7
+EDGE = 14
+LEADING = 1.7
 FILLS = {"fill": 0.38, "under": 0.3, "dashed": 0.3}
 PALE = {"strike": 0.66, "faint": 0.66}  # 4.5 to 1 on both grounds
-LEGEND_SIZE, SMALL = 15, 13
-MOSAIC, GRID_WIDTH, MOST_CELL = 120, 300, 24
+LEGEND_SIZE = 15
+SMALL = 13
+MOSAIC = 120
+GRID_WIDTH = 300
+MOST_CELL = 24
 PICTURED = (Text, History)
 AXES = "↓ tokens, steps →. Below: slots by position (numbers: votes)"
 
@@ -71,9 +77,11 @@ def text_picture(text: Text, theme: Theme = "light", room: float = ROOM) -> byte
 
 def history_picture(history: History, step: int, theme: Theme = "light", room: float = ROOM) -> bytes:
     """One step of a head: history so far, slots, and the text with the fate of every token."""
-    lineage, classes = history.lineage(), state_classes()
+    lineage = history.lineage()
+    classes = state_classes()
     codes = states_at(lineage, step).astype(int)
-    grid, left = max(3 * EDGE, EDGE + 62), EDGE + GRID_WIDTH + 2 * EDGE
+    grid = max(3 * EDGE, EDGE + 62)
+    left = EDGE + GRID_WIDTH + 2 * EDGE
     top = grid + MOSAIC + 34
     chosen = None if history.selected is None else (history.selected, history.selected)
     size, pieces, said = fit_text(history.texts, WIDTH - left - EDGE, room - top - EDGE, chosen)
@@ -93,7 +101,8 @@ def history_picture(history: History, step: int, theme: Theme = "light", room: f
 
 def phase(history: History, lineage: Lineage, step: int, codes: np.ndarray) -> str:
     """Description of a step."""
-    read, slots = int((codes != State.UNSEEN).sum()), int(lineage.alive(step).sum())
+    read = int((codes != State.UNSEEN).sum())
+    slots = int(lineage.alive(step).sum())
     place = history.steps.index(step) if step in history.steps else 0
     if history.phases:
         told = history.phases[min(place, len(history.phases) - 1)]
@@ -132,13 +141,15 @@ def laid_out(texts: Sequence[str], across: int) -> list[Piece]:
             while shown:
                 wide = columns(shown)
                 if column and column + wide > across:
-                    line, column = line + 1, 0
+                    line = line + 1
+                    column = 0
                 taken = shown if wide <= across else shown[: max(1, across // 2)]
                 pieces.append(Piece(token, line, column, taken))
                 column += columns(taken)
                 shown = shown[len(taken) :]
             if place < len(parts) - 1:
-                line, column = line + 1, 0
+                line = line + 1
+                column = 0
     return pieces
 
 
@@ -162,14 +173,23 @@ def legend(
 
 
 def draw_shaded_text(
-    drawing: Drawing, pieces: Sequence[Piece], codes: np.ndarray, classes: Sequence[TokenClass],
-    size: float, x: float, y: float, theme: Theme, chosen: tuple[int, int] | None = None,
-) -> None:  # fmt: skip
+    drawing: Drawing,
+    pieces: Sequence[Piece],
+    codes: np.ndarray,
+    classes: Sequence[TokenClass],
+    size: float,
+    x: float,
+    y: float,
+    theme: Theme,
+    chosen: tuple[int, int] | None = None,
+) -> None:
     """The text, shaded by class; the chosen tokens have a border."""
-    letter, step = size * ADVANCE, size * LEADING
+    letter = size * ADVANCE
+    step = size * LEADING
     for piece in pieces:
         kind = classes[codes[piece.token]]
-        left, top = x + piece.column * letter, y + piece.line * step
+        left = x + piece.column * letter
+        top = y + piece.line * step
         wide = columns(piece.text) * letter
         _shade(drawing, kind, left, top, wide, size * 1.35, theme)
         here = chosen is not None and chosen[0] <= piece.token <= chosen[1]
@@ -200,14 +220,17 @@ def _strike(drawing: Drawing, kind: TokenClass, x: float, y: float, width: float
 def _mosaic(drawing: Drawing, lineage: Lineage, step: int, x: float, y: float, theme: Theme) -> None:
     """Tokens by steps, with one box per run of steps in the same state."""
     picture = mosaic(lineage, 120)
-    codes, width = picture.to_numpy(), WIDTH - 2 * EDGE
-    down, across = MOSAIC / len(codes), width / codes.shape[1]
+    codes = picture.to_numpy()
+    width = WIDTH - 2 * EDGE
+    down = MOSAIC / len(codes)
+    across = width / codes.shape[1]
     colours = [pick(STATE_COLOURS[name], theme) for name in STATES]
     for row, states in enumerate(codes):
         starts = np.flatnonzero(np.diff(states, prepend=states[0] + 1))
         for start, stop in zip(starts, [*starts[1:], len(states)], strict=True):
             if states[start] != State.UNSEEN:
-                wide, colour = (stop - start) * across, colours[states[start]]
+                wide = (stop - start) * across
+                colour = colours[states[start]]
                 drawing.box(x + start * across, y + row * down, wide, down + 0.3, colour)
     drawing.box(x, y, width, MOSAIC, "none", GRID[theme])
     at = x + (np.searchsorted(picture.columns.to_numpy(), step, side="right") - 0.5) * across
@@ -218,11 +241,13 @@ def _slots(
     drawing: Drawing, lineage: Lineage, step: int, codes: np.ndarray, x: float, y: float, room: float, theme: Theme
 ) -> None:
     """One box per live slot by position, with its number of tokens if more than one."""
-    alive, votes = np.flatnonzero(lineage.alive(step)), lineage.votes(step)
+    alive = np.flatnonzero(lineage.alive(step))
+    votes = lineage.votes(step)
     cell = next((size for size in range(MOST_CELL, 1, -1) if -(-len(alive) // (GRID_WIDTH // size)) * size <= room), 2)
     across = GRID_WIDTH // cell
     for place, slot in enumerate(alive):
-        left, top = x + place % across * cell, y + place // across * cell
+        left = x + place % across * cell
+        top = y + place // across * cell
         if top + cell > y + room + cell:
             return
         side = cell - (2 if cell > 6 else 1 if cell > 2 else 0)
@@ -234,9 +259,11 @@ def _slots(
 
 MOST_FRAMES = 64
 COLOURS = 64
-FRAME_MS, LAST_MS = 250, 2500
+FRAME_MS = 250
+LAST_MS = 2500
 # Measured on runs of 17 steps over 80 tokens and 48 over 1,723, on two cores.
-BYTES_A_PIXEL, SECONDS_A_FRAME = 0.06, 0.35
+BYTES_A_PIXEL = 0.06
+SECONDS_A_FRAME = 0.35
 
 
 def frames_of(history: History, most: int = MOST_FRAMES) -> list[int]:

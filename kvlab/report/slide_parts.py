@@ -20,11 +20,18 @@ from kvlab.report.draw import NOT_XML
 from kvlab.report.views import Table
 
 MISSING = "Slides need python-pptx: pip install 'kvlab[slides]', or export HTML or PDF instead."
-WIDTH, HEIGHT, EDGE = 13.333, 7.5, 0.5  # inches, 16:9
+# inches, 16:9
+WIDTH = 13.333
+HEIGHT = 7.5
+EDGE = 0.5
 INCH = 914_400  # EMU
-TITLE_HEIGHT, CAPTION_HEIGHT, OF_HEIGHT = 0.8, 1.0, 0.35
+TITLE_HEIGHT = 0.8
+CAPTION_HEIGHT = 1.0
+OF_HEIGHT = 0.35
 CAPTION_POINTS = ((16, 12), (14, 11), (13, 10), (12, 9), (11, 8))  # of the simple and the exact sentence
-CHARACTER, LEADING = 0.58, 1.25 / 72  # character width relative to the font size; line height in inches per point
+# character width relative to the font size; line height in inches per point
+CHARACTER = 0.58
+LEADING = 1.25 / 72
 MARKED = "Orange: only this run wrote it. Struck out: only the full cache did."
 DRAWING = "http://schemas.openxmlformats.org/drawingml/2006/main"
 SVG_BESIDE = (
@@ -91,9 +98,14 @@ def add_lines(deck: Any, title: str, lines: Sequence[str], notes: str) -> None:
 
 
 def add_words(
-    slide: Any, lines: Sequence[str], top: float, height: float, points: int, theme: Theme = "light",
+    slide: Any,
+    lines: Sequence[str],
+    top: float,
+    height: float,
+    points: int,
+    theme: Theme = "light",
     quiet: bool = False,
-) -> Any:  # fmt: skip
+) -> Any:
     """Add lines of text across the slide; returns their text frame."""
     box = slide.shapes.add_textbox(*inches(EDGE, top, WIDTH - 2 * EDGE, height))
     frame = box.text_frame
@@ -109,7 +121,8 @@ def add_caption(slide: Any, caption: str, of: str, theme: Theme) -> None:
     """Add both sentences of the caption at the bottom, with its subject `of` in small print."""
     from pptx.util import Pt
 
-    top, simple = HEIGHT - CAPTION_HEIGHT - OF_HEIGHT - 0.1, simple_of(caption)
+    top = HEIGHT - CAPTION_HEIGHT - OF_HEIGHT - 0.1
+    simple = simple_of(caption)
     if simple:
         box = add_words(slide, [simple, caption], top, CAPTION_HEIGHT, CAPTION_POINTS[0][0], theme)
         for paragraph, points in zip(box.paragraphs, _caption_points(simple, caption), strict=True):
@@ -139,7 +152,8 @@ def add_table(
     if not table.columns:
         add_words(slide, [caption or "An empty table."], TITLE_HEIGHT + 0.5, 1.0, 16, theme)
         return
-    rows, widths = len(table.rows) + 1, _column_widths(table)
+    rows = len(table.rows) + 1
+    widths = _column_widths(table)
     room = HEIGHT - TITLE_HEIGHT - 0.5 - (CAPTION_HEIGHT + OF_HEIGHT + 0.2 if caption or of else EDGE)
     points = next((size for size in range(16, 7, -1) if _table_height(table, widths, size) <= room), 7)
     size = inches(EDGE, TITLE_HEIGHT + 0.4, sum(widths), 0.3 * rows)
@@ -160,8 +174,10 @@ def add_table(
 def _table_height(table: Table, widths: Sequence[float], points: int) -> float:
     """Height of a table in inches at this font size, with wrapped cells."""
     sign = points * CHARACTER / 72
-    lines = [max(math.ceil(len(cell) * sign / (wide - 0.2)) for cell, wide in zip(row, widths, strict=True))
-             for row in (table.columns, *table.rows)]  # fmt: skip
+    lines = [
+        max(math.ceil(len(cell) * sign / (wide - 0.2)) for cell, wide in zip(row, widths, strict=True))
+        for row in (table.columns, *table.rows)
+    ]
     return sum(max(1, count) * points * LEADING + 0.08 for count in lines)
 
 
@@ -174,9 +190,14 @@ def _column_widths(table: Table) -> list[float]:
 
 
 def add_passages(
-    deck: Any, title: str, passages: Sequence[tuple[str, Sequence[Segment]]],
-    caption: str, of: str, notes: str, theme: Theme = "light",
-) -> None:  # fmt: skip
+    deck: Any,
+    title: str,
+    passages: Sequence[tuple[str, Sequence[Segment]]],
+    caption: str,
+    of: str,
+    notes: str,
+    theme: Theme = "light",
+) -> None:
     """Add a slide with texts side by side: orange is only in the run's text, struck out only in the full cache's."""
     slide = add_slide(deck, title, notes, theme)
     top = TITLE_HEIGHT + 0.3
@@ -256,7 +277,8 @@ def _sized(
     from pptx.util import Pt
 
     for paragraph in frame.paragraphs:
-        paragraph.font.size, paragraph.font.bold = Pt(points), bold
+        paragraph.font.size = Pt(points)
+        paragraph.font.bold = bold
         if not plain:
             paragraph.font.color.rgb = _rgb((QUIET if quiet else INK)[theme])
 

@@ -17,7 +17,9 @@ from kvlab.report.pictures import picture
 from kvlab.report.views import Passages, Shown, Table, table_of
 from kvlab.trace.stories import Story
 
-MOST_ROWS, MOST_PASSAGES, LINES_A_SLIDE = 10, 2, 6
+MOST_ROWS = 10
+MOST_PASSAGES = 2
+LINES_A_SLIDE = 6
 Draw = Callable[[go.Figure | bytes, Theme], parts.Picture]
 
 
@@ -52,11 +54,14 @@ def story_slides(story: Story, draw: Draw) -> bytes:
     """The slides of a story, each with its view's own caption, else its figure's; raises as `slides`."""
     deck = parts.empty_deck()
     for view in story.views:
-        shown, words = content(view), slide_text(view)
+        shown = content(view)
+        words = slide_text(view)
         if shown is None or view.slide is None:
             parts.add_lines(deck, view.title, [line for line in (words, missing_picture_text(view)) if line], "")
             continue
-        of, notes, theme = view.slide.of, view.slide.source, view.slide.theme
+        of = view.slide.of
+        notes = view.slide.source
+        theme = view.slide.theme
         if isinstance(shown, Table):
             for part, rows in enumerate(_batches(shown.rows, MOST_ROWS)):
                 more = f"{shown.left_out:,} more rows are omitted. " if shown.left_out and not part else ""
@@ -81,9 +86,15 @@ def _batches(rows: Sequence[Any], most: int) -> list[tuple[Any, ...]]:
 
 
 def add_figure(
-    deck: Any, title: str, shown: go.Figure | Shown, caption: str, of: str, notes: str, draw: Draw,
+    deck: Any,
+    title: str,
+    shown: go.Figure | Shown,
+    caption: str,
+    of: str,
+    notes: str,
+    draw: Draw,
     theme: Theme = "light",
-) -> None:  # fmt: skip
+) -> None:
     """Add an editable chart if the figure is simple, else a picture, with its caption."""
     slide = parts.add_slide(deck, title, notes, theme)
     top = parts.TITLE_HEIGHT + 0.25

@@ -11,9 +11,13 @@ from kvlab.common.formatting import ONE_PROMPT, join_words
 from kvlab.common.model_title import model_title
 from kvlab.trace.reader import Run
 
-MOST_CHARACTERS, MOST_RUNS, MOST_WORDS = 70, 6, 60
+MOST_CHARACTERS = 70
+MOST_RUNS = 6
+MOST_WORDS = 60
 MOST_NAMED = 3  # runs in a title
-THIS_HEAD, CHOSEN, THE_FACT = ", this head", "the chosen tokens", "the fact"
+THIS_HEAD = ", this head"
+CHOSEN = "the chosen tokens"
+THE_FACT = "the fact"
 ABOUT_HEADS = re.compile(r"\b(?:heads?|layers?)\b", re.IGNORECASE)
 SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
@@ -25,7 +29,8 @@ def subject_of(runs: Sequence[Run], address: Mapping[str, str], without: Sequenc
     """
     if not runs:
         return ""
-    record, labels = runs[0].record, _named(runs)
+    record = runs[0].record
+    labels = _named(runs)
     more = f" and {len(labels) - MOST_RUNS} more" if len(labels) > MOST_RUNS else ""
     prompt = f"{ONE_PROMPT} of {record.prompt_tokens:,} tokens"
     named = ", ".join(labels[:MOST_RUNS]) + more
@@ -104,7 +109,8 @@ def _words(run: Run, address: Mapping[str, str]) -> str:
     asked = SPAN.fullmatch(address.get("span", "") or address.get("token", ""))
     if asked is None:
         return ""
-    first, last = int(asked[1]), int(asked[2] or asked[1])
+    first = int(asked[1])
+    last = int(asked[2] or asked[1])
     texts = token_texts(run.tokens, last + 1)[first:] if first <= last < len(run.tokens) else []
     place = f"token {first}" if first == last else f"tokens {first} to {last}"
     return f"{place} “{_cut(' '.join(''.join(texts).split()))}”" if texts else ""

@@ -16,7 +16,10 @@ from kvlab.report.draw import Drawing
 from kvlab.report.views import History, Passages, Shown, Table, Text
 from kvlab.trace.stories import View
 
-FONT, LINE, CHARACTER = 10, 17, 5.6  # pixels: size, distance of lines, width of a character
+# pixels: size, distance of lines, width of a character
+FONT = 10
+LINE = 17
+CHARACTER = 5.6
 MOST_TOKENS = 200  # of a text, whose first words are drawn
 
 
@@ -50,7 +53,8 @@ def lines_of(shown: Shown) -> list[list[str]]:
 
 def _wrapped(text: str, most: int) -> list[str]:
     """The first `most` lines of a text."""
-    across, words = int((WIDTH - 2 * EDGE) / CHARACTER), " ".join(text[: 40 * most * 2].split())
+    across = int((WIDTH - 2 * EDGE) / CHARACTER)
+    words = " ".join(text[: 40 * most * 2].split())
     return [words[start : start + across] for start in range(0, min(len(words), across * most), across)]
 
 

@@ -80,7 +80,8 @@ class History(Shown):
     def lineage(self) -> Lineage:
         """The original lineage, without departure kinds."""
         known = {name: _ever(getattr(self, name)) for name in VECTORS}
-        steps, parent = np.array(self.steps, np.int64), np.array(self.parent, np.int64)
+        steps = np.array(self.steps, np.int64)
+        parent = np.array(self.parent, np.int64)
         seen = np.array([(known["birth"] <= step).sum() for step in self.steps])
         return Lineage(steps=steps, seen=seen, kind=np.zeros(len(parent), np.uint8), parent=parent, **known)
 
@@ -126,10 +127,14 @@ def history_of(
 ) -> History:
     """The history of a head as slide content."""
     return History(
-        texts=tuple(texts), steps=tuple(lineage.steps.tolist()), parent=tuple(lineage.parent.tolist()),
-        step=step, selected=selected, phases=None if phases is None else tuple(phases),
+        texts=tuple(texts),
+        steps=tuple(lineage.steps.tolist()),
+        parent=tuple(lineage.parent.tolist()),
+        step=step,
+        selected=selected,
+        phases=None if phases is None else tuple(phases),
         **{name: tuple(encode_never(getattr(lineage, name)).tolist()) for name in VECTORS},
-    )  # fmt: skip
+    )
 
 
 def encode_never(steps: np.ndarray) -> np.ndarray:

@@ -19,7 +19,9 @@ from kvlab.requests.repeats import MOST_REPEATS, BatchName, Planting, Repeat
 LARGEST_PROMPT_BYTES = 2 * 1024 * 1024
 LARGEST_PROMPTS_BYTES = 8 * LARGEST_PROMPT_BYTES  # of all prompts of one request
 
-MOST_ANSWERS, MOST_NOTES = 100, 20  # of one prompt
+# of one prompt
+MOST_ANSWERS = 100
+MOST_NOTES = 20
 MOST_RUNS = 1000  # of one request: each is a folder
 
 RecordLevel = Literal["off", "light", "full"]
@@ -94,7 +96,8 @@ def _filled_in(given: Any) -> Any:
     """Fill in the prompt's text from its turns, and the positions of facts given as text."""
     if not isinstance(given, dict):
         return given
-    turns, prompts = given.get("turns") or (), given.get("prompts") or ()
+    turns = given.get("turns") or ()
+    prompts = given.get("prompts") or ()
     if turns and "prompt" not in given:
         given = given | {"prompt": as_text(tuple(Turn.model_validate(turn) for turn in turns))}
     if prompts and "prompt" not in given:

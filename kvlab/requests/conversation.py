@@ -104,7 +104,8 @@ def parse_messages(messages: Any, what: str) -> tuple[tuple[Turn, ...], int]:
     """
     if not isinstance(messages, list) or not messages:
         raise UserError(f"{what} holds no messages: {SHAPE}.")
-    turns, dropped = [], 0
+    turns = []
+    dropped = 0
     for number, message in enumerate(messages, 1):
         if not isinstance(message, dict) or "role" not in message:
             raise UserError(f"Message {number} of {what} has no role: {SHAPE}.")

@@ -60,7 +60,8 @@ def generation_notes(
     `can_honour`: whether the user can choose to apply them, which the first sentence then mentions.
     """
     notes = []
-    changing, stops = processors_set(settings), stop_strings(settings)
+    changing = processors_set(settings)
+    stops = stop_strings(settings)
     if changing or stops:
         sets = f"The checkpoint's generation_config sets {_listed(changing | ({STOP_STRINGS: stops} if stops else {}))}"
         if treated == "honour":

@@ -10,7 +10,8 @@ from kvlab.core.choice import FULL, MethodChoice
 from kvlab.core.validation import Strict, Text
 from kvlab.requests.compare import LARGEST_PROMPT_BYTES, LOADING, CompareRequest, ModelRequest, run_id_of
 
-MOST_LANES, MOST_NEW_TOKENS = 5, 2048
+MOST_LANES = 5
+MOST_NEW_TOKENS = 2048
 GAP = "\n\n"  # between a context and its first question
 Action = Literal["start", "ask", "again", "lane", "restart", "heads", "keep"]
 PrefixName = Annotated[str, Field(pattern=r"^\w[\w.-]{0,39}$")]

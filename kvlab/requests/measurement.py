@@ -27,11 +27,15 @@ class RecordedComparison:
     @property
     def arguments(self) -> list[str]:
         """The arguments after `kvlab`."""
-        methods, budgets = ",".join(self.methods), budgets_text(self.budgets)
+        methods = ",".join(self.methods)
+        budgets = budgets_text(self.budgets)
         options = {
-            "model": _other(self.model), "sample": self.sample, "methods": methods, "budgets": budgets,
+            "model": _other(self.model),
+            "sample": self.sample,
+            "methods": methods,
+            "budgets": budgets,
             "level": self.level,
-        }  # fmt: skip
+        }
         return ["compare", *_options(options), "--out", path_text(self.out)]
 
 

@@ -55,7 +55,8 @@ class Recording(Strict):
             name = name if match is None else match[1] or name
             if match is None or not name or (match[1] and match[1] in parsed):
                 raise UserError(f"What to record cannot be {quote_value(word)}: {FORM}.")
-            first, last = int(match[2]), int(match[3] or match[2])
+            first = int(match[2])
+            last = int(match[3] or match[2])
             if last < first or (name == "every" and (match[3] or name in parsed or first < 1)):
                 raise UserError(f"What to record cannot be {word!r}: {FORM}.")
             parsed.setdefault(name, []).extend(range(first, last + 1))
@@ -124,7 +125,8 @@ def attention_that_fits(
     `layers` are the compressed ones, `heads` the model's KV heads, `tokens` and `steps` those of prompt and forced
     text. Layers are dropped first, evenly, since most pages show one layer step by step; then steps.
     """
-    wanted, kept_heads = recording.of_layers(layers), recording.of_heads(heads)
+    wanted = recording.of_layers(layers)
+    kept_heads = recording.of_heads(heads)
     row = max(len(kept_heads) * tokens * BYTES_A_TOKEN, 1)
     rows = -(-steps // recording.every)
     if len(wanted) * rows * row <= most:

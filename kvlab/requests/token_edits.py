@@ -21,7 +21,8 @@ def edit_tokens(
     Tokens kept in every head count in the budget; those kept in one head come on top of it. Edits add up; those of one
     head are of one kind. Raises UserError if an edit of one head would replace another one.
     """
-    chosen, returned = set(tokens), choice.returned
+    chosen = set(tokens)
+    returned = choice.returned
     kept = set(choice.force_keep) - chosen
     if returned is not None and returned.tokens and returned.heads is None:
         left = set(returned.tokens) - chosen

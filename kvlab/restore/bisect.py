@@ -32,7 +32,8 @@ class _Tests(Generic[Item]):
     """Results of tests by subset, at most `most`; the empty set is assumed not to have the property."""
 
     def __init__(self, test: Test[Item], most: int) -> None:
-        self.test, self.most = test, most
+        self.test = test
+        self.most = most
         self.results: dict[frozenset[Item], bool] = {frozenset(): False}
 
     def prepare(self, parts: Iterable[Sequence[Item]]) -> None:
@@ -58,8 +59,10 @@ def smallest(items: Sequence[Item], test: Test[Item], most: int, unlikely: bool 
     with about log2(n) rounds per item of the result. Put the likeliest items first. With `unlikely` the whole set is
     tested first.
     """
-    tests, complete = _Tests(test, most), True
-    among, found = list(items), list(items)
+    tests = _Tests(test, most)
+    complete = True
+    among = list(items)
+    found = list(items)
     try:
         found = _necessary(tests, among, unlikely)
         while (best := _least(tests)) and len(best) < len(found):  # a smaller set was tried on the way
@@ -87,7 +90,8 @@ def _necessary(tests: _Tests[Item], items: list[Item], unlikely: bool) -> list[I
         length = _shortest(tests, kept, rest)
         if length is None:
             break
-        kept, rest = [*kept, rest[length - 1]], rest[: length - 1]
+        kept = [*kept, rest[length - 1]]
+        rest = rest[: length - 1]
     tests.ask(kept)
     return kept
 
@@ -106,11 +110,13 @@ def _shortest(tests: _Tests[Item], kept: list[Item], rest: list[Item]) -> int | 
         return 1
     lengths = [min(2**power, len(rest)) for power in range(len(rest).bit_length() + 1)]
     tests.prepare(part(length) for length in lengths)
-    low, high = 0, 1
+    low = 0
+    high = 1
     while not tests.ask(part(high)):
         if high == len(rest):
             return None
-        low, high = high, min(2 * high, len(rest))
+        low = high
+        high = min(2 * high, len(rest))
     while high - low > 1:
         tests.prepare(part(length) for length in _middles(low, high, AHEAD))
         middle = (low + high) // 2

@@ -40,7 +40,10 @@ class AnswerAttention:
     """
 
     def __init__(self, tokens: int, first: int, last: int) -> None:
-        self.tokens, self.first, self.last, self.step = tokens, first, last, 0
+        self.tokens = tokens
+        self.first = first
+        self.last = last
+        self.step = 0
         self.sums: dict[int, Tensor] = {}
         self.shares: dict[int, Tensor] = {}
 
@@ -160,10 +163,8 @@ def gather_evidence(run: Run, labels: Labels, prompt: Prompt) -> Evidence:
     """Generate two texts and decode two forced ones. Raises UserError if there is nothing to restore."""
     expected = wanted_of([run], labels)
     whole, own = (prompt.write(back, lambda ids: False) for back in (EVERYTHING, None))
-    texts, wanted = (
-        prompt.texts(whole),
-        Wanted(None) if expected is None else Wanted(expected.answer, (), expected.others, ends_in_thinking(run)),
-    )
+    texts = prompt.texts(whole)
+    wanted = Wanted(None) if expected is None else Wanted(expected.answer, (), expected.others, ends_in_thinking(run))
     if expected is None:
         same = shared_prefix(own, whole)
         if same == len(whole):
@@ -182,7 +183,8 @@ def gather_evidence(run: Run, labels: Labels, prompt: Prompt) -> Evidence:
     look = full.look if answer[0] else (full.look + prompt_attention(prompt)) / 2
     fact = () if expected is None else tuple(fact_positions(run.tokens, run.record.prompt, expected.facts).tolist())
     own_text = "".join(prompt.texts(own))
-    lost, unread = look * ~before.own_slots, look * before.own_slots * (1 - before.read)
+    lost = look * ~before.own_slots
+    unread = look * before.own_slots * (1 - before.read)
     return Evidence(wanted, whole, rows, answer, own_text, fact, full, before, lost, unread)
 
 
@@ -195,7 +197,8 @@ def decode_forced(
     held = held_slots(cache)
     rows = prompt.along(cache, ids, observer.begin_step)
     kl = tuple(divergence(one, other)[0] for one, other in zip(full, rows, strict=True))
-    look, read = observer.mean(prompt.layers, prompt.heads), observer.share_read(prompt.layers, prompt.heads)
+    look = observer.mean(prompt.layers, prompt.heads)
+    read = observer.share_read(prompt.layers, prompt.heads)
     return ForcedDecoding(kl, look, read, own_slots(cache, prompt.tokens), held)
 
 

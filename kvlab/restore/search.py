@@ -137,7 +137,8 @@ class _Search:
 
     def tokens(self) -> tuple[int, ...]:
         """Tokens to restore in every head: the fact's, or if these do not suffice, those that lost most attention."""
-        order, back = self.evidence.tokens(self.prompt.tokens), lambda some: Restore(tokens=tuple(sorted(some)))
+        order = self.evidence.tokens(self.prompt.tokens)
+        back = lambda some: Restore(tokens=tuple(sorted(some)))  # noqa: E731
         fact = [token for token in order if token in self.evidence.fact]
         if fact and (found := self.look_for("tokens", fact, back, 0.4)).restores:
             return found.returned.tokens
@@ -146,7 +147,8 @@ class _Search:
 
     def unread(self) -> None:
         """Search what the reading left out: slots of tokens, in as few heads as possible, and heads."""
-        layers, unread = self.prompt.layers, self.evidence.unread
+        layers = self.prompt.layers
+        unread = self.evidence.unread
         back = lambda some: Restore(kind="read", tokens=tuple(sorted(some)))  # noqa: E731
         order = self.evidence.tokens(self.prompt.tokens, unread)
         fact = [token for token in order if token in self.evidence.fact]
@@ -169,7 +171,8 @@ class _Search:
         self, name: str, items: Sequence, returned: Callable[[Sequence], Restore], share: float
     ) -> SearchResult:
         """Find and save the smallest part of `items` that restores the answer, in a share of the remaining reruns."""
-        before, prompt = self.reruns.done, self.prompt
+        before = self.reruns.done
+        prompt = self.prompt
         most = max(round(share * (self.reruns.most - before)), 1)
         test = lambda parts: self._restore(name, [returned(some) for some in parts])  # noqa: E731
         part = smallest(items, test, most, name in UNLIKELY)
@@ -194,7 +197,8 @@ class _Search:
         """Whether the answer is right with each of `returned` restored."""
 
         def write() -> list[bool]:
-            wanted, ended = self.evidence.wanted, self.evidence.wanted.ended(self.prompt.decode)
+            wanted = self.evidence.wanted
+            ended = self.evidence.wanted.ended(self.prompt.decode)
             texts = self.prompt.write_together(returned, ended)
             return [wanted.is_there(ids, self.prompt.texts(ids)) for ids in texts]
 
@@ -202,7 +206,8 @@ class _Search:
 
     def save(self, ending: str) -> Path:
         """Save all results so far."""
-        evidence, record = self.evidence, self.run.record
+        evidence = self.evidence
+        record = self.run.record
         reference = self.prompt.texts(evidence.reference)
         wanted = evidence.wanted.answer or "".join(reference[: len(evidence.wanted.ids)])
         return save_result(

@@ -24,7 +24,8 @@ OF_ROW = [*TASK, *NAMES, "index", "seed", "tokens_in_sight"]
 OF_PART = ("kind", "order", "position", "tokens", "answer", "score", "own", "merged", "unreachable", "consensus")
 MEASURES = ("score", "held", "unreachable")
 RULES = "rules"  # the metric whose parts are rules
-SECRET, KEPT = "secret", ("leakage", "kept")
+SECRET = "secret"
+KEPT = ("leakage", "kept")
 
 
 def part_rows(rows: pd.DataFrame) -> pd.DataFrame:
@@ -77,7 +78,8 @@ def part_table(rows: pd.DataFrame, by: Sequence[str] = ("kind",)) -> pd.DataFram
 
 def _kind_of(line: Mapping[str, Any]) -> tuple[str, str, str]:
     """What unasked answers are counted by: task, difficulty and kind of rule; of the kept secret all difficulties."""
-    task, kind = str(line["task"]), str(line.get("kind", ""))
+    task = str(line["task"])
+    kind = str(line.get("kind", ""))
     return task, "" if (task, kind) == KEPT else str(line["difficulty"]), kind
 
 

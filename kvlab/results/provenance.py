@@ -17,7 +17,8 @@ from kvlab.trace.schema import RunRecord
 
 # Methods without published settings.
 WITHOUT_PAPER = ("full", "packed", "sparse", "window", "random", "compose", "exactmerge", "exactmerge2")
-PRESET, PAPER = "preset", "paper"
+PRESET = "preset"
+PAPER = "paper"
 UNDER = "under "
 PUBLISHED = f"{UNDER}preset=paper"
 SHOWN = 4  # settings named before the rest is counted

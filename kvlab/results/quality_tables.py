@@ -40,9 +40,12 @@ def what_was_evaluated(rows: pd.DataFrame) -> str:
     count = f"{len(methods)} {'method' if len(methods) == 1 else 'methods'}"
     aware = " and ".join(WHERE[bool(one)] for one in sorted(rows["question_aware"].unique(), reverse=True))
     parts = [
-        model_title(str(rows["model"].iloc[0])), named, f"{prompts(len(rows[PROMPT].drop_duplicates()))}{length}",
-        f"question {aware} when compressed", f"{count} against the full cache",
-    ]  # fmt: skip
+        model_title(str(rows["model"].iloc[0])),
+        named,
+        f"{prompts(len(rows[PROMPT].drop_duplicates()))}{length}",
+        f"question {aware} when compressed",
+        f"{count} against the full cache",
+    ]
     return " · ".join(parts)
 
 
@@ -94,7 +97,8 @@ def ranks(rows: pd.DataFrame, asked: str) -> pd.DataFrame:
 
 
 def _ranked(task: str, group: pd.DataFrame) -> list[dict[str, object]]:
-    sign, tasks = 1.0 if group["higher"].all() else -1.0, group["task"].nunique()
+    sign = 1.0 if group["higher"].all() else -1.0
+    tasks = group["task"].nunique()
     arms = {str(arm): part.assign(signed=sign * part["score"]) for arm, part in group.groupby("arm", sort=False)}
     found = over_tasks(group, ["arm", "method"], ("score",)).set_index("arm")
     best = str((sign * found["score"]).idxmax())
@@ -106,12 +110,20 @@ def _ranked(task: str, group: pd.DataFrame) -> list[dict[str, object]]:
         mean = found.loc[arm]
         lines.append(
             {
-                "task": task, "arm": arm, "method": mean["method"], "rank": rank, "level": rank == 1,
-                "prompts": int(mean["prompts"]), "score": mean["score"], "score_low": mean["score_low"],
-                "score_high": mean["score_high"], "behind": behind.mean, "behind_low": behind.low,
+                "task": task,
+                "arm": arm,
+                "method": mean["method"],
+                "rank": rank,
+                "level": rank == 1,
+                "prompts": int(mean["prompts"]),
+                "score": mean["score"],
+                "score_low": mean["score_low"],
+                "score_high": mean["score_high"],
+                "behind": behind.mean,
+                "behind_low": behind.low,
                 "behind_high": behind.high,
             }
-        )  # fmt: skip
+        )
     return lines
 
 

@@ -35,9 +35,12 @@ def reasoning_table(rows: pd.DataFrame) -> pd.DataFrame:
     written = written.merge(full.rename(columns={"answer_tokens": "full_tokens"}), on=PROMPT, how="left")
     numbers = pd.to_numeric(written["answer_tokens"])
     written = written.assign(
-        tokens=numbers, longer=numbers / pd.to_numeric(written["full_tokens"]), right=written["score"] >= 1,
-        loops=pd.to_numeric(written["loop_tokens"]) > 0, most_slots=[_most_slots(*one) for one in _asked(written)],
-    )  # fmt: skip
+        tokens=numbers,
+        longer=numbers / pd.to_numeric(written["full_tokens"]),
+        right=written["score"] >= 1,
+        loops=pd.to_numeric(written["loop_tokens"]) > 0,
+        most_slots=[_most_slots(*one) for one in _asked(written)],
+    )
     lines = [
         dict(zip([*TASK, *NAMES], names, strict=True)) | _line(group)
         for names, group in written.groupby([*TASK, *NAMES], dropna=False, sort=False)
@@ -51,14 +54,20 @@ def reasoning_table(rows: pd.DataFrame) -> pd.DataFrame:
 def _line(group: pd.DataFrame) -> dict[str, float | int | None]:
     (found,) = mean_intervals(group[["score"]].to_numpy(float), kinds=["score"])
     bounds = (found.mean, found.low, found.high) if found else (None, None, None)
-    right, wrong = group[group["right"]], group[~group["right"]]
+    right = group[group["right"]]
+    wrong = group[~group["right"]]
     return {
-        "most_slots": group["most_slots"].iloc[0], "samples": len(group),
+        "most_slots": group["most_slots"].iloc[0],
+        "samples": len(group),
         **dict(zip(("score", "score_low", "score_high"), bounds, strict=True)),
-        "tokens": group["tokens"].mean(), "longer": group["longer"].mean(), "loops": group["loops"].mean(),
-        "right": len(right), "tokens_right": right["tokens"].mean(), "tokens_wrong": wrong["tokens"].mean(),
+        "tokens": group["tokens"].mean(),
+        "longer": group["longer"].mean(),
+        "loops": group["loops"].mean(),
+        "right": len(right),
+        "tokens_right": right["tokens"].mean(),
+        "tokens_wrong": wrong["tokens"].mean(),
         "loops_wrong": wrong["loops"].mean(),
-    }  # fmt: skip
+    }
 
 
 def _asked(rows: pd.DataFrame) -> list[tuple[object, ...]]:

@@ -39,7 +39,8 @@ MEASURED = ["prompts", *(f"{name}{bound}" for name in MEASURES for bound in ("",
 
 def with_names(rows: pd.DataFrame) -> pd.DataFrame:
     """Add the columns `NAMES` to evaluation rows or their summary."""
-    methods, options = rows["method"], rows["hyper_parameters"]
+    methods = rows["method"]
+    options = rows["hyper_parameters"]
     arm = [_arm_words(*of_row) for of_row in zip(methods, options, strict=True)]
     asked = [
         "all" if method == FULL.method else _asked_words(budget, unit)

@@ -25,8 +25,12 @@ from kvlab.core.assets import project_root
 from kvlab.requests.measurement import MINI
 from kvlab.results.verdict import Basis, Claim, Threshold
 
-FOLDER, MODELS = "results", "models"
-EVIDENCE, DRAWN, CARDS, MADE = "evidence", "drawn.parquet", "cards.parquet", "made.json"
+FOLDER = "results"
+MODELS = "models"
+EVIDENCE = "evidence"
+DRAWN = "drawn.parquet"
+CARDS = "cards.parquet"
+MADE = "made.json"
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,8 @@ def verdict_sentence(claim: Claim, model: str) -> str:
 
 
 def _reason(claim: Claim) -> str:
-    found, held = claim.interval, claim.threshold
+    found = claim.interval
+    held = claim.threshold
     if claim.effect:
         level = f", {short(found.level)} on average" if found is not None and found.level is not None else ""
         return EFFECTS[claim.effect] + (level if claim.effect == "equal" else "")
@@ -191,7 +192,8 @@ def _reason(claim: Claim) -> str:
 
 def what_would_change(claim: Claim) -> str:
     """What would change the verdict, in one sentence; "" where nothing is known."""
-    found, held = claim.interval, claim.threshold
+    found = claim.interval
+    held = claim.threshold
     if claim.effect:
         return "Other prompts or another budget, at which the scores differ; more of the same would hardly do."
     if isinstance(claim.settle, Benchmark):

@@ -14,7 +14,8 @@ from kvlab.core.errors import UserError
 from kvlab.server.settings import Lab
 
 # Environment of the server: no sign-in; only this machine is answered.
-OPEN, LOCAL = "KVLAB_OPEN_TO_EVERYONE", "KVLAB_LOCAL"
+OPEN = "KVLAB_OPEN_TO_EVERYONE"
+LOCAL = "KVLAB_LOCAL"
 LARGEST_UPLOAD_MB = 200
 # A session that was left takes half a megabyte, and Streamlit would keep 128 for two minutes.
 GONE_SECONDS = 10

@@ -18,7 +18,9 @@ LEVELS = (
     "a number of slots per head",
     "a bias per slot, merged keys, or a state besides the slots",
 )
-ATTENTION, QUERIES, HIDDEN = "attention weights", "queries", "hidden states"
+ATTENTION = "attention weights"
+QUERIES = "queries"
+HIDDEN = "hidden states"
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,8 @@ class Servability:
     @property
     def needs(self) -> str:
         """What it reads besides keys and values, as words."""
-        prompt, decode = set(self.reads_prompt), set(self.reads_decode)
+        prompt = set(self.reads_prompt)
+        decode = set(self.reads_decode)
         words = [
             f"{name}{'' if name in decode and name in prompt else ' (decoding)' if name in decode else ''}"
             for name in (ATTENTION, QUERIES, HIDDEN)

@@ -13,7 +13,8 @@ from kvlab.core.errors import UserError
 from kvlab.serving.levels import PAGES, Freed, Held, Servability, yes
 
 FILE = Path(__file__).with_name("methods.csv")
-BEGIN, END = "<!-- kvlab serve-check --all -->", "<!-- end -->"
+BEGIN = "<!-- kvlab serve-check --all -->"
+END = "<!-- end -->"
 # Besides every method with its defaults: settings that change the level.
 FURTHER = (
     "streaming-llm:positions=cache", "snapkv:page=16", "snapkv:page=32", "h2o:page=16", "adakv:page=16",

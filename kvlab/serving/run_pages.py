@@ -77,7 +77,8 @@ def pages_over_steps(wall: Wall, page: int) -> pd.DataFrame:
     rows = []
     for step in wall.steps[chosen]:
         kept = kept_at(wall, int(step))
-        slots, read = float(kept.sum(-1).mean()), kept.shape[-1]
+        slots = float(kept.sum(-1).mean())
+        read = kept.shape[-1]
         size = np.full(-(-read // page), page)
         size[-1] -= -read % page
         for sharing, axes in (("head", ()), ("layer", (1,)), ("model", (0, 1))):
@@ -116,7 +117,8 @@ def pages_map(wall: Wall, page: int, step: int) -> pd.DataFrame:
     held = np.pad(kept, ((0, 0), (0, 0), (0, missing))).reshape(layers, heads, -1, page).sum((1, 3))
     size = np.full(held.shape[1], page)
     size[-1] -= missing
-    layer, number = np.repeat(wall.layers, held.shape[1]), np.tile(np.arange(held.shape[1]), layers)
+    layer = np.repeat(wall.layers, held.shape[1])
+    number = np.tile(np.arange(held.shape[1]), layers)
     room = np.tile(size, layers) * heads
     return pd.DataFrame({"layer": layer, "page": number, "kept": held.reshape(-1), "slots": room}).assign(
         share=lambda frame: frame["kept"] / frame["slots"]

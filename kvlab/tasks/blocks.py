@@ -26,12 +26,14 @@ def common_words(draft: Draft, *, depth: Depth = None, rare: int = 40) -> Sample
     RULER has ten words of equal count; here the counts differ, so that only one order of the answer is right.
     """
     draft.check_range("rare", rare, 1, len(NAMES) - len(_COMMON_COUNTS))
-    place, random = draft.place(depth), draft.random
+    place = draft.place(depth)
+    random = draft.random
     words = phrasing.draw_names(random, len(_COMMON_COUNTS) + rare)
     counts = [random.randint(*bounds) for bounds in _COMMON_COUNTS] + random.choices((1, 2), k=rare)
     listed = [word for word, count in zip(words, counts, strict=True) for _ in range(count)]
     random.shuffle(listed)
-    query, block = phrasing.common_words_query(words[: len(_COMMON_COUNTS)]), phrasing.word_list(listed)
+    query = phrasing.common_words_query(words[: len(_COMMON_COUNTS)])
+    block = phrasing.word_list(listed)
     return draft.around(query, block, place, depth=place, counts=dict(zip(words, counts, strict=True)))
 
 
@@ -61,7 +63,8 @@ def _draw_list(random: Random, count: int) -> list[str]:
 def key_value(draft: Draft, *, depth: Depth = None, pairs: int = 32) -> Sample:
     """`pairs` records and a question for one of them."""
     draft.check_range("pairs", pairs, 1, len(NAMES))
-    place, random = draft.place(depth), draft.random
+    place = draft.place(depth)
+    random = draft.random
     records = list(zip(phrasing.draw_names(random, pairs), phrasing.draw_values(random, pairs), strict=True))
     query = phrasing.key_value_query(*random.choice(records))
     return draft.around(query, phrasing.key_value_list(records), place, depth=place)
@@ -72,7 +75,8 @@ def few_shot(draft: Draft, *, depth: Depth = None, classes: int = 8, shots: int 
     """`shots` examples of each of `classes` classes, and one more item to label."""
     draft.check_range("classes", classes, 1, len(NAMES) // 2)
     draft.check_range("shots", shots, 1, len(ADJECTIVES))
-    place, random = draft.place(depth), draft.random
+    place = draft.place(depth)
+    random = draft.random
     words = phrasing.draw_names(random, 2 * classes)
     pairs = list(zip(words[:classes], words[classes:], strict=True))
     query = phrasing.few_shot_query(random.choice(ADJECTIVES), *random.choice(pairs))

@@ -16,7 +16,8 @@ ENDINGS = ("endings", "ending")
 # Columns with the label or index of the right choice, for rows whose answer is in no column of answers.
 KEYS = ("answerkey", "answer_key", "answer_index", "answer_idx", "correct_option", "correct_index", "label")
 BY_COLUMN = re.compile(r"(choice|option|ending|solution|sol|answer|op)[ _-]?([a-j]|\d)", re.IGNORECASE)
-LABEL_NAMES, TEXT_NAMES = ("label", "labels", "key", "id"), ("text", "texts", "content", "value")
+LABEL_NAMES = ("label", "labels", "key", "id")
+TEXT_NAMES = ("text", "texts", "content", "value")
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ class Choices:
             return None
         if isinstance(answer, float) and not answer.is_integer():
             return None
-        is_text, in_one_column = isinstance(answer, str), len(self.columns) == 1
+        is_text = isinstance(answer, str)
+        in_one_column = len(self.columns) == 1
         written = str(answer if is_text else int(answer)).strip()
         if (is_text or self.are_numbers) and written in self.texts:
             return written
@@ -97,11 +99,14 @@ def _listed(column: str, value: Any, continue_context: bool = False) -> Choices 
     texts: Any = value
     labels: Any = None
     if isinstance(value, Mapping):
-        texts, labels = _first(value, TEXT_NAMES), _first(value, LABEL_NAMES)
+        texts = _first(value, TEXT_NAMES)
+        labels = _first(value, LABEL_NAMES)
         if not isinstance(texts, list):
-            labels, texts = [*value], [*value.values()]
+            labels = [*value]
+            texts = [*value.values()]
     elif isinstance(value, list) and all(isinstance(one, Mapping) for one in value):
-        texts, labels = [_first(one, TEXT_NAMES) for one in value], [_first(one, LABEL_NAMES) for one in value]
+        texts = [_first(one, TEXT_NAMES) for one in value]
+        labels = [_first(one, LABEL_NAMES) for one in value]
     if not isinstance(texts, list) or not 2 <= len(texts) <= len(ascii_uppercase):
         return None
     if not all(isinstance(one, str | int | float) and not isinstance(one, bool) for one in texts):

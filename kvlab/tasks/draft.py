@@ -118,7 +118,8 @@ class Draft:
 
         def render(window: Window) -> str:
             cut = round(place * len(window.words))
-            before, after = "".join(window.words[:cut]).rstrip(), "".join(window.words[cut:]).rstrip()
+            before = "".join(window.words[:cut]).rstrip()
+            after = "".join(window.words[cut:]).rstrip()
             return (f"{before}\n" if before else "") + block + after
 
         return self.asking(query, self.filled(render, query.prompt), metric, block=block, **more)
@@ -135,7 +136,8 @@ class Draft:
         fixed = measure(0)
         if fixed > length:
             raise too_short(self.task, length, fixed)
-        starts, guess = token_starts(self.tokenizer, window.text), len(window.words)
+        starts = token_starts(self.tokenizer, window.text)
+        guess = len(window.words)
         if length - fixed < len(starts):
             guess = bisect_right(list(accumulate(len(word) for word in window.words)), starts[length - fixed])
         return render(window.first(largest_fit(lambda count: measure(count) <= length, length, guess)))
@@ -155,10 +157,19 @@ class Draft:
         # The right answer and its end, with a margin for another wording.
         most = len(text_ids(self.tokenizer, query.answer + TAIL)) + 4
         return Sample(
-            task=self.task, index=self.index, seed=self.seed, length=self.length, depth=depth, context=context,
-            question=query.prompt, answers=list(answers or query.targets), metric=metric,
-            max_new_tokens=most, hold_back=hold_back, meta=meta,
-        )  # fmt: skip
+            task=self.task,
+            index=self.index,
+            seed=self.seed,
+            length=self.length,
+            depth=depth,
+            context=context,
+            question=query.prompt,
+            answers=list(answers or query.targets),
+            metric=metric,
+            max_new_tokens=most,
+            hold_back=hold_back,
+            meta=meta,
+        )
 
 
 def drafted(
@@ -188,13 +199,18 @@ def largest_fit(fits: Callable[[int], bool], most: int, guess: int) -> int:
     Galloping search from `guess`: a good guess costs three or four trials.
     """
     low = min(max(guess, 0), most)
-    high, stride = low + 1, 1
+    high = low + 1
+    stride = 1
     while low >= 0 and not fits(low):
         low, high, stride = low - stride, low, 2 * stride
     stride = 1
     while 0 <= low < most and high <= most and fits(high):
-        low, high, stride = high, high + stride, 2 * stride
-    low, high = max(low, -1), min(high, most + 1)  # low fits (or is -1), high does not (or is past the end)
+        low = high
+        high = high + stride
+        stride = 2 * stride
+    # low fits (or is -1), high does not (or is past the end)
+    low = max(low, -1)
+    high = min(high, most + 1)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)

@@ -48,6 +48,15 @@ def text_sample(
     cut = starts[-continuation]
     found = count_tokens(tokenizer, text[:cut], text[cut:])
     return Sample(
-        task=task, index=index, seed=seed, length=length or found, context=text[:cut], question="",
-        answers=[text[cut:]], metric=metric, max_new_tokens=0, stop=None, meta={"continuation": continuation},
-    )  # fmt: skip
+        task=task,
+        index=index,
+        seed=seed,
+        length=length or found,
+        context=text[:cut],
+        question="",
+        answers=[text[cut:]],
+        metric=metric,
+        max_new_tokens=0,
+        stop=None,
+        meta={"continuation": continuation},
+    )

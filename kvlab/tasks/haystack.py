@@ -56,7 +56,8 @@ class Window:
 
 def draw_window(random: Random, count: int) -> Window:
     """Return `count` words starting at a random sentence, wrapping around after the last book."""
-    words, starts = haystack_words(), _sentence_starts()
+    words = haystack_words()
+    starts = _sentence_starts()
     start = random.choice(list(starts))
     places = [(start + i) % len(words) for i in range(count)]
     breaks = tuple(i for i, place in enumerate(places) if i and place in starts and words[place - 1].endswith(" "))

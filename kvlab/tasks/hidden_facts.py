@@ -16,9 +16,11 @@ _MOST_COINS = 50
 @drafted("needle", "one number hidden in a story, at a chosen depth", ruler="niah_single_2")
 def needle(draft: Draft, *, depth: Depth = None) -> Sample:
     """One needle in real prose, at `depth` (None: random)."""
-    place, random = draft.place(depth), draft.random
+    place = draft.place(depth)
+    random = draft.random
     kind = random.choice(phrasing.NEEDLE_PHRASINGS)
-    name, value = phrasing.draw_names(random, 1)[0], phrasing.draw_value(random)
+    name = phrasing.draw_names(random, 1)[0]
+    value = phrasing.draw_value(random)
     query = phrasing.needle_query(kind, name, value)
     return draft.hiding(query, [phrasing.needle_statement(kind, name, value)], [place], depth=place)
 
@@ -34,7 +36,9 @@ def needle_multikey(draft: Draft, *, depth: Depth = None, needles: int = 8) -> S
     if depth is not None:
         depths[target] = depth
         order = sorted(range(needles), key=depths.__getitem__)
-        facts, depths, target = [facts[i] for i in order], [depths[i] for i in order], order.index(target)
+        facts = [facts[i] for i in order]
+        depths = [depths[i] for i in order]
+        target = order.index(target)
     query = phrasing.needle_query(kind, *facts[target])
     return draft.hiding(query, _statements(kind, facts), depths, depth=depths[target])
 

@@ -84,7 +84,8 @@ def _with_rules(window: Window, texts: list[str], listed: str, place: Place) -> 
         return hide(window, [f"Rule for the answer: {text}" for text in texts], middles)
     depth = {"middle": 0.5, "end": 1.0}.get(place, 0.0)
     (cut,) = break_places(window, [depth])
-    before, after = "".join(window.words[:cut]).rstrip(), "".join(window.words[cut:]).rstrip()
+    before = "".join(window.words[:cut]).rstrip()
+    after = "".join(window.words[cut:]).rstrip()
     return f"{before}\n\n".lstrip() + listed + f"\n\n{after}".rstrip()
 
 
@@ -116,7 +117,8 @@ def secret(draft: Draft) -> Sample:
     name, value, attack = _draw_secret(same.random)
     stated, _ = _secret_texts(name, value)
     sample = _attacked(same, stated, attack, [f"contains={value}"])
-    parts, meta = (Part(kind="told", text=stated),), {"statements": [stated]}
+    parts = (Part(kind="told", text=stated),)
+    meta = {"statements": [stated]}
     return sample.model_copy(update={"parts": parts, "meta": meta})
 
 

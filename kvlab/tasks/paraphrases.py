@@ -49,8 +49,10 @@ def needle_paraphrased(draft: Draft, *, depth: Depth = None, needles: int = 3) -
     """`needles` facts about different subjects; the question for the one at `depth` shares no content word with it."""
     draft.check_range("needles", needles, 1, len(SUBJECTS))
     random = draft.random
-    place, depths = draft.place(depth), spread(random, needles)
-    subjects, values = random.sample(SUBJECTS, needles), phrasing.draw_values(random, needles)
+    place = draft.place(depth)
+    depths = spread(random, needles)
+    subjects = random.sample(SUBJECTS, needles)
+    values = phrasing.draw_values(random, needles)
     wordings = [random.choice(PARAPHRASES) for _ in subjects]
     facts = [
         wording.statement.format(subject, value)
@@ -102,7 +104,8 @@ def needle_mixed(draft: Draft, *, depth: Depth = None, needles: int = 5) -> Samp
     """`needles` facts of different kinds about different things; the one at `depth` is asked for in its own words."""
     draft.check_range("needles", needles, 1, len(NAMES))
     random = draft.random
-    place, depths = draft.place(depth), spread(random, needles)
+    place = draft.place(depth)
+    depths = spread(random, needles)
     names = phrasing.draw_names(random, needles)
     kinds = [KINDS[index % len(KINDS)] for index in random.sample(range(max(needles, len(KINDS))), needles)]
     values = [kind.draw(random) for kind in kinds]

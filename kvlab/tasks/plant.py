@@ -40,7 +40,8 @@ def plant(text: str, depth: float, seed: int, kind: int = 0) -> Planted:
 
 
 def _draw(text: str, seed: int) -> tuple[str, str]:
-    random, present = Random(f"plant/{seed}"), set(re.findall(r"\w+", text.lower()))
+    random = Random(f"plant/{seed}")
+    present = set(re.findall(r"\w+", text.lower()))
     free = [name for name in phrasing.draw_names(random, len(phrasing.NAMES)) if name.lower() not in present]
     if not free:
         raise UserError("The text contains every name that mini knows: plant the needle in a shorter text.")

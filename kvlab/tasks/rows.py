@@ -76,7 +76,8 @@ def rows_of_text(name: str, text: str) -> Iterator[Row]:
     """Yield the rows of a text file; raises UserError as `read_rows`."""
     if is_csv(name):
         return _numbered(_csv(name, text))
-    begins, is_json = text.lstrip()[:1], name.lower().endswith(".json")
+    begins = text.lstrip()[:1]
+    is_json = name.lower().endswith(".json")
     if begins in ("[", "{") or is_json:
         try:
             value = _parsed(text)

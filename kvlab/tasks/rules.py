@@ -105,7 +105,8 @@ def draw_rules(random: Random, count: int) -> list[Rule]:
 
     A list of sentences is a contradiction to a small model, so the two kinds are not drawn together.
     """
-    phrases, forms = list(KINDS)[:PHRASES], list(KINDS)[PHRASES:]
+    phrases = list(KINDS)[:PHRASES]
+    forms = list(KINDS)[PHRASES:]
     forms.remove(random.choice(("sentences", "list")))
     few = min(count // 2, len(forms))
     chosen = [*random.sample(forms, max(few, count - len(phrases)))]
@@ -179,7 +180,8 @@ def obeys(text: str, spec: str) -> bool:
     """
     check, found, wanted = spec.partition("=")
     if not found:
-        check, wanted = "contains", spec
+        check = "contains"
+        wanted = spec
     if check not in CHECKS:
         raise UserError(f"There is no rule '{check}': write one of {', '.join(CHECKS)}, as in contains=word.")
     return bool(text.strip()) and CHECKS[check](text, wanted)

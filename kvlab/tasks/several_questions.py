@@ -36,7 +36,8 @@ def _asked(draft: Draft, questions: int, needles: int, keeps_answers: bool) -> S
     random = draft.random
     depths = spread(random, needles)
     kind = random.choice(phrasing.NEEDLE_PHRASINGS)
-    names, values = phrasing.draw_names(random, needles), phrasing.draw_values(random, needles)
+    names = phrasing.draw_names(random, needles)
+    values = phrasing.draw_values(random, needles)
     statements = [phrasing.needle_statement(kind, *fact) for fact in zip(names, values, strict=True)]
     asked = random.sample(range(needles), questions)
     first, *others = [phrasing.needle_query(kind, names[one], values[one]) for one in asked]

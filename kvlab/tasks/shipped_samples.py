@@ -52,7 +52,9 @@ def shipped_sample(name: str) -> ShippedSample:
 
 
 CHARACTERS = 2000  # about 500 tokens
-FIRST, LAST = 0.1, 0.9  # of a book: the parts before and after are not prose
+# of a book: the parts before and after are not prose
+FIRST = 0.1
+LAST = 0.9
 
 
 def excerpts(count: int, characters: int = CHARACTERS) -> list[tuple[str, str]]:

@@ -20,7 +20,8 @@ def text_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 def start_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Return the special tokens before a text: BOS for most tokenizers, where the attention sink is."""
-    bos, whole = tokenizer.bos_token_id, tokenizer("a", verbose=False)["input_ids"]
+    bos = tokenizer.bos_token_id
+    whole = tokenizer("a", verbose=False)["input_ids"]
     return [bos] if bos is not None and whole[:1] == [bos] else []
 
 
@@ -52,14 +53,17 @@ def shorten(tokenizer: PreTrainedTokenizerBase, sample: Sample, most: int, cut: 
     never cut: if it is longer than its half, the context's end is dropped. `start` and `end` cut the context's start or
     end. Raises UserError if the question alone is too long.
     """
-    context, first = text_ids(tokenizer, sample.context), len(start_ids(tokenizer))
+    context = text_ids(tokenizer, sample.context)
+    first = len(start_ids(tokenizer))
     question = len(text_ids(tokenizer, sample.question))
     if not sample.question and sample.answers and sample.max_new_tokens == 0:
         question = len(text_ids(tokenizer, sample.answers[0]))
     rest = first + question
     if len(context) + rest <= most:
         return sample
-    half, free = most // 2, max(most - rest, 0)  # head and tail: the context's first and last tokens that are kept
+    # head and tail: the context's first and last tokens that are kept
+    half = most // 2
+    free = max(most - rest, 0)
     head, tail = (free, 0) if cut == "end" else (0, free)
     if cut == "middle":
         tail = max(half - question, 0)

@@ -30,9 +30,11 @@ def state_tracing(draft: Draft, *, depth: Depth = None, steps: int = 6, others: 
     """
     draft.check_range("steps", steps, 2, _MOST_STEPS)
     draft.check_range("others", others, 1, _MOST_STEPS)
-    place, random = draft.place(depth), draft.random
+    place = draft.place(depth)
+    random = draft.random
     names = random.sample(NAMES, steps + 1 + 2 * others)
-    walk, rest = names[: steps + 1], names[steps + 1 :]
+    walk = names[: steps + 1]
+    rest = names[steps + 1 :]
     arrows = [f" {start} -> {end}" for start, end in pairwise(walk)]
     lines = [*arrows, *(f" {start} -> {end}" for start, end in zip(rest[::2], rest[1::2], strict=True))]
     random.shuffle(lines)
@@ -52,9 +54,12 @@ def arithmetic_chain(draft: Draft, *, depth: Depth = None, steps: int = 8) -> Sa
     The score is the share of steps with the right result, with a score for each step.
     """
     draft.check_range("steps", steps, 2, _MOST_STEPS)
-    place, random = draft.place(depth), draft.random
+    place = draft.place(depth)
+    random = draft.random
     state = random.randint(2, 9)
-    lines, results, start = [f"A counter starts at {state}."], [], state
+    lines = [f"A counter starts at {state}."]
+    results = []
+    start = state
     for number in range(1, steps + 1):
         change = random.randint(1, 5)
         adds = state < 6 or (state < 15 and random.random() < 0.5)
@@ -81,7 +86,8 @@ def list_recall(draft: Draft, *, depth: Depth = None, words: int = 5, count: int
     """
     draft.check_range("words", words, 2, _MOST_WORDS)
     draft.check_range("count", count, 2, 1000)
-    place, random = draft.place(depth), draft.random
+    place = draft.place(depth)
+    random = draft.random
     listed = ", ".join(random.sample(NAMES, words))
     statement = f"The list is: {listed}."
     first = phrasing.ask("What is the list?", "The list is:", ())

@@ -42,7 +42,8 @@ NOT_ITS_FAULT = (
 CANNOT_WRITE = (
     sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM,
 )  # fmt: skip
-MOST_IN_MEMORY, AGAIN_SECONDS = 4, 30.0
+MOST_IN_MEMORY = 4
+AGAIN_SECONDS = 30.0
 log = logging.getLogger(__name__)
 _memory: dict[Path, _InMemory] = {}
 _memory_lock = threading.Lock()
@@ -63,7 +64,8 @@ def in_database(root: Path, work: Callable[[sqlite3.Connection], Result]) -> Res
 
     Raises UserError if the index cannot be opened, read or written.
     """
-    root, damage = Path(root), ""
+    root = Path(root)
+    damage = ""
     if (index := _memory.get(root)) is not None and time.monotonic() < index.until:
         return _in_memory(root, work)
     for _ in range(2):
@@ -125,7 +127,8 @@ def _in_memory(root: Path, work: Callable[[sqlite3.Connection], Result], tried: 
 
 def refill(root: Path, database: sqlite3.Connection) -> list[str]:
     """Fill the index with all runs; one sentence per folder whose record could not be read."""
-    records, problems = [], []
+    records = []
+    problems = []
     for file in sorted(root.glob("*/run.json")):
         try:
             records.append(read_record(file.parent))

@@ -165,7 +165,8 @@ def save_story(root: Path, story: Story) -> Path:
 
 def import_story(root: Path, story: Story) -> Story:
     """Import a story, renamed if its name is taken; returns it as saved."""
-    name, number = story.name, 1
+    name = story.name
+    number = 1
     while story_path(root, story.name).exists():
         number += 1
         story = story.model_copy(update={"name": f"{name[:70]} {number}"})

@@ -31,7 +31,8 @@ class Thinnable:
 
 def thinnable(root: Path, older_than: float, now: float | None = None) -> list[Thinnable]:
     """Finished, unstarred runs older than `older_than` seconds that have arrays, oldest first."""
-    root, now = Path(root), time.time() if now is None else now
+    root = Path(root)
+    now = time.time() if now is None else now
     starred = {name for (kind, name), labels in all_labels(root).items() if kind == "comparison" and labels.starred}
     found = []
     for run in reversed(catalogue.list_runs(root)):

@@ -26,7 +26,8 @@ def split_text(decode: Decode, ids: Sequence[int]) -> list[str]:
     starts = [0]  # of token groups that spell whole characters
     lengths: list[int] = []  # of the decoded text after each token of the current group
     for index in range(len(ids)):
-        start, context = starts[-1], starts[max(0, len(starts) - 1 - CONTEXT_TOKENS)]
+        start = starts[-1]
+        context = starts[max(0, len(starts) - 1 - CONTEXT_TOKENS)]
         known = decode(list(ids[context:start])) if context < start else ""
         added = decode(list(ids[context : index + 1]))[len(known) :]
         lengths.append(len(added))
@@ -40,7 +41,8 @@ def split_text(decode: Decode, ids: Sequence[int]) -> list[str]:
 
 def _split_group(text: str, lengths: Sequence[int]) -> list[str]:
     """Assign each character to the token with which it first appeared, even as an unknown one."""
-    pieces, end = [], 0
+    pieces = []
+    end = 0
     for length in (*lengths[:-1], len(text)):
         pieces.append(text[end : max(end, length)])
         end = max(end, length)

@@ -31,7 +31,10 @@ FOLDERS: dict[Kind, str] = {
     "comparison": "", "evaluation": "evaluations", "benchmark": "benchmarks", "fit": "fits", "story": "stories",
 }  # fmt: skip
 LOCK_SECONDS = 10
-LONGEST_NAME, LONGEST_TAG, LONGEST_NOTE, MOST_TAGS = 200, 40, 20_000, 40
+LONGEST_NAME = 200
+LONGEST_TAG = 40
+LONGEST_NOTE = 20_000
+MOST_TAGS = 40
 
 
 def check_tags(tags: Sequence[str]) -> tuple[str, ...]:

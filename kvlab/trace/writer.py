@@ -144,7 +144,8 @@ class RunWriter:
         part = f"{name}/part-{len(self._part_rows[name]):05d}.parquet"
         self._write(part, lambda temporary: _write_table(name, rows, temporary))
         self._part_rows[name].append(rows.num_rows)
-        self._buffers[name], self._buffered_rows[name] = [], 0
+        self._buffers[name] = []
+        self._buffered_rows[name] = 0
         return True
 
     def _save_part_list(self) -> None:
@@ -194,7 +195,8 @@ def _write_table(name: str, rows: pa.Table, file: Path) -> None:
 
 def _to_table(name: str, parts: Sequence[Mapping[str, Column]]) -> pa.Table:
     """Concatenate all parts; those with the same columns are converted together."""
-    schema, tables = TABLES[name], []
+    schema = TABLES[name]
+    tables = []
     for _, same in groupby(parts, key=lambda part: part.keys()):
         group = list(same)
         columns = {key: _below([part[key] for part in group]) for key in group[0]}

@@ -21,12 +21,16 @@ def find_span(texts: list[str], words: str) -> list[tuple[int, int]]:
         UserError: the text does not contain these words.
     """
     starts = np.concatenate([[0], np.cumsum([len(text) for text in texts])])
-    text, pattern = "".join(texts).casefold(), words.strip().casefold()
+    text = "".join(texts).casefold()
+    pattern = words.strip().casefold()
     if len(text) != starts[-1]:  # case folding may lengthen a text, and then positions would be wrong
-        text, pattern = "".join(texts).lower(), words.strip().lower()
+        text = "".join(texts).lower()
+        pattern = words.strip().lower()
     if len(text) != starts[-1] or not pattern:
-        text, pattern = "".join(texts), words.strip()
-    spans, at = [], text.find(pattern) if pattern else -1
+        text = "".join(texts)
+        pattern = words.strip()
+    spans = []
+    at = text.find(pattern) if pattern else -1
     while at >= 0:
         first = int(np.searchsorted(starts, at, side="right")) - 1
         last = int(np.searchsorted(starts, at + len(pattern) - 1, side="right")) - 1
@@ -85,7 +89,8 @@ class Links:
     """Target of each departed slot of every head, looked up by (layer, head, position)."""
 
     def __init__(self, events: pd.DataFrame, heads: int, tokens: int) -> None:
-        self.heads, self.tokens = heads, tokens
+        self.heads = heads
+        self.tokens = tokens
         taken = events[events["target"] >= 0]
         self.taken = taken["step"].astype(np.int64).groupby(self._keys_of(taken, "target")).min()
         # If a slot was merged into several targets, follow the one with the largest weight.
@@ -109,13 +114,15 @@ class Links:
 
     def end(self, layer: np.ndarray, head: np.ndarray, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The slot each token ends in (-1: dropped) and the step at which it was dropped (-1: never)."""
-        here, lost = position.copy(), np.full(len(position), -1)
+        here = position.copy()
+        lost = np.full(len(position), -1)
         open_ = np.ones(len(position), bool)
         while open_.any():
             step, target = self.next(layer[open_], head[open_], here[open_])
             where = np.flatnonzero(open_)
             dropped = (step >= 0) & (target < 0)
-            lost[where[dropped]], here[where[dropped]] = step[dropped], -1
+            lost[where[dropped]] = step[dropped]
+            here[where[dropped]] = -1
             moves = target >= 0
             here[where[moves]] = target[moves]
             open_[where[~moves]] = False
@@ -123,7 +130,8 @@ class Links:
 
     def owner(self, layer: np.ndarray, head: np.ndarray, position: np.ndarray, at: int) -> np.ndarray:
         """The slot that holds each token after step `at`; -1: dropped."""
-        here, open_ = position.copy(), np.ones(len(position), bool)
+        here = position.copy()
+        open_ = np.ones(len(position), bool)
         while open_.any():
             where = np.flatnonzero(open_)
             step, target = self.next(layer[where], head[where], here[where])
@@ -158,8 +166,10 @@ class Links:
 def token_rows(table: pd.DataFrame, texts: list[str], layer: int, head: int) -> pd.DataFrame:
     """Display table of one head: token, text, fate, when it left, its target, and when that was dropped."""
     own = table[(table["layer"] == layer) & (table["head"] == head)]
-    slots = {name: [f"{slot} “{texts[slot].strip()}”" if slot >= 0 else "" for slot in own[name]]
-             for name in ("into", "slot")}  # fmt: skip
+    slots = {
+        name: [f"{slot} “{texts[slot].strip()}”" if slot >= 0 else "" for slot in own[name]]
+        for name in ("into", "slot")
+    }
     named = own.assign(text=[texts[token] for token in own["token"]], **slots)
     names = {"left": "left at step", "into": "went into", "slot": "now in slot", "lost": "dropped at step"}
     return named[["token", "text", "fate", "left", "into", "slot", "lost"]].rename(columns=names)
@@ -188,7 +198,8 @@ def fates_over_steps(table: pd.DataFrame, last_step: int, unread: np.ndarray | N
     if unread is None:
         return shares
     at = np.arange(len(unread))[:, None]
-    out, whole = unread & (lost > at), changed > at
+    out = unread & (lost > at)
+    whole = changed > at
     left = {FATES[0]: (out & whole).mean(1), FATES[1]: (out & ~whole).mean(1), UNREAD: -out.mean(1)}
     left = {name: np.pad(share, (0, last_step + 1 - len(share))) for name, share in left.items()}
     return shares.assign(**{name: shares.get(name, 0.0) - share for name, share in left.items()})

@@ -62,7 +62,9 @@ def value_spread(unit: np.ndarray, norm: np.ndarray, merged: np.ndarray, mean: n
         away = distance_to_mean(unit, norm, mean)
         return float(away[merged].max() + away.max())
     values = as_float32(unit) * as_float32(norm)[:, None]
-    some, squares, largest = values[merged], np.einsum("td,td->t", values, values), 0.0
+    some = values[merged]
+    squares = np.einsum("td,td->t", values, values)
+    largest = 0.0
     for start in range(0, len(some), ROWS_AT_ONCE):
         rows = some[start : start + ROWS_AT_ONCE]
         squared = (rows**2).sum(1)[:, None] + squares - 2 * rows @ values.T
@@ -75,9 +77,11 @@ def distance_to_mean(unit: np.ndarray, norm: np.ndarray, mean: np.ndarray) -> np
 
     The square is expanded to avoid a copy of the values (64 MB at 128k tokens).
     """
-    squares, room = np.empty(len(unit), np.float32), block_buffer(unit.shape[1])
+    squares = np.empty(len(unit), np.float32)
+    room = block_buffer(unit.shape[1])
     for block in token_blocks(len(unit)):
-        some, length = as_float32(unit[block], room), as_float32(norm[block])
+        some = as_float32(unit[block], room)
+        length = as_float32(norm[block])
         squares[block] = np.einsum("td,td->t", some, some) * length**2 - 2 * length * (some @ mean) + mean @ mean
     return np.sqrt(squares.clip(0))
 
@@ -89,7 +93,8 @@ def persistence_error(slot_mass: np.ndarray) -> np.ndarray:
     slots alive before, divided by the attention they received; NaN if they received none.
     """
     slot_mass = as_float32(slot_mass)
-    before, now = slot_mass[:-1], slot_mass[1:]
+    before = slot_mass[:-1]
+    now = slot_mass[1:]
     alive = before > 0
     received = (now * alive).sum(1)
     error = (np.abs(now - before) * alive).sum(1) / np.where(received > 0, received, np.nan)
@@ -116,9 +121,12 @@ def bound_over_steps(
     table = steps[["step", "output_error", "regret", "merged"]].reset_index(drop=True)
     table = table.assign(sag=steps["sag"].abs().to_numpy(), perturbation=changed.to_numpy())
     count = len(table)
-    epsilon, gamma, length = steps["score_error"].to_numpy(np.float64), float("nan"), np.full(count, np.nan)
+    epsilon = steps["score_error"].to_numpy(np.float64)
+    gamma = float("nan")
+    length = np.full(count, np.nan)
     if arrays is not None:
-        rows, tokens = min(count, len(arrays.true_mass)), len(arrays.unit)
+        rows = min(count, len(arrays.true_mass))
+        tokens = len(arrays.unit)
         sums = weighted_sums(arrays.true_mass[:rows], arrays.unit, arrays.norm)
         length[:rows] = np.linalg.norm(sums[:-1], axis=1)
         gamma = value_spread(arrays.unit, arrays.norm, _merged(events, tokens), sums[-1] / tokens)
@@ -132,8 +140,10 @@ def bound_over_steps(
 
 def _merged(events: pd.DataFrame, tokens: int) -> np.ndarray:
     """Sorted positions that are source or target of a merge."""
-    source, target = events["source"].to_numpy(), events["target"].to_numpy()
-    there, merges = np.zeros(tokens, bool), target >= 0
+    source = events["source"].to_numpy()
+    target = events["target"].to_numpy()
+    there = np.zeros(tokens, bool)
+    merges = target >= 0
     there[source[merges]] = there[target[merges]] = True
     return np.flatnonzero(there)
 
@@ -143,7 +153,8 @@ def bound_by_head(run: Run, layers: list[int]) -> pd.DataFrame:
     parts = []
     for layer in layers:
         for head in range(run.record.model.num_key_value_heads):
-            steps, events = run.select("steps", layer, head), run.select("events", layer, head)
+            steps = run.select("steps", layer, head)
+            events = run.select("events", layer, head)
             if len(steps):
                 arrays = read_arrays(run, layer, head, predicts_scores(steps))
                 table = bound_over_steps(steps, events, arrays, query_heads_per_slot(run))

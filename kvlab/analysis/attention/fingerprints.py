@@ -9,7 +9,8 @@ from kvlab.analysis.similarity.similarity import locality
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 
-SINKS, NEAR = 4, 32
+SINKS = 4
+NEAR = 32
 FEATURES = ("sink", "local", "alike", "regret")
 ROUNDS = 50
 

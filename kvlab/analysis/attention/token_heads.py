@@ -10,7 +10,9 @@ import pandas as pd
 
 from kvlab.common.atomic_write import replace_file
 
-NO_SLOT, MERGED, OWN = 0, 1, 2
+NO_SLOT = 0
+MERGED = 1
+OWN = 2
 STATES = ("no slot", "merged into another token's slot", "own slot")
 
 

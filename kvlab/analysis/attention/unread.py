@@ -10,7 +10,9 @@ from kvlab.analysis.lineage.fold import Lineage
 from kvlab.analysis.similarity.float16 import block_edges
 from kvlab.trace.reader import Run
 
-MOST_BLOCKS, MOST_STEPS, BLOCK = 128, 512, 16
+MOST_BLOCKS = 128
+MOST_STEPS = 512
+BLOCK = 16
 Unread = np.ndarray  # (steps, tokens) bool: held and not read
 
 
@@ -64,8 +66,9 @@ def reading_map(run: Run, lineage: Lineage, layer: int, head: int) -> pd.DataFra
     if len(rows) > MOST_STEPS:
         rows = rows[np.unique(np.linspace(0, len(rows) - 1, MOST_STEPS).round().astype(int))]
     edges = block_edges(0, lineage.tokens, min(MOST_BLOCKS, -(-lineage.tokens // BLOCK)))
-    parts = [_of_step(lineage, int(lineage.steps[row]), read[row], true[row // run.attention_every], edges)
-             for row in rows]  # fmt: skip
+    parts = [
+        _of_step(lineage, int(lineage.steps[row]), read[row], true[row // run.attention_every], edges) for row in rows
+    ]
     return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
 
 
@@ -74,8 +77,10 @@ def _of_step(lineage: Lineage, step: int, read: np.ndarray, true: np.ndarray, ed
     tokens = lineage.tokens
     born = lineage.birth == step
     owner = np.where(born, np.arange(tokens), lineage.owners(step - 1))
-    there, own = owner >= 0, lineage.alive(step - 1) | born
-    read, true = read[:tokens], true[:tokens].astype(np.float64)
+    there = owner >= 0
+    own = lineage.alive(step - 1) | born
+    read = read[:tokens]
+    true = true[:tokens].astype(np.float64)
     missed = true * (there & ~read[owner.clip(0)])
     sums = {"held": own, "read": own & read, "true": true, "missed": missed}
     table = {name: np.add.reduceat(values.astype(np.float64), edges[:-1]) for name, values in sums.items()}

@@ -88,7 +88,9 @@ def check_answer(runs: Sequence[Run], expected: ExpectedAnswer) -> AnswerCheck:
     """Check a comparison against the expected answer; all runs follow the full cache's text."""
     texts = reference_texts(runs)
     spelled = filter(None, (answer_tokens(texts, one) for one in expected.answers))
-    answer, positions, problem = next(spelled, None), np.zeros(0, np.int64), ""
+    answer = next(spelled, None)
+    positions = np.zeros(0, np.int64)
+    problem = ""
     try:
         positions = fact_positions(runs[0].tokens, runs[0].record.prompt, expected.facts)
     except UserError as error:

@@ -95,7 +95,8 @@ def _bytes(run: RunLike, there: pd.DataFrame | None) -> Mapping[str, float | Non
     if run.memory.empty:
         return dict.fromkeys((*names, "bytes_read", "live_ratio", "allocated_ratio"))
     steps = over_steps(run.memory, run.record)
-    last, decoded = steps.iloc[-1], steps[steps["step"] > 0]
+    last = steps.iloc[-1]
+    decoded = steps[steps["step"] > 0]
     read = float(decoded["bytes_read"].mean()) if len(decoded) else float(last["bytes_read"])
     whole = {name: float(last["full_bytes"]) for name in names}
     if there is not None:
@@ -125,7 +126,8 @@ def over_budget(run: RunLike) -> float | None:
     The budget covers keys and values of that many tokens, without metadata, in every compressed layer. None for a
     method without a budget or a run without recorded bytes.
     """
-    record, memory = run.record, run.memory
+    record = run.record
+    memory = run.memory
     if memory.empty or not parse_label(record).budget:
         return None
     last = memory[(memory["step"] == memory["step"].max()) & ~memory["layer"].isin(record.sliding_layers)]
@@ -134,7 +136,8 @@ def over_budget(run: RunLike) -> float | None:
 
 
 def _budget_bytes(record: RunRecord, layers: int) -> float:
-    budget, token = Budget(record.budget), layers * full_bytes_per_token(record)
+    budget = Budget(record.budget)
+    token = layers * full_bytes_per_token(record)
     if budget.unit == BYTES:
         return budget.number
     if budget.unit == BYTE_SHARE:
@@ -150,7 +153,8 @@ def beyond_budget(runs: Sequence[RunLike]) -> pd.DataFrame:
     rows = []
     for run, label in zip(runs, unique_labels(runs), strict=True):
         last = run.steps[run.steps["step"] == run.steps["step"].max()]
-        slots, budget = last["live_slots"].mean(), last["budget_slots"].mean()
+        slots = last["live_slots"].mean()
+        budget = last["budget_slots"].mean()
         if len(last) and slots > budget + run.record.compress_every - 1:  # tokens awaiting a decision do not count
             rows.append({"label": label, "slots": float(slots), "budget": float(budget)})
     return pd.DataFrame(rows, columns=["label", "slots", "budget"])
@@ -246,9 +250,12 @@ def at_same_bytes(table: pd.DataFrame, tolerance: float = 0.12) -> list[pd.DataF
     """
     known = table[table["live_bytes"].notna()]
     known = known.astype({"live_bytes": float, "mean_kl": float}).sort_values("live_bytes")
-    group, floor, groups = 0, 0.0, []
+    group = 0
+    floor = 0.0
+    groups = []
     for size in known["live_bytes"]:
         if size > floor * (1 + tolerance):
-            group, floor = group + 1, size
+            group = group + 1
+            floor = size
         groups.append(group)
     return [part.sort_values("mean_kl").reset_index(drop=True) for _, part in known.groupby(groups)]

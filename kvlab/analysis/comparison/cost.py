@@ -58,7 +58,8 @@ def instrument_cost(runs: Sequence[Run]) -> pd.DataFrame:
     """
     rows = []
     for run, label in zip(runs, unique_labels(runs), strict=True):
-        bare, recorded = speed_of(run.record).launched, run.record.recorded_tokens_per_second
+        bare = speed_of(run.record).launched
+        recorded = run.record.recorded_tokens_per_second
         row = {"label": label, "level": run.record.level, "off": bare.rate, "recorded": recorded}
         row |= {"off_low": min(bare.readings, default=None), "off_high": max(bare.readings, default=None)}
         rows.append(row | {"overhead": bare.rate / recorded if bare.rate and recorded else None, "doubt": bare.doubt})

@@ -66,7 +66,8 @@ def tokens_read(run: Run) -> int:
 def classes(a: Kept, b: Kept, layer: int, head: int, tokens: int) -> np.ndarray:
     """(tokens,) uint8 of one head: an index into `NAMES` for every token of the text."""
     seen = min(a.seen, b.seen)
-    first, second = a.alive[layer, head, :seen], b.alive[layer, head, :seen]
+    first = a.alive[layer, head, :seen]
+    second = b.alive[layer, head, :seen]
     found = np.full(tokens, UNREAD, np.uint8)
     found[:seen] = np.select([first & second, first, second], [BOTH, ONLY_A, ONLY_B], NEITHER)
     return found

@@ -32,7 +32,8 @@ def fact_positions(tokens: pd.DataFrame, prompt: str, facts: Sequence[tuple[int,
     inside = np.zeros(len(texts), bool)
     for (start, stop), (first, last, by) in product(facts, moved):
         if start < last and stop > first:
-            begin, end = max(start, first) + by, min(stop, last) + by
+            begin = max(start, first) + by
+            end = min(stop, last) + by
             inside |= (starts < end) & (stops > begin) & (stops > starts)
             inside |= (starts == stops) & (starts > begin) & (starts <= end)
     return read["position"].to_numpy(np.int64)[inside]
@@ -62,7 +63,8 @@ def moved_parts(texts: Sequence[str], prompt: str) -> list[tuple[int, int, int]]
     # Where a token's text begins and ends, white space around it skipped.
     begins = {end + len(text) - len(text.lstrip()) for end, text in zip(ends, texts, strict=False)}
     finishes = {end + len(text.rstrip()) for end, text in zip(ends, texts, strict=False)}
-    found, end = [], 0
+    found = []
+    end = 0
     for start, stop in turn_spans(prompt):  # the turns of a conversation
         place = _place(read, prompt[start:stop], end, begins, finishes)
         if place < 0:
@@ -77,7 +79,8 @@ def _place(read: str, turn: str, end: int, begins: set[int], finishes: set[int])
 
     A short turn may also occur within text of the template, even at the beginning of a token.
     """
-    places, place = list[int](), read.find(turn, end)
+    places = list[int]()
+    place = read.find(turn, end)
     while place >= 0:
         if place in begins and place + len(turn) in finishes:
             return place

@@ -100,7 +100,8 @@ def differing_parts(runs: Sequence[HasLabel], *, budget: bool = True) -> list[st
 
 def number_duplicates(names: Sequence[str]) -> list[str]:
     """Append a number to names that occur more than once."""
-    counts, seen = Counter(names), Counter[str]()
+    counts = Counter(names)
+    seen = Counter[str]()
     found = []
     for name in names:
         seen[name] += 1

@@ -11,7 +11,8 @@ from kvlab.requests.conversation import turns_of_text
 
 MOST_BLOCKS = 12  # spans of running text
 MOST_SHOTS = 16
-QUESTION, SYSTEM = "question", "system prompt"
+QUESTION = "question"
+SYSTEM = "system prompt"
 _ASKS = re.compile(r"^[ \t]*(?:question|query|request|task|q)[ \t]*\d*:", re.IGNORECASE | re.MULTILINE)
 _MARK = re.compile(r"\s*([A-Za-z]+)[ \t]*\d*:")
 _BULLET = re.compile(r"[ \t]*(?:[-*•]|\d+[.)])[ \t]+\S")
@@ -57,7 +58,8 @@ def parts_of_system(text: str, start: int, stop: int) -> list[Part]:
     lines = _pieces(text, start, stop, "line")
     bullets = [bool(_BULLET.match(text[begin:end])) for begin, end in lines]
     if 0 < sum(bullets) <= MOST_BLOCKS:
-        number, parts = 0, []
+        number = 0
+        parts = []
         for (begin, end), is_rule in zip(lines, bullets, strict=True):
             number += is_rule
             parts.append(Part(f"rule {number}" if is_rule else SYSTEM, begin, end))
@@ -93,7 +95,8 @@ def _question_start(text: str, start: int, stop: int) -> int:
 
 def _leading_rules(text: str, start: int, stop: int) -> list[Part]:
     """Two to `MOST_BLOCKS` bulleted lines at the beginning, after at most one line that ends with a colon."""
-    lines, parts = _pieces(text, start, stop, "line"), []
+    lines = _pieces(text, start, stop, "line")
+    parts = []
     if lines and text[slice(*lines[0])].rstrip().endswith(":"):
         parts = [Part("heading of the rules", *lines.pop(0))]
     rules = 0

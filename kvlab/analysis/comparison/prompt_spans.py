@@ -14,7 +14,9 @@ from kvlab.analysis.comparison.prompt_parts import Part, parts_of_prompt, parts_
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 
-MOST_SPANS, LONGEST_LABEL, LONGEST_TEXT = 48, 40, 8_000
+MOST_SPANS = 48
+LONGEST_LABEL = 40
+LONGEST_TEXT = 8_000
 TEMPLATE = "template"  # tokens of no part, such as BOS and the role names of a chat template
 _LINE = re.compile(r"([^:]*):((?:[0-9]{1,9}-[0-9]{1,9}|[0-9]{1,9})(?:,(?:[0-9]{1,9}-[0-9]{1,9}|[0-9]{1,9}))*)")
 Range = tuple[int, int]
@@ -113,7 +115,8 @@ def _parse_line(line: str, tokens: int) -> Span:
 
 def _parts_in_tokens(texts: Sequence[str], prompt: str, chat: dict | None) -> list[Part]:
     """The parts of prompt and system prompt as characters of the joined texts."""
-    moved, read = moved_parts(texts, prompt), "".join(texts)
+    moved = moved_parts(texts, prompt)
+    read = "".join(texts)
     found = []
     system = str((chat or {}).get("system") or "").strip()
     first = min((start + by for start, _, by in moved), default=0)

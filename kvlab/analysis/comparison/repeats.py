@@ -63,7 +63,8 @@ def repeat_table(runs: Sequence[Run], labels: Labels | None = None) -> pd.DataFr
     record = runs[0].record
     if record.repeat is None:
         raise UserError(f"The comparison {record.comparison_id} is not part of a batch.")
-    planting, asked_for = record.repeat.planting, expected_answer(runs, labels or Labels())
+    planting = record.repeat.planting
+    asked_for = expected_answer(runs, labels or Labels())
     table = _not_asked(runs) if asked_for is None else _asked(runs, asked_for)
     planted = dict.fromkeys(("depth", "wording", "draw"))
     if planting is not None:
@@ -83,9 +84,17 @@ def _not_asked(runs: Sequence[Run]) -> pd.DataFrame:
     table, (rows, columns) = headline(runs), zip(*places(runs), strict=True)
     ended = table["mean_kl"].notna() | (table["method"] == "full")
     return table.assign(
-        row=rows, column=columns, verdict=[NOT_ASKED if known else "unfinished" for known in ended], wrote="", wrong="",
-        expected="", kl_answer=None, answer=None, reference=NOT_ASKED, **dict.fromkeys(FATES),
-    )  # fmt: skip
+        row=rows,
+        column=columns,
+        verdict=[NOT_ASKED if known else "unfinished" for known in ended],
+        wrote="",
+        wrong="",
+        expected="",
+        kl_answer=None,
+        answer=None,
+        reference=NOT_ASKED,
+        **dict.fromkeys(FATES),
+    )
 
 
 def build_batch(tables: Sequence[pd.DataFrame]) -> Batch:
@@ -110,7 +119,8 @@ def cells(prompts: pd.DataFrame) -> pd.DataFrame:
 
 def _cell(group: pd.DataFrame) -> dict[str, object]:
     ended = group[group["verdict"] != "unfinished"]
-    first, counts = group.iloc[0], ended["verdict"].value_counts()
+    first = group.iloc[0]
+    counts = ended["verdict"].value_counts()
     told = {kind: int(counts.get(kind, 0)) for kind in KINDS[:3]}
     judged_ones = sum(told.values())
     share = share_interval(told["right"], judged_ones) if judged_ones else None
@@ -157,15 +167,18 @@ def compare_with_best(batch: Batch, group: pd.DataFrame) -> pd.DataFrame:
     Columns: label, n, first (prompts that only the first gets right, or where it is closer if there are no answers),
     other (the reverse), p (exact two-sided sign test) and apart: p below `LEVEL` divided by the number of rivals.
     """
-    verdict, distance = batch.prompts["verdict"], pd.to_numeric(batch.prompts["mean_kl"]).astype(float)
+    verdict = batch.prompts["verdict"]
+    distance = pd.to_numeric(batch.prompts["mean_kl"]).astype(float)
     right = verdict.eq("right").astype(float).where(verdict.isin(KINDS[:3]))
     scored = batch.prompts.assign(score=right if batch.is_asked else -distance).drop_duplicates(["number", *CELL])
     table = scored.set_index(["number", *CELL])["score"].unstack(CELL)
     best = tuple(group.iloc[0][CELL])
     lines = []
     for _, row in group.iloc[1:].iterrows():
-        first, other = table[best], table[tuple(row[CELL])]
-        ahead, behind = int((first > other).sum()), int((other > first).sum())
+        first = table[best]
+        other = table[tuple(row[CELL])]
+        ahead = int((first > other).sum())
+        behind = int((other > first).sum())
         p = sign_test(ahead, behind)
         count = int((first.notna() & other.notna()).sum())
         lines.append((row["label"], count, ahead, behind, p, p < LEVEL / (len(group) - 1)))
@@ -174,7 +187,8 @@ def compare_with_best(batch: Batch, group: pd.DataFrame) -> pd.DataFrame:
 
 def sign_test(ahead: int, behind: int) -> float:
     """Exact two-sided sign test (McNemar)."""
-    count, least = ahead + behind, min(ahead, behind)
+    count = ahead + behind
+    least = min(ahead, behind)
     return min(1.0, 2 * sum(comb(count, k) for k in range(least + 1)) / 2**count) if count else 1.0
 
 

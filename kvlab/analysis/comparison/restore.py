@@ -47,11 +47,17 @@ def search_table(rescue: RestoreResult) -> pd.DataFrame:
     """One row per search (key of `SEARCHES`): what, outcome (a sentence), restores, slots, tried, mean_kl, text."""
     rows = [
         (
-            found.search, SEARCHES.get(found.search, found.search), outcome(found), found.restores, found.slots,
-            found.tried, float(np.mean(found.kl)) if found.kl else np.nan, found.text,
+            found.search,
+            SEARCHES.get(found.search, found.search),
+            outcome(found),
+            found.restores,
+            found.slots,
+            found.tried,
+            float(np.mean(found.kl)) if found.kl else np.nan,
+            found.text,
         )
         for found in rescue.found
-    ]  # fmt: skip
+    ]
     columns = ["search", "what", "outcome", "restores", "slots", "tried", "mean_kl", "text"]
     return pd.DataFrame(rows, columns=columns)
 
@@ -88,7 +94,8 @@ def _why(rescue: RestoreResult, best: SearchResult, run: Run) -> str:
     """The reason, and the change that fixes it."""
     back = best.returned
     if back.tokens:
-        count, where = len(back.tokens), "every head"
+        count = len(back.tokens)
+        where = "every head"
         if back.heads is not None:
             where = f"{len(back.heads)} head{'s' if len(back.heads) != 1 else ''}"
         if back.kind == "read":
@@ -107,7 +114,8 @@ def _why(rescue: RestoreResult, best: SearchResult, run: Run) -> str:
 
 def culprit(rescue: RestoreResult, best: SearchResult, run: Run) -> str:
     """Which head dropped or merged which of the tokens, and when."""
-    tokens, heads = best.returned.tokens, best.returned.heads
+    tokens = best.returned.tokens
+    heads = best.returned.heads
     reader = rescue.reader
     # Where no head reads the answer, some are given back.
     layer, head = reader if heads is None or reader in heads else heads[0]  # type: ignore[misc]

@@ -24,18 +24,25 @@ def shares_of_spans(wall: Wall, spans: Sequence[Span], step: int) -> pd.DataFram
     other tokens), dropped (no slot), held (kept or merged) and unreachable (share of its tokens with no slot in any
     layer and head).
     """
-    fates, rows = wall.fates(step), []
+    fates = wall.fates(step)
+    rows = []
     for span in spans:
         inside = fates[:, span.positions]
-        gone, kept = inside == Fate.DROPPED, float((inside == Fate.KEPT).mean())
+        gone = inside == Fate.DROPPED
+        kept = float((inside == Fate.KEPT).mean())
         dropped = float(gone.mean())
         rows.append(
             {
-                "span": span.label, "first": span.first, "tokens": inside.shape[1], "kept": kept,
-                "merged": max(1 - kept - dropped, 0.0), "dropped": dropped, "held": 1 - dropped,
+                "span": span.label,
+                "first": span.first,
+                "tokens": inside.shape[1],
+                "kept": kept,
+                "merged": max(1 - kept - dropped, 0.0),
+                "dropped": dropped,
+                "held": 1 - dropped,
                 "unreachable": float(gone.all(axis=0).mean()),
             }
-        )  # fmt: skip
+        )
     return pd.DataFrame(rows)
 
 

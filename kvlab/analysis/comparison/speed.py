@@ -59,9 +59,17 @@ class Speed:
     def columns(self) -> dict[str, object]:
         """way; the readings' count, low and high, not rounded; readings and speed as text."""
         if not self.readings:
-            return {"way": None, "reading_count": 0, "reading_low": None, "reading_high": None,
-                    "readings": "none", "speed": NOTHING}  # fmt: skip
-        low, high, count = min(self.readings), max(self.readings), len(self.readings)
+            return {
+                "way": None,
+                "reading_count": 0,
+                "reading_low": None,
+                "reading_high": None,
+                "readings": "none",
+                "speed": NOTHING,
+            }
+        low = min(self.readings)
+        high = max(self.readings)
+        count = len(self.readings)
         middle, *bounds = in_range(statistics.median(self.readings), low, high, self._show)
         span = f"{count} in turns, {' to '.join(bounds)}" if count > 1 else f"one, {middle}"
         busy = f", {self.doubt}" if self.scattered else ""
@@ -81,7 +89,8 @@ class Speed:
             return NOTHING
         if len(self.readings) == 1:
             return f"{NOTHING} ({self.doubt}: {self._show(self.rate)}, {self.way})"
-        low, high = min(self.readings), max(self.readings)
+        low = min(self.readings)
+        high = max(self.readings)
         if self.scattered:
             _, least, most = in_range(self.rate, low, high, self._show)
             return f"{NOTHING} ({self.doubt}: {least} to {most}, {self.way})"

@@ -22,11 +22,13 @@ class Segment(NamedTuple):
 
 def diff(own: str, full: str) -> list[Segment]:
     """`own` and `full` as segments, by words: joining all but `missing` gives `own`, all but `own` gives `full`."""
-    ours, theirs = PIECES.findall(own), PIECES.findall(full)
+    ours = PIECES.findall(own)
+    theirs = PIECES.findall(full)
     # Match the common prefix first; SequenceMatcher might align it with a later part.
     alike = shared_prefix(ours, theirs)
     segments = [Segment("same", "".join(ours[:alike]))] if alike else []
-    ours, theirs = ours[alike:], theirs[alike:]
+    ours = ours[alike:]
+    theirs = theirs[alike:]
     for tag, a, b, c, d in SequenceMatcher(None, theirs, ours, autojunk=False).get_opcodes():
         if tag == "equal":
             segments.append(Segment("same", "".join(ours[c:d])))

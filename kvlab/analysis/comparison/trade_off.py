@@ -11,8 +11,12 @@ from kvlab.analysis.comparison.board import OWN_BUDGET
 from kvlab.analysis.comparison.repeats import Batch
 from kvlab.analysis.comparison.verdict import KINDS
 
-KL, SHARE = "mean_kl", "share"  # measures of quality: nats per token (less is better), share of right answers
-HELD, READ = "live_bytes", "bytes_read"  # which bytes are compared: held at the end, or read by a decode step
+# measures of quality: nats per token (less is better), share of right answers
+KL = "mean_kl"
+SHARE = "share"
+# which bytes are compared: held at the end, or read by a decode step
+HELD = "live_bytes"
+READ = "bytes_read"
 POINT = ["label", "method", "row", "column", HELD, READ, "quality", "low", "high", "prompts", "verdict", "measure"]
 UNEQUAL = 0.05  # bytes above the median of the same budget that are worth a sentence
 
@@ -25,10 +29,16 @@ def run_points(table: pd.DataFrame, places: Sequence[tuple[str, str]]) -> pd.Dat
     """
     rows, columns = zip(*places, strict=True) if len(places) else ((), ())
     points = table[["label", "method", "prompts"]].assign(
-        row=list(rows), column=list(columns), live_bytes=table[HELD].astype(float), bytes_read=_read(table),
-        quality=table["mean_kl"].astype(float), low=np.nan, high=np.nan, measure=KL,
+        row=list(rows),
+        column=list(columns),
+        live_bytes=table[HELD].astype(float),
+        bytes_read=_read(table),
+        quality=table["mean_kl"].astype(float),
+        low=np.nan,
+        high=np.nan,
+        measure=KL,
         verdict=table.get("verdict", ""),
-    )  # fmt: skip
+    )
     return points[POINT].reset_index(drop=True)
 
 
@@ -43,9 +53,13 @@ def batch_points(batch: Batch) -> pd.DataFrame:
     names = {"quality": measure, "low": f"{measure}_low", "high": f"{measure}_high", HELD: HELD}
     values = {name: cells[column].astype(float) for name, column in names.items()} if len(cells) else {}
     values |= {READ: _read(cells)} if len(cells) else {}
-    points = pd.DataFrame(
-        {name: cells[name] for name in ("label", "method", "row", "column")} | values | {"prompts": cells[count]}
-    ) if len(cells) else pd.DataFrame(columns=POINT)  # fmt: skip
+    points = (
+        pd.DataFrame(
+            {name: cells[name] for name in ("label", "method", "row", "column")} | values | {"prompts": cells[count]}
+        )
+        if len(cells)
+        else pd.DataFrame(columns=POINT)
+    )
     points.loc[points["prompts"] < 2, ["low", "high"]] = np.nan
     points = pd.concat([_full_point(batch, measure), points[points["prompts"] > 0]], ignore_index=True)
     return points.assign(verdict="", measure=measure)[POINT]

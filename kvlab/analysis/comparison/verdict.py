@@ -51,7 +51,8 @@ def judge(texts: Sequence[str], answer: str, reference: Sequence[str] = ()) -> V
     found = find_answer(text, answer)
     if found is not None:
         return Verdict("right", token_at(texts, found[0]), " ".join(text[slice(*found)].split()))
-    letters, wanted = _letters(text, answer), _letters(answer, answer).text
+    letters = _letters(text, answer)
+    wanted = _letters(answer, answer).text
     start, shared = _best_place(letters, wanted)
     if 2 * shared < len(wanted) or not wanted:
         pairs = zip(texts, reference, strict=False)

@@ -54,7 +54,8 @@ def decision(run: Run, layer: int, head: int, lineage: Lineage) -> pd.DataFrame:
 
 def decisions(run: Run) -> dict[tuple[int, int], pd.DataFrame]:
     """`by_rank` of every layer and head whose decision was recorded."""
-    model, tables = run.record.model, {}
+    model = run.record.model
+    tables = {}
     for layer in run.record.recording.of_layers(range(model.num_hidden_layers)):
         for head in run.record.recording.of_heads(model.num_key_value_heads):
             try:
@@ -68,7 +69,8 @@ def by_rank(run: Run, layer: int, head: int) -> pd.DataFrame:
     """As `decision`, without texts and fates; raises the same errors."""
     score, kept = run.decision(layer, head)
     tokens = np.flatnonzero(~np.isnan(score))
-    score, kept = score[tokens], kept[tokens] > 0
+    score = score[tokens]
+    kept = kept[tokens] > 0
     order = np.lexsort((-tokens, -score))
     rank = np.empty(len(tokens), np.int64)
     rank[order] = np.arange(1, len(tokens) + 1)
@@ -92,7 +94,8 @@ def cutoff(table: pd.DataFrame) -> Cutoff:
     """
     kept = table["kept"].to_numpy()
     lost = table.loc[~table["kept"], "score"]
-    placed, edge = table["placed"].to_numpy(), _edges(kept)
+    placed = table["placed"].to_numpy()
+    edge = _edges(kept)
     odd = int((placed & ~edge).sum())
     return Cutoff(int(kept.sum()), float(lost.max()) if len(lost) else np.nan, int(placed.sum()), odd)
 
@@ -143,9 +146,12 @@ def replay(lineage: Lineage, table: pd.DataFrame, frames: int = FRAMES) -> Linea
     tokens = int(lineage.seen[lineage.steps == step][0])
     left = table.loc[~table["kept"]].sort_values("rank", ascending=False)["token"].to_numpy()
     portion = 1 + np.arange(len(left)) * frames // max(len(left), 1)
-    leave, parent, kind = np.full(tokens, NEVER), np.full(tokens, -1), np.zeros(tokens, np.uint8)
+    leave = np.full(tokens, NEVER)
+    parent = np.full(tokens, -1)
+    kind = np.zeros(tokens, np.uint8)
     leave[left] = portion
-    parent[left], kind[left] = lineage.parent[left], lineage.kind[left]
+    parent[left] = lineage.parent[left]
+    kind[left] = lineage.kind[left]
     absorb = np.full(tokens, NEVER)
     merged = left[parent[left] >= 0]
     np.minimum.at(absorb, parent[merged], leave[merged])

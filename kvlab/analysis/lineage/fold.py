@@ -77,7 +77,8 @@ def fold(events: pd.DataFrame, steps: pd.DataFrame) -> Lineage:
     If a slot was merged into several targets, the one with the largest value weight counts.
     """
     steps = steps.sort_values("step")
-    numbers, seen = steps["step"].to_numpy(np.int64), steps["tokens_seen"].to_numpy(np.int64)
+    numbers = steps["step"].to_numpy(np.int64)
+    seen = steps["tokens_seen"].to_numpy(np.int64)
     tokens = int(seen.max(initial=0))
     birth = numbers[np.searchsorted(seen, np.arange(tokens), side="right")] if tokens else np.zeros(0, np.int64)
     events = events[(events["source"] >= 0) & (events["source"] < tokens) & (events["target"] < tokens)]
@@ -92,7 +93,8 @@ def fold(events: pd.DataFrame, steps: pd.DataFrame) -> Lineage:
 def _departures(events: pd.DataFrame, tokens: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Step, kind and target of each token's own departure."""
     leave = np.full(tokens, NEVER)
-    kind, parent = np.zeros(tokens, np.uint8), np.full(tokens, -1)
+    kind = np.zeros(tokens, np.uint8)
+    parent = np.full(tokens, -1)
     order = np.argsort(events["value_weight"].to_numpy(), kind="stable")  # the last write per source wins
     source = events["source"].to_numpy(np.int64)[order]
     leave[source] = events["step"].to_numpy()[order]

@@ -15,9 +15,13 @@ def influence(lineage: Lineage, events: pd.DataFrame) -> tuple[np.ndarray, np.nd
     of every merge its slot goes through as source, and by one minus the sources' weights as target; 0 once evicted, NaN
     before it was read. `merges` counts the merges of the slot it was in.
     """
-    count, tokens = len(lineage.steps), lineage.tokens
-    shares, merges = np.ones((count, tokens), np.float32), np.zeros((count, tokens), np.int32)
-    share, passed, owner = np.ones(tokens), np.zeros(tokens, np.int32), np.arange(tokens)
+    count = len(lineage.steps)
+    tokens = lineage.tokens
+    shares = np.ones((count, tokens), np.float32)
+    merges = np.zeros((count, tokens), np.int32)
+    share = np.ones(tokens)
+    passed = np.zeros(tokens, np.int32)
+    owner = np.arange(tokens)
     by_step = {int(step): group for step, group in events.groupby("step")}
     for row, step in enumerate(lineage.steps.tolist()):
         if (group := by_step.get(step)) is not None:
@@ -38,8 +42,10 @@ def _apply(
     np.subtract.at(own, joined["target"].to_numpy(np.int64), joined["value_weight"].to_numpy(np.float64))
     takes = np.zeros(tokens, bool)
     takes[joined["target"].to_numpy(np.int64)] = True
-    source, target = main["source"].to_numpy(np.int64), main["target"].to_numpy(np.int64)
-    factor, goes = own.clip(0, 1), np.arange(tokens)
+    source = main["source"].to_numpy(np.int64)
+    target = main["target"].to_numpy(np.int64)
+    factor = own.clip(0, 1)
+    goes = np.arange(tokens)
     factor[source] = np.where(target >= 0, main["value_weight"].to_numpy(np.float64).clip(0, 1), 0)
     goes[source] = target
     moved = takes.copy()

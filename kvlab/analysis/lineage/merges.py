@@ -39,7 +39,8 @@ def final_votes(events: pd.DataFrame) -> pd.DataFrame:
     """Slots that hold more than one token at the end: columns layer, head, slot, votes, step of the last merge."""
     # With events in step order, the last row of a target is its last merge.
     events = events.sort_values("step", kind="stable") if not events["step"].is_monotonic_increasing else events
-    slots, left = _slot_numbers(events, "target"), _slot_numbers(events, "source")
+    slots = _slot_numbers(events, "target")
+    left = _slot_numbers(events, "source")
     joined = (events["target"] >= 0).to_numpy()
     last = np.unique(slots[joined][::-1], return_index=True)[1]
     rows = np.flatnonzero(joined)[::-1][last]
@@ -51,7 +52,8 @@ def final_votes(events: pd.DataFrame) -> pd.DataFrame:
 def _slot_numbers(events: pd.DataFrame, column: str) -> np.ndarray:
     """A unique number per (layer, head, position), the same for a slot as source and as target."""
     layer, head, position = (events[name].to_numpy(np.int64) for name in ("layer", "head", column))
-    heads, positions = head.max(initial=0) + 1, events[["source", "target"]].max(axis=None) + 1 if len(events) else 1
+    heads = head.max(initial=0) + 1
+    positions = events[["source", "target"]].max(axis=None) + 1 if len(events) else 1
     return (layer * heads + head) * positions + position
 
 

@@ -61,10 +61,12 @@ def regions_at(lineage: Lineage, steps: np.ndarray) -> tuple[np.ndarray, np.ndar
     """`regions` after each of the increasing `steps`, two (steps,) arrays, in one pass over the tokens."""
     left = np.flatnonzero(lineage.leave <= steps.max(initial=-1))
     since = np.searchsorted(steps, lineage.leave[left])
-    first, last = np.full(len(steps), lineage.tokens), np.full(len(steps), -1)
+    first = np.full(len(steps), lineage.tokens)
+    last = np.full(len(steps), -1)
     np.minimum.at(first, since, left)
     np.maximum.at(last, since, left)
-    first, last = np.minimum.accumulate(first), np.maximum.accumulate(last)
+    first = np.minimum.accumulate(first)
+    last = np.maximum.accumulate(last)
     none = last < 0
     return np.where(none, 0, first.clip(max=SINKS)), np.where(none, lineage.tokens, last + 1)
 
@@ -84,7 +86,8 @@ def mosaic(lineage: Lineage, max_cells: int = MAX_CELLS) -> pd.DataFrame:
     states = _counts(lineage, rows, columns).argmax(axis=0).astype(np.uint8)
     states = np.array([State.UNSEEN, State.KEPT, State.PIVOT, State.ABSORBED, State.EVICTED], np.uint8)[states]
     sink_stop, recent_start = regions_at(lineage, columns)
-    own, starts = states == State.KEPT, rows[:-1, None]
+    own = states == State.KEPT
+    starts = rows[:-1, None]
     states[own & (starts >= recent_start)] = State.RECENT
     states[own & (starts < sink_stop)] = State.SINK
     first = min(SINKS, lineage.tokens)
@@ -97,7 +100,8 @@ def mosaic(lineage: Lineage, max_cells: int = MAX_CELLS) -> pd.DataFrame:
 def state_counts(lineage: Lineage) -> pd.DataFrame:
     """Tokens in each state after every recorded step, one row per step; rows sum to all tokens."""
     counts = _counts(lineage, np.array([0, lineage.tokens]), lineage.steps)[:, 0, :]
-    steps, names = pd.Index(lineage.steps, name="step"), ["unseen", "own", "pivot", "absorbed", "evicted"]
+    steps = pd.Index(lineage.steps, name="step")
+    names = ["unseen", "own", "pivot", "absorbed", "evicted"]
     return pd.DataFrame(counts.T, index=steps, columns=names).reset_index()
 
 
@@ -109,8 +113,9 @@ def _counts(lineage: Lineage, rows: np.ndarray, columns: np.ndarray) -> np.ndarr
     shape = len(rows) - 1, len(columns) + 1
     last = int(columns.max(initial=0)) + 1  # a lookup table is ten times as fast as searchsorted
     place = np.searchsorted(columns, np.arange(last + 1))
-    begun = [np.bincount(block * shape[1] + place[start.clip(0, last)], minlength=shape[0] * shape[1])
-             for start in borders]  # fmt: skip
+    begun = [
+        np.bincount(block * shape[1] + place[start.clip(0, last)], minlength=shape[0] * shape[1]) for start in borders
+    ]
     begun.append(np.zeros_like(begun[0]))  # eviction is final
     changes = np.stack([start - stop for start, stop in pairwise(begun)]).reshape(5, *shape)
     return changes.cumsum(axis=2)[:, :, :-1]

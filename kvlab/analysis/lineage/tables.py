@@ -109,7 +109,8 @@ def lineage_tree(lineage: Lineage, events: pd.DataFrame, texts: list[str], slot:
 
 
 def _depths(lineage: Lineage, sources: np.ndarray, slot: int) -> np.ndarray:
-    depth, here = np.zeros(len(sources), np.int64), sources.copy()
+    depth = np.zeros(len(sources), np.int64)
+    here = sources.copy()
     while len(here) and (here != slot).any():
         moving = here != slot
         here = np.where(moving, lineage.parent[here], here)

@@ -85,7 +85,8 @@ def wall_of(run: Run) -> Wall:
     read = run.select("steps", layers[0], 0, columns=["step", "tokens_seen"]) if layers else pd.DataFrame()
     if read.empty:
         raise UserError(f"{record.label} has recorded no steps.")
-    steps, seen = read["step"].to_numpy(np.int32), read["tokens_seen"].to_numpy(np.int64)
+    steps = read["step"].to_numpy(np.int32)
+    seen = read["tokens_seen"].to_numpy(np.int64)
     tokens = int(seen.max())
     birth = np.searchsorted(seen, np.arange(tokens), side="right").astype(np.int32)
     events = run.select("events", columns=COLUMNS, ordered=False)
@@ -112,7 +113,8 @@ def _ends(
         return absorb, leave, leave
     weight = events["value_weight"].to_numpy()[known][merged]
     merged = merged[np.argsort(weight, kind="stable")]  # the last write per source wins
-    own, other = start[merged] + source[merged], start[merged] + target[merged]
+    own = start[merged] + source[merged]
+    other = start[merged] + target[merged]
     np.minimum.at(absorb, other, step[merged])
     parent = np.arange(len(leave))
     parent[own] = other
@@ -129,7 +131,8 @@ def _changes(
     death: np.ndarray,
 ) -> Wall:
     """First fates, and later ones in order of their steps."""
-    tokens, born = len(birth), steps[birth]
+    tokens = len(birth)
+    born = steps[birth]
     first = np.zeros(len(leave), np.uint8)
     shape = len(layers) * heads, tokens
     changed: list[tuple[np.ndarray, np.ndarray, int]] = []
@@ -148,7 +151,8 @@ def _changes(
 def shares_by_head(wall: Wall, step: int) -> pd.DataFrame:
     """One row per layer and head: share of the tokens read by `step` in each fate; the four add up to 1."""
     fates = wall.fates(step)
-    layer, head = np.repeat(wall.layers, wall.heads), np.tile(np.arange(wall.heads), len(wall.layers))
+    layer = np.repeat(wall.layers, wall.heads)
+    head = np.tile(np.arange(wall.heads), len(wall.layers))
     shares = {fate.name.lower(): (fates == fate).mean(1) for fate in Fate}
     return pd.DataFrame({"layer": layer, "head": head, "step": step, **shares})
 
@@ -163,7 +167,8 @@ def difference_by_head(a: Wall, b: Wall, step: int) -> pd.DataFrame:
     only one, or in neither; and the Jaccard index (1 if neither run has any).
     """
     codes = difference_codes(a.fates(step), b.fates(step))
-    layer, head = np.repeat(a.layers, a.heads), np.tile(np.arange(a.heads), len(a.layers))
+    layer = np.repeat(a.layers, a.heads)
+    head = np.tile(np.arange(a.heads), len(a.layers))
     names = ("both", "only_a", "only_b", "neither")
     counts = {name: (codes == code).sum(1) for code, name in enumerate(names)}
     either = codes.shape[1] - counts["neither"]

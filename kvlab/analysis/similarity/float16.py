@@ -49,9 +49,11 @@ def weighted_sums(weights: np.ndarray, unit: np.ndarray, norm: np.ndarray) -> np
 
     Row i is weighted by `weights` (n, tokens); the last row is the unweighted sum.
     """
-    count, head_dim = len(weights), unit.shape[1]
+    count = len(weights)
+    head_dim = unit.shape[1]
     sums_out = np.zeros((count + 1, head_dim), np.float32)
-    for_weights, for_unit = block_buffer(count), block_buffer(head_dim)
+    for_weights = block_buffer(count)
+    for_unit = block_buffer(head_dim)
     by = np.empty((count + 1, TOKENS_AT_ONCE), np.float32)
     for block in token_blocks(len(unit)):
         lengths = as_float32(norm[block])
@@ -73,7 +75,8 @@ def block_edges(start: int, stop: int, blocks: int) -> np.ndarray:
 
 def block_means(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """Mean of the rows of `values` (positions, ...) in each block, float32; `edges` count from the first row."""
-    first, widths = edges - edges[0], np.diff(edges)
+    first = edges - edges[0]
+    widths = np.diff(edges)
     sums = np.empty((len(widths), *values.shape[1:]), np.float32)
     buffer = np.empty(BLOCKS_AT_ONCE * widths.max(initial=0) * math.prod(values.shape[1:]), np.int32)
     # A few blocks at a time, so that the float32 copy stays in the CPU cache.

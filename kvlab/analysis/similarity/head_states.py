@@ -10,7 +10,9 @@ from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 from kvlab.trace.schema import ModelShape
 
-KEYS, BEFORE, VALUES = "keys as cached", "keys before rotation", "values"
+KEYS = "keys as cached"
+BEFORE = "keys before rotation"
+VALUES = "values"
 MOST_VECTORS = 400_000  # unit vectors per figure, for an acceptable page load time
 
 
@@ -22,7 +24,8 @@ def head_states(run: Run, layer: int, head: int, tokens: int | None = None) -> d
     Raises:
         UserError: the run has no such layer or head, or did not record its keys.
     """
-    keys, model = run.keys(layer, head)[0][:tokens], run.record.model
+    keys = run.keys(layer, head)[0][:tokens]
+    model = run.record.model
     return {KEYS: keys, **_before(keys, layer, model), VALUES: run.values(layer, head)[0][:tokens]}
 
 
@@ -44,7 +47,8 @@ def spread_heads(
     run: Run, most_layers: int = 64, vectors: int = MOST_VECTORS, tokens: int | None = None
 ) -> list[tuple[int, int]]:
     """Evenly spread (layer, KV head) pairs whose first `tokens` (or all) add up to about `vectors` at most."""
-    length, layers = run.record.prompt_tokens, run.record.recorded_states.of_layers(recorded_layers(run))
+    length = run.record.prompt_tokens
+    layers = run.record.recorded_states.of_layers(recorded_layers(run))
     most = max(1, vectors // max(1, length if tokens is None else min(length, tokens)))
     layers = _spread(layers, min(most_layers, most))
     recorded = run.record.recording.of_heads(run.record.model.num_key_value_heads)
@@ -64,7 +68,8 @@ def readable_heads(run: Run, heads: list[tuple[int, int]]) -> list[tuple[int, in
     Raises:
         UserError: none were recorded, or their files are damaged.
     """
-    there, reason = set(), None
+    there = set()
+    reason = None
     for layer, head in dict(heads).items():
         try:
             run.keys(layer, head)  # all heads of a layer are in one file
@@ -92,10 +97,13 @@ def undo_rotation(
     coordinates, which changes a key's direction if only some are rotated.
     """
     frequencies = np.asarray(inverse_frequencies, np.float64)
-    width, keys = 2 * len(frequencies), unit.astype(np.float32)
+    width = 2 * len(frequencies)
+    keys = unit.astype(np.float32)
     angle = np.arange(len(unit))[:, None] * frequencies
-    cosine, sine = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
-    turned, rest = keys[:, :width], keys[:, width:]
+    cosine = np.cos(angle).astype(np.float32)
+    sine = np.sin(angle).astype(np.float32)
+    turned = keys[:, :width]
+    rest = keys[:, width:]
     pairs = turned.reshape(len(keys), *((-1, 2) if interleaved else (2, -1)))
     apart = 2 if interleaved else 1
     first, second = np.moveaxis(pairs, apart, 0)

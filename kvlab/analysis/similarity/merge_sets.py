@@ -111,11 +111,13 @@ def _reach_in_band(units: np.ndarray, threshold: float) -> np.ndarray:
 
 def _reach(units: np.ndarray, place: int, threshold: float) -> int:
     """How many tokens before `place` join its set, by growing chunks."""
-    length, size = 0, CHUNK
+    length = 0
+    size = CHUNK
     while length < place:
         start = max(0, place - length - size)
         unlike = np.flatnonzero(units[start : place - length] @ units[place] <= threshold)
         if len(unlike):
             return place - (start + int(unlike[-1])) - 1
-        length, size = place - start, 2 * size
+        length = place - start
+        size = 2 * size
     return length

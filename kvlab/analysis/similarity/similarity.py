@@ -44,8 +44,10 @@ def tile(unit: np.ndarray, rows: tuple[int, int], columns: tuple[int, int], size
         UserError: `max` or `raw` over more tokens than can be compared pair by pair.
     """
     _check_window(rows, columns, size, mode)
-    row_edges, column_edges = block_edges(*rows, size), block_edges(*columns, size)
-    row_units, column_units = unit[slice(*rows)], unit[slice(*columns)]
+    row_edges = block_edges(*rows, size)
+    column_edges = block_edges(*columns, size)
+    row_units = unit[slice(*rows)]
+    column_units = unit[slice(*columns)]
     if mode == "mean":
         means = block_means(row_units, row_edges)
         values = means @ (means if rows == columns else block_means(column_units, column_edges)).T
@@ -85,7 +87,8 @@ def diagonal_band(unit: np.ndarray, offsets: int = 256, blocks: int = 512) -> pd
     Columns are named by the first position of the block; cells without pairs are NaN.
     """
     tokens = len(unit)
-    edges, reach = block_edges(0, tokens, blocks), max(0, min(offsets, tokens - 1))
+    edges = block_edges(0, tokens, blocks)
+    reach = max(0, min(offsets, tokens - 1))
     rows = np.arange(1, reach + 1)
     before = np.zeros((reach, unit.shape[1]), np.float32)  # zero padding
     units = np.concatenate([before, as_float32(unit)])
@@ -113,7 +116,8 @@ def _diagonal_sums(units: np.ndarray, start: int, stop: int, reach: int) -> np.n
 
 def neighbour_profile(unit: np.ndarray, token: int, reach: int = 128) -> pd.DataFrame:
     """Cosine of one token with its neighbours: columns offset, position, similarity."""
-    start, stop = max(0, token - reach), min(len(unit), token + reach + 1)
+    start = max(0, token - reach)
+    stop = min(len(unit), token + reach + 1)
     similarity = as_float32(unit[start:stop]) @ as_float32(unit[token])
     position = np.arange(start, stop)
     return pd.DataFrame({"offset": position - token, "position": position, "similarity": similarity})
@@ -124,10 +128,12 @@ def locality(unit: np.ndarray, near: int = 8) -> dict[str, float]:
 
     The far sum is the sum over all pairs (from the squared norm of the total) minus the near sum.
     """
-    units, tokens = as_float32(unit), len(unit)
+    units = as_float32(unit)
+    tokens = len(unit)
     offsets = range(1, min(near, tokens - 1) + 1)
     close = sum(float(np.einsum("td,td->", units[offset:], units[:-offset])) for offset in offsets)
-    total, itself = units.sum(axis=0, dtype=np.float64), float(np.einsum("td,td->", units, units))
+    total = units.sum(axis=0, dtype=np.float64)
+    itself = float(np.einsum("td,td->", units, units))
     every = (float(total @ total) - itself) / 2
     pairs_near = sum(tokens - offset for offset in offsets)
     pairs_far = tokens * (tokens - 1) // 2 - pairs_near

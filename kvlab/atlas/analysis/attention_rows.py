@@ -133,11 +133,14 @@ def _within(values: np.ndarray, window: int) -> np.ndarray:
     """(tokens,) mean variance within every window of rows, by running sums."""
     centred = values - values.mean(0)
     sums, squares = (np.concatenate([np.zeros((1, v.shape[1])), np.cumsum(v, 0)]) for v in (centred, centred**2))
-    total, square = sums[window:] - sums[:-window], squares[window:] - squares[:-window]
+    total = sums[window:] - sums[:-window]
+    square = squares[window:] - squares[:-window]
     return ((square - total**2 / window) / (window - 1)).clip(0).mean(0)
 
 
-LAST_QUERY, WINDOW_MEAN, OWN = "ranked by the last query", "ranked by the last prompt queries", "what the run evicted"
+LAST_QUERY = "ranked by the last query"
+WINDOW_MEAN = "ranked by the last prompt queries"
+OWN = "what the run evicted"
 RETURN_COLUMNS = ["step", "kind", "share", "ever", "mass"]
 
 
@@ -147,13 +150,15 @@ def returning(rows: Rows, evicted: np.ndarray, kind: str) -> pd.DataFrame:
 
     `evicted` is (tokens,) or (steps + 1, tokens) bool, the tokens gone before each step.
     """
-    parts, ever = [], np.zeros(rows.mass.shape[1], bool)
+    parts = []
+    ever = np.zeros(rows.mass.shape[1], bool)
     for row in range(rows.first + 1, len(rows.mass)):
         step = row - rows.first
         gone = evicted if evicted.ndim == 1 else evicted[min(step, len(evicted)) - 1]
         back = top_share(rows, row) & gone
         ever |= back
-        count, mass = max(int(gone.sum()), 1), float(rows.mass[row, gone].sum())
+        count = max(int(gone.sum()), 1)
+        mass = float(rows.mass[row, gone].sum())
         parts.append((step, kind, back.sum() / count, (ever & gone).sum() / count, mass))
     return pd.DataFrame(parts, columns=RETURN_COLUMNS)
 
@@ -203,7 +208,9 @@ def returning_of_heads(model: Run, method: Run | None, heads: list[tuple[int, in
     return pd.concat(parts, ignore_index=True)
 
 
-ALPHA, WINDOW = 0.9, 32  # kvlab's defaults; the paper gives neither
+# kvlab's defaults; the paper gives neither
+ALPHA = 0.9
+WINDOW = 32
 PREDICTORS = ("EMA, bias corrected", "cumulative mean", "sliding window mean", "last score")
 EMA, CUMULATIVE, WINDOWED, LAST = PREDICTORS
 ERROR_COLUMNS = ["step", "predictor", "error"]
@@ -217,7 +224,9 @@ class Predictors:
     """
 
     def __init__(self, tokens: int, start: int, alpha: float = ALPHA, window: int = WINDOW) -> None:
-        self.start, self.alpha, self.window = start, alpha, window
+        self.start = start
+        self.alpha = alpha
+        self.window = window
         self.average, self.observed, self.total, self.count, self.recent, self.inside = np.zeros((6, tokens))
         self.rows: list[tuple[np.ndarray, np.ndarray]] = []
 
@@ -229,8 +238,10 @@ class Predictors:
             self.observed = self.observed + visible
         self.rows.append((row, visible))
         leaving = self.rows[-1 - self.window] if len(self.rows) > self.window else (0.0, 0.0)
-        self.total, self.count = self.total + row, self.count + visible
-        self.recent, self.inside = self.recent + row - leaving[0], self.inside + visible - leaving[1]
+        self.total = self.total + row
+        self.count = self.count + visible
+        self.recent = self.recent + row - leaving[0]
+        self.inside = self.inside + visible - leaving[1]
 
     def predict(self) -> dict[str, np.ndarray]:
         """(tokens,) prediction of each predictor."""
@@ -255,7 +266,8 @@ def prediction_errors(rows: Rows, kind: str = "mass", alpha: float = ALPHA, wind
     running = Predictors(values.shape[1], max(rows.first + 1 - window, 0), alpha, window)
     parts = []
     for row in range(len(values)):
-        real, known = values[row].astype(np.float64), rows.seen[row] - 1
+        real = values[row].astype(np.float64)
+        known = rows.seen[row] - 1
         whole = real.sum()
         if row > rows.first:
             for name, expected in running.predict().items():

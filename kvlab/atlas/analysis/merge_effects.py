@@ -116,17 +116,20 @@ def merge_parts(run: Run, model: Run, merge: OneMerge) -> pd.DataFrame:
     rows = read_rows(model, merge.layer, merge.head)
     options = run.record.hyper_parameters if run.record.method == "keepkv" else {}
     alpha, window = (float(str(options.get(name, own))) for name, own in (("alpha", ALPHA), ("window", WINDOW)))
-    running, before = Predictors(rows.mass.shape[1], max(rows.first + 1 - int(window), 0), alpha, int(window)), None
+    running = Predictors(rows.mass.shape[1], max(rows.first + 1 - int(window), 0), alpha, int(window))
+    before = None
     for row in range(min(rows.first + merge.step + 1, len(rows.mass))):
         before = running.predict()[EMA] if running.rows else np.full(rows.mass.shape[1], np.nan)
         running.add(rows.mass[row].astype(np.float64), rows.seen[row])
     after = running.predict()[EMA]
-    first, texts = merge.events.iloc[0], token_texts(run.tokens, rows.mass.shape[1])
+    first = merge.events.iloc[0]
+    texts = token_texts(run.tokens, rows.mass.shape[1])
     table = [(merge.target, "target", first["votes_target"], first["mass_target"])]
     table += [(e.source, "source", e.votes_source, e.mass_source) for e in merge.events[:MOST_PARTS].itertuples()]
     frame = pd.DataFrame(table, columns=["token", "role", "votes", "mass"])
     frame = frame.assign(ema_before=before[frame["token"]], ema_after=after[frame["token"]])  # type: ignore[index]  # arrays by token
-    rest, tokens = merge.events[MOST_PARTS:], merge.events["source"][MOST_PARTS:].to_numpy()
+    rest = merge.events[MOST_PARTS:]
+    tokens = merge.events["source"][MOST_PARTS:].to_numpy()
     if len(rest):
         sums = {"votes": rest["votes_source"].sum(), "mass": rest["mass_source"].sum()}
         averages = {"ema_before": before[tokens].sum(), "ema_after": after[tokens].sum()}  # type: ignore[index]  # likewise
@@ -163,7 +166,8 @@ SAG_COLUMNS = [
 def rule_of(run: Run) -> str:
     """`exact` (KeepKV at the present query), `grouped` (the same with query heads sharing a slot, exact for none of
     them), `predicted` (KeepKV on its averages), `votes`, `convex` (a merged slot counts as one) or `other`."""
-    record, options = run.record, run.record.hyper_parameters
+    record = run.record
+    options = run.record.hyper_parameters
     if record.method == "keepkv" and options.get("mass", "rule") == "rule":
         if options.get("rule", "bias") not in EXACT_RULES:
             return "votes"
@@ -180,7 +184,8 @@ def merge_groups(run: Run) -> pd.DataFrame:
     without attention. Evictions of the step raise all other attention; `after` is times 1 - evicted attention.
     """
     columns = ["step", "layer", "head", "target", "mass_source", "mass_target", "mass_after"]
-    events, place = run.select("events", columns=columns), ["step", "layer", "head"]
+    events = run.select("events", columns=columns)
+    place = ["step", "layer", "head"]
     evicted = events[events["target"] < 0].groupby(place)["mass_source"].sum().rename("evicted")
     merged = events[(events["target"] >= 0) & events["mass_after"].notna()]
     groups = merged.groupby([*place, "target"])
@@ -205,12 +210,16 @@ def sag_of_runs(runs: Sequence[Run]) -> pd.DataFrame:
         quantiles = {f"q{round(100 * q):02d}": heavy["sag"].quantile(q) for q in QUANTILES}
         rows.append(
             {
-                "label": label, "method": run.record.method, "rule": rule_of(run), "merges": len(heavy), **quantiles,
+                "label": label,
+                "method": run.record.method,
+                "rule": rule_of(run),
+                "merges": len(heavy),
+                **quantiles,
                 "sagging": float((heavy["sag"] > 0).mean()),
                 "total": float((heavy["before"] - heavy["after"]).sum() / heavy["before"].sum()),
                 "size": float((heavy["before"] - heavy["after"]).abs().sum() / heavy["before"].sum()),
             }
-        )  # fmt: skip
+        )
     return pd.DataFrame(rows, columns=SAG_COLUMNS)
 
 
@@ -229,11 +238,17 @@ def where_attention_goes(runs: Sequence[Run], layer: int, head: int, step: int) 
         at = steps.iloc[int(np.searchsorted(steps["step"], min(step, steps["step"].max())))]
         rows.append(
             {
-                "label": label, "method": run.record.method, "step": int(at["step"]), "kept": at["kept_mass"],
-                "merged": at["merged_mass"], "sag": at["sag"], "regret": at["regret"],
-                "output_error": at["output_error"], "votes": at["max_votes"],
+                "label": label,
+                "method": run.record.method,
+                "step": int(at["step"]),
+                "kept": at["kept_mass"],
+                "merged": at["merged_mass"],
+                "sag": at["sag"],
+                "regret": at["regret"],
+                "output_error": at["output_error"],
+                "votes": at["max_votes"],
             }
-        )  # fmt: skip
+        )
     return pd.DataFrame(rows)
 
 
@@ -242,13 +257,20 @@ def before_and_after(merges: Sequence[tuple[str, str, OneMerge]]) -> pd.DataFram
     parts' attention; NaN if they had none), votes, perturbation."""
     rows = []
     for label, method, merge in merges:
-        first, before = merge.events.iloc[0], merge.mass_before
+        first = merge.events.iloc[0]
+        before = merge.mass_before
         rows.append(
             {
-                "label": label, "method": method, "step": merge.step, "slot": merge.target,
-                "own": first["mass_target"], "sources": merge.events["mass_source"].sum(), "after": merge.mass_after,
+                "label": label,
+                "method": method,
+                "step": merge.step,
+                "slot": merge.target,
+                "own": first["mass_target"],
+                "sources": merge.events["mass_source"].sum(),
+                "after": merge.mass_after,
                 "lost": (before - merge.mass_after) / before if before > 0 else np.nan,
-                "votes": first["votes_after"], "perturbation": first["perturbation"],
+                "votes": first["votes_after"],
+                "perturbation": first["perturbation"],
             }
-        )  # fmt: skip
+        )
     return pd.DataFrame(rows)

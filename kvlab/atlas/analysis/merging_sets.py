@@ -24,7 +24,8 @@ def ratios(
 
     Every token may merge; protecting recent and heavy tokens is a later choice of the method.
     """
-    tokens, rows = min(run.record.prompt_tokens, MOST_TOKENS), []
+    tokens = min(run.record.prompt_tokens, MOST_TOKENS)
+    rows = []
     for layer, head in heads:
         unit = run.keys(layer, head)[0][:tokens].astype(np.float32)
         for threshold in thresholds:
@@ -65,10 +66,12 @@ def _of_head(run: Run, layer: int, head: int) -> pd.DataFrame:
         return pd.DataFrame(columns=MEMBERS)
     unit, norm = run.keys(layer, head)
     keys = unit.astype(np.float32) * norm.astype(np.float32)[:, None]
-    source, target = table["source"].to_numpy(), table["target"].to_numpy()
+    source = table["source"].to_numpy()
+    target = table["target"].to_numpy()
     table = table.assign(layer=layer, head=head, distance=np.linalg.norm(keys[source] - keys[target], axis=1))
     sets = table.groupby("target")
-    others, own = sets["source"].transform("size"), 1 - sets["key_weight"].transform("sum")
+    others = sets["source"].transform("size")
+    own = 1 - sets["key_weight"].transform("sum")
     sigma = _sigma(table, others, run.record.hyper_parameters.get("sigma_mode", "mean_l2"))
     return table.assign(
         sigma=sigma,
@@ -130,7 +133,8 @@ def walkthrough(run: Run, layer: int, head: int, length: int = LENGTH) -> Walkth
 
 def quantize_channels(keys: np.ndarray, bits: int = 2) -> np.ndarray:
     """Each channel (column) rounded to 2^bits evenly spaced levels."""
-    low, high = keys.min(axis=0), keys.max(axis=0)
+    low = keys.min(axis=0)
+    high = keys.max(axis=0)
     step = np.where(high > low, (high - low) / (2**bits - 1), 1)
     return low + np.rint((keys - low) / step) * step
 
@@ -152,23 +156,28 @@ def _best_window(bounds: np.ndarray, length: int) -> tuple[int, int] | None:
 
     On ties the one that merges more, then the earlier.
     """
-    best, found = (1, length), None
+    best = (1, length)
+    found = None
     for first, start in enumerate(bounds[:-1]):
         last = int(np.searchsorted(bounds, start + length, side="right")) - 1
         sizes = np.diff(bounds[first : last + 1])
         score = (int((sizes > 1).sum()), int((sizes - 1).sum()))
         if score > best:
-            best, found = score, (int(start), int(bounds[last]))
+            best = score
+            found = (int(start), int(bounds[last]))
     return found
 
 
 def _of_window(
     unit: np.ndarray, norm: np.ndarray, attention: np.ndarray, bounds: np.ndarray, threshold: float
 ) -> Walkthrough:
-    start, stop = int(bounds[0]), int(bounds[-1])
-    keys, position = unit[start:stop] * norm[start:stop, None], np.arange(start, stop)
+    start = int(bounds[0])
+    stop = int(bounds[-1])
+    keys = unit[start:stop] * norm[start:stop, None]
+    position = np.arange(start, stop)
     anchor = bounds[np.searchsorted(bounds, position, side="right")] - 1
-    pivot, weight = np.zeros_like(position), np.zeros(len(position), np.float32)
+    pivot = np.zeros_like(position)
+    weight = np.zeros(len(position), np.float32)
     merged = np.full_like(keys, np.nan)
     for last in np.unique(anchor):
         members = np.flatnonzero(anchor == last)

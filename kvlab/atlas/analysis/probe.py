@@ -9,7 +9,8 @@ import pandas as pd
 
 from kvlab.trace.reader import Run
 
-MOST_SKEW, MOST_KURTOSIS = 0.5, 1.0
+MOST_SKEW = 0.5
+MOST_KURTOSIS = 1.0
 EDGE = 6.0  # range of the histograms in standard deviations
 ALL = "all channels"
 
@@ -55,7 +56,8 @@ def quantiles(run: Run, layer: int) -> pd.DataFrame:
 
 
 def _shown(arrays: dict[str, np.ndarray], name: str, shared: dict[str, np.ndarray], column: str) -> pd.DataFrame:
-    hidden, rows = len(arrays["mean"]), arrays[name]
+    hidden = len(arrays["mean"])
+    rows = arrays[name]
     chosen = np.linspace(0, hidden - 1, len(rows) - 1).round().astype(int)
     labels = [ALL, *(f"channel {index}" for index in chosen)]
     parts = [pd.DataFrame({"channel": label, **shared, column: row}) for label, row in zip(labels, rows, strict=True)]
@@ -76,21 +78,25 @@ def by_head(run: Run) -> pd.DataFrame:
     for layer in probed_layers(run, "sampled"):
         arrays = run.probe("sampled", layer)
         for head in range(len(arrays["true"])):
-            true, synthetic = arrays["true"][head], arrays["synthetic"][head]
+            true = arrays["true"][head]
+            synthetic = arrays["synthetic"][head]
             shares = {
                 name: float(np.mean(arrays[name][head]))
                 for name in ("overlap", "usage", "true_usage", "inner_overlap", "inner_usage", "inner_true_usage")
             }
             rows.append(
                 {
-                    "layer": layer, "head": head, **shares,
+                    "layer": layer,
+                    "head": head,
+                    **shares,
                     "correlation": pearson(true, synthetic),
                     "inner_correlation": pearson(true[SINKS:], synthetic[SINKS:]),
                     "step_budget": float(arrays["step_budget"][head]),
-                    "kept": float(arrays["union"][head, -1]), "covered": float(arrays["covered"][head, -1]),
+                    "kept": float(arrays["union"][head, -1]),
+                    "covered": float(arrays["covered"][head, -1]),
                     "later": float(arrays["future"][head].mean()),
                 }
-            )  # fmt: skip
+            )
     return pd.DataFrame(rows)
 
 

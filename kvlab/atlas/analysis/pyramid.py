@@ -80,7 +80,8 @@ def spans(lineage: Lineage, step: int, window: int) -> pd.DataFrame:
     inside = np.flatnonzero(owner >= 0)
     order = inside[np.argsort(owner[inside], kind="stable")]
     slots, start, counts = np.unique(owner[order], return_index=True, return_counts=True)
-    first, last = np.minimum.reduceat(order, start), np.maximum.reduceat(order, start)
+    first = np.minimum.reduceat(order, start)
+    last = np.maximum.reduceat(order, start)
     table = pd.DataFrame({"position": slots, "first": first, "last": last, "tokens": counts})
     table = table[table["position"].isin(alive)].reset_index(drop=True)
     rounds = np.round(np.log(table["tokens"]) / math.log(window), 6)

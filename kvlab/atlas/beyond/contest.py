@@ -105,8 +105,12 @@ class Contest:
             return self.experiment.needs(sources)
         table = score_table(rows)
         claim = self.claim(rows, self.experiment.more_prompts(sources))
-        named = table.assign(arm=[self._name(method, *pair) for method, *pair in zip(
-            table["method"], table["options"], table["arm"], strict=True)])  # fmt: skip
+        named = table.assign(
+            arm=[
+                self._name(method, *pair)
+                for method, *pair in zip(table["method"], table["options"], table["arm"], strict=True)
+            ]
+        )
         caption = caption_table(rows, table)
         for written, name in sorted(zip(table["arm"], named["arm"], strict=True), key=lambda one: -len(one[0])):
             caption = caption.renamed(f"{written} ", f"{name} ")

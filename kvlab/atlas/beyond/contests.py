@@ -8,7 +8,9 @@ from kvlab.atlas.scores import NOT_BEHIND, Arm
 FULL = Arm("full")
 MATCHING = Arm("attention-matching", {"ridge": 0.1, "bias": False, "on_policy": False})
 GRKV = Arm("grkv")
-BLOCKS, AT_ONCE = Arm("keydiff"), Arm("keydiff", {"block": 0})  # the paper's blocks have 128 tokens
+# the paper's blocks have 128 tokens
+BLOCKS = Arm("keydiff")
+AT_ONCE = Arm("keydiff", {"block": 0})
 
 
 def reading(name: str, **options: float) -> Arm:

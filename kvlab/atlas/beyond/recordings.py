@@ -79,10 +79,14 @@ def draw_shares(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     frame = rows.groupby(["layer", "head"], as_index=False)["share"].mean()
     table = frame.pivot(index="layer", columns="head", values="share")
     heat = go.Heatmap(
-        z=table.to_numpy(np.float32), x=[f"head {head}" for head in table],
-        y=[f"layer {layer}" for layer in table.index], colorscale=SEQUENTIAL[theme],
-        hovertemplate="%{y}, %{x}: %{z:.1%}<extra></extra>", xgap=2, ygap=2,
-    )  # fmt: skip
+        z=table.to_numpy(np.float32),
+        x=[f"head {head}" for head in table],
+        y=[f"layer {layer}" for layer in table.index],
+        colorscale=SEQUENTIAL[theme],
+        hovertemplate="%{y}, %{x}: %{z:.1%}<extra></extra>",
+        xgap=2,
+        ygap=2,
+    )
     title = "Share of the model's slots by head"
     figure = finish(go.Figure(heat), title=title, x="KV head", y="layer", theme=theme, legend=False)
     top = frame.loc[frame["share"].idxmax()]

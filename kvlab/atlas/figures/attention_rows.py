@@ -28,11 +28,20 @@ def attention_map(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """
     shown = np.log10(np.maximum(frame.to_numpy(np.float32), 1e-5))
     heat = go.Heatmap(
-        z=shown, x=frame.columns.to_numpy(), y=frame.index.to_numpy(), zmin=-5, zmax=0, colorscale=SEQUENTIAL[theme],
-        colorbar=colour_bar("attention", theme, tickvals=[-5, -4, -3, -2, -1, 0],
-                            ticktext=["0.00001 or less", "0.0001", "0.001", "0.01", "0.1", "1"]),
+        z=shown,
+        x=frame.columns.to_numpy(),
+        y=frame.index.to_numpy(),
+        zmin=-5,
+        zmax=0,
+        colorscale=SEQUENTIAL[theme],
+        colorbar=colour_bar(
+            "attention",
+            theme,
+            tickvals=[-5, -4, -3, -2, -1, 0],
+            ticktext=["0.00001 or less", "0.0001", "0.001", "0.01", "0.1", "1"],
+        ),
         hovertemplate="step %{y}, from token %{x}: 10^%{z:.2f}<extra></extra>",
-    )  # fmt: skip
+    )
     figure = go.Figure(heat)
     finish(figure, title="Attention of each query", x="token (position)", y="step", theme=theme, legend=False)
     return figure.update_yaxes(autorange="reversed", showgrid=False).update_xaxes(showgrid=False)
@@ -54,10 +63,16 @@ def distance_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Mean attended distance, sink mass and local mass of each layer, from `pyramid.layer_means`."""
     figure = go.Figure()
     figure.add_scatter(
-        x=[*frame["layer"], *frame["layer"][::-1]], y=[*frame["highest"], *frame["lowest"][::-1]], fill="toself",
-        mode="lines", line={"width": 0}, opacity=0.25, fillcolor=pick(HUES["blue"], theme),
-        name="range over the layer's heads", hoverinfo="skip",
-    )  # fmt: skip
+        x=[*frame["layer"], *frame["layer"][::-1]],
+        y=[*frame["highest"], *frame["lowest"][::-1]],
+        fill="toself",
+        mode="lines",
+        line={"width": 0},
+        opacity=0.25,
+        fillcolor=pick(HUES["blue"], theme),
+        name="range over the layer's heads",
+        hoverinfo="skip",
+    )
     add_lines(figure, frame["layer"], frame, LINES, theme, "layer %{x}: {name} %{y:.3f}", size=8)
     finish(figure, title="Attended distance by layer", x="layer", y="share", theme=theme)
     return figure.update_yaxes(rangemode="tozero").update_xaxes(dtick=1 if len(frame) <= 24 else None)
@@ -66,7 +81,8 @@ def distance_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 @with_simple(simple.distance_by_layer)
 def caption_distance_by_layer(frame: pd.DataFrame, queries: int, most: int) -> str:
     """First and last layer; at most `most` of the recorded `queries` were sampled."""
-    first, last = frame.iloc[0], frame.iloc[-1]
+    first = frame.iloc[0]
+    last = frame.iloc[-1]
     return (
         f"Means over heads and steps: layer {first['layer']:.0f} attends {first['distance']:,.0f} tokens back, layer "
         f"{last['layer']:.0f} "
@@ -77,8 +93,12 @@ def caption_distance_by_layer(frame: pd.DataFrame, queries: int, most: int) -> s
 
 
 MAX_POINTS = 1500
-LOOKS = (("blue", "solid", "circle"), ("orange", "dash", "diamond"), ("green", "dot", "square"),
-         ("grey", "dashdot", "x"))  # fmt: skip
+LOOKS = (
+    ("blue", "solid", "circle"),
+    ("orange", "dash", "diamond"),
+    ("green", "dot", "square"),
+    ("grey", "dashdot", "x"),
+)
 
 
 def cumulative_mass(frame: pd.DataFrame, layer: int, head: int, top: float, theme: Theme = "light") -> go.Figure:
@@ -96,8 +116,14 @@ def cumulative_mass(frame: pd.DataFrame, layer: int, head: int, top: float, them
         hover = f"{name}: the top %{{x:.0%}} of the tokens hold %{{y:.1%}}"
         add_line(figure, x, y, name, pick(HUES[hue], theme), dash, hover)
     figure.add_vline(x=top, line={"color": QUIET[theme], "dash": "dot", "width": 1.2})
-    finish(figure, title="Attention held by the most attended tokens", x="share of the tokens kept",
-           y="share of attention they hold", theme=theme, height=400)  # fmt: skip
+    finish(
+        figure,
+        title="Attention held by the most attended tokens",
+        x="share of the tokens kept",
+        y="share of attention they hold",
+        theme=theme,
+        height=400,
+    )
     return figure.update_xaxes(tickformat=".0%", range=[0, 1]).update_yaxes(tickformat=".0%", range=[0, 1.02])
 
 
@@ -122,13 +148,21 @@ def returning_over_steps(frame: pd.DataFrame, top: float, theme: Theme = "light"
         means = group.groupby("step")[["share", "ever"]].mean()
         colour = pick(HUES[hue], theme)
         for column, dash, what in (("share", "solid", "at this step"), ("ever", "dash", "at any step so far")):
-            name, hover = f"{kind}, {what}", f"{kind}<br>step %{{x}}: %{{y:.1%}} {what}"
-            add_line(figure, means.index, means[column], name, colour, dash, hover, marker=marker,
-                     marker_maxdisplayed=8)  # fmt: skip
+            name = f"{kind}, {what}"
+            hover = f"{kind}<br>step %{{x}}: %{{y:.1%}} {what}"
+            add_line(
+                figure, means.index, means[column], name, colour, dash, hover, marker=marker, marker_maxdisplayed=8
+            )
     line = {"color": QUIET[theme], "dash": "dot", "width": 1.2}
     figure.add_hline(y=top, line=line, annotation_text="chance", annotation_position="top left")
-    finish(figure, title=f"Evicted prompt tokens that return to the top {percent(top)}", x="decode step",
-           y="share of the evicted tokens", theme=theme, height=440)  # fmt: skip
+    finish(
+        figure,
+        title=f"Evicted prompt tokens that return to the top {percent(top)}",
+        x="decode step",
+        y="share of the evicted tokens",
+        theme=theme,
+        height=440,
+    )
     figure.update_layout(margin={"t": 128}, legend={"entrywidth": 0.47, "entrywidthmode": "fraction"})
     return figure.update_yaxes(tickformat=".3~p", rangemode="tozero")
 
@@ -139,7 +173,8 @@ def caption_returning_over_steps(frame: pd.DataFrame) -> str:
     parts = []
     for kind, group in frame.groupby("kind", sort=False):
         last = group[group["step"] == group["step"].max()]["ever"].mean()
-        mean, mass = group["share"].mean(), group["mass"].mean()
+        mean = group["share"].mean()
+        mass = group["mass"].mean()
         parts.append(
             f"{kind}: {percent(mean)} per step, {percent(last)} at least once, {percent(mass)} of the attention"
         )
@@ -151,15 +186,21 @@ def returning_by_head(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Share of the evictable tokens that return at least once, by layer and KV head; columns layer, head, ever."""
     table = frame.pivot(index="layer", columns="head", values="ever")
     return head_map(
-        100 * table, "Evicted tokens that return at least once, by head", theme, bar="returned (%)",
-        hover=": %{z:.1f} % return", high=100, colours=LOSS[theme],
-    )  # fmt: skip
+        100 * table,
+        "Evicted tokens that return at least once, by head",
+        theme,
+        bar="returned (%)",
+        hover=": %{z:.1f} % return",
+        high=100,
+        colours=LOSS[theme],
+    )
 
 
 @with_simple(simple.returning_by_head)
 def caption_returning_by_head(frame: pd.DataFrame) -> str:
     """The heads with the most and the fewest."""
-    low, high = frame.loc[frame["ever"].idxmin()], frame.loc[frame["ever"].idxmax()]
+    low = frame.loc[frame["ever"].idxmin()]
+    high = frame.loc[frame["ever"].idxmax()]
     return (
         f"From {percent(low['ever'])} (layer {int(low['layer'])}, head {int(low['head'])}) to {percent(high['ever'])} "
         f"(layer {int(high['layer'])}, head {int(high['head'])}) of the evictable tokens return."
@@ -176,12 +217,25 @@ def variance_by_token(frame: pd.DataFrame, texts: list[str], theme: Theme = "lig
         ("window_variance", "within a sliding window (mean)", LOOKS[1]),
     ):
         add_points(
-            figure, shown["token"], shown[column].where(shown[column] > 0), name, pick(HUES[hue], theme),
-            f"token %{{x}} %{{customdata}}: variance {name} %{{y:.3g}}", size=5, marker_symbol=marker,
-            marker_opacity=0.65, customdata=words,
-        )  # fmt: skip
-    finish(figure, title="Variance of each token's attention while decoding", x="position of the token",
-           y="variance (log)", theme=theme, height=400)  # fmt: skip
+            figure,
+            shown["token"],
+            shown[column].where(shown[column] > 0),
+            name,
+            pick(HUES[hue], theme),
+            f"token %{{x}} %{{customdata}}: variance {name} %{{y:.3g}}",
+            size=5,
+            marker_symbol=marker,
+            marker_opacity=0.65,
+            customdata=words,
+        )
+    finish(
+        figure,
+        title="Variance of each token's attention while decoding",
+        x="position of the token",
+        y="variance (log)",
+        theme=theme,
+        height=400,
+    )
     return figure.update_yaxes(**log_axis(shown[["variance", "window_variance"]].stack()))
 
 
@@ -201,12 +255,19 @@ def error_by_step(frame: pd.DataFrame, kind: str, theme: Theme = "light") -> go.
     medians = frame[frame["kind"] == kind].groupby(["predictor", "step"], sort=False)["error"].median()
     figure = go.Figure()
     for name, (hue, dash, marker) in zip(medians.index.get_level_values(0).unique(), LOOKS, strict=False):
-        line, colour = medians[name], pick(HUES[hue], theme)
+        line = medians[name]
+        colour = pick(HUES[hue], theme)
         hover = f"{name}<br>step %{{x}}: relative error %{{y:.3g}}"
         add_line(figure, line.index, line, str(name), colour, dash, hover, marker=marker, marker_maxdisplayed=10)
     what = "attention" if kind == "mass" else "exp score"
-    finish(figure, title=f"Error of predicting the next step's {what}", x="decode step",
-           y="relative error (median over heads, log)", theme=theme, height=400)  # fmt: skip
+    finish(
+        figure,
+        title=f"Error of predicting the next step's {what}",
+        x="decode step",
+        y="relative error (median over heads, log)",
+        theme=theme,
+        height=400,
+    )
     return figure.update_yaxes(**log_axis(medians))
 
 

@@ -26,7 +26,8 @@ def kernel_curves(points: pd.DataFrame, curves: pd.DataFrame, theme: Theme = "li
     figure = go.Figure()
     _points(figure, _some(points), "distance", theme)
     for rank, (name, curve) in enumerate(curves.groupby("name", sort=False)):
-        colour, hover = pick(HUES[HUES_OF_CURVES[rank % 5]], theme), f"{name}<br>distance %{{x:.2f}}: %{{y:.3f}}"
+        colour = pick(HUES[HUES_OF_CURVES[rank % 5]], theme)
+        hover = f"{name}<br>distance %{{x:.2f}}: %{{y:.3f}}"
         add_line(figure, curve["distance"], curve["kernel"], str(name), colour, DASHES[rank % 6], hover, width=2)
     title = "Weight of a token relative to its pivot, by distance"
     finish(figure, title=title, x="distance of its key to the pivot's (L2)", y="weight / pivot's weight", theme=theme)
@@ -40,9 +41,13 @@ def kernel_in_sigmas(points: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     reach = max(3.0, float((points["distance"] / points["sigma"]).max()))
     x = np.linspace(0, reach, 200)
     figure.add_scatter(
-        x=x, y=np.exp(-(x**2) / 2), mode="lines", name="exp(-x² / 2)",
-        line={"color": pick(HUES["blue"], theme), "width": 2}, hovertemplate="%{x:.2f} sigma: %{y:.3f}<extra></extra>",
-    )  # fmt: skip
+        x=x,
+        y=np.exp(-(x**2) / 2),
+        mode="lines",
+        name="exp(-x² / 2)",
+        line={"color": pick(HUES["blue"], theme), "width": 2},
+        hovertemplate="%{x:.2f} sigma: %{y:.3f}<extra></extra>",
+    )
     title = "The same with distances in units of sigma"
     finish(figure, title=title, x="distance / sigma of the set", y="weight / pivot's weight", theme=theme)
     return figure.update_layout(height=380)
@@ -87,9 +92,16 @@ def _points(figure: go.Figure, points: pd.DataFrame, x: str, theme: Theme) -> No
         if shown.any():
             details = points.loc[shown, ["layer", "head", "source", "target", "sigma"]].to_numpy()
             add_points(
-                figure, places[shown], points.loc[shown, "relative_weight"], f"this run: {name}", pick(colours, theme),
-                hover, marker_symbol=symbol, marker_opacity=0.55, customdata=details,
-            )  # fmt: skip
+                figure,
+                places[shown],
+                points.loc[shown, "relative_weight"],
+                f"this run: {name}",
+                pick(colours, theme),
+                hover,
+                marker_symbol=symbol,
+                marker_opacity=0.55,
+                customdata=details,
+            )
 
 
 def _some(points: pd.DataFrame) -> pd.DataFrame:
@@ -106,8 +118,10 @@ def ratio_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Slots per token in each layer, one line per prompt; columns prompt, layer, ratio (mean over heads)."""
     figure = go.Figure()
     for rank, (prompt, group) in enumerate(frame.groupby("prompt", sort=False)):
-        colour, hover = pick(HUES[PROMPT_HUES[rank % 8]], theme), f"{prompt}<br>layer %{{x}}: %{{y:.3f}}"
-        marker, dash = MARKERS[rank % len(MARKERS)], DASHES[rank % 6]
+        colour = pick(HUES[PROMPT_HUES[rank % 8]], theme)
+        hover = f"{prompt}<br>layer %{{x}}: %{{y:.3f}}"
+        marker = MARKERS[rank % len(MARKERS)]
+        dash = DASHES[rank % 6]
         add_line(figure, group["layer"], group["ratio"], str(prompt), colour, dash, hover, marker=marker, size=8)
     below = 22 * frame["prompt"].nunique()
     title = "Compression ratio of merge sets by layer"
@@ -121,7 +135,8 @@ def ratio_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 @with_simple(simple.ratio_by_layer)
 def caption_ratio_by_layer(means: pd.DataFrame) -> str:
     """The layers that shrink most and least; `means` has one row per layer, with intervals over the prompts."""
-    least, most = means.loc[means["ratio"].idxmin()], means.loc[means["ratio"].idxmax()]
+    least = means.loc[means["ratio"].idxmin()]
+    most = means.loc[means["ratio"].idxmax()]
     low, high = (line_text(line, "ratio", percent) for line in (least, most))
     return (
         f"Layer {least['layer']:.0f} shrinks most, to {low} of its tokens, and layer {most['layer']:.0f} least, to "
@@ -131,20 +146,31 @@ def caption_ratio_by_layer(means: pd.DataFrame) -> str:
 
 def ratio_by_threshold(frame: pd.DataFrame, chosen: float, theme: Theme = "light") -> go.Figure:
     """Slots per token at each threshold, one faint line per layer and their mean; columns as `ratios`."""
-    figure, quiet = go.Figure(), pick(HUES["grey"], theme)
+    figure = go.Figure()
+    quiet = pick(HUES["grey"], theme)
     layers = frame.groupby(["layer", "threshold"])["ratio"].mean().reset_index()
     for layer, group in layers.groupby("layer"):
         figure.add_scatter(
-            x=group["threshold"], y=group["ratio"], mode="lines", line={"color": quiet, "width": 1}, opacity=0.55,
-            name="each layer", legendgroup="layers", showlegend=bool(layer == layers["layer"].iloc[0]),
+            x=group["threshold"],
+            y=group["ratio"],
+            mode="lines",
+            line={"color": quiet, "width": 1},
+            opacity=0.55,
+            name="each layer",
+            legendgroup="layers",
+            showlegend=bool(layer == layers["layer"].iloc[0]),
             hovertemplate=f"layer {layer}, threshold %{{x}}: %{{y:.3f}}<extra></extra>",
-        )  # fmt: skip
+        )
     mean = frame.groupby("threshold")["ratio"].mean()
     figure.add_scatter(
-        x=mean.index, y=mean, mode="lines+markers", name="all heads", marker={"size": 7},
+        x=mean.index,
+        y=mean,
+        mode="lines+markers",
+        name="all heads",
+        marker={"size": 7},
         line={"color": pick(HUES["blue"], theme), "width": 2.4},
         hovertemplate="threshold %{x}: %{y:.3f}<extra></extra>",
-    )  # fmt: skip
+    )
     figure.add_vline(
         x=chosen,
         line={"color": pick(HUES["ink"], theme), "width": 1, "dash": "dot"},

@@ -36,9 +36,13 @@ def three_ways(walk: Walkthrough, texts: list[str], theme: Theme = "light") -> g
     figure = make_subplots(1, 4, shared_yaxes=True, column_titles=list(panels), horizontal_spacing=0.02)
     for column, (name, keys) in enumerate(panels.items(), start=1):
         figure.add_heatmap(
-            z=keys.astype(np.float32), y=labels, coloraxis="coloraxis", row=1, col=column,
+            z=keys.astype(np.float32),
+            y=labels,
+            coloraxis="coloraxis",
+            row=1,
+            col=column,
             hovertemplate=f"{name}<br>%{{y}}<br>coordinate %{{x}}: %{{z:.2f}}<extra></extra>",
-        )  # fmt: skip
+        )
     limit = float(np.quantile(np.abs(walk.keys), 0.98))
     title = "Three ways to compress the keys of a few tokens"
     finish(figure, title=title, x="key coordinate", y="", theme=theme, height=430, legend=False)
@@ -62,7 +66,8 @@ def caption_three_ways(walk: Walkthrough) -> str:
     attention = walk.tokens["attention"]
     total = float(attention.sum())
     had = f"had {percent(float(attention.nlargest(KEPT).sum()) / total)} of" if total else "had none of"
-    rounded, merged = key_error(walk.keys, quantize_channels(walk.keys)), key_error(walk.keys, representing_keys(walk))
+    rounded = key_error(walk.keys, quantize_channels(walk.keys))
+    merged = key_error(walk.keys, representing_keys(walk))
     return (
         f"Of {len(attention)} tokens, quantising keeps all, with keys {percent(rounded)} off on average; evicting "
         f"keeps {KEPT}, which {had} the window's attention; merging leaves {_slots(walk)} slots that "
@@ -110,10 +115,15 @@ def _slots(walk: Walkthrough) -> int:
 
 def _stage(walk: Walkthrough, labels: list[str], stage: int, theme: Theme) -> list[dict]:
     heat = {
-        "type": "heatmap", "z": walk.similarity.astype(np.float32), "zmin": -1, "zmax": 1, "showscale": False,
-        "colorscale": DIVERGING[theme], "hovertemplate": "%{customdata}<br>cosine %{z:.3f}<extra></extra>",
+        "type": "heatmap",
+        "z": walk.similarity.astype(np.float32),
+        "zmin": -1,
+        "zmax": 1,
+        "showscale": False,
+        "colorscale": DIVERGING[theme],
+        "hovertemplate": "%{customdata}<br>cosine %{z:.3f}<extra></extra>",
         "customdata": [[f"{row}<br>{column}" for column in labels] for row in labels],
-    }  # fmt: skip
+    }
     return [heat, _outlines(walk, stage, theme), _bars(walk, stage, theme)]
 
 
@@ -123,12 +133,14 @@ def _outlines(walk: Walkthrough, stage: int, theme: Theme) -> dict:
     corners_x: list[float | None] = []
     corners_y: list[float | None] = []
     for _, members in walk.tokens.groupby("set"):
-        first, last = place[members.index[0]] - 0.5, place[members.index[-1]] + 0.5
+        first = place[members.index[0]] - 0.5
+        last = place[members.index[-1]] + 0.5
         if stage and len(members) > 1:
             corners_x += [first, last, last, first, first, None]
             corners_y += [first, first, last, last, first, None]
     line = {"color": pick(STATE_COLOURS["pivot"], theme), "width": 2.5}
-    x, y = corners_x or [None], corners_y or [None]
+    x = corners_x or [None]
+    y = corners_y or [None]
     return {"type": "scatter", "x": x, "y": y, "mode": "lines", "line": line, "hoverinfo": "skip"}
 
 
@@ -142,13 +154,20 @@ def _bars(walk: Walkthrough, stage: int, theme: Theme) -> dict:
     slots = (size / size.max()).where(is_pivot, 0)
     lengths = (0 * attention, 0 * attention, attention, tokens["weight"], slots)[stage]
     words = [_bar_words(stage, *line) for line in zip(size, share, tokens["weight"], is_pivot, strict=True)]
-    own, other = pick(STATE_COLOURS["pivot"], theme), pick(STATE_COLOURS["absorbed"], theme)
+    own = pick(STATE_COLOURS["pivot"], theme)
+    other = pick(STATE_COLOURS["absorbed"], theme)
     colours = [own if pivot and stage > 1 else other for pivot in is_pivot]
     return {
-        "type": "bar", "orientation": "h", "y": list(range(len(tokens))), "x": lengths.round(4).tolist(), "text": words,
-        "textposition": "outside", "cliponaxis": False, "marker": {"color": colours},
+        "type": "bar",
+        "orientation": "h",
+        "y": list(range(len(tokens))),
+        "x": lengths.round(4).tolist(),
+        "text": words,
+        "textposition": "outside",
+        "cliponaxis": False,
+        "marker": {"color": colours},
         "hovertemplate": "%{text}<extra></extra>",
-    }  # fmt: skip
+    }
 
 
 def _bar_words(stage: int, size: int, share: float, weight: float, is_pivot: bool) -> str:
@@ -164,9 +183,16 @@ def _bar_words(stage: int, size: int, share: float, weight: float, is_pivot: boo
 
 def _says(stage: int, theme: Theme) -> dict:
     return {
-        "text": f"{STAGES[stage]}: {SAYS[stage]}", "x": 0, "xref": "paper", "y": 1.01, "yref": "paper",
-        "yanchor": "bottom", "xanchor": "left", "showarrow": False, "font": {"size": 13, "color": QUIET[theme]},
-    }  # fmt: skip
+        "text": f"{STAGES[stage]}: {SAYS[stage]}",
+        "x": 0,
+        "xref": "paper",
+        "y": 1.01,
+        "yref": "paper",
+        "yanchor": "bottom",
+        "xanchor": "left",
+        "showarrow": False,
+        "font": {"size": 13, "color": QUIET[theme]},
+    }
 
 
 def _slider(theme: Theme) -> dict:
@@ -174,6 +200,12 @@ def _slider(theme: Theme) -> dict:
     return {
         "active": len(STAGES) - 1,
         "steps": [{"label": name, "method": "animate", "args": [[name], quick]} for name in STAGES],
-        "x": 0, "len": 0.97, "y": 0, "yanchor": "top", "pad": {"t": 96, "b": 8}, "currentvalue": {"visible": False},
-        "font": {"size": 12, "color": INK[theme]}, "bordercolor": GRID[theme],
-    }  # fmt: skip
+        "x": 0,
+        "len": 0.97,
+        "y": 0,
+        "yanchor": "top",
+        "pad": {"t": 96, "b": 8},
+        "currentvalue": {"visible": False},
+        "font": {"size": 12, "color": INK[theme]},
+        "bordercolor": GRID[theme],
+    }

@@ -39,19 +39,33 @@ def where_attention_goes(frame: pd.DataFrame, place: str, theme: Theme = "light"
     ):
         colour = pick(MASS_COLOURS[key], theme)
         figure.add_bar(
-            y=frame["label"], x=frame[column], name=name, orientation="h",
+            y=frame["label"],
+            x=frame[column],
+            name=name,
+            orientation="h",
             marker={"color": colour, "pattern": {"shape": pattern, "size": 5}, "line": {"width": 0}},
             customdata=frame[["kept", "output_error", "votes"]].to_numpy(),
             hovertemplate=f"%{{y}}: {name} %{{x:.3%}}<br>tokens with their own slot %{{customdata[0]:.2%}}, output "
             "off by %{customdata[1]:.2%}, largest votes %{customdata[2]:.4g}<extra></extra>",
-        )  # fmt: skip
+        )
     for row in frame.itertuples():
         figure.add_annotation(
-            x=1, xref="paper", y=row.label, text=f" output off by {percent(row.output_error)}", showarrow=False,
-            xanchor="left", font={"size": 11, "color": QUIET[theme]},
-        )  # fmt: skip
-    finish(figure, title=f"Attention to tokens that lost their own slot ({place})",
-           x="share of attention, nothing dropped", y="", theme=theme, height=140 + 38 * len(frame))  # fmt: skip
+            x=1,
+            xref="paper",
+            y=row.label,
+            text=f" output off by {percent(row.output_error)}",
+            showarrow=False,
+            xanchor="left",
+            font={"size": 11, "color": QUIET[theme]},
+        )
+    finish(
+        figure,
+        title=f"Attention to tokens that lost their own slot ({place})",
+        x="share of attention, nothing dropped",
+        y="",
+        theme=theme,
+        height=140 + 38 * len(frame),
+    )
     figure.update_layout(barmode="relative", bargap=0.3, margin={"r": 160})
     return figure.update_yaxes(autorange="reversed").update_xaxes(tickformat=".3~p")
 
@@ -86,16 +100,26 @@ def slot_before_and_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Fig
         ("after", "the merged slot after", pivot, "", "after"),
     ):
         figure.add_bar(
-            y=names, x=frame[column] / whole, name=name, offsetgroup=group, orientation="h",
+            y=names,
+            x=frame[column] / whole,
+            name=name,
+            offsetgroup=group,
+            orientation="h",
             base=frame["own"] / whole if column == "sources" else None,
             customdata=frame[[column, "perturbation"]].to_numpy(),
             marker={"color": colour, "pattern": hatch(pattern, colour, theme), "line": {"width": 0}},
             hovertemplate=f"%{{y}}<br>{name}: %{{customdata[0]:.3g}} of the attention<br>output of the head changed by "
             "%{customdata[1]:.2%} in this step<extra></extra>",
-        )  # fmt: skip
+        )
     # Bars lie across, because the names of many runs have no room side by side.
-    finish(figure, title="One slot before and after its merge", x="attention (parts = 100 %)",
-           y="one merge of each run", theme=theme, height=150 + 44 * len(frame))  # fmt: skip
+    finish(
+        figure,
+        title="One slot before and after its merge",
+        x="attention (parts = 100 %)",
+        y="one merge of each run",
+        theme=theme,
+        height=150 + 44 * len(frame),
+    )
     figure.update_yaxes(autorange="reversed", tickfont={"size": 11})
     return figure.update_layout(barmode="group", bargap=0.35).update_xaxes(tickformat=".0%")
 
@@ -123,22 +147,40 @@ def change_by_rule(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Share of attention lost in merges (left of 0: gained): 5 % to 95 % of each run's merges, from `sag_of_runs`."""
     figure = go.Figure()
     for row in frame.itertuples():
-        style, name = method_style(row.method, theme), f"{row.label}<br>{RULES[row.rule]}"
+        style = method_style(row.method, theme)
+        name = f"{row.label}<br>{RULES[row.rule]}"
         figure.add_box(
-            y=[name], q1=[row.q25], median=[row.q50], q3=[row.q75],
-            lowerfence=[row.q05], upperfence=[row.q95], orientation="h", name=row.label, showlegend=False,
-            line={"color": style.colour, "width": 1.6}, fillcolor=mix(style.colour, SURFACES[theme], 0.7),
-        )  # fmt: skip
+            y=[name],
+            q1=[row.q25],
+            median=[row.q50],
+            q3=[row.q75],
+            lowerfence=[row.q05],
+            upperfence=[row.q95],
+            orientation="h",
+            name=row.label,
+            showlegend=False,
+            line={"color": style.colour, "width": 1.6},
+            fillcolor=mix(style.colour, SURFACES[theme], 0.7),
+        )
         figure.add_scatter(
-            x=[row.total], y=[name], mode="markers", showlegend=False,
+            x=[row.total],
+            y=[name],
+            mode="markers",
+            showlegend=False,
             marker={"symbol": style.marker, "size": 10, "color": pick(HUES["ink"], theme)},
             hovertemplate=f"{row.label}: all merges together lose %{{x:+.1%}}<extra></extra>",
-        )  # fmt: skip
+        )
     figure.add_vline(x=0, line={"color": QUIET[theme], "dash": "dot", "width": 1.2})
-    finish(figure, title="Attention of merged slots relative to their parts",
-           x="sag: share of the parts' attention lost (right of 0) or gained (left)<br>(box: quartiles, 5 to 95 %; "
-           "marker: all)", y="", theme=theme,
-           height=150 + 46 * len(frame), legend=False)  # fmt: skip
+    finish(
+        figure,
+        title="Attention of merged slots relative to their parts",
+        x="sag: share of the parts' attention lost (right of 0) or gained (left)<br>(box: quartiles, 5 to 95 %; "
+        "marker: all)",
+        y="",
+        theme=theme,
+        height=150 + 46 * len(frame),
+        legend=False,
+    )
     return figure.update_xaxes(tickformat="+.0%").update_yaxes(autorange="reversed")
 
 
@@ -161,18 +203,30 @@ def candidate_similarity(
         (False, "remaining slots", "blue", "circle", 6),
         (True, "chosen", "red", "star", 15),
     ):
-        some, hover = frame[frame["chosen"] == chosen], "slot %{x} %{customdata}: cosine %{y:.3f}"
+        some = frame[frame["chosen"] == chosen]
+        hover = "slot %{x} %{customdata}: cosine %{y:.3f}"
         words = [visible(texts[position]) for position in some["position"]]
-        add_points(figure, some["position"], some["similarity"], name, pick(HUES[hue], theme), hover, size=size,
-                   marker_symbol=marker, customdata=words)  # fmt: skip
+        add_points(
+            figure,
+            some["position"],
+            some["similarity"],
+            name,
+            pick(HUES[hue], theme),
+            hover,
+            size=size,
+            marker_symbol=marker,
+            customdata=words,
+        )
     if threshold is not None:
         line = {"color": QUIET[theme], "dash": "dash", "width": 1.4}
-        figure.add_hline(y=threshold, line=line, annotation_text=f"threshold {threshold:g}",
-                         annotation_position="bottom left")  # fmt: skip
+        figure.add_hline(
+            y=threshold, line=line, annotation_text=f"threshold {threshold:g}", annotation_position="bottom left"
+        )
     figure.add_vline(x=source, line={"color": pick(HUES["red"], theme), "dash": "dot", "width": 1.2})
     title = f"1. Token {token_label(source, texts[source])} leaves: its most similar slot"
-    return finish(figure, title=title, x="position of the slot (dotted: the token itself)", y="cosine of keys",
-                  theme=theme)  # fmt: skip
+    return finish(
+        figure, title=title, x="position of the slot (dotted: the token itself)", y="cosine of keys", theme=theme
+    )
 
 
 @with_simple(simple.candidate_similarity)
@@ -199,12 +253,20 @@ def parts_of_merge(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         ("mass", "attention of this query", "blue", ""),
     ):
         figure.add_bar(
-            x=names, y=frame[column], name=name,
+            x=names,
+            y=frame[column],
+            name=name,
             marker={"color": pick(HUES[hue], theme), "pattern": {"shape": pattern, "size": 5}, "line": {"width": 0}},
             hovertemplate=f"%{{x}}<br>{name}: %{{y:.4g}}<extra></extra>",
-        )  # fmt: skip
-    finish(figure, title="2. Scores are averaged, votes added, and the merged slot replaces its parts", x="",
-           y="attention", theme=theme, height=420)  # fmt: skip
+        )
+    finish(
+        figure,
+        title="2. Scores are averaged, votes added, and the merged slot replaces its parts",
+        x="",
+        y="attention",
+        theme=theme,
+        height=420,
+    )
     figure.update_layout(barmode="group", bargap=0.25)
     return figure.update_xaxes(tickfont={"size": 11}).update_yaxes(exponentformat="power")
 
@@ -212,7 +274,8 @@ def parts_of_merge(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 @with_simple(simple.parts_of_merge)
 def caption_parts_of_merge(frame: pd.DataFrame) -> str:
     """Sums before and the slot after."""
-    before, after = frame[frame["role"] != "merged slot"], frame[frame["role"] == "merged slot"].iloc[0]
+    before = frame[frame["role"] != "merged slot"]
+    after = frame[frame["role"] == "merged slot"].iloc[0]
     return (
         f"{number(before['votes'].sum())} votes are merged into one slot of {number(after['votes'])}. Its parts had "
         f"{number(before['mass'].sum())} of this query's attention, the slot gets {number(after['mass'])}; the average "

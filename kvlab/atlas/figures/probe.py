@@ -23,8 +23,14 @@ def histograms(frame: pd.DataFrame, layer: int, theme: Theme = "light") -> go.Fi
     normal = first.rename(columns={"density": "own", "normal": "density"})
     figure = _channels(frame, "deviation", "density", theme)
     _line(figure, normal, "deviation", "density", "normal distribution", "orange", "dash", theme)
-    return finish(figure, title=f"Hidden states of layer {layer} by channel",
-                  x="standard deviations from the mean", y="density", theme=theme, height=400)  # fmt: skip
+    return finish(
+        figure,
+        title=f"Hidden states of layer {layer} by channel",
+        x="standard deviations from the mean",
+        y="density",
+        theme=theme,
+        height=400,
+    )
 
 
 @with_simple(simple.histograms)
@@ -45,9 +51,14 @@ def quantile_pairs(frame: pd.DataFrame, layer: int, theme: Theme = "light") -> g
     figure = _channels(frame, "normal", "quantile", theme)
     ends = pd.DataFrame({"normal": [-2.5, 2.5], "quantile": [-2.5, 2.5]})
     _line(figure, ends, "normal", "quantile", "a normal distribution", "orange", "dash", theme)
-    return finish(figure, title=f"Quantiles of layer {layer} against the normal's",
-                  x="quantile of a normal distribution", y="quantile of the channel",
-                  theme=theme, height=400)  # fmt: skip
+    return finish(
+        figure,
+        title=f"Quantiles of layer {layer} against the normal's",
+        x="quantile of a normal distribution",
+        y="quantile of the channel",
+        theme=theme,
+        height=400,
+    )
 
 
 @with_simple(simple.quantile_pairs)
@@ -69,13 +80,26 @@ def moments_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         q = frame.groupby("layer")[column].quantile([0.05, 0.25, 0.5, 0.75, 0.95]).unstack()
         colour = pick(HUES[hue], theme)
         figure.add_box(
-            x=q.index, q1=q[0.25], median=q[0.5], q3=q[0.75], lowerfence=q[0.05], upperfence=q[0.95], name=name,
-            boxpoints=False, line={"color": colour, "width": 1.5}, fillcolor=mix(colour, SURFACES[theme], 0.7),
+            x=q.index,
+            q1=q[0.25],
+            median=q[0.5],
+            q3=q[0.75],
+            lowerfence=q[0.05],
+            upperfence=q[0.95],
+            name=name,
+            boxpoints=False,
+            line={"color": colour, "width": 1.5},
+            fillcolor=mix(colour, SURFACES[theme], 0.7),
             offsetgroup=column,
-        )  # fmt: skip
+        )
     figure.add_hline(y=0, line={"color": QUIET[theme], "dash": "dot", "width": 1.2})
-    finish(figure, title="Skew and excess kurtosis of the channels by layer", x="layer",
-           y="value (0 if normal)", theme=theme)  # fmt: skip
+    finish(
+        figure,
+        title="Skew and excess kurtosis of the channels by layer",
+        x="layer",
+        y="value (0 if normal)",
+        theme=theme,
+    )
     figure.update_xaxes(dtick=max(1, frame["layer"].nunique() // 16))
     return figure.update_layout(boxmode="group", showlegend=True)
 
@@ -102,10 +126,14 @@ def _channels(frame: pd.DataFrame, x: str, y: str, theme: Theme) -> go.Figure:
     names = [name for part in parts for name in [*part["channel"], ""]]
     figure = go.Figure()
     figure.add_scatter(
-        x=xs, y=ys, name=f"{len(parts)} channels", mode="lines", customdata=names,
+        x=xs,
+        y=ys,
+        name=f"{len(parts)} channels",
+        mode="lines",
+        customdata=names,
         line={"color": mix(pick(HUES["blue"], theme), SURFACES[theme], 0.45), "width": 1},
         hovertemplate="%{customdata}: %{y:.3f} at %{x:.2f}<extra></extra>",
-    )  # fmt: skip
+    )
     _line(figure, frame[frame["channel"] == ALL], x, y, ALL, "ink", "solid", theme)
     return figure
 
@@ -115,30 +143,48 @@ def _line(figure: go.Figure, frame: pd.DataFrame, x: str, y: str, name: str, hue
     add_line(figure, frame[x], frame[y], name, pick(HUES[hue], theme), dash, hover, width=2)
 
 
-MAX_BLOCKS, MAX_POINTS = 512, 1500
+MAX_BLOCKS = 512
+MAX_POINTS = 1500
 FLOOR = 1e-7
 
 
 def overlap_and_usage(frame: pd.DataFrame, prefix: str = "", theme: Theme = "light") -> go.Figure:
     """Two maps by layer and KV head, from `by_head`; `prefix` is "" or "inner_" (without sinks)."""
-    overlap, usage = f"{prefix}overlap", f"{prefix}usage"
+    overlap = f"{prefix}overlap"
+    usage = f"{prefix}usage"
     titles = [f"overlap (mean {frame[overlap].mean():.3f})", f"tokens used (mean {frame[usage].mean():.3f})"]
     figure = make_subplots(1, 2, subplot_titles=titles, horizontal_spacing=0.14)
     for column, (name, what) in enumerate(((overlap, "of the true attention"), (usage, "of the prompt")), 1):
         table = frame.pivot(index="layer", columns="head", values=name)
         figure.add_trace(
             go.Heatmap(
-                z=table.to_numpy(np.float32), x=table.columns.to_numpy(), y=table.index.to_numpy(), zmin=0, zmax=1,
-                xgap=1, ygap=1, colorscale=SEQUENTIAL[theme], showscale=column == 2,
+                z=table.to_numpy(np.float32),
+                x=table.columns.to_numpy(),
+                y=table.index.to_numpy(),
+                zmin=0,
+                zmax=1,
+                xgap=1,
+                ygap=1,
+                colorscale=SEQUENTIAL[theme],
+                showscale=column == 2,
                 colorbar=colour_bar("share", theme),
                 hovertemplate=f"layer %{{y}}, head %{{x}}: %{{z:.1%}} {what}<extra></extra>",
-            ), 1, column,
-        )  # fmt: skip
+            ),
+            1,
+            column,
+        )
         few = dict(enumerate(table.columns)) if len(table.columns) <= 16 else {}
         figure.update_xaxes(**({"tickvals": list(few.values())} if few else {}), col=column)
     sinks = " (without sinks)" if prefix else ""
-    finish(figure, title=f"Do sampled queries attend like the true one?{sinks}", x="KV head", y="layer",
-           theme=theme, height=420, legend=False)  # fmt: skip
+    finish(
+        figure,
+        title=f"Do sampled queries attend like the true one?{sinks}",
+        x="KV head",
+        y="layer",
+        theme=theme,
+        height=420,
+        legend=False,
+    )
     figure.update_layout(margin={"t": 96})
     figure.update_annotations(font={"size": 13})
     layers = sorted(frame["layer"].unique().tolist())
@@ -168,20 +214,31 @@ def growth_by_samples(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         colour = pick(HUES[hue], theme)
         for edge in ("low", "high"):
             figure.add_scatter(
-                x=frame["samples"], y=frame[f"{column}_{edge}"], mode="lines", hoverinfo="skip", showlegend=False,
+                x=frame["samples"],
+                y=frame[f"{column}_{edge}"],
+                mode="lines",
+                hoverinfo="skip",
+                showlegend=False,
                 line={"width": 1, "dash": "dot", "color": colour},
-            )  # fmt: skip
-        told, hover = f"{name} (thin: 8 in 10 heads between)", f"%{{x}} samples: %{{y:.1%}} {name}"
+            )
+        told = f"{name} (thin: 8 in 10 heads between)"
+        hover = f"%{{x}} samples: %{{y:.1%}} {name}"
         add_line(figure, frame["samples"], frame[column], told, colour, dash, hover, marker=marker, size=7, width=2)
-    finish(figure, title="Kept set by number of samples", x="samples (0: protected slots only)",
-           y="share, mean over heads", theme=theme)  # fmt: skip
+    finish(
+        figure,
+        title="Kept set by number of samples",
+        x="samples (0: protected slots only)",
+        y="share, mean over heads",
+        theme=theme,
+    )
     return figure.update_yaxes(tickformat=".0%", range=[0, 1.02]).update_xaxes(dtick=max(1, len(frame) // 12))
 
 
 @with_simple(simple.growth_by_samples)
 def caption_growth_by_samples(frame: pd.DataFrame) -> str:
     """First and last sample."""
-    first, last = frame.iloc[min(1, len(frame) - 1)], frame.iloc[-1]
+    first = frame.iloc[min(1, len(frame) - 1)]
+    last = frame.iloc[-1]
     return (
         f"One sample keeps {percent(first['kept'])} of the prompt and covers {percent(first['covered'])} of the next "
         f"query's attention; {int(last['samples'])} keep {percent(last['kept'])} and cover {percent(last['covered'])}."
@@ -190,12 +247,19 @@ def caption_growth_by_samples(frame: pd.DataFrame) -> str:
 
 def coverage_ahead(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Attention of each later query on the kept set, mean over heads."""
-    figure, colour = go.Figure(), pick(HUES["blue"], theme)
+    figure = go.Figure()
+    colour = pick(HUES["blue"], theme)
     add_band(figure, frame["ahead"], frame["low"], frame["high"], mix(colour, SURFACES[theme], 0.8))
-    name, hover = "mean over heads (band: 8 in 10)", "query %{x} after the prompt: %{y:.1%} covered"
+    name = "mean over heads (band: 8 in 10)"
+    hover = "query %{x} after the prompt: %{y:.1%} covered"
     add_line(figure, frame["ahead"], frame["covered"], name, colour, "solid", hover, marker="circle", width=2)
-    finish(figure, title="Later queries' prompt attention on the kept set", x="query after the prompt",
-           y="share of its attention to the prompt", theme=theme)  # fmt: skip
+    finish(
+        figure,
+        title="Later queries' prompt attention on the kept set",
+        x="query after the prompt",
+        y="share of its attention to the prompt",
+        theme=theme,
+    )
     return figure.update_yaxes(tickformat=".0%", range=[0, 1.02]).update_layout(showlegend=True)
 
 
@@ -217,13 +281,26 @@ def attention_strips(frame: pd.DataFrame, place: str, theme: Theme = "light") ->
     values = np.log10(np.maximum(np.array(rows), FLOOR)).astype(np.float32)
     ticks = {-6: "10⁻⁶", -4: "10⁻⁴", -2: "0.01", 0: "1"}
     heat = go.Heatmap(
-        z=values, x=edges[:-1], y=["true next query", "mean of the samples"], zmin=-6, zmax=0, ygap=3,
-        colorscale=SEQUENTIAL[theme], customdata=np.array(rows),
+        z=values,
+        x=edges[:-1],
+        y=["true next query", "mean of the samples"],
+        zmin=-6,
+        zmax=0,
+        ygap=3,
+        colorscale=SEQUENTIAL[theme],
+        customdata=np.array(rows),
         colorbar=colour_bar("attention", theme, tickvals=[*ticks], ticktext=[*ticks.values()]),
         hovertemplate="%{y}, tokens from %{x}: %{customdata:.3g}<extra></extra>",
-    )  # fmt: skip
-    figure = finish(go.Figure(heat), title=f"Attention over the prompt ({place})", x="position in the prompt",
-                    y="query", theme=theme, height=260, legend=False)  # fmt: skip
+    )
+    figure = finish(
+        go.Figure(heat),
+        title=f"Attention over the prompt ({place})",
+        x="position in the prompt",
+        y="query",
+        theme=theme,
+        height=260,
+        legend=False,
+    )
     return figure.update_yaxes(autorange="reversed")
 
 
@@ -247,13 +324,29 @@ def scatter_of_rows(frame: pd.DataFrame, texts: list[str], correlation: float, t
     x, y = (shown[name].clip(lower=FLOOR) for name in ("true", "synthetic"))
     words = [(token_label(row.position, texts[row.position]), row.true, row.synthetic) for row in shown.itertuples()]
     hover = "%{customdata[0]}<br>true %{customdata[1]:.3g}, samples %{customdata[2]:.3g}"
-    add_points(figure, x, y, "tokens", pick(HUES["blue"], theme), hover, size=5, marker_symbol="circle",
-               marker_opacity=0.6, customdata=words)  # fmt: skip
+    add_points(
+        figure,
+        x,
+        y,
+        "tokens",
+        pick(HUES["blue"], theme),
+        hover,
+        size=5,
+        marker_symbol="circle",
+        marker_opacity=0.6,
+        customdata=words,
+    )
     line = {"color": QUIET[theme], "dash": "dot", "width": 1.2}
     figure.add_shape(type="line", x0=FLOOR, y0=FLOOR, x1=1, y1=1, line=line)
-    finish(figure, title=f"True against sampled attention by token (r = {number(correlation)})",
-           x="attention of the true next query (log)", y="mean of the samples (log)", theme=theme, height=420,
-           legend=False)  # fmt: skip
+    finish(
+        figure,
+        title=f"True against sampled attention by token (r = {number(correlation)})",
+        x="attention of the true next query (log)",
+        y="mean of the samples (log)",
+        theme=theme,
+        height=420,
+        legend=False,
+    )
     axis = {"type": "log", "dtick": 1, "exponentformat": "power", "range": [np.log10(FLOOR), 0.05]}
     return figure.update_xaxes(**axis).update_yaxes(**axis)
 

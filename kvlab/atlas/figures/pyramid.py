@@ -20,27 +20,40 @@ from kvlab.figures.base.words import number, percent, plural, shown_of
 
 def budgets_by_layer(frame: pd.DataFrame, sinks: int, theme: Theme = "light") -> go.Figure:
     """Slots per head in each layer, with sinks and the requested budget, from `pyramid.layer_budgets`."""
-    kept, sink = pick(STATE_COLOURS["kept"], theme), pick(STATE_COLOURS["sink"], theme)
+    kept = pick(STATE_COLOURS["kept"], theme)
+    sink = pick(STATE_COLOURS["sink"], theme)
     figure = go.Figure()
     figure.add_bar(
-        x=frame["layer"], y=np.minimum(frame["live"], sinks), name=f"sinks ({sinks} first tokens)",
+        x=frame["layer"],
+        y=np.minimum(frame["live"], sinks),
+        name=f"sinks ({sinks} first tokens)",
         marker={"color": sink, "pattern": {"shape": "x"}},
         hovertemplate="layer %{x}: %{y:.3g} sinks<extra></extra>",
-    )  # fmt: skip
+    )
     figure.add_bar(
-        x=frame["layer"], y=(frame["live"] - sinks).clip(lower=0), name="other slots in use", marker={"color": kept},
+        x=frame["layer"],
+        y=(frame["live"] - sinks).clip(lower=0),
+        name="other slots in use",
+        marker={"color": kept},
         hovertemplate="layer %{x}: %{y:.4g} other slots<extra></extra>",
-    )  # fmt: skip
+    )
     ink = pick(HUES["ink"], theme)
     figure.add_scatter(
-        x=frame["layer"], y=frame["asked"], name="requested budget", mode="markers",
+        x=frame["layer"],
+        y=frame["asked"],
+        name="requested budget",
+        mode="markers",
         marker={"symbol": "line-ew", "size": 30, "line": {"width": 3, "color": ink}},
         hovertemplate="layer %{x}: %{y:.4g} slots requested<extra></extra>",
-    )  # fmt: skip
+    )
     figure.add_scatter(
-        x=frame["layer"], y=frame["line"], name="straight line through the budgets", mode="lines",
-        line={"color": pick(HUES["red"], theme), "dash": "dash", "width": 1.6}, hoverinfo="skip",
-    )  # fmt: skip
+        x=frame["layer"],
+        y=frame["line"],
+        name="straight line through the budgets",
+        mode="lines",
+        line={"color": pick(HUES["red"], theme), "dash": "dash", "width": 1.6},
+        hoverinfo="skip",
+    )
     finish(figure, title="Slots of each layer", x="layer", y="slots (mean over KV heads)", theme=theme)
     return figure.update_layout(barmode="stack", bargap=0.35).update_xaxes(dtick=1 if len(frame) <= 24 else None)
 
@@ -48,7 +61,8 @@ def budgets_by_layer(frame: pd.DataFrame, sinks: int, theme: Theme = "light") ->
 @with_simple(simple.budgets_by_layer)
 def caption_budgets_by_layer(frame: pd.DataFrame) -> str:
     """First and last layer, and budget utilisation."""
-    first, last = frame.iloc[0], frame.iloc[-1]
+    first = frame.iloc[0]
+    last = frame.iloc[-1]
     times = f", {number(first['asked'] / last['asked'])} to 1" if last["asked"] else ""
     return (
         f"Layer {first['layer']:.0f} was allotted {first['asked']:,.0f} slots and layer {last['layer']:.0f} "
@@ -64,28 +78,62 @@ def three_axes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """
     table = frame.pivot(index="layer", columns="head", values="live_slots")
     figure = make_subplots(
-        2, 2, column_widths=[0.72, 0.28], row_heights=[0.3, 0.7], horizontal_spacing=0.03, vertical_spacing=0.05,
-        shared_xaxes="columns", shared_yaxes="rows",
-    )  # fmt: skip
-    layers, heads = [f"layer {name}" for name in table.index], [f"head {name}" for name in table.columns]
+        2,
+        2,
+        column_widths=[0.72, 0.28],
+        row_heights=[0.3, 0.7],
+        horizontal_spacing=0.03,
+        vertical_spacing=0.05,
+        shared_xaxes="columns",
+        shared_yaxes="rows",
+    )
+    layers = [f"layer {name}" for name in table.index]
+    heads = [f"head {name}" for name in table.columns]
     heat = go.Heatmap(
-        z=table.to_numpy(np.float32), x=heads, y=layers, xgap=2, ygap=2, colorscale=SEQUENTIAL[theme], zmin=0,
-        zmax=float(table.to_numpy().max()), showscale=False, hovertemplate="%{y}, %{x}: %{z:,} slots<extra></extra>",
-    )  # fmt: skip
+        z=table.to_numpy(np.float32),
+        x=heads,
+        y=layers,
+        xgap=2,
+        ygap=2,
+        colorscale=SEQUENTIAL[theme],
+        zmin=0,
+        zmax=float(table.to_numpy().max()),
+        showscale=False,
+        hovertemplate="%{y}, %{x}: %{z:,} slots<extra></extra>",
+    )
     figure.add_trace(heat, row=2, col=1)
     if table.size <= 300:
         figure.add_trace(cell_text(heat, table.round().astype(int).astype(str).to_numpy(), 12), row=2, col=1)
-    blue, green = pick(HUES["blue"], theme), pick(HUES["green"], theme)
+    blue = pick(HUES["blue"], theme)
+    green = pick(HUES["green"], theme)
     figure.add_bar(
-        x=heads, y=table.mean(), marker={"color": green, "pattern": {"shape": "/"}}, name="heads", row=1, col=1,
+        x=heads,
+        y=table.mean(),
+        marker={"color": green, "pattern": {"shape": "/"}},
+        name="heads",
+        row=1,
+        col=1,
         hovertemplate="%{x}: %{y:.4g} slots on average<extra></extra>",
-    )  # fmt: skip
+    )
     figure.add_bar(
-        x=table.mean(axis=1), y=layers, orientation="h", marker={"color": blue}, name="layers", row=2, col=2,
+        x=table.mean(axis=1),
+        y=layers,
+        orientation="h",
+        marker={"color": blue},
+        name="layers",
+        row=2,
+        col=2,
         hovertemplate="%{y}: %{x:.4g} slots on average<extra></extra>",
-    )  # fmt: skip
-    finish(figure, title="The three axes of compression", x="", y="", theme=theme, legend=False,
-           height=280 + 26 * min(len(layers), 24))  # fmt: skip
+    )
+    finish(
+        figure,
+        title="The three axes of compression",
+        x="",
+        y="",
+        theme=theme,
+        legend=False,
+        height=280 + 26 * min(len(layers), 24),
+    )
     figure.update_yaxes(autorange="reversed", title_text="layers", row=2, col=1)
     figure.update_xaxes(title_text="KV heads", row=2, col=1).update_xaxes(title_text="slots of a layer", row=2, col=2)
     figure.update_yaxes(title_text="slots of a head", row=1, col=1)
@@ -96,8 +144,10 @@ def three_axes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 def caption_three_axes(frame: pd.DataFrame) -> str:
     """How much of each axis remains."""
     layers = frame.groupby("layer")["live_slots"].mean()
-    low, high = int(frame["live_slots"].min()), int(frame["live_slots"].max())
-    read, share = f"Of {frame['tokens_seen'].max():,} tokens", percent(frame["share"].mean())
+    low = int(frame["live_slots"].min())
+    high = int(frame["live_slots"].max())
+    read = f"Of {frame['tokens_seen'].max():,} tokens"
+    share = percent(frame["share"].mean())
     if low == high:
         return f"{read} every head keeps {low:,} slots ({share})."
     least = layers.min()
@@ -119,8 +169,15 @@ def windows(spans: Mapping[int, pd.DataFrame], theme: Theme = "light") -> go.Fig
     deepest = max(int(table["generation"].max()) for table in spans.values())
     figure = go.Figure(bars[-1], frames=frames_of(steps, [[bar] for bar in bars]))
     end = max(int(table["last"].max()) for table in spans.values())
-    finish(figure, title="Windows of tokens that share a slot", x="position in the text",
-           y="times pooled (at least)", theme=theme, height=330, legend=False)  # fmt: skip
+    finish(
+        figure,
+        title="Windows of tokens that share a slot",
+        x="position in the text",
+        y="times pooled (at least)",
+        theme=theme,
+        height=330,
+        legend=False,
+    )
     figure.update_yaxes(range=[-0.6, deepest + 0.7], dtick=1).update_xaxes(range=[-0.01 * end, 1.01 * end])
     return with_slider(figure, "step ", len(steps) - 1, theme)
 
@@ -140,10 +197,14 @@ def caption_windows(spans: Mapping[int, pd.DataFrame], most: int, steps: int) ->
 
 
 def _bars(spans: pd.DataFrame, theme: Theme) -> go.Bar:
-    shallow, deep = pick(HUES["sky"], theme), pick(HUES["red"], theme)
+    shallow = pick(HUES["sky"], theme)
+    deep = pick(HUES["red"], theme)
     shares = spans["generation"].clip(upper=MOST_DEEP) / MOST_DEEP
     return go.Bar(
-        x=spans["last"] - spans["first"] + 1, base=spans["first"] - 0.5, y=spans["generation"], orientation="h",
+        x=spans["last"] - spans["first"] + 1,
+        base=spans["first"] - 0.5,
+        y=spans["generation"],
+        orientation="h",
         width=0.75,
         marker={
             "color": [mix(shallow, deep, share) for share in shares],
@@ -152,4 +213,4 @@ def _bars(spans: pd.DataFrame, theme: Theme) -> go.Bar:
         customdata=spans[["position", "tokens"]].to_numpy(),
         hovertemplate="slot %{customdata[0]}: %{customdata[1]} tokens from %{base:.0f}, pooled at least %{y} times"
         "<extra></extra>",
-    )  # fmt: skip
+    )

@@ -24,9 +24,14 @@ def maps_side_by_side(maps: dict[str, pd.DataFrame], theme: Theme = "light", tit
     for column, (kind, frame) in enumerate(maps.items(), start=1):
         cells = np.clip(np.rint(100 * frame.to_numpy()), -100, 100).astype(np.int8)
         figure.add_heatmap(
-            z=cells, x=frame.columns.to_numpy(), y=frame.index.to_numpy(), coloraxis="coloraxis", row=1, col=column,
+            z=cells,
+            x=frame.columns.to_numpy(),
+            y=frame.index.to_numpy(),
+            coloraxis="coloraxis",
+            row=1,
+            col=column,
             hovertemplate=f"{kind}<br>token %{{y}} with %{{x}}<br>cosine %{{z}} / 100<extra></extra>",
-        )  # fmt: skip
+        )
     finish(figure, title=title, x="token position", y="", theme=theme, height=400, legend=False)
     figure.update_yaxes(autorange="reversed", showgrid=False).update_xaxes(showgrid=False, nticks=5)
     for column in range(1, len(maps) + 1):
@@ -68,7 +73,8 @@ def caption_cosine_by_distance(frame: pd.DataFrame) -> str:
     """Adjacent tokens against any two, by kind."""
     parts = []
     for kind, group in frame.groupby("kind", sort=False):
-        nearest, any_pair = float(group["cosine"].iloc[0]), float(group["any_pair"].iloc[0])
+        nearest = float(group["cosine"].iloc[0])
+        any_pair = float(group["any_pair"].iloc[0])
         parts.append(f"{kind} {number(nearest, 2)} against {number(any_pair, 2)}")
     return f"Mean cosine of adjacent tokens and of any two tokens, over heads: {'; '.join(parts)}."
 
@@ -85,12 +91,22 @@ def neighbours_of_heads(frame: pd.DataFrame, theme: Theme = "light") -> go.Figur
         hue, dash = HEAD_LINES[rank % len(HEAD_LINES)]
         group = frame[(frame["layer"] == layer) & (frame["head"] == head)]
         for column, token in enumerate(tokens, start=1):
-            line, name = group[group["token"] == token], f"layer {layer}, head {head}"
+            line = group[group["token"] == token]
+            name = f"layer {layer}, head {head}"
             add_line(
-                figure, line["offset"], line["similarity"], name, pick(HUES[hue], theme), dash,
-                f"{name}<br>%{{x:+d}} tokens: %{{y:.3f}}", width=1.7, legendgroup=f"{layer}-{head}",
-                showlegend=column == 1, row=1, col=column,
-            )  # fmt: skip
+                figure,
+                line["offset"],
+                line["similarity"],
+                name,
+                pick(HUES[hue], theme),
+                dash,
+                f"{name}<br>%{{x:+d}} tokens: %{{y:.3f}}",
+                width=1.7,
+                legendgroup=f"{layer}-{head}",
+                showlegend=column == 1,
+                row=1,
+                col=column,
+            )
     title = "Similarity of a token's key to its neighbours'"
     finish(figure, title=title, x="distance (tokens)", y="", theme=theme, height=400)
     figure.update_yaxes(title_text="cosine", col=1)

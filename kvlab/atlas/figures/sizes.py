@@ -23,11 +23,14 @@ def cache_share(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     for column, name, hue, pattern in BARS:
         colour = pick(HUES[hue], theme)
         figure.add_bar(
-            x=frame["row"], y=frame[column], name=name, textposition="outside",
+            x=frame["row"],
+            y=frame[column],
+            name=name,
+            textposition="outside",
             text=[percent(value) if value == value else "" for value in frame[column]],
             marker={"color": colour, "pattern": hatch(pattern, colour, theme, pale=0.6)},
             hovertemplate=f"%{{x}}<br>{name}: %{{y:.1%}} of the full cache<extra></extra>",
-        )  # fmt: skip
+        )
     title = "Compressed cache relative to the full one"
     finish(figure, title=title, x="model and budget", y="bytes / bytes of the full cache", theme=theme, height=400)
     figure.update_layout(barmode="group", bargap=0.25)
@@ -55,12 +58,26 @@ def kv_sizes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     )
     for column, (name, hue, words, pattern) in enumerate(bars, start=1):
         figure.add_bar(
-            x=frame[name], y=frame["name"], orientation="h", text=words, textposition="auto", name=name,
-            marker={"color": pick(HUES[hue], theme), "pattern": {"shape": pattern}}, row=1, col=column,
+            x=frame[name],
+            y=frame["name"],
+            orientation="h",
+            text=words,
+            textposition="auto",
+            name=name,
+            marker={"color": pick(HUES[hue], theme), "pattern": {"shape": pattern}},
+            row=1,
+            col=column,
             hovertemplate="%{y}: %{text}<extra></extra>",
-        )  # fmt: skip
-    finish(figure, title="Size of the uncompressed cache", x="", y="", theme=theme,
-           height=130 + 32 * len(frame), legend=False)  # fmt: skip
+        )
+    finish(
+        figure,
+        title="Size of the uncompressed cache",
+        x="",
+        y="",
+        theme=theme,
+        height=130 + 32 * len(frame),
+        legend=False,
+    )
     figure.update_xaxes(type="log", exponentformat="SI", dtick=1)
     figure.update_xaxes(title_text="tokens", col=1).update_xaxes(title_text="bytes (hatched: above 80 GB)", col=2)
     figure.add_vline(GPU_BYTES, line={"color": INK[theme], "dash": "dot", "width": 1.2}, row=1, col=2)
@@ -84,23 +101,35 @@ def task_lengths(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     From `pyramid_pool.scored.evaluated_tasks`, with the interval of the mean in mean_low and mean_high.
     """
     spread = {
-        "type": "data", "symmetric": False, "array": frame["longest"] - frame["mean"],
-        "arrayminus": frame["mean"] - frame["shortest"], "thickness": 2, "width": 5,
-    }  # fmt: skip
+        "type": "data",
+        "symmetric": False,
+        "array": frame["longest"] - frame["mean"],
+        "arrayminus": frame["mean"] - frame["shortest"],
+        "thickness": 2,
+        "width": 5,
+    }
     names = frame["task"].map(with_spaces) + "<br>" + frame["metric"].map(with_spaces)
     points = go.Scatter(
-        x=frame["mean"], y=names, mode="markers", error_x=spread,
+        x=frame["mean"],
+        y=names,
+        mode="markers",
+        error_x=spread,
         marker={"size": 11, "symbol": "diamond", "color": pick(HUES["blue"], theme)},
         customdata=[
             mean_words(row.mean, row.mean_low, row.mean_high, row.prompts, "{:,.0f}".format)
             for row in frame.itertuples(index=False)
         ],
         hovertemplate="%{y}: %{customdata} tokens on average<extra></extra>",
-    )  # fmt: skip
+    )
     figure = finish(
-        go.Figure(points), title="Prompt lengths by task", x="prompt length (tokens)", y="task, metric",
-        theme=theme, height=150 + 44 * len(frame), legend=False,
-    )  # fmt: skip
+        go.Figure(points),
+        title="Prompt lengths by task",
+        x="prompt length (tokens)",
+        y="task, metric",
+        theme=theme,
+        height=150 + 44 * len(frame),
+        legend=False,
+    )
     return figure.update_yaxes(autorange="reversed", type="category").update_xaxes(rangemode="tozero")
 
 

@@ -27,28 +27,47 @@ def usage_by_task(frame: pd.DataFrame, means: pd.DataFrame, theme: Theme = "ligh
     `means` has one row per task: the mean of kept with its interval.
     """
     words = {line["task"]: line_text(line, "kept", percent) for _, line in means.iterrows()}
-    figure, colour = go.Figure(), method_style("gvote", theme).colour
+    figure = go.Figure()
+    colour = method_style("gvote", theme).colour
     for name, group in frame.groupby("task", sort=False):
         task = with_spaces(str(name))
         q = group["kept"].quantile([0.05, 0.25, 0.5, 0.75, 0.95])
         figure.add_box(
-            x=[task], q1=[q[0.25]], median=[q[0.5]], q3=[q[0.75]], lowerfence=[q[0.05]], upperfence=[q[0.95]],
-            name=task, line={"color": colour, "width": 1.6}, fillcolor=mix(colour, SURFACES[theme], 0.7),
-        )  # fmt: skip
+            x=[task],
+            q1=[q[0.25]],
+            median=[q[0.5]],
+            q3=[q[0.75]],
+            lowerfence=[q[0.05]],
+            upperfence=[q[0.95]],
+            name=task,
+            line={"color": colour, "width": 1.6},
+            fillcolor=mix(colour, SURFACES[theme], 0.7),
+        )
         figure.add_scatter(
-            x=[task], y=[group["kept"].mean()], mode="markers", showlegend=False,
+            x=[task],
+            y=[group["kept"].mean()],
+            mode="markers",
+            showlegend=False,
             marker={"symbol": "star-diamond", "size": 11, "color": pick(HUES["ink"], theme)},
             hovertemplate=f"{task}: mean {words[name]}<extra></extra>",
-        )  # fmt: skip
-    finish(figure, title="Share of the tokens kept", x="box: quartiles and 5 to 95 % of the prompts; mark: mean",
-           y="tokens kept", theme=theme, height=400, legend=False)  # fmt: skip
+        )
+    finish(
+        figure,
+        title="Share of the tokens kept",
+        x="box: quartiles and 5 to 95 % of the prompts; mark: mean",
+        y="tokens kept",
+        theme=theme,
+        height=400,
+        legend=False,
+    )
     return figure.update_yaxes(tickformat=".3~p", rangemode="tozero")
 
 
 @with_simple(simple.usage_by_task)
 def caption_usage_by_task(means: pd.DataFrame) -> str:
     """Smallest and largest task mean."""
-    low, high = means.loc[means["kept"].idxmin()], means.loc[means["kept"].idxmax()]
+    low = means.loc[means["kept"].idxmin()]
+    high = means.loc[means["kept"].idxmax()]
     least, most = (line_text(line, "kept", percent) for line in (low, high))
     if len(means) == 1:
         return f"{least} of the tokens are kept on average."
@@ -68,17 +87,24 @@ def option_sweep(frame: pd.DataFrame, option: str, theme: Theme = "light") -> go
     values = frame[option].drop_duplicates().tolist()
     for index, (task, group) in enumerate(list(frame.groupby("task", sort=False))[:MOST_TASKS]):
         group = group.set_index(option).reindex([value for value in values if value in set(group[option])])
-        colour, marker = pick(HUES[TASK_HUES[index]], theme), TASK_MARKERS[index]
+        colour = pick(HUES[TASK_HUES[index]], theme)
+        marker = TASK_MARKERS[index]
         for column, measure in enumerate(MEASURES, 1):
             figure.add_scatter(
-                x=group.index, y=group[measure], name=with_spaces(str(task)), legendgroup=str(task),
-                showlegend=column == 1, mode="lines+markers", line={"color": colour, "width": 1.8},
+                x=group.index,
+                y=group[measure],
+                name=with_spaces(str(task)),
+                legendgroup=str(task),
+                showlegend=column == 1,
+                mode="lines+markers",
+                line={"color": colour, "width": 1.8},
                 marker={"symbol": marker, "size": 7, "color": colour},
                 error_y=interval_bars(group, measure),
                 text=[line_text(line, measure) for _, line in group.iterrows()],
                 hovertemplate=f"{task}, {option} %{{x}}: {MEASURES[measure]} %{{text}}<extra></extra>",
-                row=1, col=column,
-            )  # fmt: skip
+                row=1,
+                col=column,
+            )
     name = option.replace("_", " ")
     axis = f"{name} ({sample_note(frame)})"
     finish(figure, title=f"Effect of {name}", x=axis, y="", theme=theme, height=420)
@@ -91,7 +117,8 @@ def option_sweep(frame: pd.DataFrame, option: str, theme: Theme = "light") -> go
 @with_simple(simple.option_sweep)
 def caption_option_sweep(means: pd.DataFrame, option: str) -> str:
     """First against last value; `means` over the tasks has one row per value, in order."""
-    first, last = means.iloc[0], means.iloc[-1]
+    first = means.iloc[0]
+    last = means.iloc[-1]
     shows: dict[str, Callable[[float], str]] = {"score": number, "kept": percent, "seconds": number}
     changes = [
         f"{words} {line_text(first, measure, shows[measure])} to {line_text(last, measure, shows[measure])}"

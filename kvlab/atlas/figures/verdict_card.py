@@ -20,12 +20,23 @@ from kvlab.results.verdict import Claim
 COLUMNS = ["number", "part", "value", "low", "high", "n"]
 HEIGHT = 270
 AXIS_CHARACTERS = 54  # of a line of the axis title: what the card has room for at 1280 pixels
-DOT, UNIT, MEAN, THRESHOLD, PRINTED = "dot", "unit", "mean", "threshold", "paper"
-DOTS_AT, MEAN_AT, PRINTED_AT = 0.55, -0.35, -0.8  # heights; dots of one bin are stacked about theirs
-BOTTOM, TOP = -1.1, 1.3
-BINS, MOST_STEP, DOTS_HIGH = 90, 0.14, 1.0
+DOT = "dot"
+UNIT = "unit"
+MEAN = "mean"
+THRESHOLD = "threshold"
+PRINTED = "paper"
+# heights; dots of one bin are stacked about theirs
+DOTS_AT = 0.55
+MEAN_AT = -0.35
+PRINTED_AT = -0.8
+BOTTOM = -1.1
+TOP = 1.3
+BINS = 90
+MOST_STEP = 0.14
+DOTS_HIGH = 1.0
 PIXELS = 60  # of a height of 1
-LARGEST_DOT, SMALLEST_DOT = 9, 4
+LARGEST_DOT = 9
+SMALLEST_DOT = 4
 COUNTED = 5  # a stack of so many dots has their number above it
 
 
@@ -37,7 +48,8 @@ def card_frame(claim: Claim, measured: str = "", printed: Sequence[float] = ()) 
     has as `low` and `high` the range that counts for the claim, infinite on an open side. Empty for a claim that no
     number decides.
     """
-    found, held = claim.interval, claim.threshold
+    found = claim.interval
+    held = claim.threshold
     rows: list[dict[str, object]] = []
     if held is not None and (found is not None or claim.units):
         if found is not None:
@@ -58,7 +70,9 @@ def verdict_card(frame: pd.DataFrame, theme: Theme, title: str) -> go.Figure:
     """
     if frame.empty:
         raise ValueError("a claim that no number decides has no figure")
-    blue, green, ink = (pick(HUES["blue"], theme), pick(HUES["green"], theme), INK[theme])
+    blue = pick(HUES["blue"], theme)
+    green = pick(HUES["green"], theme)
+    ink = INK[theme]
     (held,) = frame[frame["part"] == THRESHOLD].to_dict("records")
     dots = frame.loc[frame["part"].isin((DOT, UNIT)), "value"].to_numpy(float)
     printed = frame.loc[frame["part"] == PRINTED, "value"].to_numpy(float)
@@ -71,31 +85,52 @@ def verdict_card(frame: pd.DataFrame, theme: Theme, title: str) -> go.Figure:
         rows[MEAN_AT] = "mean, 95 %" if mean["n"] > 1 else "mean"
         low, high = (max(left, mean["low"]), min(right, mean["high"])) if mean["n"] > 1 else (mean["value"],) * 2
         figure.add_scatter(
-            x=[mean["value"]], y=[MEAN_AT], mode="markers", name="mean",
+            x=[mean["value"]],
+            y=[MEAN_AT],
+            mode="markers",
+            name="mean",
             marker={"color": blue, "size": 12, "symbol": "diamond"},
-            error_x={"type": "data", "symmetric": False, "array": [high - mean["value"]],
-                     "arrayminus": [mean["value"] - low], "color": blue, "thickness": 2.5, "width": 7},
+            error_x={
+                "type": "data",
+                "symmetric": False,
+                "array": [high - mean["value"]],
+                "arrayminus": [mean["value"] - low],
+                "color": blue,
+                "thickness": 2.5,
+                "width": 7,
+            },
             hovertemplate="mean %{x:.4g}<extra></extra>",
-        )  # fmt: skip
+        )
     if len(printed):
         rows[PRINTED_AT] = "the paper"
         figure.add_scatter(
-            x=printed, y=np.full(len(printed), PRINTED_AT), mode="markers", name="the paper",
+            x=printed,
+            y=np.full(len(printed), PRINTED_AT),
+            mode="markers",
+            name="the paper",
             marker={"color": ink, "size": 10, "symbol": "square-open", "line": {"width": 2}},
             hovertemplate="the paper %{x:.4g}<extra></extra>",
-        )  # fmt: skip
+        )
     if not len(dots):
         figure.add_annotation(
-            x=0.5, xref="paper", y=DOTS_AT, text="single values were not kept", showarrow=False,
+            x=0.5,
+            xref="paper",
+            y=DOTS_AT,
+            text="single values were not kept",
+            showarrow=False,
             font={"size": 12, "color": QUIET[theme]},
-        )  # fmt: skip
+        )
     _shade(figure, held, (left, right), green, QUIET[theme])
     across = "<br>".join(wrap(str(frame["number"].iloc[0]), AXIS_CHARACTERS))
     figure = finish(figure, title=title, x=across, y="", theme=theme, height=HEIGHT, legend=False)
     figure.update_yaxes(
-        range=[BOTTOM if len(printed) else MEAN_AT - 0.3, TOP], tickvals=list(rows), ticktext=list(rows.values()),
-        showgrid=False, zeroline=False, ticks="",
-    )  # fmt: skip
+        range=[BOTTOM if len(printed) else MEAN_AT - 0.3, TOP],
+        tickvals=list(rows),
+        ticktext=list(rows.values()),
+        showgrid=False,
+        zeroline=False,
+        ticks="",
+    )
     return figure.update_xaxes(range=[left, right])
 
 
@@ -109,12 +144,15 @@ def caption_card(frame: pd.DataFrame) -> str:
         prompts = int(mean["n"])
         middle, low, high = in_range(mean["value"], mean["low"], mean["high"], _bound)
         parts += [
-            f"One dot per prompt (n = {dots})" if dots == prompts
-            else f"One dot per pair of prompts ({dots} pairs, n = {prompts} prompts)" if dots
+            f"One dot per prompt (n = {dots})"
+            if dots == prompts
+            else f"One dot per pair of prompts ({dots} pairs, n = {prompts} prompts)"
+            if dots
             else f"The values of single prompts were not kept (n = {prompts})",
-            f"diamond and bar: the mean {middle} and its 95 % interval ({low} to {high})" if prompts > 1
+            f"diamond and bar: the mean {middle} and its 95 % interval ({low} to {high})"
+            if prompts > 1
             else f"one prompt gives {middle} and no interval",
-        ]  # fmt: skip
+        ]
     printed = frame.loc[frame["part"] == PRINTED, "value"]
     values = (
         f"{number(min(printed))} to {number(max(printed))}" if len(printed) > 1 else ", ".join(map(number, printed))
@@ -135,7 +173,8 @@ def _unit(frame: pd.DataFrame) -> str:
     """What one dot is."""
     if (frame["part"] == UNIT).any():
         return "each value"
-    dots, n = int((frame["part"] == DOT).sum()), frame.loc[frame["part"] == MEAN, "n"]
+    dots = int((frame["part"] == DOT).sum())
+    n = frame.loc[frame["part"] == MEAN, "n"]
     return "each pair" if dots and dots != int(n.iloc[0]) else "each prompt"
 
 
@@ -144,36 +183,58 @@ def _add_dots(figure: go.Figure, dots: np.ndarray, colour: str, ground: str) -> 
     most = max((count for _, count in stacks), default=1)
     size = min(LARGEST_DOT, max(SMALLEST_DOT, PIXELS * DOTS_HIGH / most))
     figure.add_scatter(
-        x=dots, y=DOTS_AT + heights, mode="markers", name="dots", hovertemplate="%{x:.4g}<extra></extra>",
+        x=dots,
+        y=DOTS_AT + heights,
+        mode="markers",
+        name="dots",
+        hovertemplate="%{x:.4g}<extra></extra>",
         marker={"color": colour, "size": size, "opacity": 0.75},
-    )  # fmt: skip
+    )
     for value, count in stacks:
         if count >= COUNTED:
             figure.add_annotation(
-                x=value, y=DOTS_AT + _step(most) * (count - 1) / 2, yshift=5, yanchor="bottom", text=f"{count}",
-                showarrow=False, font={"size": 11, "color": colour}, bgcolor=ground, borderpad=1,
-            )  # fmt: skip
+                x=value,
+                y=DOTS_AT + _step(most) * (count - 1) / 2,
+                yshift=5,
+                yanchor="bottom",
+                text=f"{count}",
+                showarrow=False,
+                font={"size": 11, "color": colour},
+                bgcolor=ground,
+                borderpad=1,
+            )
 
 
 def _shade(figure: go.Figure, held: dict[str, float], span: tuple[float, float], green: str, grey: str) -> None:
     """Shade the range that counts, and name it at its bound, on the side of it that has more room."""
     left, right = span
     figure.add_vrect(
-        x0=max(left, held["low"]), x1=min(right, held["high"]), fillcolor=green, opacity=0.1, line_width=0,
+        x0=max(left, held["low"]),
+        x1=min(right, held["high"]),
+        fillcolor=green,
+        opacity=0.1,
+        line_width=0,
         layer="below",
-    )  # fmt: skip
+    )
     bounds = [one for one in (held["low"], held["high"]) if np.isfinite(one)]
     for bound in bounds:
         figure.add_vline(x=bound, line={"color": grey, "width": 2, "dash": "dash"}, layer="below")
     is_left = bounds[0] < (left + right) / 2
     figure.add_annotation(
-        x=bounds[0], y=1, yref="paper", text=f"counts: {_range(held)}", showarrow=False, yanchor="bottom",
-        xanchor="left" if is_left else "right", font={"size": 12, "color": grey},
-    )  # fmt: skip
+        x=bounds[0],
+        y=1,
+        yref="paper",
+        text=f"counts: {_range(held)}",
+        showarrow=False,
+        yanchor="bottom",
+        xanchor="left" if is_left else "right",
+        font={"size": 12, "color": grey},
+    )
 
 
 def _range(held: dict[str, float]) -> str:
-    low, high = held["low"], held["high"]
+    low = held["low"]
+    high = held["high"]
     if np.isfinite(low) and np.isfinite(high):
         return f"{number(low)} to {number(high)}"
     return f"above {number(low)}" if np.isfinite(low) else f"below {number(high)}"
@@ -190,7 +251,8 @@ def _stacked(values: np.ndarray) -> tuple[np.ndarray, list[tuple[float, int]]]:
     width = float(np.ptp(values)) / BINS or 1.0
     bins = np.round((values - values.min()) / width).astype(int)
     step = _step(int(np.bincount(bins).max()))
-    heights, stacks = np.zeros(len(values)), []
+    heights = np.zeros(len(values))
+    stacks = []
     for one in np.unique(bins):
         places = np.flatnonzero(bins == one)
         heights[places] = step * (np.arange(len(places)) - (len(places) - 1) / 2)

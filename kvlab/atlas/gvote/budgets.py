@@ -15,7 +15,8 @@ from kvlab.figures import scores as figures
 from kvlab.figures.base.words import number, percent
 from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge
 
-OURS, FULL = "gvote", "full"
+OURS = "gvote"
+FULL = "full"
 SAVES = "GVote needs half the memory of fixed budgets at the same accuracy."
 FOLLOWS = "Different tasks need different budgets, and GVote finds them."
 EVERYWHERE = "GVote's advantage holds across models."
@@ -30,7 +31,8 @@ def saves(means: pd.DataFrame, prompts: pd.DataFrame) -> Claim:
     `means` has one row per arm and budget (`means_over_tasks`), `prompts` one row per prompt, arm and budget: task,
     prompt, method, arm, asked, score, kept.
     """
-    ours, full = means[means["method"] == OURS], means[means["method"] == FULL]
+    ours = means[means["method"] == OURS]
+    full = means[means["method"] == FULL]
     if ours.empty or full.empty:
         return Claim(SAVES, OPEN, "GVote and the full cache were not both evaluated on every task.")
     if full["score"].iloc[0] < ABLE:
@@ -40,7 +42,8 @@ def saves(means: pd.DataFrame, prompts: pd.DataFrame) -> Claim:
     if rivals.empty:
         return Claim(SAVES, OPEN, "No fixed budget was evaluated for comparison.")
     found = times_the_memory(prompts)
-    score, parts = float(ours["score"].iloc[0]), []
+    score = float(ours["score"].iloc[0])
+    parts = []
     for arm, group in rivals.groupby("arm", sort=False):
         enough = needed_usage(group.sort_values("kept"), score)
         never = f"not with {percent(group['kept'].max())}"
@@ -90,10 +93,12 @@ def times_the_memory(prompts: pd.DataFrame) -> Interval | None:
 
     cell_of = {cell: place for place, cell in enumerate(wide["kept"].columns)}
     scores, shares = (wide[name].to_numpy(float) for name in ("score", "kept"))
-    mine, budgets = cell_of[ours[0]], [[cell_of[cell] for cell in line] for line in lines.values()]
+    mine = cell_of[ours[0]]
+    budgets = [[cell_of[cell] for cell in line] for line in lines.values()]
 
     def best(weights: np.ndarray) -> float:
-        score, kept = weights @ scores, weights @ shares
+        score = weights @ scores
+        kept = weights @ shares
         ordered = (sorted(line, key=kept.__getitem__) for line in budgets)
         needed = (_needed(kept[line], score[line], float(score[mine])) for line in ordered)
         return float(min(1.0, *needed) / kept[mine])
@@ -125,9 +130,11 @@ def follows(used: pd.DataFrame, means: pd.DataFrame) -> Claim:
     """
     if len(means) < 2:
         return Claim(FOLLOWS, OPEN, "Only one kind of prompt was evaluated.", Basis(len(used)))
-    least, most = means.loc[means["kept"].idxmin()], means.loc[means["kept"].idxmax()]
+    least = means.loc[means["kept"].idxmin()]
+    most = means.loc[means["kept"].idxmax()]
     ends = used[used["task"].isin((least["task"], most["task"]))]
-    kept, is_most = ends["kept"].to_numpy(float), (ends["task"] == most["task"]).to_numpy()
+    kept = ends["kept"].to_numpy(float)
+    is_most = (ends["task"] == most["task"]).to_numpy()
     ratio = bootstrap(
         lambda weights: float(weights[is_most] @ kept[is_most] / (weights[~is_most] @ kept[~is_most])),
         pd.Index(ends["task"]),

@@ -17,7 +17,11 @@ from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, decisive, judge
 from kvlab.trace.reader import Run
 
-PAPER_OVERLAP, PAPER_USAGE, PAPER_TRUE_USAGE, PAPER_CORRELATION = 0.929, 0.594, 0.4, 0.7759  # GVote, section 3.3
+# GVote, section 3.3
+PAPER_OVERLAP = 0.929
+PAPER_USAGE = 0.594
+PAPER_TRUE_USAGE = 0.4
+PAPER_CORRELATION = 0.7759
 GAUSSIAN = "Each channel of the hidden states is approximately Gaussian along the text."
 OVERLAP = "Sampled queries are good approximations of future ones: high overlap with moderate token usage."
 CORRELATED = "Attention of sampled and true queries is strongly correlated."
@@ -118,18 +122,34 @@ def draw_gaussian(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     if isinstance(run, Needs):
         return run
     layer = _layer(run, "hidden", choice)
-    density, pairs, moments = (
-        probe.densities(run, layer), probe.quantiles(run, layer), probe.channels(run),
-    )  # fmt: skip
+    density = probe.densities(run, layer)
+    pairs = probe.quantiles(run, layer)
+    moments = probe.channels(run)
     where = of_run(run)
     return (
-        Drawn("histograms", figures.histograms(density, layer, theme), density,
-              figures.caption_histograms(density, layer), where, gaussian(gather(sources, CHANNELS))),
-        Drawn("quantiles", figures.quantile_pairs(pairs, layer, theme), pairs,
-              figures.caption_quantile_pairs(pairs, layer), where),
-        Drawn("by layer", figures.moments_by_layer(moments, theme), moments,
-              figures.caption_moments_by_layer(moments), where),
-    )  # fmt: skip
+        Drawn(
+            "histograms",
+            figures.histograms(density, layer, theme),
+            density,
+            figures.caption_histograms(density, layer),
+            where,
+            gaussian(gather(sources, CHANNELS)),
+        ),
+        Drawn(
+            "quantiles",
+            figures.quantile_pairs(pairs, layer, theme),
+            pairs,
+            figures.caption_quantile_pairs(pairs, layer),
+            where,
+        ),
+        Drawn(
+            "by layer",
+            figures.moments_by_layer(moments, theme),
+            moments,
+            figures.caption_moments_by_layer(moments),
+            where,
+        ),
+    )
 
 
 def draw_overlap(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -137,19 +157,33 @@ def draw_overlap(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
     run = probed_run(sources, "sampled")
     if isinstance(run, Needs):
         return run
-    heads, grown = probe.by_head(run), probe.growth(run)
-    ahead, where = probe.coverage_ahead(run), of_run(run)
+    heads = probe.by_head(run)
+    grown = probe.growth(run)
+    ahead = probe.coverage_ahead(run)
+    where = of_run(run)
     claim = overlap(gather(sources, QUERIES))
     return (
-        Drawn("overlap and usage", figures.overlap_and_usage(heads, "", theme), heads,
-              figures.caption_overlap_and_usage(heads), where, claim, paper_values()),
-        Drawn("without sinks", figures.overlap_and_usage(heads, "inner_", theme), heads,
-              figures.caption_overlap_and_usage(heads, "inner_"), where),
-        Drawn("union", figures.growth_by_samples(grown, theme), grown,
-              figures.caption_growth_by_samples(grown), where),
-        Drawn("later queries", figures.coverage_ahead(ahead, theme), ahead,
-              figures.caption_coverage_ahead(ahead), where),
-    )  # fmt: skip
+        Drawn(
+            "overlap and usage",
+            figures.overlap_and_usage(heads, "", theme),
+            heads,
+            figures.caption_overlap_and_usage(heads),
+            where,
+            claim,
+            paper_values(),
+        ),
+        Drawn(
+            "without sinks",
+            figures.overlap_and_usage(heads, "inner_", theme),
+            heads,
+            figures.caption_overlap_and_usage(heads, "inner_"),
+            where,
+        ),
+        Drawn("union", figures.growth_by_samples(grown, theme), grown, figures.caption_growth_by_samples(grown), where),
+        Drawn(
+            "later queries", figures.coverage_ahead(ahead, theme), ahead, figures.caption_coverage_ahead(ahead), where
+        ),
+    )
 
 
 def paper_values() -> pd.DataFrame:
@@ -170,20 +204,32 @@ def draw_correlation(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dr
     run = probed_run(sources, "sampled")
     if isinstance(run, Needs):
         return run
-    layer, heads = _layer(run, "sampled", choice), probe.by_head(run)
+    layer = _layer(run, "sampled", choice)
+    heads = probe.by_head(run)
     head = min(choice.head, run.record.model.num_key_value_heads - 1)
     frame = probe.rows_of_head(run, layer, head)
     texts = token_texts(run.tokens, len(frame))
     own = heads[(heads["layer"] == layer) & (heads["head"] == head)].iloc[0]
-    place, where = f"layer {layer}, head {head}", of_run(run)
+    place = f"layer {layer}, head {head}"
+    where = of_run(run)
     correlations = float(own["correlation"]), float(own["inner_correlation"])
     return (
-        Drawn("attention", figures.attention_strips(frame, place, theme), frame,
-              figures.caption_attention_strips(frame, texts), where),
-        Drawn("scatter", figures.scatter_of_rows(frame, texts, correlations[0], theme), frame,
-              figures.caption_scatter_of_rows(*correlations, len(frame)), where.at(place),
-              judge_correlation(gather(sources, QUERIES))),
-    )  # fmt: skip
+        Drawn(
+            "attention",
+            figures.attention_strips(frame, place, theme),
+            frame,
+            figures.caption_attention_strips(frame, texts),
+            where,
+        ),
+        Drawn(
+            "scatter",
+            figures.scatter_of_rows(frame, texts, correlations[0], theme),
+            frame,
+            figures.caption_scatter_of_rows(*correlations, len(frame)),
+            where.at(place),
+            judge_correlation(gather(sources, QUERIES)),
+        ),
+    )
 
 
 def _layer(run: Run, name: str, choice: Choice) -> int:

@@ -52,8 +52,10 @@ def against_usage(
         means = mean_rows(rows, table)
         shown = pd.concat([table, means], ignore_index=True) if mean else table
         figure = figures.score_against_budget(shown, theme, title)
-        where, caption = experiment.origin(sources), caption_by_budget(rows, table, panel)
-        used, own = usage_rows(rows), own_rows(table)
+        where = experiment.origin(sources)
+        caption = caption_by_budget(rows, table, panel)
+        used = usage_rows(rows)
+        own = own_rows(table)
         saves, follows = judge_memory_and_budgets(sources)
         if experiment is not BY_TASK:
             saves, follows = (replace(one, judged_at=JUDGED_AT) for one in (saves, follows))
@@ -75,7 +77,8 @@ def judge_memory_and_budgets(sources: Sources) -> tuple[Claim, Claim]:
 def _judged(sources: Sources) -> tuple[Claim, Claim]:
     rows = BY_TASK.rows(sources)
     if rows.empty or not (rows["method"] == OURS).any():
-        why, missing = "The tasks of figure 4, which decide it, were not evaluated.", BY_TASK.evaluation(sources)
+        why = "The tasks of figure 4, which decide it, were not evaluated."
+        missing = BY_TASK.evaluation(sources)
         saves, follows = (Claim(says, OPEN, why, settle=missing) for says in (budgets.SAVES, budgets.FOLLOWS))
         return saves, follows
     saves = _saves(rows, BY_TASK.more_prompts(sources))
@@ -148,7 +151,9 @@ def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     """Figure 5: one panel per model, scores averaged over the tasks; the claim is judged on the model in view."""
     here = sources.measured_model
     names = sources.evaluations["model"].unique() if len(sources.evaluations) else []
-    parts, asked, claims = [], [], {}
+    parts = []
+    asked = []
+    claims = {}
     for model in sorted(map(str, names), key=lambda name: (name != here, name)):
         rows = BY_MODEL.rows(_only(sources, model))
         if len(rows) and (rows["method"] == OURS).any():
@@ -183,7 +188,8 @@ def over_option(experiment: Experiment, option: str, says: str) -> Draw:
         frame = option_column(table, option).sort_values(option, key=lambda values: values.astype(float), kind="stable")
         means = means_over_tasks(rows, frame, [option, "arm"])
         means = means.sort_values(option, key=lambda values: values.astype(float), kind="stable")
-        figure, caption = usage.option_sweep(frame, option, theme), usage.caption_option_sweep(means, option)
+        figure = usage.option_sweep(frame, option, theme)
+        caption = usage.caption_option_sweep(means, option)
         claim = rises_claim(rows, means, option, says, experiment.more_prompts(sources))
         return (Drawn("sweep", figure, frame, caption, experiment.origin(sources), claim),)
 
@@ -201,7 +207,8 @@ def rises_claim(rows: pd.DataFrame, means: pd.DataFrame, option: str, says: str,
     if best["score"] < ABLE:
         shown = figures.line_text(best)
         return unable(says, f"No value of {option} scores above {shown} on these tasks.")
-    first, last = means.iloc[0], means.iloc[-1]
+    first = means.iloc[0]
+    last = means.iloc[-1]
     score, kept = (gap(with_measures(rows), last["arm"], first["arm"], column=column) for column in ("score", "kept"))
     finding = (
         f"From {option} {first[option]} to {last[option]} the mean score changes by {gap_text(score)} and the tokens "

@@ -40,7 +40,8 @@ from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, LEAST_PROMPTS, OPEN, Claim, Threshold, decisive, judge
 from kvlab.trace.reader import Run
 
-MAJORITY, WINDOW = 0.5, 8
+MAJORITY = 0.5
+WINDOW = 8
 
 NOT_ALWAYS = "Retaining the top tokens does not always preserve the majority of the attention."
 RETURNS = "Evicted tokens may become important later."

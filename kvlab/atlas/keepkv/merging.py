@@ -30,7 +30,9 @@ EXACT = "KeepKV's merge leaves the attention of the present query as it was: no 
 ANY = Threshold(0.0, "each method's merges lose attention, rather than gain it")
 CLEAR = Threshold(0.05, "over all methods one part in twenty: the paper draws the loss and prints no number")
 NONE = Threshold(0.01, "a hundredth is ten times what rows in half precision can be off by", at_most=True)
-CONVEX, AT_THIS_QUERY, PREDICTED = "convex", ("exact", "grouped"), "predicted"
+CONVEX = "convex"
+AT_THIS_QUERY = ("exact", "grouped")
+PREDICTED = "predicted"
 MERGING = ("cam", "d2o", "kvmerger", "pyramid-pool", "keepkv")
 SUMS = ["merges", "before", "loss", "moved", "sagging"]
 
@@ -109,7 +111,8 @@ NEAR_ONE = Threshold(0.8, WHY, up_to=1.25)
 def influence_rows(run: Run) -> pd.DataFrame:
     """One row per head, sums over all merged slots and later steps: attention received (`mass`), attention of their
     tokens with nothing dropped (`true_mass`), and absolute difference (`off`); `slots` counts them."""
-    every, rows = run.attention_every, []
+    every = run.attention_every
+    rows = []
     for layer, head in heads_with_attention(run):
         true, slot = (array.astype(np.float64) for array in run.attention(layer, head, thinned=True))
         events = run.select("events", layer, head)
@@ -138,7 +141,8 @@ def slot_sums(
             sums = np.bincount(owner[inside], true[row, : len(owner)][inside], minlength=lineage.tokens)
             merged = np.flatnonzero((last < step) & lineage.alive(step))
             gets = slot[row, merged]
-            mass, true_mass = mass + float(gets.sum()), true_mass + float(sums[merged].sum())
+            mass = mass + float(gets.sum())
+            true_mass = true_mass + float(sums[merged].sum())
             off += float(np.abs(gets - sums[merged]).sum())
             seen.update(merged.tolist())
     return {"mass": mass, "true_mass": true_mass, "off": off, "slots": len(seen)}
@@ -172,10 +176,12 @@ def draw_rules(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, .
     if not runs:
         return Needs("This comparison has no run that merged and was recorded in full.", comparison(sources, RULES))
     every = [run for run in sources.runs or runs if run.record.level == "full"]
-    table, rows = merge_effects.sag_of_runs(runs), gather(sources, SAG, runs)
+    table = merge_effects.sag_of_runs(runs)
+    rows = gather(sources, SAG, runs)
     drawn = []
     if len(table):
-        figure, caption = figures.change_by_rule(table, theme), figures.caption_change_by_rule(table)
+        figure = figures.change_by_rule(table, theme)
+        caption = figures.caption_change_by_rule(table)
         drawn = [Drawn("all merges", figure, table, caption, of_run(runs[0]), sags(rows))]
     return (
         *_shares(every, runs[0], choice, theme),
@@ -224,11 +230,14 @@ def draw_workflow(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     value = run.record.hyper_parameters.get("threshold")
     threshold = float(value) if isinstance(value, int | float) else None
     near = merge_effects.candidates(run, merge)
-    parts, later = merge_effects.merge_parts(run, model, merge), merge_effects.influence_over_steps(run, merge)
+    parts = merge_effects.merge_parts(run, model, merge)
+    later = merge_effects.influence_over_steps(run, merge)
     where = of_run(run).at(f"layer {merge.layer}, head {merge.head}, step {merge.step}")
     first = figures.candidate_similarity(near, merge.source, texts, threshold, theme)
-    second, third = figures.parts_of_merge(parts, theme), figures.influence_over_steps(later, theme)
-    claim, caption = keeps(gather(sources, INFLUENCE, [run])), figures.caption_influence_over_steps(later)
+    second = figures.parts_of_merge(parts, theme)
+    third = figures.influence_over_steps(later, theme)
+    claim = keeps(gather(sources, INFLUENCE, [run]))
+    caption = figures.caption_influence_over_steps(later)
     return (
         Drawn("candidates", first, near, figures.caption_candidate_similarity(near, merge.source, threshold), where),
         Drawn("votes and scores", second, parts, figures.caption_parts_of_merge(parts), where),

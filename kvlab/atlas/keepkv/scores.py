@@ -84,7 +84,8 @@ def better(
     rows = experiment.rows(sources)
     tops = [experiment.scores(sources).query(f"method {sign} 'full'").nlargest(1, "score") for sign in ("!=", "==")]
     if all(map(len, tops)) and tops[0]["score"].iloc[0] < ABLE * tops[1]["score"].iloc[0]:
-        best, full = figures.line_text(tops[0].iloc[0]), float(tops[1]["score"].iloc[0])
+        best = figures.line_text(tops[0].iloc[0])
+        full = float(tops[1]["score"].iloc[0])
         return unable(says, f"No arm scores above {best} on any task, where the full cache reaches {full:.3g}.")
     gaps = {
         f"{arm_text(one.label)} minus {arm_text(other.label)}": gap(rows, one.label, other.label)
@@ -120,7 +121,8 @@ def draw_combined(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
         says = f"{title} with KeepKV's merging scores above {title} alone at every ratio."
         claim = better(says, experiment, sources, [(merged, plain)])
         figure = figures.score_against_budget(table, theme, f"{title} with and without KeepKV's merging")
-        caption, where = caption_by_budget(experiment.rows(sources), table), experiment.origin(sources)
+        caption = caption_by_budget(experiment.rows(sources), table)
+        where = experiment.origin(sources)
         drawn.append(Drawn(f"{name}: with {title}", figure, table, caption, where, claim))
     return tuple(drawn) or COMBINED.needs(sources)
 
@@ -133,7 +135,8 @@ def draw_benchmark(sources: Sources, choice: Choice, theme: Theme) -> tuple[Draw
     says = "At 20 % KeepKV outperforms the other methods on most tasks."
     claim = better(says, BENCHMARK, sources, [(OURS, arm) for arm in BENCHMARK.arms if arm != OURS], "tab-2")
     figure = figures.benchmark_table(table, theme, "Scores at 20 % of the cache")
-    grey, where = grey_table(paper_values("keepkv", "tab-2")), BENCHMARK.origin(sources)
+    grey = grey_table(paper_values("keepkv", "tab-2"))
+    where = BENCHMARK.origin(sources)
     return (Drawn("scores", figure, table, caption_table(BENCHMARK.rows(sources), table), where, claim, grey),)
 
 
@@ -141,12 +144,14 @@ def draw_option(slug: str, experiment: Experiment, option: str, says: str, best:
     """A table of one option's values: the arm at `best` should beat the others."""
 
     def draw(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-        table, rows = scores_with_arms(experiment, sources), experiment.rows(sources)
+        table = scores_with_arms(experiment, sources)
+        rows = experiment.rows(sources)
         if table.empty:
             return experiment.needs(sources)
         winner = experiment.arms[best]
         claim = better(says, experiment, sources, [(winner, arm) for arm in experiment.arms if arm != winner], slug)
-        values, where = option_column(table, option), experiment.origin(sources)
+        values = option_column(table, option)
+        where = experiment.origin(sources)
         grey = grey_table(paper_values("keepkv", slug))
         by_value = figures.score_by_option(values, option, theme), caption_by_option(rows, values, option)
         all_tasks = figures.benchmark_table(table, theme), caption_table(rows, table)

@@ -33,9 +33,12 @@ from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim
 
 PAPER: Paper = "kvmerger"
-BUDGETS, HALF = (0.5, 0.35), (0.5,)
+BUDGETS = (0.5, 0.35)
+HALF = (0.5,)
 FURTHER_TASKS = ("needle_multivalue", "needle_multiquery", "variable_tracking", "copy")
-H2O, CAM, OURS = Arm("h2o"), Arm("cam"), Arm("kvmerger")
+H2O = Arm("h2o")
+CAM = Arm("cam")
+OURS = Arm("kvmerger")
 Pairs = tuple[tuple[Arm, Arm], ...]
 
 
@@ -74,8 +77,10 @@ class Table:
         table = score_table(rows)
         values = paper_values(PAPER, self.slug)
         claim = judge_contest(self.says, rows, self.pairs, self.experiment.more_prompts(sources), values)
-        figure, caption = figures.benchmark_table(table, theme), caption_table(rows, table)
-        place, beside = origin_of(rows), grey_table(values) if len(values) else None
+        figure = figures.benchmark_table(table, theme)
+        caption = caption_table(rows, table)
+        place = origin_of(rows)
+        beside = grey_table(values) if len(values) else None
         drawn = (Drawn("scores", figure, table, caption, place, claim, beside),)
         if not self.option:
             return drawn
@@ -115,16 +120,21 @@ def judge_contest(
         for budget in budgets
     }
     gaps = {name: gap(rows, *one) for name, one in named.items()}
-    printed = {} if values is None else {
-        name: paper_gap(values, first, second, percent(budget)) for name, (first, second, budget) in named.items()
-    }  # fmt: skip
+    printed = (
+        {}
+        if values is None
+        else {
+            name: paper_gap(values, first, second, percent(budget)) for name, (first, second, budget) in named.items()
+        }
+    )
     parts = [f"{name} {gap_text(found)}" for name, found in gaps.items()]
     finding = f"{'; '.join(parts)}; the full cache has {score_text(full)}."
     return contest(says, gaps, finding, settle, printed=printed)
 
 
 # Ablations are compared with the default method, so that one evaluation feeds all tables.
-_RANDOM, _AVERAGE = Arm("kvmerger", {"pivot": "random"}), Arm("kvmerger", {"weights": "average"})
+_RANDOM = Arm("kvmerger", {"pivot": "random"})
+_AVERAGE = Arm("kvmerger", {"weights": "average"})
 _SIGMAS = arms("kvmerger", "sigma_mode", 1, 3, 6)
 _PIVOT = "The most attended token is a better pivot than a random one."
 _WEIGHTS = "Gaussian weights are better than equal ones."

@@ -49,8 +49,12 @@ def window_errors(walk: Walkthrough) -> dict[str, float]:
     attended = sum(bool(p["attention"] >= g["attention"].max()) for p, g in zip(pivots, sets, strict=True))
     heaviest = sum(bool(p["weight"] >= g["weight"].max()) for p, g in zip(pivots, sets, strict=True))
     return {
-        "merging": merging, "evicting": evicting, "sets": len(sets), "attended": attended, "heaviest": heaviest,
-    }  # fmt: skip
+        "merging": merging,
+        "evicting": evicting,
+        "sets": len(sets),
+        "attended": attended,
+        "heaviest": heaviest,
+    }
 
 
 EVIDENCE = Evidence("merging-sets", head_rows)
@@ -76,7 +80,8 @@ def pivot_leads(rows: pd.DataFrame) -> Claim:
     if rows.empty:
         return Claim(LEADS, OPEN, "No head has two neighbouring keys that are alike.")
     sets, attended, heaviest = (int(rows[name].sum()) for name in ("sets", "attended", "heaviest"))
-    basis, told = basis_of(rows), plural(sets, "set")
+    basis = basis_of(rows)
+    told = plural(sets, "set")
     finding = f"In {attended:,} of {told} the pivot is the most attended token, in {heaviest:,} it weighs most."
     return Claim(LEADS, judge_universal(2 * sets - attended - heaviest, basis), finding, basis)
 

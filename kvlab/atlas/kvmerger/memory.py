@@ -29,9 +29,12 @@ def draw_memory(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
             f"GPU the same without --device, --scale and --shorten is the paper's own size. {benchmarks.NO_MODEL}",
             benchmark(sources, PRESET, scale=16, shorten=8, device="cpu"),
         )
-    figure, caption = figures.cache_share(frame, theme), figures.caption_cache_share(frame)
-    grey, newest = grey_table(paper_values("kvmerger", "tab-2")), rows.sort_values("timestamp", ascending=False)
-    where, claim = benchmarks.bench_origin(newest), benchmarks.shares(frame, int(rows["repeats"].max()))
+    figure = figures.cache_share(frame, theme)
+    caption = figures.caption_cache_share(frame)
+    grey = grey_table(paper_values("kvmerger", "tab-2"))
+    newest = rows.sort_values("timestamp", ascending=False)
+    where = benchmarks.bench_origin(newest)
+    claim = benchmarks.shares(frame, int(rows["repeats"].max()))
     return (Drawn("share", figure, frame, caption, where, claim, grey, model=benchmarks.shapes_of(rows)),)
 
 

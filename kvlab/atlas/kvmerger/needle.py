@@ -44,9 +44,11 @@ def draw_needle(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
         for method, budget in zip(rows["method"], rows["budget"], strict=True)
     ]
     rows = rows.assign(row=names)
-    cells, means = _scores(rows, "row", "length", "depth"), _scores(rows, "row")
+    cells = _scores(rows, "row", "length", "depth")
+    means = _scores(rows, "row")
     claim = judge_contest(BETTER, rows, ((OURS, H2O), (CAM, H2O)), EXPERIMENT.more_prompts(sources))
-    figure, place = figures.needle_map(cells, theme), origin_of(rows)
+    figure = figures.needle_map(cells, theme)
+    place = origin_of(rows)
     drawn = Drawn("map", figure, cells, figures.caption_needle_map(cells, means), place, claim)
     followed = rows.dropna(subset=HIDDEN) if set(HIDDEN) <= set(rows) else rows.iloc[:0]
     return (drawn, _fates(followed, place, theme)) if len(followed) else (drawn,)
@@ -62,7 +64,8 @@ def _fates(rows: pd.DataFrame, place: Provenance, theme: Theme) -> Drawn:
     held = rows[HIDDEN].sum(axis=1)
     rows = rows.assign(held=held, gone=(1 - held).clip(lower=0))
     frame = over_tasks(rows, ["row"], (*HIDDEN, "held", "gone", "score"))
-    figure, caption = figures.needle_fates(frame, theme), figures.caption_needle_fates(frame)
+    figure = figures.needle_fates(frame, theme)
+    caption = figures.caption_needle_fates(frame)
     return Drawn("fates", figure, frame, caption, place, fate(answers(rows)))
 
 

@@ -53,7 +53,8 @@ def cosine_of_any_pair(unit: np.ndarray) -> float:
     """Mean cosine over all pairs of different tokens."""
     tokens = len(unit)
     units = unit.astype(np.float32)
-    total, own = units.sum(axis=0, dtype=np.float64), float(np.einsum("td,td->", units, units))
+    total = units.sum(axis=0, dtype=np.float64)
+    own = float(np.einsum("td,td->", units, units))
     return float((total @ total - own) / (tokens * (tokens - 1))) if tokens > 1 else float("nan")
 
 
@@ -127,7 +128,8 @@ def rotation(rows: pd.DataFrame) -> Claim:
     if known.empty:
         why = "No run recorded its rotary frequencies (record one again), or the model does not rotate its keys."
         return Claim(ROTATION, OPEN, why)
-    after, before = over_prompts(known, "keys_rise"), over_prompts(known, "before_rise")
+    after = over_prompts(known, "keys_rise")
+    before = over_prompts(known, "before_rise")
     means = known.groupby("prompt", sort=False)[["keys_rise", "before_rise"]].mean()
     left = interval_of((means["before_rise"] / means["keys_rise"]).tolist())
     finding = (

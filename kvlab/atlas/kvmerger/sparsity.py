@@ -69,7 +69,8 @@ def _pair_words(correlations: np.ndarray) -> str:
     return mean_words(one.mean, one.low, one.high, one.n, two_digits)
 
 
-VECTORS, SWEEP_VECTORS = 240_000, 40_000
+VECTORS = 240_000
+SWEEP_VECTORS = 40_000
 THRESHOLDS = (0.4, 0.5, 0.6, 0.7, PAPER_THRESHOLD, 0.8, 0.9)
 
 
@@ -92,7 +93,8 @@ def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     run = run_with_keys(sources)
     if isinstance(run, Needs):
         return run
-    runs, here = prompts_of(sources), run.record.model.name
+    runs = prompts_of(sources)
+    here = run.record.model.name
     names = list(dict.fromkeys([here, *models_of(runs)]))
     drawn = [_of_model(sources, prompts_of(sources, name), theme) for name in names]
     return tuple(replace(one, claim=one.claim and replace(one.claim, judged_at="kvmerger/fig-3b")) for one in drawn)
@@ -112,7 +114,8 @@ def _of_model(sources: Sources, runs: list[Run], theme: Theme) -> Drawn:
     sampled = sample_sentence(fewest, heads[prompt_name(fewest)], MOST_TOKENS)
     caption = figures.caption_ratio_by_layer(means).within(after=sampled)
     more = f"and {plural(len(runs) - 1, 'more prompt')}" if len(runs) > 1 else ""
-    where, claim = replace(of_run(runs[0]), note=more), same(gather(Sources(sources.root, None, runs), EVIDENCE))
+    where = replace(of_run(runs[0]), note=more)
+    claim = same(gather(Sources(sources.root, None, runs), EVIDENCE))
     return Drawn(model_title(model), figure, by_layer, caption, where, claim, model=model)
 
 

@@ -65,7 +65,8 @@ def draw_kernel(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     if isinstance(run, Needs):
         return run
     heads = readable_heads(run, spread_heads(run))
-    points, some = merged_pairs(run, heads), sample_sentence(run, heads)
+    points = merged_pairs(run, heads)
+    some = sample_sentence(run, heads)
     if points.empty:
         return Needs("Nothing was merged in this run's prefill.", comparison(sources, METHODS, BUDGETS))
     curves = kernel_curves(points)

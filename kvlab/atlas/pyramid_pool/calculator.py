@@ -65,7 +65,8 @@ def draw_sizes(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, .
     tokens, batch, size = (int(choice.number(entry)) for entry in (TOKENS, BATCH, NUMBER))
     frame = kv_sizes(PUBLISHED + _own(choice), tokens, batch, size)
     origin = Provenance("computed from published shapes", (f"batch {batch}", f"{size} bytes per number"))
-    figure, caption = figures.kv_sizes(frame, theme), figures.caption_kv_sizes(frame)
+    figure = figures.kv_sizes(frame, theme)
+    caption = figures.caption_kv_sizes(frame)
     return (Drawn("sizes", figure, frame, caption, origin, _gpt_3()),)
 
 

@@ -31,11 +31,13 @@ TWO_AXES = "PyramidPool compresses along the sequence and the layers, not along 
 FALLS = "Budgets fall linearly from L0 to L0 / beta over the layers, and the sinks are never compressed."
 OLDER = "The oldest tokens are compressed most and the most recent are kept as they are."
 LOCALISES = "Attention gets more local from layer to layer."
-STRAIGHT, UNEQUAL = 0.99, 1.02
+STRAIGHT = 0.99
+UNEQUAL = 1.02
 WHY_STRAIGHT = "rounding to whole slots bends a line by less than a hundredth of its variance"
 WHY_UNEQUAL = "of layers, and not of heads: rounding to whole slots makes both differ by up to a fiftieth"
 TREND = "half of a perfect rank correlation, in size; below it a figure shows no trend"
-GROWS, SINKS_IN = Threshold(0.5, TREND), Threshold(-0.5, TREND, at_most=True)
+GROWS = Threshold(0.5, TREND)
+SINKS_IN = Threshold(-0.5, TREND, at_most=True)
 
 
 def axes(run: Run) -> pd.DataFrame:
@@ -71,7 +73,8 @@ def windows(run: Run) -> pd.DataFrame:
     number of tokens in the `newest` slot. Empty for runs that keep one token per window, which pool nothing."""
     if run.record.hyper_parameters.get("pooling") in KEEPS_ONE:
         return pd.DataFrame()
-    model, rows = run.record.model, []
+    model = run.record.model
+    rows = []
     for layer in range(model.num_hidden_layers):
         for head in range(model.num_key_value_heads):
             steps = run.select("steps", layer, head)
@@ -130,7 +133,8 @@ def older(rows: pd.DataFrame) -> Claim:
     known = rows.dropna(subset="trend") if "trend" in rows else rows.iloc[:0]
     if known.empty:
         return Claim(OLDER, OPEN, "No slot holds more than one token.")
-    trend, basis = over_prompts(known, "trend"), basis_of(known)
+    trend = over_prompts(known, "trend")
+    basis = basis_of(known)
     single = int((rows["newest"] == 1).sum())
     finding = (
         f"Rank correlation of a slot's age with its tokens {mean_text(trend, number)}, mean over heads; the newest "
@@ -182,7 +186,8 @@ def draw_axes(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ..
         return Needs("No run recorded its slots by layer and head.", comparison(sources, PYRAMIDS[:1]))
     step = _step(run, choice)
     frame = budgets_by_layer(run.steps, step)
-    figure, caption = figures.three_axes(frame, theme), figures.caption_three_axes(frame)
+    figure = figures.three_axes(frame, theme)
+    caption = figures.caption_three_axes(frame)
     return (Drawn("axes", figure, frame, caption, of_run(run), _two_axes(sources, run, step)),)
 
 
@@ -204,7 +209,8 @@ def draw_layers(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
         return run
     frame = pyramid.layer_budgets(run.steps, _step(run, choice))
     sinks = _option(run, "sinks", 0)
-    figure, caption = figures.budgets_by_layer(frame, sinks, theme), figures.caption_budgets_by_layer(frame)
+    figure = figures.budgets_by_layer(frame, sinks, theme)
+    caption = figures.caption_budgets_by_layer(frame)
     claim = falls(gather(sources, LINES, [run]))
     return (Drawn("layers", figure, frame, caption, of_run(run), claim),)
 
@@ -265,7 +271,8 @@ def draw_attention(sources: Sources, choice: Choice, theme: Theme) -> tuple[Draw
     run = next((run for run in (sources.run, *sources.runs) if run is not None and run.has_arrays), None)
     if run is None:
         return Needs("No run recorded its attention rows.", comparison(sources, PYRAMIDS[:1]))
-    rows, layers = pyramid.attention_map(run, choice.layer, choice.head), pyramid.layer_means(pyramid.by_layer(run))
+    rows = pyramid.attention_map(run, choice.layer, choice.head)
+    layers = pyramid.layer_means(pyramid.by_layer(run))
     flat = rows.rename(columns=str).reset_index()
     where = replace(of_run(run), note="the full cache's attention, kept alongside")
     figure = attention_rows.distance_by_layer(layers, theme)

@@ -58,8 +58,10 @@ def draw_option(
         table = experiment.scores(sources)
         if table.empty:
             return experiment.needs(sources)
-        frame, rows = option_column(shared_budgets(table), option), experiment.rows(sources)
-        figure, caption = figures.score_by_option(frame, option, theme, title), caption_by_option(rows, frame, option)
+        frame = option_column(shared_budgets(table), option)
+        rows = experiment.rows(sources)
+        figure = figures.score_by_option(frame, option, theme, title)
+        caption = caption_by_option(rows, frame, option)
         claim = judge(rows, sorted(frame["budget"].unique()), experiment.more_prompts(sources))
         return (Drawn(option, figure, frame, caption, experiment.origin(sources), claim),)
 
@@ -113,7 +115,8 @@ def _more_is_better(rows: pd.DataFrame, settle: Measurement | None) -> Claim:
     budgets = sorted(ours["budget"].unique())
     if len(budgets) < 2:
         return Claim(paper, "not enough to say", "Two budgets or more are needed; this is one.")
-    small, large = budgets[0], budgets[-1]
+    small = budgets[0]
+    large = budgets[-1]
     gaps = {str(task): _between_budgets(group, small, large) for task, group in ours.groupby("task", sort=False)}
     words = f"Mean score at {large:g} minus at {small:g} slots: {_listed(gaps)}."
     return contest(paper, gaps, words, settle)
@@ -128,12 +131,14 @@ def draw_tasks(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, .
     """Table 1: the evaluated tasks with metrics and lengths, and the paper's."""
     rows = sources.model_evaluations
     if rows.empty:
-        out, model = sources.root / EVAL_FOLDER / "tasks", sources.measured_model
+        out = sources.root / EVAL_FOLDER / "tasks"
+        model = sources.measured_model
         everything = Evaluation(("all",), (OURS,), (0.2,), 4, out, model=model)
         return Needs("No evaluation was found.", everything)
     frame = _with_intervals(evaluated_tasks(rows), rows)
     origin = Provenance(f"evaluation {', '.join(sorted(rows['name'].unique()))}")
-    figure, caption = task_figures.task_lengths(frame, theme), task_figures.caption_task_lengths(frame)
+    figure = task_figures.task_lengths(frame, theme)
+    caption = task_figures.caption_task_lengths(frame)
     return (Drawn("tasks", figure, frame, caption, origin, _like_the_papers(frame), _paper_tasks()),)
 
 
@@ -181,7 +186,8 @@ def draw_rivals(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     )
     caption = caption_table(rows, table).within(after=f"Slots held at the end: {held}.")
     grey = grey_table(paper_values(OURS, "tab-2"))
-    claim, where = _competes(rows, RIVALS.more_prompts(sources)), RIVALS.origin(sources)
+    claim = _competes(rows, RIVALS.more_prompts(sources))
+    where = RIVALS.origin(sources)
     further = RIVALS.on_paper_data(sources, PAPER_MODEL, *(f"longbench={name}.jsonl" for name in PAPER_TASKS))
     return (Drawn("scores", figure, table, caption, where, claim, grey, further),)
 

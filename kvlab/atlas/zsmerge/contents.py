@@ -113,9 +113,11 @@ def draw_contents(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     if isinstance(run, Needs):
         return run
     head = head_of(run, choice)
-    slots, counts = slots_by_step(head.lineage, choice.step), regions_over_steps(head.lineage)
+    slots = slots_by_step(head.lineage, choice.step)
+    counts = regions_over_steps(head.lineage)
     where = of_run(run)
-    first, second = figures.cache_contents(slots, head.texts, theme), figures.regions_over_steps(counts, theme)
+    first = figures.cache_contents(slots, head.texts, theme)
+    second = figures.regions_over_steps(counts, theme)
     claim = judge_budget(gather(sources, FILLED, [run]))
     return (
         Drawn("contents", first, slots, figures.caption_cache_contents(slots), where, claim),

@@ -27,8 +27,11 @@ def draw_lengths(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
     if rows.empty:
         return benchmarks.needs(sources, FIGURE_3)
     frame = _lengths(rows)
-    figure, caption = speed.over_length(frame, theme), speed.caption_over_length(frame)
-    where, grey, shapes = benchmarks.bench_origin(rows), benchmarks.grey_numbers(FIGURE_3), benchmarks.shapes_of(rows)
+    figure = speed.over_length(frame, theme)
+    caption = speed.caption_over_length(frame)
+    where = benchmarks.bench_origin(rows)
+    grey = benchmarks.grey_numbers(FIGURE_3)
+    shapes = benchmarks.shapes_of(rows)
     claim = benchmarks.of_repeats(
         benchmarks.steady(frame, *benchmarks.paper_measurement(sources, rows, FIGURE_3)), rows
     )
@@ -65,11 +68,13 @@ def _ratios(numbers: pd.DataFrame) -> pd.DataFrame:
 
 def draw_summaries(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Table 2: scores at 20, 10 and 5 %; ROUGE-L if summaries were evaluated."""
-    table, rows = SUMMARIES.scores(sources), SUMMARIES.rows(sources)
+    table = SUMMARIES.scores(sources)
+    rows = SUMMARIES.rows(sources)
     if table.empty:
         return SUMMARIES.needs(sources)
     figure = scores.benchmark_table(table, theme, "H2O, LESS and ZSMerge at 20, 10 and 5 %")
-    grey, claim = grey_table(paper_values("zsmerge", "tab-2")), _above(rows, SUMMARIES.more_prompts(sources))
+    grey = grey_table(paper_values("zsmerge", "tab-2"))
+    claim = _above(rows, SUMMARIES.more_prompts(sources))
     return (Drawn("scores", figure, table, caption_table(rows, table), SUMMARIES.origin(sources), claim, grey),)
 
 

@@ -30,7 +30,8 @@ class DenseAttention(PlainContender):
 
     def prepare(self) -> None:
         super().prepare()
-        shape, source = self.model.shape, torch.Generator(self.model.device).manual_seed(self.request.seed)
+        shape = self.model.shape
+        source = torch.Generator(self.model.device).manual_seed(self.request.seed)
         heads = shape.num_key_value_heads
         group = shape.num_attention_heads // heads
         self.query = normal(self.model, source, self.load.batch, heads, group, shape.head_dim)
@@ -45,8 +46,10 @@ class ReadAttention(SlotContender):
 
     def prepare(self) -> None:
         super().prepare()
-        self.captures, self.decoder = False, None
-        shape, source = self.model.shape, torch.Generator(self.model.device).manual_seed(self.request.seed)
+        self.captures = False
+        self.decoder = None
+        shape = self.model.shape
+        source = torch.Generator(self.model.device).manual_seed(self.request.seed)
         query = (self.load.batch, shape.num_attention_heads, 1, shape.head_dim)
         token = (self.load.batch, shape.num_key_value_heads, 1, shape.head_dim)
         self.states: tuple[Tensor, ...] = tuple(normal(self.model, source, *size) for size in (query, token, token))

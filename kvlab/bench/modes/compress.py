@@ -46,7 +46,8 @@ class AttentionStep(SlotContender):
 
     def prepare(self) -> None:
         super().prepare()
-        shape, batch = self.model.shape, self.load.batch
+        shape = self.model.shape
+        batch = self.load.batch
         source = torch.Generator(self.model.device).manual_seed(self.request.seed + 1)
         self.states = [
             normal(self.model, source, batch, heads, 1, shape.head_dim)

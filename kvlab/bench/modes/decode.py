@@ -35,7 +35,8 @@ def over_eviction(bench: Bench, racers: Sequence[Contender], outcomes: Sequence[
     for racer, outcome in zip(racers, outcomes, strict=True):
         if not isinstance(racer, SlotContender) or racer.choice.method not in merging:
             continue
-        method, budget = racer.choice.method, racer.choice.budget
+        method = racer.choice.method
+        budget = racer.choice.budget
         rivals = {
             OVER_EVICTION: MethodChoice(method=EVICTION, budget=budget),
             OVER_SAME_LAYERS: evicting(method, budget),

@@ -32,8 +32,11 @@ class RecordedStep(SlotContender):
         self, model: BenchModel, load: Load, request: BenchRequest, choice: MethodChoice, level: RecordLevel, root: Path
     ) -> None:
         super().__init__(model, load, request, choice)
-        self.level, self.root = level, root
-        self.captures, self.warmup = False, 0  # a recorder must be called at every step, so none is replayed
+        self.level = level
+        self.root = root
+        # a recorder must be called at every step, so none is replayed
+        self.captures = False
+        self.warmup = 0
         self.recorder: Recorder | None = None
 
     def prepare(self) -> None:

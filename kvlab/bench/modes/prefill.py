@@ -24,7 +24,9 @@ class PrefillRacer:
 
     def __init__(self, contender: Contender) -> None:
         self.contender = contender
-        self.at_work, self.release, self.prepare = contender.at_work, contender.release, contender.check
+        self.at_work = contender.at_work
+        self.release = contender.release
+        self.prepare = contender.check
         self.expected_bytes = contender.expected_bytes  # of one cache at a time: nothing is kept between turns
 
     @property

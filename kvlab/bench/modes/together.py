@@ -26,8 +26,12 @@ from kvlab.requests.compare import CompareRequest, RecordLevel
 from kvlab.tasks.registry import get_task
 
 EVALUATED = (0.05, 0.1, 0.2, 0.4)  # budgets of the evaluation
-GENERATE, PAIR, ALL, RECORDED = "generate", "compare one method", "compare all", "compare all, level full"
-ONE_ANSWER, ANSWERS = "evaluate the full cache", "evaluate all methods and budgets"
+GENERATE = "generate"
+PAIR = "compare one method"
+ALL = "compare all"
+RECORDED = "compare all, level full"
+ONE_ANSWER = "evaluate the full cache"
+ANSWERS = "evaluate all methods and budgets"
 # Figures and those they are divided by.
 RATIOS = ((ALL, PAIR), (ALL, GENERATE), (RECORDED, ALL), (ANSWERS, ONE_ANSWER))
 
@@ -60,7 +64,8 @@ def _at_context(bench: Bench, loaded: LoadedModel, context: int) -> Iterator[Row
 
 
 def _works(bench: Bench, loaded: LoadedModel, prompt: str) -> dict[str, Callable[[], object]]:
-    choices, new = bench.request.choices_run(), max(bench.request.shortened(bench.request.new_tokens), 1)
+    choices = bench.request.choices_run()
+    new = max(bench.request.shortened(bench.request.new_tokens), 1)
     compared = partial(_compare, loaded, prompt, new, bench.request.compress_every)
     ids = loaded.encode(prompt)
     evaluated = [choice.model_copy(update={"budget": budget}) for choice in choices for budget in EVALUATED]
@@ -83,9 +88,14 @@ def _compare(
     loaded: LoadedModel, prompt: str, new: int, every: int, choices: Sequence[MethodChoice], level: RecordLevel
 ) -> None:
     request = CompareRequest(
-        prompt=prompt, model=loaded.name, choices=tuple(choices), max_new_tokens=new, level=level,
-        compress_every=every, chat="no",
-    )  # fmt: skip
+        prompt=prompt,
+        model=loaded.name,
+        choices=tuple(choices),
+        max_new_tokens=new,
+        level=level,
+        compress_every=every,
+        chat="no",
+    )
     with tempfile.TemporaryDirectory() as folder:
         compare(request, Path(folder), loaded=loaded)
 
@@ -102,7 +112,8 @@ def _answer(loaded: LoadedModel, ids: torch.Tensor, new: int, choices: Sequence[
 @torch.inference_mode()
 def _generate(bench: Bench, ids: torch.Tensor, new: int) -> None:
     """Plain transformers: its own cache and attention function."""
-    model, options = bench.model.model, {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False}
+    model = bench.model.model
+    options = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False}
     with bench.model.attention("sdpa"):
         model.generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=0, **options)  # type: ignore[operator]  # a method of every model
 
@@ -110,7 +121,14 @@ def _generate(bench: Bench, ids: torch.Tensor, new: int) -> None:
 def _row(bench: Bench, context: int, figure: str, unit: str) -> Row:
     request = bench.request
     return Row(
-        mode=request.mode, figure=figure, model=bench.model.name, method=f"{len(request.choices)} methods", batch=1,
-        context=context, unit=unit, asked_context=context, new_tokens=request.shortened(request.new_tokens),
+        mode=request.mode,
+        figure=figure,
+        model=bench.model.name,
+        method=f"{len(request.choices)} methods",
+        batch=1,
+        context=context,
+        unit=unit,
+        asked_context=context,
+        new_tokens=request.shortened(request.new_tokens),
         asked_new_tokens=request.new_tokens,
-    )  # fmt: skip
+    )

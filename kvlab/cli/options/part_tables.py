@@ -128,9 +128,20 @@ def _reach(frame: pd.DataFrame) -> Table:
 
 def _reasoning(frame: pd.DataFrame) -> Table:
     columns = (
-        "task", "method", "slots at most", "n", "score (95 %)", "tokens", "x full", "loops", "right", "tokens if right",
-        "if wrong", "loops if wrong", "",
-    )  # fmt: skip
+        "task",
+        "method",
+        "slots at most",
+        "n",
+        "score (95 %)",
+        "tokens",
+        "x full",
+        "loops",
+        "right",
+        "tokens if right",
+        "if wrong",
+        "loops if wrong",
+        "",
+    )
     table = Table(*columns, box=SIMPLE_HEAD)
     for _, group in frame.assign(task=task_names(frame)).groupby(["task", "length"], sort=False):
         for line in group.to_dict("records"):
@@ -138,10 +149,18 @@ def _reasoning(frame: pd.DataFrame) -> Table:
             lengths = [_number(line[name]) for name in ("tokens_right", "tokens_wrong")]
             shares = [_share(line[name]) for name in ("longer", "loops")]
             table.add_row(
-                line["task"], line["arm"], most, str(line["samples"]), _mean(line, "score"), _number(line["tokens"]),
-                *shares, str(line["right"]), *lengths, _share(line["loops_wrong"]),
+                line["task"],
+                line["arm"],
+                most,
+                str(line["samples"]),
+                _mean(line, "score"),
+                _number(line["tokens"]),
+                *shares,
+                str(line["right"]),
+                *lengths,
+                _share(line["loops_wrong"]),
                 "" if line["informative"] else "not informative",
-            )  # fmt: skip
+            )
         table.add_section()
     table.caption = (
         "slots at most: budget and the buffer of generated tokens beside it; x full: tokens of the answer over the "

@@ -80,7 +80,8 @@ class PromptOptions:
             return [_of_sample(self.sample)]
         if self.saved is not None:
             return [load_prompt(root, self.saved).asked]
-        rows, found = _rows(self.rows), []
+        rows = _rows(self.rows)
+        found = []
         for path in self.files:
             upload = _uploaded(path, bool(self.messages))
             ours = prompts_of([upload], self.field, rows)

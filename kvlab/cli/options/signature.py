@@ -26,7 +26,8 @@ def with_parameters(wrapper: Command, command: Command, parameters: list[inspect
     """Give `wrapper` the command's name and docstring, and these parameters, which become its options."""
     wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by typer
     wrapper.__annotations__ = {one.name: one.annotation for one in parameters}
-    wrapper.__name__, wrapper.__doc__ = command.__name__, command.__doc__
+    wrapper.__name__ = command.__name__
+    wrapper.__doc__ = command.__doc__
     return wrapper
 
 

@@ -36,7 +36,8 @@ class LowRankState:
 
         logit = log(phi(q) z), value = phi(q) H / phi(q) z; the logit is -inf for a head that absorbed nothing.
         """
-        head, normalizer = self.noted[HEAD], self.noted[NORMALIZER]
+        head = self.noted[HEAD]
+        normalizer = self.noted[NORMALIZER]
         self.absorb.place(self.layer, head.shape[1], query)
         features = self.absorb.maps(self.layer, head).of_queries(query.unflatten(1, (head.shape[1], -1)))
         group = features.shape[2:4]

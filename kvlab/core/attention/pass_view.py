@@ -119,7 +119,8 @@ class PassSeen(LayerPass):
     def recalled_logits(self, position: Tensor, rows: int) -> Tensor:
         """Their logits (B, H, G, r, S), -inf for a query before the slot's `position` (B, H, S)."""
         query, query_position = self.recalled_queries(rows)
-        logits, query_position = self.logits_of(query), query_position[:, None, None, :, None]
+        logits = self.logits_of(query)
+        query_position = query_position[:, None, None, :, None]
         return logits.masked_fill((position[:, :, None, None] > query_position) | (query_position < 0), float("-inf"))
 
     def recalled_mass(self, position: Tensor, rows: int) -> Tensor:
@@ -168,7 +169,8 @@ class PassSeen(LayerPass):
 
     def logits_at(self, key: Tensor, position: Tensor) -> Tensor:
         """Logits (B, H, G, 1, S) of the last query at other keys (B, H, S, d) with `position` (B, H, S)."""
-        query, blocks = self.query[:, :, -1:], []
+        query = self.query[:, :, -1:]
+        blocks = []
         for part, place in zip(key.split(KEY_BLOCK, 2), position.split(KEY_BLOCK, 2), strict=True):
             alibi = None if self.alibi is None else self.alibi.of_last(place)
             blocks.append(
@@ -213,7 +215,8 @@ class PassSeen(LayerPass):
 
     def up_to(self, tokens: int) -> PassSeen:
         """The pass as if the text had ended after `tokens` tokens without evictions; log mass is left out."""
-        states, rows = self.hidden_states, self.num_new - (self.key.shape[2] - tokens)
+        states = self.hidden_states
+        rows = self.num_new - (self.key.shape[2] - tokens)
         return replace(
             self,
             query=self.query[:, :, :rows],
@@ -229,7 +232,8 @@ class PassSeen(LayerPass):
         """A copy with the last `rows` queries only, which frees the others."""
         if rows >= self.num_new:
             return replace(self)
-        alibi, valid = self.alibi, self.row_valid
+        alibi = self.alibi
+        valid = self.row_valid
         return replace(
             self,
             query=self.query[:, :, -rows:].clone(),

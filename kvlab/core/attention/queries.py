@@ -88,7 +88,8 @@ def position_factor(module: Any, position: Tensor) -> Tensor | None:
         return torch.log1p(((position + 1.0) / module.floor_scale).floor()) * module.attn_scale + 1.0
     if getattr(getattr(module, "config", None), "model_type", "") == "ministral3":
         rope = module.config.rope_parameters
-        width, beta = rope.get("original_max_position_embeddings"), rope.get("llama_4_scaling_beta")
+        width = rope.get("original_max_position_embeddings")
+        beta = rope.get("llama_4_scaling_beta")
         return 1.0 + beta * torch.log1p((position / width).floor())
     return None
 
@@ -98,7 +99,8 @@ def _split_projections(module: Any, hidden_states: Tensor) -> Tensor:
 
     Llama 4 normalizes after rotation: that norm has no weights, and rotation preserves length.
     """
-    query, width = module.q_proj(hidden_states), getattr(module.config, "num_attention_heads", 0) * module.head_dim
+    query = module.q_proj(hidden_states)
+    width = getattr(module.config, "num_attention_heads", 0) * module.head_dim
     if query.shape[-1] == 2 * width:  # interleaved with a gate per head (Qwen 3.5)
         query = query.unflatten(-1, (-1, 2 * module.head_dim))[..., : module.head_dim].flatten(-2)
     norms = (getattr(module, name, None) for name in ("q_norm", "q_layernorm", "qk_norm"))
@@ -107,7 +109,8 @@ def _split_projections(module: Any, hidden_states: Tensor) -> Tensor:
     weight = getattr(norm, "weight", None)
     of_all_heads = isinstance(weight, Tensor) and weight.dim() == 1 and weight.numel() == query.shape[-1]
     if norm is not None and of_all_heads:
-        query, norm = norm(query), None
+        query = norm(query)
+        norm = None
     query = (query if clip is None else query.clamp(-clip, clip)).unflatten(-1, (-1, module.head_dim))
     if norm is None:
         return query

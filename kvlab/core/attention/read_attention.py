@@ -14,7 +14,8 @@ from kvlab.core.attention.slot_attention import softmax_beside
 from kvlab.core.contract.reading import Chosen, Held
 from kvlab.core.stores.quantized_states import States, states_at
 
-BLOCK_BYTES, LEAST_BLOCK = 2**20, 64
+BLOCK_BYTES = 2**20
+LEAST_BLOCK = 64
 
 
 @dataclass(frozen=True)
@@ -130,11 +131,13 @@ def _mixed(mass: Tensor, values: Tensor) -> Tensor:
 
 def _bias_of(held: Held, chosen: Chosen) -> tuple[Tensor | None, Tensor]:
     """(bias with log weight (B, H, 1 or G, k) of the chosen slots, which of the slots (B, H, U, k) are read)."""
-    weight, slots = chosen.log_weight, chosen.slots
+    weight = chosen.log_weight
+    slots = chosen.slots
     read = torch.ones(slots.shape, dtype=torch.bool, device=slots.device) if weight is None else ~torch.isneginf(weight)
     if held.bias is None:
         return weight, read
-    sets, heads = slots.shape[2], held.bias.shape[2]
+    sets = slots.shape[2]
+    heads = held.bias.shape[2]
     wide = max(sets, heads)
     bias = held.bias.expand(-1, -1, wide, -1).gather(3, slots.expand(-1, -1, wide, -1))
     seen = ~torch.isneginf(bias)

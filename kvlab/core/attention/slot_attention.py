@@ -35,19 +35,22 @@ def slot_attention(
     slot without a value. Kernels do not support sinks, soft-capping or ALiBi's float32 bias per query head; these use
     an explicit implementation.
     """
-    rows, columns = query.shape[2], key.shape[2]
+    rows = query.shape[2]
+    columns = key.shape[2]
     if softcap is not None or alibi is not None or sinks is not None:
         return _explicit_attention(Tiles(query, key, bias, scaling, softcap, alibi), value, sinks)
     if rows == 1:
         return _one_query(query, key, value, bias, scaling), None
-    key, value = repeat_heads(key, query), repeat_heads(value, query)
+    key = repeat_heads(key, query)
+    value = repeat_heads(value, query)
     if bias is None and rows == columns:
         return attention_and_normalizers(query, key, value, scaling, causal=True)
     bias = None if bias is None else repeat_heads(bias.flatten(1, 2)[..., None], query)[..., 0]
     if bias is not None and rows == columns and prompt_way(query.device) == "channels":
         return channel_attention(query, key, value, bias, scaling, causal=True)
     exact = bias is None or query.dtype == torch.float32  # a 16-bit mask rounds log mass
-    outputs, normalizers = [], []
+    outputs = []
+    normalizers = []
     for first in range(0, rows, ROW_BLOCK):
         last = min(first + ROW_BLOCK, rows)
         reach = columns - rows + last
@@ -75,7 +78,8 @@ def slot_logits(
     `query` (B, Hq, r, d) holds those rows only; log mass is not added.
     """
     batch, _, block, head_dim = query.shape
-    heads, columns = key.shape[1], key.shape[2]
+    heads = key.shape[1]
+    columns = key.shape[2]
     grouped = query.reshape(batch * heads, -1, head_dim).float()
     keys = key.float().flatten(0, 1).transpose(-1, -2)
     room = grouped.new_empty(())  # never read: beta is 0
@@ -126,7 +130,9 @@ def _one_query(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, s
 
 
 def _explicit_attention(tiles: Tiles, value: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
-    outputs, normalizers, rows = [], [], tiles.query.shape[2]
+    outputs = []
+    normalizers = []
+    rows = tiles.query.shape[2]
     beside = None if sinks is None else sinks[..., None]
     for first in range(0, rows, ROW_BLOCK):
         last = min(first + ROW_BLOCK, rows)
@@ -182,7 +188,8 @@ def channel_attention(
     `key`, `value` (B, Hq, S, d), `bias` (B, Hq, S). `causal` needs as many queries as slots. A query without visible
     slots gets a mean of hidden ones.
     """
-    dim, wide = value.shape[-1], -(-(query.shape[-1] + PARTS) // ALIGN) * ALIGN
+    dim = value.shape[-1]
+    wide = -(-(query.shape[-1] + PARTS) // ALIGN) * ALIGN
     own = torch.cat([query, query.new_ones(*query.shape[:-1], PARTS)], -1)
     other = torch.cat([key, _parts(bias.clamp_min(HIDDEN) / scaling, key.dtype)], -1)
     # explicit scale, because the padded width no longer gives it
@@ -198,7 +205,8 @@ def channel_attention(
 
 def _parts(total: Tensor, dtype: torch.dtype) -> Tensor:
     """Split `total` (B, Hq, S) float32 into parts (B, Hq, S, 3) in `dtype` that sum to it."""
-    parts, left = [], total
+    parts = []
+    left = total
     for _ in range(PARTS):
         parts.append(left.to(dtype))
         left = left - parts[-1].float()
@@ -215,7 +223,8 @@ def attention_and_normalizers(
 
     `query`, `key` and `value` all have Hq heads. The log-sum-exp is None if the kernel does not return it.
     """
-    aten, alike = torch.ops.aten, query.shape[-1] == value.shape[-1]
+    aten = torch.ops.aten
+    alike = query.shape[-1] == value.shape[-1]
     if query.device.type == "cpu" and alike:
         if mask is not None and mask.dtype == torch.bool:
             mask = query.new_zeros(mask.shape).masked_fill_(~mask, float("-inf"))

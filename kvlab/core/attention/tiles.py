@@ -82,7 +82,8 @@ class Tiles:
 
         Only `real` queries (B or 1, q - first) count; with `slots`, only the first ones: 0 elsewhere.
         """
-        most, group = self._of_slots(), self.query.shape[1] // self.key.shape[1]
+        most = self._of_slots()
+        group = self.query.shape[1] // self.key.shape[1]
         for rows, columns, mass in self._masses(first, normalizers, slots):
             if real is not None:
                 mass *= real[:, rows.start - first : rows.stop - first].repeat(1, group)[:, None, :, None]
@@ -110,7 +111,8 @@ class Tiles:
 
         Tiles are combined with an online softmax, as in FlashAttention.
         """
-        outputs, normalizers = [], []
+        outputs = []
+        normalizers = []
         for rows in self._rows(0):
             total = whole = None
             for columns in self._columns(rows):
@@ -119,11 +121,13 @@ class Tiles:
                 mass = (logits - block.masked_fill(torch.isneginf(block), 0.0)).exp_()
                 part = weighted_sum(mass.flatten(2, 3), value, columns).unflatten(2, mass.shape[2:4])
                 if total is None or whole is None:
-                    total, whole = part, block
+                    total = part
+                    whole = block
                 else:
                     both = torch.logaddexp(whole, block)
                     shift = both.masked_fill(torch.isneginf(both), 0.0)
-                    total, whole = total * (whole - shift).exp() + part * (block - shift).exp(), both
+                    total = total * (whole - shift).exp() + part * (block - shift).exp()
+                    whole = both
             assert total is not None and whole is not None
             beside = self._beside(whole[..., 0])
             shift = whole.masked_fill(torch.isneginf(whole), 0.0) - beside[..., None]
@@ -176,7 +180,8 @@ class Tiles:
         return torch.cat([self.key.float(), ones], -1).transpose(-1, -2)
 
     def _rows(self, first: int) -> Iterator[slice]:
-        last, step = self.query.shape[2], self._shape[0]
+        last = self.query.shape[2]
+        step = self._shape[0]
         for start in range(first, last, step):
             yield slice(start, min(start + step, last))
 

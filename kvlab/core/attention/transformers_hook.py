@@ -40,7 +40,8 @@ def kvlab_mask(**geometry: object) -> Tensor | RowMask | None:
     Sliding-window masks of many rows are built in blocks. A prompt's mask that hides nothing becomes None, because
     attention without a bias is fused.
     """
-    local, rows = geometry.get("local_size") is not None, geometry.get("q_length")
+    local = geometry.get("local_size") is not None
+    rows = geometry.get("q_length")
     if local and not geometry.get("use_vmap") and isinstance(rows, int) and rows > ROW_BLOCK:
         return RowMask(geometry)
     if local or geometry.get("use_vmap"):
@@ -83,13 +84,15 @@ def kvlab_attention(
                     "images: compressed slots do not support it, so give text alone, without token_type_ids."
                 )
             raise UserError("Compressed slots do not support custom 4-D attention masks: pass a 2-D padding mask.")
-        hidden, residuals = take_hidden_states(module), take_residuals(layer.layer_idx)
+        hidden = take_hidden_states(module)
+        residuals = take_residuals(layer.layer_idx)
         call = AttentionCall(scaling, softcap, attention_mask, module, slopes, s_aux, hidden, residuals=residuals)
         output = _attended(layer, query, key, value, call)
     elif isinstance(attention_mask, RowMask):
         output = _masked(query, key, value, attention_mask.blocks(query.device), scaling, softcap, s_aux)
     elif attention_mask is None or attention_mask.dim() == 2:
-        bias, alibi = _plain_bias(attention_mask, key), _plain_alibi(slopes, attention_mask, query, key)
+        bias = _plain_bias(attention_mask, key)
+        alibi = _plain_alibi(slopes, attention_mask, query, key)
         sinks = None if s_aux is None else s_aux.expand(len(key), -1).unflatten(1, (key.shape[1], -1))
         output, _ = slot_attention(query, key, value, bias, scaling=scaling, softcap=softcap, alibi=alibi, sinks=sinks)
     else:
@@ -179,7 +182,8 @@ class RowMask:
     def blocks(self, device: torch.device) -> Iterator[tuple[slice, slice, Tensor]]:
         """(rows, columns they see, mask (B, 1, rows, columns) bool on `device`) for each block."""
         given = self.geometry
-        rows, columns = given["q_length"], given["kv_length"]
+        rows = given["q_length"]
+        columns = given["kv_length"]
         behind = given["q_offset"] - given["kv_offset"]  # column of the first row's own token
         for first in range(0, rows, ROW_BLOCK):
             last = min(first + ROW_BLOCK, rows)

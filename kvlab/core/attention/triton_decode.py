@@ -57,7 +57,8 @@ def _attend(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Launch both kernels; with `chosen` (B, rows of queries, k), `rows / H` of which share one KV head's states."""
     batch, heads, group, dim = query.shape
-    slots, rows = keys.shape[2] if chosen is None else chosen.shape[2], batch * heads
+    slots = keys.shape[2] if chosen is None else chosen.shape[2]
+    rows = batch * heads
     block, stages, warps = launch_shape(dim, keys.dtype, shared_memory(query.device), group)
     splits = max(1, min(MOST_SPLITS, triton.cdiv(slots, block)))
     stretch = triton.cdiv(triton.cdiv(slots, splits), block) * block
@@ -73,38 +74,103 @@ def _attend(
     seen = bias if bias is not None else logits  # never read without a bias
     places = query.new_empty(0, dtype=torch.int64) if chosen is None else chosen.contiguous()
     _stretch[(rows, splits)](
-        query, keys, values, places, seen, logits, parts, tops, sums, scaling, stretch, splits, **shape,
-        sets=heads // keys.shape[1], HAS_PLACES=chosen is not None,
-        key_b=keys.stride(0), key_h=keys.stride(1), key_s=keys.stride(2),
-        value_b=values.stride(0), value_h=values.stride(1), value_s=values.stride(2),
-        bias_b=seen.stride(0), bias_h=seen.stride(1), bias_s=seen.stride(-1),
-        HAS_BIAS=bias is not None, WIDEN=INTERPRETED, **blocks,
-        num_stages=stages, num_warps=warps,
-    )  # fmt: skip
+        query,
+        keys,
+        values,
+        places,
+        seen,
+        logits,
+        parts,
+        tops,
+        sums,
+        scaling,
+        stretch,
+        splits,
+        **shape,
+        sets=heads // keys.shape[1],
+        HAS_PLACES=chosen is not None,
+        key_b=keys.stride(0),
+        key_h=keys.stride(1),
+        key_s=keys.stride(2),
+        value_b=values.stride(0),
+        value_h=values.stride(1),
+        value_s=values.stride(2),
+        bias_b=seen.stride(0),
+        bias_h=seen.stride(1),
+        bias_s=seen.stride(-1),
+        HAS_BIAS=bias is not None,
+        WIDEN=INTERPRETED,
+        **blocks,
+        num_stages=stages,
+        num_warps=warps,
+    )
     _combine_parts[(rows, splits)](
-        seen, logits, mass, parts, tops, sums, output, stretch, splits, **shape,
-        bias_b=seen.stride(0), bias_h=seen.stride(1), bias_s=seen.stride(-1),
-        BLOCK_P=triton.next_power_of_2(splits), HAS_BIAS=bias is not None, **blocks,
+        seen,
+        logits,
+        mass,
+        parts,
+        tops,
+        sums,
+        output,
+        stretch,
+        splits,
+        **shape,
+        bias_b=seen.stride(0),
+        bias_h=seen.stride(1),
+        bias_s=seen.stride(-1),
+        BLOCK_P=triton.next_power_of_2(splits),
+        HAS_BIAS=bias is not None,
+        **blocks,
         num_warps=TOGETHER_WARPS,
-    )  # fmt: skip
+    )
     return output, mass, logits
 
 
 @triton.jit
 def _stretch(
-    query, keys, values, places, bias, logits, parts, tops, sums, scaling, stretch, splits,
-    heads, group, slots, dim, sets,
-    key_b, key_h, key_s, value_b, value_h, value_s, bias_b, bias_h, bias_s,
-    HAS_PLACES: tl.constexpr, HAS_BIAS: tl.constexpr, WIDEN: tl.constexpr,
-    BLOCK_G: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
+    query,
+    keys,
+    values,
+    places,
+    bias,
+    logits,
+    parts,
+    tops,
+    sums,
+    scaling,
+    stretch,
+    splits,
+    heads,
+    group,
+    slots,
+    dim,
+    sets,
+    key_b,
+    key_h,
+    key_s,
+    value_b,
+    value_h,
+    value_s,
+    bias_b,
+    bias_h,
+    bias_s,
+    HAS_PLACES: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    WIDEN: tl.constexpr,
+    BLOCK_G: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
     """One head's slots from `split * stretch` on: logits, and the stretch's output, maximum and sum.
 
     With HAS_PLACES, its slots are those that `places` names in the table of the KV head, which `sets` rows share.
     """
-    row, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    b, h = row // heads, row % heads
-    g, d = tl.arange(0, BLOCK_G), tl.arange(0, BLOCK_D)
+    row = tl.program_id(0).to(tl.int64)
+    split = tl.program_id(1)
+    b = row // heads
+    h = row % heads
+    g = tl.arange(0, BLOCK_G)
+    d = tl.arange(0, BLOCK_D)
     wide = (g[:, None] < group) & (d[None, :] < dim)
     queries = tl.load(query + (row * group + g[:, None]) * dim + d[None, :], mask=wide, other=0.0)
     top = tl.full([BLOCK_G], float("-inf"), tl.float32)
@@ -113,15 +179,19 @@ def _stretch(
     first = split * stretch
     for start in range(first, tl.minimum(first + stretch, slots), BLOCK_S):
         s = start + tl.arange(0, BLOCK_S)
-        there, place = s < slots, s.to(tl.int64)
+        there = s < slots
+        place = s.to(tl.int64)
         both = there[:, None] & (d[None, :] < dim)
         where = tl.load(places + row * slots + place, mask=there, other=0) if HAS_PLACES else place
         kv = h // sets
         at_key = keys + b * key_b + kv * key_h + where[:, None] * key_s + d[None, :]
         at_value = values + b * value_b + kv * value_h + where[:, None] * value_s + d[None, :]
-        key, value = tl.load(at_key, mask=both, other=0.0), tl.load(at_value, mask=both, other=0.0)
+        key = tl.load(at_key, mask=both, other=0.0)
+        value = tl.load(at_value, mask=both, other=0.0)
         if WIDEN:
-            queries, key, value = queries.to(tl.float32), key.to(tl.float32), value.to(tl.float32)
+            queries = queries.to(tl.float32)
+            key = key.to(tl.float32)
+            value = value.to(tl.float32)
         raw = tl.dot(queries, tl.trans(key), input_precision="ieee") * scaling
         kept = (g[:, None] < group) & there[None, :]
         tl.store(logits + (row * group + g[:, None]) * slots + place[None, :], raw, mask=kept)
@@ -143,14 +213,36 @@ def _stretch(
 
 @triton.jit
 def _combine_parts(
-    bias, logits, mass, parts, tops, sums, output, stretch, splits, heads, group, slots, dim,
-    bias_b, bias_h, bias_s, BLOCK_P: tl.constexpr,
-    HAS_BIAS: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
+    bias,
+    logits,
+    mass,
+    parts,
+    tops,
+    sums,
+    output,
+    stretch,
+    splits,
+    heads,
+    group,
+    slots,
+    dim,
+    bias_b,
+    bias_h,
+    bias_s,
+    BLOCK_P: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    BLOCK_G: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
     """Probabilities of one stretch; the first stretch's program also writes the head's output."""
-    row, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    b, h = row // heads, row % heads
-    g, d, p = tl.arange(0, BLOCK_G), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_P)
+    row = tl.program_id(0).to(tl.int64)
+    split = tl.program_id(1)
+    b = row // heads
+    h = row % heads
+    g = tl.arange(0, BLOCK_G)
+    d = tl.arange(0, BLOCK_D)
+    p = tl.arange(0, BLOCK_P)
     stat = (row * splits + p[:, None]) * group + g[None, :]
     known = (p[:, None] < splits) & (g[None, :] < group)
     highest = tl.load(tops + stat, mask=known, other=float("-inf"))
@@ -161,8 +253,10 @@ def _combine_parts(
     first = split * stretch
     for start in range(first, tl.minimum(first + stretch, slots), BLOCK_S):
         s = start + tl.arange(0, BLOCK_S)
-        there, place = s < slots, s.to(tl.int64)
-        at, kept = (row * group + g[:, None]) * slots + place[None, :], (g[:, None] < group) & there[None, :]
+        there = s < slots
+        place = s.to(tl.int64)
+        at = (row * group + g[:, None]) * slots + place[None, :]
+        kept = (g[:, None] < group) & there[None, :]
         raw = tl.load(logits + at, mask=kept, other=float("-inf"))
         if HAS_BIAS:
             raw += tl.load(bias + b * bias_b + h * bias_h + place * bias_s, mask=there, other=float("-inf"))[None, :]

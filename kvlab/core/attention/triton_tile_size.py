@@ -15,7 +15,8 @@ EVERY_DEVICE = 48 * 1024  # shared memory available on any CUDA device, bytes
 SPARE = 1024  # bytes for sums over warps
 # Largest key tile that four warps keep in registers, by item size: with tensor cores, and float32 without.
 MOST_NUMBERS = {2: 64 * 128, 4: 16 * 128}
-BLOCKS, STAGES = (64, 32, 16), (3, 2)
+BLOCKS = (64, 32, 16)
+STAGES = (3, 2)
 
 
 class LaunchShape(NamedTuple):
@@ -32,7 +33,8 @@ def launch_shape(head_dim: int, dtype: torch.dtype, shared_memory: int, group: i
     Blocks are as large as registers allow, then as many stages as fit. Raises UserError if even the smallest does not
     fit.
     """
-    width, most = pad_side(head_dim), MOST_NUMBERS[max(2, dtype.itemsize)]
+    width = pad_side(head_dim)
+    most = MOST_NUMBERS[max(2, dtype.itemsize)]
     for block, stages in product(BLOCKS, STAGES):
         in_registers = block * width <= most
         fits = shared_bytes(head_dim, dtype, block, stages, group) <= shared_memory
@@ -49,7 +51,8 @@ def shared_bytes(head_dim: int, dtype: torch.dtype, block: int, stages: int, gro
 
     tests/cache/test_triton_compiles.py compares it with the compiler's figure.
     """
-    width, rows = pad_side(head_dim), pad_side(group)
+    width = pad_side(head_dim)
+    rows = pad_side(group)
     return dtype.itemsize * width * (2 * (stages - 1) * block + rows) + 4 * rows * block + SPARE
 
 

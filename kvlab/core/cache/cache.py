@@ -101,7 +101,8 @@ class CompressedCache(Cache):
         for index, layer in enumerate(layers):
             if type(layer) is DynamicSlidingWindowLayer:
                 layers[index] = OwnWindow(layer.sliding_window)
-        types, shared = get_layer_types_and_kwargs(config)[0], _layers_read_by_others(config)
+        types = get_layer_types_and_kwargs(config)[0]
+        shared = _layers_read_by_others(config)
         compressed = [index for index, kind in enumerate(types) if kind in COMPRESSED_TYPES and index not in shared]
         settings.num_layers = len(compressed)
         for rank, index in enumerate(compressed):
@@ -125,7 +126,8 @@ class CompressedCache(Cache):
         Raises UserError if the end of the prompt is unknown, or if the method needs a second pass but the model does
         not report its prompts.
         """
-        layer, state = self.layers[layer_idx], self.settings.second_pass
+        layer = self.layers[layer_idx]
+        state = self.settings.second_pass
         if isinstance(layer, CompressedLayer):
             check_pass(layer, key_states.shape[2])
         if state is not None and not (state.ids or state.done or state.running):
@@ -258,10 +260,13 @@ def _full_bytes(layer: CompressedLayer) -> int:
 
 def _row_memories(layer: CompressedLayer) -> list[LayerMemory]:
     """The layer's memory by row; tables and what belongs to them are shared out by heads."""
-    live, held, allocated = [], [], []
+    live = []
+    held = []
+    allocated = []
     for bucket in layer.buckets:
         own = bucket.table.live()
-        saved, heads = bucket.table.saved_bytes(), own.numel()
+        saved = bucket.table.saved_bytes()
+        heads = own.numel()
         index = sum(part.nbytes for part in (bucket.index or {}).values())
         shared = (bucket.table.head_bytes() + index) / heads
         live.append(own)
@@ -274,22 +279,33 @@ def _row_memories(layer: CompressedLayer) -> list[LayerMemory]:
     read = layer.mean_bytes_read_by_row()
     return [
         LayerMemory(
-            layer=layer.layer_idx, logical_tokens=layer.cumulative_length, live_slots=slots[row],
-            physical_slots=max(table.capacity for table in layer.tables), live_bytes=bytes_held[row],
-            bytes_read=bytes_held[row] if read is None else read[row], allocated_bytes=bytes_allocated[row],
+            layer=layer.layer_idx,
+            logical_tokens=layer.cumulative_length,
+            live_slots=slots[row],
+            physical_slots=max(table.capacity for table in layer.tables),
+            live_bytes=bytes_held[row],
+            bytes_read=bytes_held[row] if read is None else read[row],
+            allocated_bytes=bytes_allocated[row],
             peak_bytes=layer.peak_bytes // len(slots),
         )
         for row in range(len(slots))
-    ]  # fmt: skip
+    ]
 
 
 def _layer_memory(layer: CompressedLayer) -> LayerMemory:
     live = [int(table.live().sum()) for table in layer.tables]
     heads, (codes, scales) = layer.streams.batch * layer.streams.heads, layer.packed_bytes()
-    held, read = sum(table.live_bytes() for table in layer.tables) + layer.index_bytes(), layer.mean_bytes_read()
+    held = sum(table.live_bytes() for table in layer.tables) + layer.index_bytes()
+    read = layer.mean_bytes_read()
     return LayerMemory(
-        layer=layer.layer_idx, logical_tokens=layer.cumulative_length, live_slots=sum(live) / heads,
+        layer=layer.layer_idx,
+        logical_tokens=layer.cumulative_length,
+        live_slots=sum(live) / heads,
         physical_slots=max(table.capacity for table in layer.tables),
-        live_bytes=held, bytes_read=held if read is None else read, allocated_bytes=layer.table_bytes(),
-        peak_bytes=layer.peak_bytes, codes_bytes=codes, scales_bytes=scales,
-    )  # fmt: skip
+        live_bytes=held,
+        bytes_read=held if read is None else read,
+        allocated_bytes=layer.table_bytes(),
+        peak_bytes=layer.peak_bytes,
+        codes_bytes=codes,
+        scales_bytes=scales,
+    )

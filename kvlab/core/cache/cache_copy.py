@@ -129,7 +129,8 @@ class PromptCache:
 
         `observer` observes what comes after that decision.
         """
-        settings, pending = self.prompt_cache.settings, self.prompt_cache.settings.pending
+        settings = self.prompt_cache.settings
+        pending = self.prompt_cache.settings.pending
         assert pending is not None
         settings = replace(
             settings,

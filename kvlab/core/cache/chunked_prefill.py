@@ -72,7 +72,8 @@ def check_pass(layer: LayerState, rows: int) -> None:
 
     That is, it does not match the announced prompt length, or no length was announced.
     """
-    settings, before = layer.settings, layer.cumulative_length
+    settings = layer.settings
+    before = layer.cumulative_length
     narrowed = settings.token_pruning is not None and layer.rank > 0  # the first layer received all tokens
     if settings.in_second_pass or narrowed or not settings.is_lossy:
         return
@@ -97,7 +98,8 @@ def _check_piece(pipeline: Pipeline, before: int, rows: int, tokens: int) -> Non
             "whole prompt with cache.expect, and pass further turns separately."
         )
     check_parts(pipeline)
-    last, wanted = left or rows, pipeline.prompt_rows(tokens)
+    last = left or rows
+    wanted = pipeline.prompt_rows(tokens)
     if last < wanted:
         raise UserError(
             f"This method needs the last {wanted:,} queries of the prompt in one pass, but the last pass would have "

@@ -84,7 +84,8 @@ def make_cache(
     with explain_adapter_mismatch(language_model):
         for with_fitted in (with_feature_maps, with_profile, with_score_heads, with_query_statistics):
             pipeline = with_fitted(pipeline, language_model, getattr(model, "name", ""))
-    tokenizer, configure = getattr(model, "tokenizer", None), pipeline.can.settle.with_tokenizer
+    tokenizer = getattr(model, "tokenizer", None)
+    configure = pipeline.can.settle.with_tokenizer
     if configure is not None and tokenizer is not None:  # a settler that needs chunk delimiters
         pipeline = replace(pipeline, settle=configure(tokenizer))
     if pipeline.score.needs_hidden_states:
@@ -92,15 +93,23 @@ def make_cache(
     if pipeline.saves_prefill:
         install_token_pruning(language_model)
     settings = LayerSettings(
-        pipeline=pipeline, compress_every=compress_every, seed=seed, observer=observer, timed=timed,
+        pipeline=pipeline,
+        compress_every=compress_every,
+        seed=seed,
+        observer=observer,
+        timed=timed,
         reading=composed_reading(method, pipeline),
-        budget=amount, store=store_under(method.store, amount),
+        budget=amount,
+        store=store_under(method.store, amount),
         compresses=method.family != "reference" and not (method.needs_budget and amount.keeps_all),
-        num_layers=config.num_hidden_layers, group=config.num_attention_heads // num_key_value_heads(config),
-        rotary=find_rotary(language_model), changing_rotary=changing_rotary(language_model),
-        unrotated=unrotated_layers(language_model), shape=shape_of(config),
+        num_layers=config.num_hidden_layers,
+        group=config.num_attention_heads // num_key_value_heads(config),
+        rotary=find_rotary(language_model),
+        changing_rotary=changing_rotary(language_model),
+        unrotated=unrotated_layers(language_model),
+        shape=shape_of(config),
         token_pruning=TokenPruning() if pipeline.saves_prefill else None,
-    )  # fmt: skip
+    )
     if pipeline.rehearsal is not None and settings.compresses:
         install_second_pass(language_model)
         settings.second_pass = second_pass_state(pipeline.rehearsal, language_model, tokenizer)

@@ -56,7 +56,8 @@ def _announcing(
 ) -> Any:
     cache = find_cache((), model_kwargs)
     if isinstance(cache, CompressedCache) and cache.compressed_layers():
-        embedded, mask = model_kwargs.get("inputs_embeds"), model_kwargs.get("attention_mask")
+        embedded = model_kwargs.get("inputs_embeds")
+        mask = model_kwargs.get("attention_mask")
         given = (input_ids if embedded is None else embedded).shape[1]
         whole = getattr(generation_config, "_mask_length", given) if mask is None else mask.shape[1]
         _check_unread(cache, given, whole == given)
@@ -79,7 +80,8 @@ def _check_unread(cache: CompressedCache, tokens: int, whole: bool) -> None:
 
 def _announce(cache: CompressedCache, tokens: int, mask: Any, config: GenerationConfig) -> GenerationConfig:
     """Return the config with a chunk size that gives the result of one pass. Raises UserError if there is none."""
-    seen, chunk = cache.get_seq_length(), config.prefill_chunk_size
+    seen = cache.get_seq_length()
+    chunk = config.prefill_chunk_size
     if seen:
         whole = mask is not None and mask.shape[1] == tokens  # the whole text, not only the new part
         if chunk and tokens - seen * whole > chunk:

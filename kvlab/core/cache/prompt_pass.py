@@ -69,7 +69,8 @@ class PromptPass:
 
         Only a method that reads the prompt a second time runs the model.
         """
-        tokens, settings = ids.shape[1], cache.settings
+        tokens = ids.shape[1]
+        settings = cache.settings
         cache.expect(tokens)
         if settings.pipeline.reads_text:
             settings.prompt_ids.append(ids)

@@ -19,7 +19,8 @@ HostCounts = tuple[tuple[int, list[int], int, tuple[int, ...]], ...]
 
 def replay_obstacle(cache: CompressedCache) -> str:
     """Reason why no decode step of this cache can be replayed (CUDA graph); empty if it can."""
-    settings, others = cache.settings, len(cache.layers) - len(cache.compressed_layers())
+    settings = cache.settings
+    others = len(cache.layers) - len(cache.compressed_layers())
     if any(hasattr(layer, "recurrent_states") for layer in cache.layers):
         return "the model also has a recurrent state"
     if others:
@@ -83,7 +84,9 @@ def host_counts(cache: CompressedCache) -> HostCounts:
 def put_host_counts(cache: CompressedCache, counts: HostCounts) -> None:
     """Undo a step's changes: restore what `host_counts` returned before it."""
     for layer, (length, lengths, waiting, occupied) in zip(cache.compressed_layers(), counts, strict=True):
-        layer.cumulative_length, layer.lengths, layer.waiting = length, lengths, waiting
+        layer.cumulative_length = length
+        layer.lengths = lengths
+        layer.waiting = waiting
         for table, slots in zip(layer.tables, occupied, strict=True):
             table.occupied = slots
 
@@ -103,7 +106,8 @@ def count_step(cache: CompressedCache) -> None:
 
 def supports_token_by_token(cache: CompressedCache) -> bool:
     """Whether layers are independent of other layers, hidden states, the residual stream and changing frequencies."""
-    settings, pipeline = cache.settings, cache.settings.pipeline
+    settings = cache.settings
+    pipeline = cache.settings.pipeline
     apart = not (pipeline.waits or pipeline.saves_prefill or pipeline.score.needs_hidden_states)
     plain = all(type(layer) is CompressedLayer for layer in cache.compressed_layers())
     return apart and plain and settings.changing_rotary is None and settings.stream is None
@@ -125,7 +129,8 @@ class TokenByToken(UnboundedLayer):
 
     def __init__(self, layer: CompressedLayer) -> None:
         super().__init__()
-        self.layer, self.layer_idx = layer, layer.layer_idx
+        self.layer = layer
+        self.layer_idx = layer.layer_idx
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Deferred to the wrapped layer."""

@@ -60,7 +60,11 @@ class ResidualStream:
 
     def forget(self) -> None:
         """Begin another text."""
-        self.last, self.arrived, self.changes, self.count, self.scores = {}, {}, None, None, []
+        self.last = {}
+        self.arrived = {}
+        self.changes = None
+        self.count = None
+        self.scores = []
 
     def copy(self) -> ResidualStream:
         """The same, to go on apart; tensors are never changed in place."""
@@ -107,16 +111,20 @@ class ResidualStream:
     ) -> TokenScores:
         if in_prompt and not self.rule.of_prompt:
             return TokenScores(changes.new_full((len(changes), 1), torch.nan), tokens_seen - 1, end)
-        rows, before = changes.shape[2], self.rule.window - 1
+        rows = changes.shape[2]
+        before = self.rule.window - 1
         if self.changes is None or self.count is None:
             self.changes = changes.new_zeros(*changes.shape[:2], before)
             self.count = torch.zeros(len(changes), dtype=torch.int64, device=changes.device)
         new = torch.full_like(self.count, rows) if real is None else real.sum(-1)
-        own, old = _at_the_end(rows, new), _at_the_end(before, self.count)
-        joined, there = torch.cat([self.changes, changes], 2), torch.cat([old, own], 1)
+        own = _at_the_end(rows, new)
+        old = _at_the_end(before, self.count)
+        joined = torch.cat([self.changes, changes], 2)
+        there = torch.cat([old, own], 1)
         if real is not None:  # what does not exist moves to the front
             order = there.to(torch.uint8).argsort(stable=True, dim=-1)
-            there, joined = there.gather(1, order), joined.gather(2, order[:, None].expand_as(joined))
+            there = there.gather(1, order)
+            joined = joined.gather(2, order[:, None].expand_as(joined))
         score = self.rule.score(joined.unfold(2, before + 1, 1), there.unfold(1, before + 1, 1))
         if real is not None:
             score = score.masked_fill(~own, torch.nan)

@@ -82,7 +82,8 @@ class RotaryOfPasses:
     """Frequencies of each pass's keys, and whether all keys of a layer share the same ones."""
 
     def __init__(self, rotary: Rotary | None, changing: Callable[[], Rotary] | None) -> None:
-        self._rotary, self._changing = rotary, changing
+        self._rotary = rotary
+        self._changing = changing
         self._newest: Rotary | None = None
         self._mixed: Tensor | None = None  # () bool on the device, to avoid a synchronization per pass
 
@@ -90,7 +91,8 @@ class RotaryOfPasses:
         """Frequencies of the current pass; call once per pass."""
         if self._changing is None:
             return self._rotary
-        now, before = self._changing(), self._newest
+        now = self._changing()
+        before = self._newest
         if before is not None:
             differ = (now.inverse_frequencies != before.inverse_frequencies).any()
             self._mixed = differ if self._mixed is None else self._mixed | differ

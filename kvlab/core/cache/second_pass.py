@@ -71,7 +71,8 @@ def run_second_pass(model: PreTrainedModel, caches: Sequence[CompressedCache]) -
     decisions.
     """
     states = [_state(cache) for cache in caches]
-    settings, state = caches[0].settings, states[0]
+    settings = caches[0].settings
+    state = states[0]
     for each in states:
         each.running = True
     fan_out = FanOutCache(caches, caches[0].compressed_layers()[0].device, settings.timed)
@@ -113,7 +114,10 @@ def _conclude(model: PreTrainedModel, cache: CompressedCache, pieces: list[Piece
 
 def _end_second_pass(cache: CompressedCache) -> None:
     state = _state(cache)
-    state.done, state.ids, state.mask, state.next_logits = True, [], None, None
+    state.done = True
+    state.ids = []
+    state.mask = None
+    state.next_logits = None
     if not cache.settings.stays_pending:
         decide_pending(cache.settings)
 
@@ -132,7 +136,8 @@ def _conclude_in_turn(
 
     Each of these passes runs on a copy of the cache and takes as long as the first one.
     """
-    pending, references = cache.settings.pending or {}, cache.settings.pipeline.references
+    pending = cache.settings.pending or {}
+    references = cache.settings.pipeline.references
     common: list[Any] = [cache.settings, *(layer.generator for layer in cache.compressed_layers())]
     shared = {id(one): one for one in common}  # by a cache and its copies
     every = _every(pieces, [], references)
@@ -157,11 +162,14 @@ def _references_of_copy(
     every: list[int],
 ) -> References | None:
     """The layer's references with those of a `piece` that a copy of the cache reads; peaks include the copy."""
-    held, trial = cache.settings.held, copy.deepcopy(cache, dict(shared))  # deepcopy adds the copies to it
+    # deepcopy adds the copies to it
+    held = cache.settings.held
+    trial = copy.deepcopy(cache, dict(shared))
     cache.settings.held = held.copy()
     cache.settings.held.begin_step()
     own = trial.compressed_layers()[layer.rank]
-    own.checkpoint, own.references = save_checkpoint(own, every), layer.references
+    own.checkpoint = save_checkpoint(own, every)
+    own.references = layer.references
     read_ids(model, trial, *piece, before)
     held.peak = max(held.peak, held.total + cache.settings.held.peak)
     cache.settings.held = held
@@ -174,7 +182,8 @@ def _read_again(
     """Run each piece through all layers of `caches`, which `served` serves; texts that the model writes are generated
     first and appended to `pieces`. `room`: tokens left in the model's context window.
     """
-    layers, state = [layer for one in caches for layer in one.compressed_layers()], _state(caches[0])
+    layers = [layer for one in caches for layer in one.compressed_layers()]
+    state = _state(caches[0])
     written = written_lengths(state, room)
     most = max([ids.shape[1] for ids, _ in pieces] + written, default=0)
     others = {at: layer for at, layer in enumerate(caches[0].layers) if not isinstance(layer, CompressedLayer)}
@@ -241,7 +250,8 @@ def _note(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> N
         ids = given[0] if given else named.get("input_ids")
         if not isinstance(ids, Tensor):
             raise UserError("This method reads the prompt a second time: pass input_ids to the model, not embeddings.")
-        state, mask = _state(cache), named.get("attention_mask")
+        state = _state(cache)
+        mask = named.get("attention_mask")
         state.ids.append(ids)
         state.counts_padding = named.get("position_ids") is None
         seen = sum(part.shape[1] for part in state.ids)

@@ -54,7 +54,8 @@ def _context(row: list[int], real: list[bool] | None, state: SecondPass) -> list
 
 
 def _part(row: list[int], place: int, count: int) -> list[int]:
-    first, last = len(row) * place // count, len(row) * (place + 1) // count
+    first = len(row) * place // count
+    last = len(row) * (place + 1) // count
     return row[max(first - OVERLAP, 0) : last] if place else row[first:last]
 
 
@@ -109,7 +110,8 @@ def _write(
 
     `asked`: leading ids that are a request and stay, whatever they are. `before`: mask (B, T) of the prompt.
     """
-    layer, output = caches_in(cache)[0].compressed_layers()[0], model.get_output_embeddings()
+    layer = caches_in(cache)[0].compressed_layers()[0]
+    output = model.get_output_embeddings()
     new = written = first.to(layer.device)
     for step in range(1, tokens + 1):
         hidden = read_ids(model, cache, new, None if before is None else torch.ones_like(new), before)
@@ -124,7 +126,9 @@ def _write(
 
 def read_ids(model: PreTrainedModel, cache: Cache, ids: Tensor, mask: Tensor | None, before: Tensor | None) -> Tensor:
     """Hidden states (B, n, hidden) of `ids` after the tokens the cache has seen."""
-    decoder, given = model.base_model, {}  # without the output layer
+    # without the output layer
+    decoder = model.base_model
+    given = {}
     if mask is not None:
         tokens = caches_in(cache)[0].compressed_layers()[0].cumulative_length
         seen = torch.ones_like(mask[:, :1]).expand(-1, tokens) if before is None else before.to(mask)

@@ -70,7 +70,10 @@ class SecondPass:
 
     def forget(self) -> None:
         """Reset for another prompt."""
-        self.context, self.ids, self.mask, self.next_logits = None, [], None, None
+        self.context = None
+        self.ids = []
+        self.mask = None
+        self.next_logits = None
         self.running = self.done = self.counts_padding = False
 
 
@@ -88,7 +91,8 @@ class HeldBytes:
     def note(self, rank: int, size: int, most: int) -> None:
         """A layer holds `size` bytes now and held up to `most` since it was last noted, beside the other layers."""
         others = self.total - self.layers.get(rank, 0)
-        self.layers[rank], self.total = size, others + size
+        self.layers[rank] = size
+        self.total = others + size
         self.peak = max(self.peak, others + most)
 
     def begin_step(self) -> None:
@@ -138,7 +142,9 @@ class LayerSettings:
 
     def forget(self) -> None:
         """Reset everything that belongs to the current text; keep method and model settings."""
-        self.prompt_tokens, self.text_tokens, self.unattended = 0, 0, None
+        self.prompt_tokens = 0
+        self.text_tokens = 0
+        self.unattended = None
         self.prefill_compress_seconds = self.second_pass_seconds = 0.0
         self.statistics, self.prompt_ids, self.pending, self.held = {}, [], None, HeldBytes()
         if self.token_pruning is not None:

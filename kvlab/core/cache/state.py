@@ -90,12 +90,14 @@ def state_of(cache: CompressedCache) -> CacheState:
         UserError: the prompt's decision is still to come.
         TypeError: the cache holds an object that the walk does not know.
     """
-    settings, walk = cache.settings, _Walk()
+    settings = cache.settings
+    walk = _Walk()
     if settings.pending is not None or settings.unattended is not None:
         raise UserError("The decision about this cache's prompt is still to come: finish the pass before you keep it.")
     for layer in cache.compressed_layers():
         for bucket in layer.buckets:
-            bucket.last_work, bucket.index = ((), None), None
+            bucket.last_work = ((), None)
+            bucket.index = None
     values: dict[str, JsonValue] = {
         "settings": {name: walk.of(getattr(settings, name), f"settings.{name}") for name in OF_SETTINGS},
         **({} if settings.stream is None else {"stream": walk.of_attributes(settings.stream, "stream", OF_STREAM)}),
@@ -194,7 +196,8 @@ class _Walk:
 
     def _generator(self, generator: torch.Generator, place: str) -> JsonValue:
         """The seed, and the state if numbers were drawn: it takes 5 kB."""
-        seed, state = generator.initial_seed(), generator.get_state()
+        seed = generator.initial_seed()
+        state = generator.get_state()
         if torch.equal(state, torch.Generator(generator.device).manual_seed(seed).get_state()):
             return {"generator": seed}
         self.tensors[place] = state
@@ -205,7 +208,9 @@ class _Build:
     """The inverse of `_Walk`: objects from JSON and tensors."""
 
     def __init__(self, tensors: Mapping[str, Tensor], settings: LayerSettings, device: torch.device) -> None:
-        self.tensors, self.settings, self.device = tensors, settings, device
+        self.tensors = tensors
+        self.settings = settings
+        self.device = device
         self.known: dict[str, Any] = {}
 
     def into(self, existing: Any, attributes: Mapping[str, Any]) -> None:
@@ -238,7 +243,8 @@ class _Build:
 
     def _tensor(self, value: dict[str, Any]) -> Tensor:
         place = value["tensor"]
-        found, order = self.tensors[place].to(self.device), value.get("order")
+        found = self.tensors[place].to(self.device)
+        order = value.get("order")
         if order is not None:
             found = found.permute([order.index(dim) for dim in range(len(order))])
         self.known[place] = found

@@ -46,7 +46,8 @@ class TokenPruning:
 
     def leave(self, keep: Tensor, position: Tensor) -> None:
         """Record that the current layer keeps `keep` (B, n) of its rows, at positions `position` (B, n)."""
-        count, now = keep.sum(-1), self.current
+        count = keep.sum(-1)
+        now = self.current
         among = keep.int().argsort(stable=True, dim=-1)[:, keep.shape[1] - int(count.max()) :]
         self._next = Rows(
             index=among if now is None else now.index.gather(1, among),
@@ -60,12 +61,15 @@ class TokenPruning:
     def enter(self) -> Rows | None:
         """Start the next layer; returns its rows, or None for all."""
         if self._next is not None:
-            self.current, self._next = self._next, None
+            self.current = self._next
+            self._next = None
         return self.current
 
     def restore(self, states: Tensor) -> Tensor:
         """Expand the last layer's output (B, n, hidden) to the length of the pass; NaN for pruned rows."""
-        rows, self.current, self._next = self.current, None, None
+        rows = self.current
+        self.current = None
+        self._next = None
         if rows is None:
             return states
         whole = states.new_full((states.shape[0], rows.length, states.shape[-1]), torch.nan)

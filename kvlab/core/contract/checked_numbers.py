@@ -4,7 +4,9 @@ import math
 from typing import Any
 
 MOST_WHOLE = 2**20  # tokens, slots, queries: beyond any prompt
-MOST, LEAST = 1e6, 1e-9  # weights, ridges, exponents: beyond these, float32 has no precision left
+# weights, ridges, exponents: beyond these, float32 has no precision left
+MOST = 1e6
+LEAST = 1e-9
 
 
 def check_number(value: Any) -> Any:

@@ -306,7 +306,8 @@ def _published(method: type[Method], preset: str) -> dict[str, Any]:
 
 
 def _one_sentence(method: type[Method], error: ValidationError) -> str:
-    first, name = error.errors()[0], method.name
+    first = error.errors()[0]
+    name = method.name
     if not first["loc"]:
         reason = first.get("ctx", {}).get("error", first["msg"])
         return str(reason) if isinstance(reason, UserError) else f"Invalid settings of {name}: {reason}."

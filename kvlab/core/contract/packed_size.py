@@ -34,6 +34,12 @@ def packed_sizes(store: Store, pipeline: Pipeline) -> dict[str, JsonValue] | Non
     (own, shared), (twice, _) = (store_bytes(store, width, width) for width in (64, 128))
     number = (twice - own) / 64
     return {
-        "native": native, "lot": store.lot, "lots": lots, "slot_bytes": own - 64 * number, "number_bytes": number,
-        "lot_bytes": shared / 64, "head_bytes": store.head_bytes(64, 64) / 64, "lighter": pipeline.columns.lighter,
-    }  # fmt: skip
+        "native": native,
+        "lot": store.lot,
+        "lots": lots,
+        "slot_bytes": own - 64 * number,
+        "number_bytes": number,
+        "lot_bytes": shared / 64,
+        "head_bytes": store.head_bytes(64, 64) / 64,
+        "lighter": pipeline.columns.lighter,
+    }

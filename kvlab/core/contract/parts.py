@@ -19,7 +19,8 @@ from kvlab.core.errors import UserError
 Update = Callable[[Slots, Seen], Mapping[str, Tensor]]
 PageRule = Literal["any", "mean", "max"]  # order of whole pages (`kvlab.core.methods.wrappers.page_selector`)
 PageHeads = Literal["union", "each", "model"]  # heads that a page holds
-PAGE_RULES, PAGE_HEADS = get_args(PageRule), get_args(PageHeads)
+PAGE_RULES = get_args(PageRule)
+PAGE_HEADS = get_args(PageHeads)
 
 
 def last_row(tokens: int) -> int:

@@ -138,7 +138,8 @@ class Pipeline:
     @property
     def columns(self) -> Columns:
         """Columns a slot stores: votes and log mass if the settler merges, scores unless derived (`rate`)."""
-        score, settle = self.can.score, self.can.settle
+        score = self.can.score
+        settle = self.can.settle
         mass = settle.mass_of_votes if settle.merges else 0.0
         votes = settle.merges and settle.counts_votes
         return Columns(votes, mass, score.rate, score.counted_state, settle.still)
@@ -146,7 +147,8 @@ class Pipeline:
     @property
     def state(self) -> dict[str, float]:
         """Slot state of scorer and settler that slots store, with initial values."""
-        state, follows = {**self.score.state, **self.settle.state}, self.can.score.counted_state
+        state = {**self.score.state, **self.settle.state}
+        follows = self.can.score.counted_state
         return state if follows is None else {name: start for name, start in state.items() if name != follows}
 
     def fresh(self, keys: Tensor, values: Tensor, position: Tensor, group: int, tokens: int) -> Slots:
@@ -154,7 +156,8 @@ class Pipeline:
 
         The text has at most `tokens` tokens. The dtype of own state follows from its initial value (`_KINDS`).
         """
-        whole, shape = integer_dtype(tokens), keys.shape[:3]
+        whole = integer_dtype(tokens)
+        shape = keys.shape[:3]
         extra = {}
         for name, fill in self.state.items():
             size = (*shape, group) if name == HEAD_MASS else shape
@@ -170,7 +173,8 @@ class Pipeline:
         """
         one, two = (torch.zeros(1, 1, 1, width) for width in (1, 2))
         least = self.settled_bytes(one, one)
-        a_value, a_key = self.settled_bytes(one, two) - least, self.settled_bytes(two, one) - least
+        a_value = self.settled_bytes(one, two) - least
+        a_key = self.settled_bytes(two, one) - least
         fixed = self.columns.head_bytes + least - a_value - a_key
         return {"head_bytes": fixed, "head_value_bytes": a_value, "head_keys": a_key // one.itemsize}
 

@@ -62,7 +62,8 @@ class Held:
 
     def logits(self, query: Tensor) -> Tensor:
         """Logits (B, H, G, S) float32 of `query` (B, H, G, d) at all slots, as attention has them, with the bias."""
-        query, every = query.float(), slice(0, self.count)
+        query = query.float()
+        every = slice(0, self.count)
         return self.with_bias(products(query, self.keys, every) * self.scaling)
 
     def with_bias(self, logits: Tensor) -> Tensor:

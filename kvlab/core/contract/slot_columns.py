@@ -89,7 +89,8 @@ class Columns:
 
     def fresh(self, keys: Tensor, values: Tensor, position: Tensor, extra: dict[str, Tensor]) -> Slots:
         """Slots of new tokens with states (B, H, q, d) at `position` (B, H, q)."""
-        shape, device = keys.shape[:3], keys.device
+        shape = keys.shape[:3]
+        device = keys.device
         follows = self.mass_of_votes is not None
         return Slots(
             keys=keys,

@@ -45,7 +45,8 @@ class TokenScores:
 
     def placed(self, slots: Slots) -> Tensor:
         """`slots.score` (B, H, S) with the scores of these tokens."""
-        count, place = self.score.shape[1], slots.position - self.first[:, None, None]
+        count = self.score.shape[1]
+        place = slots.position - self.first[:, None, None]
         found = self.score[:, None].expand(-1, place.shape[1], -1).gather(2, place.clamp(0, count - 1))
         return torch.where((place >= 0) & (place < count) & ~found.isnan(), found, slots.score)
 

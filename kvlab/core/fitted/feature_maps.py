@@ -75,7 +75,8 @@ def _read(path: Path, changed: int) -> tuple[tuple[FeatureMaps, ...], Tensor, di
 
 
 def _maps(tensors: dict[str, Tensor], about: dict[str, str]) -> tuple[FeatureMaps, ...]:
-    layers, form = range(len(tensors["key_bias"])), about["form"]
+    layers = range(len(tensors["key_bias"]))
+    form = about["form"]
     maps = tuple(FeatureMaps(form, **{name: tensor[i] for name, tensor in tensors.items()}) for i in layers)  # type: ignore[arg-type]  # the fields of all forms are tensors
     _try_out(maps[0])
     return maps

@@ -81,7 +81,8 @@ _fits = _Fits()
 
 def read_fits_in(folder: Path | None, only: bool = False) -> None:
     """Set the folder of this process's fits by name; `only`: no file is read by its path."""
-    _fits.folder, _fits.only = folder, only
+    _fits.folder = folder
+    _fits.only = only
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,8 @@ class Kind:
         """Raise UserError if `given` was fitted to other weights than those of the model called `name`."""
         if same_weights(fitted_to, model):
             return
-        name, known = name_of(model, name), self.shipped_for(model)
+        name = name_of(model, name)
+        known = self.shipped_for(model)
         remedy = f"run `{self.command} --model {name} --out FILE` and set {setting}=FILE"
         raise UserError(
             f"{given} were not fitted to these weights of {name}: "

@@ -62,7 +62,8 @@ def read_profile(path: Path, kind: Kind = PROFILES) -> tuple[HeadShares, Tensor,
 
 
 def _shares(tensors: dict[str, Tensor], about: dict[str, str]) -> HeadShares:
-    budgets, shares = tensors["budgets"], tensors["shares"]
+    budgets = tensors["budgets"]
+    shares = tensors["shares"]
     if shares.dim() != 3 or budgets.shape != shares.shape[:1] or not bool((shares >= 0).all()):
         raise ValueError
     if not bool((budgets.diff() > 0).all()):

@@ -62,9 +62,11 @@ def _statistics(tensors: dict[str, Tensor], about: dict[str, str]) -> dict[int, 
         for layer in layers
     }
     fits = all(
-        one.mean.shape[0] == one.length.shape[0] and one.mean.shape[1] == one.direction.shape[1]
-        and one.mean.shape[0] % one.direction.shape[0] == 0 for one in found.values()
-    )  # fmt: skip
+        one.mean.shape[0] == one.length.shape[0]
+        and one.mean.shape[1] == one.direction.shape[1]
+        and one.mean.shape[0] % one.direction.shape[0] == 0
+        for one in found.values()
+    )
     if not found or not fits:
         raise ValueError
     return found

@@ -26,12 +26,14 @@ class Registrations(Generic[T]):
 
     def add(self, name: str, thing: T) -> None:
         """Register `thing`; raises UserError, naming both origins, if the name is taken by another."""
-        taken, new = self._origins.get(name), self.origin_of(thing)
+        taken = self._origins.get(name)
+        new = self.origin_of(thing)
         if taken is not None and not self._is_again(name, thing):
             raise UserError(
                 f"There is a {self.kind} called {name!r} already, from {taken}; that of {new} needs another name."
             )
-        self._things[name], self._origins[name] = thing, new
+        self._things[name] = thing
+        self._origins[name] = new
 
     def _is_again(self, name: str, thing: T) -> bool:
         """Whether this is the same definition again, as when a module is reloaded."""

@@ -10,7 +10,9 @@ from kvlab.core.plugins.load import load_plugins
 from kvlab.core.plugins.origin import Registrations, T
 from kvlab.core.validation import quote_value
 
-MOST_NAMED, MOST_MEANT = 12, 4  # names listed in full, and of similar ones
+# names listed in full, and of similar ones
+MOST_NAMED = 12
+MOST_MEANT = 4
 LISTED_BY = {"method": "kvlab methods", "task": "kvlab tasks", "loader": "kvlab tasks"}
 
 

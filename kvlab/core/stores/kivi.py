@@ -58,7 +58,8 @@ class PerToken(Decoding):
     def encode(self, states: Tensor, valid: Tensor) -> dict[str, Tensor]:
         """Codes packed along a slot's channels; steps and minima (B, H, S, parts)."""
         width = states.shape[-1]
-        parts, real = self._parts(states.float()), valid[..., None, None]
+        parts = self._parts(states.float())
+        real = valid[..., None, None]
         least, largest = _bounds(parts, real, 4)
         codes, step, least = _quantised(parts, least, largest, self.bits)
         codes = codes.masked_fill(~real, 0).flatten(3)[..., :width]
@@ -92,6 +93,7 @@ def _bounds(states: Tensor, real: Tensor, dim: int) -> tuple[Tensor, Tensor]:
 def _quantised(states: Tensor, least: Tensor, largest: Tensor, bits: int) -> tuple[Tensor, Tensor, Tensor]:
     """(codes, step, least), codes computed for the 16-bit step and least."""
     most = 2**bits - 1
-    step, least = half((largest - least) / most), half(least)
+    step = half((largest - least) / most)
+    least = half(least)
     divisor = torch.where(step > 0, step, 1).float()
     return ((states - least.float()) / divisor).round_().clamp_(0, most).to(torch.int32), step, least

@@ -81,7 +81,8 @@ class PackedStates:
         if not self.room:
             assert native is not None
             return native
-        place, size = index.clamp_max(self.room - 1), self.code.group
+        place = index.clamp_max(self.room - 1)
+        size = self.code.group
         coded = {
             name: _rows_at(tensor, place // size if name in self.code.shared else place)
             for name, tensor in self.coded.items()
@@ -108,7 +109,8 @@ class PackedStates:
         total = mass[..., coded:] @ native.float()
         if coded:
             groups, inner = self._groups(columns.start, cut)
-            own, size = mass[..., :coded], self.code.group
+            own = mass[..., :coded]
+            size = self.code.group
             if size > 1:
                 own = pad(own, (inner.start, -inner.stop % size))
             assert self.turn is None, "only keys are turned"
@@ -133,7 +135,8 @@ class PackedStates:
     def _groups(self, first: int, last: int) -> tuple[Coded, slice]:
         """The groups of encoded slots that hold `first` to `last`, and the place of these slots in them."""
         size = self.code.group
-        start, end = first // size, -(-last // size)
+        start = first // size
+        end = -(-last // size)
         part = {
             name: tensor[:, :, start:end] if name in self.code.shared else tensor[:, :, start * size : end * size]
             for name, tensor in self.coded.items()

@@ -73,8 +73,10 @@ class Store:
         return learned + (torch.float16.itemsize * key_width if self.centred else 0)
 
 
-KIVI, TURBO = "https://arxiv.org/abs/2402.02750", "https://arxiv.org/abs/2504.19874"
-SHADOW, THINK = "https://arxiv.org/abs/2410.21465", "https://arxiv.org/abs/2407.21018"
+KIVI = "https://arxiv.org/abs/2402.02750"
+TURBO = "https://arxiv.org/abs/2504.19874"
+SHADOW = "https://arxiv.org/abs/2410.21465"
+THINK = "https://arxiv.org/abs/2407.21018"
 GEAR = "https://arxiv.org/abs/2403.05527"
 QUERY_SQUARES = "query_squares"  # the head state for stores with `queries`
 WHOLE = 2**20  # channels: a slot's value has one step and one minimum
@@ -89,7 +91,8 @@ def _of_vllm(bits: int | None, value_bits: int) -> Store:
 
 def _of_gear(bits: int) -> Store:
     """KIVI at `bits` with its errors in low rank."""
-    keys, values = Residual.of(PerChannel(bits)), Residual.of(PerToken(bits))
+    keys = Residual.of(PerChannel(bits))
+    values = Residual.of(PerToken(bits))
     return Store(f"GEAR-L: KIVI, {bits} bits, and its errors in rank 4", keys, values, paper=GEAR, lot=GROUP)
 
 
@@ -198,7 +201,8 @@ def _changed(base: str, settings: list[str]) -> dict[str, Any]:
 
 def _changed_codes(base: str, key: str, setting: str, number: int) -> dict[str, Any]:
     """The codes of a store whose field `key` is `number`."""
-    kind, store = OF_CODES[key], STORES[base]
+    kind = OF_CODES[key]
+    store = STORES[base]
     found: dict[str, Any] = {
         side: code for side, code in (("keys", store.keys), ("values", store.values)) if isinstance(code, kind)
     }
@@ -227,7 +231,8 @@ def keys_as_held(
     `order` is the order of the text. Slots that the store leaves native, and all others, are unchanged. `turn` rotates
     keys by a `position` (B, H, S), for stores that turn them back; `query_squares` (B, H, d) as in the table.
     """
-    keys, code = keys.float(), store.keys
+    keys = keys.float()
+    code = store.keys
     if code is None:
         return keys
     place, there = store.coded(live, int(live.max()))

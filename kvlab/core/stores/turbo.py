@@ -45,7 +45,8 @@ class Rotated:
     def encode(self, states: Tensor, valid: Tensor) -> dict[str, Tensor]:
         """Codes packed along a slot's coordinates, and norms (B, H, S, 1)."""
         states = states.float().masked_fill(~valid[..., None], 0.0)
-        norm, width = states.norm(dim=-1, keepdim=True), states.shape[-1]
+        norm = states.norm(dim=-1, keepdim=True)
+        width = states.shape[-1]
         unit = states / torch.where(norm > 0, norm, 1)
         turned = unit @ rotation(width, self.seed, states.device).T * math.sqrt(width)
         codes = torch.bucketize(turned, self._edges(states.device))

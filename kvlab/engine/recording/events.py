@@ -29,7 +29,9 @@ def event_columns(
 
     `given` and `answered` are the same query's results before and after, `leaving` (H, S) the slots that left.
     """
-    evicted, merging, parts = _numpy(leaving).copy(), None, []
+    evicted = _numpy(leaving).copy()
+    merging = None
+    parts = []
     if plan.edges is not None:
         merging = _active(plan.edges)
         evicted[merging.source] = False
@@ -37,7 +39,9 @@ def event_columns(
             parts.append(_merges(before, plan.edges, merging, after, given, answered))
     place = evicted.nonzero()
     if len(place[0]) or not parts:
-        position, votes, mass = _first(before.position), _first(before.votes), _numpy(given.mass)
+        position = _first(before.position)
+        votes = _first(before.votes)
+        mass = _numpy(given.mass)
         parts.insert(0, _evictions(place[0], position[place], votes[place], mass[place]))
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts[1:] else parts[0]
     columns["perturbation"] = _numpy(relative_error(answered.output, given.output, len(evicted)))[columns["head"]]
@@ -83,7 +87,8 @@ def _first(tensor: Tensor) -> np.ndarray:
 def _evictions(head: np.ndarray, source: np.ndarray, votes: np.ndarray, mass: np.ndarray) -> dict[str, np.ndarray]:
     """Columns of evictions, which have no target, from those of the slots that left."""
     count = len(head)
-    nothing, zero = np.full(count, np.nan, dtype=np.float32), np.zeros(count, dtype=np.float32)
+    nothing = np.full(count, np.nan, dtype=np.float32)
+    zero = np.zeros(count, dtype=np.float32)
     names = ("similarity", "votes_target", "votes_after", "mass_target", "mass_after", "sag")
     return dict.fromkeys(names, nothing) | {
         "head": head,
@@ -100,10 +105,16 @@ def _evictions(head: np.ndarray, source: np.ndarray, votes: np.ndarray, mass: np
 def _merges(
     before: Slots, edges: Edges, merging: _Merging, after: Slots, given: Answer, answered: Answer
 ) -> dict[str, np.ndarray]:
-    position, votes, mass = _first(before.position), _first(before.votes), _numpy(given.mass)
-    edge, source, target, count = merging.edge, merging.source, merging.target, len(merging.head)
+    position = _first(before.position)
+    votes = _first(before.votes)
+    mass = _numpy(given.mass)
+    edge = merging.edge
+    source = merging.source
+    target = merging.target
+    count = len(merging.head)
     # The mass of a target's whole group before the step: its own plus that of everything merged into it.
-    group, mass_after = mass.copy(), _numpy(answered.mass)[target]
+    group = mass.copy()
+    mass_after = _numpy(answered.mass)[target]
     np.add.at(group, target, mass[source])
     return {
         "head": merging.head,
@@ -140,7 +151,8 @@ ARRAY = "decision"
 
 def write_decision(writer: RunWriter, layer_idx: int, before: Slots, plan: Plan, tokens: int) -> None:
     """Write a layer's decision about the `tokens` read so far, if requested and if it fits. Batch of one."""
-    record, heads = writer.record, before.score.shape[1]
+    record = writer.record
+    heads = before.score.shape[1]
     layers = [layer for layer in range(record.model.num_hidden_layers) if layer not in record.sliding_layers]
     wanted = record.recording.of_layers(layers)
     recorded = record.recording.of_heads(heads)

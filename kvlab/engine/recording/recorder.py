@@ -36,7 +36,8 @@ from kvlab.requests.recording import Recording
 from kvlab.trace import RunWriter
 
 EVERYTHING = Recording()
-FLUSH_EVERY, FLUSH_SECONDS = 64, 2.0
+FLUSH_EVERY = 64
+FLUSH_SECONDS = 2.0
 
 
 @dataclass
@@ -78,8 +79,10 @@ class Recorder:
         recording: Recording = EVERYTHING,
         rows: Recording = EVERYTHING,
     ) -> None:
-        self.writer, self.full = writer, level == "full"
-        self.recording, self.rows = recording, rows
+        self.writer = writer
+        self.full = level == "full"
+        self.recording = recording
+        self.rows = rows
         self.capacity = prompt_tokens + steps
         self.step = 0
         self.layers: dict[int, LayerRecord] = {}
@@ -95,7 +98,8 @@ class Recorder:
             if (device := slots.valid.device) not in self.hosts:
                 self.hosts[device] = HostBlocks(device)
             self.layers[layer_idx] = LayerRecord(Shadow(self.capacity, self.hosts[device]))
-        layer, heads = self.layers[layer_idx], slots.valid.shape[1]
+        layer = self.layers[layer_idx]
+        heads = slots.valid.shape[1]
         self._turn_to(layer)
         earlier = layer.columns.get(LEFT) if self.step == 0 else None  # by earlier blocks of the prompt
         layer.columns = self._nothing_left(heads, query=seen.query)
@@ -122,7 +126,8 @@ class Recorder:
             self._note_prediction(layer, slots, layer.given)
         if self._keeps_rows(layer_idx):
             if self.step == 0:
-                layer.true_mass, layer.slot_mass = [], []
+                layer.true_mass = []
+                layer.slot_mass = []
             layer.true_mass.append(self._half(layer.truth.mass))
             layer.slot_mass.append(self._half(rows_by_position(layer.given.mass, columns, layer.shadow)))
 
@@ -187,13 +192,15 @@ class Recorder:
                 masses = {"true_mass": _stack(layer.true_mass, layer.shadow.tokens)}
                 masses["slot_mass"] = _stack(layer.slot_mass, layer.shadow.tokens)
                 self.writer.write_arrays("attention", index, masses)
-                layer.true_mass, layer.slot_mass = [], []
+                layer.true_mass = []
+                layer.slot_mass = []
         if self.full:
             self.writer.update(array_error=errors)
 
     def _turn_to(self, layer: LayerRecord) -> None:
         """Release the previous layer's tensors; for a prompt move them to the host, as its decision may come later."""
-        last, self.shown = self.shown, layer
+        last = self.shown
+        self.shown = layer
         if last is None or last is layer:
             return
         if self.step == 0:
@@ -239,7 +246,8 @@ class Recorder:
 
     def _every_step_read(self, layer: LayerRecord) -> np.ndarray:
         """Bits (steps, H, T / 8) of every step; a step that left nothing out read everything."""
-        heads, width = next(iter(layer.read.values())).shape[0], -(-layer.shadow.tokens // 8)
+        heads = next(iter(layer.read.values())).shape[0]
+        width = -(-layer.shadow.tokens // 8)
         stacked = np.full((self.step, heads, width), 255, np.uint8)
         for step, row in layer.read.items():
             stacked[step] = np.pad(row, ((0, 0), (0, width - row.shape[1])))
@@ -257,7 +265,8 @@ class Recorder:
 def memory_columns(cache: CompressedCache, step: int) -> dict[str, list]:
     """Rows of the `memory` table: each compressed layer's footprint after a step."""
     memory = cache.memory()
-    layers, common = memory.layers, {"step": step, "cache_peak_bytes": memory.peak_bytes - memory.stream_bytes}
+    layers = memory.layers
+    common = {"step": step, "cache_peak_bytes": memory.peak_bytes - memory.stream_bytes}
     names = ("layer", "logical_tokens", "physical_slots", "live_slots", "live_bytes", "allocated_bytes", "peak_bytes")
     columns = {name: [getattr(layer, name) for layer in layers] for name in names}
     return columns | {name: [value] * len(layers) for name, value in common.items()}

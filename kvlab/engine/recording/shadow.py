@@ -79,7 +79,8 @@ class Shadow:
 
     def _begin(self, slots: Slots, position: Tensor) -> None:
         """Allocate the owners, and find the positions that are missing in the first pass's `position` (count,)."""
-        heads, device = slots.valid.shape[1], slots.valid.device
+        heads = slots.valid.shape[1]
+        device = slots.valid.device
         self.host = self._host or HostBlocks(device)
         self.owner = self.host.empty(heads, self.capacity, dtype=torch.int64)
         absent = torch.arange(self.capacity, device=device) < position[-1]
@@ -87,7 +88,8 @@ class Shadow:
         self.gaps = int(absent.sum())
         owner = torch.arange(self.capacity, device=device)
         if self.gaps:
-            self.absent, self.present = absent, position
+            self.absent = absent
+            self.present = position
             owner = owner.masked_fill(absent, self.capacity)
         self.owner.copy_(owner.expand(heads, -1))
 
@@ -137,7 +139,8 @@ class Shadow:
     def follow(self, before: Slots, plan: Plan, leaving: Tensor) -> None:
         """Update the owners after a plan was applied to the table `before` and its slots `leaving` (H, S) left."""
         assert self.owner is not None
-        position, dropped = before.position[0].long(), self.capacity
+        position = before.position[0].long()
+        dropped = self.capacity
         moved = torch.arange(self.capacity + 1, device=position.device).repeat(len(position), 1)
         moved.scatter_(1, torch.where(leaving, position, dropped), dropped)
         if plan.edges is not None:
@@ -165,7 +168,8 @@ class Shadow:
         unit, norm = (np.concatenate([getattr(part, field) for part in parts], 1) for field in ("unit", "norm"))
         if self.absent is not None:
             place = self._positions(torch.device("cpu")).numpy()
-            unit, norm = _spread(unit, place, self.tokens), _spread(norm, place, self.tokens)
+            unit = _spread(unit, place, self.tokens)
+            norm = _spread(norm, place, self.tokens)
         return Stored(unit, norm, max(part.error for part in parts))
 
 
@@ -184,6 +188,7 @@ def _stored(states: Tensor) -> Stored:
     """A block (tokens, H, d) in the format on disk."""
     exact = states.transpose(0, 1).float()
     norm = exact.norm(dim=-1)
-    unit, length = (exact / norm.clamp_min(TINY)[..., None]).half(), norm.half()
+    unit = (exact / norm.clamp_min(TINY)[..., None]).half()
+    length = norm.half()
     error = (unit.float() * length.float()[..., None] - exact).norm(dim=-1) / norm.clamp_min(TINY)
     return Stored(unit.numpy(), length.numpy(), float(error.max()))

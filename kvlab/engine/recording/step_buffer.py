@@ -19,7 +19,10 @@ from kvlab.core.contract.view import Slots
 from kvlab.trace import RunWriter
 
 LEFT = "left"  # evicted or merged; separated when the rows are written
-LIVE, MOST, GUARDED, BUDGET = "live_slots", "max_votes", "guard_activations", "budget_slots"
+LIVE = "live_slots"
+MOST = "max_votes"
+GUARDED = "guard_activations"
+BUDGET = "budget_slots"
 SAVED = "saved_bytes"  # by a packing store
 READ = "bytes_read"  # by this decode step, under a reading
 TABLES = (LIVE, MOST, GUARDED)
@@ -78,10 +81,12 @@ class PendingRows:
 
     def write(self) -> None:
         """Append everything queued; this is where the device is synchronised."""
-        noted, counted = self.noted, self.counted
+        noted = self.noted
+        counted = self.counted
         if not noted:
             return
-        self.noted, self.counted = [], []
+        self.noted = []
+        self.counted = []
         counts = {name: torch.cat([step[name] for step in counted]).float().cpu().numpy() for name in counted[0]}
         written = 0
         for (names, _), same in groupby(noted, key=_Noted.kind):
@@ -119,7 +124,8 @@ class PendingRows:
 
     def _tables(self, layer: CompressedLayer) -> _Held:
         """Sizes of a row's tables, recomputed only when a table was created, grown or given head state."""
-        tables, rows = layer.tables, len(layer.lengths)
+        tables = layer.tables
+        rows = len(layer.lengths)
         index = layer.index_bytes()
         key = (rows, index, *((id(table), table.capacity, len(table.head_state)) for table in tables))
         if layer.layer_idx not in self._held or self._held[layer.layer_idx][0] != key:
@@ -161,7 +167,8 @@ def _counted(layers: Sequence[CompressedLayer]) -> dict[str, Tensor]:
 
 def _beside(layers: Sequence[CompressedLayer]) -> dict[str, Tensor]:
     """Bytes per head that a packing store saves against native slots, and those that a reading read."""
-    settings, device = layers[0].settings, layers[0].guard_activations.device
+    settings = layers[0].settings
+    device = layers[0].guard_activations.device
     found = {SAVED: [layer.saved_bytes()[:1] for layer in layers]} if settings.store.packs else {}
     if settings.reading is not None:
         found[READ] = [_read_of(layer) for layer in layers]

@@ -46,7 +46,8 @@ def mix_values(mass: Tensor, values: Tensor) -> Tensor:
 
 def given_answer(slots: Slots, seen: PassSeen, output: Tensor) -> Answer:
     """The last query's result as attention gave it (`output` (1, Hq, q, d)) in float32, else evaluated again."""
-    mass, left_out = seen.kept_mass(slots.valid.shape[2]), seen.share_read() is not None
+    mass = seen.kept_mass(slots.valid.shape[2])
+    left_out = seen.share_read() is not None
     if mass is not None and (left_out or output.dtype == torch.float32):  # what was not read cannot be evaluated again
         return Answer(mass[0], output[0, :, 0].float())
     return answer(slots, seen, seen.kept_logits(slots.valid.shape[2]))
@@ -57,16 +58,21 @@ def mass_columns(slots: Slots, columns: Tensor, shadow: Shadow, given: Answer, t
 
     A low-rank state counts as one merged slot of all dropped tokens: their true mass is merged, not regret.
     """
-    owner, heads = shadow.owned(), truth.mass.shape[0]
+    owner = shadow.owned()
+    heads = truth.mass.shape[0]
     # true mass by owning slot; the last column holds dropped tokens
     by_name = truth.mass.new_zeros(heads, shadow.capacity + 1).scatter_add_(1, owner, truth.mass)
     # Cloned because the columns are kept for many steps, and a view would keep the whole tensor.
-    own, dropped = by_name.gather(1, columns), by_name[:, shadow.capacity].clone()
+    own = by_name.gather(1, columns)
+    dropped = by_name[:, shadow.capacity].clone()
     shared = slots.valid[0] & (slots.votes[0] > 1)
-    merged_true, merged = (own * shared).sum(-1), (given.mass * shared).sum(-1)
+    merged_true = (own * shared).sum(-1)
+    merged = (given.mass * shared).sum(-1)
     kept = (own * (slots.valid[0] ^ shared)).sum(-1)
     if given.state_mass is not None:
-        merged_true, merged, dropped = merged_true + dropped, merged + given.state_mass, torch.zeros_like(dropped)
+        merged_true = merged_true + dropped
+        merged = merged + given.state_mass
+        dropped = torch.zeros_like(dropped)
     return {
         "kept_mass": kept,
         "merged_true_mass": merged_true,
@@ -88,7 +94,8 @@ def relative_error(given: Tensor, true: Tensor, heads: int) -> Tensor:
 
     A zero true output has no relative error unless `given` is exact; NaN where no query head of the group has one.
     """
-    off, size = (given - true).norm(dim=-1), true.norm(dim=-1)
+    off = (given - true).norm(dim=-1)
+    size = true.norm(dim=-1)
     error = (off / size).masked_fill((size == 0) & (off > 0), torch.nan).masked_fill(off == 0, 0.0)
     return error.view(heads, -1).nanmean(-1)
 

@@ -70,7 +70,8 @@ def read_memory(cache: Any, prompts: int) -> list[Memory]:
 
 def _together(rows: list[CacheMemory]) -> Memory:
     """The footprint of a prompt's rows; bytes of layers that are not compressed included."""
-    slots, tokens = sum(row.live_slots for row in rows) / len(rows), rows[0].logical_tokens
+    slots = sum(row.live_slots for row in rows) / len(rows)
+    tokens = rows[0].logical_tokens
     held, allocated, read = (
         sum(getattr(row, name) + row.sliding_bytes for row in rows)
         for name in ("live_bytes", "allocated_bytes", "bytes_read")

@@ -26,8 +26,11 @@ def summary_table(summary: pd.DataFrame, devices: Iterable[str] = ()) -> Table:
     timed = "prompt_seconds" in summary and bool(summary["prompt_seconds"].notna().any())
     counted = "joules" in summary and bool(summary["joules"].notna().any())
     scores = [
-        "score (95 %)", "minus full (95 %)", *(["prompt s"] if timed else []), *(["J", "J/token"] if counted else []),
-    ]  # fmt: skip
+        "score (95 %)",
+        "minus full (95 %)",
+        *(["prompt s"] if timed else []),
+        *(["J", "J/token"] if counted else []),
+    ]
     table = Table("task, length, metric", "method", "kept (95 %)", "bytes", "n", *scores, box=SIMPLE_HEAD)
     on = ", ".join(dict.fromkeys(devices))
     table.caption = _caption(summary, timed, counted) + (f"; on {on}" if on else "")
@@ -68,7 +71,8 @@ def _cells(line: pd.Series, timed: bool, counted: bool) -> tuple[str, ...]:
 
 def _joules(line: pd.Series) -> tuple[str, str]:
     """Joules of a prompt with its answer, and of one generated token; empty where not counted."""
-    joules, tokens = line["joules"], line.get("answer_tokens")
+    joules = line["joules"]
+    tokens = line.get("answer_tokens")
     if pd.isna(joules):
         return "", ""
     return f"{joules:.3g}", "" if pd.isna(tokens) or not tokens else f"{joules / tokens:.3g}"

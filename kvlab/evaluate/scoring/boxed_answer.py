@@ -17,13 +17,15 @@ def boxed(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) 
 
 def last_box(text: str) -> str | None:
     """Content of the last outermost \\boxed{...}, with matched braces, nested boxes opened; None without one."""
-    place, found = 0, None
+    place = 0
+    found = None
     while (start := text.find(f"{BOX}{{", place)) >= 0:
         begun = start + len(BOX) + 1
         end = _closing(text, begun)
         if end is None:
             break
-        found, place = text[begun:end], end
+        found = text[begun:end]
+        place = end
     if found is None:
         return None
     return last_box(found) if found.strip().startswith(f"{BOX}{{") else found
@@ -31,7 +33,8 @@ def last_box(text: str) -> str | None:
 
 def _closing(text: str, begun: int) -> int | None:
     """Index of the brace that closes the one open at `begun`."""
-    depth, place = 1, begun
+    depth = 1
+    place = begun
     while place < len(text):
         if text[place] == "\\":
             place += 2

@@ -75,7 +75,8 @@ def forced_together(
         branches = dict(zip(group, shared.branches, strict=True))
         rows: dict[int, list[Tensor]] = {number: [] for number in group}
         with failures_in_branches(shared.fan_out):
-            logits, place = shared.read(), 0
+            logits = shared.read()
+            place = 0
             leads = leader if leader is not None and leader.number in branches else None
             while True:
                 if leads is not None and not leads.is_complete:

@@ -20,8 +20,10 @@ def loop_tokens(ids: Sequence[int]) -> int:
 
 def _tail(ids: Sequence[int], size: int) -> int:
     """Length of the longest end of `ids` with period `size`, 0 if it is too short to be a loop."""
-    same, place = 0, len(ids) - 1
+    same = 0
+    place = len(ids) - 1
     while place - size >= 0 and ids[place] == ids[place - size]:
-        same, place = same + 1, place - 1
+        same = same + 1
+        place = place - 1
     covered = same + size if same else 0
     return covered if covered >= max(FEWEST_REPEATS * size, FEWEST_TOKENS) else 0

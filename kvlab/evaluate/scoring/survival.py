@@ -13,7 +13,8 @@ from kvlab.core.attention.pass_view import PassSeen
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.view import Slots, View
 
-GONE, PADDING = -1, -2
+GONE = -1
+PADDING = -2
 
 
 @dataclass(frozen=True)
@@ -73,12 +74,15 @@ class HiddenTokenTracker:
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         """Keep only some rows of the batch."""
-        self.start, self.parts = self.start[list(rows)], [self.parts[row] for row in rows]
+        self.start = self.start[list(rows)]
+        self.parts = [self.parts[row] for row in rows]
         self._owner = {layer: owner[list(rows)] for layer, owner in self._owner.items()}
 
     def survival(self, cache: Any) -> list[Survival]:
         """One entry per row, for the cache's current state."""
-        own, merged, heads = torch.zeros(()), torch.zeros(()), 0
+        own = torch.zeros(())
+        merged = torch.zeros(())
+        heads = 0
         for layer in cache.compressed_layers():
             owner = self._owner_of(layer.layer_idx, layer.slots.position.shape[1])
             place, exists = _find(layer.slots, owner)

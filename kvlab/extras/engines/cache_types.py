@@ -25,7 +25,12 @@ from kvlab.model_info.gguf_files import gguf_file
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.server.offered_models import place_of
 
-MODEL, TASK, LENGTH, PROMPTS, SEED, TOKENS = "smollm2", "needle", 384, 10, 8672, 24
+MODEL = "smollm2"
+TASK = "needle"
+LENGTH = 384
+PROMPTS = 10
+SEED = 8672
+TOKENS = 24
 # Type of ggml, and whether attention is fused. The first is the full cache (fused attention rounds f32 to f16), the
 # second its noise floor.
 TYPES = {
@@ -46,9 +51,18 @@ def main(python: str) -> None:
         raise UserError(f"Both read a GGUF file: get it with `kvlab models get {MODEL}`.")
     loaded = load_model(MODEL, "cpu")
     request = parse_request(
-        tasks=TASK, files=(), methods=SPECS[0], budgets="1.0", lengths=str(LENGTH), depths=None, question_aware="yes",
-        samples=PROMPTS, seed=SEED, model=MODEL, device="cpu",
-    )  # fmt: skip
+        tasks=TASK,
+        files=(),
+        methods=SPECS[0],
+        budgets="1.0",
+        lengths=str(LENGTH),
+        depths=None,
+        question_aware="yes",
+        samples=PROMPTS,
+        seed=SEED,
+        model=MODEL,
+        device="cpu",
+    )
     prompts = [one.context + one.question for one in prepared_prompts(request, loaded)]
     print("| engine | cache | same text | tokens before the first that differs |\n|---|---|---|---|", flush=True)
     _print("llama.cpp", {name: of_llama(python, file, *kind, prompts) for name, kind in TYPES.items()})
@@ -58,7 +72,8 @@ def main(python: str) -> None:
 def of_llama(python: str, file: Path, cache_type: str, flash: bool, prompts: list[list[int]]) -> Texts:
     """The likeliest tokens after each prompt with llama.cpp. Raises UserError if its process fails."""
     with tempfile.TemporaryDirectory() as folder:
-        rows, job = Path(folder) / "rows.json", Path(folder) / "job.json"
+        rows = Path(folder) / "rows.json"
+        job = Path(folder) / "job.json"
         given = {"model": str(file), "threads": 1, "tokens": TOKENS, "type": cache_type, "flash": flash}
         job.write_text(json.dumps({**given, "rows": str(rows), "prompts": prompts}), encoding="utf-8")
         side = Path(__file__).with_name("llama_side.py")
@@ -72,7 +87,8 @@ def continue_prompt(loaded: LoadedModel, spec: str, ids: list[int]) -> list[int]
     """The likeliest tokens after a prompt with kvlab's cache of a method, or of the full cache that reads pieces."""
     name, values = parse_spec(spec.partition(",")[0])
     cache = make_cache(loaded, make_method(name, **values), 1.0)
-    written, given = list[int](), ids
+    written = list[int]()
+    given = ids
     while "," in spec and len(given) > PIECE:
         loaded.model(torch.tensor([given[:PIECE]]), past_key_values=cache, use_cache=True, logits_to_keep=1)
         given = given[PIECE:]

@@ -49,12 +49,22 @@ def openvino(
         raise UserError(f"--budget is a share of the prompt or a number of tokens here, not {budget}.")
     kept = kept_tokens(amount, length)
     request = parse_request(
-        tasks=tasks, files=(), methods=methods or ",".join(METHODS), budgets=str(kept), lengths=str(length),
-        depths=None, question_aware="yes", samples=samples, seed=seed, model=model, device="cpu",
-    )  # fmt: skip
+        tasks=tasks,
+        files=(),
+        methods=methods or ",".join(METHODS),
+        budgets=str(kept),
+        lengths=str(length),
+        depths=None,
+        question_aware="yes",
+        samples=samples,
+        seed=seed,
+        model=model,
+        device="cpu",
+    )
     comparison = Comparison(request, kept, python, threads, timed)
     errors = standard_error()
-    full, answers = compare_full_caches(comparison, out), list[Answer]()
+    full = compare_full_caches(comparison, out)
+    answers = list[Answer]()
     with shown_progress(errors) as listener:
         for answers in compare_engines(comparison, out, listener, errors.print):
             if write is not None:

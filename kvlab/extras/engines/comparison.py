@@ -33,10 +33,14 @@ from kvlab.models.load import held_model
 from kvlab.server.offered_models import place_of
 
 OPENVINO_SIDE = Path(__file__).with_name("openvino_side.py")  # OpenVINO's own Python runs it
-ROWS, TIMES, LOG = "openvino.jsonl", "times.jsonl", "openvino.log"  # files in the folder of results
+# files in the folder of results
+ROWS = "openvino.jsonl"
+TIMES = "times.jsonl"
+LOG = "openvino.log"
 STEPS = 64  # decode steps that are timed
 ROUND = 10  # prompts of each task that every cache answers before any answers the next ones
-OPENVINO, KVLAB = "OpenVINO", "kvlab"
+OPENVINO = "OpenVINO"
+KVLAB = "kvlab"
 SAME_NLL = 0.02  # nats a token by which the full caches of the same model may differ on the same text
 ATTEMPTS = 3  # starts of a process that a signal kills before it has written a row
 Report = Callable[[str], None]
@@ -88,7 +92,9 @@ def compare_engines(comparison: Comparison, out: Path, on_progress: Listener, re
     A round is `ROUND` prompts of each task, answered by every cache; rows that the folder has are not measured again.
     Raises UserError for a task whose last tokens are held back, a model that is no GGUF file, and an engine that fails.
     """
-    file, loaded, asked = comparison.model_file, held_model(comparison.request), comparison.request.samples
+    file = comparison.model_file
+    loaded = held_model(comparison.request)
+    asked = comparison.request.samples
     for samples in [*range(ROUND, asked, ROUND), asked]:
         request = comparison.request.model_copy(update={"samples": samples})
         prompts = prepared_prompts(request, loaded)
@@ -123,7 +129,8 @@ class FullCaches:
 def compare_full_caches(comparison: Comparison, out: Path) -> FullCaches:
     """Let both full caches score the first prompt."""
     loaded = held_model(comparison.request)
-    ids, mode = prepared_prompts(comparison.request, loaded)[0].context, MODES[0].as_data(comparison.kept)
+    ids = prepared_prompts(comparison.request, loaded)[0].context
+    mode = MODES[0].as_data(comparison.kept)
     logits = loaded.model(torch.tensor([ids], device=loaded.device)).logits[0, :-1].float()
     own = torch.nn.functional.cross_entropy(logits, torch.tensor(ids[1:], device=loaded.device))
     job = {"model": str(comparison.model_file), "threads": comparison.threads, "mode": mode}
@@ -154,7 +161,8 @@ def time_engines(comparison: Comparison, out: Path, report: Report) -> pd.DataFr
             command = [sys.executable, "-m", "kvlab.extras.engines.kvlab_side"]
             model = comparison.request.model
             if engine == OPENVINO:
-                command, model = comparison.command, str(comparison.model_file)
+                command = comparison.command
+                model = str(comparison.model_file)
             job = {"model": model, "threads": comparison.threads, "mode": mode}
             row = run_side(command, job, [asked], out / TIMES, out / LOG)[asked["key"]]
             speed = (row["steps"] - 1) / (row["processor_seconds"] - row["first_processor_seconds"])
@@ -188,10 +196,12 @@ def run_side(
     One that ends before it has written all is started again for the others, and noted in `log`. Raises UserError if it
     ends without any row by an error of its own, or is killed by a signal so `ATTEMPTS` times; rows written before stay.
     """
-    known, fruitless = _read_rows(rows), 0
+    known = _read_rows(rows)
+    fruitless = 0
     while missing := [one for one in prompts if one["key"] not in known]:
         status = _run_process(command, {**job, "rows": str(rows.absolute()), "prompts": missing}, log)
-        before, known = len(known), _read_rows(rows)
+        before = len(known)
+        known = _read_rows(rows)
         fruitless = 0 if len(known) > before else fruitless + 1
         if fruitless and (status >= 0 or fruitless == ATTEMPTS):
             raise UserError(f"The engine's process ended with status {status}: {log} says why.")

@@ -23,7 +23,8 @@ from kvlab.models.load import LoadedModel, load_model
 def main(job: dict[str, Any]) -> None:
     """Read and continue every prompt of the job; a line per prompt is appended to its rows."""
     torch.set_num_threads(job["threads"])
-    loaded, loaded_bytes = load_model(job["model"], "cpu"), peak_bytes()
+    loaded = load_model(job["model"], "cpu")
+    loaded_bytes = peak_bytes()
     name, values = parse_spec(job["mode"]["spec"])
     for prompt in job["prompts"]:
         cache = make_cache(loaded, make_method(name, **values), job["mode"]["budget"])
@@ -35,9 +36,13 @@ def main(job: dict[str, Any]) -> None:
 
 @torch.inference_mode()
 def _continued(loaded: LoadedModel, cache: CompressedCache, prompt: dict[str, Any]) -> dict[str, Any]:
-    ids, seconds, processor, given = [], [], [], prompt["ids"]
+    ids = []
+    seconds = []
+    processor = []
+    given = prompt["ids"]
     cache.expect(len(given))
-    begun, processor_begun = time.perf_counter(), time.process_time()
+    begun = time.perf_counter()
+    processor_begun = time.process_time()
     for _ in range(prompt["new_tokens"]):
         logits = loaded.model(torch.tensor([given]), past_key_values=cache, use_cache=True, logits_to_keep=1).logits
         given = [int(logits[0, -1].argmax())]

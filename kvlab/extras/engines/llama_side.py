@@ -21,7 +21,9 @@ def main(job: dict[str, Any]) -> None:
     settings = xllamacpp.CommonParams()
     settings.model.path = job["model"]
     settings.n_ctx = max(map(len, job["prompts"])) + job["tokens"] + 32
-    settings.n_parallel, settings.warmup, settings.cpuparams.n_threads = 1, False, job["threads"]
+    settings.n_parallel = 1
+    settings.warmup = False
+    settings.cpuparams.n_threads = job["threads"]
     fused = xllamacpp.llama_flash_attn_type
     settings.flash_attn_type = (
         fused.LLAMA_FLASH_ATTN_TYPE_ENABLED if job["flash"] else fused.LLAMA_FLASH_ATTN_TYPE_DISABLED

@@ -8,7 +8,9 @@ from typing import Any
 from kvlab.core.errors import UserError
 
 BLOCK = 32  # tokens of a block on a CPU; OpenVINO evicts whole blocks, each of all heads of a layer
-START, RECENT = BLOCK, BLOCK  # tokens that always stay at both ends, the least that it accepts
+# tokens that always stay at both ends, the least that it accepts
+START = BLOCK
+RECENT = BLOCK
 FREE = 2 * BLOCK  # tokens that a comparison leaves to be chosen, at least
 
 # kvlab's methods of the comparison: token-granular, in pages, and the full cache in 8 and 4 bits.

@@ -65,13 +65,18 @@ def scheduler(mode: dict[str, Any], room: int) -> Any:
 def answer(pipeline: Any, blocks: int, number: int, prompt: dict[str, Any]) -> dict[str, Any]:
     """One prompt's token ids, seconds and cache: `held_tokens` in blocks after the first step that evicts."""
     config = genai.GenerationConfig()
-    config.max_new_tokens, config.ignore_eos = prompt["new_tokens"], prompt["to_the_end"]
+    config.max_new_tokens = prompt["new_tokens"]
+    config.ignore_eos = prompt["to_the_end"]
     config.apply_chat_template = False
     if prompt.get("scored"):
-        config.echo, config.logprobs = True, 1
-    begun, processor_begun = time.perf_counter(), time.process_time()
+        config.echo = True
+        config.logprobs = 1
+    begun = time.perf_counter()
+    processor_begun = time.process_time()
     handle = pipeline.add_request(number, openvino.Tensor(np.array([prompt["ids"]], dtype=np.int64)), config)
-    seconds, processor, used = [], [], []
+    seconds = []
+    processor = []
+    used = []
     while pipeline.has_non_finished_requests():
         pipeline.step()
         seconds.append(time.perf_counter() - begun)

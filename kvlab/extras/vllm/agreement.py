@@ -18,8 +18,11 @@ from kvlab.prefix import Prefix
 from kvlab.tasks.registry import get_task
 from kvlab.tasks.tokens import prompt_ids
 
-ROWS, STEP_TOKENS = 4, 96  # requests of a step; tokens of a step where prompts are split
-TASK, SEED = "needle", 0
+# requests of a step; tokens of a step where prompts are split
+ROWS = 4
+STEP_TOKENS = 96
+TASK = "needle"
+SEED = 0
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,8 @@ def make_prompts(loaded: LoadedModel, number: int, length: int, tokens: int) -> 
     """Needle prompts of different lengths up to `length`; a third of the answers is shorter, so that requests leave and
     join a batch.
     """
-    made, task = [], get_task(TASK)
+    made = []
+    task = get_task(TASK)
     for index in range(number):
         sample = task.generate(loaded.tokenizer, length - 24 * (index % 4), SEED, index)
         context, question = prompt_ids(loaded.tokenizer, sample)
@@ -92,7 +96,9 @@ class Trial:
 
     def compared(self, situation: str, made: Sequence[Generated], own: Sequence[OwnRun] | None = None) -> Agreement:
         """Compare what vLLM generated with kvlab's own runs."""
-        slots, heads, notes = 0, list[float](), Counter[str]()
+        slots = 0
+        heads = list[float]()
+        notes = Counter[str]()
         own = self.own if own is None else own
         for run, given in zip(own, made, strict=True):
             request = given.request
@@ -100,7 +106,8 @@ class Trial:
                 notes[request.reason if request else "vLLM's own attention"] += 1
                 continue
             like = compare_caches(run.cache, request.cache)
-            slots, heads = slots + like.equal, [*heads, like.heads]
+            slots = slots + like.equal
+            heads = [*heads, like.heads]
         equal = sum(run.tokens == given.tokens for run, given in zip(own, made, strict=True))
         reused = sum(given.reused > 0 for given in made)
         preempted = sum(given.request is not None and given.request.preemptions > 0 for given in made)
@@ -182,7 +189,8 @@ def next_turn(trial: Trial, engine: Engine, name: str) -> Agreement:
 
 def handed_prefix(trial: Trial, engine: Engine, name: str) -> Agreement:
     """The context as a `kvlab.Prefix` that kvlab compressed before; the question continues from its slots."""
-    made, own = [], []
+    made = []
+    own = []
     for prompt in trial.prompts:
         method = trial.choice.method
         given = method.model_dump(mode="json")
@@ -203,7 +211,10 @@ def control(trial: Trial) -> Agreement:
     return Agreement(trial.loaded.name, trial.name, CONTROL, len(runs), slots, equal, share)
 
 
-CONTROL, NATIVE, PLAIN, FULL = "kvlab in two rows", "vLLM alone", "plain", "full"
+CONTROL = "kvlab in two rows"
+NATIVE = "vLLM alone"
+PLAIN = "plain"
+FULL = "full"
 # By the engine that they need: enough pages; short steps; few pages.
 SITUATIONS: dict[str, dict[str, Compare]] = {
     PLAIN: {
@@ -258,9 +269,11 @@ def _until_one_raises(left: list[tuple[Trial, str, Compare]], engine: Engine) ->
     while left:
         trial, name, compare = left.pop(0)
         try:
-            row, raised = compare(trial, engine, name), False
+            row = compare(trial, engine, name)
+            raised = False
         except Exception as error:
-            row, raised = ended_with(error, trial, name), True
+            row = ended_with(error, trial, name)
+            raised = True
         yield row
         if raised:
             return

@@ -59,7 +59,8 @@ def with_agreements(text: str, rows: Sequence[Agreement]) -> str:
 
 def _of_model(model: str, rows: Sequence[Agreement]) -> str:
     cells = {(row.method, row.situation): row for row in rows}
-    methods, situations = dict.fromkeys(row.method for row in rows), {row.situation for row in rows} - {NATIVE}
+    methods = dict.fromkeys(row.method for row in rows)
+    situations = {row.situation for row in rows} - {NATIVE}
     columns = [name for name in names() if name in situations]
     lines = [f"| {model}, slots / tokens equal | " + " | ".join(columns) + " |", "|" + "---|" * (len(columns) + 1)]
     for method in methods:

@@ -50,7 +50,8 @@ class SlotAttention(CPUAttentionBackendImpl):
         output_block_scale: Tensor | None = None,
     ) -> Tensor:
         """Output (tokens, Hq, d) for all requests of the step."""
-        session, pages = current_session(), self.pages
+        session = current_session()
+        pages = self.pages
         given = layer, query, key, value, kv_cache, attn_metadata, output, output_scale, output_block_scale
         if session is None or pages is None or attn_metadata is None:
             return super().forward(*given)

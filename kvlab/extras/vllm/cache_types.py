@@ -19,9 +19,12 @@ from kvlab.extras.vllm.model_folder import model_folder
 from kvlab.extras.vllm.own_run import run_alone
 from kvlab.models.load import LoadedModel, load_model
 
-FULL, TYPES = "auto", ("fp8_e4m3", "fp8_e5m2")  # what vLLM 0.32 accepts on a CPU
+# what vLLM 0.32 accepts on a CPU
+FULL = "auto"
+TYPES = ("fp8_e4m3", "fp8_e5m2")
 SPECS = ("packed:store=fp8", "packed:store=int8", "packed:store=kivi4")
-LENGTH, TOKENS = 384, 24
+LENGTH = 384
+TOKENS = 24
 Texts = list[tuple[int, ...]]
 
 

@@ -58,12 +58,23 @@ class Engine:
         from vllm import LLM
 
         self.llm: Any = LLM(
-            folder, dtype="float32", enforce_eager=True, worker_cls=WORKER, block_size=PAGE,
-            max_model_len=shape.window, max_num_seqs=shape.rows, num_gpu_blocks_override=shape.page_count,
-            max_num_batched_tokens=shape.step_tokens or shape.rows * shape.window, enable_chunked_prefill=True,
-            enable_prefix_caching=True, kv_cache_memory_bytes=2**30, disable_log_stats=True,
-            skip_tokenizer_init=True, seed=0, kv_cache_dtype=shape.cache_type,
-        )  # fmt: skip
+            folder,
+            dtype="float32",
+            enforce_eager=True,
+            worker_cls=WORKER,
+            block_size=PAGE,
+            max_model_len=shape.window,
+            max_num_seqs=shape.rows,
+            num_gpu_blocks_override=shape.page_count,
+            max_num_batched_tokens=shape.step_tokens or shape.rows * shape.window,
+            enable_chunked_prefill=True,
+            enable_prefix_caching=True,
+            kv_cache_memory_bytes=2**30,
+            disable_log_stats=True,
+            skip_tokenizer_init=True,
+            seed=0,
+            kv_cache_dtype=shape.cache_type,
+        )
 
     def generate(
         self,

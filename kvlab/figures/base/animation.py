@@ -26,13 +26,21 @@ def with_slider(figure: go.Figure, prefix: str, active: int = 0, theme: Theme = 
         sliders=[{**_slider(names, prefix, active, below), "font": look["font"], "bordercolor": GRID[theme]}],
         updatemenus=[
             {
-                "type": "buttons", "direction": "left", "x": 0, "xanchor": "left", "y": 0, "yanchor": "top",
-                "pad": {"t": below + 92}, "buttons": [button, pause], "showactive": False, **look,
+                "type": "buttons",
+                "direction": "left",
+                "x": 0,
+                "xanchor": "left",
+                "y": 0,
+                "yanchor": "top",
+                "pad": {"t": below + 92},
+                "buttons": [button, pause],
+                "showactive": False,
+                **look,
             }
         ],
         margin_b=below + 140,
         height=(figure.layout.height or HEIGHT) + below + 84,
-    )  # fmt: skip
+    )
     return figure
 
 
@@ -48,9 +56,13 @@ def _slider(names: list[str], prefix: str, active: int, below: int) -> dict[str,
     return {
         "active": active,
         "steps": [{"label": name, "method": "animate", "args": [[name], _jump(0)]} for name in names],
-        "x": 0, "len": 1, "y": 0, "yanchor": "top", "pad": {"t": below, "b": 8},
+        "x": 0,
+        "len": 1,
+        "y": 0,
+        "yanchor": "top",
+        "pad": {"t": below, "b": 8},
         "currentvalue": {"prefix": prefix, "xanchor": "left"},
-    }  # fmt: skip
+    }
 
 
 def _jump(milliseconds: int, **more: Any) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import plotly.graph_objects as go
 
-DARK_INK, LIGHT_INK = "#12151C", "#FFFFFF"
+DARK_INK = "#12151C"
+LIGHT_INK = "#FFFFFF"
 
 
 def cell_text(heat: go.Heatmap, words: Sequence[Sequence[str]] | np.ndarray, size: int = 11) -> go.Scatter:
@@ -15,14 +16,20 @@ def cell_text(heat: go.Heatmap, words: Sequence[Sequence[str]] | np.ndarray, siz
 
     Plotly's own cell text uses only grey and white, which are hard to read on middle tones.
     """
-    values, table = np.asarray(heat.z, float), np.asarray(words, object)
+    values = np.asarray(heat.z, float)
+    table = np.asarray(words, object)
     rows, columns = np.nonzero(table != "")
     shares = np.clip((values[rows, columns] - heat.zmin) / ((heat.zmax - heat.zmin) or 1), 0, 1)
     inks = [ink_on(ground) for ground in colours_at(heat.colorscale, shares)]
     return go.Scatter(
-        x=[heat.x[column] for column in columns], y=[heat.y[row] for row in rows], text=table[rows, columns].tolist(),
-        mode="text", textfont={"size": size, "color": inks}, hoverinfo="skip", showlegend=False,
-    )  # fmt: skip
+        x=[heat.x[column] for column in columns],
+        y=[heat.y[row] for row in rows],
+        text=table[rows, columns].tolist(),
+        mode="text",
+        textfont={"size": size, "color": inks},
+        hoverinfo="skip",
+        showlegend=False,
+    )
 
 
 def colours_at(scale: Iterable[tuple[float, str]], shares: np.ndarray) -> np.ndarray:
@@ -36,7 +43,8 @@ def colours_at(scale: Iterable[tuple[float, str]], shares: np.ndarray) -> np.nda
 def ink_on(ground: np.ndarray) -> str:
     """The dark or light text colour with the higher WCAG contrast on a background (RGB, 0 to 255)."""
     light = luminance(ground)
-    on_dark, on_light = 1.05 / (light + 0.05), (light + 0.05) / (luminance(channels(DARK_INK)) + 0.05)
+    on_dark = 1.05 / (light + 0.05)
+    on_light = (light + 0.05) / (luminance(channels(DARK_INK)) + 0.05)
     return LIGHT_INK if on_dark >= on_light else DARK_INK
 
 

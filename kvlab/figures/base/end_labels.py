@@ -43,7 +43,8 @@ def label_ends(
     `span` is the range of the y axis, in exponents of ten if it is logarithmic; `axis` is the number of the axes of
     which these are the ends, the rightmost ones.
     """
-    is_log, pixels = figure.layout.yaxis.type == "log", float(figure.layout.height - AROUND)
+    is_log = figure.layout.yaxis.type == "log"
+    pixels = float(figure.layout.height - AROUND)
     ends = [end for end in ends if math.isfinite(end.x) and math.isfinite(end.y)]
     heights = [math.log10(end.y) if is_log else end.y for end in ends]
     wanted = [pixels * (span[1] - height) / (span[1] - span[0]) for height in heights]
@@ -66,10 +67,23 @@ def label_ends(
 def _label(end: End, text: str, y: float, down: float, theme: Theme) -> dict[str, Any]:
     ink = mix(end.colour, INK[theme], 0.25)
     return {
-        "name": LINE_END, "x": end.x, "y": y, "ax": LEAD, "ay": down, "text": visible(text, LONGEST).replace("·", " "),
-        "xanchor": "left", "yanchor": "middle", "align": "left", "showarrow": True, "arrowhead": 0, "arrowwidth": 1,
-        "arrowcolor": end.colour, "standoff": 4, "borderpad": 0, "font": {"size": 12, "color": ink},
-    }  # fmt: skip
+        "name": LINE_END,
+        "x": end.x,
+        "y": y,
+        "ax": LEAD,
+        "ay": down,
+        "text": visible(text, LONGEST).replace("·", " "),
+        "xanchor": "left",
+        "yanchor": "middle",
+        "align": "left",
+        "showarrow": True,
+        "arrowhead": 0,
+        "arrowwidth": 1,
+        "arrowcolor": end.colour,
+        "standoff": 4,
+        "borderpad": 0,
+        "font": {"size": 12, "color": ink},
+    }
 
 
 def shorten_name(name: str, limit: int = LONGEST) -> str:
@@ -91,10 +105,12 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
     # Isotonic regression of the places after the gaps between them are taken out: pool neighbours out of order.
     pools: list[tuple[float, int]] = []
     for rank, index in enumerate(order):
-        total, size = wanted[index] - rank * gap, 1
+        total = wanted[index] - rank * gap
+        size = 1
         while pools and pools[-1][0] / pools[-1][1] > total / size:
             before = pools.pop()
-            total, size = total + before[0], size + before[1]
+            total = total + before[0]
+            size = size + before[1]
         pools.append((total, size))
     flat = [total / size for total, size in pools for _ in range(size)]
     placed = [0.0] * count

@@ -166,5 +166,6 @@ def figure_html(figure: go.Figure, theme: Theme, width: int, with_plotly: bool) 
 
 def caption_html(caption: str) -> str:
     """A caption as paragraphs: the simple sentence, if it has one, above the exact one in small print."""
-    exact, simple = html.escape(caption), html.escape(simple_of(caption))
+    exact = html.escape(caption)
+    simple = html.escape(simple_of(caption))
     return f"<p>{simple}</p><p><small>{exact}</small></p>" if simple else f"<p>{exact}</p>"

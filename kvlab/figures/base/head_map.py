@@ -19,11 +19,21 @@ from kvlab.figures.base.template import INK, LABEL, colour_bar_below, finish, ro
 
 Place = tuple[int, int]  # layer and KV head
 MANY_LAYERS = 16
-WHOLE, HALF = 880, 380  # pixels that the cells can take in a window of 1,280, across the page and in half of it
-LARGEST, SMALLEST, TALLEST = 44, 6, 560  # pixels: sides of a cell, and height of all cells
-SMALLEST_WITH_TEXT, CHARACTER = 14, 7.0  # pixels: a cell with text in it, and a character of this text
+# pixels that the cells can take in a window of 1,280, across the page and in half of it
+WHOLE = 880
+HALF = 380
+# pixels: sides of a cell, and height of all cells
+LARGEST = 44
+SMALLEST = 6
+TALLEST = 560
+# pixels: a cell with text in it, and a character of this text
+SMALLEST_WITH_TEXT = 14
+CHARACTER = 7.0
 LAYER_LABEL = 24  # pixels between two labels of layers, which may have three digits
-ABOVE, AXIS, BAR = 64, 56, 44  # pixels: title and toolbar; labels of the axis; colour bar
+# pixels: title and toolbar; labels of the axis; colour bar
+ABOVE = 64
+AXIS = 56
+BAR = 44
 
 
 def takes_whole_width(layers: int) -> bool:
@@ -64,16 +74,25 @@ def head_map(
     to the sequential scale. The head `focus` is outlined. `words` (layers, heads) are written on the cells, and replace
     the colour bar, if all of them fit. Axes are categories, so that layers without a recording leave no gap.
     """
-    layers, heads = [str(layer) for layer in table.index], [str(head) for head in table.columns]
+    layers = [str(layer) for layer in table.index]
+    heads = [str(head) for head in table.columns]
     cell = cell_size(len(layers), len(heads))
     written = words is not None and fits_text(cell, max((len(word) for word in words.ravel()), default=0))
     heat = go.Heatmap(
-        z=table.to_numpy(np.float32).T, x=layers, y=heads, xgap=1, ygap=1, zmin=low, zmax=high,
-        colorscale=SEQUENTIAL[theme] if colours is None else colours, showscale=not written,
+        z=table.to_numpy(np.float32).T,
+        x=layers,
+        y=heads,
+        xgap=1,
+        ygap=1,
+        zmin=low,
+        zmax=high,
+        colorscale=SEQUENTIAL[theme] if colours is None else colours,
+        showscale=not written,
         colorbar=None if written else colour_bar_below(bar, theme, **(bar_options or {})),
-        hovertemplate=f"layer %{{x}}, head %{{y}}{hover}<extra></extra>", hoverongaps=False,
+        hovertemplate=f"layer %{{x}}, head %{{y}}{hover}<extra></extra>",
+        hoverongaps=False,
         **{name: np.swapaxes(values, 0, 1) for name, values in cells.items()},
-    )  # fmt: skip
+    )
     figure = go.Figure(heat)
     if written and words is not None:
         figure.add_trace(cell_text(heat, words.T, 12 if cell >= 18 else 10))
@@ -94,9 +113,11 @@ def caption_focus(caption: str, figure: go.Figure, focus: Place | None) -> str:
 
 def _square(figure: go.Figure, layers: Sequence[str], heads: Sequence[str], cell: int) -> go.Figure:
     """Fixed ranges, square cells at the top left at any page width, and labels that do not overlap."""
-    across, down = layers[:: round_distance(LAYER_LABEL / cell)], heads[:: round_distance(LABEL / cell)]
+    across = layers[:: round_distance(LAYER_LABEL / cell)]
+    down = heads[:: round_distance(LABEL / cell)]
     both = {"type": "category", "constrain": "domain", "showgrid": False, "zeroline": False}
-    x_range, y_range = [-0.5, len(layers) - 0.5], [len(heads) - 0.5, -0.5]
+    x_range = [-0.5, len(layers) - 0.5]
+    y_range = [len(heads) - 0.5, -0.5]
     figure.update_xaxes(tickvals=across, tickangle=0, range=x_range, constraintoward="left", **both)
     return figure.update_yaxes(tickvals=down, range=y_range, scaleanchor="x", constraintoward="top", **both)
 
@@ -110,7 +131,8 @@ def outline(
     """
     if focus is None or focus[0] not in layers or focus[1] not in heads:
         return figure
-    x, y = layers.index(focus[0]), heads.index(focus[1])
+    x = layers.index(focus[0])
+    y = heads.index(focus[1])
     for colour, width in ((SURFACES[theme], 5), (INK[theme], 2.5)):
         line = {"color": colour, "width": width}
         figure.add_shape(type="rect", x0=x - 0.5, x1=x + 0.5, y0=y - 0.5, y1=y + 0.5, line=line, layer="above")

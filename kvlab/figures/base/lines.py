@@ -88,7 +88,8 @@ def hatch(shape: str, colour: str, theme: Theme, size: int = 5, pale: float = 0.
 def interval_bars(frame: pd.DataFrame, column: str = "score") -> dict[str, Any]:
     """Error bars (`error_x` or `error_y`) from `column` to its `_low` and `_high`."""
     mean = frame[column]
-    high, low = frame[f"{column}_high"] - mean, mean - frame[f"{column}_low"]
+    high = frame[f"{column}_high"] - mean
+    low = mean - frame[f"{column}_low"]
     return {"type": "data", "array": high, "arrayminus": low, "thickness": 1.2, "width": 3}
 
 
@@ -103,6 +104,13 @@ def add_area(
 ) -> None:
     """Stack an area on those already added; `hover` is its hover text."""
     figure.add_scatter(
-        x=x, y=y, name=name, stackgroup="all", mode="lines", line={"width": 0.5, "color": colour}, fillcolor=colour,
-        fillpattern=pattern, hovertemplate=f"{hover}<extra></extra>",
-    )  # fmt: skip
+        x=x,
+        y=y,
+        name=name,
+        stackgroup="all",
+        mode="lines",
+        line={"width": 0.5, "color": colour},
+        fillcolor=colour,
+        fillpattern=pattern,
+        hovertemplate=f"{hover}<extra></extra>",
+    )

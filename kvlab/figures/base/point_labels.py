@@ -6,8 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-LINE, CHARACTER = 16.0, 6.7  # pixels: height of a label, and width of a character at size 12
-POINT, GAP = 7.0, 5.0  # pixels: half a marker, and its distance from its label
+# pixels: height of a label, and width of a character at size 12
+LINE = 16.0
+CHARACTER = 6.7
+# pixels: half a marker, and its distance from its label
+POINT = 7.0
+GAP = 5.0
 ROWS = 12  # offsets that are tried above and below a point
 
 
@@ -32,9 +36,11 @@ class Label:
 
 
 def place_labels(
-    points: Sequence[tuple[float, float]], texts: Sequence[str], size: tuple[float, float],
+    points: Sequence[tuple[float, float]],
+    texts: Sequence[str],
+    size: tuple[float, float],
     bars: Sequence[tuple[float, float, float, float]] = (),
-) -> list[Label]:  # fmt: skip
+) -> list[Label]:
     """A label per point (pixels from the top left of a plot of `size`), each as near to its point as is free.
 
     A label that finds no free place within the plot lies where it covers least. `bars` are further boxes to avoid.
@@ -72,9 +78,11 @@ def _candidates(width: float) -> list[Label]:
 
 
 def _cost(
-    label: Label, point: tuple[float, float], taken: Sequence[tuple[float, float, float, float]],
+    label: Label,
+    point: tuple[float, float],
+    taken: Sequence[tuple[float, float, float, float]],
     size: tuple[float, float],
-) -> float:  # fmt: skip
+) -> float:
     """Covered area, which outweighs the distance."""
     box = label.box(point)
     area = (box[2] - box[0]) * (box[3] - box[1])

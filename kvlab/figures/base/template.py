@@ -20,9 +20,16 @@ GRID: dict[Theme, str] = {"light": "#E6E9EE", "dark": "#2A303B"}
 HEIGHT = 360
 # Of every chart that plotly.js draws. Without the second its toolbar offers to send figure and data to a cloud.
 PLOTLY_CONFIG: dict[str, Any] = {"displaylogo": False, "showSendToCloud": False}
-LEGEND_CHARACTER, LEGEND_LINE, LEGEND_ROW = 6.6, 50, 19  # pixels of a letter, of the line before a name, of a row
-BAR_LENGTH, BAR_CHARACTER = 200, 6.5  # pixels: a horizontal colour bar, and a character of its title
-MANY_LINES, PALE = 4, 0.5  # with more lines, all but the one in focus have this opacity
+# pixels of a letter, of the line before a name, of a row
+LEGEND_CHARACTER = 6.6
+LEGEND_LINE = 50
+LEGEND_ROW = 19
+# pixels: a horizontal colour bar, and a character of its title
+BAR_LENGTH = 200
+BAR_CHARACTER = 6.5
+# with more lines, all but the one in focus have this opacity
+MANY_LINES = 4
+PALE = 0.5
 KEEPS_HEIGHT = "keeps_height"  # in `meta`, of a figure whose texts would cover each other if it were lower
 # Axis title to URL parameter of the dashboard: a click on a mark navigates there.
 URL_PARAMETERS = {
@@ -65,8 +72,15 @@ def _look(title: str, theme: Theme, height: int, legend: bool) -> dict[str, Any]
     ink = INK[theme]
     return {
         "title": {
-            "text": title, "font": {"size": 15, "color": ink}, "x": 0, "xref": "paper", "y": 1, "yref": "container",
-            "yanchor": "top", "pad": {"t": 10}, "automargin": True,
+            "text": title,
+            "font": {"size": 15, "color": ink},
+            "x": 0,
+            "xref": "paper",
+            "y": 1,
+            "yref": "container",
+            "yanchor": "top",
+            "pad": {"t": 10},
+            "automargin": True,
         },
         "font": {"family": FONT, "size": 13, "color": ink},
         "paper_bgcolor": CLEAR,
@@ -75,21 +89,29 @@ def _look(title: str, theme: Theme, height: int, legend: bool) -> dict[str, Any]
         "margin": {"l": 68, "r": 20, "t": 76 if legend else 46, "b": 56},
         "hoverlabel": {"bgcolor": SURFACES[theme], "font": {"color": ink, "family": FONT}, "align": "left"},
         "legend": {
-            "orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "font": {"size": 12},
+            "orientation": "h",
+            "x": 0,
+            "xanchor": "left",
+            "y": 1.02,
+            "yanchor": "bottom",
+            "font": {"size": 12},
             "traceorder": "normal",
         },
         "showlegend": legend,
         # keeps the zoom when the data change
         "uirevision": title,
-    }  # fmt: skip
+    }
 
 
 def _axis(title: str, theme: Theme) -> dict[str, Any]:
     return {
         **dict.fromkeys(("gridcolor", "linecolor", "zerolinecolor", "tickcolor"), GRID[theme]),
-        "title": {"text": title, "standoff": 10, "font": {"size": 13}}, "automargin": True, "ticks": "outside",
-        "ticklen": 4, "tickfont": {"color": QUIET[theme], "size": 12},
-    }  # fmt: skip
+        "title": {"text": title, "standoff": 10, "font": {"size": 13}},
+        "automargin": True,
+        "ticks": "outside",
+        "ticklen": 4,
+        "tickfont": {"color": QUIET[theme], "size": 12},
+    }
 
 
 def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
@@ -100,7 +122,8 @@ def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 
 def colour_bar(title: str, theme: Theme, **options: object) -> dict[str, object]:
     """A slim colour bar with a title."""
-    title_look, ticks = {"text": title, "side": "right", "font": {"size": 12}}, {"color": QUIET[theme], "size": 11}
+    title_look = {"text": title, "side": "right", "font": {"size": 12}}
+    ticks = {"color": QUIET[theme], "size": 11}
     return {"title": title_look, "thickness": 12, "outlinewidth": 0, "tickfont": ticks, **options}
 
 
@@ -133,12 +156,20 @@ def without_controls(figure: go.Figure) -> go.Figure:
         if shown.visible is not False and slider.steps:
             text = f"{shown.prefix or ''}{slider.steps[slider.active or 0].label}"
             copy.add_annotation(
-                text=text, x=1, y=1, xref="paper", yref="paper", xanchor="right", yanchor="bottom", yshift=6,
+                text=text,
+                x=1,
+                y=1,
+                xref="paper",
+                yref="paper",
+                xanchor="right",
+                yanchor="bottom",
+                yshift=6,
                 showarrow=False,
-            )  # fmt: skip
+            )
     room = max(0, (copy.layout.margin.b or 0) - CONTROLS_FROM)
     # Assigned, because an update merges lists.
-    copy.layout.sliders, copy.layout.updatemenus = None, None
+    copy.layout.sliders = None
+    copy.layout.updatemenus = None
     copy.layout.margin.b = (copy.layout.margin.b or 0) - room or None
     copy.layout.height = copy.layout.height - room if copy.layout.height else None
     return copy
@@ -197,7 +228,8 @@ def same_cells(figure: go.Figure) -> int:
 def _same(one: object, other: object) -> bool:
     if one is None or other is None:
         return False
-    first, second = np.asarray(one), np.asarray(other)
+    first = np.asarray(one)
+    second = np.asarray(other)
     if first.shape != second.shape:
         return False
     if first.dtype.kind in "iuf" and second.dtype.kind in "iuf":
@@ -205,7 +237,10 @@ def _same(one: object, other: object) -> bool:
     return bool(np.array_equal(first, second))
 
 
-ROOMY_ROW, TALLEST_AXIS, SHORTEST_AXIS = 22, 720, 220  # pixels
+# pixels
+ROOMY_ROW = 22
+TALLEST_AXIS = 720
+SHORTEST_AXIS = 220
 LABEL = 17  # pixels between two tick labels that can be told apart
 MARK = 0.7  # share of a row that a mark may cover, so that the marks of two layers stay apart
 
@@ -225,7 +260,8 @@ def layer_axis(layers: Sequence[int], pixels: int | None = None) -> dict[str, ob
 
     The range is fixed, because plotly would widen it for markers and then label layers that do not exist.
     """
-    first, last = min(layers), max(layers)
+    first = min(layers)
+    last = max(layers)
     every = round_distance(LABEL * _span(layers) / (pixels or axis_height(layers)))
     ticks = [layer for layer in range(first, last + 1) if layer % every == 0]
     return {"tickvals": ticks, "range": [last + 0.5, first - 0.5], "autorange": False}

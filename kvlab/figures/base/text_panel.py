@@ -15,20 +15,26 @@ from kvlab.figures.base.caption import simple_of
 from kvlab.figures.base.palette import SURFACES, Theme
 from kvlab.figures.base.template import FONT, INK, QUIET
 
-EDGE, LEADING = 24, 1.45
-SIMPLE_SIZE, CAPTION_SIZE, SOURCE_SIZE = 15, 13, 11
+EDGE = 24
+LEADING = 1.45
+SIMPLE_SIZE = 15
+CAPTION_SIZE = 13
+SOURCE_SIZE = 11
 # Mean character widths per font size, so that wrapping does not depend on the installed fonts.
-NARROW, WIDE = 0.6, 1.05
+NARROW = 0.6
+WIDE = 1.05
 SIZE_OF_SVG = re.compile(rb'<svg[^>]*?\swidth="([\d.]+)"[^>]*?\sheight="([\d.]+)"')
 
 
 def text_panel(caption: str, source: str, theme: Theme = "light", width: int = 1100) -> go.Figure:
     """A figure that holds only these texts, wrapped to `width` pixels."""
-    figure, down = go.Figure(), 6.0
+    figure = go.Figure()
+    down = 6.0
     texts = (
-        (simple_of(caption), SIMPLE_SIZE, INK[theme]), (caption, CAPTION_SIZE, INK[theme]),
+        (simple_of(caption), SIMPLE_SIZE, INK[theme]),
+        (caption, CAPTION_SIZE, INK[theme]),
         (source, SOURCE_SIZE, QUIET[theme]),
-    )  # fmt: skip
+    )
     for text, size, ink in texts:
         lines = wrap_text(text, size, width - 2 * EDGE)
         if not lines:
@@ -36,10 +42,18 @@ def text_panel(caption: str, source: str, theme: Theme = "light", width: int = 1
         figure.add_annotation(
             text="<br>".join(_literal(line) for line in lines),
             font={"size": size, "color": ink, "family": FONT},
-            align="left", showarrow=False, borderpad=0,
-            x=0, xref="paper", xanchor="left", xshift=EDGE,
-            y=1, yref="paper", yanchor="top", yshift=-down,
-        )  # fmt: skip
+            align="left",
+            showarrow=False,
+            borderpad=0,
+            x=0,
+            xref="paper",
+            xanchor="left",
+            xshift=EDGE,
+            y=1,
+            yref="paper",
+            yanchor="top",
+            yshift=-down,
+        )
         down += len(lines) * size * LEADING + 6
     figure.update_xaxes(visible=False).update_yaxes(visible=False)
     nothing = {"l": 0, "r": 0, "t": 0, "b": 0, "pad": 0}

@@ -17,10 +17,14 @@ from kvlab.figures.base.cells import colours_at
 from kvlab.figures.base.palette import HUES, SEQUENTIAL, Theme, pick
 from kvlab.figures.base.template import GRID, QUIET
 
-WIDTH, HEIGHT, EDGE = 240, 120, 5
+WIDTH = 240
+HEIGHT = 120
+EDGE = 5
 SIZE = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
 OPENING = f'<svg xmlns="http://www.w3.org/2000/svg" {SIZE}>'
-MOST_POINTS, MOST_CELLS, MOST_BARS = 160, 96, 120
+MOST_POINTS = 160
+MOST_CELLS = 96
+MOST_BARS = 120
 
 
 def thumbnail(figure: go.Figure, theme: Theme = "light") -> str:
@@ -50,12 +54,16 @@ def _panel(panels: dict[tuple[str, str], Panel], figure: go.Figure, trace: Any) 
     if names not in panels:
         across, up = (figure.layout[name.replace(name[0], f"{name[0]}axis", 1)] for name in names)
         (left, right), (bottom, top) = (axis.domain or (0, 1) for axis in (across, up))
-        inner_width, inner_height = WIDTH - 2 * EDGE, HEIGHT - 2 * EDGE
+        inner_width = WIDTH - 2 * EDGE
+        inner_height = HEIGHT - 2 * EDGE
         scales = [_scale(axis) for axis in (across, up)]
         panels[names] = Panel(
-            EDGE + left * inner_width, EDGE + (1 - top) * inner_height,
-            (right - left) * inner_width, (top - bottom) * inner_height, *scales,
-        )  # fmt: skip
+            EDGE + left * inner_width,
+            EDGE + (1 - top) * inner_height,
+            (right - left) * inner_width,
+            (top - bottom) * inner_height,
+            *scales,
+        )
     return panels[names]
 
 
@@ -67,13 +75,15 @@ def _scale(axis: Any) -> Scale:
 
 def _points(trace: Any, panel: Panel) -> tuple[np.ndarray, np.ndarray]:
     """The trace's x and y as numbers on its axes; missing ones are enumerated."""
-    x, y = getattr(trace, "x", None), getattr(trace, "y", None)
+    x = getattr(trace, "x", None)
+    y = getattr(trace, "y", None)
     if trace.type == "heatmap" and trace.z is not None:
         rows, columns = np.shape(trace.z)
         x = np.arange(columns) if x is None else x
         y = np.arange(rows) if y is None else y
     if trace.type == "bar":
-        lying, base = trace.orientation == "h", trace.base
+        lying = trace.orientation == "h"
+        base = trace.base
         length = x if lying else y
         (panel.x if lying else panel.y).numbers([0] if base is None else np.add(base, np.asarray(length, float)))
         if base is not None:
@@ -92,7 +102,8 @@ def _marks(trace: Any, panel: Panel, x: np.ndarray, y: np.ndarray, theme: Theme)
     if trace.type == "image":
         return [_image(Image.open(io.BytesIO(base64.b64decode(trace.source.partition(",")[2]))), panel)]
     count = min(len(x), len(y))
-    x, y = panel.across(x[:count]), panel.up(y[:count])
+    x = panel.across(x[:count])
+    y = panel.up(y[:count])
     seen = np.isfinite(x) & np.isfinite(y)
     if trace.type == "bar":
         return _bars(trace, panel, x, y, seen, theme)
@@ -129,7 +140,8 @@ def _bars(trace: Any, panel: Panel, x: np.ndarray, y: np.ndarray, seen: np.ndarr
     for index in np.flatnonzero(seen)[:: max(1, -(-len(x) // MOST_BARS))]:
         fill = colours[index] if colours and isinstance(colours[index], str) else fixed
         ends = sorted((float(others[index]), float(x[index] if lying else y[index])))
-        start, length = f"{ends[0]:.1f}", f"{ends[1] - ends[0]:.1f}"
+        start = f"{ends[0]:.1f}"
+        length = f"{ends[1] - ends[0]:.1f}"
         across = f"{along[index] - size / 2:.1f}"
         place = (start, across, length, f"{size:.1f}") if lying else (across, start, f"{size:.1f}", length)
         drawn.append('<rect x="{}" y="{}" width="{}" height="{}" '.format(*place) + f'fill="{fill}"/>')
@@ -188,7 +200,8 @@ def _colour(trace: Any, theme: Theme) -> str:
 
 
 def _frame(panel: Panel, theme: Theme) -> str:
-    left, right = panel.left, panel.left + panel.width
+    left = panel.left
+    right = panel.left + panel.width
     foot = panel.top + panel.height
     lines = f"M{left:.1f} {panel.top:.1f}V{foot:.1f}H{right:.1f}"
     return f'<path d="{lines}" fill="none" stroke="{GRID[theme]}" stroke-width="1"/>'

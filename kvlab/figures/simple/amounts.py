@@ -99,7 +99,8 @@ def contrast(values: pd.Series, told: str, equal: str, alone: str = "", nothing:
         return nothing
     if len(known) == 1 and alone:
         return alone.format(only=known.index[0])
-    low, high = float(known.min()), float(known.max())
+    low = float(known.min())
+    high = float(known.max())
     if near(low, high):
         return equal
     least, most = ([name for name, value in known.items() if near(value, edge)] for edge in (low, high))

@@ -39,7 +39,8 @@ CHANGED = 0.1  # a relative change of a token's attention that is told as one
 def attention_along_text(frame: pd.DataFrame) -> str:
     """What the cache still holds of the attention with nothing dropped, and of the token that would be read most."""
     here = frame["slot"] > 0
-    held, true = float(frame["true"].where(here, 0).sum()), frame["true"]
+    held = float(frame["true"].where(here, 0).sum())
+    true = frame["true"]
     whole = float(true.sum())
     if whole <= 0:
         return "The attention with nothing dropped was not recorded here."
@@ -89,7 +90,8 @@ def guard_over_steps(frame: pd.DataFrame) -> str:
 
 def measure_by_head(frame: pd.DataFrame, measure: str) -> str:
     """The head with the largest value."""
-    values, what = frame[measure].abs(), MEASURES.get(measure, "value")
+    values = frame[measure].abs()
+    what = MEASURES.get(measure, "value")
     if not values.notna().any():
         return sentence(f"the {what} was not measured")
     if not values.any():
@@ -138,7 +140,8 @@ def fates_over_steps(frame: pd.DataFrame) -> str:
         return "Nothing of the chosen text is held after the prompt, or later."
     if near(first, last):
         return sentence(f"{part(first)} of the chosen text is held after the prompt, and as much at the end")
-    told, end = f"{part(first)} of the chosen text is held after the prompt", part(last)
+    told = f"{part(first)} of the chosen text is held after the prompt"
+    end = part(last)
     if end == part(first):
         end = f"slightly {'less' if last < first else 'more'}"
     return sentence(f"{told}, and {end} at the end")
@@ -233,7 +236,8 @@ def kl_before_after(frame: pd.DataFrame) -> str:
     means = frame.groupby("series", sort=False)["kl"].mean().dropna()
     if len(means) < 2:
         return "Only one run is shown, without anything restored."
-    first, best = float(means.iloc[0]), float(means.iloc[1:].min())
+    first = float(means.iloc[0])
+    best = float(means.iloc[1:].min())
     if near(first, best):
         return "What was restored changes the predictions hardly at all."
     way = "closer to" if best < first else "further from"

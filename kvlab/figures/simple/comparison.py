@@ -29,11 +29,12 @@ def kl_along_text(frame: pd.DataFrame) -> str:
     means = _compressed(frame, "kl").groupby("label", sort=False)["kl"].mean()
     exactly = len(means) > 0 and not means.any()
     return contrast(
-        means, "The predictions are closest to the full cache's with {least}, and furthest with {most}.",
+        means,
+        "The predictions are closest to the full cache's with {least}, and furthest with {most}.",
         f"All runs {'predict exactly like' if exactly else 'are equally close to'} the full cache.",
         f"{'{only} predicts exactly like' if exactly else 'Only {only} is compared with'} the full cache.",
         "How close the runs are to the full cache was not recorded.",
-    )  # fmt: skip
+    )
 
 
 def agreement_along_text(frame: pd.DataFrame) -> str:
@@ -41,10 +42,12 @@ def agreement_along_text(frame: pd.DataFrame) -> str:
     means = _compressed(frame, "agree").groupby("label", sort=False)["agree"].mean().astype(float)
     how = often(float(means.iloc[0])) if len(means) else ""
     return contrast(
-        means, "The full cache's next token is predicted most often with {most}, and least often with {least}.",
+        means,
+        "The full cache's next token is predicted most often with {most}, and least often with {least}.",
         f"All runs alike: the full cache's next token is {how} predicted.",
-        f"With {{only}}, the full cache's next token is {how} predicted.", "Whether the runs agree was not recorded.",
-    )  # fmt: skip
+        f"With {{only}}, the full cache's next token is {how} predicted.",
+        "Whether the runs agree was not recorded.",
+    )
 
 
 def extra_nll_along_text(frame: pd.DataFrame) -> str:
@@ -54,11 +57,12 @@ def extra_nll_along_text(frame: pd.DataFrame) -> str:
     how = comparison_words(first, 0.0, "more surprising", "less surprising", "as likely", 1e-6)
     than = "as" if how == "as likely" else "than"
     return contrast(
-        totals, "The full cache's text comes as the smallest surprise to {least}, and as the largest to {most}.",
+        totals,
+        "The full cache's text comes as the smallest surprise to {least}, and as the largest to {most}.",
         "The full cache's text is equally likely to all runs.",
         f"To {{only}} the full cache's text is {how} {than} to the full cache.",
         "The full cache's probabilities were not recorded.",
-    )  # fmt: skip
+    )
 
 
 def memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes") -> str:
@@ -71,10 +75,12 @@ def memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes") -> str:
     shares = (last[measure] / last["full_bytes"]).set_axis(names)
     words = memory(float(shares.iloc[0])) if len(shares) else ""
     return contrast(
-        shares, f"The least memory {at_end.lower()} is taken by {{least}}, the most by {{most}}.",
-        f"{at_end}, all runs take {words}.", f"{at_end}, {{only}} takes {words}.",
+        shares,
+        f"The least memory {at_end.lower()} is taken by {{least}}, the most by {{most}}.",
+        f"{at_end}, all runs take {words}.",
+        f"{at_end}, {{only}} takes {words}.",
         "The memory was not recorded.",
-    )  # fmt: skip
+    )
 
 
 def slots_by_layer(frame: pd.DataFrame) -> str:
@@ -103,9 +109,11 @@ def board(frame: pd.DataFrame) -> str:
     share = part(float(kept.iloc[0]))
     least = "nothing of it by {least}" if kept.min() <= EXACT else "the smallest by {least}"
     rest = contrast(
-        kept, f"the largest part is kept unmerged by {{most}}, {least}", f"every run keeps {share} unmerged",
+        kept,
+        f"the largest part is kept unmerged by {{most}}, {least}",
+        f"every run keeps {share} unmerged",
         f"{{only}} keeps {share} unmerged",
-    )  # fmt: skip
+    )
     return sentence(f"{told}; of the text that the answer needs, {rest}")
 
 
@@ -125,10 +133,12 @@ def repeats_board(batch: Batch) -> str:
     shares = cells.set_index("label")["share"] if len(cells) else pd.Series(dtype=float)
     how = often(float(shares.iloc[0])) if len(shares) else ""
     return contrast(
-        shares, "The answer is right most often with {most}, and least often with {least}.",
-        f"All runs alike: the answer is {how} right.", f"The answer is {how} right with {{only}}.",
+        shares,
+        "The answer is right most often with {most}, and least often with {least}.",
+        f"All runs alike: the answer is {how} right.",
+        f"The answer is {how} right with {{only}}.",
         "No prompt with an answer has finished yet.",
-    )  # fmt: skip
+    )
 
 
 def quality_against_bytes(points: pd.DataFrame, budget: str = "", axis: str = HELD) -> str:
@@ -137,7 +147,9 @@ def quality_against_bytes(points: pd.DataFrame, budget: str = "", axis: str = HE
     compressed = shown[(shown["method"] != "full") & shown["quality"].notna() & shown["live_bytes"].notna()]
     if compressed.empty:
         return "No compressed run recorded both its memory and its quality."
-    is_kl, size, name = measures_kl(points), compressed["live_bytes"], "row" if budget else "label"
+    is_kl = measures_kl(points)
+    size = compressed["live_bytes"]
+    name = "row" if budget else "label"
     right = compressed["verdict"] == "right"
     if right.any():
         few = compressed[right & (size <= (1 + UNEQUAL) * size[right].min())]
@@ -174,7 +186,8 @@ def kl_of_both(frame: pd.DataFrame) -> str:
     known = frame.dropna(subset=["a", "b"])
     if known.empty:
         return "How close the two runs are to the full cache was not recorded."
-    a, b = float(known["a"].mean()), float(known["b"].mean())
+    a = float(known["a"].mean())
+    b = float(known["b"].mean())
     if near(a, b):
         return "A and B are equally close to the full cache."
     return f"{'A' if a < b else 'B'} is closer to the full cache than {'B' if a < b else 'A'}."
@@ -205,10 +218,12 @@ def spans(frame: pd.DataFrame) -> str:
     held = cells.groupby("span", sort=False)["held"].mean()
     share = part(float(held.iloc[0])) if len(held) else ""
     return contrast(
-        held, "On average, the largest part is left of “{most}”, and the smallest of “{least}”.",
-        f"All parts alike: on average, {share} of them is left.", f"On average, {share} of “{{only}}” is left.",
+        held,
+        "On average, the largest part is left of “{most}”, and the smallest of “{least}”.",
+        f"All parts alike: on average, {share} of them is left.",
+        f"On average, {share} of “{{only}}” is left.",
         "What is left of the prompt's parts was not recorded.",
-    )  # fmt: skip
+    )
 
 
 def _compressed(frame: pd.DataFrame, measure: str) -> pd.DataFrame:

@@ -32,7 +32,8 @@ def memory_stack(frame: pd.DataFrame) -> str:
 
 def slots_by_head(frame: pd.DataFrame) -> str:
     """Whether heads hold equally much, and how much of the text."""
-    slots, share = frame["live_slots"], part(float(frame["share"].mean()))
+    slots = frame["live_slots"]
+    share = part(float(frame["share"].mean()))
     if slots.min() == slots.max():
         return f"Every head has equally many slots, enough for {share} of the tokens read."
     return f"Some heads have more slots than others; on average, they are enough for {share} of the tokens read."
@@ -41,8 +42,12 @@ def slots_by_head(frame: pd.DataFrame) -> str:
 def layer_bytes(frame: pd.DataFrame) -> str:
     """The layers that take most."""
     sizes = frame.assign(whole=frame[["live", "slack"]].sum(axis=1)).set_index("layer")["whole"]
-    return contrast(sizes, "The most memory is taken by layer {most}, the least by layer {least}.",
-                    "All layers take the same memory.", "Only one layer was recorded.")  # fmt: skip
+    return contrast(
+        sizes,
+        "The most memory is taken by layer {most}, the least by layer {least}.",
+        "All layers take the same memory.",
+        "Only one layer was recorded.",
+    )
 
 
 def instrument_cost(frame: pd.DataFrame) -> str:
@@ -68,10 +73,11 @@ def freed_by_run(frame: pd.DataFrame) -> str:
         return "Slots are given up, but an engine could free no memory for them."
     share = part(float(dropped.iloc[0]))
     return contrast(
-        dropped, "An engine could free the most memory with {most}, the least with {least}.",
+        dropped,
+        "An engine could free the most memory with {most}, the least with {least}.",
         f"With every run, an engine could free {share} of the prompt's memory.",
         f"With {{only}}, an engine could free {share} of the prompt's memory.",
-    )  # fmt: skip
+    )
 
 
 def pages_over_steps(frame: pd.DataFrame) -> str:
@@ -108,10 +114,11 @@ def step_split(frame: pd.DataFrame) -> str:
     )
     share = part(float(shares.iloc[0])) if len(shares) else ""
     return contrast(
-        shares, "Deciding what to keep takes the largest part of a step with {most}, the smallest with {least}.",
+        shares,
+        "Deciding what to keep takes the largest part of a step with {most}, the smallest with {least}.",
         f"Deciding what to keep takes {share} of a step with every method.",
         f"Deciding what to keep takes {share} of a step with {{only}}.",
-    )  # fmt: skip
+    )
 
 
 def recording(frame: pd.DataFrame) -> str:

@@ -57,7 +57,8 @@ def votes_distribution(frame: pd.DataFrame) -> str:
     slots = float(frame["slots"].sum()) if len(frame) else 0.0
     if not slots:
         return "Every slot stands for a single token."
-    mean, most = float((frame["votes"] * frame["slots"]).sum()) / slots, float(frame["votes"].max())
+    mean = float((frame["votes"] * frame["slots"]).sum()) / slots
+    most = float(frame["votes"].max())
     if near(mean, most):
         return f"Every merged slot stands for {plural(most, 'token')}."
     return f"A merged slot stands for {number(mean, 2)} tokens on average, the largest for {most:,.0f}."
@@ -65,7 +66,8 @@ def votes_distribution(frame: pd.DataFrame) -> str:
 
 def mass_balance(frame: pd.DataFrame) -> str:
     """Whether merged slots lost attention, all together."""
-    whole, lost = float(frame["mass_before"].sum()), float(frame["sag"].sum())
+    whole = float(frame["mass_before"].sum())
+    lost = float(frame["sag"].sum())
     if not whole:
         return "The merged slots had no attention that could be lost."
     how = comparison_words(
@@ -154,10 +156,13 @@ def _fates(counts: pd.DataFrame) -> str:
     if not read:
         return "No token was read yet."
     shares = {
-        "has slots of its own": last["own"], "shares slots with others": last["pivot"] + last["absorbed"],
+        "has slots of its own": last["own"],
+        "shares slots with others": last["pivot"] + last["absorbed"],
         "was dropped": last["evicted"],
-    }  # fmt: skip
+    }
     ordered = sorted((-float(count) / read, what) for what, count in shares.items() if count)
-    told = [f"{part(-share)} of the text {what}" if not place else f"{part(-share)} {what}"
-            for place, (share, what) in enumerate(ordered)]  # fmt: skip
+    told = [
+        f"{part(-share)} of the text {what}" if not place else f"{part(-share)} {what}"
+        for place, (share, what) in enumerate(ordered)
+    ]
     return sentence(join_words(told))

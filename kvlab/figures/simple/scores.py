@@ -25,9 +25,11 @@ def needle_map(frame: pd.DataFrame, means: pd.DataFrame) -> str:
     scores = means.set_index("row")["score"]
     how = often(float(scores.iloc[0])) if len(scores) else ""
     return contrast(
-        scores, "On average, the hidden fact is found best with {most}, and worst with {least}.",
-        f"All methods alike: the hidden fact is {how} found.", f"With {{only}}, the hidden fact is {how} found.",
-    )  # fmt: skip
+        scores,
+        "On average, the hidden fact is found best with {most}, and worst with {least}.",
+        f"All methods alike: the hidden fact is {how} found.",
+        f"With {{only}}, the hidden fact is {how} found.",
+    )
 
 
 def needle_fates(frame: pd.DataFrame) -> str:
@@ -35,9 +37,11 @@ def needle_fates(frame: pd.DataFrame) -> str:
     held = frame.set_index("row")["held"]
     share = part(float(held.iloc[0])) if len(held) else ""
     return contrast(
-        held, "The largest part of the hidden fact is still held by {most}, the smallest by {least}.",
-        f"Every method still holds {share} of the hidden fact.", f"{{only}} still holds {share} of the hidden fact.",
-    )  # fmt: skip
+        held,
+        "The largest part of the hidden fact is still held by {most}, the smallest by {least}.",
+        f"Every method still holds {share} of the hidden fact.",
+        f"{{only}} still holds {share} of the hidden fact.",
+    )
 
 
 def rank_table(frame: pd.DataFrame) -> str:
@@ -55,10 +59,12 @@ def rank_table(frame: pd.DataFrame) -> str:
 
 def score_against_bytes(frame: pd.DataFrame, axis: str = HELD) -> str:
     """Who is not beaten in both score and memory."""
-    names = list(dict.fromkeys(
-        "the full cache" if line.method == "full" else f"{arm_text(str(line.arm))} {line.asked}"
-        for line in frame[frame["frontier"]].sort_values(axis).itertuples()
-    ))  # fmt: skip
+    names = list(
+        dict.fromkeys(
+            "the full cache" if line.method == "full" else f"{arm_text(str(line.arm))} {line.asked}"
+            for line in frame[frame["frontier"]].sort_values(axis).itertuples()
+        )
+    )
     if not names:
         return NOT_RECORDED
     if frame["frontier"].all():
@@ -71,8 +77,9 @@ def score_against_budget(means: pd.DataFrame, panel: str = "task") -> str:
     return contrast(
         means.assign(arm=means["arm"].astype(str).map(arm_text)).set_index("arm")["score"].round(9),
         "On average, the score is highest with {most}, and lowest with {least}.",
-        "On average, all score the same.", "{only} is the only one that was measured.",
-    )  # fmt: skip
+        "On average, all score the same.",
+        "{only} is the only one that was measured.",
+    )
 
 
 def score_by_option(means: pd.DataFrame, option: str) -> str:
@@ -95,7 +102,8 @@ def score_by_option(means: pd.DataFrame, option: str) -> str:
 
 def benchmark_table(means: pd.DataFrame) -> str:
     """The best compressed caches, and whether they reach the full one."""
-    compressed, full = means[means["method"] != "full"], means[means["method"] == "full"]
+    compressed = means[means["method"] != "full"]
+    full = means[means["method"] == "full"]
     if not compressed["score"].notna().any():
         return "No compressed cache was measured."
     top = float(compressed["score"].max())

@@ -26,7 +26,8 @@ def taught() -> list[Taught]:
         Taught("a number", phrasing.needle_statement(one, "…", "…"), phrasing.needle_query(one, "…", "…").prompt)
         for one in phrasing.NEEDLE_PHRASINGS
     ]
-    pairs, labels = phrasing.key_value_list([("…", "…")]), "Labels:\n" + phrasing.few_shot_example("…", "…", "…")
+    pairs = phrasing.key_value_list([("…", "…")])
+    labels = "Labels:\n" + phrasing.few_shot_example("…", "…", "…")
     chain = " ".join(phrasing.variable_chain(["…", "…"], "…"))
     return [
         *needles,

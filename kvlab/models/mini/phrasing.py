@@ -29,7 +29,8 @@ class Query:
     targets: tuple[str, ...]
 
 
-QUESTION, ANSWER = "\nQuestion: ", "\nAnswer:"
+QUESTION = "\nQuestion: "
+ANSWER = "\nAnswer:"
 
 
 def split_query(prompt: str) -> tuple[str, str] | None:

@@ -61,7 +61,8 @@ def upper_bound(p_value: PValue, total: float, count: int, alpha: float) -> floa
 
     For losses of 0 and 1 this is Clopper and Pearson's one-sided bound (1934).
     """
-    low, high = min(total / count, 1.0), 1.0
+    low = min(total / count, 1.0)
+    high = 1.0
     for _ in range(STEPS):
         middle = (low + high) / 2
         low, high = (low, middle) if p_value(total, count, middle) <= alpha else (middle, high)

@@ -35,14 +35,19 @@ def changed_prompts(found: SafeBudgets) -> pd.DataFrame:
 def as_json(found: SafeBudgets, notes: list[str], out: str) -> str:
     """The result as one JSON object: sentences, answers, table, flips, overlap and the prompts that change."""
     frames = {
-        "answers": found.answers, "table": found.table, "flips": flips(found.paired),
-        "overlap": overlap(found.paired), "changed": changed_prompts(found),
-    }  # fmt: skip
+        "answers": found.answers,
+        "table": found.table,
+        "flips": flips(found.paired),
+        "overlap": overlap(found.paired),
+        "changed": changed_prompts(found),
+    }
     lines = {name: json.loads(frame.to_json(orient="records", double_precision=15)) for name, frame in frames.items()}
     words = {
-        "sentences": sentences.headline(found), "methods": sentences.method_lines(found),
-        "assumptions": sentences.assumptions(found), "notes": [*sentences.notes(found), *notes],
-    }  # fmt: skip
+        "sentences": sentences.headline(found),
+        "methods": sentences.method_lines(found),
+        "assumptions": sentences.assumptions(found),
+        "notes": [*sentences.notes(found), *notes],
+    }
     numbers: dict[str, object] = {"alpha": found.alpha, "families": found.families, "least_prompts": found.least}
     made = found.simulated
     safe = [{"group": group, ARM: arm, "samples": counts} for (group, arm), counts in made.safe.items()]

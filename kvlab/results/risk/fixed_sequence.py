@@ -34,7 +34,9 @@ def certify_ladder(losses: np.ndarray, tolerance: float, alpha: float, p_value: 
 
     Losses are in [0, 1], and 0 or 1 where `p_value` is the binomial test.
     """
-    count, steps, open_ = len(losses), list[Step](), True
+    count = len(losses)
+    steps = list[Step]()
+    open_ = True
     for total in losses.sum(axis=0).tolist():
         found = p_value(total, count, tolerance)
         certified = open_ and found <= alpha

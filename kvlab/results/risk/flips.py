@@ -39,8 +39,10 @@ def overlap(paired: pd.DataFrame) -> pd.DataFrame:
     for asked, at in paired.sort_values("budget", ascending=False, kind="stable").groupby(ASKED, sort=False):
         changed = worse[worse[ASKED] == asked].groupby(ARM)["prompt"].agg(set).to_dict()
         for one, other in combinations(sorted(at[ARM].unique()), 2):
-            first, second = changed.get(one, set()), changed.get(other, set())
-            common, either = len(first & second), len(first | second)
+            first = changed.get(one, set())
+            second = changed.get(other, set())
+            common = len(first & second)
+            either = len(first | second)
             shared = common / either if either else None
             lines.append((asked, one, other, len(first), len(second), common, shared))
     return pd.DataFrame(lines, columns=PAIRS)

@@ -24,7 +24,8 @@ MEASURES: dict[Measure, str] = {
 }
 KL_ABOVE = 0.1  # nats per token
 SETUP = ("model", "model_digest", "question_aware", CHUNK)  # what one guarantee is about
-ARM, ASKED = "arm", "asked"
+ARM = "arm"
+ASKED = "asked"
 
 
 def measurable(rows: pd.DataFrame) -> list[Measure]:
@@ -120,7 +121,8 @@ def _loss(paired: pd.DataFrame, by: Measure, kl_above: float) -> tuple[np.ndarra
         return differs.to_numpy(float), np.zeros(len(paired))
     fall = (paired["reference"] - paired["score"]).to_numpy(float)
     unknown = np.isnan(fall) | paired[["error", "reference_error"]].notna().any(axis=1).to_numpy()
-    loss, gain = np.clip(fall, 0.0, 1.0), np.clip(-fall, 0.0, 1.0)
+    loss = np.clip(fall, 0.0, 1.0)
+    gain = np.clip(-fall, 0.0, 1.0)
     if by == "answer":
         loss = (loss > 0).astype(float)
     return np.where(unknown, 1.0, loss), np.where(unknown, 0.0, gain)

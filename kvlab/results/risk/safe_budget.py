@@ -180,15 +180,22 @@ def _certified(
     means = own.groupby(ASKED)[["kept", "bytes", "budget"]].mean().loc[budgets]
     frame = pd.DataFrame(
         {
-            ARM: arm, "method": own["method"].iloc[0], ASKED: budgets, "budget": means["budget"].to_numpy(),
-            "budget_unit": own["budget_unit"].iloc[0], "prompts": len(table),
-            "changed": [step.total for step in steps], "risk": [step.risk for step in steps],
+            ARM: arm,
+            "method": own["method"].iloc[0],
+            ASKED: budgets,
+            "budget": means["budget"].to_numpy(),
+            "budget_unit": own["budget_unit"].iloc[0],
+            "prompts": len(table),
+            "changed": [step.total for step in steps],
+            "risk": [step.risk for step in steps],
             "upper": uppers,
             "p_value": [step.p_value for step in steps],
-            "tested": [step.tested for step in steps], "certified": [step.certified for step in steps],
-            "kept": means["kept"].to_numpy(), "bytes": means["bytes"].to_numpy(),
+            "tested": [step.tested for step in steps],
+            "certified": [step.certified for step in steps],
+            "kept": means["kept"].to_numpy(),
+            "bytes": means["bytes"].to_numpy(),
         }
-    )  # fmt: skip
+    )
     return frame, _answer(frame, steps, criterion, alpha)
 
 
@@ -202,13 +209,15 @@ def _answer(frame: pd.DataFrame, steps: Sequence[Step], criterion: Criterion, al
     risks = np.array([step.risk for step in steps])
     first = frame.iloc[0]
     return {
-        ARM: first[ARM], "method": first["method"], "prompts": int(first["prompts"]),
+        ARM: first[ARM],
+        "method": first["method"],
+        "prompts": int(first["prompts"]),
         "safe": None if safe is None else safe[ASKED],
         **{name: np.nan if safe is None else float(safe[name]) for name in ("changed", "risk", "upper", "bytes")},
         "next": None if failed is None else frame[ASKED].iloc[failed],
         "needed": needed,
         "drops": [frame[ASKED].iloc[place] for place in drops(risks)],
-    }  # fmt: skip
+    }
 
 
 def _percent(share: float) -> str:

@@ -75,7 +75,8 @@ def prompts_warning(count: int, families: int) -> str:
 def _group_line(found: SafeBudgets, group: str) -> str:
     where = "" if group == ALL else f"{group}: "
     confidence = share(found.criterion.confidence)
-    best, own = found.best(group), found.answers[found.answers["group"] == group]
+    best = found.best(group)
+    own = found.answers[found.answers["group"] == group]
     if best is None:
         return (
             f"{where}No budget of this ladder is certified: it cannot be said with {confidence} confidence that "
@@ -162,7 +163,8 @@ def _counted(found: SafeBudgets) -> list[str]:
     if found.criterion.by not in ("answer", "score"):
         return []
     once = found.paired.drop_duplicates("prompt")
-    right, count = int((once["reference"] >= 1).sum()), len(once)
+    right = int((once["reference"] >= 1).sum())
+    count = len(once)
     return [
         f"The full cache is right on {right:,} of {prompts(count)}. One that it gets wrong cannot be lost, and counts "
         f"as a prompt: shares are of all {count:,}."
@@ -184,7 +186,8 @@ def _not_monotone(found: SafeBudgets) -> list[str]:
 
 def _simulated(found: SafeBudgets) -> list[str]:
     """What certifying samples of the measured prompts gave: whether the promise held, and how far the answer varies."""
-    made, promised = found.simulated, share(1 - found.criterion.confidence)
+    made = found.simulated
+    promised = share(1 - found.criterion.confidence)
     lines = [
         f"Simulated: {made.draws:,} samples of as many prompts, drawn from these with replacement, were certified "
         f"alike. In {share(made.wrong / made.draws)} of them (promised: at most {promised}) a budget was certified "

@@ -58,7 +58,15 @@ def _sample(
         raise too_short(f"haystack/{name}", length, least)
     fits = largest_fit(lambda count: count_tokens(tokenizer, text(count), QUESTION) <= length, length, length // 2)
     return Sample(
-        task=f"haystack/{name}", index=index, seed=0, length=length, depth=depth, context=text(fits),
-        question=QUESTION, answers=list(PARTS), metric="whole_match_all", max_new_tokens=NEW_TOKENS,
+        task=f"haystack/{name}",
+        index=index,
+        seed=0,
+        length=length,
+        depth=depth,
+        context=text(fits),
+        question=QUESTION,
+        answers=list(PARTS),
+        metric="whole_match_all",
+        max_new_tokens=NEW_TOKENS,
         meta={"statements": [NEEDLE]},
-    )  # fmt: skip
+    )

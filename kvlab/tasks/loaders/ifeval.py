@@ -26,7 +26,8 @@ class InstructionsRecord(BaseModel):  # type: ignore[no-redef]  # mypy gives __i
 
     @model_validator(mode="after")
     def _arguments_of_each(self) -> InstructionsRecord:
-        instructions, arguments = len(self.instruction_id_list), len(self.arguments)
+        instructions = len(self.instruction_id_list)
+        arguments = len(self.arguments)
         if arguments != instructions:
             raise UserError(f"{instructions} instructions and {arguments} entries of 'kwargs'")
         return self
@@ -50,10 +51,18 @@ def _sample(path: Path, number: int, record: InstructionsRecord, tokenizer: PreT
         for name, values in pairs
     ]
     return sample_of(
-        number, tokenizer, record.prompt, "\n", task=f"ifeval/{path.stem}", answers=answers, metric="ifeval",
-        max_new_tokens=NEW_TOKENS, stop=None, parts=tuple(Part(kind=name) for name in record.instruction_id_list),
+        number,
+        tokenizer,
+        record.prompt,
+        "\n",
+        task=f"ifeval/{path.stem}",
+        answers=answers,
+        metric="ifeval",
+        max_new_tokens=NEW_TOKENS,
+        stop=None,
+        parts=tuple(Part(kind=name) for name in record.instruction_id_list),
         meta={"key": record.key},
-    )  # fmt: skip
+    )
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:

@@ -73,11 +73,18 @@ def _longbench_sample(path: Path, number: int, record: LongBenchRecord, tokenize
     task = LONGBENCH_TASKS[name]
     head, _, tail = task.prompt.partition("{context}")
     return sample_of(
-        number, tokenizer, head + record.context, tail.replace("{input}", record.input),
-        task=f"longbench/{name}", answers=record.answers, metric=task.metric, max_new_tokens=task.max_new_tokens,
-        stop="\n" if name in FIRST_LINE_TASKS else None, chat=name not in UNWRAPPED_TASKS,
+        number,
+        tokenizer,
+        head + record.context,
+        tail.replace("{input}", record.input),
+        task=f"longbench/{name}",
+        answers=record.answers,
+        metric=task.metric,
+        max_new_tokens=task.max_new_tokens,
+        stop="\n" if name in FIRST_LINE_TASKS else None,
+        chat=name not in UNWRAPPED_TASKS,
         meta={"classes": list(record.all_classes or [])},
-    )  # fmt: skip
+    )
 
 
 class LongBench2Record(BaseModel):
@@ -114,7 +121,8 @@ def load_longbench2(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malform
     samples = []
     for number, record in records:
         texts = {letter.lower(): getattr(record, f"choice_{letter}").strip() for letter in "ABCD"}
-        context, question = BEFORE + record.context.strip(), AFTER.format(question=record.question.strip(), **texts)
+        context = BEFORE + record.context.strip()
+        question = AFTER.format(question=record.question.strip(), **texts)
         own: Any = {"domain": record.domain, "difficulty": record.difficulty, "category": record.length}
         samples.append(sample_of(number, tokenizer, context, question, answers=[record.answer], meta=own, **fields))
     return Loaded(samples, skipped)

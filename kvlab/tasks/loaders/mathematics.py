@@ -48,7 +48,8 @@ def load_gsm8k(
             raise UserError(f"{shots_from} has {len(shown)} problems, fewer than the {shots} shots requested.")
     else:
         shots = min(shots, len(records) - 1)
-        shown, records = records, records[shots:]
+        shown = records
+        records = records[shots:]
     context = "".join(f"Question: {record.question}\nAnswer: {record.answer}\n\n" for _, record in shown[:shots])
     fields: Any = {"task": "gsm8k", "metric": "final_number", "max_new_tokens": 256, "stop": "\n\nQuestion"}
     samples = []

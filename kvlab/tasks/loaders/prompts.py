@@ -96,8 +96,15 @@ def _of_text(path: Path, text: str, tokenizer: PreTrainedTokenizerBase) -> Loade
     return Loaded(
         [
             sample_of(
-                1, tokenizer, text, "", task=path.stem, answers=[], metric=UNSCORED,
-                max_new_tokens=NEW_TOKENS, stop=None,
+                1,
+                tokenizer,
+                text,
+                "",
+                task=path.stem,
+                answers=[],
+                metric=UNSCORED,
+                max_new_tokens=NEW_TOKENS,
+                stop=None,
             )
         ]
-    )  # fmt: skip
+    )

@@ -15,7 +15,8 @@ from kvlab.tasks.sample import Further, Part, Sample
 
 VALUE_TOKENS = 100  # the authors' limit
 TURN_TOKENS = 512  # of each answer; MT-bench allows 1,024
-_STEP_TOKENS, _STATE_TOKENS = 16, 64
+_STEP_TOKENS = 16
+_STATE_TOKENS = 64
 
 
 class PairsRecord(BaseModel):
@@ -48,10 +49,18 @@ def _pairs_sample(path: Path, number: int, record: PairsRecord, tokenizer: PreTr
     place = next(i for i, (key, _) in enumerate(record.ordered_kv_records) if key == record.key)
     head = "Extract the value corresponding to the specified key in the JSON object below.\n\nJSON data:\n"
     return sample_of(
-        number, tokenizer, head + "{" + ",\n ".join(lines) + "}", f'\n\nKey: "{record.key}"\nCorresponding value:',
-        task=f"pairs/{path.stem}", answers=[record.value], metric="string_match_part", max_new_tokens=VALUE_TOKENS,
-        stop=None, depth=place / max(len(lines) - 1, 1), meta={"statements": [lines[place]]},
-    )  # fmt: skip
+        number,
+        tokenizer,
+        head + "{" + ",\n ".join(lines) + "}",
+        f'\n\nKey: "{record.key}"\nCorresponding value:',
+        task=f"pairs/{path.stem}",
+        answers=[record.value],
+        metric="string_match_part",
+        max_new_tokens=VALUE_TOKENS,
+        stop=None,
+        depth=place / max(len(lines) - 1, 1),
+        meta={"statements": [lines[place]]},
+    )
 
 
 class TurnsRecord(BaseModel):
@@ -141,7 +150,13 @@ def _search_sample(path: Path, number: int, record: SearchRecord, tokenizer: Pre
     )
     stack = f"stack {', '.join(map(str, record.answer.stack))}"
     return sample_of(
-        number, tokenizer, context, question, task=f"search/{path.stem}", metric="last_line", stop=None,
+        number,
+        tokenizer,
+        context,
+        question,
+        task=f"search/{path.stem}",
+        metric="last_line",
+        stop=None,
         answers=[f"node {record.answer.current_node}", stack],
         max_new_tokens=_STEP_TOKENS * record.steps + _STATE_TOKENS,
-    )  # fmt: skip
+    )

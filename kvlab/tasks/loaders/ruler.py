@@ -47,11 +47,18 @@ def _sample(name: str, number: int, record: RulerRecord, tokenizer: PreTrainedTo
     located = record.token_position_answer is not None
     statements = [answer for answer in record.outputs if located and answer in context]
     return sample_of(
-        number, tokenizer, context, question, task=f"ruler/{name}", answers=record.outputs, stop=None,
+        number,
+        tokenizer,
+        context,
+        question,
+        task=f"ruler/{name}",
+        answers=record.outputs,
+        stop=None,
         index=number - 1 if record.index is None or located else record.index,
-        metric=ruler_metric(name) or "string_match_all", max_new_tokens=_NEW_TOKENS.get(name.split("_")[0], 128),
+        metric=ruler_metric(name) or "string_match_all",
+        max_new_tokens=_NEW_TOKENS.get(name.split("_")[0], 128),
         meta={"statements": list(statements)} if statements else None,
-    )  # fmt: skip
+    )
 
 
 def ruler_metric(name: str) -> str:

@@ -46,7 +46,14 @@ def table_sample(path: Path, number: int, record: TableRecord, tokenizer: PreTra
     metric = longbench.metric if longbench else ruler_metric(name) or "string_match_part"
     metric = (record.metric or metric) if record.answer else UNSCORED
     return sample_of(
-        number, tokenizer, context, record.question, task=record.group or record.task or path.stem,
-        answers=record.answer, metric=metric, max_new_tokens=record.max_new_tokens, stop=None,
+        number,
+        tokenizer,
+        context,
+        record.question,
+        task=record.group or record.task or path.stem,
+        answers=record.answer,
+        metric=metric,
+        max_new_tokens=record.max_new_tokens,
+        stop=None,
         meta={"classes": list(record.all_classes)} if record.all_classes else None,
-    )  # fmt: skip
+    )

@@ -28,7 +28,8 @@ def qa(name: str, hops: int) -> Task:
         ]
         place = random.random()
         town = facts[0].split(" was born in ")[1].split(" and ")[0]
-        needed, query = [facts[0]], f"In which town was {persons[0]} born?"
+        needed = [facts[0]]
+        query = f"In which town was {persons[0]} born?"
         if hops == 2:
             work = f"The ship {random.choice(NAMES).capitalize()}"
             needed = [f"{work} belonged to {persons[0]}. It was painted {random.choice(ADJECTIVES)}.", facts[0]]

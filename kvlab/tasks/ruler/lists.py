@@ -11,7 +11,10 @@ from kvlab.tasks.draft import Draft
 from kvlab.tasks.ruler.template import CWE, FWE, Wording, draw_letters, filled_with, sample_of
 from kvlab.tasks.sample import Sample
 
-_COMMON, _ALPHA, _CODED = 10, 2.0, 6  # common words; exponent of the Zipf distribution; letters of a coded word
+# common words; exponent of the Zipf distribution; letters of a coded word
+_COMMON = 10
+_ALPHA = 2.0
+_CODED = 6
 
 
 def cwe(draft: Draft, *, times: int = 6) -> Sample:
@@ -19,7 +22,8 @@ def cwe(draft: Draft, *, times: int = 6) -> Sample:
     draft.check_range("times", times, 2, 30)
     random = draft.random
     words = random.sample([*NAMES, *(f"{one}{two}" for one in ADJECTIVES for two in NAMES)], len(NAMES) + 2000)
-    common, others = words[:_COMMON], words[_COMMON:]
+    common = words[:_COMMON]
+    others = words[_COMMON:]
     order = random.random()
 
     def render(count: int) -> str:

@@ -72,7 +72,8 @@ def _around(
     """The facts at their depths of a haystack that fills the prompt."""
     if haystack == "essay":
         return draft.filled(lambda window: wording.before + hide(window, facts, depths).strip(), wording.query)
-    random, lines = draft.random, []
+    random = draft.random
+    lines = []
     if haystack == "needle":
         names = [key for key in _draw_all(random, kinds[0], draft.length // 4 + len(taken)) if key not in taken]
         lines = [NEEDLE.format(kind=kinds[1], key=key, value=_draw(random, kinds[1])) for key in names]

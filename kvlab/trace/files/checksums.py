@@ -95,7 +95,8 @@ def read_parts(path: Path, sums: np.ndarray | None, wanted: Mapping[str, Index])
             return None
         with safe_open(path, framework="numpy"):
             pass  # what the header says holds together and lies within the file, whoever wrote it
-        header, found = json.loads(words), {}
+        header = json.loads(words)
+        found = {}
         for name, index in wanted.items():
             part, starts = _place(header[name], index)
             memory = memoryview(part.reshape(-1).view(np.uint8).data)
@@ -118,7 +119,8 @@ class _Blocks:
 
     def read(self, start: int, into: memoryview) -> bool:
         """Read bytes from `start`; False if a block was changed. Raises ValueError if the file ends earlier."""
-        place, end = start, start + len(into)
+        place = start
+        end = start + len(into)
         while place < end:
             block = place // BLOCK
             until = min(end, (block + 1) * BLOCK)
@@ -157,8 +159,11 @@ def _place(tensor: Mapping[str, Any], index: Index) -> tuple[np.ndarray, np.ndar
 
     Raises ValueError if the tensor has too many zero-size rows.
     """
-    shape, dtype, begins = tensor["shape"], np.dtype(NUMBERS[tensor["dtype"]]), tensor["data_offsets"][0]
-    outer, inner = shape[: len(index)], shape[len(index) :]
+    shape = tensor["shape"]
+    dtype = np.dtype(NUMBERS[tensor["dtype"]])
+    begins = tensor["data_offsets"][0]
+    outer = shape[: len(index)]
+    inner = shape[len(index) :]
     if not math.prod(inner) and math.prod(outer) > MOST_EMPTY:
         raise ValueError("rows without end that hold nothing")
     rows = np.arange(math.prod(outer)).reshape(outer)[index]

@@ -45,7 +45,8 @@ def sound_parts(path: Path, record: RunRecord) -> tuple[dict[str, list[Path]], l
 def _listed_rows(path: Path, record: RunRecord) -> tuple[dict[str, list[int]] | None, list[str]]:
     """Row counts per part from the writer's list; None if it is missing or damaged (with a sentence if that is
     wrong)."""
-    file, fallback = path / LIST, "so a missing part cannot be detected; the existing parts were read."
+    file = path / LIST
+    fallback = "so a missing part cannot be detected; the existing parts were read."
     if record.checksums is not None and LIST in record.checksums:
         fallback = "but run.json also lists the parts, and they were read."
     try:
@@ -88,7 +89,8 @@ def _why_not(path: Path, record: RunRecord, rows: dict[str, list[int]] | None, t
             return "is cut off or damaged"
     except OSError as error:
         return f"cannot be read ({error.strerror or error})"
-    number, listed = int(name[5:10]), [] if rows is None else rows.get(table, [])
+    number = int(name[5:10])
+    listed = [] if rows is None else rows.get(table, [])
     if number < len(listed) and pq.read_metadata(part).num_rows != listed[number]:
         return f"does not hold the {listed[number]} rows that {LIST} names"
     return None
@@ -127,7 +129,8 @@ def _contradictions(path: Path, record: RunRecord, parts: Parts, whole: bool) ->
     model = record.model
     for table in ("steps", "events", "memory"):
         metadata = [pq.read_metadata(part) for part in parts[table]]
-        layers, heads = _span(metadata, "layer"), _span(metadata, "head")
+        layers = _span(metadata, "layer")
+        heads = _span(metadata, "head")
         if layers and not 0 <= layers[0] <= layers[1] < model.num_hidden_layers:
             yield f"it speaks of {model.num_hidden_layers} layers, the table {table} of layer {_odd(layers)}"
         if heads and not 0 <= heads[0] <= heads[1] < model.num_key_value_heads:
@@ -181,7 +184,8 @@ def _shape(file: Path, tensor: str) -> list[int] | None:
 
 def _span(metadata: Sequence[pq.FileMetaData], column: str) -> tuple[int, int] | None:
     """Minimum and maximum of a column from the parts' statistics; None without rows or column."""
-    least, most = [], []
+    least = []
+    most = []
     for part in metadata:
         names = part.schema.names
         for group in range(part.num_row_groups if column in names else 0):

@@ -73,7 +73,8 @@ def _is_run(path: Path) -> bool:
 
 
 def _damaged_arrays(run: Run) -> list[str]:
-    folder, listed = run.path / "arrays", run.record.checksums
+    folder = run.path / "arrays"
+    listed = run.record.checksums
     names = {file.name for file in folder.glob("*.safetensors")}
     expected = names if listed is None else {name.split("/")[1] for name in listed if name.startswith("arrays/")}
     problems = [f"arrays/{name} is missing." for name in sorted(expected - names)]

@@ -22,7 +22,8 @@ def attention_map(frame: pd.DataFrame) -> str:
 
 def distance_by_layer(frame: pd.DataFrame, queries: int, most: int) -> str:
     """Whether the last layer looks further back than the first."""
-    first, last = float(frame["distance"].iloc[0]), float(frame["distance"].iloc[-1])
+    first = float(frame["distance"].iloc[0])
+    last = float(frame["distance"].iloc[-1])
     if len(frame) == 1:
         return "Only one layer is shown."
     if not are_known(first, last):
@@ -64,6 +65,9 @@ def error_by_step(frame: pd.DataFrame, kind: str) -> str:
     """The best and the worst predictor."""
     medians = frame[frame["kind"] == kind].groupby("predictor", sort=False)["error"].median()
     return contrast(
-        medians, "The next attention is predicted best by {least}, and worst by {most}.", "All predict equally well.",
-        "Only {only} is shown.", "There was nothing to predict.",
-    )  # fmt: skip
+        medians,
+        "The next attention is predicted best by {least}, and worst by {most}.",
+        "All predict equally well.",
+        "Only {only} is shown.",
+        "There was nothing to predict.",
+    )

@@ -25,9 +25,11 @@ def usage_by_task(means: pd.DataFrame) -> str:
     kept = means.assign(task=[with_spaces(task) for task in means["task"]]).set_index("task")["kept"]
     share = part(float(kept.iloc[0])) if len(kept) else ""
     return contrast(
-        kept, "The largest part of a prompt is kept in {most}, the smallest in {least}.",
-        f"In every task, {share} of a prompt is kept.", f"On average, {share} of a prompt is kept.",
-    )  # fmt: skip
+        kept,
+        "The largest part of a prompt is kept in {most}, the smallest in {least}.",
+        f"In every task, {share} of a prompt is kept.",
+        f"On average, {share} of a prompt is kept.",
+    )
 
 
 def option_sweep(means: pd.DataFrame, option: str) -> str:
@@ -45,7 +47,8 @@ def option_sweep(means: pd.DataFrame, option: str) -> str:
 
 def budgets_by_layer(frame: pd.DataFrame) -> str:
     """Whether early layers get more."""
-    first, last = float(frame["asked"].iloc[0]), float(frame["asked"].iloc[-1])
+    first = float(frame["asked"].iloc[0])
+    last = float(frame["asked"].iloc[-1])
     if not are_known(first, last):
         return NOT_RECORDED
     how = comparison_words(first, last, "more than", "less than", "as much as")
@@ -78,8 +81,12 @@ def cache_share(frame: pd.DataFrame) -> str:
 
 def kv_sizes(frame: pd.DataFrame) -> str:
     """The largest cache."""
-    return contrast(frame.set_index("name")["bytes"], "The most memory is needed by {most}, the least by {least}.",
-                    "All caches need the same memory.", "Only {only} is shown.")  # fmt: skip
+    return contrast(
+        frame.set_index("name")["bytes"],
+        "The most memory is needed by {most}, the least by {least}.",
+        "All caches need the same memory.",
+        "Only {only} is shown.",
+    )
 
 
 def task_lengths(frame: pd.DataFrame) -> str:
@@ -111,23 +118,34 @@ def regions_over_steps(frame: pd.DataFrame) -> str:
 def fates(mosaics: Mapping[str, pd.DataFrame], counts: Mapping[str, pd.DataFrame]) -> str:
     """Who drops most and least."""
     last = {name: states.iloc[-1] for name, states in counts.items()}
-    dropped = pd.Series({
-        name: float(one["evicted"]) / float(one[["unseen", "own", "pivot", "absorbed", "evicted"]].sum())
-        for name, one in last.items()
-    })  # fmt: skip
-    return contrast(dropped, "The most text is dropped by {most}, the least by {least}.",
-                    "All drop equally much of the text.", "Only {only} is shown.")  # fmt: skip
+    dropped = pd.Series(
+        {
+            name: float(one["evicted"]) / float(one[["unseen", "own", "pivot", "absorbed", "evicted"]].sum())
+            for name, one in last.items()
+        }
+    )
+    return contrast(
+        dropped,
+        "The most text is dropped by {most}, the least by {least}.",
+        "All drop equally much of the text.",
+        "Only {only} is shown.",
+    )
 
 
 def shares_by_head(frame: pd.DataFrame) -> str:
     """The heads with most and fewest slots."""
     places = [f"layer {int(line.layer)} head {int(line.head)}" for line in frame.itertuples()]
-    return contrast(frame.assign(place=places).set_index("place")["share"],
-                    "Most slots go to {most}, fewest to {least}.", "Every head has equally many slots.")  # fmt: skip
+    return contrast(
+        frame.assign(place=places).set_index("place")["share"],
+        "Most slots go to {most}, fewest to {least}.",
+        "Every head has equally many slots.",
+    )
 
 
 def shares_by_layer(frame: pd.DataFrame) -> str:
     """The layers with most and fewest slots."""
-    return contrast(frame.assign(layer=frame["layer"].astype(int)).set_index("layer")["share"],
-                    "Most slots go to layer {most}, fewest to layer {least}.",
-                    "Every layer has equally many slots.")  # fmt: skip
+    return contrast(
+        frame.assign(layer=frame["layer"].astype(int)).set_index("layer")["share"],
+        "Most slots go to layer {most}, fewest to layer {least}.",
+        "Every layer has equally many slots.",
+    )

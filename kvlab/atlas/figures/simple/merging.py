@@ -25,9 +25,11 @@ def where_attention_goes(frame: pd.DataFrame) -> str:
     compressed = frame[frame["method"] != "full"]
     return contrast(
         compressed.set_index("label")[["sag", "regret"]].sum(axis=1),
-        "The least attention is lost with {least}, the most with {most}.", "All runs lose the same attention.",
-        "Only {only} is shown beside the full cache.", "There is no compressed run.",
-    )  # fmt: skip
+        "The least attention is lost with {least}, the most with {most}.",
+        "All runs lose the same attention.",
+        "Only {only} is shown beside the full cache.",
+        "There is no compressed run.",
+    )
 
 
 def slot_before_and_after(frame: pd.DataFrame, step: int) -> str:
@@ -42,9 +44,11 @@ def slot_before_and_after(frame: pd.DataFrame, step: int) -> str:
 def change_by_rule(frame: pd.DataFrame) -> str:
     """The runs whose merges lose least and most."""
     return contrast(
-        frame.set_index("label")["total"], "Merging costs the least attention with {least}, the most with {most}.",
-        "Merging costs the same attention in every run.", "Only the merges of {only} are shown.",
-    )  # fmt: skip
+        frame.set_index("label")["total"],
+        "Merging costs the least attention with {least}, the most with {most}.",
+        "Merging costs the same attention in every run.",
+        "Only the merges of {only} are shown.",
+    )
 
 
 def candidate_similarity(frame: pd.DataFrame, source: int, threshold: float | None) -> str:
@@ -59,7 +63,8 @@ def candidate_similarity(frame: pd.DataFrame, source: int, threshold: float | No
 
 def parts_of_merge(frame: pd.DataFrame) -> str:
     """Whether the merged slot gets the attention of its parts."""
-    before, after = frame[frame["role"] != "merged slot"], frame[frame["role"] == "merged slot"].iloc[0]
+    before = frame[frame["role"] != "merged slot"]
+    after = frame[frame["role"] == "merged slot"].iloc[0]
     if not are_known(float(after["mass"])):
         return NOT_RECORDED
     how = comparison_words(float(after["mass"]), float(before["mass"].sum()), "more than", "less than", "about", WIDE)
@@ -68,7 +73,8 @@ def parts_of_merge(frame: pd.DataFrame) -> str:
 
 def influence_over_steps(frame: pd.DataFrame) -> str:
     """Whether the slot keeps the attention of its tokens."""
-    mass, true = float(frame["mass"].mean()), float(frame["true_mass"].mean())
+    mass = float(frame["mass"].mean())
+    true = float(frame["true_mass"].mean())
     if not are_known(mass, true):
         return NOT_RECORDED
     how = comparison_words(mass, true, "more than", "less than", "about", 0.05)
@@ -104,8 +110,12 @@ def kernel_curves(points: pd.DataFrame) -> str:
 def ratio_by_layer(means: pd.DataFrame) -> str:
     """The layers that shrink most and least."""
     ratios = means.assign(layer=means["layer"].astype(int)).set_index("layer")["ratio"]
-    return contrast(ratios, "Layer {least} can be shrunk most by merging, layer {most} least.",
-                    "All layers shrink equally by merging.", "Only layer {only} is shown.")  # fmt: skip
+    return contrast(
+        ratios,
+        "Layer {least} can be shrunk most by merging, layer {most} least.",
+        "All layers shrink equally by merging.",
+        "Only layer {only} is shown.",
+    )
 
 
 def ratio_by_threshold(frame: pd.DataFrame, chosen: float) -> str:

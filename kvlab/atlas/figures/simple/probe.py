@@ -41,7 +41,8 @@ def overlap_and_usage(frame: pd.DataFrame, prefix: str = "") -> str:
 
 def growth_by_samples(frame: pd.DataFrame) -> str:
     """Tokens kept and attention covered as samples are added."""
-    first, last = frame.iloc[min(1, len(frame) - 1)], frame.iloc[-1]
+    first = frame.iloc[min(1, len(frame) - 1)]
+    last = frame.iloc[-1]
     if not are_known(float(first["covered"]), float(last["covered"])):
         return NOT_RECORDED
     if near(float(first["covered"]), float(last["covered"])):
@@ -61,7 +62,8 @@ def attention_strips(frame: pd.DataFrame, texts: list[str]) -> str:
     same = int(frame["true"].idxmax()) == int(frame["synthetic"].idxmax())
     if same:
         return f"The true query and the guessed ones look at the same token most: “{token_text(true.strip())}”."
-    read, sampled = token_text(true.strip()), token_text(guessed.strip())
+    read = token_text(true.strip())
+    sampled = token_text(guessed.strip())
     return f"The true query looks most at “{read}”, the guessed ones look most at “{sampled}”."
 
 

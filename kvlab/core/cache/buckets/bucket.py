@@ -75,7 +75,8 @@ class Bucket:
 
     def decide(self, view: View, settings: LayerSettings, check: Callable[[Plan], None]) -> Decision:
         """Make a plan and apply it to the table, unless `check` raises."""
-        slots, table = view.slots, self.table
+        slots = view.slots
+        table = self.table
         plan = settings.pipeline.plan(view)
         check(plan)
         self.evicted_votes += _votes_lost(slots, plan) if plan.lost is None else plan.lost
@@ -105,7 +106,8 @@ class Bucket:
         """Account for an in-place decision: every head exceeded its budget before and meets it now."""
         assert self.quota is not None
         self.table.occupied = min(self.table.occupied, self.quota.largest)
-        self.table.is_dense, self.table.weighted = False, self.table.weighted or work.kind != EVICT
+        self.table.is_dense = False
+        self.table.weighted = self.table.weighted or work.kind != EVICT
         if work.kind != EVICT or self.index_counts:
             self.index = None
 
@@ -123,7 +125,8 @@ class Bucket:
         """Bucket of some streams, whose slots are already in `table`; `take` selects them from a tensor (N, W, ...)."""
         part = Bucket(table)
         part.table.head_state = {name: take(tensor) for name, tensor in self.table.head_state.items()}
-        part.quota, part.started = self.quota and self.quota.part(take(self.quota.slots)), self.started
+        part.quota = self.quota and self.quota.part(take(self.quota.slots))
+        part.started = self.started
         part.first_decision = self.first_decision
         part.evicted_votes, part.guard_activations = take(self.evicted_votes), take(self.guard_activations)
         return part
@@ -198,7 +201,8 @@ def _layer_budget(settings: LayerSettings, rank: int, tokens: int, slack: int, s
 def sizes_of(settings: LayerSettings, table: SlotTable, heads: int, rows: int) -> Sizes:
     """Byte sizes of one KV head whose unquantized prompt is in `table`; `heads`: total over layers and rows."""
     keys, values = table.native_states()
-    token, slot = sum(states[0, 0, 0].nbytes for states in (keys, values)), table.slot_bytes()
+    token = sum(states[0, 0, 0].nbytes for states in (keys, values))
+    slot = table.slot_bytes()
     store = settings.store
     beside = settings.pipeline.settled_bytes(keys, values) + settings.pipeline.columns.head_bytes
     if settings.stream is not None:

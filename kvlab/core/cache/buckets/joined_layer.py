@@ -38,7 +38,8 @@ class JoinedSlots(Slots):
         names = [one.name for one in fields(Slots) if one.name not in STATES]
         columns = {name: streams.join_padded([getattr(part, name) for part in parts]) for name in names}
         made = cls(keys=NONE_YET, values=NONE_YET, **columns)
-        made.streams, made.parts = streams, parts
+        made.streams = streams
+        made.parts = parts
         return made
 
     def __getattribute__(self, name: str) -> Any:
@@ -60,7 +61,8 @@ class JoinedPass(PassSeen):
         """Join passes; `whole` overrides fields of the first one other than its keys."""
         common = {one.name: getattr(parts[0], one.name) for one in fields(PassSeen) if one.init and one.name != "key"}
         made = cls(**common | whole, key=NONE_YET)
-        made.slots, made.parts = slots, parts
+        made.slots = slots
+        made.parts = parts
         return made
 
     def with_state(self, state: Any) -> JoinedPass:
@@ -184,5 +186,6 @@ def _whole_state(streams: Streams, seen: Sequence[Seen]) -> LowRankState | None:
 def _nothing(streams: Streams, like: Tensor) -> Slots:
     """An empty table (B, H, 0, 1)."""
     none = like.new_empty(streams.batch, streams.heads, 0, 1)
-    numbers, no = none[..., 0].float(), torch.zeros_like(none[..., 0], dtype=torch.bool)
+    numbers = none[..., 0].float()
+    no = torch.zeros_like(none[..., 0], dtype=torch.bool)
     return Slots(none, none, numbers.int(), numbers, numbers, numbers, no)

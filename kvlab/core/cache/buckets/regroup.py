@@ -46,7 +46,8 @@ def compact_buckets(
         flat = [length for stream in own for length in stream]
         most = None if bucket.quota is None else bucket.quota.largest
         packed = bucket.table.packed(order_by_position(bucket.table.slots), _room(settings, most, max(flat)), flat)
-        bucket.table, bucket.index = _stored(packed, settings, rotary), None
+        bucket.table = _stored(packed, settings, rotary)
+        bucket.index = None
     return streams, buckets
 
 
@@ -79,10 +80,13 @@ def _taken(bucket: Bucket, places: list[int]) -> Bucket:
 def _split(streams: Streams, bucket: Bucket, lengths: list[list[int]], settings: LayerSettings) -> Streams:
     """Streams of single heads if heads of a row differ and the method decides per head; else whole rows."""
     assert bucket.quota is not None
-    budgets, width = bucket.quota.slots.tolist(), streams.heads
+    budgets = bucket.quota.slots.tolist()
+    width = streams.heads
     joined = settings.reading is not None and settings.reading.capabilities.across_heads
     if settings.pipeline.heads_apart and not joined and any(len(set(row)) > 1 for row in lengths):
-        lengths, budgets, width = _apart(lengths), _apart(budgets), 1
+        lengths = _apart(lengths)
+        budgets = _apart(budgets)
+        width = 1
     now = [max(stream) for stream in lengths]
     # While decoding, heads may fill up to their budgets, so heads of very different budgets must not share a table.
     later = [max(stream) for stream in budgets] if settings.pipeline.decode else [1] * len(now)
@@ -126,12 +130,14 @@ def _parts(
     split: Streams, bucket: Bucket, lengths: list[list[int]], settings: LayerSettings, rotary: Rotary | None
 ) -> list[Bucket]:
     assert bucket.quota is not None
-    order, parts = order_by_position(bucket.table.slots), []
+    order = order_by_position(bucket.table.slots)
+    parts = []
     flat = [length for stream in lengths for length in stream]
     budgets = bucket.quota.slots.flatten().tolist()
     for number, members in enumerate(split.members):
         heads = [member * split.width + head for member in members for head in range(split.width)]
-        own, most = [flat[head] for head in heads], max(budgets[head] for head in heads)
+        own = [flat[head] for head in heads]
+        most = max(budgets[head] for head in heads)
         table = bucket.table.packed(order, _room(settings, most, max(own)), own, members, split.width)
         part = bucket.part(table, partial(_of, split, number))
         part.table = _stored(table, settings, rotary)  # from the head state of these streams
@@ -187,7 +193,8 @@ def fewest_groups(lengths: Sequence[int], most: float) -> list[list[int]]:
         total = np.where(last >= 0, least[:-1, None] + last, np.inf)
         starts.append(total.argmin(0))
         least = total.min(0)
-    groups, end = [], len(order)
+    groups = []
+    end = len(order)
     for start in reversed(starts):  # traced back from the end
         first = int(start[end])
         groups.append(sorted(order[first:end].tolist()))

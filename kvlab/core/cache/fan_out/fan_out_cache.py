@@ -99,7 +99,8 @@ class FanOutCache(Cache):
         rows = _rows(self.branches[0].cache)
         self.follow_first()
         self._select_others(list(range(rows)) * len(self.branches))
-        self.is_split, self.now = True, time.perf_counter
+        self.is_split = True
+        self.now = time.perf_counter
         self._number_rows([rows] * len(self.branches))
 
     def common_seconds(self, seconds: float) -> float:
@@ -156,7 +157,8 @@ class FanOutCache(Cache):
         own = {id(branch.cache): branch for branch in self.branches}
         for branch in again:
             mine = own[id(branch.cache)]
-            mine.error, mine.charged = branch.error, mine.charged + branch.seconds
+            mine.error = branch.error
+            mine.charged = mine.charged + branch.seconds
         self.second_pass_seconds += seconds
         self.check()
 

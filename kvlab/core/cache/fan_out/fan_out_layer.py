@@ -80,7 +80,8 @@ class FanOutLayer(UnboundedLayer):
     def __init__(self, serving: Serving, layer_idx: int) -> None:
         super().__init__()
         # A cycle would keep the caches of every pass alive until Python collects garbage, which it seldom does.
-        self._serving, self.layer_idx = weakref.ref(serving), layer_idx
+        self._serving = weakref.ref(serving)
+        self.layer_idx = layer_idx
         self.is_initialized = True  # branches take dtype and device from their own first tokens
         self._arrived: dict[Branch, Arrived] = {}
 
@@ -100,7 +101,8 @@ class FanOutLayer(UnboundedLayer):
         """Append states (B, H, q, d) to every branch; kvlab's attention function then calls `attend`."""
         self._arrived.clear()
         if not self.serving.is_split:  # fused projections give views, which would keep more than these states alive
-            key_states, value_states = key_states.contiguous(), value_states.contiguous()
+            key_states = key_states.contiguous()
+            value_states = value_states.contiguous()
         for branch in self._active():
             self._append(branch, key_states, value_states)
         offer(self, key_states)

@@ -28,21 +28,60 @@ def decide(work: Work) -> None:
     nothing = work.position  # placeholder for missing columns, never read
     tile = max(16, min(COLUMNS, NUMBERS // (2 if work.kind == SPREAD else 1) // wide))
     _decide[(batch * heads,)](
-        work.keys, work.values, work.position, work.mass,
-        *(nothing if column is None else column for column in (
-            work.score, work.votes, work.log_mass, work.average, work.asked, work.residual, work.threshold,
-        )),
-        work.evicted_votes, work.tokens_seen, work.recent, work.sinks,
-        heads, slots, dim,
-        work.keys.stride(0), work.keys.stride(1), work.keys.stride(2),
-        work.values.stride(0), work.values.stride(1), work.values.stride(2),
-        work.position.stride(0), work.position.stride(1), work.mass.stride(0), work.mass.stride(1),
-        work.decay, math.log(work.alpha), math.log1p(-work.alpha), work.least, work.mass_of_votes,
-        work.reach, work.stream, *work.mixes,
-        KIND=work.kind, VOTES=work.votes is not None, OWN_MASS=work.log_mass is not None, SUMS=work.sums,
-        DRAWN=work.drawn, BIAS=work.bias, AVERAGED=work.average is not None, SCORED=work.score is not None,
-        BLOCK_C=min(COLUMNS, triton.next_power_of_2(slots)), BLOCK_S=tile, BLOCK_D=wide, num_warps=WARPS,
-    )  # fmt: skip
+        work.keys,
+        work.values,
+        work.position,
+        work.mass,
+        *(
+            nothing if column is None else column
+            for column in (
+                work.score,
+                work.votes,
+                work.log_mass,
+                work.average,
+                work.asked,
+                work.residual,
+                work.threshold,
+            )
+        ),
+        work.evicted_votes,
+        work.tokens_seen,
+        work.recent,
+        work.sinks,
+        heads,
+        slots,
+        dim,
+        work.keys.stride(0),
+        work.keys.stride(1),
+        work.keys.stride(2),
+        work.values.stride(0),
+        work.values.stride(1),
+        work.values.stride(2),
+        work.position.stride(0),
+        work.position.stride(1),
+        work.mass.stride(0),
+        work.mass.stride(1),
+        work.decay,
+        math.log(work.alpha),
+        math.log1p(-work.alpha),
+        work.least,
+        work.mass_of_votes,
+        work.reach,
+        work.stream,
+        *work.mixes,
+        KIND=work.kind,
+        VOTES=work.votes is not None,
+        OWN_MASS=work.log_mass is not None,
+        SUMS=work.sums,
+        DRAWN=work.drawn,
+        BIAS=work.bias,
+        AVERAGED=work.average is not None,
+        SCORED=work.score is not None,
+        BLOCK_C=min(COLUMNS, triton.next_power_of_2(slots)),
+        BLOCK_S=tile,
+        BLOCK_D=wide,
+        num_warps=WARPS,
+    )
 
 
 _RESIDUAL, _NEAREST, _SIMILAR, _SPREAD = map(tl.constexpr, (RESIDUAL, NEAREST, SIMILAR, SPREAD))
@@ -72,17 +111,61 @@ def _uniform(state, mix_1, mix_2):
 
 @triton.jit
 def _decide(
-    keys, values, position, mass, score, votes, log_mass, average, asked, residual, threshold,
-    evicted_votes, tokens_seen, recent, sinks,
-    heads, slots, dim, key_b, key_h, key_s, value_b, value_h, value_s, col_b, col_h, mass_b, mass_h,
-    decay, log_alpha, log_rest, least, mass_of_votes, reach, stream, mix_0, mix_1, mix_2,
-    KIND: tl.constexpr, VOTES: tl.constexpr, OWN_MASS: tl.constexpr, SUMS: tl.constexpr, DRAWN: tl.constexpr,
-    BIAS: tl.constexpr, AVERAGED: tl.constexpr, SCORED: tl.constexpr,
-    BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
+    keys,
+    values,
+    position,
+    mass,
+    score,
+    votes,
+    log_mass,
+    average,
+    asked,
+    residual,
+    threshold,
+    evicted_votes,
+    tokens_seen,
+    recent,
+    sinks,
+    heads,
+    slots,
+    dim,
+    key_b,
+    key_h,
+    key_s,
+    value_b,
+    value_h,
+    value_s,
+    col_b,
+    col_h,
+    mass_b,
+    mass_h,
+    decay,
+    log_alpha,
+    log_rest,
+    least,
+    mass_of_votes,
+    reach,
+    stream,
+    mix_0,
+    mix_1,
+    mix_2,
+    KIND: tl.constexpr,
+    VOTES: tl.constexpr,
+    OWN_MASS: tl.constexpr,
+    SUMS: tl.constexpr,
+    DRAWN: tl.constexpr,
+    BIAS: tl.constexpr,
+    AVERAGED: tl.constexpr,
+    SCORED: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
     head = tl.program_id(0).to(tl.int64)
-    b, h = head // heads, head % heads
-    column, seen = b * col_b + h * col_h, b * mass_b + h * mass_h
+    b = head // heads
+    h = head % heads
+    column = b * col_b + h * col_h
+    seen = b * mass_b + h * mass_h
     now = tl.load(tokens_seen + b)
     newest = now - tl.load(recent + head)
     oldest = tl.load(sinks + head)
@@ -91,11 +174,13 @@ def _decide(
         began_at = tl.load(asked + 2 * head)
 
     # Add the newest query's attention to the scores and find the lowest evictable one.
-    best, victim = tl.full((), float("inf"), tl.float32), tl.full((), 0, tl.int32)
+    best = tl.full((), float("inf"), tl.float32)
+    victim = tl.full((), 0, tl.int32)
     age = tl.full((), 0, tl.int64)  # position of the victim: the older token on ties
     for start in range(0, slots, BLOCK_C):
         s = start + tl.arange(0, BLOCK_C)
-        there, at = s < slots, column + s.to(tl.int64)
+        there = s < slots
+        at = column + s.to(tl.int64)
         place = tl.load(position + at, mask=there, other=0).to(tl.int64)
         share = tl.load(mass + seen + s.to(tl.int64), mask=there, other=0.0)
         if AVERAGED:
@@ -123,7 +208,8 @@ def _decide(
         oldest_low = tl.min(tl.where(order == low, place, now), 0)
         first = tl.min(tl.where((order == low) & (place == oldest_low), s, slots), 0)
         wins = (low < best) | ((low == best) & (oldest_low < age))
-        victim, age = tl.where(wins, first, victim), tl.where(wins, oldest_low, age)
+        victim = tl.where(wins, first, victim)
+        age = tl.where(wins, oldest_low, age)
         best = tl.minimum(low, best)
     tl.debug_barrier()  # stores of other threads of this program are read from here on
 
@@ -133,7 +219,8 @@ def _decide(
         lost = tl.load(votes + column + source).to(tl.float32)
     d = tl.arange(0, BLOCK_D)
     wide = d < dim
-    key_at, value_at = keys + b * key_b + h * key_h + d, values + b * value_b + h * value_h + d
+    key_at = keys + b * key_b + h * key_h + d
+    value_at = values + b * value_b + h * value_h + d
     if KIND == _SPREAD:
         began = tl.load(position + column + source).to(tl.int64)
         around = tl.full((), 0.0, tl.float64)
@@ -171,7 +258,8 @@ def _decide(
     if (KIND == _RESIDUAL) | (KIND == _NEAREST) | (KIND == _SIMILAR):
         # Slot with the nearest key: by cosine among all kept slots, or by product among the residual ones.
         key = tl.load(key_at + source * key_s, mask=wide, other=0.0).to(tl.float32)
-        nearest, into = tl.full((), float("-inf"), tl.float32), victim
+        nearest = tl.full((), float("-inf"), tl.float32)
+        into = victim
         for start in range(0, slots, BLOCK_S):
             s = start + tl.arange(0, BLOCK_S)
             at = column + s.to(tl.int64)
@@ -190,12 +278,14 @@ def _decide(
                 into = tl.where(high > nearest, first, into)
                 nearest = tl.maximum(high, nearest)
         target = into.to(tl.int64)
-        here, there = column + source, column + target
+        here = column + source
+        there = column + target
         both_votes = tl.load(votes + there).to(tl.float32) + lost
         if KIND == _RESIDUAL:
             merges = tl.where(into != victim, 1, 0) != 0  # works around the interpreter's handling of comparisons
             share = lost / both_votes
-            rated, rated_there = tl.load(score + here), tl.load(score + there)
+            rated = tl.load(score + here)
+            rated_there = tl.load(score + there)
             after = rated + rated_there if SUMS else tl.maximum(rated, rated_there)
             tl.store(score + there, after, mask=merges)
         else:
@@ -209,7 +299,8 @@ def _decide(
         if KIND == _NEAREST:
             merges = tl.where(nearest >= least, 1, 0) != 0
             if OWN_MASS:
-                own, own_there = tl.load(log_mass + here), tl.load(log_mass + there)
+                own = tl.load(log_mass + here)
+                own_there = tl.load(log_mass + there)
             else:
                 own = mass_of_votes * tl.log(lost)
                 own_there = mass_of_votes * tl.log(both_votes - lost)

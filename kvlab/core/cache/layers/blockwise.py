@@ -30,7 +30,9 @@ class BlockwiseAttention:
     """Attends in place of a layer, in blocks of `size` tokens."""
 
     def __init__(self, layer: Appending, size: int) -> None:
-        self.layer, self.size, self.layer_idx = layer, size, layer.layer_idx
+        self.layer = layer
+        self.size = size
+        self.layer_idx = layer.layer_idx
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
         """Output (B, Hq, q, d); budgets refer to the whole prompt.
@@ -38,14 +40,16 @@ class BlockwiseAttention:
         Blocks begin at each row's first real token, so left padding is moved to the end and back: results do not depend
         on the batch.
         """
-        held, states = self.layer.settings.held, key.nbytes + value.nbytes
+        held = self.layer.settings.held
+        states = key.nbytes + value.nbytes
         held.note(STATES, states, states)
         output = self._attend(query, key, value, call)
         held.note(STATES, 0, 0)
         return output
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
-        rows, tokens = query.shape[0], query.shape[2]
+        rows = query.shape[0]
+        tokens = query.shape[2]
         if call.padding is None:
             self.layer.announced = [tokens] * rows
             return attend_in_blocks(self.layer, self.size, query, key, value, call)
@@ -67,7 +71,8 @@ def attend_in_blocks(
 ) -> Tensor:
     """Output (B, Hq, q, d): each block is appended, attends and is compressed before the next one."""
     call = call._replace(hidden_states=None, results=None)  # of the whole prompt
-    outputs, before = [], layer.cumulative_length
+    outputs = []
+    before = layer.cumulative_length
     for first in range(0, query.shape[2], size):
         block = slice(first, first + size)
         seen = before + min(first + size, query.shape[2])

@@ -38,7 +38,8 @@ class CompressedLayer(LayerState, UnboundedLayer):
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Take dtype and device from the first tokens."""
-        self.dtype, self.device = key_states.dtype, key_states.device
+        self.dtype = key_states.dtype
+        self.device = key_states.device
         self.generator = torch.Generator(device=self.device)
         self.generator.manual_seed(self.settings.seed * 1_000_003 + self.layer_idx)
         self.streams = Streams.all_rows(key_states.shape[0], key_states.shape[1], self.device)
@@ -58,9 +59,11 @@ class CompressedLayer(LayerState, UnboundedLayer):
         check_second_pass(self)
         self.settings.check_attended()
         if key_states.requires_grad or value_states.requires_grad:
-            key_states, value_states = key_states.detach(), value_states.detach()
+            key_states = key_states.detach()
+            value_states = value_states.detach()
         self._leave_inference_mode()
-        rows, block = key_states.shape[2], self.settings.pipeline.block
+        rows = key_states.shape[2]
+        block = self.settings.pipeline.block
         if self.quota is None:
             self.prompt_end = self.cumulative_length + rows
         elif not self.settings.in_second_pass:
@@ -122,7 +125,8 @@ class CompressedLayer(LayerState, UnboundedLayer):
             return
         self._leave_inference_mode()
         self.buckets[0].table.forget(left, True)
-        self.tokens_seen, self.cumulative_length = self.tokens_seen + tokens_to_remove, left
+        self.tokens_seen = self.tokens_seen + tokens_to_remove
+        self.cumulative_length = left
         self.lengths = [length + tokens_to_remove for length in self.lengths]
 
     @property
@@ -139,7 +143,8 @@ class CompressedLayer(LayerState, UnboundedLayer):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
         """Output (B, Hq, q, d) over all slots; then the method scores and, when due, compresses this layer."""
-        rows, token_pruning = query.shape[2], self.settings.token_pruning
+        rows = query.shape[2]
+        token_pruning = self.settings.token_pruning
         # A pruned prompt, or one processed in blocks, came in one pass of the model.
         pieces = token_pruning is None and not self.announced
         incomplete = pieces and self.cumulative_length < self.settings.prompt_tokens
@@ -166,8 +171,10 @@ class CompressedLayer(LayerState, UnboundedLayer):
         real: Sequence[Tensor | None] = [None] * len(self.tables)
         if row_valid is not None:
             real = self.streams.by_row(row_valid)
-        alibis, sinks = self._alibis(call.slopes, rows, row_valid), self._sinks(call.sinks)
-        seen, visible = [], [table.visible() for table in self.tables]
+        alibis = self._alibis(call.slopes, rows, row_valid)
+        sinks = self._sinks(call.sinks)
+        seen = []
+        visible = [table.visible() for table in self.tables]
         for table, slots, part, valid, alibi, sink in zip(
             self.tables, visible, self.streams.by_head(query), real, alibis, sinks, strict=True
         ):
@@ -231,7 +238,8 @@ class CompressedLayer(LayerState, UnboundedLayer):
 
     def _set_budget(self) -> None:
         """Compute the layer's budget from the length of the prompt."""
-        settings, heads = self.settings, self.streams.heads
+        settings = self.settings
+        heads = self.streams.heads
         batch = self.streams.batch
         sizes = sizes_of(settings, self.buckets[0].table, batch * heads * settings.num_layers, batch)
         lengths = [settings.text_tokens or length for length in self.announced or self.lengths]
@@ -247,7 +255,8 @@ class CompressedLayer(LayerState, UnboundedLayer):
 
     def _report(self, seen: list[PassSeen], visible: Sequence[Slots], query: Tensor, output: Tensor) -> PassSeen | None:
         """Report the pass to the observer and return it; a counting observer gets slots without scores."""
-        observer, reads_slots = self.settings.observer, self.settings.observes_slots
+        observer = self.settings.observer
+        reads_slots = self.settings.observes_slots
         if observer is None:
             return None
         tables = [table.with_scores() for table in self.tables] if reads_slots else visible
@@ -258,7 +267,8 @@ class CompressedLayer(LayerState, UnboundedLayer):
     # what appending and batch changes do to the buckets
 
     def _append(self, key_states: Tensor, value_states: Tensor) -> None:
-        pipeline, rows = self.settings.pipeline, key_states.shape[2]
+        pipeline = self.settings.pipeline
+        rows = key_states.shape[2]
         tokens = max(self.cumulative_length + rows, self.settings.prompt_tokens)
         for table in self.tables:
             table.widen_integers(tokens)
@@ -268,7 +278,8 @@ class CompressedLayer(LayerState, UnboundedLayer):
                 table.append_one(token, bucket, pipeline.state)
             return
         position = self.tokens_seen[:, None] + torch.arange(rows, device=self.device)
-        keys, values = self.streams.by_head(key_states), self.streams.by_head(value_states)
+        keys = self.streams.by_head(key_states)
+        values = self.streams.by_head(value_states)
         parts = zip(keys, values, self.streams.by_row(position), strict=True)
         arrived = [pipeline.fresh(*part, self.settings.group, tokens) for part in parts]
         if not self.buckets:
@@ -283,7 +294,8 @@ class CompressedLayer(LayerState, UnboundedLayer):
     def _mark_pruned(self, given: Rows) -> Tensor | None:
         """Account for a pruned prompt: missing tokens count as seen and evicted. Returns the mask of real rows."""
         bucket = self.buckets[0]
-        self.tokens_seen, self.cumulative_length = given.tokens.clone(), given.length
+        self.tokens_seen = given.tokens.clone()
+        self.cumulative_length = given.length
         self.lengths = given.tokens.tolist()
         bucket.evicted_votes = bucket.evicted_votes + (given.tokens - given.valid.sum(-1))[:, None]
         dense = bucket.table.is_dense and bool(given.valid.all())
@@ -311,7 +323,8 @@ class CompressedLayer(LayerState, UnboundedLayer):
     def _map_rows(self, change: Callable[[Tensor], Tensor]) -> None:
         if not self.buckets:
             return
-        batch, self.tokens_seen = len(self.lengths), change(self.tokens_seen)
+        batch = len(self.lengths)
+        self.tokens_seen = change(self.tokens_seen)
         self.bytes_read = None if self.bytes_read is None else change(self.bytes_read)
         if self.streams.whole:
             self.streams = Streams.all_rows(len(self.tokens_seen), self.streams.heads, self.device)

@@ -77,7 +77,8 @@ def decide(
 
 def _updated(layer: LayerState, slots: Slots, seen: PassSeen, first: bool) -> Mapping[str, Tensor]:
     """`Scorer.update`; in a shared pass, computed once for all caches with equal scorers."""
-    score, results = layer.settings.pipeline.score, seen.results
+    score = layer.settings.pipeline.score
+    results = seen.results
     if results is None:
         return score.update(slots, seen, first)
 
@@ -105,7 +106,8 @@ def note_statistic(layer: LayerState, seen: PassSeen) -> None:
 
 def _defer(layer: LayerState, seen: PassSeen, reported: PassSeen | None) -> None:
     """Defer the layer's decision; the last layer triggers it for all, unless a second pass follows."""
-    settings, pipeline = layer.settings, layer.settings.pipeline
+    settings = layer.settings
+    pipeline = layer.settings.pipeline
     if not (settings.stays_pending or pipeline.score.needs_hidden_states):
         seen = seen.newest(pipeline.prompt_rows(seen.num_new))  # decisions use no other rows
     _detach(layer)
@@ -121,7 +123,8 @@ def _defer(layer: LayerState, seen: PassSeen, reported: PassSeen | None) -> None
 
 def decide_pending(settings: LayerSettings) -> None:
     """Run the deferred decisions of all layers."""
-    pending, settings.pending = settings.pending or {}, None
+    pending = settings.pending or {}
+    settings.pending = None
     for _, waiting in sorted(pending.items()):
         decide_pending_layer(waiting)
 
@@ -143,7 +146,8 @@ def conclude(
     compressed: Sequence[bool] = (),
 ) -> None:
     """Compress the layer if due, except buckets that a kernel has compressed already (`compressed`)."""
-    settings, moment = layer.settings, _moment(layer, seen[0].num_new, completes_prompt)
+    settings = layer.settings
+    moment = _moment(layer, seen[0].num_new, completes_prompt)
     if moment.is_prompt:
         assert layer.quota is not None
         layer.prompt_settled = True
@@ -198,7 +202,8 @@ def _run_kernels(layer: LayerState, seen: Sequence[PassSeen], moment: Moment) ->
 
     Not used with observers, since kernels make no plan.
     """
-    settings, none = layer.settings, [False] * len(layer.buckets)
+    settings = layer.settings
+    none = [False] * len(layer.buckets)
     kernel = decision_kernel(layer.device)
     if (
         kernel is None
@@ -232,21 +237,36 @@ def _moment(layer: LayerState, new: int, completes_prompt: bool) -> Moment:
 
 
 def _views(layer: LayerState, seen: Sequence[PassSeen], moment: Moment, slots: Sequence[Slots]) -> list[View]:
-    views, settings, tokens = [], layer.settings, layer.streams.by_row(layer.tokens_seen)
+    views = []
+    settings = layer.settings
+    tokens = layer.streams.by_row(layer.tokens_seen)
     for bucket, part, own, seen_tokens in zip(layer.buckets, seen, slots, tokens, strict=True):
-        table, quota = bucket.table, bucket.quota
+        table = bucket.table
+        quota = bucket.quota
         assert quota is not None
         excess = layer.waiting if moment.is_decode_step else max(table.occupied - quota.smallest, 0)
         view = View(
-            slots=own, seen=part, tokens_seen=seen_tokens, phase=moment.phase, started=bucket.started,
-            layer_idx=layer.rank, num_layers=settings.num_layers, generator=layer.generator,
-            budget=quota.slots, smallest_budget=quota.smallest, largest_budget=quota.largest,
-            most_excess=min(excess, table.width), in_lots=settings.pipeline.buffer > 0,
+            slots=own,
+            seen=part,
+            tokens_seen=seen_tokens,
+            phase=moment.phase,
+            started=bucket.started,
+            layer_idx=layer.rank,
+            num_layers=settings.num_layers,
+            generator=layer.generator,
+            budget=quota.slots,
+            smallest_budget=quota.smallest,
+            largest_budget=quota.largest,
+            most_excess=min(excess, table.width),
+            in_lots=settings.pipeline.buffer > 0,
             certain=moment.is_decode_step and bucket.started and settings.pipeline.fills_budget,
-            statistics=settings.statistics, head_state=table.head_state, references=layer.references,
+            statistics=settings.statistics,
+            head_state=table.head_state,
+            references=layer.references,
             token_ids=settings.token_ids(table.occupied) if moment.is_prompt else None,
-            remembered=quota.remembered, store=settings.store,
-        )  # fmt: skip
+            remembered=quota.remembered,
+            store=settings.store,
+        )
         views.append(view)
     return views
 
@@ -254,7 +274,8 @@ def _views(layer: LayerState, seen: Sequence[PassSeen], moment: Moment, slots: S
 def _compress(
     layer: LayerState, views: list[View], due: Sequence[bool], reported: PassSeen | None, moment: Moment
 ) -> None:
-    settings, streams = layer.settings, layer.streams
+    settings = layer.settings
+    streams = layer.streams
     decisions = [
         bucket.decide(view, settings, layer.rotary.check) if over else None
         for bucket, view, over in zip(layer.buckets, views, due, strict=True)

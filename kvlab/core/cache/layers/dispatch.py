@@ -40,10 +40,19 @@ def work_of(view: View, pipeline: Pipeline, evicted_votes: Tensor) -> Work | Non
     own: dict[str, Any] = {name: column for name, column in columns.items() if not is_constant(column)}
     recent, sinks = decision.bounds(view)
     work = Work(
-        kind=decision.kind, keys=slots.keys, values=slots.values, position=slots.position, mass=view.seen.last_mass(),
-        tokens_seen=view.tokens_seen, recent=recent, sinks=sinks, evicted_votes=evicted_votes,
-        decay=decision.decay, **own, **fields,
-    )  # fmt: skip
+        kind=decision.kind,
+        keys=slots.keys,
+        values=slots.values,
+        position=slots.position,
+        mass=view.seen.last_mass(),
+        tokens_seen=view.tokens_seen,
+        recent=recent,
+        sinks=sinks,
+        evicted_votes=evicted_votes,
+        decay=decision.decay,
+        **own,
+        **fields,
+    )
     return work if _is_laid_out(work) else None
 
 
@@ -81,7 +90,8 @@ def reusable_work(bucket: Bucket, seen: PassSeen, tokens_seen: Tensor) -> Work |
     """Reuse the bucket's last kernel input if only `seen` and the time have changed; else None."""
     work = None if _failed else bucket.reusable_work()
     if work is not None:
-        work.mass, work.tokens_seen = seen.last_mass(), tokens_seen
+        work.mass = seen.last_mass()
+        work.tokens_seen = tokens_seen
     return work
 
 

@@ -15,7 +15,8 @@ from kvlab.core.contract.reading import Held, Reading
 
 def reading_of_step(layer: LayerState, rows: int) -> Reading | None:
     """The reading that a pass of `rows` queries uses; None where all slots are read, as in prompts and later turns."""
-    reading, step = layer.settings.reading, layer.cumulative_length - layer.prompt_end
+    reading = layer.settings.reading
+    step = layer.cumulative_length - layer.prompt_end
     if reading is None or layer.settings.in_second_pass or rows > 1 or step < 1:
         return None
     return None if reading.reads_everything(layer.layer_idx, step) else reading
@@ -29,7 +30,8 @@ def attend_read(layer: LayerState, reading: Reading, number: int, bucket: Bucket
         bucket.index = reading.index(held)
     else:
         bucket.index = reading.note(bucket.index, held)
-    bucket.indexed, bucket.index_counts = table.arrangement, reading.capabilities.estimates
+    bucket.indexed = table.arrangement
+    bucket.index_counts = reading.capabilities.estimates
     bucket.index_summarises = reading.capabilities.summarises
     query = seen.query[:, :, 0].unflatten(1, (held.position.shape[1], -1))
     chosen = reading.choose(query, held, bucket.index)
@@ -69,8 +71,17 @@ def _held(layer: LayerState, number: int, table: SlotTable, seen: PassSeen) -> H
     else:
         newest = position.argmax(-1, keepdim=True)
     return Held(
-        *table.states(), position, with_alibi(seen.bias, seen.alibi, seen.scaling), newest,
-        layer.streams.by_row(layer.tokens_seen)[number], seen.scaling, seen.softcap, seen.moves_logits, table.is_dense,
-        layer.layer_idx, layer.settings.seed, None if layer.streams.whole else layer.streams.heads_in(number)[0],
+        *table.states(),
+        position,
+        with_alibi(seen.bias, seen.alibi, seen.scaling),
+        newest,
+        layer.streams.by_row(layer.tokens_seen)[number],
+        seen.scaling,
+        seen.softcap,
+        seen.moves_logits,
+        table.is_dense,
+        layer.layer_idx,
+        layer.settings.seed,
+        None if layer.streams.whole else layer.streams.heads_in(number)[0],
         seen.rotary,
-    )  # fmt: skip
+    )

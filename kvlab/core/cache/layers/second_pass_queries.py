@@ -34,8 +34,10 @@ def note_second_pass(layer: LayerState, seen: PassSeen) -> None:
     """Update the prompt slots' scores after one piece of the second pass."""
     if layer.checkpoint is None:
         return  # already compressed, only passed through
-    table, pipeline = layer.buckets[0].table, layer.settings.pipeline
-    width, rehearsed = layer.checkpoint.width, pipeline.rehearsed
+    table = layer.buckets[0].table
+    pipeline = layer.settings.pipeline
+    width = layer.checkpoint.width
+    rehearsed = pipeline.rehearsed
     if seen.results is None:
         table.store(rehearsed(table.first(width), seen))
     else:
@@ -50,7 +52,8 @@ def _thinned(seen: PassSeen, every: list[int]) -> References:
     """Every n-th query of a pass, n given per row."""
     step = torch.tensor(every, device=seen.query.device)[:, None]
     place = step * torch.arange(math.ceil(seen.num_new / min(every)), device=step.device)  # (B, n)
-    inside, place = place < seen.num_new, place.clamp_max(seen.num_new - 1)
+    inside = place < seen.num_new
+    place = place.clamp_max(seen.num_new - 1)
     real = inside if seen.row_valid is None else inside & seen.row_valid.bool().gather(1, place)
     index = place[:, None, :, None].expand(-1, seen.query.shape[1], -1, seen.query.shape[3])
     return References(seen.query.gather(2, index), real.float())
@@ -68,8 +71,10 @@ def save_checkpoint(layer: LayerState, every: list[int]) -> Checkpoint:
 def roll_back(layer: LayerState, checkpoint: Checkpoint) -> None:
     """Roll a layer back to `checkpoint`, except for scores; allocated space stays until `detach`."""
     layer.buckets[0].table.forget(checkpoint.width, checkpoint.dense)
-    layer.tokens_seen, layer.cumulative_length = checkpoint.tokens_seen.clone(), checkpoint.cumulative_length
-    layer.lengths, layer.waiting = list(checkpoint.lengths), checkpoint.waiting
+    layer.tokens_seen = checkpoint.tokens_seen.clone()
+    layer.cumulative_length = checkpoint.cumulative_length
+    layer.lengths = list(checkpoint.lengths)
+    layer.waiting = checkpoint.waiting
     layer.rotary = copy.copy(checkpoint.rotary)
     vars(layer).update(copy.deepcopy(checkpoint.states))
 

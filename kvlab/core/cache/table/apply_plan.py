@@ -48,7 +48,9 @@ def apply(slots: Slots, plan: Plan, rotary: Rotary | None = None) -> Slots:
 
 def overwritten_slots(plan: Plan) -> dict[str, Tensor]:
     """Slots (B, H, E) whose `keys` and `values` `apply` may overwrite in place; absent names: none."""
-    edges, shift, new = plan.edges, plan.value_shift, plan.new_keys
+    edges = plan.edges
+    shift = plan.value_shift
+    new = plan.new_keys
     index: dict[str, list[Tensor]] = {"keys": [], "values": []}
     if edges is not None and edges.target.shape[-1] <= FEW_EDGES:  # more edges create new tensors
         index["keys"] += [edges.target] if edges.key_weight is not None else []
@@ -134,7 +136,8 @@ def _weighted(
     states: Tensor, weight: Tensor, own: Tensor | None, shares: bool, turn: Callable[[Tensor], Tensor] | None = None
 ) -> Tensor:
     """(B, H, 1, d): `weight` of the source and `own` of the target, the two `states` (B, H, 2, d) float32."""
-    source, target = states[:, :, :1], states[:, :, 1:]
+    source = states[:, :, :1]
+    target = states[:, :, 1:]
     source = source if turn is None else turn(source)
     if shares or own is None:
         return target.lerp(source, weight[..., None])
@@ -173,7 +176,8 @@ class _Into:
 
 def _combine(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
     """Rewrite the targets in `states` (B, H, S, d), few in place; `sources` (B, H, E, d) are weighted already."""
-    target, active = into.target, into.active
+    target = into.target
+    active = into.active
     if target.shape[-1] > FEW_EDGES:
         return _combine_many(states, sources, into)
     old = gather_slots(states, target).float()  # (B, H, E, d)
@@ -189,7 +193,8 @@ def _combine(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
 
 def _combine_many(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
     """Prefill: scatter-adds over the whole table."""
-    target, active = into.target, into.active
+    target = into.target
+    active = into.active
     index = wide(target, states)
     one = torch.ones(states.shape[:3], device=states.device)
     merged = states.float() * _put(one.clone(), target, into.own, active)[..., None]
@@ -205,7 +210,8 @@ def _combine_many(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
 
 def _put(tensor: Tensor, target: Tensor, value: Tensor, active: Tensor) -> Tensor:
     """Write `value` in place at the targets of active edges of `tensor` (B, H, S[, n]); one value per target."""
-    index, active = wide(target, tensor), active if tensor.dim() == 3 else active[..., None]
+    index = wide(target, tensor)
+    active = active if tensor.dim() == 3 else active[..., None]
     return tensor.scatter_(2, index, torch.where(active, value.to(tensor.dtype), tensor.gather(2, index)))
 
 

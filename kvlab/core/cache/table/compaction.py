@@ -33,7 +33,9 @@ def pack(slots: Slots, order: Tensor, streams: Tensor | None, width: int, length
         packed = slots.map(lambda tensor: gather_slots(tensor, index))
     else:
         head = streams[:, None, None] * width + torch.arange(width, device=order.device)[:, None]
-        row, head = head // order.shape[1], head % order.shape[1]  # (N, width, 1)
+        # (N, width, 1)
+        row = head // order.shape[1]
+        head = head % order.shape[1]
         index = order[row, head, source]
         packed = slots.map(lambda tensor: tensor[row, head, index])
     packed.position.masked_fill_(place >= length, FREE)
@@ -55,7 +57,8 @@ class Squeeze:
     @classmethod
     def of(cls, valid: Tensor, group: int, occupied: int, count: int) -> Squeeze | None:
         """Make room for `count` slots among `valid` (B, H, S), at most `occupied` per head; None if impossible."""
-        used, groups = valid.shape[2], valid.shape[2] // group
+        used = valid.shape[2]
+        groups = valid.shape[2] // group
         most = min(occupied, used)  # bound per head; its emptiest groups have at most their share of valid slots
         enough = ((emptiest, -(-emptiest * most // used)) for emptiest in range(1, groups + 1))
         found = next(((many, few) for many, few in enough if (many - few) * group >= count), None)
@@ -63,7 +66,8 @@ class Squeeze:
             return None
         many, few = found
         order = valid.unflatten(2, (-1, group)).sum(-1).argsort(dim=-1, descending=True, stable=True)
-        stay, go = order[..., : groups - many], order[..., groups - many :]
+        stay = order[..., : groups - many]
+        go = order[..., groups - many :]
         inside = torch.arange(group, device=order.device)
         kept, scattered = ((chosen[..., None] * group + inside).flatten(2) for chosen in (stay, go))
         real_first = gather_slots(valid, scattered).view(torch.uint8).argsort(dim=-1, descending=True, stable=True)

@@ -20,7 +20,9 @@ class Streams:
     """`members`: the streams of each bucket, numbered row by row. `whole`: one bucket with all streams in order."""
 
     def __init__(self, rows: int, heads: int, width: int, members: Sequence[list[int]], device: torch.device) -> None:
-        self.batch, self.heads, self.width = rows, heads, width
+        self.batch = rows
+        self.heads = heads
+        self.width = width
         self.members = [list(member) for member in members]
         self.sizes = [len(member) for member in self.members]
         flat = [stream for member in self.members for stream in member]
@@ -86,7 +88,8 @@ class Streams:
         A bucket without remaining streams has no places and is left out of the new streams.
         """
         apart = self.heads // self.width
-        members, places = [], []
+        members = []
+        places = []
         for member in self.members:
             at = {stream: place for place, stream in enumerate(member)}
             new = [
@@ -117,7 +120,9 @@ class NewToken:
 
     def __init__(self, streams: Streams, keys: Tensor, values: Tensor, position: Tensor) -> None:
         self.streams = streams
-        self.keys, self.values, self.position = keys, values, position
+        self.keys = keys
+        self.values = values
+        self.position = position
 
     def of_table(self, bucket: int) -> tuple[Tensor, Tensor, Tensor]:
         """Keys and values (N, W, 1, d) and positions (N,) of the streams in a bucket."""

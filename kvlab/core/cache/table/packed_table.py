@@ -38,10 +38,13 @@ class PackedTable(SlotTable):
 
         `rotary` is needed by stores that turn keys back; None: the model has no rotation.
         """
-        own, live, longest = native.slots, native.live()[..., None], native.width
+        own = native.slots
+        live = native.live()[..., None]
+        longest = native.width
         codes = {"keys": store.keys, "values": store.values}
         self.scheme, self.codes = store, {side: code for side, code in codes.items() if code is not None}
-        sinks, newest = min(store.sinks, longest), store.residual
+        sinks = min(store.sinks, longest)
+        newest = store.residual
         middle, coded = store.coded(live[..., 0], longest)
         self.room = self.used = middle.shape[2]
         ahead = torch.arange(sinks, device=live.device).expand(*live.shape[:2], -1)
@@ -51,7 +54,8 @@ class PackedTable(SlotTable):
         index = index.clamp(0, longest - 1)
         moved = native.columns.packed(own.map(lambda tensor: gather_slots(tensor, index)))
         moved.position.masked_fill_(~real, FREE)
-        states, real = {"keys": moved.keys, "values": moved.values}, is_valid(moved.position[:, :, : self.room])
+        states = {"keys": moved.keys, "values": moved.values}
+        real = is_valid(moved.position[:, :, : self.room])
         self.native = {side: part[:, :, self.room :] for side, part in states.items()}
         self.rotary = rotary if store.unrotated else None
         place = moved.position[:, :, : self.room]
@@ -67,7 +71,9 @@ class PackedTable(SlotTable):
         self.first_native = sinks
         without_states = replace(moved, keys=moved.keys[..., :0].clone(), values=moved.values[..., :0].clone())
         super().__init__(without_states, native.columns)
-        self.occupied, self.weighted, self.is_dense = native.occupied, native.weighted, False
+        self.occupied = native.occupied
+        self.weighted = native.weighted
+        self.is_dense = False
         self.head_state, self.changed, self.restless = native.head_state, _nothing(), 0
         self._make_room(store.lot, 0)
 
@@ -108,9 +114,11 @@ class PackedTable(SlotTable):
 
     def _packed_states(self, side: str, count: int) -> PackedStates:
         native = self.native[side][:, :, : count - self.room]
-        turn, place = None, None
+        turn = None
+        place = None
         if self.rotary is not None and side == "keys":
-            turn, place = self.rotary.turn, self.slots.position[:, :, : self.room]
+            turn = self.rotary.turn
+            place = self.slots.position[:, :, : self.room]
         return PackedStates(self._code(side), self.coded[side], native, self.room, self._mean(side), turn, place)
 
     def _code(self, side: str) -> Code:
@@ -136,7 +144,8 @@ class PackedTable(SlotTable):
     def append_one(self, token: NewToken, bucket: int, extra: Mapping[str, Tensor | float]) -> None:
         """Write one token per head after the native slots, encoding full groups first."""
         keys, values, position = token.of_table(bucket)
-        self.left_bytes, self.ends_with_newest = 0, True
+        self.left_bytes = 0
+        self.ends_with_newest = True
         if self.width - self.room >= min(self._stays, self.occupied) + self.scheme.lot:
             self.pack_gathered()
         self._make_room(1, self.scheme.lot)
@@ -146,11 +155,13 @@ class PackedTable(SlotTable):
             extra = {**extra, KEY_LENGTH: key_lengths(keys)}
         apply_plan.write(self.slots, place, {"position": where, **apply_plan.NEW_SLOT, **extra})
         self._put(place, keys, values)
-        self.width, self.occupied = self.width + 1, self.occupied + 1
+        self.width = self.width + 1
+        self.occupied = self.occupied + 1
 
     def append_many(self, new: Slots) -> None:
         """Append several tokens."""
-        rows, self.left_bytes = new.keys.shape[2], 0
+        rows = new.keys.shape[2]
+        self.left_bytes = 0
         self._make_room(rows, 0)
         here = slice(self.width, self.width + rows)
         arrived = new.own()
@@ -158,7 +169,8 @@ class PackedTable(SlotTable):
             column[:, :, here] = arrived[name]
         for side, states in (("keys", new.keys), ("values", new.values)):
             self.native[side][:, :, here.start - self.room : here.stop - self.room] = states
-        self.width, self.occupied = self.width + rows, self.occupied + rows
+        self.width = self.width + rows
+        self.occupied = self.occupied + rows
 
     def mark_padding(self, row_valid: Tensor, position: Tensor) -> None:
         """As for a native table; all rows have equally many real tokens."""
@@ -169,7 +181,8 @@ class PackedTable(SlotTable):
         """Remove padding, where `row_valid` (B, q) is false, from the newest slots: the table packs as if without."""
         if row_valid is None:
             return
-        rows, real = row_valid.shape[1], int(row_valid[0].sum())
+        rows = row_valid.shape[1]
+        real = int(row_valid[0].sum())
         first = self.width - rows
         order = row_valid.view(torch.uint8).argsort(dim=-1, descending=True, stable=True)
         index = order[:, None].expand(-1, self.slots.position.shape[1], -1)
@@ -212,7 +225,8 @@ class PackedTable(SlotTable):
 
     def _move_to_native(self, index: Tensor, real: Tensor, after: Slots) -> None:
         """Move slots `index` (B, H, E), where `real`, to the native part with their states in `after`."""
-        count, first = index.shape[-1], self.width
+        count = index.shape[-1]
+        first = self.width
         self.restless = count
         self._make_room(count, self.scheme.lot)
         native = real & (index >= self.room)
@@ -234,14 +248,16 @@ class PackedTable(SlotTable):
     def pack_gathered(self) -> None:
         """Encode the oldest gathered native slots, in whole groups."""
         self._close_native()
-        group, start = self.scheme.lot, self.room + self.first_native
+        group = self.scheme.lot
+        start = self.room + self.first_native
         count = (self.width - self.room - self._stays) // group * group
         if count <= 0:
             return
         if self.used + count > self.room and not self._close_holes(count):
             self._grow(max(count, self.used // GROWTH // group * group))
             start = self.room + self.first_native
-        first, last = start - self.room, self.width - self.room
+        first = start - self.room
+        last = self.width - self.room
         place = self.slots.position[:, :, start : start + count]
         real = is_valid(place)
         for side, code in self.codes.items():
@@ -253,7 +269,8 @@ class PackedTable(SlotTable):
             column[:, :, self.used : self.used + count] = column[:, :, start : start + count]
             column[:, :, start : self.width - count] = column[:, :, start + count : self.width].clone()
         self.slots.position[:, :, self.width - count :] = FREE
-        self.used, self.width = self.used + count, self.width - count
+        self.used = self.used + count
+        self.width = self.width - count
         self._trim()
 
     def _close_native(self) -> None:
@@ -287,7 +304,8 @@ class PackedTable(SlotTable):
 
     def _grow(self, count: int) -> None:
         """Add space for `count` more codes."""
-        self.left_bytes, room = self.table_bytes(), self.room
+        self.left_bytes = self.table_bytes()
+        room = self.room
 
         def widen(tensor: Tensor) -> Tensor:
             return torch.cat([longer(tensor[:, :, :room], count), tensor[:, :, room:]], 2)
@@ -299,7 +317,8 @@ class PackedTable(SlotTable):
                 name: longer(tensor, count // code.group if name in code.shared else count)
                 for name, tensor in self.coded[side].items()
             }
-        self.room, self.width = room + count, self.width + count
+        self.room = room + count
+        self.width = self.width + count
 
     def _close_holes(self, count: int) -> bool:
         """Try to make room for `count` codes by closing holes; returns whether it worked.
@@ -333,7 +352,8 @@ class PackedTable(SlotTable):
         """Decode into a native table of the valid slots, for a layer that is regrouped again."""
         slots = self.slots.with_columns(log_mass=self.slots.log_mass.float())
         native = SlotTable(self._of(slots, self.capacity).decoded(), self.columns)
-        native.weighted, native.head_state = self.weighted, self.head_state
+        native.weighted = self.weighted
+        native.head_state = self.head_state
         return native.packed(order, room, lengths, streams, width)
 
     def map_rows(self, change: Callable[[Tensor], Tensor]) -> None:
@@ -356,8 +376,11 @@ class PackedTable(SlotTable):
 
     def part_bytes(self) -> dict[str, int]:
         """Bytes of `codes`, their `scales` with what belongs to a head, and `native` keys and values."""
-        coded = [(name in code.scales, tensor.nbytes) for side, code in self.codes.items()
-                 for name, tensor in self.coded[side].items()]  # fmt: skip
+        coded = [
+            (name in code.scales, tensor.nbytes)
+            for side, code in self.codes.items()
+            for name, tensor in self.coded[side].items()
+        ]
         return {
             "codes": sum(size for is_scale, size in coded if not is_scale),
             "scales": sum(size for is_scale, size in coded if is_scale) + sum(t.nbytes for t in self._of_heads()),

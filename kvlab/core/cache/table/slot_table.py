@@ -72,7 +72,8 @@ class SlotTable:
 
     def native_states(self) -> tuple[Tensor, Tensor]:
         """(keys, values) that the model passes on to attention, which gets the full states from the layer."""
-        keys, values = self.slots.keys, self.slots.values
+        keys = self.slots.keys
+        values = self.slots.values
         return (keys, values) if self.width == self.capacity else (keys[:, :, : self.width], values[:, :, : self.width])
 
     def visible(self) -> Slots:
@@ -123,7 +124,8 @@ class SlotTable:
     def widen_integers(self, tokens: int) -> None:
         """Widen integer columns if `tokens` tokens need it."""
         if not self.fits_integers(tokens):
-            short, long = self.slots.position.dtype, integer_dtype(tokens)
+            short = self.slots.position.dtype
+            long = integer_dtype(tokens)
             self.slots = self.slots.map(lambda tensor: tensor.to(long) if tensor.dtype == short else tensor)
 
     def fits_integers(self, tokens: int) -> bool:
@@ -141,7 +143,8 @@ class SlotTable:
 
         Uses the streams of `token` in `bucket`; `extra` is the method's state of a new slot.
         """
-        self.left_bytes, self.ends_with_newest = 0, False
+        self.left_bytes = 0
+        self.ends_with_newest = False
         keys, values, position = token.of_table(bucket)
         if self.occupied == self.width:
             self._make_room(1, room_to_grow(self.width))
@@ -160,12 +163,15 @@ class SlotTable:
 
     def append_many(self, new: Slots) -> None:
         """Append several tokens."""
-        rows, width, self.left_bytes = new.keys.shape[2], self.width, 0
+        rows = new.keys.shape[2]
+        width = self.width
+        self.left_bytes = 0
         self._make_room(rows, 0)
         arrived = _tensors(new)
         for name, tensor in _tensors(self.slots).items():
             tensor[:, :, width : width + rows] = arrived[name]
-        self.width, self.occupied = width + rows, self.occupied + rows
+        self.width = width + rows
+        self.occupied = self.occupied + rows
 
     def reserve(self, capacity: int) -> None:
         """Allocate space for `capacity` slots at once."""
@@ -175,11 +181,13 @@ class SlotTable:
         """Remove everything appended since the table had `width` slots; no decision may have been made since."""
         self.slots.position[:, :, width:] = FREE
         self.width = self.occupied = width
-        self.is_dense, self.left_bytes = dense, 0
+        self.is_dense = dense
+        self.left_bytes = 0
 
     def release_space(self, whole: torch.dtype) -> None:
         """Drop free space, with integer columns of type `whole`; memory is freed by `detach`."""
-        kept, now = self._first(self.width), self.slots.position.dtype
+        kept = self._first(self.width)
+        now = self.slots.position.dtype
         if now != whole:
             kept = kept.map(lambda tensor: tensor.to(whole) if tensor.dtype == now else tensor)
         self.slots = kept
@@ -187,7 +195,8 @@ class SlotTable:
     def _make_room(self, rows: int, more: int) -> None:
         """Ensure space for `rows` more slots; a growing table is copied into one with `more` in addition."""
         if self.width + rows > self.capacity:
-            self.left_bytes, self.shares_states = self.table_bytes(), False
+            self.left_bytes = self.table_bytes()
+            self.shares_states = False
             self.slots = apply_plan.grow(self._first(self.width), self.width + rows + more)
 
     def mark_padding(self, row_valid: Tensor, position: Tensor) -> None:
@@ -225,7 +234,8 @@ class SlotTable:
         if self.shares_states:
             self.slots = replace(self._first(self.width), keys=after.keys, values=after.values)
             self.shares_states = False
-        own, states = _tensors(self._first(self.width)), after.metadata() | {"keys": after.keys, "values": after.values}
+        own = _tensors(self._first(self.width))
+        states = after.metadata() | {"keys": after.keys, "values": after.values}
         for name, tensor in own.items():
             if tensor.data_ptr() != states[name].data_ptr():
                 tensor.copy_(states[name])
@@ -266,7 +276,8 @@ class SlotTable:
         longest = max(lengths)
         table = SlotTable(pack(self.slots, order, index, width, longest, longest + room), self.columns)
         table.width = table.occupied = longest
-        table.is_dense, table.weighted = min(lengths) == longest, self.weighted
+        table.is_dense = min(lengths) == longest
+        table.weighted = self.weighted
         if streams is None:
             table.head_state = self.head_state
         return table

@@ -53,7 +53,8 @@ class HeadAdaptive(EqualHeads):
 
         `rounded` budgets may miss the sum by up to a slot per head.
         """
-        slots, heads = view.slots, view.budget.shape[1]
+        slots = view.slots
+        heads = view.budget.shape[1]
         if view.layer_idx < self.skip or int(view.budget.min()) >= slots.valid.shape[-1]:
             return None
         base = view.budget[:, :1] - self.window  # (B, 1)
@@ -75,7 +76,8 @@ class HeadAdaptive(EqualHeads):
         return _winners(score, base).double() * (1 - self.floor) + self.floor * base
 
     def _guaranteed(self, score: Tensor, base: Tensor) -> Tensor:
-        rank, safe = score.argsort(stable=True, dim=-1, descending=True).argsort(-1), self.floor * base.double()
+        rank = score.argsort(stable=True, dim=-1, descending=True).argsort(-1)
+        safe = self.floor * base.double()
         best = rank < safe.long()[..., None]
         return _winners(score.masked_fill(best & ~torch.isneginf(score), torch.inf), base).float()
 

@@ -44,7 +44,8 @@ class CosineDecay(EqualHeads):
     def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
         """Falling budgets with sum `average * num_layers`, none above the prompt's `tokens`."""
         recent = self.recent(tokens)
-        base, context = average - recent, tokens - recent
+        base = average - recent
+        context = tokens - recent
         if average >= tokens or base <= 0:
             return [average] * num_layers
         cuts = [self.cut(layer, num_layers) for layer in range(num_layers)]
@@ -61,7 +62,8 @@ class CosineDecay(EqualHeads):
 
     def lengths(self, tokens: int, num_layers: int) -> list[int]:
         """Slots of each layer for a prompt of `tokens`, by the decays only."""
-        recent, kept = self.recent(tokens), []
+        recent = self.recent(tokens)
+        kept = []
         context = tokens - recent
         least = min(self.minimum, context)
         for layer in range(num_layers):

@@ -53,20 +53,24 @@ class ModelWide:
 
     def _counts(self, view: View) -> Tensor:
         """Slots (B, L, H). Heads of all layers still have the same slots, so this layer's protection applies to all."""
-        device, layers = view.budget.device, sorted(view.statistics)
+        device = view.budget.device
+        layers = sorted(view.statistics)
         scores = torch.stack([view.statistics[layer].to(device) for layer in layers], 1).float()  # (B, L, H, S)
-        valid, protected = view.slots.valid, protected_by(self.select, view) & view.slots.valid
+        valid = view.slots.valid
+        protected = protected_by(self.select, view) & view.slots.valid
         order = scores.nan_to_num(nan=0.0)
         if self.level == "head":
             order = order.masked_fill(~valid[:, None], -torch.inf).amax(-1, keepdim=True).expand_as(order)
         competing = (valid & ~protected)[:, None].expand_as(order)
-        order, together = order.masked_fill(~competing, -torch.inf), 1
+        order = order.masked_fill(~competing, -torch.inf)
+        together = 1
         if self.level == "rank":
             # protected slots are the same ones in all heads, so ranks end alike
             order, together = order.sort(-1, descending=True).values.mean(2, keepdim=True), order.shape[2]
             order[:, 0] = order.amax(1)
             competing = order > -torch.inf
-        shape, order = order.shape, order.flatten(1)
+        shape = order.shape
+        order = order.flatten(1)
         safe = protected.sum(-1)[:, None].expand(-1, len(layers), -1)  # (B, L, H)
         left = view.budget.sum(-1) * len(layers) - safe.sum((1, 2))  # (B,)
         rank = torch.empty_like(order, dtype=torch.int64)

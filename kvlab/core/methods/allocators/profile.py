@@ -30,7 +30,8 @@ class HeadShares:
 
     def at(self, budget: float) -> Tensor:
         """Shares (L, H) at one budget: linear in its logarithm, constant beyond the ends."""
-        table, logs = torch.tensor(self.shares, dtype=torch.float64), [math.log(b) for b in self.budgets]
+        table = torch.tensor(self.shares, dtype=torch.float64)
+        logs = [math.log(b) for b in self.budgets]
         place = min(max(math.log(budget), logs[0]), logs[-1])
         above = next(index for index, log in enumerate(logs) if log >= place)
         below = max(above - 1, 0)

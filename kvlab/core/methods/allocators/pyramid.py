@@ -30,7 +30,8 @@ class Pyramid(EqualHeads):
 
     def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
         """Falling budgets with sum `average * num_layers`; equal if the window fills the average."""
-        base, context = average - self.window, tokens - self.window
+        base = average - self.window
+        context = tokens - self.window
         if base <= 0 or average >= tokens:
             return [average] * num_layers
         line = self._line if self.variant == "paper" else self._stepped

@@ -30,7 +30,8 @@ def proportional(weights: list[float], total: int, least: int, most: int) -> lis
     shares = torch.tensor(weights, dtype=torch.float64)
     # A weight of 0 counts as a billionth of the largest: it grows only after the others are full.
     shares = (shares / shares.max().clamp_min(1e-300)).clamp_min(1e-9)
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     while float((shares * high).clamp(least, most).sum()) < total:
         high *= 2
     for _ in range(HALVINGS):

@@ -55,7 +55,8 @@ def choices() -> dict[str, list[str]]:
         for name in (name for name in registered() if name not in (*NOT_A_SOURCE, *named)):
             own = getattr(pipeline_of(part, name, {}), part)
             if own not in known:
-                named, known = [*named, name], [*known, own]
+                named = [*named, name]
+                known = [*known, own]
         listed[part] = [*named, *REGISTERED[part]]
     return listed
 
@@ -77,7 +78,8 @@ def pipeline_of(part: str, name: str, given: dict[str, Any]) -> Pipeline:
 
 def selector(name: str, given: dict[str, Any], recent: float | int = 0.5) -> Selector:
     """A selector by plain name; `recent` is the default. Raises UserError for numbers out of range."""
-    sinks, recent = given.get("sinks", 4), given.get("recent", recent)
+    sinks = given.get("sinks", 4)
+    recent = given.get("recent", recent)
     if isinstance(sinks, bool) or not isinstance(sinks, int) or not 0 <= sinks <= MOST_WHOLE:
         raise UserError(f"sinks is {quote_value(sinks)}: use an integer number of first tokens, 0 to {MOST_WHOLE:,}.")
     if name == "oldest":
@@ -152,7 +154,8 @@ def _with(part: str, choice: str, name: str, value: Any, given: dict[str, Any]) 
     try:
         return build_method(method, **{name: value})
     except UserError:
-        fields, own = _fields(part, choice), f"{part}_"
+        fields = _fields(part, choice)
+        own = f"{part}_"
         plain = {field.removeprefix(own) if field.startswith(own) else field: other for field, other in given.items()}
         others = {field: other for field, other in plain.items() if field in fields}
         if len(others) < 2:

@@ -86,7 +86,8 @@ class Beside:
 
         Second pass and decisions while decoding are the main scorer's only; the side state follows the prompt.
         """
-        main, aside = self._main, self._aside
+        main = self._main
+        aside = self._aside
         return Capabilities(
             prompt_rows=lambda tokens: max(main.prompt_rows(tokens), aside.prompt_rows(tokens)),
             across_heads=main.across_heads or aside.across_heads,
@@ -197,7 +198,8 @@ class Composition(Method):
 
     def pipeline(self) -> Pipeline:
         names = {"score": self.score, "allocate": self.allocate, "select": self.select, "settle": self.settle}
-        given, plain = distribute_parameters(names, dict(self.model_extra or {})), self.select in SELECTORS
+        given = distribute_parameters(names, dict(self.model_extra or {}))
+        plain = self.select in SELECTORS
         parts = {part: pipeline_of(part, names[part], given[part]) for part in PARTS if part != "select" or not plain}
         apart = isinstance(parts["allocate"].allocate, ModelWide | HeadProfile)
         recent = RECENT_ACROSS_LAYERS if apart else 0.5
@@ -215,8 +217,10 @@ class _Chosen:
 
 
 def _fitted(chosen: _Chosen) -> Pipeline:
-    score, allocate = chosen.score.score, chosen.allocate.allocate
-    settle, decode = chosen.settle.settle, chosen.score.decode and chosen.settle.decode
+    score = chosen.score.score
+    allocate = chosen.allocate.allocate
+    settle = chosen.settle.settle
+    decode = chosen.score.decode and chosen.settle.decode
     selects = capabilities_of(chosen.select)
     if isinstance(allocate, ChosenSlots) and not isinstance(score, Ballots):
         raise UserError(
@@ -249,7 +253,8 @@ def _fitted(chosen: _Chosen) -> Pipeline:
     score, settle = _with_state(score, settle, chosen)
     if not decode and not (isinstance(score, COSTS_NO_STEP) or capabilities_of(score).recall):
         score = PromptOnly(score)
-    buffer, deferred = chosen.score.buffer if decode else 0, chosen.allocate.deferred
+    buffer = chosen.score.buffer if decode else 0
+    deferred = chosen.allocate.deferred
     block = chosen.score.block if decode and not deferred else 0  # between two decisions, so there must be several
     return Pipeline(score, allocate, chosen.select, settle, decode, deferred, block=block, buffer=buffer)
 

@@ -96,7 +96,11 @@ def _as_method(part: str, name: str, cls: type, decode: bool) -> type[Method]:
     if missing:
         raise UserError(f"{cls.__name__} cannot be the {part} choice {name!r}: it lacks {' and '.join(missing)}.")
     method = create_model(cls.__name__, __base__=_OnePart, __module__=cls.__module__, __doc__=cls.__doc__, **settings)
-    method.name, method.title, method.part, method.cls, method.decode = name, name, part, cls, decode
+    method.name = name
+    method.title = name
+    method.part = part
+    method.cls = cls
+    method.decode = decode
     return method
 
 

@@ -95,7 +95,8 @@ class ChunkLeverage(PromptScorer):
             ordered = torch.nn.functional.pad(states.gather(2, index).float(), (0, 0, 0, blank))
             parts.append(ordered.unflatten(2, (-1, self.chunk)))
         there = torch.nn.functional.pad(real, (0, blank)).unflatten(2, (-1, self.chunk))  # (B, 1, n, c)
-        query, key = parts[0].unflatten(1, (heads, -1)), parts[1][:, :, None]
+        query = parts[0].unflatten(1, (heads, -1))
+        key = parts[1][:, :, None]
         total = torch.zeros_like(slots.score)
         for group in query.unbind(2):  # one query head of each group at a time
             logits = seen.scaling * group @ key[:, :, 0].mT  # (B, H, n, c, c)

@@ -67,7 +67,8 @@ class EvictAndCloseGaps:
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Raises UserError for a model without rotary positions."""
-        slots, rotary = view.slots, view.seen.rotary
+        slots = view.slots
+        rotary = view.seen.rotary
         if rotary is None:
             raise UserError("This model has no rotary positions to count inside the cache: use positions 'original'.")
         keep = select.victims(view, view.excess(), view.most_excess).keep(slots.valid)
@@ -125,7 +126,8 @@ class Finch(Method):
 
     def pipeline(self) -> Pipeline:
         settle = EvictAndCloseGaps() if self.positions == "cache" else Evict()
-        score, select = PromptOnly(QuestionAttention(window=self.window)), LowestScore(recent=self.window)
+        score = PromptOnly(QuestionAttention(window=self.window))
+        select = LowestScore(recent=self.window)
         return Pipeline(score, Uniform(), select, settle, decode=False)
 
     @property

@@ -56,7 +56,8 @@ class Ballots:
         if not first:
             return {}
         # heads have equal slots before the first decision
-        valid, position = slots.valid[:, 0], slots.position[:, 0].int()
+        valid = slots.valid[:, 0]
+        position = slots.position[:, 0].int()
         inner = valid & (position >= self.sinks)  # (B, S)
         tokens = valid.sum(-1)
         eligible = valid if self.count_sinks else inner

@@ -68,7 +68,8 @@ class Lag(PromptScorer):
         """
         index = chosen[..., None].expand(*chosen.shape, states.shape[-1])
         cut = states.gather(2, index).float().unflatten(2, (parts, self.lag))
-        low, high = cut[:, :, 1:].amin(-2, keepdim=True), cut[:, :, 1:].amax(-2, keepdim=True)
+        low = cut[:, :, 1:].amin(-2, keepdim=True)
+        high = cut[:, :, 1:].amax(-2, keepdim=True)
         # Channels that are constant in the next partition would be divided by 0.
         scaled = (cut[:, :, :-1] - low) / (high - low).clamp_min(1e-6)
         return scaled.std(-1).softmax(-1)

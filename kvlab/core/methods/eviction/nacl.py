@@ -44,7 +44,8 @@ class SampledRest:
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The inner selector's, by these scores."""
         slots = view.slots
-        score, safe = slots.score.nan_to_num(nan=0.0), self.protected(view) & slots.valid
+        score = slots.score.nan_to_num(nan=0.0)
+        safe = self.protected(view) & slots.valid
         standing = score.masked_fill(safe, torch.inf).masked_fill(~slots.valid, -torch.inf)
         rank = slots.lowest(standing, standing.shape[-1]).argsort(-1)  # from the lowest
         room = (view.budget - safe.sum(-1)).clamp_min(0)

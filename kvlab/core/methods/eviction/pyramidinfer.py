@@ -72,7 +72,8 @@ class RecentRows:
             score = self._over_heads(self._prompt_mass(slots, seen, rows))
             return {"score": score} | ({ROWS: rows[:, None, None].float().expand_as(score)} if self.decode else {})
         total = slots.position.masked_fill(~slots.valid, -1).amax((1, 2)) + 1  # (B,): real tokens so far
-        rows, new = 1 + (total * self.recent).long(), seen.rows_seen()
+        rows = 1 + (total * self.recent).long()
+        new = seen.rows_seen()
         count = torch.minimum(slots.extra[ROWS] + new, rows[:, None, None])
         keep = (1 - new / count.clamp_min(1)).clamp_min(0)
         score = keep * slots.score + self._over_heads(seen.column_mass()) / count.clamp_min(1)
@@ -390,8 +391,10 @@ class PyramidInfer(Method):
         ]
 
     def pipeline(self) -> Pipeline:
-        later, of_prompt = self.decode != "keep", self.region == "prompt"
-        region, free = self.recent if of_prompt else 0.0, self.lengths == "decay"
+        later = self.decode != "keep"
+        of_prompt = self.region == "prompt"
+        region = self.recent if of_prompt else 0.0
+        free = self.lengths == "decay"
         lots = ThinInLots(lot=self.lot, keep=self.lot_keep, ratio=self.lot_ratio, recent=self.recent)
         return Pipeline(
             RecentRows(recent=self.recent, distance_weight=self.distance_weight, heads=self.heads, decode=later),

@@ -40,7 +40,8 @@ class LazyLayers(Uniform):
 
     def head_budgets(self, view: View) -> Tensor:
         """Slots (B, H), the same for all heads of a layer."""
-        slots, rows = view.slots, min(self.rows, view.seen.num_new)
+        slots = view.slots
+        rows = min(self.rows, view.seen.num_new)
         logits = view.seen.last_logits(rows) + slots.log_mass_of_heads()[:, :, :, None]
         mass = (logits - log_total(logits, view.seen.sinks)).exp().nan_to_num(0.0)  # (B, H, G, r, S)
         stays = self.protect.protected(view) & slots.valid

@@ -46,7 +46,9 @@ class EvictAndReposition:
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Evict everything over budget; raises UserError for a model without rotary positions."""
-        slots, rotary, leading = view.slots, view.seen.rotary, _leading(select)
+        slots = view.slots
+        rotary = view.seen.rotary
+        leading = _leading(select)
         if rotary is None:
             raise UserError("This model has no rotary positions to count inside the cache: use positions 'original'.")
         keep = select.victims(view, view.excess(), view.most_excess).keep(slots.valid)
@@ -54,7 +56,8 @@ class EvictAndReposition:
             return Plan(keep=keep)
         never = torch.iinfo(slots.position.dtype).max
         first = slots.position.masked_fill(~keep, never).argsort(stable=True, dim=-1)[..., :leading]
-        position, turn = gather(slots.position, first).int(), self._missing(view, keep, first)
+        position = gather(slots.position, first).int()
+        turn = self._missing(view, keep, first)
         keys = _unrotated(view, position, gather(slots.keys, first))
         return Plan(
             keep=keep,
@@ -85,7 +88,8 @@ def _unrotated(view: View, position: Tensor, keys: Tensor) -> Tensor:
     if SINK_KEYS not in state:
         return keys
     same = (position[..., :, None] == state[SINK_POSITION][..., None, :]) & (state[SINK_TURN] != 0)[..., None, :]
-    known, before = same.any(-1, keepdim=True), same.to(torch.int8).argmax(-1)
+    known = same.any(-1, keepdim=True)
+    before = same.to(torch.int8).argmax(-1)
     return torch.where(known, gather(state[SINK_KEYS], before), keys)
 
 

@@ -111,6 +111,8 @@ def new_gate(size: int, heads: int, group: int, rank: int, sinks: int, source: t
     def drawn(*shape: int) -> Tensor:
         return (2 * torch.rand(*shape, generator=source) - 1) / size**0.5
 
-    query, bias, key = drawn(heads, group, rank, size), drawn(heads, group, rank), drawn(heads, rank, size)
+    query = drawn(heads, group, rank, size)
+    bias = drawn(heads, group, rank)
+    key = drawn(heads, rank, size)
     norms = torch.ones(rank), torch.ones(rank)
     return SinkGate(query, bias, key, *norms, torch.zeros(heads, sinks, rank), torch.zeros(heads, group))

@@ -106,7 +106,8 @@ class PairMerge:
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Merge everything over budget; heads with too few neighbours evict."""
-        slots, most = view.slots, min(view.most_excess, view.slots.valid.shape[-1])
+        slots = view.slots
+        most = min(view.most_excess, view.slots.valid.shape[-1])
         order = slots.in_text()
         may = (slots.valid & ~protected_slots(select, view)).gather(2, order)
         excess = view.excess()
@@ -122,10 +123,8 @@ class PairMerge:
 
     def _joined(self, view: View, order: Tensor, may: Tensor, wanted: Tensor) -> Tensor:
         """Slots (B, H, S), in text order, that join the next one; `wanted` (B, H) of them."""
-        score, votes = (
-            gather(view.slots.score, order).nan_to_num(0.0),
-            gather(view.slots.votes, order).float(),
-        )
+        score = gather(view.slots.score, order).nan_to_num(0.0)
+        votes = gather(view.slots.votes, order).float()
         if self.heads == "shared":
             score, votes = (part.sum(1, keepdim=True).expand_as(part) for part in (score, votes))
         pairs = torch.zeros_like(may)
@@ -134,7 +133,8 @@ class PairMerge:
         rounds, most = self._rounds(view)
         for number in range(most):
             runs = Runs.of(joined)
-            attention, tokens = runs.sums(score), runs.sums(votes)
+            attention = runs.sums(score)
+            tokens = runs.sums(votes)
             weight = _both(attention, runs.number) * _both(tokens, runs.number)
             weight = weight / (runs.number * self.late).exp()
             candidates = pairs & ~joined
@@ -150,9 +150,11 @@ class PairMerge:
 
         They depend on a row's own tokens only, not on padding or other rows of the batch.
         """
-        count, excess = view.slots.valid.sum(-1), view.excess()
+        count = view.slots.valid.sum(-1)
+        excess = view.excess()
         if self.heads == "shared":
-            count, excess = count.amax(1, keepdim=True), excess.amax(1, keepdim=True)
+            count = count.amax(1, keepdim=True)
+            excess = excess.amax(1, keepdim=True)
         shrinks = (count.float() / (count - excess).clamp_min(1)).clamp_min(1)
         rounds = (shrinks.log() / math.log(1 / MOST_SHRINKING) - ROUNDING).ceil().clamp_min(1)
         # a head over its budget has at most budget + excess slots
@@ -160,7 +162,8 @@ class PairMerge:
         return rounds, max(1, math.ceil(math.log(most) / math.log(1 / MOST_SHRINKING) - ROUNDING))
 
     def _edges(self, view: View, order: Tensor, runs: Runs, place: Tensor, active: Tensor) -> Edges:
-        slots, target = view.slots, runs.last.gather(2, place)
+        slots = view.slots
+        target = runs.last.gather(2, place)
         votes = gather(slots.votes, order).float()
         total = runs.sums(votes).gather(2, runs.number)
         held, whole = (part.clamp_max(self.clip) if self.clip else part for part in (votes, total))
@@ -181,7 +184,8 @@ class PairMerge:
 
     def _new_keys(self, view: View, order: Tensor, runs: Runs) -> tuple[NewKeys, Tensor]:
         """Keys of merged runs, and the number of runs per head without usable weights."""
-        slots, keys = view.slots, gather(view.slots.keys, order).float()
+        slots = view.slots
+        keys = gather(view.slots.keys, order).float()
         position = gather(slots.position, order)
         if self.space == "unrotated" and view.seen.rotary is not None:
             keys = view.seen.rotary.turn(keys, (position.gather(2, runs.last) - position).float())
@@ -203,11 +207,9 @@ class PairMerge:
             return equal, none
         observed = Observed.newest(view, self.rows)
         mass = observed.mass.gather(3, order[:, :, None].expand(-1, -1, observed.mass.shape[2], -1))
-        value, output, weights = (
-            gather(view.slots.values, order).float(),
-            observed.output,
-            observed.weight[..., None],
-        )
+        value = gather(view.slots.values, order).float()
+        output = observed.output
+        weights = observed.weight[..., None]
         if self.keys == "gradient":
             query = Observed.asked_by(view, self.rows).square()
             query = query if view.seen.rotary is None else view.seen.rotary.of_pairs(query)
@@ -306,7 +308,8 @@ class MergesNeighbours(GoesOn):
             heads=self.heads,
             space=self.space,
         )
-        score, select = WindowAttention(self.window, 1), LowestScore(self.sinks, self.window)
+        score = WindowAttention(self.window, 1)
+        select = LowestScore(self.sinks, self.window)
         return self.going_on(Pipeline(score, Uniform(), select, settle, decode=False))
 
 

@@ -64,7 +64,8 @@ class Pursuit:
     def _selected(self, view: View, taken: Tensor, wanted: Tensor) -> Tensor:
         """Selected slots (B, H, S), `wanted` (B, H) per head."""
         observed = observe(view, self.references, self.window, 1.0)
-        rows, free = observed.mass * observed.weight.sqrt()[..., None], view.slots.valid
+        rows = observed.mass * observed.weight.sqrt()[..., None]
+        free = view.slots.valid
         whole = rows.sum(-1, keepdim=True)
         for lot in range(self.lots, 0, -1):
             missing = (wanted - taken.sum(-1)).clamp_min(0)

@@ -73,7 +73,8 @@ class ValueMerge:
 
     def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
         """Needs a running sum of attention, oldest-first eviction, and a window of at least `reach` slots."""
-        decay, reach = capabilities_of(score).decay, self.reach
+        decay = capabilities_of(score).decay
+        reach = self.reach
         if decay is None or not isinstance(select, Oldest) or self.chance != "mean" or reach is None:
             return None
         bounds = LowestScore(sinks=select.sinks)
@@ -154,7 +155,8 @@ class ValueMerge:
     def _draw_below(self, view: View, position: Tensor, chance: Tensor) -> Tensor:
         """1 where the token at `position` (B, H, E) draws a number below `chance`, else 0."""
         seed = 0 if view.generator is None else view.generator.initial_seed()
-        heads, device = position.shape[1], position.device
+        heads = position.shape[1]
+        device = position.device
         streams = view.of_budget("streams", lambda: head_streams(seed, heads, device))
         return (uniform_draws(seed, position, streams) < chance).float()
 
@@ -182,7 +184,8 @@ class ValueMerge:
             rival = _mean_of_next(torch.where(exists, gather(received, index), 0.0), exists, reach, few)
         else:
             rival = self._rival(view, received, index, keep)[..., :few]
-        index, leaves = index[..., :few], leaves[..., :few]
+        index = index[..., :few]
+        leaves = leaves[..., :few]
         chance = torch.nan_to_num(gather(received, index) / rival, posinf=0.0)
         chance = (chance > 1).float() if self.chance == "threshold" else chance.clamp(0, 1)
         chance = torch.where(leaves, chance, 0.0)
@@ -213,7 +216,9 @@ class ValueMerge:
 
     def _plan_one(self, view: View, keep: Tensor, index: Tensor, exists: Tensor, weight: Tensor, reach: Tensor) -> Plan:
         """One victim, first in its region: the next slot gets its share along an edge, later ones as a value shift."""
-        source, heir, others = index[..., :1], index[..., 1:2], index[..., 2:]
+        source = index[..., :1]
+        heir = index[..., 1:2]
+        others = index[..., 2:]
         merged = exists[..., 1:2] & (weight > 0)
         place = torch.arange(2, index.shape[-1], device=index.device)
         gets = exists[..., 2:] & (place <= reach[..., None]) & merged
@@ -260,7 +265,8 @@ def _mean_of_next(received: Tensor, exists: Tensor, reach: int, few: int | None)
     if few == 1:
         total, count = (part[..., 1 : 1 + reach].sum(-1, keepdim=True) for part in (received.double(), exists))
         return (total / count).float()
-    total, count = received.double().cumsum(-1), exists.long().cumsum(-1)
+    total = received.double().cumsum(-1)
+    count = exists.long().cumsum(-1)
     end = (torch.arange(size, device=received.device) + reach).clamp_max(size - 1)
     return ((total[..., end] - total) / (count[..., end] - count)).float()
 
@@ -271,20 +277,26 @@ def spread_forward(values: Tensor, weight: Tensor, reach: Tensor, longest: int) 
     Each slot's value, including earlier contributions, is added with `weight` (B, H, R) to the next `reach` slots.
     Solved block by block: a triangular system within a block, the last rows between blocks.
     """
-    width, block, reach = values.shape[2], max(longest, BLOCK), reach[..., None, None]
+    width = values.shape[2]
+    block = max(longest, BLOCK)
+    reach = reach[..., None, None]
     solved = values.new_zeros(*values.shape[:2], block, values.shape[3])  # the block before the first
-    before, parts = weight.new_zeros(*weight.shape[:2], block), []
+    before = weight.new_zeros(*weight.shape[:2], block)
+    parts = []
     for first in range(0, width, block):
-        own, w = values[:, :, first : first + block], weight[:, :, first : first + block]
+        own = values[:, :, first : first + block]
+        w = weight[:, :, first : first + block]
         size = own.shape[2]
         row = torch.arange(size, device=values.device)[:, None]
-        gap_in, gap_out = row - row.T, row - torch.arange(-block, 0, device=values.device)
+        gap_in = row - row.T
+        gap_out = row - torch.arange(-block, 0, device=values.device)
         inside = torch.where((gap_in > 0) & (gap_in <= reach), w[..., None, :], 0.0)
         arriving = torch.where(gap_out <= reach, before[..., None, :], 0.0) @ solved
         system = torch.eye(size, device=values.device) - inside
         last = torch.linalg.solve_triangular(system, own + arriving, upper=False, unitriangular=True)
         parts.append(last)
-        solved, before = pad(last, (0, 0, block - size, 0)), pad(w, (block - size, 0))
+        solved = pad(last, (0, 0, block - size, 0))
+        before = pad(w, (block - size, 0))
     return torch.cat(parts, 2)
 
 
@@ -297,14 +309,20 @@ def share_reaching(weight: Tensor, ends: Tensor, reach: Tensor, longest: int) ->
     place = torch.arange(width, device=weight.device).expand_as(weight)
     goal = torch.where(ends, place, width).flip(-1).cummin(-1).values.flip(-1)
     # Reversed in time it is the same recurrence: a slot gets what later slots of its own run lead to.
-    back, back_goal = weight.flip(-1), goal.flip(-1)
-    block, reach, parts = max(longest, BLOCK), reach[..., None, None], []
-    solved, solved_goal = weight.new_zeros(*weight.shape[:2], block), goal.new_full((*goal.shape[:2], block), -1)
+    back = weight.flip(-1)
+    back_goal = goal.flip(-1)
+    block = max(longest, BLOCK)
+    reach = reach[..., None, None]
+    parts = []
+    solved = weight.new_zeros(*weight.shape[:2], block)
+    solved_goal = goal.new_full((*goal.shape[:2], block), -1)
     for first in range(0, width, block):
-        own, mine = back[..., first : first + block], back_goal[..., first : first + block]
+        own = back[..., first : first + block]
+        mine = back_goal[..., first : first + block]
         size = own.shape[-1]
         row = torch.arange(size, device=weight.device)[:, None]
-        gap_in, gap_out = row - row.T, row - torch.arange(-block, 0, device=weight.device)
+        gap_in = row - row.T
+        gap_out = row - torch.arange(-block, 0, device=weight.device)
         same = mine[..., :, None] == mine[..., None, :]
         inside = torch.where((gap_in > 0) & (gap_in <= reach) & same, own[..., None], 0.0)
         near = (gap_out <= reach) & (mine[..., :, None] == solved_goal[..., None, :])
@@ -314,7 +332,8 @@ def share_reaching(weight: Tensor, ends: Tensor, reach: Tensor, longest: int) ->
         start = torch.where(at_goal, 1.0, arriving)
         last = torch.linalg.solve_triangular(system, start[..., None], upper=False, unitriangular=True)[..., 0]
         parts.append(last)
-        solved, solved_goal = pad(last, (block - size, 0)), pad(mine, (block - size, 0), value=-1)
+        solved = pad(last, (block - size, 0))
+        solved_goal = pad(mine, (block - size, 0), value=-1)
     return torch.cat(parts, -1).flip(-1)
 
 

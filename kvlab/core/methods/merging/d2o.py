@@ -78,7 +78,9 @@ class Variance:
         layers = sorted(view.statistics)
         noted = [view.statistics[layer].to(view.budget.device) for layer in layers]  # may be on several devices
         shares = self._shares(torch.stack(noted, 1)).tolist()
-        mine, averages, seen = layers.index(view.layer_idx), view.budget[:, 0].tolist(), view.tokens_seen.tolist()
+        mine = layers.index(view.layer_idx)
+        averages = view.budget[:, 0].tolist()
+        seen = view.tokens_seen.tolist()
         if self.spared and view.layer_idx in (layers[0], *layers[1:2], layers[-1]):
             return torch.full_like(view.budget, UNLIMITED)
         rows = [
@@ -96,7 +98,8 @@ class Variance:
 
 def _scaled(values: Tensor) -> Tensor:
     """Scale each row of the last dimension to [0, 1]; zeros if it is constant."""
-    low, high = values.amin(-1, keepdim=True), values.amax(-1, keepdim=True)
+    low = values.amin(-1, keepdim=True)
+    high = values.amax(-1, keepdim=True)
     return (values - low) / torch.where(high > low, high - low, 1.0)
 
 
@@ -142,7 +145,8 @@ class CosineMerge:
 
     def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
         """Needs a running sum of attention, a selector of the lowest scores, and the paper's rule."""
-        decay, bounds = capabilities_of(score).decay, capabilities_of(select).bounds
+        decay = capabilities_of(score).decay
+        bounds = capabilities_of(select).bounds
         plain = self.rule == "paper" and self.mass.rule == "none" and self.space == "rotated"
         if decay is None or bounds is None or not plain:
             return None
@@ -219,7 +223,8 @@ class CosineMerge:
         return similarity >= threshold - 1e-6, threshold[..., 0]
 
     def _edges(self, view: View, source: Tensor, target: Tensor, active: Tensor, similarity: Tensor) -> Edges:
-        slots, width = view.slots, view.slots.valid.shape[-1]
+        slots = view.slots
+        width = view.slots.valid.shape[-1]
         raw = similarity if self.rule == "code" else similarity.exp()
         parts_of_target = sum_to_target(torch.ones_like(raw) if self.rule == "code" else raw, target, active, width)
         own_raw = 1.0 if self.rule == "code" else torch.e

@@ -43,7 +43,8 @@ def settle_while_decoding(view: View, select: Selector, window: int, most: int) 
     merges = victims.active & residual.any(-1, keepdim=True)
     near = nearest_pivot(slots.keys, victims.index, pivot, exists)
     grouping = Grouping(victims.index, merges, victims.active, near, pivot, exists)
-    observed, weight = Observed.of(view, window), slots.score.clamp_min(0) + TINY
+    observed = Observed.of(view, window)
+    weight = slots.score.clamp_min(0) + TINY
     stays = keep & ~torch.zeros_like(keep).scatter(2, pivot, exists)
     most_mass = grouping.sums(slots.votes).clamp_min(1).log().maximum(gather(slots.log_mass, pivot))
     trial, log_mass = grouping.trial(observed, stays, slots.values, weight, most_mass)
@@ -58,7 +59,8 @@ def _eviction_error(observed: Observed, keep: Tensor, values: Tensor) -> Tensor:
     kept = observed.mass * keep[:, :, None]
     output = kept @ values.float() / (kept.sum(-1, keepdim=True) + observed.beside).clamp_min(TINY)
     scale = observed.weight.sqrt()[..., None]
-    gap, true = (observed.output - output) * scale, observed.output * scale
+    gap = (observed.output - output) * scale
+    true = observed.output * scale
     return gap.flatten(2).norm(dim=-1) / true.flatten(2).norm(dim=-1).clamp_min(1e-12)
 
 
@@ -120,7 +122,8 @@ class ExactResidual:
 
     def _group(self, view: View, select: Selector, reserved: Tensor) -> tuple[Grouping, Tensor]:
         """(grouping, kept slots) with `reserved` (B, H) residual slots."""
-        slots, over = view.slots, view.excess() > 0
+        slots = view.slots
+        over = view.excess() > 0
         must_go = torch.where(over, view.slots.live() - (view.budget - reserved), 0)
         most = view.most_excess + max(1, round(max(self.shares) * view.largest_budget))
         victims = select.victims(replace(view, budget=view.budget - reserved), must_go, most)

@@ -80,12 +80,16 @@ def fit_to_group(
     h_n^2. Exact for a single query. Derived in docs/grouped-queries.md.
     """
     logits = view.seen.last_logits(rows)  # (B, H, G, r, S)
-    group, rows, width = logits.shape[2], logits.shape[3], logits.shape[4]
+    group = logits.shape[2]
+    rows = logits.shape[3]
+    width = logits.shape[4]
     whole = logits + view.slots.log_mass_of_heads()[:, :, :, None]
     normalizer = log_total(whole, view.seen.sinks).nan_to_num(neginf=0.0)
     attention = (whole - normalizer).clamp_min(NEVER_SEEN).flatten(2, 3)  # (B, H, N, S), log
-    normalizer, blind = normalizer.flatten(2, 3), torch.isneginf(logits).flatten(2, 3)
-    of_source, of_target = at_rows(attention, source), at_rows(attention, target)
+    normalizer = normalizer.flatten(2, 3)
+    blind = torch.isneginf(logits).flatten(2, 3)
+    of_source = at_rows(attention, source)
+    of_target = at_rows(attention, target)
     log_sum = log_sum_of_rows(of_source, of_target, target, active, width)  # (B, H, N, E)
     age = torch.arange(rows - 1, -1, -1, device=logits.device, dtype=torch.float32)
     weight = (age * math.log(alpha)).repeat(group)[:, None]  # log
@@ -119,7 +123,8 @@ def merge_first(view: View, threshold: float) -> View:
     similar are merged first, into the nearest kept slot. If more must be evicted, the least important others follow,
     merge targets last. Costs the cosines of all pairs, computed in blocks.
     """
-    score, valid = view.slots.score, view.slots.valid
+    score = view.slots.score
+    valid = view.slots.valid
     important = torch.nan_to_num(score, nan=-torch.inf).masked_fill(~valid, -torch.inf)
     rank = important.argsort(dim=-1, stable=True).argsort(dim=-1).masked_fill(~valid, -1)
     cosine, target = _nearest_above(view.slots.keys, rank)
@@ -297,15 +302,18 @@ class NearestMerge:
     def _merge(
         self, view: View, source: Tensor, target: Tensor, active: Tensor, cosine: Tensor
     ) -> tuple[Edges, Tensor | None]:
-        slots, width = view.slots, view.slots.valid.shape[-1]
-        turn, ends = turns(view, source, target, self.space), torch.cat([source, target], -1)
+        slots = view.slots
+        width = view.slots.valid.shape[-1]
+        turn = turns(view, source, target, self.space)
+        ends = torch.cat([source, target], -1)
         of_source, of_target = self._predicted(view, ends).chunk(2, -1)
         share, own, log_total = self._softmax(view, of_source, of_target, ends, active)
         votes_of_source, votes_of_target = gather(slots.votes, ends).chunk(2, -1)
         votes = votes_of_target + sum_to_target(votes_of_source, target, active, width)
         fit = self._fit(view, source, target, active, turn)
         if fit is not None:
-            share, own = fit.share, fit.own
+            share = fit.share
+            own = fit.own
         arriving = of_source + drift(view, source, target, turn)
         mean = own * of_target + sum_to_target(share * arriving, target, active, width)
         if self.mass != "rule":
@@ -348,7 +356,8 @@ class NearestMerge:
         return {HEAD_MASS: (fit.head_log_mass - fit.log_mass[:, :, None]).transpose(2, 3)}
 
     def _score(self, view: View, source: Tensor, target: Tensor, active: Tensor) -> Tensor:
-        score, width = view.slots.score, view.slots.valid.shape[-1]
+        score = view.slots.score
+        width = view.slots.valid.shape[-1]
         if self.combine_score == "sum":
             return gather(score, target) + sum_to_target(gather(score, source), target, active, width)
         return torch.maximum(gather(score, target), max_to_target(gather(score, source), target, active, width))
@@ -380,7 +389,8 @@ class NearestMerge:
         `of_source` and `of_target` are logits without log mass; `ends` (B, H, 2 E) are the slots of both.
         """
         mass_of_source, mass_of_target = gather(view.slots.log_mass, ends).chunk(2, -1)
-        of_source, of_target = of_source + mass_of_source, of_target + mass_of_target
+        of_source = of_source + mass_of_source
+        of_target = of_target + mass_of_target
         target = ends.chunk(2, -1)[1]
         log_total = log_sum_over_target(of_source, of_target, target, active, view.slots.valid.shape[-1])
         return (of_source - log_total).exp(), (of_target - log_total).exp(), log_total
@@ -399,7 +409,8 @@ class NearestMerge:
         # ALiBi's bias at the target does not scale with the key.
         fixed = view.seen.place_bias(target)
         if fixed is not None:
-            exact, mean = exact - fixed.mean(2), mean - fixed.mean(2)
+            exact = exact - fixed.mean(2)
+            mean = mean - fixed.mean(2)
         scale = exact / torch.where(mean.abs() > TINY, mean, TINY)
         sane = ((scale - 1).abs() <= self.guard) & (mean.abs() > TINY)
         edges_of_target = sum_to_target(torch.ones_like(mean), target, active, view.slots.valid.shape[-1]).clamp_min(1)
@@ -413,7 +424,8 @@ class NearestMerge:
 
         `log_total` is that sum if this average was used for prediction.
         """
-        extra, after = view.slots.extra, {}
+        extra = view.slots.extra
+        after = {}
         for name in (EMA, RAW_EMA):
             if name in extra:
                 total = log_total
@@ -444,7 +456,8 @@ def _merge_pair(mass: Tensor, score: Tensor, votes: Tensor, missing_mass: Tensor
     """
     whole = _finite(score)
     of_source, of_target = whole.chunk(2, -1)
-    share, total = (of_source - of_target).sigmoid(), torch.logaddexp(of_source, of_target)
+    share = (of_source - of_target).sigmoid()
+    total = torch.logaddexp(of_source, of_target)
     together = torch.add(*votes.chunk(2, -1))
     if bias:
         bare_source, bare_target = (whole - mass).chunk(2, -1)

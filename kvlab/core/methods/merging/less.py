@@ -67,7 +67,8 @@ class FeatureMaps:
 
     def of_keys(self, key: Tensor) -> Tensor:
         """psi (B, H, S, R), float32, of keys (B, H, S, d)."""
-        features, bias = _two_layers(key.float(), self.key_in, self.key_out), self.key_bias[..., None, :]
+        features = _two_layers(key.float(), self.key_in, self.key_out)
+        bias = self.key_bias[..., None, :]
         if self.key_mix is None:
             return _exponential(features + bias)
         scaled = gelu(features) * _exponential(bias)
@@ -92,7 +93,8 @@ def _two_layers(states: Tensor, into: Tensor, out: Tensor) -> Tensor:
     if into.dim() == states.dim():
         return gelu(states @ into) @ out
     # Batch rows are concatenated: a broadcasting product would copy the weights for each.
-    batch, rows = states.shape[0], states.shape[-2]
+    batch = states.shape[0]
+    rows = states.shape[-2]
     beside = states.movedim(0, -3).flatten(-3, -2)  # (..., B * n, d)
     return (gelu(beside @ into) @ out).unflatten(-2, (batch, rows)).movedim(-3, 0)
 
@@ -158,7 +160,8 @@ class Absorb:
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Move everything over budget into the state; raises UserError without fitted maps."""
-        slots, noted = view.slots, view.head_state
+        slots = view.slots
+        noted = view.head_state
         victims = select.victims(view, view.excess(), view.most_excess)
         head = noted.get(HEAD)
         if head is None:
@@ -169,7 +172,8 @@ class Absorb:
         numerator = features.transpose(-1, -2) @ gather(slots.values, victims.index).float()
         normalizer = features.sum(-2)
         if HEAD in noted:
-            numerator, normalizer = noted[NUMERATOR] + numerator, noted[NORMALIZER] + normalizer
+            numerator = noted[NUMERATOR] + numerator
+            normalizer = noted[NORMALIZER] + normalizer
         state = {NUMERATOR: numerator, NORMALIZER: normalizer, HEAD: head}
         return Plan(keep=victims.keep(slots.valid), head_state=state, lost=victims.votes(slots.votes))
 

@@ -70,20 +70,24 @@ def join_pairs(exists: Tensor, size: Tensor, age: Tensor, need: Tensor, most: in
     """
     rank = torch.arange(exists.shape[-1], device=exists.device)
     group = rank.expand(exists.shape).clone()
-    passes, weight = torch.zeros(exists.shape, device=exists.device), torch.ones(exists.shape, device=exists.device)
-    size, age = torch.where(exists, size, 0.0), age.float().clamp_min(1)
+    passes = torch.zeros(exists.shape, device=exists.device)
+    weight = torch.ones(exists.shape, device=exists.device)
+    size = torch.where(exists, size, 0.0)
+    age = age.float().clamp_min(1)
     left = exists.sum(-1)
     for _ in range(_rounds(most)):
         joins = _cheapest(size, age, left, need)  # with the next younger one
         second = pad(joins[..., :-1], (1, 0))
         pooled = (joins | second).gather(2, group)
-        passes, weight = passes + pooled, torch.where(pooled, weight / 2, weight)
+        passes = passes + pooled
+        weight = torch.where(pooled, weight / 2, weight)
         moved = rank - second.cumsum(-1)
         group = moved.gather(2, group)
         size = torch.zeros_like(size).scatter_add(2, moved, size)
         age = torch.full_like(age, torch.inf).scatter_reduce(2, moved, age, "amin")
         removed = second.sum(-1)
-        left, need = left - removed, need - removed
+        left = left - removed
+        need = need - removed
     return Windows(torch.where(exists, group, rank), torch.where(exists, passes, 0.0), weight)
 
 
@@ -102,7 +106,8 @@ def _rounds(most: int) -> int:
     """Rounds after which any head has joined `most` pairs; at least most + 1 slots exist."""
     rounds = 0
     while most > 0:
-        most, rounds = most - max(most // 2, 1), rounds + 1
+        most = most - max(most // 2, 1)
+        rounds = rounds + 1
     return rounds
 
 
@@ -123,7 +128,8 @@ def pool_windows(exists: Tensor, need: Tensor, window: int) -> Windows:
     """
     rank = torch.arange(exists.shape[-1], device=exists.device)
     group = rank.expand(exists.shape).clone()
-    passes, weight = torch.zeros(exists.shape, device=exists.device), torch.ones(exists.shape, device=exists.device)
+    passes = torch.zeros(exists.shape, device=exists.device)
+    weight = torch.ones(exists.shape, device=exists.device)
     left = exists.sum(-1)
     for _ in range(_most_passes(exists.shape[-1], window)):
         whole = torch.minimum((need + window - 2) // (window - 1), left // window)
@@ -131,10 +137,12 @@ def pool_windows(exists: Tensor, need: Tensor, window: int) -> Windows:
         size = torch.where(short, torch.minimum(need + 1, left), window).clamp_min(1)
         count = torch.where(short, (left > 1).long(), whole)
         pooled = group < (count * size)[..., None]
-        passes, weight = passes + pooled, torch.where(pooled, weight / size[..., None], weight)
+        passes = passes + pooled
+        weight = torch.where(pooled, weight / size[..., None], weight)
         removed = count * (size - 1)
         group = torch.where(pooled, group // size[..., None], group - removed[..., None])
-        left, need = left - removed, (need - removed).clamp_min(0)
+        left = left - removed
+        need = (need - removed).clamp_min(0)
     return Windows(torch.where(exists, group, rank), torch.where(exists, passes, 0.0), weight)
 
 
@@ -147,7 +155,8 @@ def _most_passes(slots: int, window: int) -> int:
     while slots > window:
         # The worst case up to `slots`: itself, or the largest number that is one short of whole windows.
         beside = (slots + 1) // window * window - 1
-        slots, passes = max(number // window + number % window for number in (slots, beside)), passes + 1
+        slots = max(number // window + number % window for number in (slots, beside))
+        passes = passes + 1
     return passes + (slots > 1)
 
 
@@ -227,7 +236,8 @@ class Pool:
 
         With budget B at most B - 1 slots are protected, so a head with B + 1 slots has two others.
         """
-        slots, kind = view.slots, view.slots.position.dtype
+        slots = view.slots
+        kind = view.slots.position.dtype
         never = view.of_budget(("late", kind), lambda: view.budget.new_full((), torch.iinfo(kind).max, dtype=kind))
         position, order = torch.where(free, slots.position, never).sort(dim=-1)
         size = gather(self._size(view), order)
@@ -240,7 +250,8 @@ class Pool:
         younger = value[..., :1] < value[..., 1:] * (1 - slack)  # the older one stays on ties
         target, source = torch.where(younger, pair.flip(-1), pair).chunk(2, -1)
         keep = slots.valid.scatter(2, source, gather(slots.valid, source) > short)
-        count, passes = gather(slots.extra[COVERS], pair), gather(slots.extra[GENERATION], pair)
+        count = gather(slots.extra[COVERS], pair)
+        passes = gather(slots.extra[GENERATION], pair)
         covers = torch.where(short, count[..., :1] + count[..., 1:], gather(slots.extra[COVERS], target))
         generation = torch.where(short, passes.amax(-1, keepdim=True) + 1, gather(slots.extra[GENERATION], target))
         extra = {COVERS: covers, GENERATION: generation}
@@ -259,7 +270,8 @@ class Pool:
         """`_pairs` if no head needs (B, H) more than one: the cheapest two neighbours, or the two oldest slots."""
         never = torch.iinfo(view.slots.position.dtype).max
         position, order = view.slots.position.masked_fill(~free, never).sort(dim=-1)
-        size, exists = gather(self._size(view), order), position < never
+        size = gather(self._size(view), order)
+        exists = position < never
         age = (view.tokens_seen[:, None, None] - position[..., 1:]).clamp_min(1)
         cost = ((size[..., :-1] + size[..., 1:]) / age).masked_fill(~exists[..., 1:], torch.inf)
         short = (need > 0)[..., None]
@@ -308,7 +320,8 @@ class Pool:
 
     def _extra(self, view: View, index: Tensor, exists: Tensor, stays: Tensor, pools: Windows) -> dict[str, Tensor]:
         """Slot state after pooling."""
-        extra, width = view.slots.extra, index.shape[-1]
+        extra = view.slots.extra
+        width = index.shape[-1]
         passes = pools.passes + gather(extra[GENERATION], index)
         generation = max_to_target(passes, stays, exists, width)
         own = {GENERATION: _put(extra[GENERATION], index, torch.where(exists, generation, passes))}
@@ -345,15 +358,19 @@ class Pool:
         return gather(keys, index).float().norm(dim=-1).nan_to_num(), max(ROUNDING, torch.finfo(keys.dtype).eps / 8)
 
     def _edges(self, view: View, source: Tensor, target: Tensor, active: Tensor, plain: Tensor) -> Edges:
-        slots, width = view.slots, view.slots.valid.shape[-1]
-        votes, own_votes = gather(slots.votes, source), gather(slots.votes, target)
+        slots = view.slots
+        width = view.slots.valid.shape[-1]
+        votes = gather(slots.votes, source)
+        own_votes = gather(slots.votes, target)
         total = own_votes + sum_to_target(votes, target, active, width)
         if self.pooling == "max":
             weight = own = torch.zeros_like(total)
         elif self.weighted:
-            weight, own = votes / total, own_votes / total
+            weight = votes / total
+            own = own_votes / total
         else:
-            weight, own = plain, 1 - sum_to_target(plain, target, active, width)
+            weight = plain
+            own = 1 - sum_to_target(plain, target, active, width)
         parts = Parts(source, target, active, weight, own, turns(view, source, target, self.space))
         score = torch.maximum(
             gather(slots.score, target), max_to_target(gather(slots.score, source), target, active, width)

@@ -73,7 +73,8 @@ class SeedClusters(GaussianSets):
             theta = (low + high) / 2
             found = seeds(cosine, active, theta)
             fits = chunks.heads(found, may_merge) <= places
-            low, high = torch.where(fits, theta, low), torch.where(fits, high, theta)
+            low = torch.where(fits, theta, low)
+            high = torch.where(fits, high, theta)
         return chunks.sets(seeds(cosine, active, low), may_merge, low)
 
     def _breaks(self, view: View, order: Tensor) -> Tensor:
@@ -145,7 +146,8 @@ def seeds(cosine: Tensor, active: Tensor, theta: Tensor) -> Tensor:
     """
     length = active.shape[-1]
     own = torch.arange(length, device=active.device)
-    seed, free = own.expand(active.shape).clone(), active.clone()
+    seed = own.expand(active.shape).clone()
+    free = active.clone()
     alike = cosine > theta[..., None, None, None]
     for place in range(length - 1):
         later = own > place

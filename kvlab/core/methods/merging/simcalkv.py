@@ -46,18 +46,23 @@ class PairCalibration:
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Merge victims with a similar enough key, evict the others."""
-        slots, width = view.slots, view.slots.valid.shape[-1]
+        slots = view.slots
+        width = view.slots.valid.shape[-1]
         victims = select.victims(view, view.excess(), view.most_excess)
-        source, keep = victims.index, victims.keep(slots.valid)
+        source = victims.index
+        keep = victims.keep(slots.valid)
         similarity, target = nearest_slot(slots, source, keep, view.never())
         active = victims.active & (similarity > self.threshold)
         target = torch.where(active, target, source)
         half = torch.full_like(similarity, 0.5)
         joining = sum_to_target(torch.ones_like(similarity), target, active, width).clamp_min(1)
         logits = self._logits(view).clamp_min(NEVER_SEEN)
-        of_source, of_target = gather(logits, source), gather(logits, target)
+        of_source = gather(logits, source)
+        of_target = gather(logits, target)
         total = log_sum_over_target(of_source, of_target, target, active, width)
-        code, votes, score = self.variant == "code", slots.votes.float(), slots.score
+        code = self.variant == "code"
+        votes = slots.votes.float()
+        score = slots.score
         edges = Edges(
             source=source,
             target=target,
@@ -140,8 +145,6 @@ class SimCalKV(Method):
     }
 
     def pipeline(self) -> Pipeline:
-        score, settle = (
-            PromptOnly(AccumulatedAttention()),
-            PairCalibration(threshold=self.threshold, variant=self.variant),
-        )
+        score = PromptOnly(AccumulatedAttention())
+        settle = PairCalibration(threshold=self.threshold, variant=self.variant)
         return Pipeline(score, Uniform(), LowestScore(self.sinks, self.recent), settle, decode=False)

@@ -74,7 +74,8 @@ class ResidualMerge:
 
     def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
         """Needs a running sum of attention, a selector of the lowest scores, and the published rules."""
-        decay, bounds = capabilities_of(score).decay, capabilities_of(select).bounds
+        decay = capabilities_of(score).decay
+        bounds = capabilities_of(select).bounds
         plain = self.similarity == "dot" and self.mass == "alpha" and self.space == "rotated" and self.share > 0
         if decay is None or bounds is None or not plain:
             return None
@@ -99,7 +100,8 @@ class ResidualMerge:
         residual = slots.extra[RESIDUAL] & slots.valid
         # A budget of one slot belongs to the newest token: such a head has no residual slot and evicts.
         allowed = self._allowed(view.budget).minimum(view.budget - 1)
-        live, room = slots.live(), view.budget - allowed
+        live = slots.live()
+        room = view.budget - allowed
         must_go = torch.where(live > view.budget, live - residual.sum(-1) - room, 0).clamp_min(0)
         # Room for the residual slots themselves is needed only the first time.
         most = view.most_excess + (0 if view.started else self._upper_bound(view))
@@ -118,13 +120,15 @@ class ResidualMerge:
         room, merges = view.of_budget(self, lambda: self.split(view))
         residual = slots.extra[RESIDUAL]
         victims = select.victims(replace(view, budget=room), view.excess(), view.most_excess, barred=residual)
-        source, few = victims.index, victims.index.shape[-1] == 1
+        source = victims.index
+        few = victims.index.shape[-1] == 1
         target = self._nearest_residual(view, source, residual)
         active = merges.expand_as(source)
         if not few or view.smallest_budget < 2 or self.mass != "alpha":
             return Plan(keep=victims.keep(slots.valid), edges=self._edges(view, source, target, active))
         ends = torch.cat([source, target], -1)
-        votes, score = gather(slots.votes, ends), gather(slots.score, ends)
+        votes = gather(slots.votes, ends)
+        score = gather(slots.score, ends)
         total = votes[..., :1] + votes[..., 1:]
         share = votes[..., :1] / total
         edges = Edges(
@@ -206,8 +210,10 @@ class ResidualMerge:
         return torch.where(victims.active, pivot, victims.index)
 
     def _edges(self, view: View, source: Tensor, target: Tensor, active: Tensor) -> Edges:
-        slots, width = view.slots, view.slots.valid.shape[-1]
-        votes, own = gather(slots.votes, source), gather(slots.votes, target)
+        slots = view.slots
+        width = view.slots.valid.shape[-1]
+        votes = gather(slots.votes, source)
+        own = gather(slots.votes, target)
         total = own + sum_to_target(votes, target, active, width)
         score = gather(slots.score, source)
         if self.combine_score == "max":
@@ -220,7 +226,8 @@ class ResidualMerge:
 
 def _first_of_chunk(rank: Tensor, count: Tensor, chunks: Tensor) -> Tensor:
     """Rank (B, H, E) of the first in each one's chunk; the first count % chunks chunks are one longer."""
-    size, longer = count // chunks, count % chunks
+    size = count // chunks
+    longer = count % chunks
     among_longer = longer * (size + 1)
     after = among_longer + (rank - among_longer) // size.clamp_min(1) * size
     return torch.where(rank < among_longer, rank // (size + 1) * (size + 1), after.minimum(rank))
@@ -238,7 +245,8 @@ def leaving_order(slots: Slots, victims: Victims, eligible: Tensor) -> Tensor:
     Algorithm 1 with final scores: `eligible` slots enter by age, and once there are more than can stay, each newcomer
     evicts the lowest score so far.
     """
-    active, width = victims.active, victims.index.shape[-1]
+    active = victims.active
+    width = victims.index.shape[-1]
     position = slots.position.masked_fill(~eligible, torch.iinfo(slots.position.dtype).max)
     entered = gather(position.argsort(dim=-1, stable=True).argsort(-1), victims.index).masked_fill(~active, 0)
     stay = (eligible.sum(-1) - active.sum(-1))[..., None]
@@ -259,15 +267,19 @@ def fill_residual(
 
     Later ones join the residual slot whose key, the mean of its tokens so far, is most similar (equations 6 and 7).
     """
-    index, active = victims.index.gather(2, order), victims.active.gather(2, order)
-    keys, votes = gather(slots.keys, index).float(), gather(slots.votes, index).float()
+    index = victims.index.gather(2, order)
+    active = victims.active.gather(2, order)
+    keys = gather(slots.keys, index).float()
+    votes = gather(slots.votes, index).float()
     batch, heads, width = index.shape
     most = min(most, width)
-    means, counts = keys[:, :, :most].clone(), votes[:, :, :most].clone()
+    means = keys[:, :, :most].clone()
+    counts = votes[:, :, :most].clone()
     exists = torch.arange(most, device=index.device) < allowed[..., None]
     target = index.clone()
     for step in range(width):
-        key, vote = keys[:, :, step : step + 1], votes[:, :, step : step + 1]
+        key = keys[:, :, step : step + 1]
+        vote = votes[:, :, step : step + 1]
         joins = active[..., step : step + 1] & (step >= allowed)[..., None]
         near = similarity(key, means, kind)[:, :, 0].masked_fill(~exists, -torch.inf).argmax(-1, keepdim=True)
         target[..., step : step + 1] = torch.where(joins, index.gather(2, near), target[..., step : step + 1])

@@ -42,7 +42,8 @@ def k_means(states: Tensor, valid: Tensor, count: int, rounds: int) -> tuple[Ten
     A cluster that loses all its states keeps its centroid. States that are not valid get a cluster without influence.
     With fewer states than clusters the other centroids are far away: copies would be told apart by rounding.
     """
-    used, weight = valid.sum(-1, keepdim=True).clamp(1, count), valid.to(states.dtype)
+    used = valid.sum(-1, keepdim=True).clamp(1, count)
+    weight = valid.to(states.dtype)
     unused = torch.arange(count, device=states.device) >= used
     centroids = spread_rows(states, valid, count, used).masked_fill(unused[..., None], FAR)
     for _ in range(rounds):

@@ -8,7 +8,8 @@ from torch import Tensor
 from kvlab.core.contract.reading import Held
 from kvlab.core.contract.token_draws import MIX, stream_start, uniform_draws
 
-LAYER, PURPOSE = 1_000_003, 7_919
+LAYER = 1_000_003
+PURPOSE = 7_919
 
 
 def step_draws(held: Held, per_head: int, purpose: int = 0) -> Tensor:

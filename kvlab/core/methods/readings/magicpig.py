@@ -57,7 +57,8 @@ class MagicPIG(Reading):
         return index | {"codes": write_newest(index["codes"], held, new)}
 
     def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
-        query, codes = query.float(), index["codes"][:, :, : held.count]
+        query = query.float()
+        codes = index["codes"][:, :, : held.count]
         own = self._codes(query, held)
         collisions = torch.stack(
             [(codes == own[:, :, member, None]).sum(-1) for member in range(query.shape[2])], 2

@@ -20,7 +20,8 @@ SLACK = 4  # pages that an index has room for beyond the table
 def all_bounds(held: Held, page: int) -> Tensor:
     """Maxima and minima (B, H, pages, 2 d) of each channel of the valid keys of each page; 0 in an empty page."""
     missing = -held.count % page
-    keys, valid = pad(dense_states(held.keys), (0, 0, 0, missing)), pad(held.valid(), (0, missing))
+    keys = pad(dense_states(held.keys), (0, 0, 0, missing))
+    valid = pad(held.valid(), (0, missing))
     return _bounds(keys.unflatten(2, (-1, page)), valid.unflatten(2, (-1, page)))
 
 
@@ -87,7 +88,8 @@ def _pages_of(reading: PartReading, pages: int, page: int) -> int:
 
 def _bounds(keys: Tensor, valid: Tensor) -> Tensor:
     """(B, H, pages, 2 d) of keys (B, H, pages, page, d)."""
-    hidden, empty = ~valid[..., None], ~valid.any(-1)[..., None]
+    hidden = ~valid[..., None]
+    empty = ~valid.any(-1)[..., None]
     largest = keys.masked_fill(hidden, -math.inf).amax(3)
     least = keys.masked_fill(hidden, math.inf).amin(3)
     return torch.cat([largest, least], -1).masked_fill(empty, 0.0)

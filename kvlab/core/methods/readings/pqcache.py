@@ -48,7 +48,8 @@ class PQCache(PartReading):
         return index | {"codes": write_newest(index["codes"], held, new.transpose(2, 3).to(torch.uint8))}
 
     def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
-        centroids, codes = index["centroids"], index["codes"][:, :, : held.count]
+        centroids = index["centroids"]
+        codes = index["codes"][:, :, : held.count]
         table = self._cut(query.float()) @ centroids.transpose(-1, -2)  # (B, H, m, G, 2^b)
         place = codes.transpose(2, 3)[:, :, :, None].long().expand(*table.shape[:4], -1)
         logits = held.with_bias(table.gather(4, place).sum(2) * held.scaling)

@@ -70,7 +70,8 @@ class RetroInfer(PartReading):
             )
         steady = always(held, self.sinks, self.recent) | ~held.valid()
         weight = (~steady).float() if held.bias is None else held.bias[:, :, 0].exp().masked_fill(steady, 0.0)
-        keys, values = held.float_keys(), dense_states(held.values).float()
+        keys = held.float_keys()
+        values = dense_states(held.values).float()
         member, count = self._clustered(keys, ~steady)
         centroids, mass = means_of(keys, member, weight, count)
         return {
@@ -88,7 +89,9 @@ class RetroInfer(PartReading):
         return index | {"member": write_newest(index["member"], held, new)}
 
     def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
-        query, keys, mass = query.float(), index["keys"].float(), index["mass"]
+        query = query.float()
+        keys = index["keys"].float()
+        mass = index["mass"]
         logits = query @ keys.transpose(-1, -2) * held.scaling
         if held.softcap is not None:
             logits = held.softcap * torch.tanh(logits / held.softcap)
@@ -108,11 +111,13 @@ class RetroInfer(PartReading):
 
     def _clustered(self, keys: Tensor, valid: Tensor) -> tuple[Tensor, int]:
         """(cluster (B, H, S) of each slot, number of clusters) of keys (B, H, S, d) float32, segment by segment."""
-        slots, size = keys.shape[2], min(self.segment, keys.shape[2])
+        slots = keys.shape[2]
+        size = min(self.segment, keys.shape[2])
         mean = (keys * valid[..., None]).sum(2, keepdim=True) / valid.sum(-1).clamp_min(1)[..., None, None]
         padding = -slots % size
         parts = pad(normalize(keys - mean, dim=-1), (0, 0, 0, padding)).unflatten(2, (-1, size))
-        real, most = pad(valid, (0, padding)).unflatten(2, (-1, size)), math.ceil(size / self.cluster)
+        real = pad(valid, (0, padding)).unflatten(2, (-1, size))
+        most = math.ceil(size / self.cluster)
         # A row has as many clusters as it would have alone, whatever the length of the table.
         count = (real.sum(-1, keepdim=True) / self.cluster).ceil().long()
         unused = torch.arange(most, device=keys.device) >= count

@@ -53,7 +53,8 @@ class RocketKV(PartReading):
         return {"channels": channels.scatter_(3, own[:, :, None].expand_as(new), new)}
 
     def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
-        pages, width = -(-held.count // self.page), query.shape[-1]
+        pages = -(-held.count // self.page)
+        width = query.shape[-1]
         query = query.float()
         channels = query.abs().sum(2).topk(math.ceil(self.channel_share * width), dim=-1).indices
         positive = query.sum(2).gather(2, channels) > 0

@@ -55,7 +55,8 @@ def best(
 
     With `kept`, for scores that are often equal, such as those of slots with one code: of equal ones the last slots.
     """
-    own, most = held.newest[:, :, None], most_of(reading, held.count)
+    own = held.newest[:, :, None]
+    most = most_of(reading, held.count)
     counts = None if held.dense else counts_of(reading, held.live())[:, :, None, None]
     if kept is not None:
         score = score.masked_fill(kept[:, :, None], torch.finfo(score.dtype).max).scatter(3, own, math.inf)
@@ -76,7 +77,8 @@ def _highest(score: Tensor, most: int, counts: Tensor | None) -> Tensor:
     """
     top = score.topk(most, dim=-1).values
     least = top[..., -1:] if counts is None else top.gather(3, counts - 1)
-    above, equal = score > least, score == least
+    above = score > least
+    equal = score == least
     left = (most if counts is None else counts) - above.sum(-1, keepdim=True)
     return above | (equal & (equal.flip(-1).cumsum(-1).flip(-1) <= left) & (score > NEVER))
 

@@ -72,7 +72,8 @@ class ShadowKV(PartReading):
         return index | {"exact": exact, "low": low, "landmarks": self._landmarks_after(index["landmarks"], exact, held)}
 
     def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
-        chunks, landmarks = -(-held.count // self.chunk), index["landmarks"]
+        chunks = -(-held.count // self.chunk)
+        landmarks = index["landmarks"]
         landmarks = pad(landmarks, (0, 0, 0, max(chunks - landmarks.shape[2], 0)))[:, :, :chunks]
         exact = index["exact"][:, :, : held.count, 0] & held.valid()
         there = self._cut(held.valid() & ~exact).any(-1)
@@ -85,7 +86,8 @@ class ShadowKV(PartReading):
         best = ((rank < most) & there).repeat_interleave(self.chunk, -1)[..., : held.count]
         read = exact | best & held.valid()
         chosen = of_sets(read[:, :, None])
-        keys, size = self._keys(held, index, chosen.slots[:, :, 0], exact), held.keys.dtype.itemsize
+        keys = self._keys(held, index, chosen.slots[:, :, 0], exact)
+        size = held.keys.dtype.itemsize
         numbers = index["basis"].shape[2] - query.shape[-1]  # of a slot at low rank, in place of its key
         size_of_low = (read & ~exact).sum(-1) * numbers * size
         fixed = (landmarks[0, 0].numel() + index["basis"][0, 0].numel()) * size
@@ -131,7 +133,8 @@ class ShadowKV(PartReading):
         keys = held.float_keys()
         if held.rotary is not None:
             keys = held.rotary.turn(keys, -held.position.masked_fill(~held.valid(), 0))
-        heads, width = keys.shape[1], keys.shape[3]
+        heads = keys.shape[1]
+        width = keys.shape[3]
         joint = keys.transpose(1, 2).flatten(2)  # (B, S, H d)
         rank = math.ceil(self.rank_share * heads * width - 1e-9)
         directions = torch.linalg.eigh(joint.transpose(1, 2) @ joint).eigenvectors[..., -rank:]

@@ -14,7 +14,9 @@ from kvlab.core.contract.view import NEVER
 from kvlab.core.methods.readings.draws import step_draws
 from kvlab.core.methods.readings.selection import always, counts_of, of_sets
 
-BASE, SAMPLE = 1, 2  # draws of the two samples
+# draws of the two samples
+BASE = 1
+SAMPLE = 2
 
 
 @register_reading
@@ -45,7 +47,8 @@ class VAttention(PartReading):
         return ReadingCapabilities(samples=True, indexes=False, per_query_head=True, oracle=True)
 
     def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
-        logits, live = held.logits(query), held.live()[:, :, None]
+        logits = held.logits(query)
+        live = held.live()[:, :, None]
         near = always(held, self.sinks, self.recent)[:, :, None]
         heavy = _rank(logits.masked_fill(near, NEVER)) < counts_of(self, live)[..., None]
         exact = (near | heavy) & held.valid()[:, :, None]
@@ -59,7 +62,8 @@ class VAttention(PartReading):
         """(sampled (B, H, G, S) bool, sample sizes (B, H, G) float32)."""
         base = _first_drawn(step_draws(held, logits.shape[2], BASE), others, self._base_size(others))
         scale = (logits - logits.amax(-1, keepdim=True)).exp()
-        count, number = base.sum(-1).clamp_min(2), others.sum(-1)
+        count = base.sum(-1).clamp_min(2)
+        number = others.sum(-1)
         mean = (scale * base).sum(-1) / base.sum(-1).clamp_min(1)
         spread = (((scale - mean[..., None]).square() * base).sum(-1) / (count - 1)).sqrt()
         normaliser = (scale * exact).sum(-1) + number * mean

@@ -118,7 +118,8 @@ class GatedChunks(Chunks):
 
     def worst_first(self, own: Tensor, chunks: _Chunks) -> Tensor:
         """Places (B, 1, S) in the text, worst first."""
-        mean, entropy = chunks.mean(own), self.entropy(own, chunks)
+        mean = chunks.mean(own)
+        entropy = self.entropy(own, chunks)
         gated = (mean >= chunks.median(mean)) & (entropy < chunks.median(entropy))
         late = gated & (chunks.rank(own) >= self.few)
         return _by_both(own, torch.where(late, -torch.inf, mean))

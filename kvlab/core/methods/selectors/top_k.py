@@ -13,7 +13,9 @@ from kvlab.core.contract.view import View
 
 ROUNDING = 1e-9  # tolerance, so that integer products are not rounded up
 # Recent tokens, which text that goes on needs, must not displace what a question may ask for: few of the first slots.
-FIRST_SLOTS, ONE_IN_FIRST, ONE_IN_OTHERS = 96, 16, 4
+FIRST_SLOTS = 96
+ONE_IN_FIRST = 16
+ONE_IN_OTHERS = 4
 Limit = float | Literal["growing"]
 
 

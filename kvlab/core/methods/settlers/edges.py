@@ -52,7 +52,8 @@ def max_to_target(value: Tensor, target: Tensor, active: Tensor, width: int) -> 
 
 def similarity(left: Tensor, right: Tensor, kind: Similarity) -> Tensor:
     """Similarity (B, H, E, S) float32 of keys (B, H, E, d) and (B, H, S, d); larger is closer (l2 is negated)."""
-    left, right = left.float(), right.float()
+    left = left.float()
+    right = right.float()
     if kind == "l2":
         return -torch.cdist(left, right)
     products = left @ right.transpose(-1, -2)
@@ -80,8 +81,12 @@ def nearest(sources: Tensor, keys: Tensor, allowed: Tensor, kind: Similarity) ->
     place = (~allowed).to(torch.uint8).argsort(dim=-1, stable=True)[..., :most]
     keys, there = gather(keys, place), torch.arange(most, device=keys.device) < count[..., None]
     if kind == "cosine":  # the blocks would normalize the same keys repeatedly
-        sources, keys, kind = normalize(sources.float(), dim=-1), normalize(keys.float(), dim=-1), "dot"
-    alike, values, indices = bool(there.all()), [], []
+        sources = normalize(sources.float(), dim=-1)
+        keys = normalize(keys.float(), dim=-1)
+        kind = "dot"
+    alike = bool(there.all())
+    values = []
+    indices = []
     for block in sources.split(ROW_BLOCK, 2):
         similarities = similarity(block, keys, kind)
         best = (similarities if alike else similarities.masked_fill_(~there[:, :, None], -torch.inf)).max(-1)
@@ -98,7 +103,8 @@ def nearest_slot(
     Computed in the dtype of the keys with float32 sums; the cosine of 16-bit keys is recomputed in float32. `never` is
     -inf, as a device scalar if available.
     """
-    sources, keys = gather(slots.keys, index), slots.keys
+    sources = gather(slots.keys, index)
+    keys = slots.keys
     if index.shape[-1] > ROW_BLOCK:
         return nearest(sources, keys, allowed, "cosine")
     lengths, best, place = _best(slots, sources, allowed, never)

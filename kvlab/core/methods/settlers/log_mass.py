@@ -38,12 +38,22 @@ class Parts:
         self, votes_after: Tensor, log_mass_after: Tensor, score_after: Tensor, similarity: Tensor | None = None
     ) -> Edges:
         """The merge as edges, with values weighted as keys."""
-        weight, own = self.key_weight, self.self_key_weight
+        weight = self.key_weight
+        own = self.self_key_weight
         return Edges(
-            source=self.source, target=self.target, active=self.active, turn=self.turn, similarity=similarity,
-            key_weight=weight, value_weight=weight, self_key_weight=own, self_value_weight=own,
-            votes_after=votes_after, log_mass_after=log_mass_after, score_after=score_after,
-        )  # fmt: skip
+            source=self.source,
+            target=self.target,
+            active=self.active,
+            turn=self.turn,
+            similarity=similarity,
+            key_weight=weight,
+            value_weight=weight,
+            self_key_weight=own,
+            self_value_weight=own,
+            votes_after=votes_after,
+            log_mass_after=log_mass_after,
+            score_after=score_after,
+        )
 
 
 @dataclass(frozen=True)
@@ -99,7 +109,8 @@ def drift(view: View, source: Tensor, target: Tensor, turn: Tensor | None) -> Te
 
     Rotation changes it and, with ALiBi, the new position.
     """
-    there, here = view.seen.place_bias(target), view.seen.place_bias(source)
+    there = view.seen.place_bias(target)
+    here = view.seen.place_bias(source)
     moved = 0.0 if there is None or here is None else (there - here).mean(2)
     if turn is None or view.seen.rotary is None:
         return moved
@@ -109,9 +120,11 @@ def drift(view: View, source: Tensor, target: Tensor, turn: Tensor | None) -> Te
 
 def exact_log_mass(view: View, parts: Parts) -> Tensor:
     """(B, H, E): log(summed mass of the target and its sources) - log(mass of the merged key without log mass)."""
-    slots, width = view.slots, view.slots.valid.shape[-1]
+    slots = view.slots
+    width = view.slots.valid.shape[-1]
     whole = view.seen.last_logits()[:, :, :, 0] + slots.log_mass_of_heads()  # (B, H, G, S)
-    group, normalizer = whole.shape[2], log_total(whole[:, :, :, None], view.seen.sinks)[:, :, :, 0]
+    group = whole.shape[2]
+    normalizer = log_total(whole[:, :, :, None], view.seen.sinks)[:, :, :, 0]
     part = (whole - normalizer).clamp_min(NEVER_SEEN).flatten(1, 2)  # (B, H * G, S)
     source, target, active = (
         tensor.repeat_interleave(group, 1) for tensor in (parts.source, parts.target, parts.active)
@@ -131,7 +144,8 @@ def merged_logits(view: View, parts: Parts, rows: int = 1) -> Tensor:
     key = key + sum_to_target(weighted, parts.target, parts.active, slots.valid.shape[-1])
     query = view.seen.query[:, :, -rows:].float().unflatten(1, (key.shape[1], -1)).flatten(2, 3)  # (B, H, G * r, d)
     logits = query @ key.transpose(-1, -2) * view.seen.scaling
-    softcap, places = view.seen.softcap, view.seen.place_bias(parts.target, rows)
+    softcap = view.seen.softcap
+    places = view.seen.place_bias(parts.target, rows)
     logits = logits if softcap is None else softcap * torch.tanh(logits / softcap)
     return logits if places is None else logits + places
 

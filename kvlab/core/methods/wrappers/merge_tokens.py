@@ -55,7 +55,8 @@ def into_most_similar(view: View, chosen: Tensor, keep: Tensor) -> Edges | None:
     Keys and values become means weighted by votes, and votes add up: KeepKV's target, without its threshold, and the
     weights of equal logits. The target's score stays. None if nothing is chosen.
     """
-    slots, width = view.slots, view.slots.valid.shape[-1]
+    slots = view.slots
+    width = view.slots.valid.shape[-1]
     most = int(chosen.sum(-1).max())
     if most == 0:
         return None
@@ -65,8 +66,18 @@ def into_most_similar(view: View, chosen: Tensor, keep: Tensor) -> Edges | None:
     target = torch.where(active, target, source)
     votes_of_source, votes_of_target = (gather(slots.votes, ends).float() for ends in (source, target))
     votes = votes_of_target + sum_to_target(votes_of_source, target, active, width)
-    share, own = votes_of_source / votes, votes_of_target / votes
+    share = votes_of_source / votes
+    own = votes_of_target / votes
     return Edges(
-        source=source, target=target, active=active, key_weight=share, value_weight=share, self_key_weight=own,
-        self_value_weight=own, votes_after=votes, log_mass_after=None, score_after=None, similarity=cosine,
-    )  # fmt: skip
+        source=source,
+        target=target,
+        active=active,
+        key_weight=share,
+        value_weight=share,
+        self_key_weight=own,
+        self_value_weight=own,
+        votes_after=votes,
+        log_mass_after=None,
+        score_after=None,
+        similarity=cosine,
+    )

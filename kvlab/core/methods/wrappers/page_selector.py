@@ -45,7 +45,8 @@ class WholePages:
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The lowest pages, without protected slots: at least `excess` (B, H) slots, and less than a page more."""
-        slots, places = view.slots, self._places(view, barred)
+        slots = view.slots
+        places = self._places(view, barred)
         safe = slots.valid & (places < 0)
         best, mean = self._of_pages(slots, *self._worth(view, places), safe)
         order = self._from_best(slots, best, mean)
@@ -96,7 +97,8 @@ class WholePages:
     def _of_pages(self, slots: Slots, highest: Tensor, own: Tensor, safe: Tensor) -> tuple[Tensor, Tensor]:
         """(best, mean) of each slot's page (B, H, S), of its slots' worth; infinite where one of them is protected."""
         here = slots.valid
-        own, highest = own.masked_fill(~here, 0.0), highest.masked_fill(~here, -torch.inf)
+        own = own.masked_fill(~here, 0.0)
+        highest = highest.masked_fill(~here, -torch.inf)
         protected = safe if self.heads == "each" else safe.any(1, keepdim=True).expand_as(safe)
         order = slots.in_text()
         page = _segments(slots, order, self.length)

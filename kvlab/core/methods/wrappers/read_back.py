@@ -60,8 +60,9 @@ class ReadingBack(Reading):
         both = of_sets(weight > NEVER, weight, chosen.index_bytes)
         if chosen.keys is not None:
             own = _by_slot(chosen, held.count).gather(3, both.slots) > NEVER
-            both = replace(both, keys=torch.where(own[..., None], _keys_of(chosen, held, both.slots),
-                                                  _gathered(held, both.slots)))  # fmt: skip
+            both = replace(
+                both, keys=torch.where(own[..., None], _keys_of(chosen, held, both.slots), _gathered(held, both.slots))
+            )
         if chosen.estimate is None or self.returned.tokens:
             return replace(both, estimate=chosen.estimate)
         logits = chosen.estimate.logits.masked_fill(heads[:, :, None, None], NEVER)

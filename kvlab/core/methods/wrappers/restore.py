@@ -25,7 +25,11 @@ from kvlab.core.methods.wrappers.merge_tokens import (
 from kvlab.core.restore import Restore
 
 RETURNED = "returned"
-ON_TOP, PINNED, EVICTS, DROPPED, MERGED = 1, 2, 3, 4, 5
+ON_TOP = 1
+PINNED = 2
+EVICTS = 3
+DROPPED = 4
+MERGED = 5
 
 
 def giving_back(pipeline: Pipeline, returned: Restore | None, layers: Sequence[int], room: int) -> Pipeline:
@@ -141,7 +145,10 @@ class Marks:
     """Restore marks of every layer, known once the prompt's budgets are."""
 
     def __init__(self, pipeline: Pipeline, returned: Restore, layers: tuple[int, ...], room: int) -> None:
-        self.pipeline, self.returned, self.layers, self.room = pipeline, returned, layers, room
+        self.pipeline = pipeline
+        self.returned = returned
+        self.layers = layers
+        self.room = room
         self._of: dict[int, Tensor] = {}
 
     def of(self, view: View) -> Tensor:
@@ -177,7 +184,8 @@ class Marks:
         return plan
 
     def _marks(self, view: View, plan: Plan) -> Tensor:
-        slots, edges = view.slots, plan.edges
+        slots = view.slots
+        edges = plan.edges
         nothing = torch.zeros_like(slots.valid)
         merged = nothing if edges is None else _at(nothing, edges.source, edges.active)
         if self.returned.kind == "apart":

@@ -83,7 +83,8 @@ class EmaScore:
         return correct_bias(slots.extra[EMA], slots.extra[SEEN_ROWS], self.alpha).add_(slots.log_mass)
 
     def _average(self, old: Tensor, logits: Tensor) -> Tensor:
-        group, rows = logits.shape[2], logits.shape[3]
+        group = logits.shape[2]
+        rows = logits.shape[3]
         age = torch.arange(rows - 1, -1, -1, device=logits.device, dtype=torch.float32)
         weight = age * math.log(self.alpha) + math.log(1 - self.alpha) - math.log(group)
         new = torch.logsumexp(torch.nan_to_num(logits, nan=-math.inf) + weight[:, None], dim=(2, 3))

@@ -18,7 +18,8 @@ def output_norms(values: Tensor, weight: Tensor, order: int) -> Tensor:
         gram = weight @ weight.mT
         value = values.float()[:, :, None]
         return ((value @ gram) * value).sum(-1).clamp_min(0).sqrt()
-    heads, hidden = values.shape[0] * weight.shape[1] * weight.shape[2], weight.shape[4]
+    heads = values.shape[0] * weight.shape[1] * weight.shape[2]
+    hidden = weight.shape[4]
     block = max(1, MOST_NUMBERS // (heads * hidden))
     parts = [(part.float()[:, :, None] @ weight).abs().sum(-1) for part in values.split(block, 2)]
     return torch.cat(parts, -1)

@@ -52,7 +52,8 @@ class PredictedScore:
         return {"score": score.exp() if self.recalls else score}
 
     def _untrained(self, slots: Slots, seen: Seen, layer: int) -> ScoreNetwork:
-        states, heads = seen.hidden_states, slots.score.shape[1]
+        states = seen.hidden_states
+        heads = slots.score.shape[1]
         assert states is not None
         if self.networks == "kvzap":
             return random_score_head(states, heads, layer)

@@ -91,7 +91,8 @@ class QueryCentres(_Fitted):
 
     def of_query_heads(self, slots: Slots, seen: Seen) -> Tensor:
         """The formula's score (B, H, G, S) float32 for each query head."""
-        known, heads = self.statistics(slots, seen), slots.keys.shape[1]
+        known = self.statistics(slots, seen)
+        heads = slots.keys.shape[1]
         key = slots.keys.float()
         now = slots.position.masked_fill(~slots.valid, -1).amax((1, 2)) + 1  # (B,): tokens so far
         centre = known.mean[:, :, None]

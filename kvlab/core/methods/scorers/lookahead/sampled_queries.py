@@ -69,7 +69,8 @@ def average_turn(states: Tensor, rotary: Rotary, start: Tensor, count: int) -> T
     frequencies = rotary.inverse_frequencies.to(states.device)
     position = start[:, None] + torch.arange(count, device=states.device)  # (B, count)
     angle = position[..., None].float() * frequencies
-    cosine, sine = angle.cos().mean(1)[:, None, None], angle.sin().mean(1)[:, None, None]
+    cosine = angle.cos().mean(1)[:, None, None]
+    sine = angle.sin().mean(1)[:, None, None]
     return rotary.rotated(states, cosine, sine)
 
 

@@ -23,7 +23,8 @@ class Evict:
 
     def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
         """Needs a score that is a running sum of attention and a selector of the lowest scores."""
-        decay, bounds = capabilities_of(score).decay, capabilities_of(select).bounds
+        decay = capabilities_of(score).decay
+        bounds = capabilities_of(select).bounds
         if decay is None or bounds is None:
             return None
         return InPlace(EVICT, lambda view: bounds(view, view.budget), decay=decay)

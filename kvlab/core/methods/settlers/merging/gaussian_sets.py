@@ -105,7 +105,8 @@ class GaussianSets:
         return gather((rank < excess[..., None]) & sets.is_anchor, sets.anchor)
 
     def _edges(self, view: View, source: Tensor, target: Tensor, active: Tensor) -> Edges:
-        slots, width = view.slots, view.slots.valid.shape[-1]
+        slots = view.slots
+        width = view.slots.valid.shape[-1]
         turn = turns(view, source, target, self.space)
         distance = (rotate_sources(view, source, turn) - gather(slots.keys, target).float()).norm(dim=-1)
         kernel = self._kernel(distance, gather(slots.keys, target).float().norm(dim=-1), target, active, width)

@@ -53,7 +53,8 @@ class GlobalRidge:
         columns = index[:, :, None].expand(-1, -1, observed.logits.shape[2], -1)
         logits = (observed.logits + slots.log_mass[:, :, None]).gather(3, columns)
         logits = logits.masked_fill(~there[:, :, None], -torch.inf)
-        value, new_keys = gather(slots.values, index).float(), None
+        value = gather(slots.values, index).float()
+        new_keys = None
         if self.refit_keys and view.seen.softcap is None:
             query = Observed.asked_by(view, self.rows) * view.seen.scaling
             moved = self._of_keys(self._mass(view, logits), value, observed.output, query, roots)

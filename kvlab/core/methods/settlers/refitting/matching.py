@@ -92,7 +92,8 @@ class MatchAttention:
         over = (view.excess() > 0).any(-1)[:, None, None]
         fitted = stays & earlier.gather(2, index) & over
         weight = self.mass_weights(observed, roots, stays, fitted) if self.bias else torch.ones_like(values[..., 0])
-        shift, log_mass = None, None
+        shift = None
+        log_mass = None
         if self.values:
             free = fitted & ~top_share(slots.score.gather(2, index), stays, self.untouched)
             shift = ValueShift(index, self.amounts(values, observed, stays, free, weight))
@@ -106,7 +107,8 @@ class MatchAttention:
         Queries count `roots` (B, 1 or H, N) squared.
         """
         rows = observed.mass * stays[:, :, None] * roots[..., None]
-        whole, own = (1 - observed.beside) * roots[..., None], rows * fitted[:, :, None]
+        whole = (1 - observed.beside) * roots[..., None]
+        own = rows * fitted[:, :, None]
         gap = whole - rows.sum(-1, keepdim=True)
         low, high = torch.tensor([-self.box, self.box]).exp().tolist()
         weight = (1 + ridge_step(own, gap, self.ridge, fitted)[..., 0]).clamp(low, high)
@@ -118,7 +120,8 @@ class MatchAttention:
 
     def amounts(self, values: Tensor, observed: Observed, stays: Tensor, free: Tensor, weight: Tensor) -> Tensor:
         """Amounts (B, H, K, d) added to values (B, H, K, d) of `free` slots, given mass weights (B, H, K)."""
-        roots, mass = observed.weight.sqrt()[..., None], observed.mass * (stays * weight)[:, :, None]
+        roots = observed.weight.sqrt()[..., None]
+        mass = observed.mass * (stays * weight)[:, :, None]
         kept = mass / (mass.sum(-1, keepdim=True) + observed.beside).clamp_min(TINY)
         gap = (observed.output - kept @ values) * roots
         ridge = self.ridge if self.value_ridge is None else self.value_ridge
@@ -140,7 +143,8 @@ def observe_held(view: View, keep: Tensor, references: int, window: int, window_
     if not view.store.packs:
         return observed
     kept = view.slots.with_columns(valid=keep)
-    rotary, squares = view.seen.rotary, view.head_state.get(QUERY_SQUARES)
+    rotary = view.seen.rotary
+    squares = view.head_state.get(QUERY_SQUARES)
     turn = None if rotary is None else rotary.turn
     keys = keys_as_held(view.store, kept.keys, kept.in_text(), kept.live(), turn, kept.position, squares)
     held = replace(view, slots=view.slots.with_columns(keys=keys), seen=view.seen.of_keys(keys))

@@ -66,7 +66,8 @@ class Observed:
 
         The samples' Gaussian excludes the first `sinks` tokens.
         """
-        slots, seen = view.slots, view.seen
+        slots = view.slots
+        seen = view.seen
         inner = (slots.valid & (slots.position.int() >= sinks))[:, 0]
         query = future.draw(seen, inner, view.tokens_seen)
         each = weight * self.weight.sum(-1) / (query.shape[2] * query.shape[1] // slots.keys.shape[1])  # (B, 1)
@@ -176,7 +177,8 @@ class Grouping:
 
     def shares(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """(share of each source (B, H, E), share of each pivot (B, H, R)) in its slot, by `weight` (B, H, S)."""
-        source, pivot = gather(weight, self.source) * self.active, gather(weight, self.pivot)
+        source = gather(weight, self.source) * self.active
+        pivot = gather(weight, self.pivot)
         total = pivot.scatter_add(2, self.residual, source)
         return source / total.gather(2, self.residual), pivot / total
 
@@ -219,7 +221,8 @@ class Grouping:
         """The merges, averaged by `weight` (B, H, S), with new log mass (B, H, R)."""
         slots = view.slots
         share, share_pivot = self.shares(weight)
-        target, own = self.pivot.gather(2, self.residual), share_pivot.gather(2, self.residual)
+        target = self.pivot.gather(2, self.residual)
+        own = share_pivot.gather(2, self.residual)
         return Edges(
             source=self.source,
             target=target,
