@@ -15,12 +15,22 @@ from app.navigation.selection import current_sources
 from app.run_views import page
 from app.run_views.require_level import warn_of_reference
 from app.session.url_state import in_url
-from kvlab.atlas.cards import Card, is_slow, models_to_judge, shipped_claims
-from kvlab.atlas.exhibit import Exhibit, Paper
-from kvlab.atlas.registry import EXHIBITS, PAPERS
-from kvlab.atlas.scorecard import SHAPES, Judged, by_model, exhibit_list, matching, own_claims
 from kvlab.common.model_title import model_title
 from kvlab.figures.base.words import plural
+from kvlab.papers.exhibit import Exhibit, Paper
+from kvlab.papers.registry import EXHIBITS, PAPERS
+from kvlab.papers.scorecard import (
+    SHAPES,
+    Card,
+    Judged,
+    by_model,
+    exhibit_list,
+    is_slow,
+    matching,
+    models_to_judge,
+    own_claims,
+    shipped_claims,
+)
 from kvlab.results.sources import Sources
 
 PRINTED = 46

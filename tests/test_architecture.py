@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 SHOWING = [
-    "server", "trace", "analysis", "figures", "atlas", "results", "jobs", "forms", "catalogue", "model_info",
+    "server", "trace", "analysis", "figures", "papers", "results", "jobs", "forms", "catalogue", "model_info",
     "planning", "library", "report", "documents", "serving",
 ]  # fmt: skip
 # What each room may import of the project, beside itself and the shared rooms.
@@ -28,8 +28,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "server": {"core"},
     "browser": set(),
     "analysis": {"trace"},
-    # Of evaluate and bench the atlas takes what is free of torch, as a test below makes sure: summaries and rows.
-    "atlas": {"analysis", "bench", "evaluate", "figures", "model_info", "results", "trace"},
+    # Of evaluate and bench the papers take what is free of torch, as a test below makes sure: summaries and rows.
+    "papers": {"analysis", "bench", "evaluate", "figures", "model_info", "results", "trace"},
     "bench": {"core", "engine", "evaluate", "library", "model_info", "models", "tasks", "trace"},
     "catalogue": {"server", "model_info", "planning", "trace"},
     "checking": {"core", "models", "serving"},
@@ -216,7 +216,7 @@ def test_plotting_stays_out_of_analysis() -> None:
         assert not {name for name in imported(path) if name.split(".")[0] == "plotly"}, path
 
 
-@pytest.mark.parametrize("folder", ["kvlab/trace", "kvlab/analysis", "kvlab/figures", "kvlab/atlas", "app", "pages"])
+@pytest.mark.parametrize("folder", ["kvlab/trace", "kvlab/analysis", "kvlab/figures", "kvlab/papers", "app", "pages"])
 def test_what_shows_runs_never_names_torch(folder: str) -> None:
     for path in files(folder):
         named = {name.split(".")[0] for name in imported(path)}

@@ -15,13 +15,12 @@ from app.atlas.verdict_card import BADGES
 from app.base.links import link, run_in_url
 from app.base.text import plain, shorten
 from app.base.theme import theme as page_theme
-from kvlab.atlas import cards
-from kvlab.atlas.cards import Card
-from kvlab.atlas.exhibit import Exhibit
-from kvlab.atlas.scorecard import SHAPES, Judged, verdicts_on_each
 from kvlab.common.model_title import model_title
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.thumbnail import blank
+from kvlab.papers import scorecard as cards
+from kvlab.papers.exhibit import Exhibit
+from kvlab.papers.scorecard import SHAPES, Card, Judged, verdicts_on_each
 from kvlab.requests.measurement import command_line
 from kvlab.results.provenance import PUBLISHED
 from kvlab.results.shipped_folder import shipped

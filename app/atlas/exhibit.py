@@ -17,16 +17,15 @@ from app.figures.export_menu import Offer, show_title
 from app.figures.figure import collect, page_file, show
 from app.navigation.place import pick_head, pick_layer, pick_step, pick_token
 from app.session.url_state import in_url
-from kvlab.atlas.cards import judge_on_each
-from kvlab.atlas.exhibit import Choice, Control, Drawn, Exhibit, Needs
-from kvlab.atlas.model_data import draw_shown
-from kvlab.atlas.scorecard import Judged, verdicts_on_each
 from kvlab.common.model_title import model_title
 from kvlab.core.errors import UserError
 from kvlab.figures.base.export import Section
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.template import QUIET
 from kvlab.figures.base.words import with_spaces
+from kvlab.papers.exhibit import Choice, Control, Drawn, Exhibit, Needs
+from kvlab.papers.scorecard import Judged, judge_on_each, verdicts_on_each
+from kvlab.papers.shown_exhibits import draw_shown
 from kvlab.report.views import table_of
 from kvlab.requests.measurement import command_line
 from kvlab.results.shipped_folder import shipped_results

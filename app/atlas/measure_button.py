@@ -12,7 +12,6 @@ from app.base.text import plain
 from app.navigation.selection import runs_root
 from app.queue.submit import submit_job
 from kvlab import jobs
-from kvlab.atlas.registry import measurements_of
 from kvlab.bench.request import BenchJob
 from kvlab.common.model_title import model_title
 from kvlab.core.errors import UserError
@@ -20,6 +19,7 @@ from kvlab.evaluate.request import EvalJob
 from kvlab.forms.measurement_job import FillSize, fill_jobs, job_of
 from kvlab.jobs.access_check import under_own_name
 from kvlab.jobs.work import Work
+from kvlab.papers.registry import measurements_of
 from kvlab.requests.measurement import Benchmark, Evaluation, ExhibitFill, Measurement, command_line
 
 KEPT_JOBS = 200

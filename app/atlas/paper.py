@@ -10,8 +10,8 @@ from app.navigation.selection import current_sources
 from app.run_views import page
 from app.run_views.require_level import warn_of_reference
 from app.session.url_state import set_page_param, url_value
-from kvlab.atlas.exhibit import Exhibit
-from kvlab.atlas.registry import PAPERS, of_paper
+from kvlab.papers.exhibit import Exhibit
+from kvlab.papers.registry import PAPERS, of_paper
 
 PICKED = "pick_exhibit"
 ABOUT = {

@@ -12,10 +12,10 @@ from app.atlas.verdict_card import BADGES
 from app.base.links import go
 from app.base.text import plain
 from app.figures.export_menu import Offer, show_title
-from kvlab.atlas.registry import PAPERS
-from kvlab.atlas.scorecard import SHAPES, VERDICTS, Lines
 from kvlab.common.model_title import model_title
 from kvlab.figures.base import export
+from kvlab.papers.registry import PAPERS
+from kvlab.papers.scorecard import SHAPES, VERDICTS, Lines
 from kvlab.report.views import Table, table_of
 
 TITLE = "Figures, tables and verdicts, by model"

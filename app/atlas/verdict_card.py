@@ -11,13 +11,12 @@ from app.base.links import link, run_in_url
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.figures.figure import note, show
-from kvlab.atlas.exhibit import Drawn, Exhibit
-from kvlab.atlas.figures.verdict_card import caption_card, card_frame
-from kvlab.atlas.figures.verdict_card import verdict_card as card_figure
-from kvlab.atlas.model_data import measured_on, with_badge
-from kvlab.atlas.registry import PAPERS, find
-from kvlab.atlas.shipped_exhibits import OWN
 from kvlab.common.model_title import model_title
+from kvlab.papers.exhibit import Drawn, Exhibit
+from kvlab.papers.registry import PAPERS, find
+from kvlab.papers.shown_exhibits import OWN, measured_on, with_badge
+from kvlab.papers.verdict_figure import caption_card, card_frame
+from kvlab.papers.verdict_figure import verdict_card as card_figure
 from kvlab.results.shipped_folder import shipped
 from kvlab.results.verdict import Claim, basis_sentences, verdict_sentence, what_would_change
 
@@ -57,7 +56,7 @@ def verdict_card(exhibit: Exhibit, drawn: Drawn, key: str, model: str, each: str
             # As text: a verdict is not about the run in view alone, and its slide is not named after it.
             source = ships.words if ships and claim.finding.startswith(OWN) else str(drawn.origin)
             marks = caption_card(frame)
-            show(chart, frame, marks.within(before=sentence), f"{key}-evidence", f"{key}-evidence", source, noted=marks)
+            show(chart, frame, f"{sentence} {marks}", f"{key}-evidence", f"{key}-evidence", source, noted=marks)
         with right:
             _badge(claim)
             _words(claim, sentence, each, key)

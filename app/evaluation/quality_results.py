@@ -20,8 +20,6 @@ from app.navigation.selection import runs_root
 from app.queue.submit import queue_and_open
 from app.session.url_state import drop_stale_option, in_url
 from kvlab.analysis.comparison.trade_off import HELD
-from kvlab.atlas import paper_table_text
-from kvlab.atlas.scores import origin_of
 from kvlab.common.model_title import model_title
 from kvlab.core.choice import FULL
 from kvlab.evaluate.request import SampleJob
@@ -29,6 +27,8 @@ from kvlab.figures import needle_map, scores
 from kvlab.figures import quality as figures
 from kvlab.figures.base.words import plural
 from kvlab.forms import eval_form
+from kvlab.papers import paper_tables as paper_table_text
+from kvlab.papers.evaluations import origin_of
 from kvlab.report.views import table_of
 from kvlab.results import quality_tables
 from kvlab.results.informative import informative

@@ -17,11 +17,11 @@ from app.figures.figure import show
 from app.navigation.selection import runs_root
 from app.session.url_state import drop_stale_option, in_url
 from kvlab import jobs
-from kvlab.atlas.scores import origin_of
 from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob
 from kvlab.figures import risk as figures
+from kvlab.papers.evaluations import origin_of
 from kvlab.results.provenance import Provenance
 from kvlab.results.quality_tables import label_rows
 from kvlab.results.risk import sentences

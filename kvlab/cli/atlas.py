@@ -42,8 +42,8 @@ def fill(
     length, and a job that cannot run.
     Benchmarks time the papers' shapes with random weights, whichever the model.
     """
-    from kvlab.atlas.registry import measurements_of
     from kvlab.forms.measurement_job import FillSize, fill_jobs
+    from kvlab.papers.registry import measurements_of
 
     measurements = measurements_of(out, [key for key in only.split(",") if key], check_model(model))
     jobs = fill_jobs(measurements, FillSize(prompts, samples, (length,)))
@@ -137,7 +137,7 @@ def ship(
     recorded: Annotated[bool, typer.Option("--recorded", help="replace only what recorded runs show")] = False,
 ) -> None:
     """Pack a filled folder as the results of one model that ship with kvlab; exhibits without data are left out."""
-    from kvlab.atlas.shipped_archive import pack, pack_also, pack_recorded
+    from kvlab.papers.shipped_archive import pack, pack_also, pack_recorded
 
     keys = [key for key in only.split(",") if key]
     if recorded or keys:
@@ -156,10 +156,9 @@ def scores(
     as_csv: Annotated[bool, typer.Option("--csv", help="print claim by claim, one column per model, as CSV")] = False,
 ) -> None:
     """Print how many claims of each paper hold, a column per model, from the folder and from the shipped results."""
-    from kvlab.atlas.cards import scorecard
-    from kvlab.atlas.registry import PAPERS
-    from kvlab.atlas.scorecard import claims_by_model, counts
     from kvlab.common.model_title import model_title
+    from kvlab.papers.registry import PAPERS
+    from kvlab.papers.scorecard import claims_by_model, counts, scorecard
 
     found = scorecard(runs)
     if as_csv:

@@ -184,7 +184,7 @@ def evaluate(
         with shown_progress(errors) as listener:
             result = run(request, folder, on_progress=listener, prefixes=kept.root, shard=part)
     if table is not None:
-        from kvlab.atlas.paper_table_text import score_tables, write
+        from kvlab.papers.paper_tables import score_tables, write
 
         write(table, score_tables(result.rows))
     for note in result.notes:
@@ -240,7 +240,7 @@ def _check_outputs(out: Path | None, table: Path | None, figure: Path | None) ->
     if figure is not None:
         raise UserError("--figure plots a paper's table: use it with --preset.")
     if table is not None:
-        from kvlab.atlas.paper_table_text import check_file
+        from kvlab.papers.paper_tables import check_file
 
         check_file(table)
     return out

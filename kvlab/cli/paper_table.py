@@ -25,8 +25,8 @@ from kvlab.evaluate.request import EvalJob, EvalRequest
 if TYPE_CHECKING:
     import pandas as pd
 
-    from kvlab.atlas.paper_tables import PaperFile, PaperTable
     from kvlab.evaluate.results.outcome import Loaded
+    from kvlab.papers.paper_tables import PaperFile, PaperTable
 
 RESULTS = Path("runs/eval")
 WIDTH = 160  # without a terminal
@@ -50,8 +50,8 @@ def run_paper_table(
     `methods` selects among the table's methods, or sets further options; `fields` are those of `EvalRequest`. Raises
     UserError if no file is found, or if this machine is too small (without `force`).
     """
-    from kvlab.atlas import paper_table_text as texts
-    from kvlab.atlas import paper_tables
+    from kvlab.papers import paper_tables
+    from kvlab.papers import paper_tables as texts
 
     table = paper_tables.paper_table(name)
     errors = standard_error()
@@ -86,7 +86,7 @@ def _folder(name: str, data: Sequence[str]) -> Path:
 
 
 def _list_files(table: PaperTable, found: list[tuple[PaperFile, Path | None]], console: Console) -> None:
-    from kvlab.atlas.paper_tables import file_sources
+    from kvlab.papers.paper_tables import file_sources
 
     lines = [table.title]
     lines += [f"  {'found  ' if path else 'missing'}  {file.dataset:16} {path or file.find[0]}" for file, path in found]
@@ -157,7 +157,7 @@ def _able(loaded: Loaded, choices: Sequence[MethodChoice]) -> tuple[tuple[Method
 
 
 def _print(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame) -> None:
-    from kvlab.atlas.paper_table_text import comparison_table
+    from kvlab.papers.paper_tables import comparison_table
 
     text = comparison_table(table, frame, rows)
     shown = Table(*text.header, box=SIMPLE_HEAD, title=text.title, caption=text.caption, caption_justify="left")
@@ -167,9 +167,9 @@ def _print(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame) -> None:
 
 
 def _draw(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame, path: Path) -> None:
-    from kvlab.atlas.paper_table_text import comparison_caption
     from kvlab.figures.base.export import page
     from kvlab.figures.quality import caption_ours_beside_theirs, ours_beside_theirs
+    from kvlab.papers.paper_tables import comparison_caption
 
     drawn = ours_beside_theirs(frame, title=table.title)
     try:

@@ -38,7 +38,7 @@ def tasks(
     if model:
         _measure(model, samples, style, out, as_json)
         return
-    from kvlab.atlas.paper_tables import table_names
+    from kvlab.papers.paper_tables import table_names
     from kvlab.tasks.loaders import LOADERS, OF_SAMPLES, about, options_of
     from kvlab.tasks.registry import TASKS
 

@@ -182,7 +182,7 @@ def ours_beside_theirs(
 ) -> go.Figure:
     """Scores by dataset: filled marks with 95 % intervals are ours, open ones those of the paper's first model.
 
-    `frame` has the columns `OURS` and one per model of the paper, from `kvlab.atlas.paper_tables.compare_scores`.
+    `frame` has the columns `OURS` and one per model of the paper, from `kvlab.papers.paper_tables.compare_scores`.
     """
     theirs = paper_models(frame)[:1]
     arms = frame["method"].drop_duplicates().tolist()

@@ -12,17 +12,17 @@ import torch
 
 from kvlab.analysis.attention.bound import persistence_error
 from kvlab.analysis.lineage import influence
-from kvlab.atlas.analysis import merge_effects, pyramid
-from kvlab.atlas.analysis.attention_rows import LAST, Rows, concentration, prediction_errors
-from kvlab.atlas.analysis.merge_effects import OneMerge, attended_merge
-from kvlab.atlas.figures.attention_rows import caption_attention_map
-from kvlab.atlas.figures.one_merge import caption_slot_before_and_after, slot_before_and_after
-from kvlab.atlas.keepkv.attention import locality, variance_ratios
-from kvlab.atlas.kvmerger.weights import weight_ratio
 from kvlab.engine.probe import _inside, _overlaps
 from kvlab.engine.recording.shadow import _stored
 from kvlab.engine.recording.step_errors import relative_error
 from kvlab.figures.merges import caption_mass_balance
+from kvlab.papers.attention_rows import LAST, Rows, concentration, prediction_errors
+from kvlab.papers.keepkv import merge_effects
+from kvlab.papers.keepkv.attention import caption_attention_map, locality, variance_ratios
+from kvlab.papers.keepkv.merge_effects import OneMerge, attended_merge
+from kvlab.papers.keepkv.merging import caption_slot_before_and_after, slot_before_and_after
+from kvlab.papers.kvmerger.compression import weight_ratio
+from kvlab.papers.pyramid_pool import pyramid
 from tests.synthetic.hidden_states import hidden_statistics
 
 PLACE = {"layer": 0, "head": 0}

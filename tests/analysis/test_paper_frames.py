@@ -12,7 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvlab.analysis.lineage import Lineage, fold
-from kvlab.atlas.analysis.pyramid import (
+from kvlab.papers.pyramid_pool.calculator import GPT_3, PUBLISHED, Shape, kv_sizes
+from kvlab.papers.pyramid_pool.pyramid import (
     LOCAL,
     SINKS,
     age_and_tokens,
@@ -26,9 +27,9 @@ from kvlab.atlas.analysis.pyramid import (
     straight,
     touched_sinks,
 )
-from kvlab.atlas.analysis.regions import REGIONS, regions_over_steps, slots_by_step
-from kvlab.atlas.pyramid_pool.calculator import GPT_3, PUBLISHED, Shape, kv_sizes
-from kvlab.atlas.pyramid_pool.scores import evaluated_tasks
+from kvlab.papers.pyramid_pool.scores import evaluated_tasks
+from kvlab.papers.zsmerge.contents import REGIONS, slots_by_step
+from kvlab.papers.zsmerge.contents import region_counts as regions_over_steps
 from kvlab.trace import Run, open_run
 from tests.synthetic.runs import write_synthetic_run
 

@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from kvlab.atlas.exhibit import Choice, Needs
-from kvlab.atlas.registry import find, measurements_of
 from kvlab.bench.presets import preset_requests
 from kvlab.bench.request import BenchJob
 from kvlab.cli import commands
@@ -26,6 +24,8 @@ from kvlab.evaluate import data_check
 from kvlab.evaluate.refusals import without_refused
 from kvlab.evaluate.request import EvalJob, EvalRequest, TaskChoice
 from kvlab.forms.measurement_job import FillSize, fill_jobs, job_of
+from kvlab.papers.exhibit import Choice, Needs
+from kvlab.papers.registry import find, measurements_of
 from kvlab.requests.compare import CompareRequest
 from kvlab.requests.measurement import (
     Benchmark,

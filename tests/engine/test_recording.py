@@ -15,8 +15,6 @@ from safetensors.numpy import load_file
 import kvlab
 from kvlab.analysis.attention.autopsy import autopsy, needle_mass
 from kvlab.analysis.similarity.head_states import spread_heads
-from kvlab.atlas.analysis.attention_rows import heads_with_attention, read_rows
-from kvlab.atlas.analysis.pyramid import attention_map
 from kvlab.core.cache import make_cache
 from kvlab.core.choice import MethodChoice
 from kvlab.core.contract.view import Slots
@@ -25,6 +23,8 @@ from kvlab.engine import compare
 from kvlab.engine.compare import compare as run_comparison
 from kvlab.engine.recording.shadow import Shadow
 from kvlab.models.load import load_model
+from kvlab.papers.attention_rows import heads_with_attention, read_rows
+from kvlab.papers.pyramid_pool.pyramid import attention_map
 from kvlab.requests.compare import CompareRequest
 from kvlab.requests.recording import (
     LEAST_LAYERS,

@@ -11,7 +11,7 @@ import pandas as pd
 
 from kvlab.analysis.comparison.killers import Killers
 from kvlab.analysis.comparison.repeats import Batch
-from kvlab.atlas.analysis.merging_sets import Walkthrough
+from kvlab.papers.kvmerger.merging_sets import Walkthrough
 
 NAMES = ("h2o 20 %", "keepkv 20 %", "zsmerge 20 %", "snapkv 20 %", "exactmerge2 20 %", "streaming-llm 20 %")
 VARIANTS = ("seed 1", "seed 2", "seed 3", "single", "none", "all", "equal", "missing")
@@ -219,54 +219,57 @@ CASES: dict[str, Callable[[Values], tuple[Any, ...]]] = {
     "vectors.neighbours": lambda values: (values.frame("similarity:s offset:i"),),
     "vectors.heads_plane": lambda values: (values.frame("group:p"), values.frame("group:i")),
     "vectors.groups_by_head": _frame("layer:p group:n"),
-    "atlas budgets.usage_by_task": _frame("task:l kept:s"),
-    "atlas budgets.option_sweep": _frame("alpha:i score:s", "alpha"),
-    "atlas budgets.budgets_by_layer": _frame("layer:i asked:v"),
-    "atlas budgets.three_axes": _heads("live_slots:n"),
-    "atlas budgets.windows": lambda values: ({4: values.frame("tokens:n")}, 3, 4),
-    "atlas merging.where_attention_goes": _frame("label:l sag:s regret:s", method="some"),
-    "atlas merging.slot_before_and_after": _frame("label:l lost:d", 3),
-    "atlas merging.change_by_rule": _frame("label:l total:d"),
-    "atlas merging.candidate_similarity": _frame("similarity:s chosen:b", 3, None),
-    "atlas merging.parts_of_merge": _parts,
-    "atlas merging.influence_over_steps": _frame("mass:s true_mass:s"),
-    "atlas budgets.cache_share": _frame("row:l ours:v paper:v"),
-    "atlas budgets.kv_sizes": _frame("name:l bytes:v"),
-    "atlas budgets.task_lengths": _frame("task:l shortest:n longest:n"),
-    "atlas merging.three_ways": _walk,
-    "atlas merging.merging_pipeline": _walk,
-    "atlas verdict.card": _frame("value:v"),
-    "atlas attention.attention_map": lambda values: (values.frame("1:s 2:s 3:s"),),
-    "atlas attention.distance_by_layer": _frame("layer:i distance:v", 9, 9),
-    "atlas attention.cumulative_mass": _frame("mass:s", 0, 0, 0.2, share=0.2),
-    "atlas attention.returning_over_steps": _frame("ever:s", step=3),
-    "atlas attention.returning_by_head": _heads("ever:s"),
-    "atlas attention.variance_by_token": lambda values: (pd.DataFrame(), float(values.frame("a:s")["a"].iloc[0]), 0.9),
-    "atlas attention.error_by_step": _frame("predictor:l error:v", "keys", kind="keys"),
-    "atlas probe.histograms": _density,
-    "atlas probe.quantile_pairs": _frame("channel:l quantile:d", 1, normal=0.0),
-    "atlas probe.moments_by_layer": _frame("close:b"),
-    "atlas probe.overlap_and_usage": _frame("overlap:s"),
-    "atlas probe.growth_by_samples": _frame("samples:i covered:s"),
-    "atlas probe.coverage_ahead": _frame("covered:s"),
-    "atlas probe.attention_strips": lambda values: (
+    "papers gvote scores.caption_usage_by_task": _frame("task:l kept:s"),
+    "papers gvote scores.caption_option_sweep": _frame("alpha:i score:s", "alpha"),
+    "papers pyramid_pool recordings.caption_budgets_by_layer": _frame("layer:i asked:v"),
+    "papers pyramid_pool recordings.caption_three_axes": _heads("live_slots:n"),
+    "papers pyramid_pool recordings.caption_windows": lambda values: ({4: values.frame("tokens:n")}, 3, 4),
+    "papers keepkv merging.caption_where_attention_goes": _frame("label:l sag:s regret:s", method="some"),
+    "papers keepkv merging.caption_slot_before_and_after": _frame("label:l lost:d", 3),
+    "papers keepkv merging.caption_change_by_rule": _frame("label:l total:d"),
+    "papers keepkv merging.caption_candidate_similarity": _frame("similarity:s chosen:b", 3, None),
+    "papers keepkv merging.caption_parts_of_merge": _parts,
+    "papers keepkv merging.caption_influence_over_steps": _frame("mass:s true_mass:s"),
+    "papers sizes.caption_cache_share": _frame("row:l ours:v paper:v"),
+    "papers sizes.caption_kv_sizes": _frame("name:l bytes:v"),
+    "papers sizes.caption_task_lengths": _frame("task:l shortest:n longest:n"),
+    "papers kvmerger explainers.caption_three_ways": _walk,
+    "papers kvmerger explainers.caption_merging_pipeline": _walk,
+    "papers verdict_figure.caption_card": _frame("value:v"),
+    "papers keepkv attention.caption_attention_map": lambda values: (values.frame("1:s 2:s 3:s"),),
+    "papers keepkv attention.caption_distance_by_layer": _frame("layer:i distance:v", 9, 9),
+    "papers keepkv attention.caption_cumulative_mass": _frame("mass:s", 0, 0, 0.2, share=0.2),
+    "papers keepkv attention.caption_returning_over_steps": _frame("ever:s", step=3),
+    "papers keepkv attention.caption_returning_by_head": _heads("ever:s"),
+    "papers keepkv attention.caption_variance_by_token": lambda values: (
+        pd.DataFrame(), float(values.frame("a:s")["a"].iloc[0]), 0.9,
+    ),
+    "papers keepkv attention.caption_error_by_step": _frame("predictor:l error:v", "keys", kind="keys"),
+    "papers gvote probe_figures.caption_histograms": _density,
+    "papers gvote probe_figures.caption_quantile_pairs": _frame("channel:l quantile:d", 1, normal=0.0),
+    "papers gvote probe_figures.caption_moments_by_layer": _frame("close:b"),
+    "papers gvote probe_figures.caption_overlap_and_usage": _frame("overlap:s"),
+    "papers gvote probe_figures.caption_growth_by_samples": _frame("samples:i covered:s"),
+    "papers gvote probe_figures.caption_coverage_ahead": _frame("covered:s"),
+    "papers gvote probe_figures.caption_attention_strips": lambda values: (
         values.frame("true:s synthetic:s position:i").fillna(0.5), [f"word{place}" for place in range(ROWS)],
     ),
-    "atlas probe.scatter_of_rows": lambda values: (float(values.frame("a:s")["a"].iloc[0]), 0.5, 9),
-    "atlas merging.kernel_in_sigmas": _frame("relative_weight:s kernel:s"),
-    "atlas merging.kernel_curves": _frame("distance:s"),
-    "atlas merging.ratio_by_layer": _frame("layer:i ratio:s"),
-    "atlas merging.ratio_by_threshold": lambda values: (values.frame("ratio:s", threshold=0.75), 0.75),
-    "atlas budgets.cache_contents": _frame("votes:n", step=3, region="residual"),
-    "atlas budgets.regions_over_steps": _frame("slots:v", tokens=2.0),
-    "atlas budgets.fates": lambda values: (
+    "papers gvote probe_figures.caption_scatter_of_rows": lambda values: (
+        float(values.frame("a:s")["a"].iloc[0]), 0.5, 9,
+    ),
+    "papers kvmerger compression.caption_kernel_in_sigmas": _frame("relative_weight:s kernel:s"),
+    "papers kvmerger compression.caption_kernel_curves": _frame("distance:s"),
+    "papers kvmerger compression.caption_ratio_by_layer": _frame("layer:i ratio:s"),
+    "papers kvmerger compression.caption_ratio_by_threshold": lambda values: (
+        values.frame("ratio:s", threshold=0.75), 0.75,
+    ),
+    "papers zsmerge contents.caption_cache_contents": _frame("votes:n", step=3, region="residual"),
+    "papers zsmerge contents.caption_regions_over_steps": _frame("slots:v", tokens=2.0),
+    "papers zsmerge contents.caption_fates": lambda values: (
         {}, {name: _counts(values).iloc[[place]] for place, name in enumerate(NAMES[: values.rows])},
     ),
-    "atlas similarity.maps_side_by_side": lambda values: (values.frame("kind:l near:s any_pair:s").set_index("kind"),),
-    "atlas budgets.shares_by_head": _heads("share:s"),
-    "atlas budgets.shares_by_layer": _frame("layer:i share:s"),
-    "atlas similarity.cosine_by_distance": _frame("kind:l cosine:s any_pair:s"),
-    "atlas similarity.neighbours_of_heads": lambda values: (*_heads("similarity:s")(values), 9),
+    "papers kvmerger similarity.caption_cosine_by_distance": _frame("kind:l cosine:s any_pair:s"),
+    "papers kvmerger similarity.caption_neighbours_of_heads": lambda values: (*_heads("similarity:s")(values), 9),
 }  # fmt: skip
 
 
@@ -274,6 +277,6 @@ def cases(name: str) -> Iterator[tuple[str, Case]]:
     """(variant, arguments) of one function."""
     for variant in VARIANTS:
         args = CASES[name](Values(variant))
-        if name == "atlas similarity.neighbours_of_heads":
+        if name == "papers kvmerger similarity.caption_neighbours_of_heads":
             args = (args[0].assign(offset=1), *args[1:])
         yield variant, Case(args, variant in ("none", "all", "equal", "single"))

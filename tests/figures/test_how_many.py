@@ -9,8 +9,11 @@ import pandas as pd
 import pytest
 
 from kvlab.analysis.lineage.states import State
-from kvlab.atlas.figures import attention_rows, cache_contents, probe, similarity_panels
 from kvlab.figures import lineage, scores, similarity, timeline
+from kvlab.papers.gvote import probe_figures as probe
+from kvlab.papers.keepkv import attention as attention_rows
+from kvlab.papers.kvmerger import similarity as similarity_panels
+from kvlab.papers.zsmerge import contents as cache_contents
 from kvlab.report import pictures, slides
 
 

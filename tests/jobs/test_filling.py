@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.atlas.registry import measurements_of
 from kvlab.bench.request import BenchJob
 from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob
 from kvlab.forms.measurement_job import FOLDER, FillSize, fill_jobs
+from kvlab.papers.registry import measurements_of
 from kvlab.requests.compare import CompareRequest
 from kvlab.tasks.shipped_samples import CHARACTERS, excerpts
 

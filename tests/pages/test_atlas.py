@@ -16,13 +16,13 @@ import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
-from kvlab.atlas import registry
-from kvlab.atlas.exhibit import Choice, Exhibit
-from kvlab.atlas.registry import EXHIBITS, PAPERS
 from kvlab.bench.request import BenchJob
 from kvlab.common.model_title import model_title
 from kvlab.core.assets import asset_path
 from kvlab.evaluate.request import EvalJob
+from kvlab.papers import registry
+from kvlab.papers.exhibit import Choice, Exhibit
+from kvlab.papers.registry import EXHIBITS, PAPERS
 from kvlab.results.shipped_folder import shipped_results
 from kvlab.results.sources import Sources
 from kvlab.trace.schema import ModelShape
@@ -66,7 +66,7 @@ def script(exhibit: Exhibit) -> str:
 def unlike() -> list[Exhibit]:
     """An exhibit of each paper, source and set of controls; all of them with KVLAB_CONFORMANCE=full.
 
-    tests/atlas draws every exhibit; what a page adds to a drawing depends on these.
+    tests/papers draws every exhibit; what a page adds to a drawing depends on these.
     """
     if os.environ.get("KVLAB_CONFORMANCE") == "full":
         return list(EXHIBITS)
@@ -108,7 +108,7 @@ def test_the_index_without_any_run_shows_what_ships(runs_root: Path, open_page: 
 
 
 def test_the_index_without_what_ships_names_commands(runs_root: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("kvlab.atlas.cards.shipped_results", dict)
+    monkeypatch.setattr("kvlab.papers.scorecard.shipped_results", dict)
     st.cache_resource.clear()
     page = open_page("atlas")
     assert not page.exception
@@ -237,7 +237,7 @@ def test_the_index_lists_every_exhibit_with_its_state_and_keeps_verdicts_on_disk
     assert told and told[0] == 0
     st.cache_resource.clear()
     told.clear()
-    monkeypatch.setattr("kvlab.atlas.cards._draw", lambda *_: 1 / 0)
+    monkeypatch.setattr("kvlab.papers.scorecard._draw_card", lambda *_: 1 / 0)
     again = open_page("atlas", comparison="all")
     assert not again.exception and not told
     assert states(texts(again)) == states(first)

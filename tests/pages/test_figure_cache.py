@@ -12,8 +12,8 @@ import pytest
 
 from app.atlas import cards, figure_cache
 from app.atlas.figure_cache import FigureCache
-from kvlab.atlas.cards import draw_card
-from kvlab.atlas.registry import find
+from kvlab.papers.registry import find
+from kvlab.papers.scorecard import draw_card
 from kvlab.results.sources import Seen, Sources
 from kvlab.server.users import ALONE, User, acting, set_current_user
 from kvlab.trace.reader import open_run

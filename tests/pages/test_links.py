@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvlab.atlas.registry import PAPERS, of_paper
+from kvlab.papers.registry import PAPERS, of_paper
 from kvlab.trace.stories import Story, View, save_story
 from tests.pages.conftest import ROOT, RUN
 

@@ -20,8 +20,8 @@ from kvlab.evaluate.request import EvalJob, EvalRequest, SampleJob, TaskChoice
 from kvlab.evaluate.results.rows import ROWS
 from kvlab.forms import eval_form
 from kvlab.results import quality_tables
-from tests.atlas.test_scores import row
 from tests.pages.test_board_page import told
+from tests.papers.test_scores import row
 
 Open = Callable[..., AppTest]
 ROWS_MADE = 12

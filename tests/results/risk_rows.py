@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from kvlab.evaluate.results.rows import ROWS
-from tests.atlas.test_scores import row
+from tests.papers.test_scores import row
 
 BUDGETS = (0.9, 0.5, 0.2)
 

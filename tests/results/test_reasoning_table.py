@@ -11,7 +11,7 @@ from kvlab.core.errors import UserError
 from kvlab.evaluate.reasoning_preset import BUFFER, reasoning_choices, reasoning_methods
 from kvlab.evaluate.results.rows import ROWS
 from kvlab.results.reasoning_tables import reasoning_table
-from tests.atlas.test_scores import row
+from tests.papers.test_scores import row
 
 
 def test_a_buffer_counts_as_slots() -> None:

@@ -124,9 +124,10 @@ def table(
     ] = "scores",
 ) -> None:
     """Write a table of scores, methods and budgets by task, each mean with its 95 % interval."""
-    from kvlab.atlas import paper_table_text, paper_tables
     from kvlab.evaluate.results.rows import newest
     from kvlab.evaluate.results.store import read_results
+    from kvlab.papers import paper_tables
+    from kvlab.papers import paper_tables as paper_table_text
 
     kind = check_kind(of)
     path = out if out is None or kind != "scores" else paper_table_text.check_file(out)

@@ -1,0 +1,234 @@
+"""Exhibits and claims of `kvlab bench`: the newest file of a preset next to the paper's measurements.
+
+A benchmark repeats one measurement, so n is the number of repeats, without an interval over prompts. Bytes are exact.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+
+import pandas as pd
+
+from kvlab.bench.rows import Row
+from kvlab.bench.tables import beside_the_paper, paper_numbers, statistic_name
+from kvlab.figures import speed
+from kvlab.figures.base.palette import Theme
+from kvlab.figures.base.words import byte_size, number, percent
+from kvlab.papers.evidence import benchmark
+from kvlab.papers.exhibit import Choice, Draw, Drawn, Needs
+from kvlab.requests.measurement import Benchmark, Measurement
+from kvlab.results.provenance import Provenance, settings_of_rows
+from kvlab.results.sources import Sources
+from kvlab.results.verdict import FAILS, HOLDS, OPEN, Basis, Claim, Threshold, Verdict
+
+SMALL = 16  # divides shapes and texts
+NO_MODEL = "It times the paper's shapes with random weights, so that it is the same for every model in view."
+PAPER_COLUMNS = ["method", "budget", "figure", "value", "unit", "batch", "context", "new_tokens", "model", "source"]
+
+
+def draw_rates(
+    preset: str,
+    name: str,
+    title: str,
+    rates: Callable[[pd.DataFrame], pd.DataFrame],
+    judge: Callable[..., Claim],
+) -> Draw:
+    """Draw a paper's table of rates relative to the full cache, with kvlab's.
+
+    `rates` selects the compressed caches from `with_paper_numbers` and describes each setting; `judge` is the claim
+    about them and also takes the result of `paper_measurement`.
+    """
+
+    def draw(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+        rows = newest(sources, preset)
+        if rows.empty:
+            return needs(sources, preset)
+        frame = rates(with_paper_numbers(sources, preset))
+        figure = speed.against_the_paper(frame, theme, title)
+        claim = of_repeats(judge(frame, *paper_measurement(sources, rows, preset)), rows)
+        caption = speed.caption_against_the_paper(frame)
+        where = bench_origin(rows)
+        return (Drawn(name, figure, frame, caption, where, claim, grey_numbers(preset), model=shapes_of(rows)),)
+
+    return draw
+
+
+def newest(sources: Sources, preset: str) -> pd.DataFrame:
+    """The rows of a preset's newest benchmark (`kvlab.bench.rows.SCHEMA`); empty if there is none."""
+    rows = sources.benchmarks
+    if rows.empty or not (rows["preset"] == preset).any():
+        return rows.iloc[:0]
+    rows = rows[rows["preset"] == preset]
+    rows = rows[rows["name"] == rows.loc[rows["timestamp"].idxmax(), "name"]].reset_index(drop=True)
+    return by_method(rows)
+
+
+def by_method(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with the paper's preset removed from `method`."""
+    return rows.assign(method=rows["method"].str.replace(r":preset=paper[\w-]*", "", regex=True))
+
+
+def with_paper_numbers(sources: Sources, preset: str) -> pd.DataFrame:
+    """The paper's numbers with kvlab's (`kvlab.bench.tables.beside_the_paper`)."""
+    names = [field.name for field in fields(Row)]
+    frame = newest(sources, preset).reindex(columns=names).astype(object)  # older rows have fewer columns
+    rows = [Row(**values) for values in frame.where(frame.notna(), None).to_dict("records")]
+    return beside_the_paper(rows, preset)
+
+
+def needs(sources: Sources, preset: str) -> Needs:
+    """What is missing while `newest` is empty: the preset at a sixteenth of its size, which any machine can run."""
+    options = f"--scale {SMALL} --shorten {SMALL}"
+    sentence = f"The benchmark {preset} was not measured (on a GPU of 80 GB leave {options} out). {NO_MODEL}"
+    return Needs(sentence, benchmark(sources, preset, SMALL, SMALL))
+
+
+def bench_origin(rows: pd.DataFrame) -> Provenance:
+    """Which file, device, size and versions the rows came from."""
+    first = rows.iloc[0]
+    smaller = f"1/{first['scale']} of the layers and width, 1/{first['shorten']} of the tokens"
+    size = smaller if is_small(rows) else "full size"
+    versions = ", ".join(f"{name} {version}" for name, version in json.loads(first["versions"] or "{}").items())
+    over = statistic_name(rows["repeats"])
+    details = (first["device"], first["dtype"], size, over, versions)
+    return Provenance(f"benchmark {first['name']}", details, settings_of_rows(rows))
+
+
+def shapes_of(rows: pd.DataFrame) -> str:
+    """Name of the measured shapes in place of a model's: `the shapes llama2-7b, llama2-13b, scaled down by 16`."""
+    names = [name.removeprefix("shape:") for name in rows["model"].unique()]
+    size = f", scaled down by {rows['scale'].max()}" if rows["scale"].max() > 1 else ""
+    return f"the {'shape' if len(names) == 1 else 'shapes'} {', '.join(names)}{size}"
+
+
+def paper_measurement(sources: Sources, rows: pd.DataFrame, preset: str) -> tuple[bool, int, Benchmark]:
+    """(smaller than the paper's, repeats, the measurement at the paper's own size), as the claims take them."""
+    return is_small(rows), int(rows["repeats"].max()), benchmark(sources, preset)
+
+
+def of_repeats(claim: Claim, rows: pd.DataFrame) -> Claim:
+    """Prefix the claim's finding with the number of repeats."""
+    return replace(claim, finding=f"{statistic_name(rows['repeats']).capitalize()}. {claim.finding}")
+
+
+def is_small(rows: pd.DataFrame) -> bool:
+    """Whether model or texts were smaller than the paper's."""
+    return bool(((rows["scale"] > 1) | (rows["shorten"] > 1)).any())
+
+
+def grey_numbers(preset: str) -> pd.DataFrame:
+    """The numbers the paper prints for the preset, with a note where it ran out of memory."""
+    numbers = paper_numbers(preset)[[*PAPER_COLUMNS, "note"]]
+    told_apart = [name for name in numbers if name in PAPER_COLUMNS[:5] or numbers[name].nunique() > 1]
+    shown = numbers[told_apart].assign(budget=numbers["budget"].map(budget_text))
+    return shown.replace({"model": r"^shape:"}, {"model": ""}, regex=True)
+
+
+def budget_text(budget: str) -> str:
+    """A budget of the paper's table as text: `0.2` as `20 %`, `64` as `64 slots`, "" as ""."""
+    if not budget:
+        return ""
+    amount = float(budget)
+    return f"{100 * amount:g} %" if amount <= 1 else f"{amount:,.0f} slots"
+
+
+STEADY = "ZSMerge's memory stays constant (43 GB) and its decode rate steady (9 tokens/s) from 20k to 54k tokens."
+FASTER = "ZSMerge has a higher throughput than the full cache in every setting, 1.23 to 2.24 times where both ran."
+TWICE = "KeepKV decodes over twice as fast as the full cache, faster than D2O and slower than H2O."
+SHARES = "At 50 and 35 % the cache takes 51 and 33 % (7B) of the full one, after 3,900 + 1,024 tokens."
+LEVEL = Threshold(0.8, "at least four fifths of its start: the paper says steady and prints one rate")
+ABOVE = Threshold(1.0, "as fast as the full cache of equal batch")
+DOUBLE = Threshold(2.0, "twice the full cache, as the paper says")
+CLOSE = Threshold(0.05, "the paper's own two models differ by six points at 35 %", at_most=True)
+GROWN = 1.02
+PAPERS_RATE = 2.20
+SMALLER_SHAPE = " A smaller shape was measured, where fixed costs weigh more."
+
+
+def steady(frame: pd.DataFrame, small: bool, repeats: int = 0, settle: Measurement | None = None) -> Claim:
+    """Rate and bytes at the longest context over those at the shortest; `frame`: context, measure, value, method."""
+    ours = frame[(frame["method"] == "zsmerge") & (frame["status"] == "ok")].sort_values("context")
+    rate, size = (ours.loc[ours["measure"] == measure, "value"] for measure in ("rate", "bytes"))
+    if len(rate) < 2 or len(size) < 2:
+        return Claim(STEADY, OPEN, "Fewer than two lengths were measured.", Basis(repeats=repeats), settle=settle)
+    kept = rate.iloc[-1] / rate.iloc[0]
+    grown = size.iloc[-1] / size.iloc[0]
+    finding = (
+        f"From {ours['context'].min():,} to {ours['context'].max():,} tokens its rate goes from "
+        f"{number(rate.iloc[0])} to {number(rate.iloc[-1])} tokens/s ({kept:.2f} times), its bytes from "
+        f"{byte_size(size.iloc[0])} to {byte_size(size.iloc[-1])} ({grown:.2f} times)."
+    )
+    holds = kept >= LEVEL.value and grown <= GROWN
+    return _measured(STEADY, holds, finding, LEVEL, small, repeats, settle, [kept], [1.0])
+
+
+def faster(frame: pd.DataFrame, small: bool, repeats: int = 0, settle: Measurement | None = None) -> Claim:
+    """Every setting's ratio to the full cache of equal batch; `frame`: method, our_ratio."""
+    ours = frame[frame["method"] == "zsmerge"].dropna(subset=["our_ratio"])
+    if ours.empty:
+        return Claim(FASTER, OPEN, "No setting of ZSMerge was measured.", Basis(repeats=repeats), settle=settle)
+    ahead = int((ours["our_ratio"] > ABOVE.value).sum())
+    ratios = f"{ours['our_ratio'].min():.2f} to {ours['our_ratio'].max():.2f} times the full cache of equal batch"
+    finding = f"Faster in {ahead} of {len(ours)} settings: {ratios}."
+    values = (ours[name].dropna().tolist() if name in ours else [] for name in ("our_ratio", "paper_ratio"))
+    return _measured(FASTER, ahead == len(ours), finding, ABOVE, small, repeats, settle, *values)
+
+
+def twice(frame: pd.DataFrame, small: bool, repeats: int = 0, settle: Measurement | None = None) -> Claim:
+    """Twice the full cache, above D2O, below H2O; `frame`: method, our_ratio."""
+    ratio = frame.set_index("method")["our_ratio"].dropna()
+    if not {"keepkv", "d2o", "h2o"} <= set(ratio.index):
+        why = "KeepKV, D2O and H2O were not all measured."
+        return Claim(TWICE, OPEN, why, Basis(repeats=repeats), settle=settle)
+    shown = ", ".join(f"{name} {value:.2f}" for name, value in ratio.items())
+    finding = (
+        f"Times the full cache at equal batch: {shown}; in the paper, at batch 8 against 2, KeepKV {PAPERS_RATE:.2f}."
+    )
+    holds = ratio["keepkv"] >= DOUBLE.value and ratio["d2o"] < ratio["keepkv"] < ratio["h2o"]
+    return _measured(TWICE, bool(holds), finding, DOUBLE, small, repeats, settle, [ratio["keepkv"]], [PAPERS_RATE])
+
+
+def shares(frame: pd.DataFrame, repeats: int = 0) -> Claim:
+    """Bytes relative to the full cache at every budget, compared with the paper's; `frame`: row, ours, paper."""
+    known = frame.dropna(subset="paper")
+    if known.empty:
+        return Claim(SHARES, OPEN, "Neither of the paper's models was measured.", Basis(repeats=repeats))
+    gap = (known["ours"] - known["paper"]).abs()
+    verdict: Verdict = HOLDS if gap.max() <= CLOSE.value else FAILS
+    parts = [f"{row.row}: {percent(row.ours)}, the paper {percent(row.paper)}" for row in known.itertuples()]
+    why = (
+        ""
+        if verdict == HOLDS
+        else (
+            " As published the prompt alone is compressed and generated tokens come on top; the paper's shares are "
+            "those of the prompt."
+        )
+    )
+    finding = f"{'; '.join(parts)}.{why}"
+    return Claim(SHARES, verdict, finding, Basis(repeats=repeats), threshold=CLOSE, units=tuple(gap))
+
+
+def _measured(
+    says: str,
+    holds: bool,
+    finding: str,
+    threshold: Threshold,
+    small: bool,
+    repeats: int,
+    settle: Measurement | None,
+    ours: Sequence[float],
+    printed: Sequence[float],
+) -> Claim:
+    """The claim judged by measured values, `ours`; a smaller model cannot decide it, because fixed costs dominate."""
+    decided = Claim(
+        says,
+        HOLDS if holds else FAILS,
+        finding,
+        Basis(repeats=repeats),
+        threshold=threshold,
+        units=tuple(map(float, ours)),
+        printed=tuple(map(float, printed)),
+    )
+    return replace(decided, verdict=OPEN, finding=finding + SMALLER_SHAPE, settle=settle) if small else decided

@@ -1,0 +1,307 @@
+"""Exhibits drawn from `kvlab eval`: the evaluation, the rows they read, means with intervals, and claims about arms.
+
+An exhibit names one `Experiment`. Its evaluation puts the results in `<runs>/eval/<name>`; rows are taken from any
+evaluation that asked for the same, so that one large evaluation can feed many exhibits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import pandas as pd
+from pydantic import JsonValue
+
+from kvlab.common.formatting import mean_words
+from kvlab.common.intervals import Interval
+from kvlab.common.model_title import model_title
+from kvlab.core.choice import FULL
+from kvlab.core.method_spec import format_spec
+from kvlab.evaluate.results.rows import canonical_json
+from kvlab.evaluate.scoring.metrics import higher_is_better, packages
+from kvlab.figures import scores as figures
+from kvlab.figures.base.caption import FigureCaption
+from kvlab.figures.base.words import number
+from kvlab.model_info.names import context_length
+from kvlab.papers.exhibit import Needs
+from kvlab.requests.measurement import Evaluation, Measurement
+from kvlab.results.provenance import Provenance, as_published, settings_of_rows
+from kvlab.results.score_tables import (
+    PROMPT,
+    _values,
+    means_over_tasks,
+    paired_gap,
+    score_table,
+    shared_by_all_arms,
+    with_names,
+    without_preset,
+)
+from kvlab.results.sources import EVAL_FOLDER, Sources
+from kvlab.results.verdict import OPEN, Basis, Claim, Effect, Threshold, decisive
+
+MINI_WINDOW = 4096  # tokens
+STEP = 64  # of lengths, in tokens
+OWN_TASKS = ("needle", "needle_multikey", "key_value", "few_shot")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A method with its changed options; all others are as in its paper."""
+
+    method: str
+    options: Mapping[str, JsonValue] = field(default_factory=dict)
+
+    @property
+    def published(self) -> dict[str, JsonValue]:
+        """The options with the paper's preset, as in evaluation rows."""
+        return as_published(self.method, self.options)
+
+    @property
+    def label(self) -> str:
+        """As tables and findings name it: `kvmerger:sigma_mode=1`; under which settings all are is said beside."""
+        return format_spec(self.method, without_preset(self.options))
+
+    @property
+    def name(self) -> str:
+        """As the command line takes it: `kvmerger:preset=paper:sigma_mode=1`."""
+        return format_spec(self.method, self.published)
+
+
+def arms(method: str, option: str, *values: JsonValue, **fixed: JsonValue) -> tuple[Arm, ...]:
+    """One arm per value of an option, with `fixed` options."""
+    return tuple(Arm(method, {option: value, **fixed}) for value in values)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One evaluation: arms, budgets and tasks; the full cache is always part of it.
+
+    Rows under the papers' settings are preferred, else those of the same options under the defaults. `only_budgets`
+    drops rows of other budgets; otherwise what was evaluated at others is shown too. The question is in sight when the
+    prompt is compressed, unless `question_aware` is False; rows of the other kind are dropped.
+    """
+
+    name: str
+    arms: tuple[Arm, ...]
+    budgets: tuple[float | int, ...] = (0.1, 0.2, 0.4)
+    tasks: tuple[str, ...] = OWN_TASKS
+    samples: int = 20
+    only_budgets: bool = False
+    only_tasks: bool = False
+    lengths: tuple[int, ...] = ()  # of prompts; none: each task's own
+    depths: tuple[float, ...] = ()
+    question_aware: bool | None = None
+
+    def evaluation(self, sources: Sources) -> Evaluation:
+        """The evaluation that makes the rows."""
+        return Evaluation(
+            self.tasks,
+            tuple(arm.name for arm in self.arms),
+            self.budgets,
+            self.samples,
+            sources.root / EVAL_FOLDER / self.name,
+            lengths_within(self.lengths, sources.measured_model),
+            self.depths,
+            self.question_aware,
+            model=sources.measured_model,
+        )
+
+    def rows(self, sources: Sources) -> pd.DataFrame:
+        """The experiment's rows of one model, `Sources.measured_model`."""
+        return sources.once(f"rows of {self}", lambda: self._rows(sources))
+
+    def _rows(self, sources: Sources) -> pd.DataFrame:
+        rows = sources.model_evaluations
+        if rows.empty:
+            return rows
+        rows = rows[rows["question_aware"] == (self.question_aware is not False)]
+        found = self._under(rows, [arm.published for arm in self.arms])
+        return found if len(found) else self._under(rows, [dict(arm.options) for arm in self.arms])
+
+    def _under(self, rows: pd.DataFrame, options: list[dict[str, JsonValue]]) -> pd.DataFrame:
+        parts = [rows_of_arm(rows, arm.method, own) for arm, own in zip(self.arms, options, strict=True)]
+        found = pd.concat([rows[rows["method"] == FULL.method], *parts]).sort_index(kind="stable")
+        if self.only_budgets:
+            found = found[found["budget"].isin(self.budgets) | (found["method"] == FULL.method)]
+        if self.only_tasks:
+            found = found[found["task"].isin(self.tasks)]
+        found = found[found["task"].isin(found.loc[found["method"] != FULL.method, "task"])]
+        arms_found = found.loc[found["method"] != FULL.method, ["method", "hyper_parameters"]].drop_duplicates()
+        # A single arm of several compares nothing.
+        return found if len(arms_found) >= min(2, len(self.arms)) else rows.iloc[:0]
+
+    def scores(self, sources: Sources) -> pd.DataFrame:
+        """`score_table` of the experiment's rows; empty if there are none."""
+        rows = self.rows(sources)
+        return sources.once(f"scores of {self}", lambda: score_table(rows)) if len(rows) else pd.DataFrame()
+
+    def needs(self, sources: Sources) -> Needs:
+        """The measurement to run if `scores` is empty."""
+        names = ", ".join(arm.name for arm in self.arms)
+        return Needs(f"No evaluation of {names} was found.", self.evaluation(sources))
+
+    def more_prompts(self, sources: Sources, times: int = 4) -> Evaluation:
+        """The same with so many times the prompts: four times as many halve an interval."""
+        return replace(self, samples=times * self.samples).evaluation(sources)
+
+    def on_paper_data(self, sources: Sources, model: str, *data: str) -> Needs:
+        """The same on the paper's own model and files, which the user has to have: `data` such as `longbench=FILE`."""
+        theirs = replace(self.evaluation(sources), tasks=(), data=data, model=model, samples=200)
+        files = ", ".join(name.partition("=")[2] for name in data)
+        sentence = f"Scores comparable with the paper's need its model, {model}, and its data ({files})."
+        return Needs(sentence, theirs)
+
+    def origin(self, sources: Sources) -> Provenance:
+        """Where the scores came from, as `origin_of`."""
+        return origin_of(self.rows(sources))
+
+
+def lengths_within(lengths: tuple[int, ...], model: str) -> tuple[int, ...]:
+    """The prompt lengths, which are made for mini's window, in proportion to the window of a model with a smaller one.
+
+    A model whose window is not known on this machine keeps them; its evaluation says which lengths do not fit.
+    """
+    window = context_length(model)
+    if window is None or window >= MINI_WINDOW:
+        return lengths
+    return tuple(dict.fromkeys(max(STEP, length * window // MINI_WINDOW // STEP * STEP) for length in lengths))
+
+
+def rows_of_arm(rows: pd.DataFrame, method: str, own: Mapping[str, JsonValue]) -> pd.DataFrame:
+    """The rows of a method with the given options, including equivalent requests with fewer explicit options.
+
+    An option equal to its preset's value is the same measurement; of two exhibits' evaluations in one folder it runs
+    once, under the first request's text.
+    """
+    text = canonical_json(own)
+    mine = rows[rows["method"] == method]
+    exact = mine[mine["hyper_parameters"] == text]
+    if "settings" not in mine:
+        return exact
+    asked = list(zip(mine["hyper_parameters"], mine["settings"].fillna(""), strict=True))
+    same = {pair for pair in set(asked) if pair[0] != text and _is_same(*pair, own)}
+    others = mine[pd.Series([pair in same for pair in asked], mine.index, dtype=bool)]
+    others = others[~others["key"].isin(exact["key"])]
+    return pd.concat([exact, others.assign(hyper_parameters=text)])
+
+
+def _is_same(asked: str, settings: str, own: Mapping[str, JsonValue]) -> bool:
+    """Whether a request with other option text ran with the options `own`, judged by its recorded settings."""
+    given = _values(asked or "{}")
+    real = _values(settings or "{}")
+    if any(own.get(name) != value for name, value in given.items()):
+        return False
+    return all(name in real and real[name] == value for name, value in own.items() if name not in given)
+
+
+def origin_of(rows: pd.DataFrame) -> Provenance:
+    """Which evaluations, model, how many prompts, and, where the rows say so, device and versions."""
+    names = ", ".join(sorted(rows["name"].unique()))
+    prompts = len(rows[PROMPT].drop_duplicates())
+    model = model_title(str(rows["model"].iloc[0]))
+    digest = str(rows["model_digest"].iloc[0])[:12]
+    parts = [f"{model} ({digest})", f"{prompts} prompts"]
+    if {"device", "versions"} <= set(rows.columns):
+        parts += sorted(rows["device"].dropna().unique())
+        parts += [
+            ", ".join(f"{name} {version}" for name, version in json.loads(text).items())
+            for text in sorted(rows["versions"].dropna().unique())
+        ]
+    details = (*parts, packages(rows["metric"]))
+    return Provenance(f"evaluation {names}", details, settings_of_rows(rows))
+
+
+def caption_by_budget(rows: pd.DataFrame, table: pd.DataFrame, panel: str = "task") -> FigureCaption:
+    """Caption of `figures.score_against_budget` from its rows and table."""
+    return figures.caption_score_against_budget(means_over_tasks(rows, shared_by_all_arms(table), ["arm"]), panel)
+
+
+def caption_by_option(rows: pd.DataFrame, table: pd.DataFrame, option: str) -> FigureCaption:
+    """Caption of `figures.score_by_option` from its rows and table."""
+    return figures.caption_score_by_option(means_over_tasks(rows, table, ["asked", option]), option)
+
+
+def caption_table(rows: pd.DataFrame, table: pd.DataFrame) -> FigureCaption:
+    """Caption of `figures.benchmark_table` from its rows and table."""
+    return figures.caption_benchmark_table(means_over_tasks(rows, table))
+
+
+def gap(
+    rows: pd.DataFrame, first: str, second: str, budget: float | None = None, column: str = "score"
+) -> Interval | None:
+    """Mean of arm `first` minus arm `second` over their common prompts and budgets, with its 95 % interval.
+
+    `column` may be another numeric column such as `kept`. Arms are named as in the score table; only metrics where
+    higher is better. Averaged over tasks as in `kvlab.evaluate.results.summary.over_tasks`: a prompt at several budgets
+    is one sample. None without common prompts.
+    """
+    higher = with_names(rows[rows["metric"].map(higher_is_better)])
+    if budget is not None:
+        higher = higher[higher["budget"] == budget]
+    one, other = (higher[higher["arm"] == arm] for arm in (first, second))
+    return paired_gap(one, other, [*PROMPT, "budget", "question_aware"], column)
+
+
+def score_text(one: Interval | None, show: Callable[[float], str] = number) -> str:
+    """A mean over prompts as `0.25 (0.1 to 0.4, n = 20)`."""
+    return "not evaluated" if one is None else mean_words(one.mean, one.low, one.high, one.n, show)
+
+
+def _signed(value: float) -> str:
+    return f"{round(value, 9) + 0.0:+.3g}"  # rounding noise of equal scores is no difference
+
+
+def gap_text(one: Interval | None, show: Callable[[float], str] = _signed) -> str:
+    """A gap as `+0.12 (+0.02 to +0.2, n = 40)`."""
+    return "not evaluated" if one is None else mean_words(one.mean, one.low, one.high, one.n, show)
+
+
+AHEAD = Threshold(0.0, "the difference on the same prompts is above zero with its whole interval")
+ABLE = 0.1  # mean score below which a cache fails the tasks and cannot be judged
+NOT_BEHIND = Threshold(-0.05, "a margin of five points of score: competitive says nothing closer")
+
+
+def contest(
+    says: str,
+    gaps: Mapping[str, Interval | None],
+    finding: str,
+    settle: Measurement | None = None,
+    threshold: Threshold = AHEAD,
+    printed: Mapping[str, float | None] | None = None,
+) -> Claim:
+    """The claim that all named gaps are beyond the threshold, with the deciding interval.
+
+    `printed` are the paper's own values of the gaps.
+    """
+    known = sorted(((name, one) for name, one in gaps.items() if one is not None), key=lambda pair: pair[1].low)
+    missing = [None] * (len(gaps) - len(known))
+    if not known:
+        return Claim(says, OPEN, finding, threshold=threshold, settle=settle)
+    verdict, decider, _ = decisive([(one, threshold) for one in [*(one for _, one in known), *missing]])
+    part = next((name for name, one in known if one is decider), "")
+    value = (printed or {}).get(part)
+    return Claim(
+        says,
+        verdict,
+        finding,
+        Basis((decider or known[0][1]).n),
+        decider,
+        threshold,
+        settle if verdict == OPEN else None,
+        part=part,
+        printed=() if value is None else (value,),
+        effect=effect_of(decider) if verdict == OPEN else "",
+    )
+
+
+def effect_of(found: Interval | None) -> Effect:
+    """Why a difference is 0 on every prompt; "" if it is not."""
+    if found is None or not found.samples or any(found.samples):
+        return ""
+    return "ceiling" if found.level == 1 else "floor" if found.level == 0 else "equal"
+
+
+def unable(says: str, finding: str, prompts: int = 0) -> Claim:
+    """The full cache or every arm fails the tasks, so that more prompts would not help."""
+    return Claim(says, OPEN, finding, Basis(prompts), effect="floor")

@@ -1,0 +1,221 @@
+"""The measurements that exhibits need, with results in the folders that the dashboard reads, and a head of a run."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from kvlab.analysis.lineage import Lineage, fold
+from kvlab.analysis.lineage.tables import token_texts
+from kvlab.common.formatting import mean_words
+from kvlab.common.intervals import Interval, mean_interval
+from kvlab.core.errors import UserError
+from kvlab.papers.disk_cache import DiskCache
+from kvlab.papers.exhibit import Choice, Needs
+from kvlab.requests.measurement import Benchmark, Budgets, RecordedComparison
+from kvlab.results.provenance import under_paper_settings
+from kvlab.results.sources import BENCH_FOLDER, Sources
+from kvlab.results.verdict import Basis
+from kvlab.trace.catalogue import ComparisonEntry
+from kvlab.trace.reader import Run
+
+MOST_PROMPTS = 12
+MOST_KEPT = 2000
+NAMES = ["prompt", "run", "method", "label"]
+log = logging.getLogger(__name__)
+_kept: dict[tuple[str, str, int], pd.DataFrame] = {}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Rows of one run behind a claim, one per (layer, head) or run; columns are defined by the claim's module.
+
+    `methods` names the methods whose runs are used; empty: any run of the prompt, preferably the full cache's.
+    """
+
+    name: str
+    of_run: Callable[[Run], pd.DataFrame]
+    methods: tuple[str, ...] = ()
+
+
+def gather(sources: Sources, evidence: Evidence, like: Sequence[Run] = ()) -> pd.DataFrame:
+    """The rows of all prompts of the current model, with columns `NAMES`; repeated prompts count once.
+
+    With `like`, only runs with the method, settings and budget of one of them count. Shipped rows are precomputed.
+    """
+    if sources.shipped is not None:
+        found = sources.shipped.evidence(evidence.name)
+        labels = {run.record.label for run in like}
+        return found[found["label"].isin(labels)] if labels and len(found) else found
+    frames: list[pd.DataFrame] = []
+    seen: set[str] = set()
+    for runs in _by_prompt(sources, evidence, {run.record.label for run in like}):
+        prompt = prompt_id(runs[0])
+        parts = [rows for run in runs if len(rows := kept_rows(run, evidence))]
+        if prompt in seen or not parts:
+            continue
+        seen.add(prompt)
+        frames += parts if evidence.methods else parts[:1]
+        if len(seen) == MOST_PROMPTS:
+            break
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=NAMES)
+
+
+def prompt_id(run: Run) -> str:
+    """Identify a prompt by its text."""
+    return hashlib.sha256(run.record.prompt.encode()).hexdigest()[:12]
+
+
+def evidence_rows(run: Run, evidence: Evidence) -> pd.DataFrame:
+    """The rows of one run with columns `NAMES`; empty if the run lacks the data."""
+    try:
+        rows = evidence.of_run(run)
+    except UserError as error:
+        log.info("%s is no evidence of %s: %s", run.path, evidence.name, error)
+        return pd.DataFrame(columns=NAMES)
+    record = run.record
+    names = {"prompt": prompt_id(run), "run": record.run_id, "method": record.method, "label": record.label}
+    return rows.assign(**names)
+
+
+def kept_rows(run: Run, evidence: Evidence) -> pd.DataFrame:
+    """`evidence_rows`, from memory or disk where they were computed before."""
+    key = (evidence.name, str(run.path), (run.path / "run.json").stat().st_mtime_ns)
+    if key not in _kept:
+        while len(_kept) >= MOST_KEPT:
+            _kept.pop(next(iter(_kept)), None)
+        _kept[key] = _rows_on_disk(run, evidence)
+    return _kept[key]
+
+
+def _rows_on_disk(run: Run, evidence: Evidence) -> pd.DataFrame:
+    """The rows from disk, else computed and kept there; those of a run that is still going are not kept."""
+    if run.record.status != "complete":
+        return evidence_rows(run, evidence)
+    store = DiskCache(run.path.parent, "evidence")
+    key = (run.record.run_id, evidence.name)
+    state = _checksum(run)
+    rows = store.read_table(key, state)
+    if rows is None:
+        rows = evidence_rows(run, evidence)
+        store.write_table(key, state, rows)
+    return rows
+
+
+def _checksum(run: Run) -> str:
+    """Of the run's record and of the list of its parts, which change with its data."""
+    files = (run.path / name for name in ("run.json", "parts.json"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files if file.exists())).hexdigest()
+
+
+def _by_prompt(sources: Sources, evidence: Evidence, labels: set[str]) -> Iterator[list[Run]]:
+    """Candidate runs, comparison by comparison: the current one, then the folder's, newest first."""
+    seen = list(dict.fromkeys(run for run in (*sources.runs, sources.run) if run is not None))
+    groups: dict[str, list[Run]] = {}
+    for run in seen:
+        groups.setdefault(prompt_id(run), []).append(run)
+    yield from filter(None, (_wanted(runs, evidence, labels) for runs in groups.values()))
+    if not seen:
+        return
+    here = {run.record.run_id for run in seen}
+    for entry in sources.folder.comparisons:
+        if here & {run.run_id for run in entry.runs} or entry.runs[0].model != seen[0].record.model.name:
+            continue
+        runs = _wanted(_opened(sources, entry, evidence, labels), evidence, labels)
+        if runs:
+            yield runs
+
+
+def _wanted(runs: Sequence[Run], evidence: Evidence, labels: set[str]) -> list[Run]:
+    found = [run for run in runs if run.record.level == "full" and (not labels or run.record.label in labels)]
+    if evidence.methods:
+        return [run for run in found if run.record.method in evidence.methods]
+    return sorted(found, key=lambda run: run.record.method != "full")
+
+
+def _opened(sources: Sources, entry: ComparisonEntry, evidence: Evidence, labels: set[str]) -> list[Run]:
+    """The candidate runs of a comparison; without methods, the full cache's and the first, which holds the probe."""
+    found = [
+        run
+        for run in entry.runs
+        if run.level == "full"
+        and run.status == "complete"
+        and (not labels or run.label in labels)
+        and (not evidence.methods or run.method in evidence.methods)
+    ]
+    if not evidence.methods:
+        first = sorted(found, key=lambda run: run.run_id)[:1]
+        found = list(dict.fromkeys([*(run for run in found if run.method == "full"), *first]))[:2]
+    return [run for one in found if (run := sources.folder.run(one.run_id)) is not None]
+
+
+def over_prompts(frame: pd.DataFrame, column: str, prompt: str = "prompt") -> Interval | None:
+    """Mean of a column with its interval over prompts, after averaging heads, steps and merges within a prompt."""
+    values = frame.groupby(prompt, sort=False)[column].mean().dropna() if len(frame) else pd.Series(dtype=float)
+    return interval_of(values.to_list())
+
+
+def interval_of(values: Sequence[float]) -> Interval | None:
+    """Mean of one value per prompt with its 95 % interval; None if there is none."""
+    known = [float(value) for value in values if np.isfinite(value)]
+    return mean_interval(known) if known else None
+
+
+def basis_of(frame: pd.DataFrame, merges: int = 0) -> Basis:
+    """Prompts and (layer, head) pairs of an evidence frame (`kvlab.atlas.evidence`)."""
+    place = [name for name in ("layer", "head") if name in frame]
+    heads = len(frame[place].drop_duplicates()) if len(place) == 2 and len(frame) else 0
+    return Basis(frame["prompt"].nunique() if len(frame) else 0, heads, merges)
+
+
+def mean_text(found: Interval | None, show: Callable[[float], str]) -> str:
+    """A mean over prompts as `0.25 (0.1 to 0.4, n = 20)`."""
+    return "not measured" if found is None else mean_words(found.mean, found.low, found.high, found.n, show)
+
+
+SAMPLE = "needle_in_a_story"
+
+
+def comparison(sources: Sources, methods: Sequence[str], budgets: Budgets = (0.2,)) -> RecordedComparison:
+    """A comparison of the current model over a shipped prompt, in full, each method under its paper's settings.
+
+    `methods` are written as on the command line.
+    """
+    published = tuple(map(under_paper_settings, methods))
+    return RecordedComparison(SAMPLE, published, tuple(budgets), sources.root, model=sources.measured_model)
+
+
+def benchmark(sources: Sources, preset: str, scale: int = 0, shorten: int = 0, device: str = "") -> Benchmark:
+    """A preset's benchmark, smaller where `scale` or `shorten` are given."""
+    return Benchmark(preset, sources.root / BENCH_FOLDER, device, scale, shorten)
+
+
+@dataclass(frozen=True)
+class Head:
+    """One layer and KV head of a run with lineage, events and token texts."""
+
+    run: Run
+    lineage: Lineage
+    events: pd.DataFrame
+    texts: list[str]
+
+
+def head_of(run: Run, choice: Choice) -> Head:
+    """The chosen head; raises UserError if the run has no such layer or head."""
+    events = run.select("events", choice.layer, choice.head)
+    lineage = fold(events, run.select("steps", choice.layer, choice.head))
+    return Head(run, lineage, events, token_texts(run.tokens, lineage.tokens))
+
+
+def recorded_run(sources: Sources, *methods: str, budgets: tuple[float | int, ...] = (0.2,)) -> Run | Needs:
+    """A fully recorded run of one of these methods, or what is needed for one; the first method is suggested."""
+    run = sources.run_of(*methods)
+    if run is not None and run.record.level == "full" and not run.steps.empty:
+        return run
+    why = "recorded with events" if run is not None else "in this comparison"
+    return Needs(f"There is no run of {methods[0]} {why}.", comparison(sources, methods[:1], budgets))

@@ -1,0 +1,276 @@
+"""Effects of merges: one merge in detail, attention lost by rule, and attention by destination at a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from kvlab.analysis.attention.bound import query_heads_per_slot
+from kvlab.analysis.comparison.compare import unique_labels
+from kvlab.analysis.lineage import fold
+from kvlab.analysis.lineage.tables import token_texts
+from kvlab.papers.attention_rows import ALPHA, EMA, WINDOW, Predictors, read_rows
+from kvlab.trace.reader import Run
+
+MOST_PARTS = 8
+LEAST_MASS = 1e-4  # of a head's attention; merges of less are irrelevant
+REST = -1
+
+
+@dataclass(frozen=True)
+class OneMerge:
+    """Everything merged into one slot in one step: `events` are the rows of its sources, heaviest first."""
+
+    layer: int
+    head: int
+    step: int
+    target: int
+    events: pd.DataFrame
+
+    @property
+    def source(self) -> int:
+        """The heaviest merged token."""
+        return int(self.events["source"].iloc[0])
+
+    @property
+    def tokens(self) -> set[int]:
+        """Target and sources."""
+        return {self.target, *self.events["source"].tolist()}
+
+    @property
+    def mass_before(self) -> float:
+        """Attention of target and sources before the merge, at this step's last query."""
+        return float(self.events["mass_source"].sum() + self.events["mass_target"].iloc[0])
+
+    @property
+    def mass_after(self) -> float:
+        """Attention of the merged slot, same query."""
+        return float(self.events["mass_after"].iloc[0])
+
+
+def find_merge(run: Run, layer: int, head: int, step: int = 0, token: int | None = None) -> OneMerge | None:
+    """The merge of one head to show: at `step` or the next step with one, involving `token` if possible, else the
+    one with the most attention; None if the head merged nothing."""
+    merges = _merges(run, layer, head)
+    if merges.empty:
+        return None
+    steps = np.sort(merges["step"].unique())
+    chosen = int(steps[min(int(np.searchsorted(steps, step)), len(steps) - 1)])
+    here = merges[merges["step"] == chosen]
+    around = here[(here["source"] == token) | (here["target"] == token)]
+    groups = here.groupby("target")
+    mass = groups["mass_source"].sum() + groups["mass_target"].first()
+    target = int(around["target"].iloc[0]) if len(around) else int(mass.index[mass.argmax()])
+    rows = here[here["target"] == target].sort_values("mass_source", ascending=False, kind="stable")
+    return OneMerge(layer, head, chosen, target, rows.reset_index(drop=True))
+
+
+def _merges(run: Run, layer: int, head: int) -> pd.DataFrame:
+    events = run.select("events", layer, head)
+    return events[(events["target"] >= 0) & events["mass_after"].notna()]
+
+
+def attended_merge(run: Run, layer: int, head: int, step: int = 0, token: int | None = None) -> OneMerge | None:
+    """`find_merge`, or the head's merge with the most attention if that has less than `LEAST_MASS`.
+
+    A merge that involves `token` is returned regardless of its attention.
+    """
+    found = find_merge(run, layer, head, step, token)
+    if found is None or found.mass_before >= LEAST_MASS or token in found.tokens:
+        return found
+    merges = _merges(run, layer, head)
+    groups = merges.groupby(["step", "target"])
+    mass = groups["mass_source"].sum() + groups["mass_target"].first()
+    best, _ = mass.index[mass.argmax()]
+    return find_merge(run, layer, head, int(best))
+
+
+def candidates(run: Run, merge: OneMerge) -> pd.DataFrame:
+    """Remaining slots by cosine of their key with that of the heaviest source: columns position, similarity, chosen.
+
+    Keys are the tokens' own; those of previously merged slots have moved since.
+    """
+    unit = run.keys(merge.layer, merge.head)[0].astype(np.float32)
+    lineage = fold(*(run.select(name, merge.layer, merge.head) for name in ("events", "steps")))
+    staying = np.flatnonzero(lineage.alive(merge.step))
+    staying = staying[staying < len(unit)]
+    return pd.DataFrame(
+        {
+            "position": staying,
+            "similarity": unit[staying] @ unit[merge.source],
+            "chosen": staying == merge.target,
+        }
+    )
+
+
+def merge_parts(run: Run, model: Run, merge: OneMerge) -> pd.DataFrame:
+    """The merge in rows: target, at most `MOST_PARTS` sources, the rest together, and the merged slot.
+
+    Columns token, text, role, votes, mass (at the step's last query), ema_before and ema_after that query: KeepKV's
+    average of each token's attention, from the rows of `model` (its probe or steps); the merged slot's is the sum of
+    its parts', as the method carries it on.
+    """
+    rows = read_rows(model, merge.layer, merge.head)
+    options = run.record.hyper_parameters if run.record.method == "keepkv" else {}
+    alpha, window = (float(str(options.get(name, own))) for name, own in (("alpha", ALPHA), ("window", WINDOW)))
+    running = Predictors(rows.mass.shape[1], max(rows.first + 1 - int(window), 0), alpha, int(window))
+    before = None
+    for row in range(min(rows.first + merge.step + 1, len(rows.mass))):
+        before = running.predict()[EMA] if running.rows else np.full(rows.mass.shape[1], np.nan)
+        running.add(rows.mass[row].astype(np.float64), rows.seen[row])
+    after = running.predict()[EMA]
+    first = merge.events.iloc[0]
+    texts = token_texts(run.tokens, rows.mass.shape[1])
+    table = [(merge.target, "target", first["votes_target"], first["mass_target"])]
+    table += [(e.source, "source", e.votes_source, e.mass_source) for e in merge.events[:MOST_PARTS].itertuples()]
+    frame = pd.DataFrame(table, columns=["token", "role", "votes", "mass"])
+    frame = frame.assign(ema_before=before[frame["token"]], ema_after=after[frame["token"]])  # type: ignore[index]  # arrays by token
+    rest = merge.events[MOST_PARTS:]
+    tokens = merge.events["source"][MOST_PARTS:].to_numpy()
+    if len(rest):
+        sums = {"votes": rest["votes_source"].sum(), "mass": rest["mass_source"].sum()}
+        averages = {"ema_before": before[tokens].sum(), "ema_after": after[tokens].sum()}  # type: ignore[index]  # likewise
+        frame.loc[len(frame)] = {"token": REST, "role": "rest", **sums, **averages}
+    merged = {"votes": first["votes_after"], "mass": merge.mass_after}
+    sums = frame[["ema_before", "ema_after"]].sum(min_count=1).to_dict()
+    frame.loc[len(frame)] = {"token": merge.target, "role": "merged slot", **merged, **sums}
+    return frame.assign(text=[texts[token] if token >= 0 else f"{len(rest)} more" for token in frame["token"]])
+
+
+def influence_over_steps(run: Run, merge: OneMerge) -> pd.DataFrame:
+    """From the merge until the slot ends: columns step, votes, mass, and its tokens' true_mass (nothing dropped)."""
+    true, slot = (rows.astype(np.float64) for rows in run.attention(merge.layer, merge.head, thinned=True))
+    lineage = fold(*(run.select(name, merge.layer, merge.head) for name in ("events", "steps")))
+    table = []
+    every = run.attention_every
+    for step in lineage.steps[(lineage.steps >= merge.step) & (lineage.steps % every == 0)]:
+        row = int(step) // every
+        if row >= len(true) or lineage.leave[merge.target] <= step:
+            break
+        members = np.flatnonzero(lineage.owners(int(step)) == merge.target)
+        table.append((int(step), len(members), true[row, members].sum(), slot[row, merge.target]))
+    return pd.DataFrame(table, columns=["step", "votes", "true_mass", "mass"])
+
+
+EXACT_RULES = ("bias", "paper", "min-norm")
+CONVEX = ("cam", "d2o", "kvmerger", "pyramid-pool")  # unless a mass rule of kvlab is set
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+SAG_COLUMNS = [
+    "label", "method", "rule", "merges", *(f"q{round(100 * q):02d}" for q in QUANTILES), "sagging", "total", "size",
+]  # fmt: skip
+
+
+def rule_of(run: Run) -> str:
+    """`exact` (KeepKV at the present query), `grouped` (the same with query heads sharing a slot, exact for none of
+    them), `predicted` (KeepKV on its averages), `votes`, `convex` (a merged slot counts as one) or `other`."""
+    record = run.record
+    options = run.record.hyper_parameters
+    if record.method == "keepkv" and options.get("mass", "rule") == "rule":
+        if options.get("rule", "bias") not in EXACT_RULES:
+            return "votes"
+        if options.get("predict") != "current":
+            return "predicted"
+        return "exact" if query_heads_per_slot(run) == 1 or options.get("per_head_mass") else "grouped"
+    return "convex" if record.method in CONVEX and options.get("mass", "none") == "none" else "other"
+
+
+def merge_groups(run: Run) -> pd.DataFrame:
+    """One row per merged slot and step: columns step, layer, head, slot, before, after, sag.
+
+    `sag` is (before - after) / before, attention of the same query: positive if the merge lost attention, undefined
+    without attention. Evictions of the step raise all other attention; `after` is times 1 - evicted attention.
+    """
+    columns = ["step", "layer", "head", "target", "mass_source", "mass_target", "mass_after"]
+    events = run.select("events", columns=columns)
+    place = ["step", "layer", "head"]
+    evicted = events[events["target"] < 0].groupby(place)["mass_source"].sum().rename("evicted")
+    merged = events[(events["target"] >= 0) & events["mass_after"].notna()]
+    groups = merged.groupby([*place, "target"])
+    table = groups.agg(
+        sources=("mass_source", "sum"), own=("mass_target", "first"), after=("mass_after", "first")
+    ).reset_index()
+    lift = table.join(evicted, on=place)["evicted"].fillna(0.0)
+    table["before"], table["after"] = table["sources"] + table["own"], table["after"] * (1 - lift)
+    table["sag"] = (table["before"] - table["after"]) / table["before"].where(table["before"] > 0)
+    return table.rename(columns={"target": "slot"})[[*place, "slot", "before", "after", "sag"]]
+
+
+def sag_of_runs(runs: Sequence[Run]) -> pd.DataFrame:
+    """One row per run that merged: label, method, rule, merges (groups with at least `LEAST_MASS` before), quantiles
+    of the sag (q05 .. q95), sagging (share of them that lost), total (summed loss over mass) and size (absolute)."""
+    rows = []
+    for run, label in zip(runs, unique_labels(runs), strict=True):
+        groups = merge_groups(run)
+        heavy = groups[groups["before"] >= LEAST_MASS]
+        if heavy.empty:
+            continue
+        quantiles = {f"q{round(100 * q):02d}": heavy["sag"].quantile(q) for q in QUANTILES}
+        rows.append(
+            {
+                "label": label,
+                "method": run.record.method,
+                "rule": rule_of(run),
+                "merges": len(heavy),
+                **quantiles,
+                "sagging": float((heavy["sag"] > 0).mean()),
+                "total": float((heavy["before"] - heavy["after"]).sum() / heavy["before"].sum()),
+                "size": float((heavy["before"] - heavy["after"]).abs().sum() / heavy["before"].sum()),
+            }
+        )
+    return pd.DataFrame(rows, columns=SAG_COLUMNS)
+
+
+def where_attention_goes(runs: Sequence[Run], layer: int, head: int, step: int) -> pd.DataFrame:
+    """One row per run with a shadow: shares of one head's attention at one step, with nothing dropped, on kept tokens
+    and on merged slots, and lost by sag (negative if gained) and by eviction.
+
+    Columns label, method, kept, merged, sag, regret, output_error, votes (largest).
+    """
+    rows = []
+    for run, label in zip(runs, unique_labels(runs), strict=True):
+        steps = run.select("steps", layer, head)
+        steps = steps[steps["kept_mass"].notna()]
+        if steps.empty:
+            continue
+        at = steps.iloc[int(np.searchsorted(steps["step"], min(step, steps["step"].max())))]
+        rows.append(
+            {
+                "label": label,
+                "method": run.record.method,
+                "step": int(at["step"]),
+                "kept": at["kept_mass"],
+                "merged": at["merged_mass"],
+                "sag": at["sag"],
+                "regret": at["regret"],
+                "output_error": at["output_error"],
+                "votes": at["max_votes"],
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def before_and_after(merges: Sequence[tuple[str, str, OneMerge]]) -> pd.DataFrame:
+    """One row per (label, method, merge): columns label, method, step, slot, own, sources, after, lost (share of the
+    parts' attention; NaN if they had none), votes, perturbation."""
+    rows = []
+    for label, method, merge in merges:
+        first = merge.events.iloc[0]
+        before = merge.mass_before
+        rows.append(
+            {
+                "label": label,
+                "method": method,
+                "step": merge.step,
+                "slot": merge.target,
+                "own": first["mass_target"],
+                "sources": merge.events["mass_source"].sum(),
+                "after": merge.mass_after,
+                "lost": (before - merge.mass_after) / before if before > 0 else np.nan,
+                "votes": first["votes_after"],
+                "perturbation": first["perturbation"],
+            }
+        )
+    return pd.DataFrame(rows)

@@ -1,0 +1,329 @@
+"""KVMerger, figures 1 and 4: the schematics, drawn from a dozen tokens of a recorded run, with the claims."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from kvlab.core.errors import UserError
+from kvlab.figures.base.palette import DIVERGING, STATE_COLOURS, SURFACES, Theme, mix, pick
+from kvlab.figures.base.template import GRID, INK, QUIET, colour_bar, finish
+from kvlab.figures.base.words import number, percent, plural, token_labels
+from kvlab.papers.attention_rows import heads_with_attention
+from kvlab.papers.evidence import Evidence, basis_of, comparison, gather, interval_of, mean_text
+from kvlab.papers.exhibit import Choice, Drawn, Needs
+from kvlab.papers.kvmerger.merging_sets import (
+    BUDGETS,
+    METHODS,
+    Walkthrough,
+    eviction_sentence,
+    key_error,
+    quantize_channels,
+    representing_keys,
+    run_with_keys,
+    walkthrough,
+)
+from kvlab.results.provenance import of_run
+from kvlab.results.sources import Sources
+from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge, judge_universal
+from kvlab.trace.reader import Run
+
+WIDE = 0.01  # smaller relative changes of attention count as none
+
+
+KEPT = 3  # the paper's schematic keeps three states
+STAGES = ("1 similarity", "2 sets", "3 pivots", "4 weights", "5 merged")
+SAYS = (
+    "cosine of every two keys",
+    "similar consecutive keys form a set, from the last token back",
+    "the most attended token of each set is its pivot",
+    "weights are a Gaussian of the distance to the pivot",
+    "one slot per set: the weighted mean of its keys and values",
+)
+
+
+def three_ways(walk: Walkthrough, texts: list[str], theme: Theme = "light") -> go.Figure:
+    """The keys of a window (token x coordinate) as cached, quantised to 2 bits, evicted down to three, and merged."""
+    panels = {
+        "as cached": walk.keys,
+        "quantised to 2 bits": quantize_channels(walk.keys),
+        f"evicted: {KEPT} kept": evict_least_attended(walk),
+        f"merged: {_slots(walk)} slots": walk.merged,
+    }
+    labels = token_labels(walk.tokens["position"], texts)
+    figure = make_subplots(1, 4, shared_yaxes=True, column_titles=list(panels), horizontal_spacing=0.02)
+    for column, (name, keys) in enumerate(panels.items(), start=1):
+        figure.add_heatmap(
+            z=keys.astype(np.float32),
+            y=labels,
+            coloraxis="coloraxis",
+            row=1,
+            col=column,
+            hovertemplate=f"{name}<br>%{{y}}<br>coordinate %{{x}}: %{{z:.2f}}<extra></extra>",
+        )
+    limit = float(np.quantile(np.abs(walk.keys), 0.98))
+    title = "Three ways to compress the keys of a few tokens"
+    finish(figure, title=title, x="key coordinate", y="", theme=theme, height=430, legend=False)
+    figure.update_yaxes(autorange="reversed", showgrid=False, type="category").update_xaxes(showgrid=False)
+    figure.update_coloraxes(
+        cmin=-limit, cmax=limit, colorscale=DIVERGING[theme], colorbar=colour_bar("key value", theme)
+    )
+    figure.update_annotations(font={"size": 12, "color": QUIET[theme]})
+    return figure.update_layout(plot_bgcolor=mix(SURFACES[theme], GRID[theme], 0.5), margin={"t": 76})
+
+
+def evict_least_attended(walk: Walkthrough, kept: int = KEPT) -> np.ndarray:
+    """(tokens, head_dim) keys of the `kept` most attended tokens, NaN elsewhere."""
+    gone = walk.tokens["attention"].rank(method="first", ascending=False).to_numpy() > kept
+    return np.where(gone[:, None], np.nan, walk.keys)
+
+
+def caption_three_ways(walk: Walkthrough) -> str:
+    """The three ways of saving memory, which are the same for every run."""
+    return "Memory can be saved by rounding all keys, by dropping some, or by merging those that are alike."
+
+
+def merging_pipeline(walk: Walkthrough, texts: list[str], theme: Theme = "light") -> go.Figure:
+    """The five stages of merging as frames under a slider; it starts at the last stage."""
+    labels = token_labels(walk.tokens["position"], texts)
+    figure = make_subplots(1, 2, shared_yaxes=True, column_widths=[0.52, 0.48], horizontal_spacing=0.03)
+    stages = [_stage(walk, labels, stage, theme) for stage in range(len(STAGES))]
+    for column, trace in zip((1, 1, 2), stages[-1], strict=True):
+        figure.add_trace(trace, 1, column)
+    finish(figure, title="Merging by stage", x="", y="", theme=theme, height=600, legend=False)
+    ticks = {"tickvals": list(range(len(labels))), "ticktext": labels, "showgrid": False, "zeroline": False}
+    figure.update_xaxes(**ticks, tickangle=-45, constrain="domain", constraintoward="right", col=1)
+    figure.update_xaxes(visible=False, range=[0, 1.45], col=2)
+    figure.update_yaxes(**ticks, range=[len(labels) - 0.5, -0.5])
+    figure.update_yaxes(scaleanchor="x", constrain="domain", col=1)
+    figure.add_annotation(_says(len(STAGES) - 1, theme))
+    figure.frames = [
+        go.Frame(data=traces, traces=[0, 1, 2], name=name, layout={"annotations": [_says(stage, theme)]})
+        for stage, (name, traces) in enumerate(zip(STAGES, stages, strict=True))
+    ]
+    return figure.update_layout(sliders=[_slider(theme)], margin={"t": 84, "r": 24})
+
+
+def caption_merging_pipeline(walk: Walkthrough) -> str:
+    """How many groups the window's tokens form."""
+    sets = walk.tokens["set"].nunique()
+    if sets == len(walk.tokens):
+        return "No neighbouring tokens are alike enough to be merged here."
+    return f"Neighbouring tokens that are alike are merged: here, {len(walk.tokens)} become {sets}."
+
+
+def _slots(walk: Walkthrough) -> int:
+    return int(walk.tokens["set"].nunique())
+
+
+def _stage(walk: Walkthrough, labels: list[str], stage: int, theme: Theme) -> list[dict]:
+    heat = {
+        "type": "heatmap",
+        "z": walk.similarity.astype(np.float32),
+        "zmin": -1,
+        "zmax": 1,
+        "showscale": False,
+        "colorscale": DIVERGING[theme],
+        "hovertemplate": "%{customdata}<br>cosine %{z:.3f}<extra></extra>",
+        "customdata": [[f"{row}<br>{column}" for column in labels] for row in labels],
+    }
+    return [heat, _outlines(walk, stage, theme), _bars(walk, stage, theme)]
+
+
+def _outlines(walk: Walkthrough, stage: int, theme: Theme) -> dict:
+    """A square on the map for each set of more than one token, from the second stage on."""
+    place = walk.tokens["position"].to_numpy() - walk.tokens["position"].iloc[0]
+    corners_x: list[float | None] = []
+    corners_y: list[float | None] = []
+    for _, members in walk.tokens.groupby("set"):
+        first = place[members.index[0]] - 0.5
+        last = place[members.index[-1]] + 0.5
+        if stage and len(members) > 1:
+            corners_x += [first, last, last, first, first, None]
+            corners_y += [first, first, last, last, first, None]
+    line = {"color": pick(STATE_COLOURS["pivot"], theme), "width": 2.5}
+    x = corners_x or [None]
+    y = corners_y or [None]
+    return {"type": "scatter", "x": x, "y": y, "mode": "lines", "line": line, "hoverinfo": "skip"}
+
+
+def _bars(walk: Walkthrough, stage: int, theme: Theme) -> dict:
+    """Bars next to each token: none, its attention, its weight, or its slot."""
+    tokens = walk.tokens
+    is_pivot = tokens["pivot"] == tokens["position"]
+    size = tokens.groupby("set")["position"].transform("size")
+    attention = tokens["attention"] / tokens["attention"].max()
+    share = tokens["attention"] / tokens["attention"].sum()
+    slots = (size / size.max()).where(is_pivot, 0)
+    lengths = (0 * attention, 0 * attention, attention, tokens["weight"], slots)[stage]
+    words = [_bar_words(stage, *line) for line in zip(size, share, tokens["weight"], is_pivot, strict=True)]
+    own = pick(STATE_COLOURS["pivot"], theme)
+    other = pick(STATE_COLOURS["absorbed"], theme)
+    colours = [own if pivot and stage > 1 else other for pivot in is_pivot]
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "y": list(range(len(tokens))),
+        "x": lengths.round(4).tolist(),
+        "text": words,
+        "textposition": "outside",
+        "cliponaxis": False,
+        "marker": {"color": colours},
+        "hovertemplate": "%{text}<extra></extra>",
+    }
+
+
+def _bar_words(stage: int, size: int, share: float, weight: float, is_pivot: bool) -> str:
+    if stage == 1:
+        return f"in a set of {size}" if size > 1 else "alone"
+    if stage == 2:
+        return f"{percent(share)} of attention{', pivot' if is_pivot else ''}"
+    if stage == 3:
+        return f"weight {number(weight, 2)}"
+    held = f"slot of {size}" if size > 1 else "its own slot"
+    return held if stage == 4 and is_pivot else ""
+
+
+def _says(stage: int, theme: Theme) -> dict:
+    return {
+        "text": f"{STAGES[stage]}: {SAYS[stage]}",
+        "x": 0,
+        "xref": "paper",
+        "y": 1.01,
+        "yref": "paper",
+        "yanchor": "bottom",
+        "xanchor": "left",
+        "showarrow": False,
+        "font": {"size": 13, "color": QUIET[theme]},
+    }
+
+
+def _slider(theme: Theme) -> dict:
+    quick = {"mode": "immediate", "frame": {"duration": 0, "redraw": True}, "transition": {"duration": 0}}
+    return {
+        "active": len(STAGES) - 1,
+        "steps": [{"label": name, "method": "animate", "args": [[name], quick]} for name in STAGES],
+        "x": 0,
+        "len": 0.97,
+        "y": 0,
+        "yanchor": "top",
+        "pad": {"t": 96, "b": 8},
+        "currentvalue": {"visible": False},
+        "font": {"size": 12, "color": INK[theme]},
+        "bordercolor": GRID[theme],
+    }
+
+
+KEEPS_MORE = "Eviction loses the evicted tokens for good; merging keeps them in fewer states."
+LEADS = "The pivot of a set is its most attended token, and the others are weighted by their distance to it."
+NEARER = Threshold(0.0, "at as many slots, a key that is nearer to the original keeps more of it")
+
+
+def window_rows(run: Run) -> pd.DataFrame:
+    """One row per head: `window_errors` of the window with most sets of its prompt."""
+    rows = []
+    for layer, head in heads_with_attention(run):
+        try:
+            rows.append({"layer": layer, "head": head, **window_errors(walkthrough(run, layer, head))})
+        except UserError:
+            continue  # no similar neighbours in this head
+    return pd.DataFrame(rows)
+
+
+def window_errors(walk: Walkthrough) -> dict[str, float]:
+    """`merging` and `evicting` (mean relative error of the keys at the same number of slots), number of `sets`, and
+    how many of them have the most `attended` and the `heaviest` token as pivot."""
+    slots = int(walk.tokens["set"].nunique())
+    merging, evicting = (
+        key_error(walk.keys, left) for left in (representing_keys(walk), evict_least_attended(walk, slots))
+    )
+    sets = [group for _, group in walk.tokens.groupby("set") if len(group) > 1]
+    pivots = [group[group["position"] == group["pivot"]].iloc[0] for group in sets]
+    attended = sum(bool(p["attention"] >= g["attention"].max()) for p, g in zip(pivots, sets, strict=True))
+    heaviest = sum(bool(p["weight"] >= g["weight"].max()) for p, g in zip(pivots, sets, strict=True))
+    return {
+        "merging": merging,
+        "evicting": evicting,
+        "sets": len(sets),
+        "attended": attended,
+        "heaviest": heaviest,
+    }
+
+
+WINDOWS = Evidence("merging-sets", window_rows)
+
+
+def keeps_more(rows: pd.DataFrame) -> Claim:
+    """How much larger the key error is after evicting than after merging to as many slots; a dropped key has 1."""
+    if rows.empty:
+        return judge(KEEPS_MORE, None, NEARER, Basis(), "No head has two neighbouring keys that are alike.")
+    by_prompt = rows.groupby("prompt", sort=False)[["merging", "evicting"]].mean()
+    gap = interval_of((by_prompt["evicting"] - by_prompt["merging"]).tolist())
+    merging, evicting = (interval_of(by_prompt[name].tolist()) for name in ("merging", "evicting"))
+    finding = (
+        f"At as many slots keys are {mean_text(merging, percent)} off after merging and {mean_text(evicting, percent)} "
+        f"after evicting (a dropped key is 100 % off), a gap of {mean_text(gap, percent)}; mean over heads, a dozen "
+        "tokens of each."
+    )
+    return judge(KEEPS_MORE, gap, NEARER, basis_of(rows), finding)
+
+
+def pivot_leads(rows: pd.DataFrame) -> Claim:
+    """All sets of several tokens count; a single one whose pivot does not lead refutes the claim."""
+    if rows.empty:
+        return Claim(LEADS, OPEN, "No head has two neighbouring keys that are alike.")
+    sets, attended, heaviest = (int(rows[name].sum()) for name in ("sets", "attended", "heaviest"))
+    basis = basis_of(rows)
+    told = plural(sets, "set")
+    finding = f"In {attended:,} of {told} the pivot is the most attended token, in {heaviest:,} it weighs most."
+    return Claim(LEADS, judge_universal(2 * sets - attended - heaviest, basis), finding, basis)
+
+
+def draw_three_ways(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Figure 1: quantisation, eviction and merging of the same keys."""
+    found = _window(sources, choice)
+    if isinstance(found, Needs):
+        return found
+    run, walk = found
+    figure = three_ways(walk, _texts(run), theme)
+    kept = ~np.isnan(evict_least_attended(walk)).all(axis=1)
+    off = np.linalg.norm(representing_keys(walk) - walk.keys, axis=1) / np.linalg.norm(walk.keys, axis=1)
+    frame = _named(run, walk).assign(kept_by_eviction=kept, key_error_of_merging=off)
+    claim = keeps_more(gather(sources, WINDOWS))
+    return (Drawn("three ways", figure, frame, caption_three_ways(walk), of_run(run), claim),)
+
+
+def draw_pipeline(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Figure 4: similarity, sets, pivots, weights and merged slots, as frames."""
+    found = _window(sources, choice)
+    if isinstance(found, Needs):
+        return found
+    run, walk = found
+    figure = merging_pipeline(walk, _texts(run), theme)
+    caption = f"{caption_merging_pipeline(walk)} {eviction_sentence(run)}".strip()
+    return (Drawn("pipeline", figure, _named(run, walk), caption, of_run(run), pivot_leads(gather(sources, WINDOWS))),)
+
+
+def _window(sources: Sources, choice: Choice) -> tuple[Run, Walkthrough] | Needs:
+    run = run_with_keys(sources)
+    if isinstance(run, Needs):
+        return run
+    try:
+        return run, walkthrough(run, choice.layer, choice.head)
+    except UserError as error:
+        return Needs(str(error), comparison(sources, METHODS, BUDGETS))
+
+
+def _named(run: Run, walk: Walkthrough) -> pd.DataFrame:
+    texts = _texts(run)
+    return walk.tokens.assign(text=[texts[position] for position in walk.tokens["position"]], threshold=walk.threshold)
+
+
+def _texts(run: Run) -> list[str]:
+    tokens = run.tokens
+    return [str(text) for text in tokens.loc[tokens["phase"] != "free", "text"]]
+
+
+DRAWINGS = {"fig-1": draw_three_ways, "fig-4": draw_pipeline}

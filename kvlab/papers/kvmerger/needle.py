@@ -1,0 +1,108 @@
+"""Figure 5: needle retrieval by length and depth, and the fate of the needle's tokens."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from kvlab.core.choice import FULL, MethodChoice
+from kvlab.evaluate.results.summary import over_tasks
+from kvlab.figures import needle_map as figures
+from kvlab.figures.base.palette import Theme
+from kvlab.figures.base.words import number, percent, plural
+from kvlab.papers.evaluations import Experiment, origin_of
+from kvlab.papers.evidence import interval_of, mean_text
+from kvlab.papers.exhibit import Choice, Drawn, Needs
+from kvlab.papers.kvmerger.benchmarks import BUDGETS, CAM, H2O, OURS, judge_contest
+from kvlab.results.provenance import Provenance
+from kvlab.results.score_tables import PROMPT
+from kvlab.results.sources import Sources
+from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge
+
+EXPERIMENT = Experiment(
+    "kvmerger-fig-5",
+    (H2O, CAM, OURS),
+    BUDGETS,
+    tasks=("needle",),
+    samples=3,
+    only_budgets=True,
+    only_tasks=True,
+    lengths=(512, 1024, 1536),
+    depths=(0.05, 0.25, 0.5, 0.75, 0.95),
+)
+BETTER = "CaM and KVMerger find the needle more often than H2O at both budgets."
+HIDDEN = ["hidden_own", "hidden_merged"]
+
+
+def draw_needle(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """The heat maps, and the fates of the needle's tokens if recorded."""
+    rows = EXPERIMENT.rows(sources)
+    rows = rows.dropna(subset="depth") if len(rows) else rows
+    if rows.empty or (rows["method"] == FULL.method).all():
+        return EXPERIMENT.needs(sources)
+    names = [
+        "full cache" if method == FULL.method else MethodChoice(method=method, budget=budget).label
+        for method, budget in zip(rows["method"], rows["budget"], strict=True)
+    ]
+    rows = rows.assign(row=names)
+    cells = _scores(rows, "row", "length", "depth")
+    means = _scores(rows, "row")
+    claim = judge_contest(BETTER, rows, ((OURS, H2O), (CAM, H2O)), EXPERIMENT.more_prompts(sources))
+    figure = figures.needle_map(cells, theme)
+    place = origin_of(rows)
+    drawn = Drawn("map", figure, cells, figures.caption_needle_map(cells, means), place, claim)
+    followed = rows.dropna(subset=HIDDEN) if set(HIDDEN) <= set(rows) else rows.iloc[:0]
+    return (drawn, _fates(followed, place, theme)) if len(followed) else (drawn,)
+
+
+def _scores(rows: pd.DataFrame, *by: str) -> pd.DataFrame:
+    """One row per group: mean score with its 95 % interval, and prompts."""
+    found = over_tasks(rows, by, ("score",))
+    return found.drop(columns="tasks")
+
+
+def _fates(rows: pd.DataFrame, place: Provenance, theme: Theme) -> Drawn:
+    held = rows[HIDDEN].sum(axis=1)
+    rows = rows.assign(held=held, gone=(1 - held).clip(lower=0))
+    frame = over_tasks(rows, ["row"], (*HIDDEN, "held", "gone", "score"))
+    figure = figures.needle_fates(frame, theme)
+    caption = figures.caption_needle_fates(frame)
+    return Drawn("fates", figure, frame, caption, place, fate(answers(rows)))
+
+
+def answers(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row per prompt, method and budget: prompt, score, and the share of the needle's tokens still held."""
+    compressed = rows[rows["method"] != FULL.method]
+    prompts = compressed.groupby(PROMPT, dropna=False, sort=False).ngroup()
+    return compressed.assign(prompt=prompts, held=compressed[HIDDEN].sum(axis=1))[["prompt", "score", "held"]]
+
+
+FATE = "What is evicted is lost for good: a needle whose tokens are gone is not found (section 1)."
+CLEARLY = Threshold(0.1, "one needle in ten; less could be words that are guessed from the rest")
+HALF = 0.5
+
+
+def fate(answers: pd.DataFrame) -> Claim:
+    """Scores with at least half of the needle kept minus those with less, on the same prompts.
+
+    `answers` has one row per prompt, method and budget: prompt, score, held (share of the needle's tokens in any slot).
+    """
+    alive = answers["held"] >= HALF
+    if alive.all() or not alive.any():
+        finding = (
+            f"All {plural(len(answers), 'answer')} are on one side: {percent(alive.mean())} kept half of the needle."
+        )
+        return Claim(FATE, OPEN, finding, Basis(answers["prompt"].nunique()))
+    sides = answers.assign(alive=alive).groupby(["prompt", "alive"], sort=False)["score"].mean().unstack("alive")
+    both = sides.dropna()
+    alive = alive[answers["prompt"].isin(both.index)]
+    gap = interval_of((both[True] - both[False]).tolist())
+    held, lost = (interval_of(both[side].tolist()) for side in (True, False))
+    finding = (
+        f"On the prompts with answers of both kinds: mean score {mean_text(held, number)} where half of the needle's "
+        f"tokens or more were kept ({plural(int(alive.sum()), 'answer')}), {mean_text(lost, number)} where less was "
+        f"({int((~alive).sum()):,}); on the same prompt {mean_text(gap, number)} apart."
+    )
+    return judge(FATE, gap, CLEARLY, Basis(len(both)), finding)
+
+
+DRAWINGS = {"fig-5": draw_needle}

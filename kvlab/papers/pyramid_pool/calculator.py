@@ -1,0 +1,92 @@
+"""PyramidPool's figure 1: sizes of uncompressed caches from published shapes, with user input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from kvlab.figures.base.palette import Theme
+from kvlab.figures.base.words import percent
+from kvlab.papers import sizes as figures
+from kvlab.papers.exhibit import Choice, Drawn, Entry
+from kvlab.results.provenance import Provenance
+from kvlab.results.sources import Sources
+from kvlab.results.verdict import Claim, Threshold
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The parts of a model's configuration that determine its cache size."""
+
+    name: str
+    num_hidden_layers: int
+    num_key_value_heads: int
+    head_dim: int
+    window: int  # tokens, as published
+
+    def bytes_of(self, tokens: int, batch: int, bytes_per_number: int) -> int:
+        """Keys and values of this many tokens in every layer and KV head."""
+        per_token = 2 * self.num_hidden_layers * self.num_key_value_heads * self.head_dim * bytes_per_number
+        return per_token * tokens * batch
+
+
+# From the models' published configurations; models without one (GPT-4, Claude, Gemini) cannot be computed.
+_TABLE = pd.read_csv(Path(__file__).with_name("published_shapes.csv"))
+PUBLISHED = tuple(Shape(*row) for row in _TABLE.itertuples(index=False, name=None))
+GPT_3 = PUBLISHED[0]
+
+
+def kv_sizes(shapes: tuple[Shape, ...], tokens: int, batch: int, bytes_per_number: int) -> pd.DataFrame:
+    """One row per model: name, window, tokens (the window if `tokens` is 0), bytes, bytes per token."""
+    rows = []
+    for shape in shapes:
+        length = tokens or shape.window
+        size = shape.bytes_of(length, batch, bytes_per_number)
+        one = shape.bytes_of(1, 1, bytes_per_number)
+        rows.append({"name": shape.name, "window": shape.window, "tokens": length, "bytes": size, "per_token": one})
+    return pd.DataFrame(rows)
+
+
+TOKENS = Entry("kv_tokens", "Tokens", 0, 0, 10_000_000, "0: each model's own context window.")
+BATCH = Entry("kv_batch", "Batch", 1, 1, 4096, "Rows decoded together.")
+NUMBER = Entry("kv_bytes", "Bytes per number", 2, 1, 8, "2 for 16-bit storage, 4 for 32-bit, 1 for 8-bit.")
+LAYERS = Entry("kv_layers", "Own layers", 0, 0, 1000, "Layers of a model of your own; 0 leaves it out.")
+HEADS = Entry("kv_kv_heads", "Own KV heads", 8, 1, 1024)
+HEAD_DIM = Entry("kv_head_dim", "Own head size", 128, 1, 1024)
+ENTRIES = (TOKENS, BATCH, NUMBER, LAYERS, HEADS, HEAD_DIM)
+PAPERS_GIGABYTES = 1208
+CLOSE = 0.05
+
+
+def draw_sizes(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...]:
+    """Figure 1 for models with published shapes, and for a user-defined one."""
+    tokens, batch, size = (int(choice.number(entry)) for entry in (TOKENS, BATCH, NUMBER))
+    frame = kv_sizes(PUBLISHED + _own(choice), tokens, batch, size)
+    origin = Provenance("computed from published shapes", (f"batch {batch}", f"{size} bytes per number"))
+    figure = figures.kv_sizes(frame, theme)
+    caption = figures.caption_kv_sizes(frame)
+    return (Drawn("sizes", figure, frame, caption, origin, _gpt_3()),)
+
+
+def _own(choice: Choice) -> tuple[Shape, ...]:
+    layers, heads, head_dim = (int(choice.number(entry)) for entry in (LAYERS, HEADS, HEAD_DIM))
+    window = int(choice.number(TOKENS)) or 4096
+    return (Shape("your model", layers, heads, head_dim, window),) if layers else ()
+
+
+def _gpt_3() -> Claim:
+    ours = GPT_3.bytes_of(4096, 64, 2) / 1e9
+    off = ours / PAPERS_GIGABYTES - 1
+    return Claim(
+        "GPT-3 with 175 billion parameters needs about 1,208 GB for a batch of 64 and 4,096 tokens.",
+        "holds" if abs(off) <= CLOSE else "does not hold",
+        f"96 layers of 96 heads of 128 numbers, keys and values in 16 bits: {ours:,.0f} GB, {percent(off)} more.",
+        threshold=Threshold((1 - CLOSE) * PAPERS_GIGABYTES, "within a twentieth", up_to=(1 + CLOSE) * PAPERS_GIGABYTES),
+        units=(ours,),
+        printed=(PAPERS_GIGABYTES,),
+    )
+
+
+DRAWINGS = {"fig-1": draw_sizes}

@@ -1,0 +1,492 @@
+"""PyramidPool, figures 2 to 5, with the claims: axes, layer budgets, repeated pooling, attended distance by layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from kvlab.analysis.comparison.memory import budgets_by_layer
+from kvlab.analysis.lineage import Lineage, fold
+from kvlab.analysis.lineage.tables import event_steps
+from kvlab.common.intervals import Interval
+from kvlab.figures.base.animation import frames_of, with_slider
+from kvlab.figures.base.cells import cell_text
+from kvlab.figures.base.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
+from kvlab.figures.base.template import CLEAR, finish
+from kvlab.figures.base.words import number, percent
+from kvlab.figures.simple.amounts import (
+    NOT_RECORDED,
+    are_known,
+    comparison_words,
+    near,
+    sentence,
+    some_of,
+)
+from kvlab.papers.evidence import (
+    Evidence,
+    basis_of,
+    comparison,
+    gather,
+    head_of,
+    interval_of,
+    mean_text,
+    over_prompts,
+    recorded_run,
+)
+from kvlab.papers.exhibit import Choice, Drawn, Needs
+from kvlab.papers.keepkv import attention as attention_rows
+from kvlab.papers.pyramid_pool import pyramid
+from kvlab.results.provenance import of_run
+from kvlab.results.sources import Sources
+from kvlab.results.verdict import FAILS, OPEN, Basis, Claim, Threshold, judge, judge_universal
+from kvlab.trace.reader import Run
+
+
+def layer_budget_bars(frame: pd.DataFrame, sinks: int, theme: Theme = "light") -> go.Figure:
+    """Slots per head in each layer, with sinks and the requested budget, from `pyramid.layer_budgets`."""
+    kept = pick(STATE_COLOURS["kept"], theme)
+    sink = pick(STATE_COLOURS["sink"], theme)
+    figure = go.Figure()
+    figure.add_bar(
+        x=frame["layer"],
+        y=np.minimum(frame["live"], sinks),
+        name=f"sinks ({sinks} first tokens)",
+        marker={"color": sink, "pattern": {"shape": "x"}},
+        hovertemplate="layer %{x}: %{y:.3g} sinks<extra></extra>",
+    )
+    figure.add_bar(
+        x=frame["layer"],
+        y=(frame["live"] - sinks).clip(lower=0),
+        name="other slots in use",
+        marker={"color": kept},
+        hovertemplate="layer %{x}: %{y:.4g} other slots<extra></extra>",
+    )
+    ink = pick(HUES["ink"], theme)
+    figure.add_scatter(
+        x=frame["layer"],
+        y=frame["asked"],
+        name="requested budget",
+        mode="markers",
+        marker={"symbol": "line-ew", "size": 30, "line": {"width": 3, "color": ink}},
+        hovertemplate="layer %{x}: %{y:.4g} slots requested<extra></extra>",
+    )
+    figure.add_scatter(
+        x=frame["layer"],
+        y=frame["line"],
+        name="straight line through the budgets",
+        mode="lines",
+        line={"color": pick(HUES["red"], theme), "dash": "dash", "width": 1.6},
+        hoverinfo="skip",
+    )
+    finish(figure, title="Slots of each layer", x="layer", y="slots (mean over KV heads)", theme=theme)
+    return figure.update_layout(barmode="stack", bargap=0.35).update_xaxes(dtick=1 if len(frame) <= 24 else None)
+
+
+def caption_budgets_by_layer(frame: pd.DataFrame) -> str:
+    """Whether early layers get more."""
+    first = float(frame["asked"].iloc[0])
+    last = float(frame["asked"].iloc[-1])
+    if not are_known(first, last):
+        return NOT_RECORDED
+    how = comparison_words(first, last, "more than", "less than", "as much as")
+    return f"The first layer may keep {how} the last one."
+
+
+def three_axes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Slots by layer and KV head as colours, with their means as bars; `frame` from `memory.budgets_by_layer`.
+
+    The colour is the sequence axis: how much of the text a head keeps.
+    """
+    table = frame.pivot(index="layer", columns="head", values="live_slots")
+    figure = make_subplots(
+        2,
+        2,
+        column_widths=[0.72, 0.28],
+        row_heights=[0.3, 0.7],
+        horizontal_spacing=0.03,
+        vertical_spacing=0.05,
+        shared_xaxes="columns",
+        shared_yaxes="rows",
+    )
+    layers = [f"layer {name}" for name in table.index]
+    heads = [f"head {name}" for name in table.columns]
+    heat = go.Heatmap(
+        z=table.to_numpy(np.float32),
+        x=heads,
+        y=layers,
+        xgap=2,
+        ygap=2,
+        colorscale=SEQUENTIAL[theme],
+        zmin=0,
+        zmax=float(table.to_numpy().max()),
+        showscale=False,
+        hovertemplate="%{y}, %{x}: %{z:,} slots<extra></extra>",
+    )
+    figure.add_trace(heat, row=2, col=1)
+    if table.size <= 300:
+        figure.add_trace(cell_text(heat, table.round().astype(int).astype(str).to_numpy(), 12), row=2, col=1)
+    blue = pick(HUES["blue"], theme)
+    green = pick(HUES["green"], theme)
+    figure.add_bar(
+        x=heads,
+        y=table.mean(),
+        marker={"color": green, "pattern": {"shape": "/"}},
+        name="heads",
+        row=1,
+        col=1,
+        hovertemplate="%{x}: %{y:.4g} slots on average<extra></extra>",
+    )
+    figure.add_bar(
+        x=table.mean(axis=1),
+        y=layers,
+        orientation="h",
+        marker={"color": blue},
+        name="layers",
+        row=2,
+        col=2,
+        hovertemplate="%{y}: %{x:.4g} slots on average<extra></extra>",
+    )
+    finish(
+        figure,
+        title="The three axes of compression",
+        x="",
+        y="",
+        theme=theme,
+        legend=False,
+        height=280 + 26 * min(len(layers), 24),
+    )
+    figure.update_yaxes(autorange="reversed", title_text="layers", row=2, col=1)
+    figure.update_xaxes(title_text="KV heads", row=2, col=1).update_xaxes(title_text="slots of a layer", row=2, col=2)
+    figure.update_yaxes(title_text="slots of a head", row=1, col=1)
+    return figure.update_layout(plot_bgcolor=CLEAR)
+
+
+def caption_three_axes(frame: pd.DataFrame) -> str:
+    """Whether heads and layers keep equally much."""
+    if frame["live_slots"].min() == frame["live_slots"].max():
+        return "Every head of every layer keeps equally many tokens."
+    layers = frame.groupby("layer")["live_slots"].mean()
+    what = "heads" if near(float(layers.min()), float(layers.max())) else "layers"
+    return f"Some {what} keep more tokens than others."
+
+
+MOST_EDGES = 120  # with more bars, edges are omitted
+MOST_DEEP = 6  # end of the colour scale
+
+
+def windows(spans: Mapping[int, pd.DataFrame], theme: Theme = "light") -> go.Figure:
+    """Every slot of a head as a bar over the tokens it holds, higher the more often they were pooled.
+
+    `spans` maps each shown step to `pyramid.spans`; the slider moves between them.
+    """
+    steps = list(spans)
+    bars = [_bars(spans[step], theme) for step in steps]
+    deepest = max(int(table["generation"].max()) for table in spans.values())
+    figure = go.Figure(bars[-1], frames=frames_of(steps, [[bar] for bar in bars]))
+    end = max(int(table["last"].max()) for table in spans.values())
+    finish(
+        figure,
+        title="Windows of tokens that share a slot",
+        x="position in the text",
+        y="times pooled (at least)",
+        theme=theme,
+        height=330,
+        legend=False,
+    )
+    figure.update_yaxes(range=[-0.6, deepest + 0.7], dtick=1).update_xaxes(range=[-0.01 * end, 1.01 * end])
+    return with_slider(figure, "step ", len(steps) - 1, theme)
+
+
+def caption_windows(spans: Mapping[int, pd.DataFrame], most: int, steps: int) -> str:
+    """How many slots hold pooled tokens at the end."""
+    table = list(spans.values())[-1]
+    return sentence(f"several tokens are held by {some_of(int((table['tokens'] > 1).sum()), len(table), 'slot')}")
+
+
+def _bars(spans: pd.DataFrame, theme: Theme) -> go.Bar:
+    shallow = pick(HUES["sky"], theme)
+    deep = pick(HUES["red"], theme)
+    shares = spans["generation"].clip(upper=MOST_DEEP) / MOST_DEEP
+    return go.Bar(
+        x=spans["last"] - spans["first"] + 1,
+        base=spans["first"] - 0.5,
+        y=spans["generation"],
+        orientation="h",
+        width=0.75,
+        marker={
+            "color": [mix(shallow, deep, share) for share in shares],
+            "line": {"width": 0.6 if len(spans) <= MOST_EDGES else 0, "color": SURFACES[theme]},
+        },
+        customdata=spans[["position", "tokens"]].to_numpy(),
+        hovertemplate="slot %{customdata[0]}: %{customdata[1]} tokens from %{base:.0f}, pooled at least %{y} times"
+        "<extra></extra>",
+    )
+
+
+OURS = "pyramid-pool"
+KEEPS_ONE = ("best", "max-norm")
+TWO_AXES = "PyramidPool compresses along the sequence and the layers, not along the heads."
+FALLS = "Budgets fall linearly from L0 to L0 / beta over the layers, and the sinks are never compressed."
+OLDER = "The oldest tokens are compressed most and the most recent are kept as they are."
+LOCALISES = "Attention gets more local from layer to layer."
+STRAIGHT = 0.99
+UNEQUAL = 1.02
+WHY_STRAIGHT = "rounding to whole slots bends a line by less than a hundredth of its variance"
+WHY_UNEQUAL = "of layers, and not of heads: rounding to whole slots makes both differ by up to a fiftieth"
+TREND = "half of a perfect rank correlation, in size; below it a figure shows no trend"
+GROWS = Threshold(0.5, TREND)
+SINKS_IN = Threshold(-0.5, TREND, at_most=True)
+
+
+def axes(run: Run) -> pd.DataFrame:
+    """One row: `layers` and `heads`, the largest over the smallest number of slots along each axis at the end."""
+    steps = run.steps
+    return pd.DataFrame([pyramid.spread_by_axis(steps, int(steps["step"].max()))]) if len(steps) else pd.DataFrame()
+
+
+def layer_lines(run: Run) -> pd.DataFrame:
+    """One row: number of `layers`, how linearly their budgets fall (`explained`), the `ratio` of first to last,
+    their `total`, `beta`, and the numbers of `sinks` and of `touched` sinks."""
+    steps = run.steps
+    if steps.empty:
+        return pd.DataFrame()
+    frame = pyramid.layer_budgets(steps, int(steps["step"].max()))
+    asked = frame["asked"].tolist()
+    beta = run.record.hyper_parameters.get("beta")
+    touched, every = pyramid.touched_sinks(run, _option(run, "sinks", 0))
+    line = {
+        "layers": len(asked),
+        "explained": pyramid.straight(frame["layer"].to_numpy(float), frame["asked"].to_numpy(float))[1],
+        "ratio": pyramid.ratio(asked[0], asked[-1]),
+        "total": sum(asked),
+        "beta": float(beta) if isinstance(beta, int | float) else float("nan"),
+        "sinks": every,
+        "touched": touched,
+    }
+    return pd.DataFrame([line])
+
+
+def window_rows(run: Run) -> pd.DataFrame:
+    """One row per head: `trend`, the rank correlation of a slot's age with its tokens at the last step, and the
+    number of tokens in the `newest` slot. Empty for runs that keep one token per window, which pool nothing."""
+    if run.record.hyper_parameters.get("pooling") in KEEPS_ONE:
+        return pd.DataFrame()
+    model = run.record.model
+    rows = []
+    for layer in range(model.num_hidden_layers):
+        for head in range(model.num_key_value_heads):
+            steps = run.select("steps", layer, head)
+            if len(steps):
+                lineage = fold(run.select("events", layer, head), steps)
+                table = pyramid.spans(lineage, int(lineage.steps[-1]), _option(run, "window", 4))
+                newest = int(table["tokens"].to_numpy()[np.argmax(table["first"].to_numpy())])
+                rows.append({"layer": layer, "head": head, "trend": pyramid.age_and_tokens(table), "newest": newest})
+    return pd.DataFrame(rows)
+
+
+AXES = Evidence("axes", axes, (OURS,))
+LINES = Evidence("layer-lines", layer_lines, (OURS, "pool"))
+WINDOWS = Evidence("windows", window_rows, (OURS, "pool"))
+DISTANCES = Evidence("distances", pyramid.by_layer)
+
+
+def two_axes(rows: pd.DataFrame) -> Claim:
+    """Layers differ and heads do not, in every prompt."""
+    if rows.empty:
+        return Claim(TWO_AXES, OPEN, "There is no run of PyramidPool.")
+    basis = Basis(rows["prompt"].nunique())
+    broken = int((~((rows["layers"] > UNEQUAL) & (rows["heads"] <= UNEQUAL))).sum())
+    finding = (
+        f"Largest over smallest layer {mean_text(over_prompts(rows, 'layers'), number)}, largest over smallest head of "
+        f"a layer {mean_text(over_prompts(rows, 'heads'), number)}."
+    )
+    return Claim(TWO_AXES, judge_universal(broken, basis), finding, basis, threshold=Threshold(UNEQUAL, WHY_UNEQUAL))
+
+
+def falls(rows: pd.DataFrame) -> Claim:
+    """Linear, decreasing, and no sink touched, in every prompt."""
+    if rows.empty:
+        return Claim(FALLS, OPEN, "There is no run of PyramidPool.")
+    basis = Basis(rows["prompt"].nunique())
+    finding = (
+        f"A straight line explains {_at_least(rows['explained'].min())} of how the budgets vary; first over last layer "
+        f"{mean_text(over_prompts(rows, 'ratio'), number)}"
+        f"{f' (beta {rows.beta.iloc[0]:g})' if rows['beta'].notna().any() else ''}; {int(rows['touched'].sum()):,} of "
+        f"{int(rows['sinks'].sum()):,} sinks took part in a merge or left."
+    )
+    if rows["layers"].min() < 3:
+        return Claim(FALLS, OPEN, f"{finding} Fewer than three layers make no line.", basis)
+    falling = (rows["ratio"] > 1) | (rows["beta"] == 1)
+    broken = int((~((rows["explained"] >= STRAIGHT) & falling & (rows["touched"] == 0))).sum())
+    return Claim(FALLS, judge_universal(broken, basis), finding, basis, threshold=Threshold(STRAIGHT, WHY_STRAIGHT))
+
+
+def _at_least(share: float) -> str:
+    """A share as text, rounded down."""
+    return "all" if share == 1 else f"at least {math.floor(1000 * share) / 10:g} %"
+
+
+def older(rows: pd.DataFrame) -> Claim:
+    """Older slots hold more tokens, and the newest holds one."""
+    known = rows.dropna(subset="trend") if "trend" in rows else rows.iloc[:0]
+    if known.empty:
+        return Claim(OLDER, OPEN, "No slot holds more than one token.")
+    trend = over_prompts(known, "trend")
+    basis = basis_of(known)
+    single = int((rows["newest"] == 1).sum())
+    finding = (
+        f"Rank correlation of a slot's age with its tokens {mean_text(trend, number)}, mean over heads; the newest "
+        f"slot holds one token in {single:,} of {len(rows):,} heads."
+    )
+    if judge_universal(len(rows) - single, basis) == FAILS:  # then the trend is irrelevant
+        return Claim(OLDER, FAILS, finding, basis)
+    return judge(OLDER, trend, GROWS, basis, finding)
+
+
+def _of_halves(means: pd.DataFrame, trend: Interval | None) -> str:
+    """Attended distance in both halves of the layers if it follows the trend; else the two extreme layers.
+
+    Single layers may deviate from the overall trend.
+    """
+    half = means.shape[1] // 2
+    early, late = (means.iloc[:, part].mean(axis=1) for part in (slice(half), slice(-half, None)))
+    if trend is None or (late.mean() - early.mean()) * trend.mean >= 0:
+        first, second = (mean_text(interval_of(part.tolist()), percent) for part in (early, late))
+        return f"{first} of the text back in the first half of the layers, {second} in the second"
+    layers = means.mean()
+    far, near = (mean_text(interval_of(means[layer].tolist()), percent) for layer in (layers.idxmax(), layers.idxmin()))
+    return f"{far} of the text back in layer {layers.idxmax()}, the furthest, {near} in layer {layers.idxmin()}"
+
+
+def localises(rows: pd.DataFrame) -> Claim:
+    """Rank correlation of layer index and attended distance, prompt by prompt."""
+    if rows.empty:
+        return Claim(LOCALISES, OPEN, "No run recorded its attention.")
+    means = rows.groupby(["prompt", "layer"])["share"].mean().unstack("layer")
+    if means.shape[1] < 3:
+        return Claim(LOCALISES, OPEN, f"{means.shape[1]} layers are too few for a trend.", basis_of(rows))
+    layers = pd.Series(range(means.shape[1]), index=means.columns, dtype=float)
+    trend = interval_of([float(layers.corr(line.rank())) for _, line in means.iterrows()])
+    finding = (
+        f"Rank correlation of layer with attended distance {mean_text(trend, number)} over {means.shape[1]} layers; "
+        f"{_of_halves(means, trend)}."
+    )
+    return judge(LOCALISES, trend, SINKS_IN, basis_of(rows), finding)
+
+
+PYRAMIDS = ("pyramid-pool", "pool")
+
+
+def draw_axes(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Figure 2: slots by layer and KV head of the PyramidPool run, else the current one."""
+    run = sources.run_of(*PYRAMIDS) or sources.run
+    if run is None or run.steps.empty:
+        return Needs("No run recorded its slots by layer and head.", comparison(sources, PYRAMIDS[:1]))
+    step = _step(run, choice)
+    frame = budgets_by_layer(run.steps, step)
+    figure = three_axes(frame, theme)
+    caption = caption_three_axes(frame)
+    return (Drawn("axes", figure, frame, caption, of_run(run), _two_axes(sources, run, step)),)
+
+
+def _two_axes(sources: Sources, run: Run, step: int) -> Claim:
+    if run.record.method == PYRAMIDS[0]:
+        return two_axes(gather(sources, AXES, [run]))
+    spread = pyramid.spread_by_axis(run.steps, step)
+    finding = (
+        f"{run.record.label}: largest over smallest layer {number(spread['layers'])}, largest over smallest head of "
+        f"a layer {number(spread['heads'])}. It is not a run of PyramidPool."
+    )
+    return Claim(TWO_AXES, OPEN, finding)
+
+
+def draw_layers(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Figure 3: requested budget and live slots of each layer, with the sinks."""
+    run = recorded_run(sources, *PYRAMIDS)
+    if isinstance(run, Needs):
+        return run
+    frame = pyramid.layer_budgets(run.steps, _step(run, choice))
+    sinks = _option(run, "sinks", 0)
+    figure = layer_budget_bars(frame, sinks, theme)
+    caption = caption_budgets_by_layer(frame)
+    claim = falls(gather(sources, LINES, [run]))
+    return (Drawn("layers", figure, frame, caption, of_run(run), claim),)
+
+
+def _option(run: Run, name: str, default: int) -> int:
+    """A whole number among the run's options."""
+    value = run.record.hyper_parameters.get(name)
+    return value if isinstance(value, int) else default
+
+
+def _step(run: Run, choice: Choice) -> int:
+    return min(choice.step, int(run.steps["step"].max()))
+
+
+MOST_FRAMES = 16
+MERGING = ("pyramid-pool:pooling=mean",)
+
+
+def draw_windows(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Figure 4: the text span of each slot of one head over the steps."""
+    run = _pooled(sources) or recorded_run(sources, *PYRAMIDS)
+    if isinstance(run, Needs):
+        return Needs(run.sentence, comparison(sources, MERGING))
+    pooling = run.record.hyper_parameters.get("pooling")
+    if pooling in KEEPS_ONE:
+        why = f"This run's pooling ({pooling}) keeps one token of each window and evicts the others: nothing merges."
+        return Needs(why, comparison(sources, MERGING))
+    head = head_of(run, choice)
+    tables = {step: pyramid.spans(head.lineage, step, _option(run, "window", 4)) for step in _steps(head.lineage)}
+    shown = {step: table.nlargest(pyramid.MOST_SLOTS, "tokens").sort_index() for step, table in tables.items()}
+    frame = pd.concat([table.assign(step=step) for step, table in tables.items()], ignore_index=True)
+    claim = older(gather(sources, WINDOWS, [run]))
+    caption = caption_windows(tables, pyramid.MOST_SLOTS, len(_every_step(head.lineage)))
+    figure = windows(shown, theme)
+    return (Drawn("windows", figure, frame, caption, of_run(run), claim),)
+
+
+def _pooled(sources: Sources) -> Run | None:
+    """A run that merges its windows, if `recorded` would choose one that keeps single tokens."""
+    seen = [run for run in (sources.run, *sources.runs) if run is not None and run.record.method in PYRAMIDS]
+    merging = [run for run in seen if run.record.hyper_parameters.get("pooling") not in KEEPS_ONE]
+    return next((run for run in merging if run.record.level == "full" and not run.steps.empty), None)
+
+
+def _steps(lineage: Lineage) -> list[int]:
+    """The first and last step and those with departures, evenly thinned to `MOST_FRAMES`."""
+    steps = _every_step(lineage)
+    chosen = np.unique(np.linspace(0, len(steps) - 1, min(MOST_FRAMES, len(steps))).round().astype(int))
+    return steps[chosen].tolist()
+
+
+def _every_step(lineage: Lineage) -> np.ndarray:
+    return np.unique([lineage.steps[0], *event_steps(lineage), lineage.steps[-1]])
+
+
+def draw_attention(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Figure 5: the attention map of one head, and the attended distance of every layer."""
+    run = next((run for run in (sources.run, *sources.runs) if run is not None and run.has_arrays), None)
+    if run is None:
+        return Needs("No run recorded its attention rows.", comparison(sources, PYRAMIDS[:1]))
+    rows = pyramid.attention_map(run, choice.layer, choice.head)
+    layers = pyramid.layer_means(pyramid.by_layer(run))
+    flat = rows.rename(columns=str).reset_index()
+    where = replace(of_run(run), note="the full cache's attention, kept alongside")
+    figure = attention_rows.distance_by_layer(layers, theme)
+    caption = attention_rows.caption_distance_by_layer(layers, len(rows), pyramid.MOST_ROWS)
+    return (
+        Drawn(
+            "map", attention_rows.attention_map(rows, theme), flat, attention_rows.caption_attention_map(rows), where
+        ),
+        Drawn("layers", figure, layers, caption, where, localises(gather(sources, DISTANCES))),
+    )
+
+
+DRAWINGS = {"fig-2": draw_axes, "fig-3": draw_layers, "fig-4": draw_windows, "fig-5": draw_attention}

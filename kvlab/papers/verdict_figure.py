@@ -1,0 +1,241 @@
+"""The figure of a verdict: a dot per prompt, mean and interval, the range that counts, and the paper's value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from textwrap import wrap
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from kvlab.common.formatting import short
+from kvlab.figures.base.palette import HUES, SURFACES, Theme, pick
+from kvlab.figures.base.template import INK, QUIET, finish
+from kvlab.figures.base.words import number
+from kvlab.results.verdict import Claim
+
+COLUMNS = ["number", "part", "value", "low", "high", "n"]
+HEIGHT = 270
+AXIS_CHARACTERS = 54  # of a line of the axis title: what the card has room for at 1280 pixels
+DOT = "dot"
+UNIT = "unit"
+MEAN = "mean"
+THRESHOLD = "threshold"
+PRINTED = "paper"
+# heights; dots of one bin are stacked about theirs
+DOTS_AT = 0.55
+MEAN_AT = -0.35
+PRINTED_AT = -0.8
+BOTTOM = -1.1
+TOP = 1.3
+BINS = 90
+MOST_STEP = 0.14
+DOTS_HIGH = 1.0
+PIXELS = 60  # of a height of 1
+LARGEST_DOT = 9
+SMALLEST_DOT = 4
+COUNTED = 5  # a stack of so many dots has their number above it
+
+
+def card_frame(claim: Claim, measured: str = "", printed: Sequence[float] = ()) -> pd.DataFrame:
+    """The figure's frame, `COLUMNS`: `number` is `measured`, what the values are, with its unit.
+
+    `part` is dot (one prompt or pair of prompts), unit (a value without prompts, such as a benchmark's setting), mean,
+    threshold or paper (`printed`). The mean has `low` and `high` (95 %) and `n`, the number of prompts. The threshold
+    has as `low` and `high` the range that counts for the claim, infinite on an open side. Empty for a claim that no
+    number decides.
+    """
+    found = claim.interval
+    held = claim.threshold
+    rows: list[dict[str, object]] = []
+    if held is not None and (found is not None or claim.units):
+        if found is not None:
+            rows += [{"part": DOT, "value": value, "n": 1} for value in found.samples]
+            rows.append({"part": MEAN, "value": found.mean, "low": found.low, "high": found.high, "n": found.n})
+        else:
+            rows += [{"part": UNIT, "value": value, "n": 0} for value in claim.units]
+        low, high = held.bounds
+        rows.append({"part": THRESHOLD, "value": held.value, "low": low, "high": high, "n": 0})
+        rows += [{"part": PRINTED, "value": value, "n": 0} for value in printed]
+    return pd.DataFrame(rows, columns=COLUMNS).assign(number=measured)
+
+
+def verdict_card(frame: pd.DataFrame, theme: Theme, title: str) -> go.Figure:
+    """Dots, mean with interval and the paper's values, one above the other on one axis; what counts is shaded.
+
+    Raises ValueError for an empty frame.
+    """
+    if frame.empty:
+        raise ValueError("a claim that no number decides has no figure")
+    blue = pick(HUES["blue"], theme)
+    green = pick(HUES["green"], theme)
+    ink = INK[theme]
+    (held,) = frame[frame["part"] == THRESHOLD].to_dict("records")
+    dots = frame.loc[frame["part"].isin((DOT, UNIT)), "value"].to_numpy(float)
+    printed = frame.loc[frame["part"] == PRINTED, "value"].to_numpy(float)
+    means = frame[frame["part"] == MEAN].to_dict("records")
+    left, right = _span(frame)
+    figure = go.Figure()
+    _add_dots(figure, dots, blue, SURFACES[theme])
+    rows = {DOTS_AT: _unit(frame)}
+    for mean in means:
+        rows[MEAN_AT] = "mean, 95 %" if mean["n"] > 1 else "mean"
+        low, high = (max(left, mean["low"]), min(right, mean["high"])) if mean["n"] > 1 else (mean["value"],) * 2
+        figure.add_scatter(
+            x=[mean["value"]],
+            y=[MEAN_AT],
+            mode="markers",
+            name="mean",
+            marker={"color": blue, "size": 12, "symbol": "diamond"},
+            error_x={
+                "type": "data",
+                "symmetric": False,
+                "array": [high - mean["value"]],
+                "arrayminus": [mean["value"] - low],
+                "color": blue,
+                "thickness": 2.5,
+                "width": 7,
+            },
+            hovertemplate="mean %{x:.4g}<extra></extra>",
+        )
+    if len(printed):
+        rows[PRINTED_AT] = "the paper"
+        figure.add_scatter(
+            x=printed,
+            y=np.full(len(printed), PRINTED_AT),
+            mode="markers",
+            name="the paper",
+            marker={"color": ink, "size": 10, "symbol": "square-open", "line": {"width": 2}},
+            hovertemplate="the paper %{x:.4g}<extra></extra>",
+        )
+    if not len(dots):
+        figure.add_annotation(
+            x=0.5,
+            xref="paper",
+            y=DOTS_AT,
+            text="single values were not kept",
+            showarrow=False,
+            font={"size": 12, "color": QUIET[theme]},
+        )
+    _shade(figure, held, (left, right), green, QUIET[theme])
+    across = "<br>".join(wrap(str(frame["number"].iloc[0]), AXIS_CHARACTERS))
+    figure = finish(figure, title=title, x=across, y="", theme=theme, height=HEIGHT, legend=False)
+    figure.update_yaxes(
+        range=[BOTTOM if len(printed) else MEAN_AT - 0.3, TOP],
+        tickvals=list(rows),
+        ticktext=list(rows.values()),
+        showgrid=False,
+        zeroline=False,
+        ticks="",
+    )
+    return figure.update_xaxes(range=[left, right])
+
+
+def caption_card(frame: pd.DataFrame) -> str:
+    """How to read a verdict card."""
+    return "Marks in the shaded range speak for the paper's claim, marks outside it against the claim."
+
+
+def _span(frame: pd.DataFrame) -> tuple[float, float]:
+    """The axis: all values and finite bounds, with some room."""
+    values = frame[["value", "low", "high"]].to_numpy(float).ravel()
+    shown = values[np.isfinite(values)]
+    room = 0.08 * (float(np.ptp(shown)) or max(abs(float(shown[0])), 1e-9))
+    return float(shown.min()) - room, float(shown.max()) + room
+
+
+def _unit(frame: pd.DataFrame) -> str:
+    """What one dot is."""
+    if (frame["part"] == UNIT).any():
+        return "each value"
+    dots = int((frame["part"] == DOT).sum())
+    n = frame.loc[frame["part"] == MEAN, "n"]
+    return "each pair" if dots and dots != int(n.iloc[0]) else "each prompt"
+
+
+def _add_dots(figure: go.Figure, dots: np.ndarray, colour: str, ground: str) -> None:
+    heights, stacks = _stacked(dots)
+    most = max((count for _, count in stacks), default=1)
+    size = min(LARGEST_DOT, max(SMALLEST_DOT, PIXELS * DOTS_HIGH / most))
+    figure.add_scatter(
+        x=dots,
+        y=DOTS_AT + heights,
+        mode="markers",
+        name="dots",
+        hovertemplate="%{x:.4g}<extra></extra>",
+        marker={"color": colour, "size": size, "opacity": 0.75},
+    )
+    for value, count in stacks:
+        if count >= COUNTED:
+            figure.add_annotation(
+                x=value,
+                y=DOTS_AT + _step(most) * (count - 1) / 2,
+                yshift=5,
+                yanchor="bottom",
+                text=f"{count}",
+                showarrow=False,
+                font={"size": 11, "color": colour},
+                bgcolor=ground,
+                borderpad=1,
+            )
+
+
+def _shade(figure: go.Figure, held: dict[str, float], span: tuple[float, float], green: str, grey: str) -> None:
+    """Shade the range that counts, and name it at its bound, on the side of it that has more room."""
+    left, right = span
+    figure.add_vrect(
+        x0=max(left, held["low"]),
+        x1=min(right, held["high"]),
+        fillcolor=green,
+        opacity=0.1,
+        line_width=0,
+        layer="below",
+    )
+    bounds = [one for one in (held["low"], held["high"]) if np.isfinite(one)]
+    for bound in bounds:
+        figure.add_vline(x=bound, line={"color": grey, "width": 2, "dash": "dash"}, layer="below")
+    is_left = bounds[0] < (left + right) / 2
+    figure.add_annotation(
+        x=bounds[0],
+        y=1,
+        yref="paper",
+        text=f"counts: {_range(held)}",
+        showarrow=False,
+        yanchor="bottom",
+        xanchor="left" if is_left else "right",
+        font={"size": 12, "color": grey},
+    )
+
+
+def _range(held: dict[str, float]) -> str:
+    low = held["low"]
+    high = held["high"]
+    if np.isfinite(low) and np.isfinite(high):
+        return f"{number(low)} to {number(high)}"
+    return f"above {number(low)}" if np.isfinite(low) else f"below {number(high)}"
+
+
+def _bound(value: float) -> str:
+    return short(value) if np.isfinite(value) else "no bound"
+
+
+def _stacked(values: np.ndarray) -> tuple[np.ndarray, list[tuple[float, int]]]:
+    """Heights that keep dots of nearly the same value apart, symmetric about 0; and each stack's value and size."""
+    if not len(values):
+        return values, []
+    width = float(np.ptp(values)) / BINS or 1.0
+    bins = np.round((values - values.min()) / width).astype(int)
+    step = _step(int(np.bincount(bins).max()))
+    heights = np.zeros(len(values))
+    stacks = []
+    for one in np.unique(bins):
+        places = np.flatnonzero(bins == one)
+        heights[places] = step * (np.arange(len(places)) - (len(places) - 1) / 2)
+        stacks.append((float(values[places].mean()), len(places)))
+    return heights, stacks
+
+
+def _step(most: int) -> float:
+    """Height between two dots of a stack, where the largest stack has `most`."""
+    return min(MOST_STEP, DOTS_HIGH / max(1, most - 1))
