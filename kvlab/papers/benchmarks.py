@@ -9,15 +9,21 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 
+import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 
 from kvlab.bench.rows import Row
 from kvlab.bench.tables import beside_the_paper, paper_numbers, statistic_name
 from kvlab.figures import speed
-from kvlab.figures.base.palette import Theme
+from kvlab.figures.base.lines import hatch
+from kvlab.figures.base.palette import HUES, Theme, pick
+from kvlab.figures.base.template import finish
 from kvlab.figures.base.words import byte_size, number, percent
+from kvlab.figures.simple.amounts import sentence, some_of
 from kvlab.papers.evidence import benchmark
 from kvlab.papers.exhibit import Choice, Draw, Drawn, Needs
+from kvlab.papers.paper_tables import grey_table, paper_values
 from kvlab.requests.measurement import Benchmark, Measurement
 from kvlab.results.provenance import Provenance, settings_of_rows
 from kvlab.results.sources import Sources
@@ -232,3 +238,164 @@ def _measured(
         printed=tuple(map(float, printed)),
     )
     return replace(decided, verdict=OPEN, finding=finding + SMALLER_SHAPE, settle=settle) if small else decided
+
+
+BARS = (("ours", "this benchmark", "blue", ""), ("paper", "the paper", "grey", "/"))
+
+
+def cache_share(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Bars of bytes relative to the full cache, by model and budget; columns row, ours, paper."""
+    figure = go.Figure()
+    for column, name, hue, pattern in BARS:
+        colour = pick(HUES[hue], theme)
+        figure.add_bar(
+            x=frame["row"],
+            y=frame[column],
+            name=name,
+            textposition="outside",
+            text=[percent(value) if value == value else "" for value in frame[column]],
+            marker={"color": colour, "pattern": hatch(pattern, colour, theme, pale=0.6)},
+            hovertemplate=f"%{{x}}<br>{name}: %{{y:.1%}} of the full cache<extra></extra>",
+        )
+    title = "Compressed cache relative to the full one"
+    finish(figure, title=title, x="model and budget", y="bytes / bytes of the full cache", theme=theme, height=400)
+    figure.update_layout(barmode="group", bargap=0.25)
+    return figure.update_yaxes(range=[0, 1.08], tickformat=".0%").update_xaxes(showgrid=False)
+
+
+def caption_cache_share(frame: pd.DataFrame) -> str:
+    """Whether the sizes are like the paper's."""
+    both = frame.dropna(subset=["ours", "paper"])
+    if both.empty:
+        return "No size was measured both here and in the paper."
+    close = int(np.isclose(both["ours"], both["paper"], rtol=0.1).sum())
+    return sentence(f"the size is like the paper's (within a tenth) for {some_of(close, len(both), 'cache')}")
+
+
+PRESET = "kvmerger-table2"
+PAPER_MODELS = {"shape:llama2-7b": "Llama2-7B-chat", "shape:llama2-13b": "Llama2-13B-chat"}
+FIGURES_READ = {"allocated bytes": "allocated", "allocator: peak with weights": "peak", "logical tokens": "tokens"}
+
+
+def draw_memory(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Bytes relative to the full cache, measured and published."""
+    rows = by_method(sources.benchmarks) if len(sources.benchmarks) else sources.benchmarks
+    rows = rows[(rows["preset"] == PRESET) & (rows["status"] == "ok")] if len(rows) else rows
+    frame = memory_shares(rows) if len(rows) else pd.DataFrame()
+    if frame.empty:
+        return Needs(
+            "No benchmark of the paper's memory table was found; this one is a small version for any machine, and on a "
+            f"GPU the same without --device, --scale and --shorten is the paper's own size. {NO_MODEL}",
+            benchmark(sources, PRESET, scale=16, shorten=8, device="cpu"),
+        )
+    figure = cache_share(frame, theme)
+    caption = caption_cache_share(frame)
+    grey = grey_table(paper_values("kvmerger", "tab-2"))
+    newest = rows.sort_values("timestamp", ascending=False)
+    where = bench_origin(newest)
+    claim = shares(frame, int(rows["repeats"].max()))
+    return (Drawn("share", figure, frame, caption, where, claim, grey, model=shapes_of(rows)),)
+
+
+def memory_shares(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row per model and budget, from the latest benchmark of each model.
+
+    Columns: row, model, budget, full, allocated, peak (bytes; NaN without an allocator), tokens, ours (share), paper.
+    """
+    parts = []
+    for model, group in rows[rows["figure"].isin(FIGURES_READ)].groupby("model", sort=False):
+        latest = group[group["name"] == group.sort_values("timestamp")["name"].iloc[-1]]
+        full = latest[latest["is_full"] & (latest["figure"] == "allocated bytes")]
+        if len(full):
+            parts += _shares_of_model(str(model), latest[latest["method"] == "kvmerger"], float(full["median"].iloc[0]))
+    return pd.DataFrame(parts)
+
+
+def _shares_of_model(model: str, rows: pd.DataFrame, full: float) -> list[dict[str, object]]:
+    found = []
+    for budget, group in rows.groupby("budget", sort=False):
+        values = {name: group.loc[group["figure"] == figure, "median"] for figure, name in FIGURES_READ.items()}
+        read = {name: float(series.iloc[0]) if len(series) else float("nan") for name, series in values.items()}
+        name = PAPER_MODELS.get(model, model)
+        line = {"row": f"{name} {percent(budget)}", "model": model, "budget": budget, "full": full, **read}
+        found.append(line | {"ours": read["allocated"] / full, "paper": paper_share(name, budget)})
+    return found
+
+
+def paper_share(model: str, budget: float) -> float:
+    """The paper's cache at a budget relative to its full one; NaN if not printed."""
+    values = paper_values("kvmerger", "tab-2")
+    cache = values[(values["model"] == model) & (values["metric"] == "KV cache (GB)")].set_index("budget")["value"]
+    named = percent(budget)
+    return float(cache[named] / cache["100 %"]) if named in cache.index else float("nan")
+
+
+FIGURE_3 = "zsmerge-fig3"
+MEASURES = {"decode rate": "rate", "weights and cache": "bytes"}
+
+
+def draw_lengths(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Figure 3: bytes and decode rate by context length."""
+    rows = newest(sources, FIGURE_3)
+    if rows.empty:
+        return needs(sources, FIGURE_3)
+    frame = _lengths(rows)
+    figure = speed.over_length(frame, theme)
+    caption = speed.caption_over_length(frame)
+    where = bench_origin(rows)
+    grey = grey_numbers(FIGURE_3)
+    shapes = shapes_of(rows)
+    claim = of_repeats(steady(frame, *paper_measurement(sources, rows, FIGURE_3)), rows)
+    return (Drawn("lengths", figure, frame, caption, where, claim, grey, model=shapes),)
+
+
+def _lengths(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the best full cache per length and of ZSMerge."""
+    chosen = rows[rows["figure"].isin(MEASURES) & (rows["is_full"] | (rows["method"] == "zsmerge"))]
+    full = chosen["is_full"]
+    return pd.DataFrame(
+        {
+            "name": ["full cache" if is_full else "ZSMerge" for is_full in full],
+            "method": ["full" if is_full else "zsmerge" for is_full in full],
+            "context": chosen["context"],
+            "measure": chosen["figure"].map(MEASURES),
+            "value": chosen["median"],
+            "spread": chosen["iqr"],
+            "status": chosen["status"],
+        }
+    ).reset_index(drop=True)
+
+
+def _ratios(numbers: pd.DataFrame) -> pd.DataFrame:
+    """The rates of the compressed caches with a description of the request size."""
+    rates = numbers[(numbers["figure"] == "request rate") & (numbers["method"] != "full")]
+    setting = [
+        f"{row.model.removeprefix('shape:')}, {row.context:,}+{row.new_tokens:,}, batch {row.batch}"
+        for row in rates.itertuples()
+    ]
+    columns = ["method", "budget", "our_ratio", "paper_ratio", "ours", "value", "why", "note"]
+    return rates.assign(setting=setting)[["setting", *columns]].reset_index(drop=True)
+
+
+def with_ratios(numbers: pd.DataFrame) -> pd.DataFrame:
+    """The compressed caches' rates with both ratios: the paper's to a full cache of batch 2, ours to one of 8."""
+    full = numbers.loc[numbers["method"] == "full", "value"]
+    rates = numbers[numbers["method"] != "full"].copy()
+    rates["paper_ratio"] = rates["paper_ratio"].fillna(rates["value"] / full.iloc[0] if len(full) else float("nan"))
+    rates["setting"] = [
+        f"batch {row.batch}, {row.context:,} tokens, {budget_text(row.budget)}" for row in rates.itertuples()
+    ]
+    columns = ["setting", "method", "budget", "our_ratio", "paper_ratio", "ours", "value", "why", "note"]
+    return rates[columns].reset_index(drop=True)
+
+
+ZSMERGE: dict[str, Draw] = {
+    "fig-3": draw_lengths,
+    # Tokens per second of whole requests, relative to the full cache at the same batch.
+    "tab-1": draw_rates("zsmerge-table1", "throughput", "Throughput against the full cache", _ratios, faster),
+}
+KVMERGER: dict[str, Draw] = {"tab-2": draw_memory}
+KEEPKV: dict[str, Draw] = {
+    # Tokens per second at batch 8 relative to the full cache at the same batch; in the paper at batch 2.
+    "tab-1": draw_rates("keepkv-table1", "rate", "Decode rate against the full cache", with_ratios, twice),
+}

@@ -17,7 +17,7 @@ from kvlab.common.formatting import mean_words
 from kvlab.common.intervals import Interval
 from kvlab.common.model_title import model_title
 from kvlab.core.choice import FULL
-from kvlab.core.method_spec import format_spec
+from kvlab.core.method_spec import format_spec, parse_spec
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.evaluate.scoring.metrics import higher_is_better, packages
 from kvlab.figures import scores as figures
@@ -51,6 +51,11 @@ class Arm:
 
     method: str
     options: Mapping[str, JsonValue] = field(default_factory=dict)
+
+    @staticmethod
+    def parse(text: str) -> Arm:
+        """The arm as exhibits' rows and the command line write it, such as `kvmerger:sigma_mode=1`."""
+        return Arm(*parse_spec(text))
 
     @property
     def published(self) -> dict[str, JsonValue]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -207,23 +205,3 @@ def _of_prompts(claim: Claim | None, settle: Measurement) -> Claim | None:
     if several or claim.finding.startswith(ONE_PROMPT_BEGINS.rstrip(". ")):
         return claim
     return replace(claim, finding=ONE_PROMPT_BEGINS + claim.finding)
-
-
-def load_exhibits(
-    paper: Paper, drawings: Mapping[str, Draw], entries: Mapping[str, tuple[Entry, ...]] | None = None
-) -> tuple[Exhibit, ...]:
-    """The exhibits of a paper, in the order of its `exhibits.toml`, with their `drawings` and `entries` by slug."""
-    file = Path(__file__).parent / paper.replace("-", "_") / "exhibits.toml"
-    described = tomllib.loads(file.read_text(encoding="utf-8"))
-    assert described.keys() == drawings.keys(), described.keys() ^ drawings.keys()
-    return tuple(
-        Exhibit(paper, slug, drawing=drawings[slug], entries=(entries or {}).get(slug, ()), **_fields(fields))
-        for slug, fields in described.items()
-    )
-
-
-def _fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of an exhibit, with texts joined to one line."""
-    texts = {name: " ".join(fields[name].split()) for name in ("title", "shows", "look_for")}
-    others = {name: fields[name] for name in ("short", "numbers", "printed") if name in fields}
-    return texts | others | {"source": fields["source"], "controls": tuple(fields.get("controls", ()))}

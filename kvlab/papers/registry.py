@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from kvlab.core.errors import UserError
-from kvlab.papers.beyond import contests
+from kvlab.papers import benchmarks
 from kvlab.papers.beyond import recordings as beyond
-from kvlab.papers.exhibit import Choice, Exhibit, Needs, Paper, load_exhibits
+from kvlab.papers.exhibit import DIFFERENCE, Choice, Draw, Entry, Exhibit, Needs, Paper
 from kvlab.papers.gvote import probe
 from kvlab.papers.gvote import scores as gvote
 from kvlab.papers.keepkv import attention, merging
-from kvlab.papers.keepkv import scores as keepkv
-from kvlab.papers.kvmerger import benchmarks, compression, explainers, memory, needle, similarity
-from kvlab.papers.pyramid_pool import calculator
+from kvlab.papers.kvmerger import compression, explainers, needle, similarity
+from kvlab.papers.pyramid_pool import calculator, tasks
 from kvlab.papers.pyramid_pool import recordings as pyramids
-from kvlab.papers.pyramid_pool import scores as pyramid_pool
-from kvlab.papers.zsmerge import contents, measurements
+from kvlab.papers.score_exhibits import score_exhibit
+from kvlab.papers.zsmerge import contents
 from kvlab.requests.measurement import MINI, Measurement
 from kvlab.results.sources import Sources
 
@@ -29,15 +30,56 @@ PAPERS: dict[Paper, str] = {
     "gvote": "GVote",
     "beyond": "Beyond the five papers",
 }
-KVMERGER = (benchmarks, explainers, memory, needle, similarity, compression)
-PYRAMID_POOL = pyramids.DRAWINGS | calculator.DRAWINGS | pyramid_pool.DRAWINGS
+
+
+def load_exhibits(
+    paper: Paper, drawings: Mapping[str, Draw], entries: Mapping[str, tuple[Entry, ...]] | None = None
+) -> tuple[Exhibit, ...]:
+    """The exhibits of a paper, in the order of its `exhibits.toml`, those without rows of arms with their `drawings`.
+
+    `entries` are a calculator's, by slug.
+    """
+    file = Path(__file__).parent / paper.replace("-", "_") / "exhibits.toml"
+    described = tomllib.loads(file.read_text(encoding="utf-8"))
+    of_scores = {slug for slug, row in described.items() if "arms" in row or "panels" in row}
+    assert described.keys() == drawings.keys() | of_scores, described.keys() ^ (drawings.keys() | of_scores)
+    exhibits = []
+    for slug, row in described.items():
+        fields: dict[str, Any] = {
+            name: " ".join(row[name].split()) for name in ("title", "shows", "look_for") if name in row
+        }
+        fields |= {name: row[name] for name in ("short", "numbers", "printed", "source") if name in row}
+        drawing = score_exhibit(paper, slug, row).draw if slug in of_scores else drawings[slug]
+        if "shows" not in fields:
+            fields["shows"] = contest_description(row)
+            fields["numbers"] = {"scores": "nats of KL saved per token" if row["tasks"] == "text" else DIFFERENCE}
+        controls = tuple(row.get("controls", ()))
+        of_slug = (entries or {}).get(slug, ())
+        exhibits.append(Exhibit(paper, slug, drawing=drawing, entries=of_slug, controls=controls, **fields))
+    return tuple(exhibits)
+
+
+def contest_description(row: Mapping[str, Any]) -> str:
+    """What the table of a contest of two arms shows, by its row."""
+    seen = "with its question in sight" if row.get("question_aware") else "before its question is read"
+    is_whole = row["arms"][0].startswith("sparse")
+    held = "hold every token" if is_whole else f"at {100 * row['budgets'][0]:g} %"
+    return (
+        f"Both arms {held} and the full cache, a column per task; each prompt is compressed {seen}. Cells show mean "
+        "scores with intervals. The share kept exceeds the budget by what is read and written after the compression."
+    )
+
+
+KVMERGER = {
+    slug: draw for module in (explainers, needle, similarity, compression) for slug, draw in module.DRAWINGS.items()
+} | benchmarks.KVMERGER
+PYRAMID_POOL = pyramids.DRAWINGS | calculator.DRAWINGS | tasks.DRAWINGS
 EXHIBITS: tuple[Exhibit, ...] = (
-    *load_exhibits("zsmerge", contents.DRAWINGS | measurements.DRAWINGS),
-    *load_exhibits("kvmerger", {slug: draw for module in KVMERGER for slug, draw in module.DRAWINGS.items()}),
+    *load_exhibits("zsmerge", contents.DRAWINGS | benchmarks.ZSMERGE),
+    *load_exhibits("kvmerger", KVMERGER),
     *load_exhibits("pyramid-pool", PYRAMID_POOL, {"fig-1": calculator.ENTRIES}),
-    *load_exhibits("keepkv", attention.DRAWINGS | merging.DRAWINGS | keepkv.DRAWINGS),
+    *load_exhibits("keepkv", attention.DRAWINGS | merging.DRAWINGS | benchmarks.KEEPKV),
     *load_exhibits("gvote", probe.DRAWINGS | gvote.DRAWINGS),
-    *contests.TABLES,
     *load_exhibits("beyond", beyond.DRAWINGS),
 )
 

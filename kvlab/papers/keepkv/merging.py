@@ -356,7 +356,7 @@ def exact(rows: pd.DataFrame) -> Claim:
     if ours.empty:
         return Claim(EXACT, OPEN, "No run here merges by KeepKV's rule.")
     shown = "; ".join(
-        f"{label} ({COMPARED[group['rule'].iloc[0]]}) {mean_text(_lost(group), lost_share)} in "
+        f"{label} ({RULES[group['rule'].iloc[0]]}) {mean_text(_lost(group), lost_share)} in "
         f"{int(group['merges'].sum()):,} merges, {_share(group, 'moved', 'before')} of it moved"
         for label, group in ours.groupby("label", sort=False)
     )

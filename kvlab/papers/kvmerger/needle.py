@@ -9,10 +9,11 @@ from kvlab.evaluate.results.summary import over_tasks
 from kvlab.figures import needle_map as figures
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import number, percent, plural
-from kvlab.papers.evaluations import Experiment, origin_of
+from kvlab.papers.evaluations import Arm, Experiment, origin_of
 from kvlab.papers.evidence import interval_of, mean_text
 from kvlab.papers.exhibit import Choice, Drawn, Needs
-from kvlab.papers.kvmerger.benchmarks import BUDGETS, CAM, H2O, OURS, judge_contest
+from kvlab.papers.paper_tables import paper_values
+from kvlab.papers.score_exhibits import PairClaim, Panel
 from kvlab.results.provenance import Provenance
 from kvlab.results.score_tables import PROMPT
 from kvlab.results.sources import Sources
@@ -20,8 +21,8 @@ from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge
 
 EXPERIMENT = Experiment(
     "kvmerger-fig-5",
-    (H2O, CAM, OURS),
-    BUDGETS,
+    (Arm("h2o"), Arm("cam"), Arm("kvmerger")),
+    (0.5, 0.35),
     tasks=("needle",),
     samples=3,
     only_budgets=True,
@@ -29,7 +30,11 @@ EXPERIMENT = Experiment(
     lengths=(512, 1024, 1536),
     depths=(0.05, 0.25, 0.5, 0.75, 0.95),
 )
-BETTER = "CaM and KVMerger find the needle more often than H2O at both budgets."
+BETTER = PairClaim(
+    "CaM and KVMerger find the needle more often than H2O at both budgets.",
+    (("kvmerger", "h2o"), ("cam", "h2o")),
+    each_budget=True,
+)
 HIDDEN = ["hidden_own", "hidden_merged"]
 
 
@@ -46,7 +51,8 @@ def draw_needle(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     rows = rows.assign(row=names)
     cells = _scores(rows, "row", "length", "depth")
     means = _scores(rows, "row")
-    claim = judge_contest(BETTER, rows, ((OURS, H2O), (CAM, H2O)), EXPERIMENT.more_prompts(sources))
+    panel = Panel(EXPERIMENT, BETTER, {})
+    claim = panel.judge(rows, EXPERIMENT.more_prompts(sources), paper_values("kvmerger", "fig-5"))
     figure = figures.needle_map(cells, theme)
     place = origin_of(rows)
     drawn = Drawn("map", figure, cells, figures.caption_needle_map(cells, means), place, claim)

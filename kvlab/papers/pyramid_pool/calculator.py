@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
-from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.words import percent
-from kvlab.papers import sizes as figures
+from kvlab.figures.base.palette import HUES, Theme, pick
+from kvlab.figures.base.template import INK, finish
+from kvlab.figures.base.words import byte_size, percent
+from kvlab.figures.simple.amounts import contrast
 from kvlab.papers.exhibit import Choice, Drawn, Entry
 from kvlab.results.provenance import Provenance
 from kvlab.results.sources import Sources
@@ -38,7 +41,7 @@ PUBLISHED = tuple(Shape(*row) for row in _TABLE.itertuples(index=False, name=Non
 GPT_3 = PUBLISHED[0]
 
 
-def kv_sizes(shapes: tuple[Shape, ...], tokens: int, batch: int, bytes_per_number: int) -> pd.DataFrame:
+def cache_sizes(shapes: tuple[Shape, ...], tokens: int, batch: int, bytes_per_number: int) -> pd.DataFrame:
     """One row per model: name, window, tokens (the window if `tokens` is 0), bytes, bytes per token."""
     rows = []
     for shape in shapes:
@@ -63,10 +66,10 @@ CLOSE = 0.05
 def draw_sizes(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...]:
     """Figure 1 for models with published shapes, and for a user-defined one."""
     tokens, batch, size = (int(choice.number(entry)) for entry in (TOKENS, BATCH, NUMBER))
-    frame = kv_sizes(PUBLISHED + _own(choice), tokens, batch, size)
+    frame = cache_sizes(PUBLISHED + _own(choice), tokens, batch, size)
     origin = Provenance("computed from published shapes", (f"batch {batch}", f"{size} bytes per number"))
-    figure = figures.kv_sizes(frame, theme)
-    caption = figures.caption_kv_sizes(frame)
+    figure = kv_sizes(frame, theme)
+    caption = caption_kv_sizes(frame)
     return (Drawn("sizes", figure, frame, caption, origin, _gpt_3()),)
 
 
@@ -90,3 +93,53 @@ def _gpt_3() -> Claim:
 
 
 DRAWINGS = {"fig-1": draw_sizes}
+
+
+GPU_BYTES = 80e9
+
+
+def kv_sizes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Bars of tokens and bytes (log axes), one row per model, from `calculator.kv_sizes`; a line marks 80 GB."""
+    figure = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.04)
+    beyond = frame["bytes"] > GPU_BYTES
+    patterns = ["/" if over else "" for over in beyond]
+    bars = (
+        ("tokens", "blue", [f"{count:,}" for count in frame["tokens"]], None),
+        ("bytes", "orange", [byte_size(size) for size in frame["bytes"]], patterns),
+    )
+    for column, (name, hue, words, pattern) in enumerate(bars, start=1):
+        figure.add_bar(
+            x=frame[name],
+            y=frame["name"],
+            orientation="h",
+            text=words,
+            textposition="auto",
+            name=name,
+            marker={"color": pick(HUES[hue], theme), "pattern": {"shape": pattern}},
+            row=1,
+            col=column,
+            hovertemplate="%{y}: %{text}<extra></extra>",
+        )
+    finish(
+        figure,
+        title="Size of the uncompressed cache",
+        x="",
+        y="",
+        theme=theme,
+        height=130 + 32 * len(frame),
+        legend=False,
+    )
+    figure.update_xaxes(type="log", exponentformat="SI", dtick=1)
+    figure.update_xaxes(title_text="tokens", col=1).update_xaxes(title_text="bytes (hatched: above 80 GB)", col=2)
+    figure.add_vline(GPU_BYTES, line={"color": INK[theme], "dash": "dot", "width": 1.2}, row=1, col=2)
+    return figure.update_yaxes(autorange="reversed").update_yaxes(title_text="model", col=1)
+
+
+def caption_kv_sizes(frame: pd.DataFrame) -> str:
+    """The largest cache."""
+    return contrast(
+        frame.set_index("name")["bytes"],
+        "The most memory is needed by {most}, the least by {least}.",
+        "All caches need the same memory.",
+        "Only {only} is shown.",
+    )
