@@ -218,7 +218,9 @@ def test_plotting_stays_out_of_analysis() -> None:
         assert not {name for name in imported(path) if name.split(".")[0] == "plotly"}, path
 
 
-@pytest.mark.parametrize("folder", ["kvlab/trace", "kvlab/analysis", "kvlab/figures", "kvlab/views", "kvlab/atlas", "app", "pages"])
+@pytest.mark.parametrize(
+    "folder", ["kvlab/trace", "kvlab/analysis", "kvlab/figures", "kvlab/views", "kvlab/atlas", "app", "pages"]
+)
 def test_what_shows_runs_never_names_torch(folder: str) -> None:
     for path in files(folder):
         named = {name.split(".")[0] for name in imported(path)}
