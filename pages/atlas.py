@@ -16,7 +16,6 @@ from app.run_views import page
 from app.run_views.require_level import warn_of_reference
 from app.session.url_state import in_url
 from kvlab.common.model_title import model_title
-from kvlab.figures.base.words import plural
 from kvlab.papers.exhibit import Exhibit, Paper
 from kvlab.papers.registry import EXHIBITS, PAPERS
 from kvlab.papers.scorecard import (
@@ -32,6 +31,7 @@ from kvlab.papers.scorecard import (
     shipped_claims,
 )
 from kvlab.results.sources import Sources
+from kvlab.views.base.words import plural
 
 PRINTED = 46
 REDRAWN_SECONDS = 3.0  # between two drawings of an incomplete summary

@@ -19,10 +19,6 @@ from app.navigation.place import pick_head, pick_layer, pick_step, pick_token
 from app.session.url_state import in_url
 from kvlab.common.model_title import model_title
 from kvlab.core.errors import UserError
-from kvlab.figures.base.export import Section
-from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.template import QUIET
-from kvlab.figures.base.words import with_spaces
 from kvlab.papers.exhibit import Choice, Control, Drawn, Exhibit, Needs
 from kvlab.papers.scorecard import Judged, judge_on_each, verdicts_on_each
 from kvlab.papers.shown_exhibits import draw_shown
@@ -30,6 +26,10 @@ from kvlab.report.views import table_of
 from kvlab.requests.measurement import command_line
 from kvlab.results.shipped_folder import shipped_results
 from kvlab.results.sources import Sources
+from kvlab.views.base.export import Section
+from kvlab.views.base.palette import Theme
+from kvlab.views.base.template import QUIET
+from kvlab.views.base.words import with_spaces
 
 log = logging.getLogger(__name__)
 CACHE_BYTES = 24_000_000  # of figures and frames as sent; about three times that in memory

@@ -13,10 +13,10 @@ from app.base.links import go
 from app.base.text import plain
 from app.figures.export_menu import Offer, show_title
 from kvlab.common.model_title import model_title
-from kvlab.figures.base import export
 from kvlab.papers.registry import PAPERS
 from kvlab.papers.scorecard import SHAPES, VERDICTS, Lines
 from kvlab.report.views import Table, table_of
+from kvlab.views.base import export
 
 TITLE = "Figures, tables and verdicts, by model"
 READING = (

@@ -16,18 +16,18 @@ import plotly.graph_objects as go
 from kvlab.bench.rows import Row
 from kvlab.bench.tables import beside_the_paper, paper_numbers, statistic_name
 from kvlab.figures import speed
-from kvlab.figures.base.lines import hatch
-from kvlab.figures.base.palette import HUES, Theme, pick
-from kvlab.figures.base.template import finish
-from kvlab.figures.base.words import byte_size, number, percent
-from kvlab.figures.simple.amounts import sentence, some_of
 from kvlab.papers.evidence import benchmark
 from kvlab.papers.exhibit import Choice, Draw, Drawn, Needs
 from kvlab.papers.paper_tables import grey_table, paper_values
 from kvlab.requests.measurement import Benchmark, Measurement
-from kvlab.results.provenance import Provenance, settings_of_rows
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, HOLDS, OPEN, Basis, Claim, Threshold, Verdict
+from kvlab.views.base.amounts import sentence, some_of
+from kvlab.views.base.lines import hatch
+from kvlab.views.base.palette import HUES, Theme, pick
+from kvlab.views.base.provenance import Provenance, settings_of_rows
+from kvlab.views.base.template import finish
+from kvlab.views.base.words import byte_size, number, percent
 
 SMALL = 16  # divides shapes and texts
 NO_MODEL = "It times the paper's shapes with random weights, so that it is the same for every model in view."

@@ -10,19 +10,18 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.lineage import Lineage, fold
-from kvlab.analysis.lineage.tables import token_texts
 from kvlab.common.formatting import mean_words
 from kvlab.common.intervals import Interval, mean_interval
 from kvlab.core.errors import UserError
 from kvlab.papers.disk_cache import DiskCache
 from kvlab.papers.exhibit import Choice, Needs
 from kvlab.requests.measurement import Benchmark, Budgets, RecordedComparison
-from kvlab.results.provenance import under_paper_settings
 from kvlab.results.sources import BENCH_FOLDER, Sources
 from kvlab.results.verdict import Basis
 from kvlab.trace.catalogue import ComparisonEntry
 from kvlab.trace.reader import Run
+from kvlab.views.base.provenance import under_paper_settings
+from kvlab.views.frames.lineage import Lineage, fold, token_texts
 
 MOST_PROMPTS = 12
 MOST_KEPT = 2000

@@ -27,8 +27,8 @@ from kvlab.core.method_spec import format_spec, parse_spec
 from kvlab.evaluate.request import FileChoice
 from kvlab.evaluate.results.summary import over_tasks, with_measures
 from kvlab.evaluate.scoring.metrics import is_installed, packages, rescore
-from kvlab.results.provenance import PRESET, as_published, settings_of_rows
 from kvlab.results.quality_tables import ranks, scores
+from kvlab.views.base.provenance import PRESET, as_published, settings_of_rows
 
 COLUMNS = ("exhibit", "source", "model", "method", "budget", "dataset", "metric", "value", "note")
 VALUES = "paper_values.csv"

@@ -17,7 +17,7 @@ from kvlab.papers.keepkv import attention, merging
 from kvlab.papers.kvmerger import compression, explainers, needle, similarity
 from kvlab.papers.pyramid_pool import calculator, tasks
 from kvlab.papers.pyramid_pool import recordings as pyramids
-from kvlab.papers.score_exhibits import score_exhibit
+from kvlab.papers.score_exhibits import ScoreExhibit, score_exhibit
 from kvlab.papers.zsmerge import contents
 from kvlab.requests.measurement import MINI, Measurement
 from kvlab.results.sources import Sources
@@ -70,6 +70,8 @@ def contest_description(row: Mapping[str, Any]) -> str:
     )
 
 
+# Figures that the paper shows for several models, which are one exhibit here.
+JOINED = {"kvmerger/fig-7": "fig-6", "kvmerger/fig-8": "fig-6"}
 KVMERGER = {
     slug: draw for module in (explainers, needle, similarity, compression) for slug, draw in module.DRAWINGS.items()
 } | benchmarks.KVMERGER
@@ -84,6 +86,11 @@ EXHIBITS: tuple[Exhibit, ...] = (
 )
 
 
+SCORES: dict[str, ScoreExhibit] = {
+    one.key: exhibit for one in EXHIBITS if isinstance(exhibit := getattr(one.drawing, "__self__", None), ScoreExhibit)
+}
+
+
 def of_paper(paper: str) -> list[Exhibit]:
     """The exhibits of one paper."""
     return [exhibit for exhibit in EXHIBITS if exhibit.paper == paper]
@@ -91,7 +98,7 @@ def of_paper(paper: str) -> list[Exhibit]:
 
 def find(paper: str, slug: str) -> Exhibit:
     """The exhibit with this paper and slug; raises UserError if there is none."""
-    found = [exhibit for exhibit in of_paper(paper) if exhibit.slug == slug]
+    found = [exhibit for exhibit in of_paper(paper) if exhibit.slug == JOINED.get(f"{paper}/{slug}", slug)]
     if not found:
         known = ", ".join(exhibit.slug for exhibit in of_paper(paper)) or "none"
         raise UserError(f"The atlas has no exhibit {slug!r} of {paper}: it has {known}.")

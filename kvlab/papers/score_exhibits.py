@@ -16,10 +16,6 @@ from kvlab.common.intervals import Interval
 from kvlab.core.choice import FULL
 from kvlab.evaluate.scoring.metrics import higher_is_better
 from kvlab.figures import scores as figures
-from kvlab.figures.base.arm_names import arm_text
-from kvlab.figures.base.caption import simple_of
-from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.words import percent
 from kvlab.papers.evaluations import (
     ABLE,
     AHEAD,
@@ -50,6 +46,10 @@ from kvlab.results.score_tables import (
 )
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim, Threshold
+from kvlab.views.base.arm_names import arm_text
+from kvlab.views.base.caption import simple_of
+from kvlab.views.base.palette import Theme
+from kvlab.views.base.words import percent
 
 LEVEL_KL = Threshold(-0.01, "0.01 nats per token more KL from the full cache: hardly another next token")
 THRESHOLDS = {"ahead": AHEAD, "not behind": NOT_BEHIND, "level KL": LEVEL_KL}
@@ -76,7 +76,7 @@ class PairClaim:
 
     A pair may have a third member, the budget at which it counts; else it counts over all budgets together, or with
     `each_budget` at every one. `beside` are pairs that the finding reports and that do not decide. With `larger`, pairs
-    of budgets are judged task by task instead. `able_arm`: not judged if no arm reaches a tenth of the full cache's score.
+    of budgets are judged task by task instead. `able_arm`: not judged if no arm has a tenth of the full cache's score.
     """
 
     says: str

@@ -14,8 +14,6 @@ import pandas as pd
 from kvlab.common.formatting import prompts
 from kvlab.common.model_title import model_title
 from kvlab.core.errors import UserError
-from kvlab.figures.base.palette import THEMES, Theme
-from kvlab.figures.base.thumbnail import blank, thumbnail
 from kvlab.papers.disk_cache import DiskCache
 from kvlab.papers.exhibit import RECORDED, Choice, Drawn, Exhibit, Needs
 from kvlab.papers.registry import EXHIBITS, PAPERS
@@ -24,6 +22,8 @@ from kvlab.requests.measurement import MINI, Measurement, measurement_values, pa
 from kvlab.results.shipped_folder import Shipped, model_order, parse_claim, shipped_results
 from kvlab.results.sources import Seen, Sources
 from kvlab.results.verdict import FAILS, HOLDS, LEAST_PROMPTS, OPEN, Claim, Verdict
+from kvlab.views.base.palette import THEMES, Theme
+from kvlab.views.base.thumbnail import blank, thumbnail
 
 VERDICTS: tuple[Verdict, ...] = (HOLDS, FAILS, OPEN)
 SHAPES = "the papers' shapes"  # what benchmarks time and calculators compute, in place of a model

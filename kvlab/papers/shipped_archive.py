@@ -15,7 +15,6 @@ import pandas as pd
 from kvlab.common.formatting import format_bytes
 from kvlab.core.errors import UserError
 from kvlab.evaluate.results.rows import newest
-from kvlab.figures.base.palette import THEMES
 from kvlab.papers.evidence import Evidence, kept_rows
 from kvlab.papers.exhibit import RECORDED, Choice, Exhibit, Needs
 from kvlab.papers.gvote import probe
@@ -30,6 +29,7 @@ from kvlab.results.shipped_folder import CARDS, DRAWN, EVIDENCE, MADE, MODELS, S
 from kvlab.results.sources import BENCH_FOLDER, EVAL_FOLDER, Sources
 from kvlab.trace.catalogue import list_comparisons
 from kvlab.trace.reader import Run, open_run
+from kvlab.views.base.palette import THEMES
 
 ROWS_TOGETHER = 8  # figures per row group, because a page reads those of one exhibit
 LARGEST = 15_000_000  # bytes of the results of all models

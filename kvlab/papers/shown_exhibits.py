@@ -14,15 +14,15 @@ import plotly.graph_objects as go
 
 from kvlab.common.model_title import model_title
 from kvlab.core.errors import UserError
-from kvlab.figures.base.packed_arrays import decode_arrays
-from kvlab.figures.base.palette import HUES, SURFACES, Theme, pick
-from kvlab.figures.base.thumbnail import HEIGHT, WIDTH, thumbnail
 from kvlab.papers.exhibit import RECORDED, Choice, Drawn, Exhibit, Needs
 from kvlab.requests.measurement import MINI
-from kvlab.results.provenance import Provenance
 from kvlab.results.shipped_folder import Shipped, parse_claim
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim, is_exception
+from kvlab.views.base.packed_arrays import decode_arrays
+from kvlab.views.base.palette import HUES, SURFACES, Theme, pick
+from kvlab.views.base.provenance import Provenance
+from kvlab.views.base.thumbnail import HEIGHT, WIDTH, thumbnail
 
 DIGITS = 6  # of the numbers behind a figure
 OWN = "Own data"  # begins the finding of a claim that is judged on shipped data beside the user's

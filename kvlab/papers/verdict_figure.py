@@ -10,10 +10,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.common.formatting import short
-from kvlab.figures.base.palette import HUES, SURFACES, Theme, pick
-from kvlab.figures.base.template import INK, QUIET, finish
-from kvlab.figures.base.words import number
 from kvlab.results.verdict import Claim
+from kvlab.views.base.palette import HUES, SURFACES, Theme, pick
+from kvlab.views.base.template import INK, QUIET, finish
+from kvlab.views.base.words import number
 
 COLUMNS = ["number", "part", "value", "low", "high", "n"]
 HEIGHT = 270

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kvlab.analysis.lineage import Lineage, fold
-from kvlab.papers.pyramid_pool.calculator import GPT_3, PUBLISHED, Shape, kv_sizes
+from kvlab.papers.pyramid_pool.calculator import GPT_3, PUBLISHED, Shape, cache_sizes
 from kvlab.papers.pyramid_pool.pyramid import (
     LOCAL,
     SINKS,
@@ -27,10 +26,11 @@ from kvlab.papers.pyramid_pool.pyramid import (
     straight,
     touched_sinks,
 )
-from kvlab.papers.pyramid_pool.scores import evaluated_tasks
+from kvlab.papers.pyramid_pool.tasks import evaluated_tasks
 from kvlab.papers.zsmerge.contents import REGIONS, slots_by_step
 from kvlab.papers.zsmerge.contents import region_counts as regions_over_steps
 from kvlab.trace import Run, open_run
+from kvlab.views.frames.lineage import Lineage, fold
 from tests.synthetic.runs import write_synthetic_run
 
 
@@ -151,7 +151,7 @@ def test_bytes_of_a_cache_are_exact():
     llama = next(shape for shape in PUBLISHED if shape.name == "Llama 2 7B")
     assert llama.bytes_of(1, 1, 2) == 512 * 1024  # half a mebibyte a token in 16 bits, as is well known
     assert GPT_3.bytes_of(4096, 64, 2) == 2 * 96 * 96 * 128 * 2 * 4096 * 64
-    table = kv_sizes((Shape("mine", 2, 3, 4, 100),), 0, 5, 1)
+    table = cache_sizes((Shape("mine", 2, 3, 4, 100),), 0, 5, 1)
     assert table.iloc[0][["tokens", "bytes", "per_token"]].tolist() == [100, 2 * 2 * 3 * 4 * 100 * 5, 48]
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from kvlab.analysis.comparison.killers import Killers
-from kvlab.analysis.comparison.repeats import Batch
 from kvlab.papers.kvmerger.merging_sets import Walkthrough
+from kvlab.views.frames.repeats import Batch
 
 NAMES = ("h2o 20 %", "keepkv 20 %", "zsmerge 20 %", "snapkv 20 %", "exactmerge2 20 %", "streaming-llm 20 %")
 VARIANTS = ("seed 1", "seed 2", "seed 3", "single", "none", "all", "equal", "missing")
@@ -230,9 +230,9 @@ CASES: dict[str, Callable[[Values], tuple[Any, ...]]] = {
     "papers keepkv merging.caption_candidate_similarity": _frame("similarity:s chosen:b", 3, None),
     "papers keepkv merging.caption_parts_of_merge": _parts,
     "papers keepkv merging.caption_influence_over_steps": _frame("mass:s true_mass:s"),
-    "papers sizes.caption_cache_share": _frame("row:l ours:v paper:v"),
-    "papers sizes.caption_kv_sizes": _frame("name:l bytes:v"),
-    "papers sizes.caption_task_lengths": _frame("task:l shortest:n longest:n"),
+    "papers benchmarks.caption_cache_share": _frame("row:l ours:v paper:v"),
+    "papers pyramid_pool calculator.caption_kv_sizes": _frame("name:l bytes:v"),
+    "papers pyramid_pool tasks.caption_task_lengths": _frame("task:l shortest:n longest:n"),
     "papers kvmerger explainers.caption_three_ways": _walk,
     "papers kvmerger explainers.caption_merging_pipeline": _walk,
     "papers verdict_figure.caption_card": _frame("value:v"),

@@ -22,9 +22,9 @@ import kvlab.figures
 import kvlab.papers
 from kvlab.figures import autopsy, regret, restore, serving, trade_off
 from kvlab.figures import board as boards
-from kvlab.figures.base import export
-from kvlab.figures.base.caption import FigureCaption, as_caption, both_of, simple_of
-from kvlab.figures.simple import amounts, attention, comparison, memory, merging, scores, vectors
+from kvlab.figures.simple import attention, comparison, memory, merging, scores, vectors
+from kvlab.views.base import amounts, export
+from kvlab.views.base.caption import FigureCaption, as_caption, both_of, simple_of
 from tests.figures.generated_frames import CASES, NAMES, cases
 
 MODULES = {
@@ -33,7 +33,7 @@ MODULES = {
 }  # fmt: skip
 PAPERS = Path(kvlab.papers.__path__[0])
 for _file in PAPERS.rglob("*.py"):
-    if "\ndef caption_" in _file.read_text(encoding="utf-8"):
+    if _file.stem != "evaluations" and "\ndef caption_" in _file.read_text(encoding="utf-8"):
         _parts = _file.relative_to(PAPERS).with_suffix("").parts
         MODULES[" ".join(("papers", *_parts))] = import_module(".".join(("kvlab.papers", *_parts)))
 # Sentences that join another caption, or stand below a table.

@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvlab.analysis.lineage.states import State
 from kvlab.figures import lineage, scores, similarity, timeline
 from kvlab.papers.gvote import probe_figures as probe
 from kvlab.papers.keepkv import attention as attention_rows
 from kvlab.papers.kvmerger import similarity as similarity_panels
 from kvlab.papers.zsmerge import contents as cache_contents
 from kvlab.report import pictures, slides
+from kvlab.views.frames.lineage import State
 
 
 def tree(count: int, depth: int = 1) -> pd.DataFrame:

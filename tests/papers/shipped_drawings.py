@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.figures.base.palette import Theme
 from kvlab.papers import shown_exhibits as shipped_exhibits
 from kvlab.papers.exhibit import Drawn, Exhibit, Needs
 from kvlab.requests.measurement import Measurement
 from kvlab.results.shipped_folder import Shipped
 from kvlab.results.sources import Sources
+from kvlab.views.base.palette import Theme
 
 NOWHERE = Path("nowhere")
 _draw = shipped_exhibits.draw_shipped

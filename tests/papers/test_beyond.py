@@ -13,56 +13,66 @@ from kvlab.core.methods import make_method
 from kvlab.evaluate.request_parser import parse_request
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.papers.beyond import recordings
-from kvlab.papers.beyond.contest import TEXT, Contest
-from kvlab.papers.beyond.contests import CONTESTS
+from kvlab.papers.evaluations import Arm
+from kvlab.papers.paper_tables import paper_values
+from kvlab.papers.registry import SCORES
+from kvlab.papers.score_exhibits import TASKS, ScoreExhibit
 from kvlab.requests.measurement import command_line
 from kvlab.results.sources import Sources
+from kvlab.results.verdict import Claim
 from tests.papers.claim_frames import rows as heads
 from tests.papers.test_scores import row
 
+CONTESTS = [one for one in SCORES.values() if one.paper == "beyond"]
 BY_NUMBER = {one.slug: one for one in CONTESTS}
 
 
-def evaluated(contest: Contest, first: float, second: float, count: int = 24, full: float = 1.0) -> pd.DataFrame:
+def judge(contest: ScoreExhibit, rows: pd.DataFrame) -> Claim:
+    return contest.panels[0].judge(rows, "more", paper_values("beyond", contest.slug))
+
+
+def evaluated(contest: ScoreExhibit, first: float, second: float, count: int = 24, full: float = 1.0) -> pd.DataFrame:
     """`count` prompts a task: right or wrong in that share of them, or a KL about that."""
     found = []
-    for task in contest.tasks:
+    asked = contest.experiment
+    pair = [Arm.parse(arm) for arm in contest.panels[0].claim.pairs[0]]
+    for task in asked.tasks:
         for index in range(count):
-            arms = [(contest.first, first), (contest.second, second)]
+            arms = list(zip(pair, (first, second), strict=True))
             for arm, value in [*(arm for arm in arms if arm[0].method != "full"), (None, full)]:
-                kl = contest.tasks == TEXT
+                kl = asked.tasks == TASKS["text"]
                 score = value * (1 + 0.01 * (index % 3)) if kl else float(index < round(value * count))
                 name, options = ("full", {}) if arm is None else (arm.method, arm.published)
-                own = {"question_aware": not contest.unseen, "hyper_parameters": canonical_json(options)}
+                own = {"question_aware": asked.question_aware, "hyper_parameters": canonical_json(options)}
                 own["metric"] = "kl" if kl else "exact_match"
-                found.append(row(task, name, score, index, contest.budget) | own)
+                found.append(row(task, name, score, index, asked.budgets[0]) | own)
     return pd.DataFrame(found)
 
 
 @pytest.mark.parametrize("slug", ["tab-1", "tab-3", "tab-4", "tab-12"])
 def test_ahead_means_that_the_whole_interval_is_above_zero(slug: str) -> None:
     contest = BY_NUMBER[slug]
-    ahead = contest.claim(evaluated(contest, 0.9, 0.1), "more")
-    assert (ahead.verdict, ahead.basis.prompts) == ("holds", 24 * len(contest.tasks))
+    ahead = judge(contest, evaluated(contest, 0.9, 0.1))
+    assert (ahead.verdict, ahead.basis.prompts) == ("holds", 24 * len(contest.experiment.tasks))
     assert ahead.interval is not None and ahead.interval.low > 0 and ahead.threshold is not None
-    assert contest.claim(evaluated(contest, 0.1, 0.9), "more").verdict == "does not hold"
+    assert judge(contest, evaluated(contest, 0.1, 0.9)).verdict == "does not hold"
     assert re.search(r"\(\+?[\d.]+ to \+?[\d.]+, n = \d+\)", ahead.finding), ahead.finding
-    even = contest.claim(evaluated(contest, 0.5, 0.5), "more")
+    even = judge(contest, evaluated(contest, 0.5, 0.5))
     assert (even.verdict, even.settle) == ("not enough to say", "more")
 
 
 def test_of_divergences_the_smaller_is_better() -> None:
     contest = BY_NUMBER["tab-7"]
-    assert contest.claim(evaluated(contest, 0.02, 0.06, full=0.0), "more").verdict == "holds"
-    assert contest.claim(evaluated(contest, 0.06, 0.02, full=0.0), "more").verdict == "does not hold"
+    assert judge(contest, evaluated(contest, 0.02, 0.06, full=0.0)).verdict == "holds"
+    assert judge(contest, evaluated(contest, 0.06, 0.02, full=0.0)).verdict == "does not hold"
 
 
 def test_a_loss_is_none_up_to_the_margin() -> None:
     contest = BY_NUMBER["tab-9"]
-    assert contest.claim(evaluated(contest, 1.0, 1.0, count=100), "more").verdict == "holds"
-    assert contest.claim(evaluated(contest, 0.7, 1.0, count=100), "more").verdict == "does not hold"
-    assert contest.claim(evaluated(contest, 1.0, 1.0, count=4), "more").verdict == "not enough to say"
-    unable = contest.claim(evaluated(contest, 0.0, 0.0, full=0.0), "more")
+    assert judge(contest, evaluated(contest, 1.0, 1.0, count=100)).verdict == "holds"
+    assert judge(contest, evaluated(contest, 0.7, 1.0, count=100)).verdict == "does not hold"
+    assert judge(contest, evaluated(contest, 1.0, 1.0, count=4)).verdict == "not enough to say"
+    unable = judge(contest, evaluated(contest, 0.0, 0.0, full=0.0))
     assert unable.verdict == "not enough to say" and "full cache itself" in unable.finding
 
 
@@ -71,17 +81,17 @@ def test_what_was_asked_in_sight_says_nothing_of_what_was_not(tmp_path: Path) ->
     sources = Sources(tmp_path)
     seen = evaluated(contest, 0.9, 0.1).assign(question_aware=True, name="mine", settings="{}")
     sources.__dict__["evaluations"] = seen
-    assert contest.rows(sources).empty
+    assert contest.experiment.rows(sources).empty
     unseen = Sources(tmp_path)
     unseen.__dict__["evaluations"] = seen.assign(question_aware=False)
-    assert set(contest.rows(unseen)["method"]) == {"full", "kvzip", "snapkv"}
+    assert set(contest.experiment.rows(unseen)["method"]) == {"full", "kvzip", "snapkv"}
 
 
 @pytest.mark.parametrize("contest", CONTESTS, ids=lambda one: one.slug)
-def test_the_command_of_a_claim_can_be_run(contest: Contest, tmp_path: Path) -> None:
+def test_the_command_of_a_claim_can_be_run(contest: ScoreExhibit, tmp_path: Path) -> None:
     words = shlex.split(command_line(contest.experiment.needs(Sources(tmp_path)).measurement))
     options = dict(zip(words[2::2], words[3::2], strict=True))
-    assert options["--question-aware"] == ("no" if contest.unseen else "yes")
+    assert options["--question-aware"] == ("yes" if contest.experiment.question_aware else "no")
     request = parse_request(
         model="mini", tasks=options["--tasks"], files=[], methods=options["--methods"], budgets=options["--budgets"],
         lengths=options["--lengths"], depths=None, samples=int(options["--samples"]), seed=0, question_aware="no",

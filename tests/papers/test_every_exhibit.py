@@ -23,8 +23,7 @@ from tests.synthetic.runs import write_synthetic_run
 # The papers' figures and tables; a figure whose parts plot different things has a page a part.
 PUBLISHED = {
     "zsmerge": "fig-1 fig-2 fig-3 tab-1 tab-2",
-    "kvmerger": "fig-1 fig-2 fig-3a fig-3b fig-3c fig-3d fig-4 fig-5 fig-6 fig-7 fig-8 fig-9 "
-    "tab-1 tab-2 tab-3 tab-4 tab-5 tab-6",
+    "kvmerger": "fig-1 fig-2 fig-3a fig-3b fig-3c fig-3d fig-4 fig-5 fig-6 fig-9 tab-1 tab-2 tab-3 tab-4 tab-5 tab-6",
     "pyramid-pool": "fig-1 fig-2 fig-3 fig-4 fig-5 fig-6 fig-7 fig-8 tab-1 tab-2",
     "keepkv": "fig-1 fig-2a fig-2b fig-2c fig-2d fig-3 fig-4 fig-5 tab-1 tab-2 tab-3 tab-4",
     "gvote": "fig-1 fig-2 fig-3a fig-3b fig-4 fig-5 fig-6 fig-7",

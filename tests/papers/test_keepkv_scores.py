@@ -10,14 +10,16 @@ from kvlab.bench.rows import ResultFile, Row
 from kvlab.core.methods import make_method
 from kvlab.core.methods.merging.keepkv import NearestMerge
 from kvlab.papers.evaluations import Experiment
-from kvlab.papers.keepkv import scores
 from kvlab.papers.paper_tables import paper_values
-from kvlab.papers.registry import find
+from kvlab.papers.registry import SCORES, find
 from kvlab.results.sources import Sources
 from tests.papers.drawing import drawn
 from tests.papers.evaluations import can_be_run, evaluated
 
-EXPERIMENTS = (scores.RATIOS, scores.COMBINED, scores.BENCHMARK, scores.ORDERS, scores.THRESHOLDS)
+RATIOS, COMBINED, BENCHMARK, ORDERS, THRESHOLDS = (
+    SCORES[f"keepkv/{slug}"].experiment for slug in ("fig-4", "fig-5", "tab-2", "tab-3", "tab-4")
+)
+EXPERIMENTS = (RATIOS, COMBINED, BENCHMARK, ORDERS, THRESHOLDS)
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.name)
@@ -26,7 +28,8 @@ def test_the_stated_evaluations_can_be_run(experiment: Experiment, tmp_path: Pat
 
 
 def test_compositions_are_the_other_methods_choices_with_keepkvs_merging():
-    for arm, name in ((scores.WITH_H2O, "h2o"), (scores.WITH_PYRAMID, "pyramidinfer")):
+    composed = [arm for arm in COMBINED.arms if arm.method == "compose"]
+    for arm, name in zip(composed, ("h2o", "pyramidinfer"), strict=True):
         made, plain = make_method(arm.method, **arm.options).pipeline(), make_method(name).pipeline()
         assert made.allocate == plain.allocate
         assert made.select == plain.select
@@ -36,9 +39,9 @@ def test_compositions_are_the_other_methods_choices_with_keepkvs_merging():
 @pytest.mark.parametrize(
     ("slug", "experiment", "budgets", "best"),
     [
-        ("fig-4", scores.RATIOS, (0.05, 0.2), "keepkv"),
-        ("fig-5", scores.COMBINED, (0.1, 0.2), "compose"),
-        ("tab-2", scores.BENCHMARK, (0.2,), "keepkv"),
+        ("fig-4", RATIOS, (0.05, 0.2), "keepkv"),
+        ("fig-5", COMBINED, (0.1, 0.2), "compose"),
+        ("tab-2", BENCHMARK, (0.2,), "keepkv"),
     ],
 )
 def test_methods_are_ranked_on_the_same_prompts(
@@ -57,9 +60,7 @@ def test_methods_are_ranked_on_the_same_prompts(
         assert len(found) == (2 if slug == "fig-5" else 1)
 
 
-@pytest.mark.parametrize(
-    ("slug", "experiment", "best"), [("tab-3", scores.ORDERS, "merge-first"), ("tab-4", scores.THRESHOLDS, 0.8)]
-)
+@pytest.mark.parametrize(("slug", "experiment", "best"), [("tab-3", ORDERS, "merge-first"), ("tab-4", THRESHOLDS, 0.8)])
 def test_options_are_compared_and_the_paper_stands_beside(tmp_path: Path, slug: str, experiment: Experiment, best):
     sources = evaluated(
         tmp_path,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from kvlab.core.choice import MethodChoice
 from kvlab.engine import compare
 from kvlab.papers.exhibit import Choice, Drawn, Needs
 from kvlab.papers.kvmerger import explainers, similarity
-from kvlab.papers.kvmerger.explainers import caption_three_ways
 from kvlab.papers.kvmerger.merging_sets import (
     Walkthrough,
     eviction_sentence,
@@ -34,7 +32,7 @@ from tests.papers.claim_frames import six_times
 from tests.synthetic.runs import write_synthetic_run
 
 PROMPT = "A long time ago an old man and a young man sat on a wall in the sun and spoke of many things. " * 3
-RUN_BASED = ("fig-1", "fig-2", "fig-3a", "fig-3b", "fig-3d", "fig-4", "fig-6", "fig-7", "fig-8", "fig-9")
+RUN_BASED = ("fig-1", "fig-2", "fig-3a", "fig-3b", "fig-3d", "fig-4", "fig-6", "fig-9")
 SIGMAS = ("mean_l2", "mean", "paper", 2.0)
 
 
@@ -269,17 +267,8 @@ def test_the_schematics_are_judged_too(runs: tuple[Run, ...], sources: Sources) 
         assert drawn(slug, sources, Choice(layer=2, head=1))[0].claim is not None
 
 
-def test_tokens_that_no_query_attends_to_are_said_so(runs: tuple[Run, ...]) -> None:
-    walk = walkthrough(runs[0], 2, 1)
-    unseen = replace(walk, tokens=walk.tokens.assign(attention=0.0))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert "which had none of the window's attention" in caption_three_ways(unseen)
-    assert "% of the window's attention" in caption_three_ways(walk)
-
-
 def test_walls_show_every_head_of_every_kind(sources: Sources) -> None:
-    walls = drawn("fig-8", sources)
+    walls = drawn("fig-6", sources)
     assert [wall.name for wall in walls] == [KEYS, BEFORE, VALUES]
     assert all("Mistral-7B-Instruct" in wall.caption for wall in walls)
     assert [len(wall.frame) for wall in walls] == [6, 6, 6]

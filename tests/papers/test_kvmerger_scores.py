@@ -15,8 +15,8 @@ from kvlab.bench.rows import Row, to_table
 from kvlab.cli import commands
 from kvlab.core.methods import make_method
 from kvlab.evaluate.results.rows import ROWS, canonical_json
+from kvlab.papers.benchmarks import PRESET, memory_shares, paper_share
 from kvlab.papers.exhibit import Choice, Drawn, Needs
-from kvlab.papers.kvmerger.memory import PRESET, paper_share, shares
 from kvlab.papers.paper_tables import paper_values
 from kvlab.papers.registry import find, of_paper
 from kvlab.requests.measurement import command_line
@@ -99,8 +99,8 @@ def test_scores_are_of_prompts_that_every_arm_saw(tmp_path: Path) -> None:
     rows = FULL + arm("kvmerger", 0.5) + [row("kvmerger", 1.0, 3, pivot="random")]
     scores, _ = drawn("tab-3", evaluation(tmp_path, rows))
     assert scores.frame.set_index("arm")["prompts"].tolist() == [1, 1, 1]
-    assert "one prompt" in scores.caption, "there is no interval of one prompt"
-    assert scores.claim is not None and scores.claim.verdict == "not enough to say"
+    assert scores.claim is not None and "one prompt" in scores.claim.finding, "there is no interval of one prompt"
+    assert scores.claim.verdict == "not enough to say"
 
 
 def grid(method: str, score: float, own: float | None, merged: float | None) -> list[dict[str, object]]:
@@ -194,6 +194,6 @@ def test_memory_is_read_as_a_share_of_the_full_cache(at_half: float, verdict: st
 def test_memory_of_other_models_has_nothing_beside_it() -> None:
     sources = bench(2.0, 1.0)
     rows = sources.benchmarks.assign(model="shape:tiny")
-    frame = shares(rows)
+    frame = memory_shares(rows)
     assert frame["paper"].isna().all()
     assert pd.isna(paper_share("Llama2-7B-chat", 0.2))

@@ -10,7 +10,6 @@ import plotly.graph_objects as go
 import pytest
 
 from kvlab.evaluate.results.rows import canonical_json
-from kvlab.figures.base.thumbnail import thumbnail
 from kvlab.papers import scorecard as cards
 from kvlab.papers.disk_cache import FOLDER, DiskCache
 from kvlab.papers.evaluations import Arm
@@ -25,6 +24,7 @@ from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, HOLDS, OPEN, Basis, Claim
 from kvlab.trace import open_run
 from kvlab.trace.schema import ModelShape
+from kvlab.views.base.thumbnail import thumbnail
 from tests.papers.test_scores import row
 from tests.synthetic.runs import write_synthetic_run
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from kvlab.core.errors import UserError
-from kvlab.figures.base.palette import Theme
 from kvlab.papers import scorecard as cards
 from kvlab.papers.disk_cache import DiskCache
 from kvlab.papers.exhibit import Choice, Drawn, Needs
 from kvlab.papers.registry import find
 from kvlab.papers.scorecard import counts
 from kvlab.results.sources import Sources
+from kvlab.views.base.palette import Theme
 
 
 def test_a_run_that_cannot_be_drawn_does_not_end_the_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

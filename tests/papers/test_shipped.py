@@ -8,14 +8,11 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from kvlab.core.errors import UserError
 from kvlab.evaluate.results.rows import canonical_json
-from kvlab.figures.base.thumbnail import thumbnail
 from kvlab.papers import shipped_archive
-from kvlab.papers.beyond.contests import CONTESTS
 from kvlab.papers.evaluations import Arm
 from kvlab.papers.evidence import Evidence, gather
 from kvlab.papers.exhibit import RECORDED, Choice, Drawn, Exhibit, Needs
@@ -23,16 +20,17 @@ from kvlab.papers.gvote import probe
 from kvlab.papers.keepkv import attention, merging
 from kvlab.papers.kvmerger import compression, explainers, similarity
 from kvlab.papers.pyramid_pool import recordings
-from kvlab.papers.registry import EXHIBITS, find
+from kvlab.papers.registry import EXHIBITS, SCORES, find
 from kvlab.papers.scorecard import counts, lines
 from kvlab.papers.shipped_archive import ALL_EVIDENCE, pack_recorded
 from kvlab.papers.shown_exhibits import draw_shipped as drawn
 from kvlab.papers.shown_exhibits import with_shipped
 from kvlab.requests.measurement import ExhibitFill
-from kvlab.results.shipped_folder import DRAWN, MADE, Shipped, shipped
+from kvlab.results.shipped_folder import DRAWN, Shipped, shipped
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, HOLDS, OPEN, Basis, Claim
 from kvlab.trace import open_run
+from kvlab.views.base.thumbnail import thumbnail
 from tests.papers.test_scores import row
 from tests.synthetic.runs import write_synthetic_run
 
@@ -76,16 +74,6 @@ def test_a_figure_reads_back_as_it_was_drawn(packed: tuple[Sources, Shipped]):
             assert (one.claim and replace(one.claim, settle=None)) == other.claim
 
 
-def test_files_that_call_a_caption_a_reading_open(packed: tuple[Sources, Shipped], tmp_path: Path):
-    _, ships = packed
-    (tmp_path / MADE).write_bytes((ships.root / MADE).read_bytes())
-    pq.write_table(pq.read_table(ships.root / DRAWN).rename_columns({"caption": "reading"}), tmp_path / DRAWN)
-    exhibit = exhibits(*FEW[:1])[0]
-    new, old = (drawn(one, exhibit, Sources(Path("nowhere")), "dark") for one in (ships, Shipped(tmp_path)))
-    assert isinstance(new, tuple) and isinstance(old, tuple)
-    assert [one.caption for one in old] == [one.caption for one in new] and all(one.caption for one in old)
-
-
 def test_what_one_run_of_a_prompt_alone_shows_is_found(packed: tuple[Sources, Shipped]):
     """As a comparison's probe, which is in its first run, whichever method that is."""
     sources, _ = packed
@@ -114,10 +102,10 @@ def test_an_empty_folder_is_not_packed(tmp_path: Path):
 
 def test_a_claim_measured_later_joins_what_is_packed(tmp_path: Path):
     """Its card and rows come in, rows that were asked for in the same words give way, all others stay."""
-    contest = next(one for one in CONTESTS if one.slug == "tab-16")
-    to, (first, second) = tmp_path / "results", contest.experiment.arms
+    contest = SCORES["beyond/tab-16"].experiment
+    to, (first, second) = tmp_path / "results", contest.arms
     for folder, prompts, score in (("old", 2, 0.0), ("new", 8, 1.0)):
-        rows = [row(task, arm.method, score, index, contest.budget) | {
+        rows = [row(task, arm.method, score, index, contest.budgets[0]) | {
             "question_aware": False, "hyper_parameters": canonical_json(arm.published),
             "key": f"{folder}{task}{arm.name}{index}", "settings": "{}"}
             for task in contest.tasks for arm in (first, second, Arm("full")) for index in range(prompts)]  # fmt: skip
@@ -125,9 +113,9 @@ def test_a_claim_measured_later_joins_what_is_packed(tmp_path: Path):
         file = (to if folder == "old" else tmp_path / "runs") / "eval" / "atlas" / "part-000000.parquet"
         file.parent.mkdir(parents=True)
         pd.DataFrame(rows).to_parquet(file)
-    pd.DataFrame({"exhibit": ["beyond/tab-1", contest.exhibit().key], "theme": "light", "picture": "", "origin": "",
+    pd.DataFrame({"exhibit": ["beyond/tab-1", "beyond/tab-16"], "theme": "light", "picture": "", "origin": "",
                   "claims": "[]"}).to_parquet(to / "cards.parquet")  # fmt: skip
-    shipped_archive.pack_also(tmp_path / "runs", to, [contest.exhibit().key])
+    shipped_archive.pack_also(tmp_path / "runs", to, ["beyond/tab-16"])
     rows = pd.read_parquet(to / "eval" / "atlas" / "part-000000.parquet")
     assert len(rows) == 8 * 3 * len(contest.tasks) + 1 and set(rows[rows["method"] != "h2o"]["score"]) == {1.0}
     cards = pd.read_parquet(to / "cards.parquet")
@@ -179,11 +167,11 @@ def test_what_ships_of_one_model_says_nothing_of_another(packed: tuple[Sources, 
 
 def test_a_claim_that_several_exhibits_decide_counts_once():
     holds, fails = Claim("A.", HOLDS, "1"), Claim("B.", FAILS, "2")
-    walls = exhibits("kvmerger/fig-6", "kvmerger/fig-7")
+    walls = exhibits("kvmerger/fig-2", "kvmerger/fig-6")
     found = lines([(walls[0], [holds]), (walls[1], [holds, fails])])
     table = counts(found).set_index("paper")
     assert table.loc["kvmerger", ["holds", "fails", "open"]].tolist() == [1, 1, 0]
-    assert [exhibit.slug for exhibit, _ in found["kvmerger"][HOLDS]] == ["fig-6"]
+    assert [exhibit.slug for exhibit, _ in found["kvmerger"][HOLDS]] == ["fig-2"]
     assert table[["holds", "fails", "open"]].to_numpy().sum() == 2
 
 

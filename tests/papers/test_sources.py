@@ -10,14 +10,14 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from kvlab.figures.base.palette import Theme
 from kvlab.papers.benchmarks import bench_origin
 from kvlab.papers.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.papers.registry import EXHIBITS
-from kvlab.results.provenance import Provenance
 from kvlab.results.sources import Sources
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.reader import open_run
+from kvlab.views.base.palette import Theme
+from kvlab.views.base.provenance import Provenance
 from tests.synthetic.runs import write_synthetic_run
 
 

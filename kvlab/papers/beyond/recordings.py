@@ -10,19 +10,19 @@ import plotly.graph_objects as go
 
 from kvlab.common.formatting import prompts
 from kvlab.common.intervals import Interval, pairs_interval
-from kvlab.figures.base.palette import SEQUENTIAL, Theme
-from kvlab.figures.base.template import finish
-from kvlab.figures.base.words import percent, two_digits
-from kvlab.figures.simple.amounts import contrast
 from kvlab.papers.evidence import Evidence, basis_of, comparison, gather, interval_of, mean_text
 from kvlab.papers.exhibit import Choice, Drawn, Needs
 from kvlab.papers.kvmerger.merging_sets import persistence
 from kvlab.papers.kvmerger.similarity import draw_maps
 from kvlab.papers.pyramid_pool.recordings import GROWS
-from kvlab.results.provenance import of_run
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim, Threshold, judge
 from kvlab.trace.reader import Run
+from kvlab.views.base.amounts import contrast
+from kvlab.views.base.palette import SEQUENTIAL, Theme
+from kvlab.views.base.provenance import of_run
+from kvlab.views.base.template import finish
+from kvlab.views.base.words import percent, two_digits
 
 CUT = "kvzip"
 INVARIANT = "DuoAttention, Attention Matching: where a model wants its slots hardly depends on the text."

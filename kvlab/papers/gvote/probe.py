@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import pandas as pd
 
-from kvlab.analysis.lineage.tables import token_texts
-from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.words import number, percent
 from kvlab.papers.evidence import Evidence, basis_of, comparison, gather, interval_of, mean_text, over_prompts
 from kvlab.papers.exhibit import Choice, Drawn, Needs
 from kvlab.papers.gvote import probe_figures as figures
@@ -22,10 +19,13 @@ from kvlab.papers.gvote.probe_figures import (
     quantiles,
     rows_of_head,
 )
-from kvlab.results.provenance import of_run
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, decisive, judge
 from kvlab.trace.reader import Run
+from kvlab.views.base.palette import Theme
+from kvlab.views.base.provenance import of_run
+from kvlab.views.base.words import number, percent
+from kvlab.views.frames.lineage import token_texts
 
 # GVote, section 3.3
 PAPER_OVERLAP = 0.929

@@ -10,13 +10,13 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from kvlab.analysis.similarity.float16 import block_edges
-from kvlab.figures.base.lines import add_band, add_line, add_points
-from kvlab.figures.base.palette import HUES, SEQUENTIAL, SURFACES, Theme, mix, pick
-from kvlab.figures.base.template import QUIET, colour_bar, finish
-from kvlab.figures.base.words import number, token_label, token_text
-from kvlab.figures.simple.amounts import NOT_RECORDED, are_known, contrast, near, part, sentence
 from kvlab.trace.reader import Run
+from kvlab.views.base.amounts import NOT_RECORDED, are_known, contrast, near, part, sentence
+from kvlab.views.base.lines import add_band, add_line, add_points
+from kvlab.views.base.palette import HUES, SEQUENTIAL, SURFACES, Theme, mix, pick
+from kvlab.views.base.template import QUIET, colour_bar, finish
+from kvlab.views.base.words import number, token_label, token_text
+from kvlab.views.frames.float16 import block_edges
 
 MOST_SKEW = 0.5
 MOST_KURTOSIS = 1.0

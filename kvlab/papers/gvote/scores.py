@@ -18,18 +18,7 @@ from kvlab.evaluate.results.rows import canonical_json
 from kvlab.evaluate.results.summary import with_measures
 from kvlab.evaluate.scoring.metrics import higher_is_better
 from kvlab.figures import scores as figures
-from kvlab.figures.base.lines import interval_bars
-from kvlab.figures.base.palette import HUES, SURFACES, Theme, method_style, mix, pick
-from kvlab.figures.base.template import finish
-from kvlab.figures.base.words import number, percent, plural, with_spaces
 from kvlab.figures.scores import TASK_HUES, TASK_MARKERS, line_text, sample_note
-from kvlab.figures.simple.amounts import (
-    NOT_RECORDED,
-    are_known,
-    comparison_words,
-    contrast,
-    part,
-)
 from kvlab.papers.evaluations import (
     ABLE,
     OWN_TASKS,
@@ -47,6 +36,11 @@ from kvlab.requests.measurement import Measurement
 from kvlab.results.score_tables import NAMES, PROMPT, means_over_tasks, option_column, score_table, with_names
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge
+from kvlab.views.base.amounts import NOT_RECORDED, are_known, comparison_words, contrast, part
+from kvlab.views.base.lines import interval_bars
+from kvlab.views.base.palette import HUES, SURFACES, Theme, method_style, mix, pick
+from kvlab.views.base.template import finish
+from kvlab.views.base.words import number, percent, plural, with_spaces
 
 MEASURES = {"score": "score", "kept": "tokens kept", "seconds": "seconds per prompt"}
 MOST_TASKS = len(TASK_HUES)

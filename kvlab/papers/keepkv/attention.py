@@ -11,13 +11,6 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.analysis.lineage.tables import token_texts
-from kvlab.figures.base.head_map import head_map
-from kvlab.figures.base.lines import Line, add_band, add_line, add_lines, add_points
-from kvlab.figures.base.palette import HUES, LOSS, SEQUENTIAL, SURFACES, Theme, mix, pick
-from kvlab.figures.base.template import QUIET, colour_bar, finish, log_axis
-from kvlab.figures.base.words import number, percent, visible
-from kvlab.figures.simple.amounts import NOT_RECORDED, are_known, comparison_words, contrast, near, part, sentence
 from kvlab.papers.attention_rows import (
     CUMULATIVE,
     EMA,
@@ -40,10 +33,17 @@ from kvlab.papers.attention_rows import (
 from kvlab.papers.evidence import Evidence, basis_of, comparison, gather, interval_of, mean_text, over_prompts
 from kvlab.papers.exhibit import Choice, Drawn, Needs
 from kvlab.papers.keepkv.merging import COMPARED as RULES
-from kvlab.results.provenance import Provenance, join_sources, of_run
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, LEAST_PROMPTS, OPEN, Claim, Threshold, decisive, judge
 from kvlab.trace.reader import Run
+from kvlab.views.base.amounts import NOT_RECORDED, are_known, comparison_words, contrast, near, part, sentence
+from kvlab.views.base.head_map import head_map
+from kvlab.views.base.lines import Line, add_band, add_line, add_lines, add_points
+from kvlab.views.base.palette import HUES, LOSS, SEQUENTIAL, SURFACES, Theme, mix, pick
+from kvlab.views.base.provenance import Provenance, join_sources, of_run
+from kvlab.views.base.template import QUIET, colour_bar, finish, log_axis
+from kvlab.views.base.words import number, percent, visible
+from kvlab.views.frames.lineage import token_texts
 
 LINES = (
     Line("share", "attended distance (share of the text, without sinks)", "blue", "solid", "circle"),

@@ -8,32 +8,23 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.analysis.comparison.compare import unique_labels
-from kvlab.analysis.lineage import Lineage, fold
-from kvlab.analysis.lineage.tables import token_texts
 from kvlab.common.intervals import Interval
-from kvlab.figures.base.lines import Line, add_lines, add_points, hatch
-from kvlab.figures.base.palette import HUES, MASS_COLOURS, STATE_COLOURS, SURFACES, Theme, method_style, mix, pick
-from kvlab.figures.base.template import QUIET, finish
-from kvlab.figures.base.words import lost_share, number, percent, token_label, visible
-from kvlab.figures.simple.amounts import (
-    NOT_RECORDED,
-    are_known,
-    comparison_words,
-    contrast,
-    near,
-    sentence,
-    some_of,
-)
 from kvlab.papers.attention_rows import heads_with_attention
 from kvlab.papers.evidence import Evidence, basis_of, comparison, gather, interval_of, mean_text
 from kvlab.papers.exhibit import Choice, Drawn, Needs
 from kvlab.papers.keepkv import merge_effects
 from kvlab.papers.keepkv.merge_effects import LEAST_MASS, merge_groups, rule_of
-from kvlab.results.provenance import of_run
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim, Threshold, decisive, judge
 from kvlab.trace.reader import Run
+from kvlab.views.base.amounts import NOT_RECORDED, are_known, comparison_words, contrast, near, sentence, some_of
+from kvlab.views.base.lines import Line, add_lines, add_points, hatch
+from kvlab.views.base.palette import HUES, MASS_COLOURS, STATE_COLOURS, SURFACES, Theme, method_style, mix, pick
+from kvlab.views.base.provenance import of_run
+from kvlab.views.base.template import QUIET, finish
+from kvlab.views.base.words import lost_share, number, percent, token_label, visible
+from kvlab.views.frames.compare import unique_labels
+from kvlab.views.frames.lineage import Lineage, fold, token_texts
 
 WIDE = 0.01  # smaller relative changes of attention count as none
 

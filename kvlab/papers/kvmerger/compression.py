@@ -12,17 +12,6 @@ from kvlab.analysis.similarity.head_states import readable_heads, spread_heads
 from kvlab.common.formatting import mean_words, prompts
 from kvlab.common.intervals import Interval, mean_interval, pairs_interval
 from kvlab.common.model_title import model_title
-from kvlab.figures.base.lines import add_line, add_points
-from kvlab.figures.base.palette import DASHES, FALLBACK_MARKERS, HUES, STATE_COLOURS, Theme, pick
-from kvlab.figures.base.template import finish
-from kvlab.figures.base.words import number, percent, plural, shown_of, two_digits
-from kvlab.figures.simple.amounts import (
-    NOT_RECORDED,
-    are_known,
-    contrast,
-    part,
-    sentence,
-)
 from kvlab.papers.evidence import Evidence, basis_of, comparison, gather, mean_text, over_prompts
 from kvlab.papers.exhibit import Choice, Drawn, Needs
 from kvlab.papers.kvmerger.merging_sets import (
@@ -42,10 +31,15 @@ from kvlab.papers.kvmerger.merging_sets import (
     run_with_keys,
     sample_sentence,
 )
-from kvlab.results.provenance import of_run
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim, Threshold, judge
 from kvlab.trace.reader import Run
+from kvlab.views.base.amounts import NOT_RECORDED, are_known, contrast, part, sentence
+from kvlab.views.base.lines import add_line, add_points
+from kvlab.views.base.palette import DASHES, FALLBACK_MARKERS, HUES, STATE_COLOURS, Theme, pick
+from kvlab.views.base.provenance import of_run
+from kvlab.views.base.template import finish
+from kvlab.views.base.words import number, percent, plural, shown_of, two_digits
 
 WIDE = 0.01  # smaller relative changes of attention count as none
 

@@ -8,9 +8,6 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from kvlab.core.errors import UserError
-from kvlab.figures.base.palette import DIVERGING, STATE_COLOURS, SURFACES, Theme, mix, pick
-from kvlab.figures.base.template import GRID, INK, QUIET, colour_bar, finish
-from kvlab.figures.base.words import number, percent, plural, token_labels
 from kvlab.papers.attention_rows import heads_with_attention
 from kvlab.papers.evidence import Evidence, basis_of, comparison, gather, interval_of, mean_text
 from kvlab.papers.exhibit import Choice, Drawn, Needs
@@ -25,10 +22,13 @@ from kvlab.papers.kvmerger.merging_sets import (
     run_with_keys,
     walkthrough,
 )
-from kvlab.results.provenance import of_run
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge, judge_universal
 from kvlab.trace.reader import Run
+from kvlab.views.base.palette import DIVERGING, STATE_COLOURS, SURFACES, Theme, mix, pick
+from kvlab.views.base.provenance import of_run
+from kvlab.views.base.template import GRID, INK, QUIET, colour_bar, finish
+from kvlab.views.base.words import number, percent, plural, token_labels
 
 WIDE = 0.01  # smaller relative changes of attention count as none
 

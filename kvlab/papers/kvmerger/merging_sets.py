@@ -12,12 +12,12 @@ import pandas as pd
 from kvlab.analysis.similarity.head_states import heads_with_states
 from kvlab.analysis.similarity.merge_sets import consecutive_sets, set_count
 from kvlab.core.errors import UserError
-from kvlab.figures.base.words import plural
 from kvlab.papers.evidence import comparison
 from kvlab.papers.exhibit import Needs
 from kvlab.results.sources import Sources
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.reader import Run, open_run
+from kvlab.views.base.words import plural
 
 PAPER_THRESHOLD = 0.75  # KVMerger, section 6.1
 MOST_TOKENS = 4096  # about the length of the paper's samples

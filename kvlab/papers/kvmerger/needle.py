@@ -7,17 +7,17 @@ import pandas as pd
 from kvlab.core.choice import FULL, MethodChoice
 from kvlab.evaluate.results.summary import over_tasks
 from kvlab.figures import needle_map as figures
-from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.words import number, percent, plural
 from kvlab.papers.evaluations import Arm, Experiment, origin_of
 from kvlab.papers.evidence import interval_of, mean_text
 from kvlab.papers.exhibit import Choice, Drawn, Needs
 from kvlab.papers.paper_tables import paper_values
 from kvlab.papers.score_exhibits import PairClaim, Panel
-from kvlab.results.provenance import Provenance
 from kvlab.results.score_tables import PROMPT
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge
+from kvlab.views.base.palette import Theme
+from kvlab.views.base.provenance import Provenance
+from kvlab.views.base.words import number, percent, plural
 
 EXPERIMENT = Experiment(
     "kvmerger-fig-5",

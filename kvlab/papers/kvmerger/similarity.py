@@ -26,20 +26,20 @@ from kvlab.analysis.similarity.head_states import (
 from kvlab.common.formatting import join_words
 from kvlab.common.model_title import model_title
 from kvlab.figures import similarity as walls
-from kvlab.figures.base.caption import simple_of
-from kvlab.figures.base.lines import add_band, add_line
-from kvlab.figures.base.palette import DIVERGING, HUES, Theme, pick
-from kvlab.figures.base.template import QUIET, colour_bar, finish, log_axis
-from kvlab.figures.base.words import two_digits
-from kvlab.figures.simple.amounts import alike, near, sentence
 from kvlab.figures.simple.vectors import FAR
 from kvlab.papers.evidence import Evidence, basis_of, gather, interval_of, mean_text, over_prompts
-from kvlab.papers.exhibit import Choice, Draw, Drawn, Needs
+from kvlab.papers.exhibit import Choice, Drawn, Needs
 from kvlab.papers.kvmerger.merging_sets import run_with_keys, sample_sentence
-from kvlab.results.provenance import of_run
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim, Threshold, decisive, judge
 from kvlab.trace.reader import Run
+from kvlab.views.base.amounts import alike, near, sentence
+from kvlab.views.base.caption import simple_of
+from kvlab.views.base.lines import add_band, add_line
+from kvlab.views.base.palette import DIVERGING, HUES, Theme, pick
+from kvlab.views.base.provenance import of_run
+from kvlab.views.base.template import QUIET, colour_bar, finish, log_axis
+from kvlab.views.base.words import two_digits
 
 LINES = (("blue", "solid", "circle"), ("orange", "dash", "square"), ("grey", "dot", "diamond"))
 HEAD_LINES = (("blue", "solid"), ("orange", "dash"), ("green", "dot"), ("purple", "dashdot"), ("ink", "solid"))
@@ -312,19 +312,17 @@ def _by_distance(run: Run, claim: Claim, theme: Theme) -> Drawn:
     return Drawn("by distance", figure, frame, caption, of_run(run), claim)
 
 
-def wall_of(number_of_figure: str, model: str, tokens: int) -> Draw:
+PAPERS_WALLS = "Figures 6, 7 and 8 show Llama2-7B-chat, Llama2-13B-chat and Mistral-7B-Instruct"
+
+
+def draw_walls(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figures 6, 7 and 8 on the current model: every layer and head, keys, keys before rotation and values."""
-
-    def draw(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-        run = run_with_keys(sources)
-        if isinstance(run, Needs):
-            return run
-        here = f"{model_title(run.record.model.name)}, {run.record.prompt_tokens:,} tokens"
-        paper = f"{number_of_figure} shows {model} with {tokens:,} tokens; this is {here}. "
-        claim = replace(local(gather(sources, LOCALITY)), judged_at="kvmerger/fig-2")
-        return _walls(run, choice.layer, paper, claim, theme)
-
-    return draw
+    run = run_with_keys(sources)
+    if isinstance(run, Needs):
+        return run
+    here = f"{model_title(run.record.model.name)}, {run.record.prompt_tokens:,} tokens"
+    claim = replace(local(gather(sources, LOCALITY)), judged_at="kvmerger/fig-2")
+    return _walls(run, choice.layer, f"{PAPERS_WALLS}; this is {here}. ", claim, theme)
 
 
 def _walls(run: Run, layer: int, paper: str, claim: Claim, theme: Theme) -> tuple[Drawn, ...]:
@@ -397,7 +395,5 @@ def _long(tiles: dict[str, pd.DataFrame]) -> pd.DataFrame:
 DRAWINGS = {
     "fig-2": draw_maps,
     "fig-3a": draw_neighbours,
-    "fig-6": wall_of("Fig 6", "Llama2-7B-chat", 3506),
-    "fig-7": wall_of("Fig 7", "Llama2-13B-chat", 3776),
-    "fig-8": wall_of("Fig 8", "Mistral-7B-Instruct", 5001),
+    "fig-6": draw_walls,
 }

@@ -9,14 +9,14 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from kvlab.figures.base.palette import HUES, Theme, pick
-from kvlab.figures.base.template import INK, finish
-from kvlab.figures.base.words import byte_size, percent
-from kvlab.figures.simple.amounts import contrast
 from kvlab.papers.exhibit import Choice, Drawn, Entry
-from kvlab.results.provenance import Provenance
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim, Threshold
+from kvlab.views.base.amounts import contrast
+from kvlab.views.base.palette import HUES, Theme, pick
+from kvlab.views.base.provenance import Provenance
+from kvlab.views.base.template import INK, finish
+from kvlab.views.base.words import byte_size, percent
 
 
 @dataclass(frozen=True)

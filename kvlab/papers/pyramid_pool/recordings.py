@@ -11,23 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from kvlab.analysis.comparison.memory import budgets_by_layer
-from kvlab.analysis.lineage import Lineage, fold
-from kvlab.analysis.lineage.tables import event_steps
 from kvlab.common.intervals import Interval
-from kvlab.figures.base.animation import frames_of, with_slider
-from kvlab.figures.base.cells import cell_text
-from kvlab.figures.base.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
-from kvlab.figures.base.template import CLEAR, finish
-from kvlab.figures.base.words import number, percent
-from kvlab.figures.simple.amounts import (
-    NOT_RECORDED,
-    are_known,
-    comparison_words,
-    near,
-    sentence,
-    some_of,
-)
 from kvlab.papers.evidence import (
     Evidence,
     basis_of,
@@ -42,10 +26,18 @@ from kvlab.papers.evidence import (
 from kvlab.papers.exhibit import Choice, Drawn, Needs
 from kvlab.papers.keepkv import attention as attention_rows
 from kvlab.papers.pyramid_pool import pyramid
-from kvlab.results.provenance import of_run
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, OPEN, Basis, Claim, Threshold, judge, judge_universal
 from kvlab.trace.reader import Run
+from kvlab.views.base.amounts import NOT_RECORDED, are_known, comparison_words, near, sentence, some_of
+from kvlab.views.base.animation import frames_of, with_slider
+from kvlab.views.base.cells import cell_text
+from kvlab.views.base.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
+from kvlab.views.base.provenance import of_run
+from kvlab.views.base.template import CLEAR, finish
+from kvlab.views.base.words import number, percent
+from kvlab.views.frames.lineage import Lineage, event_steps, fold
+from kvlab.views.frames.memory import budgets_by_layer
 
 
 def layer_budget_bars(frame: pd.DataFrame, sinks: int, theme: Theme = "light") -> go.Figure:

@@ -7,15 +7,15 @@ import plotly.graph_objects as go
 
 from kvlab.common.formatting import mean_words
 from kvlab.common.intervals import mean_interval
-from kvlab.figures.base.palette import HUES, Theme, pick
-from kvlab.figures.base.template import finish
-from kvlab.figures.base.words import plural, with_spaces
 from kvlab.papers.exhibit import Choice, Drawn, Needs
 from kvlab.requests.measurement import Evaluation
-from kvlab.results.provenance import Provenance
 from kvlab.results.score_tables import PROMPT
 from kvlab.results.sources import EVAL_FOLDER, Sources
 from kvlab.results.verdict import Claim
+from kvlab.views.base.palette import HUES, Theme, pick
+from kvlab.views.base.provenance import Provenance
+from kvlab.views.base.template import finish
+from kvlab.views.base.words import plural, with_spaces
 
 
 def task_lengths(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:

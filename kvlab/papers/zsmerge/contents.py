@@ -8,26 +8,21 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.analysis.comparison.compare import headline, unique_labels
-from kvlab.analysis.lineage import Lineage, State, states_at
-from kvlab.analysis.lineage.states import STATES, mosaic, state_counts
-from kvlab.figures.base.animation import frames_of, with_slider
-from kvlab.figures.base.cells import cell_text
-from kvlab.figures.base.palette import HUES, STATE_COLOURS, STATE_NAMES, Theme, pick, state_scale, stepped_scale
-from kvlab.figures.base.template import CLEAR, finish
-from kvlab.figures.base.words import number, percent, plural, token_label
-from kvlab.figures.simple.amounts import (
-    contrast,
-    part,
-    sentence,
-)
 from kvlab.figures.timeline import state_legend
 from kvlab.papers.evidence import Evidence, basis_of, comparison, gather, head_of, interval_of, mean_text, recorded_run
 from kvlab.papers.exhibit import Choice, Drawn, Needs
-from kvlab.results.provenance import join_sources, of_run
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge, judge_universal
 from kvlab.trace.reader import Run
+from kvlab.views.base.amounts import contrast, part, sentence
+from kvlab.views.base.animation import frames_of, with_slider
+from kvlab.views.base.cells import cell_text
+from kvlab.views.base.palette import HUES, STATE_COLOURS, STATE_NAMES, Theme, pick, state_scale, stepped_scale
+from kvlab.views.base.provenance import join_sources, of_run
+from kvlab.views.base.template import CLEAR, finish
+from kvlab.views.base.words import number, percent, plural, token_label
+from kvlab.views.frames.compare import headline, unique_labels
+from kvlab.views.frames.lineage import STATES, Lineage, State, mosaic, state_counts, states_at
 
 REGIONS = ("residual", "context", "proximity")
 _REGION_OF = {State.PIVOT: 0, State.SINK: 1, State.KEPT: 1, State.RECENT: 2}
