@@ -17,7 +17,7 @@ from kvlab.analysis.comparison.textdiff import Segment
 from kvlab.common.model_title import model_title
 from kvlab.core.errors import UserError
 from kvlab.forms import compare_form, truncation
-from kvlab.model_info.chat_template import ChatFormat, render_prompt
+from kvlab.models.info.chat_template import ChatFormat, render_prompt
 from kvlab.report.views import Passages, Text
 from kvlab.requests.conversation import Turn
 

@@ -24,7 +24,7 @@ from kvlab.evaluate.scoring.metrics import higher_is_better, packages
 from kvlab.figures import scores as figures
 from kvlab.figures.base.caption import FigureCaption
 from kvlab.figures.base.words import number
-from kvlab.model_info.names import context_length
+from kvlab.models.info.names import context_length
 from kvlab.requests.measurement import Evaluation, Measurement
 from kvlab.results.provenance import Provenance, as_published, settings_of_rows
 from kvlab.results.score_tables import (

@@ -24,7 +24,7 @@ def killed(
     from rich.status import Status
 
     from kvlab.analysis.comparison.restore import search_table, sentence
-    from kvlab.restore import rescue
+    from kvlab.engine.restore import rescue
     from kvlab.trace.restore_results import RestoreResult
 
     folder = Path(run)

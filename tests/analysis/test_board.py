@@ -16,8 +16,8 @@ from kvlab.analysis.comparison import board
 from kvlab.analysis.comparison.facts import FATES, fact_fates, fact_positions, head_shares, reading_heads, token_shares
 from kvlab.analysis.comparison.verdict import MOST_CHARACTERS, answer_tokens, judge, token_at
 from kvlab.core.errors import UserError
+from kvlab.engine.restore.failed_run import Wanted as Rescued
 from kvlab.evaluate.scoring.metrics import whole_match_all
-from kvlab.restore.failed_run import Wanted as Rescued
 from kvlab.trace import Run, open_run
 from kvlab.trace.user_labels import Labels, load_labels, save_answer
 from tests.synthetic.runs import write_synthetic_run

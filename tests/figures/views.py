@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from kvlab.analysis.attention import autopsy, bound, fingerprints, health, regret
 from kvlab.analysis.comparison import board, cost, difference, facts, restore, span_shares
 from kvlab.analysis.comparison.prompt_spans import parse_spans
-from kvlab.analysis.lineage import decision, fold, influence, wall
+from kvlab.analysis.lineage import decision, fold, influence, run_pages, wall
 from kvlab.analysis.lineage.tables import lineage_tree, merged_slots, token_texts
 from kvlab.core.restore import Restore
 from kvlab.figures import attention as attentions
@@ -30,7 +30,6 @@ from kvlab.figures import restore as killeds
 from kvlab.figures import serving as servings
 from kvlab.figures import unread as unreads
 from kvlab.figures import wall as walls
-from kvlab.serving import run_pages
 from kvlab.trace import Run
 from kvlab.trace.restore_results import RestoreResult, SearchResult
 
