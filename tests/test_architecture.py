@@ -16,9 +16,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-# The house, the ground first: a room imports only from rooms on lines above its own, and from itself. `core` and what
-# stands before it in this list know no request, run or page; what stands after `cli` shows what the others made.
-# Rooms on one line do not know each other. `tests/ceilings.toml` counts which room uses which: a new pair takes a reason.
+# The house, the ground first: a room imports only from rooms on lines above its own, and from itself. Rooms on one line
+# do not know each other. `tests/ceilings.toml` counts which room uses which: a new pair takes a reason.
 LAYERS = [
     {"core"},  # the cache for a transformers model, alone
     {"common"},  # text, files, numbers, the users of a shared server
