@@ -1,8 +1,8 @@
 """Kept prefixes: caches that have read a text and compressed it, one safetensors file each, next to the runs.
 
 A file is read here as far as lists and pages need it: header, texts and checksums. `kvlab.engine.prefix` makes caches
-of it. The header has a checksum of its own and the exact size of the file, both verified whenever it is read; tensors have
-one SHA-256 each, verified by `check_tensors`.
+of it. The header has a checksum of its own and the exact size of the file, both verified whenever it is read; tensors
+have one SHA-256 each, verified by `check_tensors`.
 """
 
 from __future__ import annotations
