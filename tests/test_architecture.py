@@ -39,8 +39,8 @@ LAYERS = [
 MOVING = {"analysis", "figures", "views"}
 # What pages are made of, free of the model stack.
 SHOWING = [
-    "common", "trace", "analysis", "figures", "atlas", "results", "jobs", "forms", "planning", "library", "report",
-    "models/info", "tasks/documents",
+    "common", "trace", "analysis", "figures", "views", "atlas", "results", "jobs", "forms", "planning", "library",
+    "report", "models/info", "tasks/documents",
 ]  # fmt: skip
 ROOT_MODULES = {"__init__.py", "__main__.py", "extend.py"}  # `kvlab.extend`: the one import of plug-ins
 
@@ -177,11 +177,13 @@ def test_streamlit_stays_in_the_web_rooms() -> None:
 
 
 def test_plotting_stays_out_of_analysis() -> None:
-    for path in files("kvlab/analysis", "kvlab/trace"):
+    for path in files("kvlab/analysis", "kvlab/views/frames", "kvlab/trace"):
         assert not {name for name in imported(path) if name.split(".")[0] == "plotly"}, path
 
 
-@pytest.mark.parametrize("folder", ["kvlab/trace", "kvlab/analysis", "kvlab/figures", "kvlab/atlas", "app", "pages"])
+@pytest.mark.parametrize(
+    "folder", ["kvlab/trace", "kvlab/analysis", "kvlab/figures", "kvlab/views", "kvlab/atlas", "app", "pages"]
+)
 def test_what_shows_runs_never_names_torch(folder: str) -> None:
     for path in files(folder):
         named = {name.split(".")[0] for name in imported(path)}
