@@ -38,8 +38,8 @@ from app.session.url_state import (
     warn_of_rejected_params,
 )
 from app.story.story_mode import caption_bar, offer
-from kvlab.catalogue import methods
 from kvlab.core.assets import asset_path
+from kvlab.planning import methods
 
 FIRST = "first"  # the URL path of the start page, which is served at the root
 MENU = {
@@ -73,15 +73,7 @@ MENU = {
         ("safe_budget", "Safe budget", "verified_user"),
         ("speed", "Speed", "speed"),
     ],
-    "Papers": [
-        ("atlas", "Atlas", "auto_stories"),
-        ("zsmerge", "ZSMerge", "article"),
-        ("kvmerger", "KVMerger", "article"),
-        ("pyramid_pool", "PyramidPool", "article"),
-        ("keepkv", "KeepKV", "article"),
-        ("gvote", "GVote", "article"),
-        ("beyond", "Beyond the five", "article"),
-    ],
+    "Papers": [("papers", "Papers", "auto_stories")],
     "Help": [("glossary", "Glossary", "menu_book")],
 }
 

@@ -69,6 +69,18 @@ def counts(found: Lines) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["paper", "title", "holds", "fails", "open"])
 
 
+def verdict_frame(found: Mapping[str, Lines]) -> pd.DataFrame:
+    """One row per model, paper and verdict with at least one claim: columns model, paper, verdict, claims."""
+    rows = [
+        (model_title(model), title, verdict, len(lines[paper][verdict]))
+        for model, lines in found.items()
+        for paper, title in PAPERS.items()
+        for verdict in VERDICTS
+        if lines[paper][verdict]
+    ]
+    return pd.DataFrame(rows, columns=["model", "paper", "verdict", "claims"])
+
+
 def verdicts_on_each(judged: Iterable[Judged], claim: str) -> str:
     """The verdicts on a paper's claim in one line, such as `holds on mini, does not hold on SmolLM2`.
 

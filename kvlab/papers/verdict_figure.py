@@ -8,9 +8,11 @@ from textwrap import wrap
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
 from kvlab.common.formatting import short
-from kvlab.results.verdict import Claim
+from kvlab.results.verdict import FAILS, HOLDS, OPEN, Claim
+from kvlab.views.base.lines import hatch
 from kvlab.views.base.palette import HUES, SURFACES, Theme, pick
 from kvlab.views.base.template import INK, QUIET, finish
 from kvlab.views.base.words import number
@@ -239,3 +241,51 @@ def _stacked(values: np.ndarray) -> tuple[np.ndarray, list[tuple[float, int]]]:
 def _step(most: int) -> float:
     """Height between two dots of a stack, where the largest stack has `most`."""
     return min(MOST_STEP, DOTS_HIGH / max(1, most - 1))
+
+
+LOOKS = {HOLDS: ("green", ""), FAILS: ("red", "/"), OPEN: ("grey", ".")}
+ROW = 30  # pixels of a paper
+
+
+def verdict_bars(frame: pd.DataFrame, theme: Theme) -> go.Figure:
+    """How many claims of every paper hold, do not, or are open: a panel per model, a bar per paper.
+
+    `frame` has columns model, paper, verdict, claims (`scorecard.verdict_frame`).
+    """
+    models = frame["model"].drop_duplicates().tolist() or [""]
+    papers = frame["paper"].drop_duplicates().tolist()
+    figure = make_subplots(1, len(models), shared_yaxes=True, column_titles=models, horizontal_spacing=0.03)
+    for column, model in enumerate(models, start=1):
+        for verdict, (hue, pattern) in LOOKS.items():
+            mine = frame[(frame["model"] == model) & (frame["verdict"] == verdict)]
+            colour = pick(HUES[hue], theme)
+            figure.add_bar(
+                x=mine["claims"],
+                y=mine["paper"],
+                orientation="h",
+                name=verdict,
+                legendgroup=verdict,
+                showlegend=column == 1,
+                text=mine["claims"],
+                textposition="inside",
+                insidetextanchor="middle",
+                textangle=0,
+                marker={"color": colour, "pattern": hatch(pattern, colour, theme), "line": {"width": 0}},
+                hovertemplate=f"%{{y}}, {model}: %{{x}} {verdict}<extra></extra>",
+                row=1,
+                col=column,
+            )
+    finish(
+        figure, title="Claims of the papers, by model", x="claims", y="", theme=theme, height=150 + ROW * len(papers)
+    )
+    figure.update_layout(barmode="stack", bargap=0.25)
+    return figure.update_yaxes(autorange="reversed", categoryorder="array", categoryarray=papers, showgrid=False)
+
+
+def caption_verdict_bars(frame: pd.DataFrame) -> str:
+    """How many claims hold on each model."""
+    parts = []
+    for model, group in frame.groupby("model", sort=False):
+        held = int(group.loc[group["verdict"] == HOLDS, "claims"].sum())
+        parts.append(f"{held} of {int(group['claims'].sum())} hold on {model}")
+    return f"Of the claims, {'; '.join(parts)}." if parts else "No claim was judged yet."

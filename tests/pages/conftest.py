@@ -18,7 +18,7 @@ from streamlit.runtime.scriptrunner.script_cache import ScriptCache
 from streamlit.testing.v1 import AppTest, app_test, local_script_runner
 
 from app.base import lazy_views
-from kvlab.catalogue import methods, tasks
+from kvlab.planning import methods, tasks
 from tests.papers.shipped_drawings import drawn_once as drawn_once
 from tests.synthetic.runs import write_synthetic_run
 

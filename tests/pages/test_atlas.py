@@ -230,7 +230,7 @@ def test_the_index_lists_every_exhibit_with_its_state_and_keeps_verdicts_on_disk
     shutil.rmtree(comparison / ".atlas", ignore_errors=True)
     st.cache_resource.clear()
     told: list[int] = []
-    monkeypatch.setattr("app.atlas.summary.incomplete", lambda lines, frame, known, of, searched: told.append(known))
+    monkeypatch.setattr("app.papers.overview.incomplete", lambda lines, frame, known, of, searched: told.append(known))
     first = texts(open_page("atlas", comparison="all"))
     assert f"of {len(EXHIBITS)} can be drawn" in first
     assert states(first) >= len(EXHIBITS)

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from app.atlas import cards, figure_cache
-from app.atlas.figure_cache import FigureCache
+from app.papers import cards, figure_cache
+from app.papers.figure_cache import FigureCache
+from kvlab.common.users import ALONE, User, acting, set_current_user
 from kvlab.papers.registry import find
 from kvlab.papers.scorecard import draw_card
 from kvlab.results.sources import Seen, Sources
-from kvlab.server.users import ALONE, User, acting, set_current_user
 from kvlab.trace.reader import open_run
 from tests.synthetic.runs import write_synthetic_run
 

@@ -11,8 +11,8 @@ import pytest
 
 from kvlab import jobs
 from kvlab.bench.request import BenchJob, BenchRequest
-from kvlab.catalogue.models import local_models, model_field_help
 from kvlab.common.formatting import hide_paths
+from kvlab.common.lab_file import VARIABLE
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.fitted import files
@@ -20,14 +20,14 @@ from kvlab.core.fitted.feature_maps import MAPS
 from kvlab.core.fitted.profiles import PROFILES
 from kvlab.core.fitted.score_heads import SCORE_HEADS
 from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice, TaskChoice
-from kvlab.fitting.request import FitJob, FitRequest, fitted_file
 from kvlab.forms import eval_form, prompt_files
 from kvlab.jobs.access_check import under_own_name
 from kvlab.jobs.work import Work
-from kvlab.model_info.names import check_model, context_length
+from kvlab.models.fitting.request import FitJob, FitRequest, fitted_file
+from kvlab.models.info.names import check_model, context_length
 from kvlab.models.load import load_model
+from kvlab.planning.models import local_models, model_field_help
 from kvlab.requests.compare import CompareRequest, RescueRequest
-from kvlab.server.settings import VARIABLE
 from kvlab.trace.user_labels import load_labels
 from tests.families import tiny_folder
 
@@ -80,11 +80,11 @@ def test_what_the_atlas_queues_is_each_person_s_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """The card's name for the first, numbered for the others, and the same again for each; nobody is refused."""
-    from app.atlas.measure_button import submit  # it sets who asks
+    from app.papers.measure_button import submit  # it sets who asks
 
     monkeypatch.setenv("KVLAB_RUNS", str(server))
-    monkeypatch.setattr("app.atlas.measure_button.submit_job", lambda work: jobs.submit(server, work))
-    monkeypatch.setattr("app.atlas.measure_button.go", lambda *_, **__: None)
+    monkeypatch.setattr("app.papers.measure_button.submit_job", lambda work: jobs.submit(server, work))
+    monkeypatch.setattr("app.papers.measure_button.go", lambda *_, **__: None)
     monkeypatch.setattr("kvlab.jobs.ensure_worker", lambda _root: 0)
     work = eval_job() if kind == "evaluation" else BenchJob(name="it", preset="small")
     for person in ("ben", "carl", "ben", "anna", "carl"):

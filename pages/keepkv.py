@@ -1,5 +1,0 @@
-"""KeepKV: the paper's figures and tables, drawn from recorded runs."""
-
-from app.atlas.paper import paper_page
-
-paper_page("keepkv")
