@@ -50,7 +50,7 @@ def pick_paper() -> str:
         requested = ALL
     # Not `in_url`, which puts labels into the URL.
     st.session_state[PAPER] = requested
-    names: dict[str, str] = {ALL: "All"} | {paper: title for paper, title in PAPERS.items()}
+    names = {ALL: "All"} | {str(name): title for name, title in PAPERS.items()}
     st.pills("Paper", list(names), key=PAPER, format_func=names.__getitem__, required=True, on_change=_remember_paper)
     return st.session_state[PAPER]
 

@@ -226,14 +226,12 @@ def show_overview(sources: Sources, exhibits: list[Exhibit], with_cards: bool) -
     here = sources.measured_model
     of_model = {model: sources.judging(model) for model in models_to_judge(sources)}
     judged: dict[tuple[Exhibit, str], tuple[Judged, ...]] = {}
-    cards_known: dict[Exhibit, Card] = {}
+    cards_known = {one: card for one in exhibits if (card := known_card(one, sources)) is not None}
     for model, own in of_model.items():
         for exhibit in exhibits:
             card = known_verdicts(exhibit, own)
             if card is not None:
                 judged[exhibit, model] = own_claims(card.judged, model)
-                if own is sources:
-                    cards_known[exhibit] = card
             else:
                 judged[exhibit, model] = scorecard.shipped_claims(exhibit, model)
     picture = st.empty()
@@ -280,6 +278,12 @@ def show_overview(sources: Sources, exhibits: list[Exhibit], with_cards: bool) -
             judged[exhibit, here] = own_claims(card.judged, here)
         if exhibit in places:
             show_card(places[exhibit], card, here)
+    for model, own in of_model.items():
+        # Rows of a model that is not in view are judged now, which takes seconds; its recorded runs would take minutes.
+        if own is not sources and len(own.model_evaluations):
+            for exhibit in exhibits:
+                if not scorecard.is_slow(exhibit, own) and known_verdicts(exhibit, own) is None:
+                    judged[exhibit, model] = own_claims(drawn_card(exhibit, own).judged, model)
     summarise(len(exhibits))
     shipped_cards = sum(card.is_shipped for card in drawn.values())
     counts.caption(

@@ -127,7 +127,7 @@ def shared_runs(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def registered_methods(monkeypatch: pytest.MonkeyPatch) -> list[methods.MethodEntry]:
     """The methods that forms offer; nobody is asked what they hold as they are set."""
     monkeypatch.setattr(
-        "kvlab.catalogue.footprint._ask", lambda unknown: dict.fromkeys(unknown, methods.MethodFootprint())
+        "kvlab.planning.method_footprints._ask", lambda unknown: dict.fromkeys(unknown, methods.MethodFootprint())
     )
     answered: Future[list[methods.MethodEntry]] = Future()
     answered.set_result(METHODS)

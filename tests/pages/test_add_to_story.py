@@ -33,8 +33,9 @@ NO_VIEW = {  # what draws and is nothing to show alone, with the reason
     "pages/glossary.py card": "an explanation of a term, the same for every run",
     "app/papers/overview.py show_card": "a small picture that leads to its figure",
     "app/papers/overview.py place_card": "the place of such a picture",
-    "app/papers/overview.py incomplete": "the same table while exhibits are judged; its button comes with the whole",
-    "pages/atlas.py main": "places of summary and cards",
+    "app/papers/overview.py show_incomplete": "the same table while exhibits are judged",
+    "app/papers/overview.py summarise": "the same picture while exhibits are judged",
+    "app/papers/overview.py show_overview": "places of the summary and cards",
     "app/components/wall.py cache_wall": "the page gives it the menu of its static figure",
     "app/live/start_prefixes.py text_section": "a form: prefixes that can be chosen",
     "app/live/conversation.py conversation": "styles",
@@ -91,7 +92,7 @@ def menus(page: AppTest) -> list[str]:
     return [button.key for button in page.button if str(button.key).endswith("-slide")]
 
 
-@pytest.mark.parametrize("name", [name for name in PAGES if name not in ("atlas", "killed")])
+@pytest.mark.parametrize("name", [name for name in PAGES if name not in ("papers", "killed")])
 def test_a_page_has_as_many_menus_as_tables_and_charts(look: Open, name: str):
     page = look(name)
     assert not page.exception

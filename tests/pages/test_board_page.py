@@ -120,14 +120,14 @@ def test_a_reference_that_fails_is_said_over_the_board(runs: list[Path], open_pa
     assert any("full cache does not answer either: rankings show similarity" in line for line in warned)
 
 
-@pytest.mark.parametrize("name", ["compare", "atlas", "zsmerge"])
+@pytest.mark.parametrize("name", ["compare", "papers"])
 @pytest.mark.parametrize("answers", [True, False])
 def test_every_page_that_ranks_warns_where_the_reference_fails_and_only_there(
     runs: list[Path], runs_root: Path, open_page: Open, name: str, answers: bool
 ):
     prompt = open_run(runs[0]).record.prompt
     save_answer(runs_root, "synthetic", prompt, own_words(runs[0]) if answers else "no such answer")
-    page = open_page(name, search="votes")  # of the atlas, the few cards with this word
+    page = open_page(name, search="votes")  # of the papers, the few cards with this word
     assert not page.exception
     assert any("full cache does not answer either" in str(element.value) for element in page.warning) != answers
 

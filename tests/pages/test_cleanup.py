@@ -43,7 +43,7 @@ def test_widgets_of_pages_that_were_left_are_forgotten(older: str, open_page: Ca
     page = open_page("memory", run=older)
     alone = made_of(page)
     assert alone > 10
-    for name in ("keepkv", "sag", "heads"):
+    for name in ("papers", "sag", "heads"):
         page.switch_page(f"../pages/{name}.py").run()
         assert not page.exception
     page.switch_page("../pages/memory.py").run()

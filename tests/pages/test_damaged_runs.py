@@ -41,7 +41,7 @@ def test_garbage_is_told_and_the_rest_is_shown(
     damaged: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch, name: str
 ):
     monkeypatch.setenv("KVLAB_RUNS", str(damaged.parent))
-    page = open_page(name, run=damaged.name, search="keepkv")  # of the atlas, the cards of one paper
+    page = open_page(name, run=damaged.name, search="keepkv")  # of the papers, the cards of one
     assert not page.exception
     if name not in WITHOUT_A_RUN:
         assert "cut off or damaged" in texts(page)

@@ -115,7 +115,7 @@ def cases() -> Iterator[Any]:
             asked = (exhibit.controls, tuple(entry.name for entry in exhibit.entries))
             if any(asked) and asked not in seen:
                 seen.add(asked)
-                yield pytest.param(paper.replace("-", "_"), {"exhibit": exhibit.slug}, id=f"{paper}-{exhibit.slug}")
+                yield pytest.param("papers", {"paper": paper, "exhibit": exhibit.slug}, id=f"{paper}-{exhibit.slug}")
 
 
 def widgets(page: AppTest) -> dict[str, Any]:
@@ -208,10 +208,10 @@ def test_a_choice_the_page_links_itself_is_in_the_address(
 
 
 def test_the_chosen_exhibit_is_in_the_address(shared_runs: Path, open_page: Open):
-    page = open_page("keepkv", run=RUN)
-    page = page.pills(key="pick_exhibit").set_value("tab-2").run()
+    page = open_page("papers", paper="keepkv", run=RUN)
+    page = page.selectbox(key="pick_exhibit").set_value("tab-2").run()
     assert page.query_params["exhibit"] in ("tab-2", ["tab-2"])
-    assert shown(widgets(open_page("keepkv", **page.query_params))["pick_exhibit"]).startswith("Tab 2 · ")
+    assert shown(widgets(open_page("papers", **page.query_params))["pick_exhibit"]).startswith("Tab 2 · ")
 
 
 @pytest.mark.parametrize("text", ["Private words & <c>", "Private words " + "x" * 20_000])

@@ -16,7 +16,7 @@ from kvlab.requests.recording import Recording
 
 PAGES = (
     "timeline", "regret", "sag", "merges", "lineage", "heads", "similarity", "memory", "autopsy", "wall", "spans",
-    "compare", "zsmerge", "keepkv", "kvmerger", "gvote", "pyramid_pool",
+    "compare", "papers",
 )  # fmt: skip
 PROMPT = "The harbour lamp was lit at seven, and the old captain counted the boats as they came in."
 

@@ -87,7 +87,7 @@ def test_the_atlas_queues_what_a_card_needs(runs_root: Path):
 
 
 def test_a_card_without_data_has_a_button_that_queues_its_measurement(runs_root: Path, open_page: Open):
-    page = open_page("atlas")
+    page = open_page("papers", paper="keepkv")
     buttons = {button.key: button for button in page.button if str(button.key).startswith("order-")}
     key = next(key for key in buttons if key != "order-all")
     buttons[key].click().run()

@@ -67,9 +67,9 @@ def nothing(tmp_path_factory: pytest.TempPathFactory) -> Sources:
     return Sources(tmp_path_factory.mktemp("empty"))
 
 
-def test_there_are_32_figures_and_14_tables():
+def test_there_are_30_figures_and_14_tables():
     numbers = {(paper, re.sub(r"[a-d]$", "", slug)) for paper, slug in SLUGS}
-    assert sum(slug.startswith("fig-") for _, slug in numbers) == 32
+    assert sum(slug.startswith("fig-") for _, slug in numbers) == 30
     assert sum(slug.startswith("tab-") for _, slug in numbers) == 14
 
 

@@ -225,7 +225,7 @@ def test_a_card_reads_back_from_disk_as_it_was_drawn(tmp_path: Path, monkeypatch
     evaluated(tmp_path, {"mini": 1.0})
     sources = Sources(tmp_path, named=OTHER)
     first = cards.draw_card(CONTEST, sources, "light")
-    monkeypatch.setattr(cards, "_draw", lambda *_: 1 / 0)
+    monkeypatch.setattr(cards, "_draw_card", lambda *_: 1 / 0)
     again = cards.draw_card(CONTEST, Sources(tmp_path, named=OTHER), "light")
     assert again.judged[0].claim.interval == first.judged[0].claim.interval
     assert again.judged[0].claim.interval.samples == first.judged[0].claim.interval.samples
