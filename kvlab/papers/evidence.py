@@ -166,7 +166,7 @@ def interval_of(values: Sequence[float]) -> Interval | None:
 
 
 def basis_of(frame: pd.DataFrame, merges: int = 0) -> Basis:
-    """Prompts and (layer, head) pairs of an evidence frame (`kvlab.atlas.evidence`)."""
+    """Prompts and (layer, head) pairs of an evidence frame (`kvlab.papers.evidence`)."""
     place = [name for name in ("layer", "head") if name in frame]
     heads = len(frame[place].drop_duplicates()) if len(place) == 2 and len(frame) else 0
     return Basis(frame["prompt"].nunique() if len(frame) else 0, heads, merges)

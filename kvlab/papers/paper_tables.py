@@ -120,7 +120,7 @@ class PaperTable:
 
     @property
     def values(self) -> pd.DataFrame:
-        """The paper's values (`kvlab.atlas.papers.COLUMNS`); empty for a figure without numbers."""
+        """The paper's values (`COLUMNS`); empty for a figure without numbers."""
         return paper_values(self.paper, self.exhibit)
 
     def choices(self) -> tuple[MethodChoice, ...]:

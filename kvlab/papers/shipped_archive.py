@@ -1,4 +1,4 @@
-"""Pack a filled runs folder as the results shipped with kvlab (`kvlab.atlas.shipped_exhibits`)."""
+"""Pack a filled runs folder as the results shipped with kvlab (`kvlab.papers.shown_exhibits`)."""
 
 from __future__ import annotations
 

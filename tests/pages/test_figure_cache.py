@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.papers import cards, figure_cache
+from app.papers import figure_cache
 from app.papers.figure_cache import FigureCache
 from kvlab.common.users import ALONE, User, acting, set_current_user
 from kvlab.papers.registry import find
@@ -162,4 +162,4 @@ def test_a_card_of_the_atlas_takes_some_kilobytes(tmp_path: Path):
     runs = [open_run(folder) for folder in sorted(tmp_path.glob("*keepkv*"))]
     card = draw_card(find("keepkv", "fig-1"), Sources(tmp_path, runs[0], runs), "light")
     assert card.origin
-    assert len(repr(card)) < cards.CACHE_BYTES / (30 * 70)
+    assert len(repr(card)) < overview.CACHE_BYTES / (30 * 70)

@@ -145,7 +145,7 @@ def test_without_results_nothing_is_scored(tmp_path: Path):
     assert SWEEP.scores(Sources(tmp_path)).empty
 
 
-@pytest.mark.parametrize("file", sorted(Path(__file__).parents[2].glob("kvlab/atlas/*/paper_values.csv")), ids=str)
+@pytest.mark.parametrize("file", sorted(Path(__file__).parents[2].glob("kvlab/papers/*/paper_values.csv")), ids=str)
 def test_values_of_a_paper_are_numbers_with_their_source(file: Path):
     values = pd.read_csv(file)
     assert list(values.columns) == list(COLUMNS)

@@ -55,7 +55,7 @@ def channel_rows(run: Run) -> pd.DataFrame:
 
 
 def query_rows(run: Run) -> pd.DataFrame:
-    """One row per head (`kvlab.atlas.analysis.probe.by_head`)."""
+    """One row per head (`probe_figures.by_head`)."""
     return by_head(run) if probed_layers(run, "sampled") else pd.DataFrame()
 
 
