@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.papers import figure_cache
+from app.papers import figure_cache, overview
 from app.papers.figure_cache import FigureCache
 from kvlab.common.users import ALONE, User, acting, set_current_user
 from kvlab.papers.registry import find
