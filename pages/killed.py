@@ -147,7 +147,7 @@ def further(run: Run, rescue: RestoreResult, chosen: SearchResult | None) -> Non
     """Buttons to record the result, to open its tokens in the autopsy, and to search again."""
     left, middle, right = st.columns(3, vertical_alignment="bottom")
     with left:
-        if chosen is not None and st.button("Record this run", icon=":material/replay:", key="record-rescue"):
+        if chosen is not None and st.button("Record this run", icon=":material/replay:", key="record-restored"):
             queue_and_open("new_run", lambda: rerun_with_restored(run.record, chosen.returned))
     with middle:
         tokens = chosen.returned.tokens if chosen is not None else ()

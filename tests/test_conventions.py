@@ -41,7 +41,7 @@ NAMED_AFTER = {
 }  # fmt: skip
 # Functions whose name is a method's metric, a command, a figure, a decorator, or exported by `kvlab.extend`.
 PARTICIPLES = {
-    "boxed", "disabled", "drafted", "killed", "measured", "published", "recorded", "registered", "shared", "shipped",
+    "boxed", "disabled", "drafted", "measured", "published", "recorded", "registered", "shared", "shipped",
     "split", "spread",
 }  # fmt: skip
 

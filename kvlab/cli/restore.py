@@ -1,4 +1,4 @@
-"""`kvlab killed`: find what a failed run would have had to keep."""
+"""`kvlab restore`: find what a failed run would have had to keep."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import typer
 from rich.text import Text
 
 from kvlab.common.terminal import standard_error
-from kvlab.requests.compare import RescueRequest
+from kvlab.requests.compare import RestoreRequest
 from kvlab.trace import open_run
 
 
-def killed(
+def restore(
     run: Annotated[str, typer.Argument(help="the id of a recorded run, or its folder")],
     runs: Annotated[Path, typer.Option("--runs", help="the folder of runs")] = Path("runs"),
     reruns: Annotated[int, typer.Option(help="most reruns of decision and answer", min=1)] = 40,
@@ -24,14 +24,14 @@ def killed(
     from rich.status import Status
 
     from kvlab.analysis.comparison.restore import search_table, sentence
-    from kvlab.restore import rescue
+    from kvlab.restore import restore as search
     from kvlab.trace.restore_results import RestoreResult
 
     folder = Path(run)
     root, name = (folder.parent, folder.name) if (folder / "run.json").is_file() else (runs, folder.name)
     with Status("loading the model", console=standard_error()) as status:
-        path = rescue(
-            RescueRequest(run_id=name, most_reruns=reruns, device=device),
+        path = search(
+            RestoreRequest(run_id=name, most_reruns=reruns, device=device),
             root,
             progress=lambda report: status.update(Text(report.stage)),
         )

@@ -18,7 +18,7 @@ from kvlab.forms import compare_form
 from kvlab.jobs.size_check import refusal, requested_device
 from kvlab.jobs.work import Work
 from kvlab.planning import Machine, Plan, find_model, make_plan, this_machine
-from kvlab.requests.compare import CompareRequest, RescueRequest
+from kvlab.requests.compare import CompareRequest, RestoreRequest
 
 MACHINE_SECONDS = 10  # after which free memory is measured again
 
@@ -65,7 +65,7 @@ def check_work(work: Work) -> None:
     Models and devices that are not on this machine are not judged. The worker checks again when it starts, as the
     machine may be fuller then.
     """
-    if isinstance(work, RescueRequest):
+    if isinstance(work, RestoreRequest):
         return
     machine = _machine(requested_device(work), int(time.monotonic() / MACHINE_SECONDS))
     if not machine.device_bytes:

@@ -15,7 +15,7 @@ from kvlab.core.restore import Restore
 from kvlab.engine.out_of_memory import memory_guard
 from kvlab.engine.progress import Cancelled
 from kvlab.models.load import LoadedModel, held_model, pick_device
-from kvlab.requests.compare import CompareRequest, Progress, RescueRequest
+from kvlab.requests.compare import CompareRequest, Progress, RestoreRequest
 from kvlab.restore.bisect import smallest
 from kvlab.restore.failed_run import Evidence, decode_forced, gather_evidence
 from kvlab.restore.shared_prompt import Prompt, read_prompt
@@ -30,8 +30,8 @@ UNLIKELY = ("evict", "apart")  # searches that test the whole set first
 SHOWN_TOKENS = 16  # whose attention is saved in addition to the fact's
 
 
-def rescue(
-    request: RescueRequest,
+def restore(
+    request: RestoreRequest,
     root: Path | str = "runs",
     *,
     progress: Callable[[Progress], None] | None = None,
@@ -61,7 +61,7 @@ def rescue(
     return search.save("" if watch.done < watch.most else f"All {watch.most} reruns were used.")
 
 
-def _request_of(run: Run, request: RescueRequest) -> CompareRequest:
+def _request_of(run: Run, request: RestoreRequest) -> CompareRequest:
     record = run.record
     if record.method == "full":
         raise UserError("This run is the full cache itself, which drops nothing: choose a compressed run.")

@@ -10,7 +10,7 @@ from kvlab.common.atomic_write import replace_text
 from kvlab.core.errors import UserError
 from kvlab.core.restore import Restore
 
-FOLDER = "killed"
+FOLDER = "killed"  # as folders of runs made by earlier versions have it
 
 
 class SearchResult(BaseModel):
@@ -71,8 +71,8 @@ def load_result(root: Path, comparison_id: str, run_id: str) -> RestoreResult | 
         raise UserError(f"{file} is damaged: remove it and run the search again.") from error
 
 
-def save_result(root: Path, rescue: RestoreResult) -> Path:
+def save_result(root: Path, result: RestoreResult) -> Path:
     """Atomically write the result; returns its file."""
-    file = result_path(root, rescue.comparison_id, rescue.run_id)
-    replace_text(file, rescue.model_dump_json(indent=1))
+    file = result_path(root, result.comparison_id, result.run_id)
+    replace_text(file, result.model_dump_json(indent=1))
     return file

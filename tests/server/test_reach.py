@@ -26,7 +26,7 @@ from kvlab.jobs.access_check import under_own_name
 from kvlab.jobs.work import Work
 from kvlab.model_info.names import check_model, context_length
 from kvlab.models.load import load_model
-from kvlab.requests.compare import CompareRequest, RescueRequest
+from kvlab.requests.compare import CompareRequest, RestoreRequest
 from kvlab.server.settings import VARIABLE
 from kvlab.trace.user_labels import load_labels
 from tests.families import tiny_folder
@@ -145,7 +145,7 @@ def test_a_request_names_nothing_by_its_path(server: Path, tmp_path: Path) -> No
         FitJob(name="it", request=FitRequest(corpus=tmp_path)),
         BenchJob(name="it", requests=(BenchRequest(mode="decode", model=str(tmp_path / "elsewhere"), choices=(H2O,)),)),
         BenchJob(name="it", preset="small", changes={"model": str(tmp_path / "elsewhere")}),
-        RescueRequest(run_id="of-somebody-else"),
+        RestoreRequest(run_id="of-somebody-else"),
     ]
     for request in refused:
         said = sentence(lambda request=request: jobs.submit(server, request))

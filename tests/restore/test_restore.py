@@ -1,4 +1,4 @@
-"""What a rescue finds restores the answer, also when the run is made from the start; what it tried in vain does not."""
+"""What the search finds restores the answer, also when the run is made from the start; what failed does not."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from kvlab.core.methods.readings import READINGS
 from kvlab.core.methods.readings.selection import of_sets
 from kvlab.engine import compare
 from kvlab.models.load import load_model
-from kvlab.requests.compare import CompareRequest, RescueRequest
-from kvlab.restore import rescue
+from kvlab.requests.compare import CompareRequest, RestoreRequest
+from kvlab.restore import restore
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace import open_run
 from kvlab.trace.record import choice_of, model_fields
@@ -52,7 +52,7 @@ def made(mini, tmp_path_factory):
 
 
 def found_of(root: Path, path: Path, mini, **options) -> RestoreResult:
-    file = rescue(RescueRequest(run_id=path.name, **options), root, loaded=mini)
+    file = restore(RestoreRequest(run_id=path.name, **options), root, loaded=mini)
     return RestoreResult.model_validate_json(file.read_bytes())
 
 
@@ -107,9 +107,9 @@ def test_a_search_keeps_to_its_reruns_says_so_finds_the_same_twice_and_is_loaded
 def test_a_stop_keeps_what_was_found(made, mini):
     root, paths = made
     seen = []
-    asked = RescueRequest(run_id=paths[0].name)
+    asked = RestoreRequest(run_id=paths[0].name)
     stop = lambda: any("reading heads" in stage for stage in seen)  # noqa: E731
-    path = rescue(asked, root, loaded=mini, progress=lambda told: seen.append(told.stage), cancelled=stop)
+    path = restore(asked, root, loaded=mini, progress=lambda told: seen.append(told.stage), cancelled=stop)
     found = RestoreResult.model_validate_json(path.read_bytes())
     assert [one.search for one in found.found] == ["tokens"] and found.ending.startswith("Stopped")
     assert "rerun 1 of at most 40" in seen[1] and any("s left" in stage for stage in seen)
@@ -166,7 +166,7 @@ def test_without_an_answer_the_full_caches_text_counts(tiny_model_folder: Path, 
     full, h2o = (open_run(path) for path in sorted(compare(request, tmp_path), key=lambda path: "h2o" in path.name))
     texts = [run.tokens[run.tokens["phase"] == "free"]["id"].tolist() for run in (full, h2o)]
     assert texts[0] != texts[1], "a budget that changes the text"
-    found = RestoreResult.model_validate_json(rescue(RescueRequest(run_id=h2o.record.run_id), tmp_path).read_bytes())
+    found = RestoreResult.model_validate_json(restore(RestoreRequest(run_id=h2o.record.run_id), tmp_path).read_bytes())
     assert not found.expected and found.found[-1].restores
     assert found.found[-1].text.startswith(found.answer)
 
@@ -175,7 +175,7 @@ def test_without_an_answer_the_full_caches_text_counts(tiny_model_folder: Path, 
 def test_what_cannot_be_looked_into_is_one_sentence(made, mini, which: int, said: str):
     root, paths = made
     with pytest.raises(UserError, match=said):
-        rescue(RescueRequest(run_id=paths[which].name), root, loaded=mini)
+        restore(RestoreRequest(run_id=paths[which].name), root, loaded=mini)
 
 
 def test_a_damaged_file_is_one_sentence(made, found):
