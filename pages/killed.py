@@ -21,11 +21,11 @@ from app.session.url_state import get_param, params, set_param
 from kvlab.common.answer_match import find_answer
 from kvlab.common.thoughts import hide_thinking
 from kvlab.core.errors import UserError
-from kvlab.figures import restore as figures
 from kvlab.jobs.reruns import rerun_with_restored
 from kvlab.report.views import Passages
 from kvlab.trace.reader import Run
 from kvlab.trace.restore_results import RestoreResult, SearchResult, load_result
+from kvlab.views import restore as figures
 from kvlab.views.frames import restore as analysis
 from kvlab.views.frames.textdiff import Segment
 

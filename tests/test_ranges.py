@@ -18,8 +18,9 @@ from kvlab.cli.compare import _show
 from kvlab.cli.options.tables import _mean as mean_on_command_line
 from kvlab.common.formatting import in_range, mean_words, range_words, short, telling_digits
 from kvlab.evaluate.results import table as eval_table
-from kvlab.figures import memory, repeats, scores
+from kvlab.figures import repeats
 from kvlab.trace import open_run
+from kvlab.views import memory, scores
 from kvlab.views.base.words import number, percent
 from kvlab.views.frames.compare import headline
 from kvlab.views.frames.speed import SCATTERED, Speed, ratio_text

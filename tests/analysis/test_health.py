@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvlab.analysis.attention import health
-from kvlab.figures.health import caption_growth_over_steps, growth_over_steps
 from kvlab.trace import Run, open_run
+from kvlab.views import health
+from kvlab.views.health import caption_growth_over_steps, growth_over_steps
 from tests.synthetic.runs import write_synthetic_run
 
 HEADS = pd.DataFrame({"layer": [0, 0, 1, 1], "head": [0, 1, 0, 1]})

@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 
 from kvlab.atlas.figures import attention_rows, cache_contents, probe, similarity_panels
-from kvlab.figures import lineage, scores, similarity, timeline
+from kvlab.figures import lineage, timeline
 from kvlab.report import pictures, slides
+from kvlab.views import scores, similarity
 from kvlab.views.frames.lineage import State
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from kvlab.bench.rows import Row, to_table
 from kvlab.figures import quality
-from kvlab.figures import speed as speeds
 from kvlab.results import speed_tables
+from kvlab.views import speed as speeds
 
 PLACE = "cpu: a processor · float32 · mini · batch 1 · 512 tokens"
 

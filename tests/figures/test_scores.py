@@ -6,8 +6,8 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from kvlab.figures import scores
 from kvlab.results.score_tables import shared_by_all_arms
+from kvlab.views import scores
 from kvlab.views.base.arm_names import arm_text
 from kvlab.views.base.palette import method_style
 from kvlab.views.base.template import LEGEND_ROW, legend_room
