@@ -11,6 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from kvlab.common.formatting import join_words
 from kvlab.figures.compare import MAX_MARKERS, styles_of
 from kvlab.trace.reader import Run
 from kvlab.views.base.end_labels import End, label_ends, labelled_height
@@ -101,6 +102,9 @@ def caption_growth_over_steps(frame: pd.DataFrame) -> str:
         return "Some slots hold numbers that cannot be used any more."
     growths = frame[["key_growth", "value_growth"]]
     if growths.isna().all(axis=None):
-        return "Whether merging makes keys or values longer was not recorded."
-    longer = bool((growths > GREW).any(axis=None))
-    return f"{'Some merges' if longer else 'No merge'} made a key or value longer than all of its parts."
+        return "Whether merging makes keys or values longer was not recorded: it needs level full."
+    grew = (growths > GREW).any(axis=1).groupby(frame["label"], sort=False).any()
+    if not grew.any():
+        return "No merge made a key or value longer than all of its parts."
+    others = "" if grew.all() else f" Not drawn, as nothing grew: {join_words(grew.index[~grew].tolist())}."
+    return f"Some merges made a key or value longer than all of its parts.{others}"

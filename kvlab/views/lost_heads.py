@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.common.formatting import prompts
 from kvlab.core.restore import head_words
 from kvlab.trace.restore_results import RestoreResult
 from kvlab.views.base.amounts import (
@@ -119,4 +120,4 @@ def lost_heads(lost: LostHeads, theme: Theme = "light") -> go.Figure:
 def caption_lost_heads(lost: LostHeads, over: int) -> str:
     """How many lost answers a few heads bring back."""
     count = some_of(lost.located, lost.results, "lost answer")
-    return sentence(f"giving their tokens back to single heads restores {count}")
+    return sentence(f"giving their tokens back to single heads restores {count}, of {prompts(over)}")

@@ -76,8 +76,8 @@ def test_similarity_counts_every_merge_once(runs: dict[str, Run]):
 
 def test_sag_of_one_head_and_of_all(runs: dict[str, Run]):
     steps = runs["keepkv"].steps
-    one = sag.over_steps(steps, 1, 0)
     expected = steps[(steps["layer"] == 1) & (steps["head"] == 0)].sort_values("step")
+    one = sag.over_steps(expected)
     assert np.allclose(one["sag"], expected["sag"])
     every = sag.over_steps(steps)
     assert every["guard_activations"].sum() == steps["guard_activations"].sum()

@@ -186,14 +186,12 @@ def test_free_bytes_are_room_within_a_block_and_padding(runs: dict[str, Run], me
         told = table[table["step"] == step].iloc[0]
         assert [told["block"], told["room"], told["padding"]] == pytest.approx([block, room, padding])
         assert told["room"] + told["padding"] == pytest.approx(told["slack"])
-    said = costs.caption_memory_stack(table)
-    assert "a block of 64 slots per head" in said and "padding" in said
 
 
 def test_a_cache_larger_than_the_text_is_not_freed_by_less_than_nothing(runs: dict[str, Run]):
     memory = runs["full"].memory.assign(allocated_bytes=lambda table: 2 * table["allocated_bytes"])
     said = costs.caption_memory_stack(memory_stack_frame(memory, runs["full"].record))
-    assert "of the uncompressed cache is held" in said and "-" not in said
+    assert said == "At the end, the cache takes more memory than the full cache."
 
 
 def test_the_cost_of_recording_is_told_where_several_readings_agree(runs: dict[str, Run]):
@@ -209,8 +207,8 @@ def test_the_cost_of_recording_is_told_where_several_readings_agree(runs: dict[s
     assert table[["off_low", "off", "off_high"]].iloc[1].tolist() == [54.0, 55.0, 56.0]
     figure = costs.instrument_cost(table)
     assert list(figure.data[0].marker.pattern.shape) == ["x", "", "x"]
-    assert "takes 5 times as long as an unrecorded one in 1 run of 3" in costs.caption_instrument_cost(table)
-    assert "uncertain: one reading in 1 of 1 run" in costs.caption_instrument_cost(table.head(1))
+    assert "slows down the only well-timed run" in costs.caption_instrument_cost(table)
+    assert "cannot be said from these timings" in costs.caption_instrument_cost(table.head(1))
 
 
 def test_overhead_is_bare_over_recorded_speed(runs: dict[str, Run], tmp_path: Path):

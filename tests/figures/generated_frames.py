@@ -207,7 +207,7 @@ CASES: dict[str, Callable[[Values], tuple[Any, ...]]] = {
     "scores.needle_fates": _frame(OF_SCORES),
     "scores.rank_table": _frame(OF_SCORES, **SCORED),
     "scores.score_against_bytes": _frame(OF_SCORES, **SCORED),
-    "view scores.score_against_budget": _frame(OF_SCORES, **SCORED),
+    "view scores.score_against_budget": _frame(OF_SCORES, **SCORED, tasks=1),
     "view scores.score_by_option": _frame("alpha:l score:s", "alpha", **SCORED),
     "view scores.benchmark_table": _frame(OF_SCORES, **SCORED),
     "scores.risk_against_budget": _frame(OF_SCORES, 0.05),
