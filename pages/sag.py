@@ -139,7 +139,7 @@ def many_heads(run: Run, layers: list[int], focus: Place) -> None:
         return
     medians = bound.over_heads(table)
     figure = along_text(bound.sag_against_bound(medians, page_theme()), offset=run.record.prompt_tokens - 1)
-    caption = bound.caption_sag_against_bound(medians, predicts(run))
+    caption = f"Medians over heads. {bound.caption_sag_against_bound(medians, predicts(run))}"
     page.show_figure(run, figure, medians, caption, "sag-medians", "sag-bound-medians")
     titles = {title: name for name, (title, _) in bound.MEASURES.items()}
     measure = titles[one_of("Measure", list(titles), key="measure")]

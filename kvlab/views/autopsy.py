@@ -48,8 +48,9 @@ def survival_by_head(frame: pd.DataFrame, fate: str, theme: Theme = "light", foc
 
 
 def caption_survival_by_head(frame: pd.DataFrame, moment: str = "") -> str:
-    """What is left of the chosen tokens over all heads."""
-    return sentence(f"over all heads, {part(1 - frame['dropped'].mean())} of the chosen text is still held")
+    """What is left of the chosen tokens over all heads; `moment` names the step."""
+    when = f", {moment}" if moment else ""
+    return sentence(f"over all heads, {part(1 - frame['dropped'].mean())} of the chosen text is still held{when}")
 
 
 def fates_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:

@@ -297,7 +297,8 @@ def verdict(frame: pd.DataFrame, label: str, place: Place) -> str:
     """At how many steps KeepKV's bound exists, and at how many the output changed by more."""
     where = f"layer {place[0]}, head {place[1]} of {label}"
     if not frame["gamma"].notna().any():
-        return f"KeepKV's bound does not apply to {where}: nothing was merged there, or its values were not recorded."
+        why = "its values or attention rows are missing" if frame["merged"].any() else "nothing was merged there"
+        return f"KeepKV's bound cannot be computed for {where}: {why}."
     bounded = int(frame["bound"].notna().sum())
     steps = f"{bounded:,} of {plural(len(frame), 'step')}"
     if not bounded:

@@ -12,10 +12,9 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from kvlab.common.formatting import join_words
-from kvlab.figures.compare import MAX_MARKERS, styles_of
 from kvlab.trace.reader import Run
 from kvlab.views.base.end_labels import End, label_ends, labelled_height
-from kvlab.views.base.lines import add_line
+from kvlab.views.base.lines import add_line, styles_of
 from kvlab.views.base.palette import Theme
 from kvlab.views.base.template import HEIGHT, QUIET, finish, log_axis
 from kvlab.views.frames.compare import unique_labels
@@ -73,7 +72,7 @@ def growth_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
                 hover,
                 marker=style.marker,
                 width=1.8,
-                marker_maxdisplayed=MAX_MARKERS,
+                marker_maxdisplayed=12,
                 row=1,
                 col=column,
             )

@@ -70,11 +70,12 @@ def score_against_budget(frame: pd.DataFrame, theme: Theme = "light", title: str
 
 def caption_score_against_budget(means: pd.DataFrame, panel: str = "task") -> str:
     """Who scores highest and lowest on average."""
+    names = [f"{arm_text(str(row['arm']))} at {line_text(row)}" for _, row in means.iterrows()]
     told = contrast(
-        means.assign(arm=means["arm"].astype(str).map(arm_text)).set_index("arm")["score"].round(9),
+        means["score"].round(9).set_axis(names),
         "On average, the score is highest with {most}, and lowest with {least}.",
-        "On average, all score the same.",
-        "{only} is the only one that was measured.",
+        f"On average, all score the same: {line_text(means.iloc[0])}.",
+        "Only {only} was measured.",
     )
     return f"{told}{shown_of(MOST_PANELS, int(means['tasks'].max()), panel, 'the first')}"
 
@@ -116,6 +117,8 @@ def caption_score_by_option(means: pd.DataFrame, option: str) -> str:
     """Whether one value of the option is best in every budget."""
     if not means["score"].notna().any():
         return NOT_RECORDED
+    top = means.loc[means["score"].idxmax()]
+    highest = line_text(top)
     best = []
     few = shown_of(MOST_PANELS, means["asked"].nunique(), "budget", "the first")
     for _, group in means.groupby("asked", sort=False):
@@ -123,14 +126,14 @@ def caption_score_by_option(means: pd.DataFrame, option: str) -> str:
         best.append({value for value, score in values.items() if near(float(score), float(values.max()))})
     name = with_spaces(option)
     if all(len(tops) == means[option].nunique() for tops in best):
-        return (
-            f"The score does not depend on the {name}.{few}" if means[option].nunique() > 1 else f"One {name} is shown."
-        )
+        told = f"The score does not depend on the {name}" if means[option].nunique() > 1 else f"One {name} is shown"
+        return f"{told}: {highest}.{few}"
+        return ()
     common = set.intersection(*best)
     if not common:
-        return f"Which {name} is best depends on the budget.{few}"
+        return f"Which {name} is best depends on the budget; the highest score is {highest} at {top['asked']}.{few}"
     where = " at every budget" if len(best) > 1 else ""
-    return f"The score is highest with {name} {join_names(sorted(common, key=str))}{where}.{few}"
+    return f"The score is highest with {name} {join_names(sorted(common, key=str))}{where}, at most {highest}.{few}"
 
 
 def benchmark_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Scores") -> go.Figure:
@@ -185,6 +188,7 @@ def caption_benchmark_table(means: pd.DataFrame) -> str:
     best = compressed[[near(float(score), top) for score in compressed["score"]]]
     names = row_names(best)
     who = "all alike" if len(best) == len(compressed) > 1 else join_names(names)
+    who = f"{who} at {line_text(best.iloc[0])}"
     if full.empty:
         return f"Best of the compressed caches on average: {who}."
     how = comparison_words(

@@ -217,12 +217,13 @@ def caption_over_length(frame: pd.DataFrame) -> str:
     ends = ends[ends["size"] > 1]
     if ends.empty:
         return "No cache was measured at two lengths."
+    lengths = f"{frame['context'].min():,} to {frame['context'].max():,} tokens"
     grows = list(ends.index[ends["last"] > 1.05 * ends["first"]])
     if not grows:
-        return "A longer text needs no more memory with any cache."
+        return f"From {lengths}, no cache needs more memory."
     if len(grows) == len(ends):
-        return "A longer text needs more memory with every cache."
-    return f"A longer text needs more memory with {join_names(grows)}; with the others it does not."
+        return f"From {lengths}, every cache needs more memory."
+    return f"From {lengths}, more memory is needed with {join_names(grows)}, and not with the others."
 
 
 def against_the_paper(frame: pd.DataFrame, theme: Theme = "light", title: str = "") -> go.Figure:

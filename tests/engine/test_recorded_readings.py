@@ -74,7 +74,7 @@ def test_what_was_held_and_not_read_is_a_fate_and_a_map(runs: list[Run]) -> None
     missed = blocks.groupby("step")[["missed", "held"]].sum()
     assert missed["missed"].to_numpy() == pytest.approx(steps["unread_mass"].iloc[1:].to_numpy(), abs=2e-3)
     assert (missed["held"].to_numpy() == steps["live_slots"].to_numpy()[:-1] + 1).all(), "and the step's own token"
-    assert "missed" in caption_reading_map(blocks)
+    assert "misses" in caption_reading_map(blocks)
 
 
 def test_bytes_read_are_recorded_by_step_and_older_runs_read_what_they_hold(runs: list[Run]) -> None:

@@ -136,6 +136,7 @@ def _series(columns: str) -> Callable[[Values], tuple[Any, ...]]:
 
 STEP = "step:i"
 OF_SCORES = "label:l arm:l row:l score:s held:s kept:s certified:b level:b frontier:b live_bytes:v"
+WITH_BOUNDS = {"score_low": 0.1, "score_high": 0.9, "prompts": 8, "tasks": 1}
 SCORED = {"method": "some", "asked": "20 %", "task": "recall"}
 # By module and function of the simple sentences: how the arguments are made.
 CASES: dict[str, Callable[[Values], tuple[Any, ...]]] = {
@@ -207,9 +208,9 @@ CASES: dict[str, Callable[[Values], tuple[Any, ...]]] = {
     "scores.needle_fates": _frame(OF_SCORES),
     "scores.rank_table": _frame(OF_SCORES, **SCORED),
     "scores.score_against_bytes": _frame(OF_SCORES, **SCORED),
-    "view scores.score_against_budget": _frame(OF_SCORES, **SCORED, tasks=1),
-    "view scores.score_by_option": _frame("alpha:l score:s", "alpha", **SCORED),
-    "view scores.benchmark_table": _frame(OF_SCORES, **SCORED),
+    "view scores.score_against_budget": _frame(OF_SCORES, **SCORED, **WITH_BOUNDS),
+    "view scores.score_by_option": _frame("alpha:l score:s", "alpha", **SCORED, **WITH_BOUNDS),
+    "view scores.benchmark_table": _frame(OF_SCORES, **SCORED, **WITH_BOUNDS),
     "scores.risk_against_budget": _frame(OF_SCORES, 0.05),
     "scores.ours_beside_theirs": lambda values: {
         "none": (0, 5), "all": (5, 5), "single": (0, 1), "missing": (0, 0),

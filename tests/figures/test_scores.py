@@ -75,27 +75,29 @@ def test_an_arm_is_placed_where_all_arms_were_evaluated_and_ties_are_ties():
     frame = table(h2o=0.2, keepkv=0.4)
     elsewhere = frame[frame["arm"] == "h2o"].assign(task="needle", score=1.0)
     caption = by_arm(pd.concat([frame, elsewhere]))
-    assert caption == "On average, the score is highest with keepkv, and lowest with h2o."
-    assert by_arm(table(h2o=0, keepkv=0)) == "On average, all score the same."
-    assert "lowest with h2o and keepkv" in by_arm(table(h2o=0.0, keepkv=0.0, cam=0.5))
-    assert "highest with a and b, and lowest with c, d and 2 others" in by_arm(
-        table(a=0.5, b=0.5, c=0.1, d=0.1, e=0.1, f=0.1)
+    assert caption == (
+        "On average, the score is highest with keepkv at 0.4 (0.3 to 0.5, n = 8), and lowest with h2o at 0.2 (0.1 to "
+        "0.3, n = 8)."
     )
+    assert by_arm(table(h2o=0, keepkv=0)) == "On average, all score the same: 0 (-0.1 to 0.1, n = 8)."
+    assert "lowest with h2o at 0 (-0.1 to 0.1, n = 8) and keepkv at 0" in by_arm(table(h2o=0.0, keepkv=0.0, cam=0.5))
+    five = by_arm(table(a=0.5, b=0.5, c=0.1, d=0.1, e=0.1, f=0.1))
+    assert "highest with a at 0.5 (0.4 to 0.6, n = 8) and b at" in five and five.endswith(" and 2 others.")
 
 
 def test_without_a_task_that_all_were_given_each_arm_stands_for_itself():
     frame = table(h2o=0.2, keepkv=0.4)
     frame.loc[frame["arm"] == "h2o", "task"] = "needle"
-    assert by_arm(frame) == "On average, the score is highest with keepkv, and lowest with h2o."
+    assert by_arm(frame).startswith("On average, the score is highest with keepkv at 0.4 (0.3 to 0.5, n = 8)")
 
 
 def test_the_best_value_of_an_option_is_none_where_all_are_alike():
     frame = table(a=0.0, b=0.0, c=0.0).query("method != 'full'").assign(beta=lambda rows: rows["arm"])
     told = scores.caption_score_by_option(means(frame, "asked", "beta"), "beta")
-    assert told == "The score does not depend on the beta."
+    assert told == "The score does not depend on the beta: 0 (-0.1 to 0.1, n = 8)."
     frame.loc[frame["arm"].isin(["a", "b"]), "score"] = 0.5
     told = scores.caption_score_by_option(means(frame, "asked", "beta"), "beta")
-    assert told == "The score is highest with beta a and b at every budget."
+    assert told == "The score is highest with beta a and b at every budget, at most 0.5 (0.4 to 0.6, n = 8)."
 
 
 @pytest.mark.parametrize(("count", "letters", "rows"), [(3, 6, 0), (14, 45, 12), (14, 10, 3)])
