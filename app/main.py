@@ -61,7 +61,7 @@ MENU = {
         ("sag", "Sag and bound", "compress"),
         ("lineage", "Lineage", "account_tree"),
         ("regret", "Regret and budget", "heart_broken"),
-        ("killed", "Restore the answer", "mystery"),
+        ("restore", "Restore the answer", "mystery"),
         ("autopsy", "Needle autopsy", "search_insights"),
         ("memory", "Memory and cost", "memory"),
         ("serving", "Serving", "dns"),

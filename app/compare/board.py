@@ -149,7 +149,7 @@ def cell_section(runs: Sequence[Run], board: Board) -> None:
             width=330,
         )
         if cell["verdict"] in ("nearly", "wrong") and board.question.reference.kind == "right":
-            restore.button(run, f"killed-{run_id}")
+            restore.button(run, f"restore-{run_id}")
         if run_id in recorded.index:
             fact = f"{int(board.question.positions[0])}-{int(board.question.positions[-1])}"
             place = {} if reader is None else {"layer": str(int(reader["layer"])), "head": str(int(reader["head"]))}

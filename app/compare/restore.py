@@ -43,9 +43,9 @@ def button(run: Run, key: str, label: str = "Restore the answer") -> None:
     if not st.button(label, icon=":material/mystery:", key=key):
         return
     if exists:
-        go("killed", run=record.run_id)
+        go("restore", run=record.run_id)
     if job := queue_search(run):
-        go("killed", run=record.run_id, search=job)
+        go("restore", run=record.run_id, search=job)
 
 
 def results_of(runs: Iterable[tuple[str, str]]) -> dict[str, RestoreResult]:

@@ -82,7 +82,7 @@ def badge(state: str, reason: str = "") -> None:
 def _request(request: Work, results: str) -> None:
     """The request, or a link to its results with the label `results`."""
     if isinstance(request, RestoreRequest):
-        link("killed", "Results", run=request.run_id)
+        link("restore", "Results", run=request.run_id)
         return
     if isinstance(request, EvalJob):
         link("quality", results, evaluation=request.name)

@@ -25,7 +25,7 @@ def restore(
 
     from kvlab.restore import restore as search
     from kvlab.trace.restore_results import RestoreResult
-    from kvlab.views.frames.restore import search_table, sentence
+    from kvlab.views.frames.restore import budget_sentence, search_table, sentence
 
     folder = Path(run)
     root, name = (folder.parent, folder.name) if (folder / "run.json").is_file() else (runs, folder.name)
@@ -40,6 +40,8 @@ def restore(
         return
     found = RestoreResult.model_validate_json(path.read_bytes())
     typer.echo(sentence(found, open_run(root / name)))
+    if budget := budget_sentence(found):
+        typer.echo(budget)
     for row in search_table(found).itertuples():
         typer.echo(
             f"  {row.search}: {row.outcome} ({row.slots:+,} slots, {row.tried} reruns, mean KL {row.mean_kl:.3g})"

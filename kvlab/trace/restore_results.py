@@ -29,6 +29,19 @@ class SearchResult(BaseModel):
     attention: tuple[float, ...] = Field((), description="as `RestoreResult.attention_before`")
 
 
+class NeededBudget(BaseModel):
+    """The smallest budget at which the run answers right, found by reruns at budgets between its own and all tokens."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    right_at: float = Field(
+        gt=0, le=1, description="smallest share of the prompt's tokens that was right; 1: no smaller"
+    )
+    wrong_at: float = Field(ge=0, lt=1, description="largest share below it that was tried or run, and wrong")
+    of_head: float | None = Field(None, description="slots of the reading head at `right_at`, as a share of the tokens")
+    tried: int = Field(ge=0)
+
+
 class RestoreResult(BaseModel):
     """Why a run does not answer, as far as reruns can tell."""
 
@@ -53,6 +66,7 @@ class RestoreResult(BaseModel):
     attention_full: tuple[float, ...] = Field((), description="of the reader's answer queries, for each of `tokens`")
     attention_before: tuple[float, ...] = ()
     found: tuple[SearchResult, ...] = ()
+    budget: NeededBudget | None = Field(None, description="None: not searched, as for a method without a budget")
 
 
 def result_path(root: Path, comparison_id: str, run_id: str) -> Path:

@@ -46,7 +46,7 @@ def test_the_cheapest_is_named_with_the_head_that_dropped_it_and_when(run: Run):
         run, found("tokens", some, 12), found("reading heads", one, 2), found("heads", Restore(kind="heads"), 1, False)
     )
     assert restore.sentence(result, run) == (
-        f"h2o 20 % fails because layer 0 head 1 dropped “{text}” at the prompt's end; "
+        f"h2o 20 % fails because layer 0 head 1 dropped “{text}” when the prompt was compressed; "
         "keeping this token in 2 heads restores the answer, costing 2 slots."
     )
 
@@ -85,6 +85,6 @@ def test_a_run_made_of_the_result_is_named_by_what_differs(run: Run):
 
 def test_the_estimate_follows_the_speed_of_the_run(run: Run, tmp_path: Path):
     slow = run.record.model_copy(update={"decode_tokens_per_second": 1.0, "seconds_prefill": 3.0})
-    assert restore.estimate_seconds(Run(run.path, slow), 40) == pytest.approx(2 * 3.0 + 44 * slow.max_new_tokens)
+    assert restore.estimate_seconds(Run(run.path, slow), 40) == pytest.approx(9 * 3.0 + 51 * slow.max_new_tokens)
     untimed = slow.model_copy(update={"decode_tokens_per_second": None})
     assert restore.estimate_seconds(Run(run.path, untimed), 40) is None

@@ -59,7 +59,7 @@ def test_ties_are_not_called_the_best():
     assert "keepkv 10 % and keepkv 40 %" in by_row(table(h2o=0.0, keepkv=0.5))
     alone = table(h2o=0.0, keepkv=0.5)
     alone = alone[~((alone["arm"] == "keepkv") & (alone["budget"] == 0.1))]
-    assert by_row(alone).startswith("Best of the compressed caches on average: keepkv 40 %,")
+    assert by_row(alone).startswith("Best of the compressed caches on average: keepkv 40 % at")
 
 
 def test_a_composition_is_named_by_its_parts_and_coloured_as_what_settles():

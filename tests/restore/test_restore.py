@@ -21,7 +21,7 @@ from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace import open_run
 from kvlab.trace.record import choice_of, model_fields
 from kvlab.trace.restore_results import RestoreResult, load_result, result_path, save_result
-from kvlab.views.frames.restore import sentence
+from kvlab.views.frames.restore import budget_sentence, sentence
 
 SAMPLE = next(sample for sample in shipped_samples() if sample.name == "needle_in_a_story")
 LINES = SAMPLE.text.splitlines()
@@ -78,6 +78,27 @@ def test_every_set_found_restores_the_answer_in_a_run_made_from_the_start(made, 
         assert kl.tolist() == pytest.approx(one.kl, abs=1e-4) and sum(one.kl) < sum(found.kl_before)
         slots = run.steps[run.steps["step"] == 0]["live_slots"].sum()
         assert slots - found.slots == one.slots
+
+
+def test_a_larger_budget_is_found_by_runs_made_from_the_start(made, found, mini, tmp_path):
+    """The run answers right at the budget that is named, and wrong at the one below."""
+    record = open_run(made[1][0]).record
+    needed = found.budget
+    assert needed is not None and 0.1 <= needed.wrong_at < needed.right_at <= 1
+    assert needed.right_at - needed.wrong_at <= 0.0101 and 1 <= needed.tried <= 7
+    budgets = [share for share in (needed.right_at, needed.wrong_at) if 0.1 < share < 1]
+    choices = tuple(choice_of(record).model_copy(update={"budget": share}) for share in budgets)
+    again = CompareRequest(prompt=PROMPT, choices=choices, max_new_tokens=NEW, level="light", **model_fields(record))
+    for share, path in zip(budgets, compare(again, tmp_path, loaded=mini)[-len(budgets) :], strict=True):
+        run = open_run(path)
+        assert ("48213" in run.record.free_text) == (share == needed.right_at)
+        if share == needed.right_at and needed.of_head is not None:
+            layer, head = found.reader
+            steps = run.steps.query("step == 0 and layer == @layer and head == @head")
+            assert steps["live_slots"].item() / record.prompt_tokens == pytest.approx(needed.of_head)
+    assert "budget" in budget_sentence(found) and "%" in budget_sentence(found)
+    old = found.model_dump(exclude={"budget"})
+    assert budget_sentence(RestoreResult.model_validate(old)) == "", "of an older version"
 
 
 def test_taking_anything_out_of_what_is_found_loses_the_answer_again(made, found, mini, tmp_path):

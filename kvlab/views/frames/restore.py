@@ -13,6 +13,7 @@ from kvlab.trace.restore_results import RestoreResult, SearchResult
 from kvlab.views.frames.facts import fact_fates
 from kvlab.views.frames.lineage import SINKS
 
+MOST_BUDGETS = 7  # tried by bisection of whole percents
 LEAST_MASS = 2e-3  # tokens with less attention in every series are not shown
 SEARCHES = {
     "unread fact": "read the fact's slots in every head",
@@ -85,6 +86,21 @@ def sentence(result: RestoreResult, run: Run) -> str:
     return f"{result.label} fails {_why(result, best, run)} the answer, costing {slot_count_text(best.slots)}."
 
 
+def budget_sentence(result: RestoreResult) -> str:
+    """Whether a larger budget would have kept the answer, and how many slots the reading head then has; "" if unknown."""
+    needed = result.budget
+    if needed is None:
+        return ""
+    wrong = f"{result.label} is still wrong at {100 * needed.wrong_at:.0f} %"
+    if needed.right_at == 1:
+        return f"More budget alone does not help: {wrong} of the tokens."
+    head = ""
+    if needed.of_head is not None and result.reader is not None:
+        layer, number = result.reader
+        head = f", when layer {layer} head {number}, which reads it, has slots for {100 * needed.of_head:.0f} % of them"
+    return f"More budget would have kept it: from {100 * needed.right_at:.0f} % of the tokens on{head}; {wrong}."
+
+
 def slot_count_text(slots: int) -> str:
     """`1 slot`, `96 slots`."""
     return "no slot more" if slots == 0 else f"{slots:,} slot{'s' if slots != 1 else ''}"
@@ -124,7 +140,7 @@ def culprit(result: RestoreResult, best: SearchResult, run: Run) -> str:
         fates = fates_of(run, tokens, layer, head)
     except UserError:
         return f"layer {layer} head {head} lost {words}"
-    for step, when in ((0, "at the prompt's end"), (1, "while decoding")):
+    for step, when in ((0, "when the prompt was compressed"), (1, "while decoding")):
         for fate, did in (("dropped", "dropped"), ("merged", "merged away")):
             gone = tuple(fates.loc[(fates["fate"] == fate) & (fates["step"] == step), "token"])
             if gone:
@@ -183,13 +199,14 @@ def attention_by_series(result: RestoreResult, found: SearchResult | None, run: 
 def estimate_seconds(run: Run, most_reruns: int) -> float | None:
     """Upper estimate of a search's duration from the run's own timings; None if it was not timed.
 
-    Counts four texts and two readings of the prompt besides the reruns, but not loading the model.
+    Counts four texts and two readings of the prompt besides the reruns, and one of each for a budget, but not loading
+    the model.
     """
     record = run.record
     if record.seconds_prefill is None or not record.decode_tokens_per_second:
         return None
     text = record.max_new_tokens / record.decode_tokens_per_second
-    return 2 * record.seconds_prefill + (most_reruns + 4) * text
+    return (2 + MOST_BUDGETS) * record.seconds_prefill + (most_reruns + 4 + MOST_BUDGETS) * text
 
 
 def most_read(masses: pd.DataFrame) -> pd.Series:

@@ -64,7 +64,7 @@ def looked_into(root: Path, run: Run) -> RestoreResult:
 
 def test_one_click_on_the_board_starts_the_search_and_lands_there(run: Run, runs_root: Path, open_page: Open):
     page = add_answer(open_page("compare"), own_words(runs_root / run.record.run_id))
-    buttons = [button for button in page.button if str(button.key).startswith("killed-")]
+    buttons = [button for button in page.button if str(button.key).startswith("restore-")]
     wrong = [button for button in buttons if run.record.run_id in str(button.key)]
     assert [button.label for button in wrong] == ["Restore the answer"]
     wrong[0].click().run()
@@ -75,21 +75,21 @@ def test_one_click_on_the_board_starts_the_search_and_lands_there(run: Run, runs
 
 
 def test_before_anybody_looked_it_says_how_long_it_takes(run: Run, runs_root: Path, open_page: Open):
-    page = open_page("killed", run=run.record.run_id)
-    assert "There is no search for" in told(page) and "at most 40 reruns" in told(page)
+    page = open_page("restore", run=run.record.run_id)
+    assert "is not searched yet: it takes" in told(page) and "at most 40 reruns" in told(page)
     assert "The full cache writes" in told(page) and "h2o 20 % writes" in told(page)
     assert any(run.record.free_text.split()[-1] in element.proto.body for element in page.get("html"))
-    next(button for button in page.button if button.key == "ask-killed").click().run()
+    next(button for button in page.button if button.key == "ask-restore").click().run()
     assert len(jobs.list_jobs(runs_root)) == 1
 
 
 def test_the_sentence_names_the_cheapest_and_a_link_shows_another(run: Run, runs_root: Path, open_page: Open):
     result = looked_into(runs_root, run)
-    text = told(open_page("killed", run=run.record.run_id))
+    text = told(open_page("restore", run=run.record.run_id))
     assert "keeping these 2 tokens in 1 head restores the answer, costing 2 slots" in text
     assert "With what was restored, the predictions are closer to the full cache's." in text
     assert "Restored means that the run generates “7”, the expected answer. 9 reruns." in text
-    page = open_page("killed", run=run.record.run_id, given="tokens")
+    page = open_page("restore", run=run.record.run_id, given="tokens")
     table = page.dataframe[0].value
     assert table["extra slots"].tolist() == [found.slots for found in result.found]
     markup = "".join(str(element.proto.body) for element in page.get("html"))
@@ -98,7 +98,7 @@ def test_the_sentence_names_the_cheapest_and_a_link_shows_another(run: Run, runs
 
 def test_a_recorded_run_of_the_result_is_named_by_what_differs(run: Run, runs_root: Path, open_page: Open):
     looked_into(runs_root, run)
-    page = open_page("killed", run=run.record.run_id)
+    page = open_page("restore", run=run.record.run_id)
     next(button for button in page.button if button.key == "record-restored").click().run()
     (job,) = jobs.list_jobs(runs_root)
     request = jobs.request_of(runs_root, job.job_id)
@@ -111,7 +111,7 @@ def test_a_search_that_failed_says_why_and_the_queue_shows_where_its_result_is(
     run: Run, runs_root: Path, open_page: Open
 ):
     job = jobs.submit(runs_root, RestoreRequest(run_id=run.record.run_id, title="Restore the answer"))
-    page = open_page("killed", run=run.record.run_id, search=job)
+    page = open_page("restore", run=run.record.run_id, search=job)
     assert not page.exception
     assert any(button.key == "stop-search" for button in page.button)
     assert not open_page("new_run", job=job).exception
@@ -120,8 +120,8 @@ def test_a_search_that_failed_says_why_and_the_queue_shows_where_its_result_is(
 def test_a_damaged_file_is_one_sentence_and_the_page_offers_to_look_again(run: Run, runs_root: Path, open_page: Open):
     looked_into(runs_root, run)
     result_path(runs_root, run.record.comparison_id, run.record.run_id).write_text("{")
-    text = told(open_page("killed", run=run.record.run_id))
-    assert "is damaged: remove it" in text and "There is no search for" in text
+    text = told(open_page("restore", run=run.record.run_id))
+    assert "is damaged: remove it" in text and "is not searched yet: it takes" in text
 
 
 def failing(root: Path, open_page: Open) -> AppTest:
