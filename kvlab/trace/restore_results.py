@@ -34,9 +34,7 @@ class NeededBudget(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    right_at: float = Field(
-        gt=0, le=1, description="smallest share of the prompt's tokens that was right; 1: no smaller"
-    )
+    right_at: float = Field(gt=0, le=1, description="smallest share of the tokens that was right; 1: no smaller")
     wrong_at: float = Field(ge=0, lt=1, description="largest share below it that was tried or run, and wrong")
     of_head: float | None = Field(None, description="slots of the reading head at `right_at`, as a share of the tokens")
     tried: int = Field(ge=0)

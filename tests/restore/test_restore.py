@@ -93,8 +93,7 @@ def test_a_larger_budget_is_found_by_runs_made_from_the_start(made, found, mini,
         run = open_run(path)
         assert ("48213" in run.record.free_text) == (share == needed.right_at)
         if share == needed.right_at and needed.of_head is not None:
-            layer, head = found.reader
-            steps = run.steps.query("step == 0 and layer == @layer and head == @head")
+            steps = run.select("steps", *found.reader).query("step == 0")
             assert steps["live_slots"].item() / record.prompt_tokens == pytest.approx(needed.of_head)
     assert "budget" in budget_sentence(found) and "%" in budget_sentence(found)
     old = found.model_dump(exclude={"budget"})

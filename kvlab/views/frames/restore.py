@@ -87,7 +87,7 @@ def sentence(result: RestoreResult, run: Run) -> str:
 
 
 def budget_sentence(result: RestoreResult) -> str:
-    """Whether a larger budget would have kept the answer, and how many slots the reading head then has; "" if unknown."""
+    """Whether a larger budget would have kept the answer, and the slots of the reading head then; "" if unknown."""
     needed = result.budget
     if needed is None:
         return ""
