@@ -23,7 +23,7 @@ def restore(
     """Find the smallest sets of tokens or heads whose restoration corrects a run's answer."""
     from rich.status import Status
 
-    from kvlab.restore import restore as search
+    from kvlab.engine.restore import restore as search
     from kvlab.trace.restore_results import RestoreResult
     from kvlab.views.frames.restore import budget_sentence, search_table, sentence
 

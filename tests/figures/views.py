@@ -19,13 +19,12 @@ from kvlab.figures import lineage as rivers
 from kvlab.figures import prompt_spans as spans_of_prompt
 from kvlab.figures import span_panels
 from kvlab.figures import wall as walls
-from kvlab.serving import run_pages
 from kvlab.trace import Run
 from kvlab.trace.restore_results import RestoreResult, SearchResult
 from kvlab.views import attention, bound, heads, health, memory, regret, serving, unread
 from kvlab.views import autopsy as autopsies
 from kvlab.views import restore as restored
-from kvlab.views.frames import autopsy, board, facts, restore, wall
+from kvlab.views.frames import autopsy, board, facts, restore, run_pages, wall
 from kvlab.views.frames.lineage import fold, lineage_tree, merged_slots, token_texts
 
 Drawn = tuple[str, Callable[[str], go.Figure], str, pd.DataFrame]
