@@ -17,7 +17,7 @@ from kvlab.engine import compare
 from kvlab.engine.restore import restore
 from kvlab.models.load import load_model
 from kvlab.requests.compare import CompareRequest, RestoreRequest
-=from kvlab.tasks.shipped_samples import shipped_samples
+from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace import open_run
 from kvlab.trace.record import choice_of, model_fields
 from kvlab.trace.restore_results import RestoreResult, load_result, result_path, save_result
