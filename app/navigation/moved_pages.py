@@ -20,6 +20,7 @@ class Moved:
 
 MOVED = {
     "difference": Moved("wall", renamed={"a": "run"}, added={"panes": "text,kl"}),
+    "killed": Moved("restore"),
     "atlas": Moved("papers"),
     "zsmerge": Moved("papers", added={"paper": "zsmerge"}),
     "kvmerger": Moved("papers", added={"paper": "kvmerger"}),

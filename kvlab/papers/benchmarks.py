@@ -15,13 +15,13 @@ import plotly.graph_objects as go
 
 from kvlab.bench.rows import Row
 from kvlab.bench.tables import beside_the_paper, paper_numbers, statistic_name
-from kvlab.figures import speed
 from kvlab.papers.evidence import benchmark
 from kvlab.papers.exhibit import Choice, Draw, Drawn, Needs
 from kvlab.papers.paper_tables import grey_table, paper_values
 from kvlab.requests.measurement import Benchmark, Measurement
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, HOLDS, OPEN, Basis, Claim, Threshold, Verdict
+from kvlab.views import speed
 from kvlab.views.base.amounts import sentence, some_of
 from kvlab.views.base.lines import hatch
 from kvlab.views.base.palette import HUES, Theme, pick

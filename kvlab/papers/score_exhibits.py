@@ -15,7 +15,6 @@ import pandas as pd
 from kvlab.common.intervals import Interval
 from kvlab.core.choice import FULL
 from kvlab.evaluate.scoring.metrics import higher_is_better
-from kvlab.figures import scores as figures
 from kvlab.papers.evaluations import (
     ABLE,
     AHEAD,
@@ -46,6 +45,7 @@ from kvlab.results.score_tables import (
 )
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim, Threshold
+from kvlab.views import scores as figures
 from kvlab.views.base.arm_names import arm_text
 from kvlab.views.base.caption import simple_of
 from kvlab.views.base.palette import Theme

@@ -13,7 +13,6 @@ import torch
 from safetensors.numpy import load_file
 
 import kvlab
-from kvlab.analysis.similarity.head_states import spread_heads
 from kvlab.core.cache import make_cache
 from kvlab.core.choice import MethodChoice
 from kvlab.core.contract.view import Slots
@@ -35,6 +34,7 @@ from kvlab.requests.recording import (
 )
 from kvlab.trace import Run, open_run
 from kvlab.views.frames.autopsy import autopsy, needle_mass
+from kvlab.views.frames.head_states import spread_heads
 
 PROMPT = "The harbour lamp was lit at seven, and the old captain counted the boats as they came in."
 

@@ -19,7 +19,7 @@ from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace import open_run
 from kvlab.trace.stories import Story, View, load_story, save_story
 from tests.pages.conftest import ROOT
-from tests.pages.test_killed import looked_into
+from tests.pages.test_restore_page import looked_into
 from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]
@@ -94,7 +94,7 @@ def menus(page: AppTest) -> list[str]:
     return [button.key for button in page.button if str(button.key).endswith("-slide")]
 
 
-@pytest.mark.parametrize("name", [name for name in PAGES if name not in ("papers", "killed")])
+@pytest.mark.parametrize("name", [name for name in PAGES if name not in ("papers", "restore")])
 def test_a_page_has_as_many_menus_as_tables_and_charts(look: Open, name: str):
     page = look(name)
     assert not page.exception

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvlab.analysis.similarity.head_states import BEFORE, KEYS, VALUES, head_states, spread_heads
 from kvlab.core.choice import MethodChoice
 from kvlab.engine import compare
 from kvlab.papers.exhibit import Choice, Drawn, Needs
@@ -28,6 +27,7 @@ from kvlab.requests.compare import CompareRequest
 from kvlab.requests.measurement import command_line
 from kvlab.results.sources import Sources
 from kvlab.trace import Run, open_run
+from kvlab.views.frames.head_states import BEFORE, KEYS, VALUES, head_states, spread_heads
 from tests.papers.claim_frames import six_times
 from tests.synthetic.runs import write_synthetic_run
 

@@ -17,8 +17,6 @@ from kvlab.core.choice import FULL
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.evaluate.results.summary import with_measures
 from kvlab.evaluate.scoring.metrics import higher_is_better
-from kvlab.figures import scores as figures
-from kvlab.figures.scores import TASK_HUES, TASK_MARKERS, line_text, sample_note
 from kvlab.papers.evaluations import (
     ABLE,
     OWN_TASKS,
@@ -36,11 +34,13 @@ from kvlab.requests.measurement import Measurement
 from kvlab.results.score_tables import NAMES, PROMPT, means_over_tasks, option_column, score_table, with_names
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge
+from kvlab.views import scores as figures
 from kvlab.views.base.amounts import NOT_RECORDED, are_known, comparison_words, contrast, part
 from kvlab.views.base.lines import interval_bars
 from kvlab.views.base.palette import HUES, SURFACES, Theme, method_style, mix, pick
 from kvlab.views.base.template import finish
 from kvlab.views.base.words import number, percent, plural, with_spaces
+from kvlab.views.scores import TASK_HUES, TASK_MARKERS, line_text, sample_note
 
 MEASURES = {"score": "score", "kept": "tokens kept", "seconds": "seconds per prompt"}
 MOST_TASKS = len(TASK_HUES)

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.analysis.similarity.head_states import readable_heads, spread_heads
 from kvlab.common.formatting import mean_words, prompts
 from kvlab.common.intervals import Interval, mean_interval, pairs_interval
 from kvlab.common.model_title import model_title
@@ -40,6 +39,7 @@ from kvlab.views.base.palette import DASHES, FALLBACK_MARKERS, HUES, STATE_COLOU
 from kvlab.views.base.provenance import of_run
 from kvlab.views.base.template import finish
 from kvlab.views.base.words import number, percent, plural, shown_of, two_digits
+from kvlab.views.frames.head_states import readable_heads, spread_heads
 
 WIDE = 0.01  # smaller relative changes of attention count as none
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.similarity.head_states import heads_with_states
-from kvlab.analysis.similarity.merge_sets import consecutive_sets, set_count
 from kvlab.core.errors import UserError
 from kvlab.papers.evidence import comparison
 from kvlab.papers.exhibit import Needs
@@ -18,6 +16,8 @@ from kvlab.results.sources import Sources
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.reader import Run, open_run
 from kvlab.views.base.words import plural
+from kvlab.views.frames.head_states import heads_with_states
+from kvlab.views.frames.merge_sets import consecutive_sets, set_count
 
 PAPER_THRESHOLD = 0.75  # KVMerger, section 6.1
 MOST_TOKENS = 4096  # about the length of the paper's samples

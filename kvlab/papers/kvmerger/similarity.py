@@ -13,8 +13,23 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from kvlab.analysis.similarity import similarity as maps
-from kvlab.analysis.similarity.head_states import (
+from kvlab.common.formatting import join_words
+from kvlab.common.model_title import model_title
+from kvlab.papers.evidence import Evidence, basis_of, gather, interval_of, mean_text, over_prompts
+from kvlab.papers.exhibit import Choice, Drawn, Needs
+from kvlab.papers.kvmerger.merging_sets import run_with_keys, sample_sentence
+from kvlab.results.sources import Sources
+from kvlab.results.verdict import OPEN, Claim, Threshold, decisive, judge
+from kvlab.trace.reader import Run
+from kvlab.views import similarity as maps
+from kvlab.views.base.amounts import alike, near, sentence
+from kvlab.views.base.caption import simple_of
+from kvlab.views.base.lines import add_band, add_line
+from kvlab.views.base.palette import DIVERGING, HUES, Theme, pick
+from kvlab.views.base.provenance import of_run
+from kvlab.views.base.template import QUIET, colour_bar, finish, log_axis
+from kvlab.views.base.words import two_digits
+from kvlab.views.frames.head_states import (
     BEFORE,
     KEYS,
     VALUES,
@@ -23,23 +38,7 @@ from kvlab.analysis.similarity.head_states import (
     readable_heads,
     spread_heads,
 )
-from kvlab.common.formatting import join_words
-from kvlab.common.model_title import model_title
-from kvlab.figures import similarity as walls
-from kvlab.figures.simple.vectors import FAR
-from kvlab.papers.evidence import Evidence, basis_of, gather, interval_of, mean_text, over_prompts
-from kvlab.papers.exhibit import Choice, Drawn, Needs
-from kvlab.papers.kvmerger.merging_sets import run_with_keys, sample_sentence
-from kvlab.results.sources import Sources
-from kvlab.results.verdict import OPEN, Claim, Threshold, decisive, judge
-from kvlab.trace.reader import Run
-from kvlab.views.base.amounts import alike, near, sentence
-from kvlab.views.base.caption import simple_of
-from kvlab.views.base.lines import add_band, add_line
-from kvlab.views.base.palette import DIVERGING, HUES, Theme, pick
-from kvlab.views.base.provenance import of_run
-from kvlab.views.base.template import QUIET, colour_bar, finish, log_axis
-from kvlab.views.base.words import two_digits
+from kvlab.views.similarity import FAR
 
 LINES = (("blue", "solid", "circle"), ("orange", "dash", "square"), ("grey", "dot", "diamond"))
 HEAD_LINES = (("blue", "solid"), ("orange", "dash"), ("green", "dot"), ("purple", "dashdot"), ("ink", "solid"))
@@ -339,9 +338,9 @@ def _walls(run: Run, layer: int, paper: str, claim: Claim, theme: Theme) -> tupl
     drawn = []
     for kind, small in thumbnails.items():
         frame = _wall_frame(near[near["kind"] == kind], small)
-        layers = walls.layers_to_show(frame["layer"].unique().tolist(), layer, *walls.extreme_layers(frame))
-        figure = walls.similarity_wall({place: one for place, one in small.items() if place[0] in layers}, theme, kind)
-        caption = walls.caption_similarity_wall(frame, layers, every)
+        layers = maps.layers_to_show(frame["layer"].unique().tolist(), layer, *maps.extreme_layers(frame))
+        figure = maps.similarity_wall({place: one for place, one in small.items() if place[0] in layers}, theme, kind)
+        caption = maps.caption_similarity_wall(frame, layers, every)
         words = f"{paper}{simple_of(caption) or caption}"
         drawn.append(Drawn(kind, figure, frame, words, of_run(run), claim if kind == KEYS else None))
     return tuple(drawn)
