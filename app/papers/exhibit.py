@@ -21,9 +21,9 @@ from app.session.url_state import in_url
 from kvlab.common.model_title import model_title
 from kvlab.core.errors import UserError
 from kvlab.papers.exhibit import Choice, Control, Drawn, Exhibit, Needs
+from kvlab.papers.model_exhibits import OWN, draw_shown, measured_on, with_badge
 from kvlab.papers.registry import PAPERS, find
 from kvlab.papers.scorecard import Judged, judge_on_each, verdicts_on_each
-from kvlab.papers.shown_exhibits import OWN, draw_shown, measured_on, with_badge
 from kvlab.papers.verdict_figure import caption_card, card_frame
 from kvlab.papers.verdict_figure import verdict_card as card_figure
 from kvlab.report.views import table_of

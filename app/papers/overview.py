@@ -33,7 +33,7 @@ from kvlab.papers.scorecard import (
     verdict_frame,
     verdicts_on_each,
 )
-from kvlab.papers.verdict_figure import caption_verdict_bars, verdict_bars
+from kvlab.papers.verdict_figure import verdict_bars, verdicts_sentence
 from kvlab.report.views import table_of
 from kvlab.requests.measurement import command_line
 from kvlab.results.shipped_folder import shipped
@@ -254,7 +254,7 @@ def show_overview(sources: Sources, exhibits: list[Exhibit], with_cards: bool) -
                 show(
                     verdict_bars(verdicts, page_theme()),
                     verdicts,
-                    caption_verdict_bars(verdicts),
+                    verdicts_sentence(verdicts),
                     "verdicts",
                     "verdicts",
                     "",

@@ -16,8 +16,8 @@ from kvlab.common.model_title import model_title
 from kvlab.core.errors import UserError
 from kvlab.papers.disk_cache import DiskCache
 from kvlab.papers.exhibit import RECORDED, Choice, Drawn, Exhibit, Needs
+from kvlab.papers.model_exhibits import badge_of, claim_values, draw_recorded, measured_on, on_thumbnail
 from kvlab.papers.registry import EXHIBITS, PAPERS
-from kvlab.papers.shown_exhibits import badge_of, claim_values, draw_recorded, measured_on, on_thumbnail
 from kvlab.requests.measurement import MINI, Measurement, measurement_values, parse_measurement
 from kvlab.results.shipped_folder import Shipped, model_order, parse_claim, shipped_results
 from kvlab.results.sources import Seen, Sources

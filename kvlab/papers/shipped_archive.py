@@ -1,4 +1,4 @@
-"""Pack a filled runs folder as the results shipped with kvlab (`kvlab.papers.shown_exhibits`)."""
+"""Pack a filled runs folder as the results shipped with kvlab (`kvlab.papers.model_exhibits`)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from kvlab.papers.exhibit import RECORDED, Choice, Exhibit, Needs
 from kvlab.papers.gvote import probe
 from kvlab.papers.keepkv import attention, merging
 from kvlab.papers.kvmerger import compression, explainers, similarity
+from kvlab.papers.model_exhibits import card_row, rows_of
 from kvlab.papers.pyramid_pool import recordings
 from kvlab.papers.registry import EXHIBITS, find
-from kvlab.papers.shown_exhibits import card_row, rows_of
 from kvlab.papers.zsmerge import contents
 from kvlab.requests.measurement import MINI
 from kvlab.results.shipped_folder import CARDS, DRAWN, EVIDENCE, MADE, MODELS, Shipped

@@ -282,7 +282,7 @@ def verdict_bars(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     return figure.update_yaxes(autorange="reversed", categoryorder="array", categoryarray=papers, showgrid=False)
 
 
-def caption_verdict_bars(frame: pd.DataFrame) -> str:
+def verdicts_sentence(frame: pd.DataFrame) -> str:
     """How many claims hold on each model."""
     parts = []
     for model, group in frame.groupby("model", sort=False):

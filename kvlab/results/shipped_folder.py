@@ -3,7 +3,7 @@
 `assets/results` has the results of `mini`, `assets/results/models/NAME` those of another model. Such a folder holds
 `eval/` and `bench/` like a runs folder, `evidence/NAME.parquet` for claims of recorded runs, `drawn.parquet` with their
 figures, `cards.parquet` with thumbnail and claims of every exhibit, and `made.json` with versions, date and machine.
-Benchmarks time no model and are in `assets/results` alone. `kvlab.papers.shown_exhibits` shows them.
+Benchmarks time no model and are in `assets/results` alone. `kvlab.papers.model_exhibits` shows them.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.papers import shown_exhibits as shipped_exhibits
+from kvlab.papers import model_exhibits as shipped_exhibits
 from kvlab.papers.exhibit import Drawn, Exhibit, Needs
 from kvlab.requests.measurement import Measurement
 from kvlab.results.shipped_folder import Shipped

@@ -15,9 +15,9 @@ from kvlab.papers.disk_cache import FOLDER, DiskCache
 from kvlab.papers.evaluations import Arm
 from kvlab.papers.evidence import Evidence, gather
 from kvlab.papers.exhibit import Choice, Drawn, Needs
+from kvlab.papers.model_exhibits import badge_of, draw_shown, on_thumbnail, with_badge
 from kvlab.papers.registry import EXHIBITS, find
 from kvlab.papers.scorecard import SHAPES, Judged, by_model, claims_by_model, counts, exhibit_list, matching
-from kvlab.papers.shown_exhibits import badge_of, draw_shown, on_thumbnail, with_badge
 from kvlab.requests.measurement import Evaluation
 from kvlab.results.shipped_folder import shipped, shipped_results
 from kvlab.results.sources import Sources

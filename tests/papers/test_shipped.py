@@ -19,12 +19,12 @@ from kvlab.papers.exhibit import RECORDED, Choice, Drawn, Exhibit, Needs
 from kvlab.papers.gvote import probe
 from kvlab.papers.keepkv import attention, merging
 from kvlab.papers.kvmerger import compression, explainers, similarity
+from kvlab.papers.model_exhibits import draw_shipped as drawn
+from kvlab.papers.model_exhibits import with_shipped
 from kvlab.papers.pyramid_pool import recordings
 from kvlab.papers.registry import EXHIBITS, SCORES, find
 from kvlab.papers.scorecard import counts, lines
 from kvlab.papers.shipped_archive import ALL_EVIDENCE, pack_recorded
-from kvlab.papers.shown_exhibits import draw_shipped as drawn
-from kvlab.papers.shown_exhibits import with_shipped
 from kvlab.requests.measurement import ExhibitFill
 from kvlab.results.shipped_folder import DRAWN, Shipped, shipped
 from kvlab.results.sources import Sources

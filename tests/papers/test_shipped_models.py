@@ -15,10 +15,10 @@ from kvlab.core.errors import UserError
 from kvlab.papers import scorecard as cards
 from kvlab.papers import shipped_archive
 from kvlab.papers.exhibit import Choice, Drawn, Exhibit, Needs
+from kvlab.papers.model_exhibits import DIGITS, _round_frame, badge_of, draw_shown
 from kvlab.papers.registry import EXHIBITS, find
 from kvlab.papers.scorecard import Judged, by_model, verdicts_on_each
 from kvlab.papers.shipped_archive import Packed, pack
-from kvlab.papers.shown_exhibits import DIGITS, _round_frame, badge_of, draw_shown
 from kvlab.results import shipped_folder
 from kvlab.results.shipped_folder import CARDS, DRAWN, Shipped, find_shipped, model_order
 from kvlab.results.sources import Sources

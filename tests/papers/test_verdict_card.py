@@ -9,7 +9,7 @@ import pytest
 
 from kvlab.common.intervals import Interval, mean_interval, mean_over_groups, pairs_interval
 from kvlab.papers.evidence import interval_of
-from kvlab.papers.shown_exhibits import claim_values
+from kvlab.papers.model_exhibits import claim_values
 from kvlab.papers.verdict_figure import caption_card, card_frame, verdict_card
 from kvlab.results.shipped_folder import parse_claim
 from kvlab.results.verdict import Basis, Claim, Threshold, judge

@@ -15,7 +15,7 @@ from kvlab.views.base.amounts import NOT_RECORDED, are_known, contrast, near, pa
 from kvlab.views.base.lines import add_band, add_line, add_points
 from kvlab.views.base.palette import HUES, SEQUENTIAL, SURFACES, Theme, mix, pick
 from kvlab.views.base.template import QUIET, colour_bar, finish
-from kvlab.views.base.words import number, token_label, token_text
+from kvlab.views.base.words import number, shown_of, token_label, token_text
 from kvlab.views.frames.float16 import block_edges
 
 MOST_SKEW = 0.5
@@ -460,4 +460,5 @@ def caption_scatter_of_rows(correlation: float, inner: float, tokens: int) -> st
         return "Guessed and true attention cannot be compared."
     bounds = ((0.2, "hardly"), (0.5, "loosely"), (0.8, "roughly"))
     how = next((words for bound, words in bounds if correlation < bound), "closely")
-    return f"Guessed attention {how} follows the true attention."
+    drawn = shown_of(MAX_POINTS, tokens, "token", "the most attended")
+    return f"Guessed attention {how} follows the true attention.{drawn}"

@@ -42,7 +42,7 @@ from kvlab.views.base.lines import Line, add_band, add_line, add_lines, add_poin
 from kvlab.views.base.palette import HUES, LOSS, SEQUENTIAL, SURFACES, Theme, mix, pick
 from kvlab.views.base.provenance import Provenance, join_sources, of_run
 from kvlab.views.base.template import QUIET, colour_bar, finish, log_axis
-from kvlab.views.base.words import number, percent, visible
+from kvlab.views.base.words import number, percent, shown_of, visible
 from kvlab.views.frames.lineage import token_texts
 
 LINES = (
@@ -112,11 +112,15 @@ def caption_distance_by_layer(frame: pd.DataFrame, queries: int, most: int) -> s
     first = float(frame["distance"].iloc[0])
     last = float(frame["distance"].iloc[-1])
     if len(frame) == 1:
-        return "Only one layer is shown."
+        return f"Only one layer is shown.{_sampled(queries, most)}"
     if not are_known(first, last):
         return NOT_RECORDED
     how = comparison_words(last, first, "further back than", "less far back than", "about as far back as", 0.05)
-    return f"On average, the last layer looks {how} the first."
+    return f"On average, the last layer looks {how} the first.{_sampled(queries, most)}"
+
+
+def _sampled(queries: int, most: int) -> str:
+    return f" Sampled: {most:,} of {queries:,} queries, evenly chosen." if queries > most else ""
 
 
 MAX_POINTS = 1500
@@ -252,7 +256,8 @@ def caption_variance_by_token(frame: pd.DataFrame, ratio: float, shuffled: float
     if not math.isfinite(ratio):
         return "How much attention changes was not recorded."
     how = comparison_words(ratio, shuffled, "more", "less", "no less", 0.05)
-    return f"Within a short time, a token's attention changes {how} than over steps in random order."
+    drawn = shown_of(MAX_POINTS, len(frame), "token", "the most attended")
+    return f"Within a short time, a token's attention changes {how} than over steps in random order.{drawn}"
 
 
 def error_by_step(frame: pd.DataFrame, kind: str, theme: Theme = "light") -> go.Figure:

@@ -88,12 +88,13 @@ def caption_kernel_in_sigmas(points: pd.DataFrame) -> str:
     off = float((points["relative_weight"] - points["kernel"]).abs().max())
     if not are_known(off):
         return NOT_RECORDED
-    return f"The weights of merged tokens {'follow' if off < 0.05 else 'do not all follow'} the paper's curve."
+    how = "follow" if off < 0.05 else "do not all follow"
+    return f"The weights of merged tokens {how} the paper's curve.{_drawn(points)}"
 
 
 def caption_kernel_curves(points: pd.DataFrame) -> str:
     """Weight of a merged key against its distance from the pivot."""
-    return "The further a merged key is from the key it joins, the less it counts, by this curve."
+    return f"The further a merged key is from the key it joins, the less it counts, by this curve.{_drawn(points)}"
 
 
 def _drawn(points: pd.DataFrame) -> str:

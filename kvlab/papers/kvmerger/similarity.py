@@ -153,7 +153,8 @@ def caption_neighbours_of_heads(frame: pd.DataFrame, every: int) -> str:
         return "The text has no other token."
     told = f"on average, adjacent tokens are {alike(float(beside_it.mean()))}"
     same = near(float(beside_it.min()), float(beside_it.max()))
-    return sentence(told if same or len(beside_it) == 1 else f"{told}, in some heads more than in others")
+    drawn = f" Showing {len(beside_it)} of {every} heads." if len(beside_it) < every else ""
+    return sentence(told if same or len(beside_it) == 1 else f"{told}, in some heads more than in others") + drawn
 
 
 OFFSETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024)

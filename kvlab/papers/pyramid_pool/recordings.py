@@ -35,7 +35,7 @@ from kvlab.views.base.cells import cell_text
 from kvlab.views.base.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
 from kvlab.views.base.provenance import of_run
 from kvlab.views.base.template import CLEAR, finish
-from kvlab.views.base.words import number, percent
+from kvlab.views.base.words import number, percent, shown_of
 from kvlab.views.frames.lineage import Lineage, event_steps, fold
 from kvlab.views.frames.memory import budgets_by_layer
 
@@ -198,7 +198,9 @@ def windows(spans: Mapping[int, pd.DataFrame], theme: Theme = "light") -> go.Fig
 def caption_windows(spans: Mapping[int, pd.DataFrame], most: int, steps: int) -> str:
     """How many slots hold pooled tokens at the end."""
     table = list(spans.values())[-1]
-    return sentence(f"several tokens are held by {some_of(int((table['tokens'] > 1).sum()), len(table), 'slot')}")
+    held = sentence(f"several tokens are held by {some_of(int((table['tokens'] > 1).sum()), len(table), 'slot')}")
+    drawn = shown_of(most, len(table), "slot", "with the most tokens")
+    return f"{held}{drawn}{shown_of(len(spans), steps, 'step', 'evenly chosen')}"
 
 
 def _bars(spans: pd.DataFrame, theme: Theme) -> go.Bar:

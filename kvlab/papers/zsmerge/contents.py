@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.timeline import state_legend
+from kvlab.figures.timeline import block_note, state_legend
 from kvlab.papers.evidence import Evidence, basis_of, comparison, gather, head_of, interval_of, mean_text, recorded_run
 from kvlab.papers.exhibit import Choice, Drawn, Needs
 from kvlab.results.sources import Sources
@@ -20,7 +20,7 @@ from kvlab.views.base.cells import cell_text
 from kvlab.views.base.palette import HUES, STATE_COLOURS, STATE_NAMES, Theme, pick, state_scale, stepped_scale
 from kvlab.views.base.provenance import join_sources, of_run
 from kvlab.views.base.template import CLEAR, finish
-from kvlab.views.base.words import number, percent, plural, token_label
+from kvlab.views.base.words import number, percent, plural, shown_of, token_label
 from kvlab.views.frames.compare import headline, unique_labels
 from kvlab.views.frames.lineage import STATES, Lineage, State, mosaic, state_counts, states_at
 
@@ -144,9 +144,11 @@ def caption_cache_contents(frame: pd.DataFrame) -> str:
     """Number of tokens that residual slots stand for at the end."""
     last = frame[frame["step"] == frame["step"].max()]
     held = last.loc[last["region"] == "residual", "votes"].sum()
+    every = int(frame["slots"].iloc[0]) if "slots" in frame else 0
+    drawn = shown_of(frame["position"].nunique(), every, "slot", "those that move first") if every else ""
     if not held:
-        return "No slot collects dropped tokens here."
-    return f"At the end, the slots that collect dropped tokens stand for {plural(float(held), 'token')}."
+        return f"No slot collects dropped tokens here.{drawn}"
+    return f"At the end, the slots that collect dropped tokens stand for {plural(float(held), 'token')}.{drawn}"
 
 
 def regions_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
@@ -235,12 +237,19 @@ def caption_fates(mosaics: Mapping[str, pd.DataFrame], counts: Mapping[str, pd.D
             for name, one in last.items()
         }
     )
-    return contrast(
+    told = contrast(
         dropped,
         "The most text is dropped by {most}, the least by {least}.",
         "All drop equally much of the text.",
         "Only {only} is shown.",
     )
+    if not mosaics:
+        return told
+    first = next(iter(mosaics.values()))
+    tokens = int(next(iter(last.values()))[["unseen", "own", "pivot", "absorbed", "evicted"]].sum())
+    steps = len(next(iter(counts.values())))
+    drawn = shown_of(min(MOST_FRAMES, first.shape[1]), steps, "step", "evenly chosen")
+    return f"{told}{block_note(len(first), tokens)}{drawn}"
 
 
 def _strip(codes: np.ndarray, names: list[str], positions: np.ndarray, theme: Theme) -> go.Heatmap:
