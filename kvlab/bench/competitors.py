@@ -38,7 +38,7 @@ class Load:
     batch: int
     prompt: int
     generated: int = 0
-    asked: int = 0  # the requested prompt length, before --shorten
+    asked: int = 0  # the requested prompt length, before shorten
 
     @property
     def context(self) -> int:

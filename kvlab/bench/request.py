@@ -101,11 +101,11 @@ def make_request(**fields: object) -> BenchRequest:
     if request.mode == "together" and not request.choices:
         raise UserError("Mode together needs --methods to compare.")
     if request.placement == "auto" and request.model.startswith("shape:"):
-        raise UserError("--placement auto distributes a loaded model: shapes are created on one device.")
+        raise UserError("--set placement=auto distributes a loaded model: shapes are created on one device.")
     if request.placement == "auto" and request.capture == "on":
-        raise UserError("Steps over several devices cannot be captured: leave --capture out with --placement auto.")
+        raise UserError("Steps over several devices cannot be captured: leave capture out with --set placement=auto.")
     if request.scale > 1 and not request.model.startswith("shape:"):
-        raise UserError("--scale reduces shapes, not trained models: use it with --model shape:NAME.")
+        raise UserError("--set scale reduces shapes, not trained models: use it with --model shape:NAME.")
     return request
 
 

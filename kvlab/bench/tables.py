@@ -21,7 +21,7 @@ MISSING = "–"
 
 
 def reductions(row: Row) -> str:
-    """Effects of --scale, --shorten and --compress-every in parentheses; empty without any."""
+    """Effects of scale, shorten and compress_every in parentheses; empty without any."""
     parts = [f"1/{row.scale} of the layers and width"] if row.scale > 1 else []
     parts += [f"1/{row.shorten} of the tokens"] if row.shorten > 1 else []
     parts += [f"deciding every {row.compress_every} steps"] if row.compress_every > 1 else []

@@ -57,7 +57,7 @@ def plan(
     planted = repeats.plantings(options.seed)
     prompts = [OnePrompt(prompt="-")] if tokens is not None else options.text.read_all(options.out)
     fields = options.fields(prompts, level or level_of(len(prompts), planted), bool(planted))
-    request = make_request(options.parts.added_to(methods), budgets, repeats=planted, **fields)
+    request = make_request(options.storage.added_to(methods), budgets, repeats=planted, **fields)
     count, exact = (tokens, True) if tokens is not None else tokens_of(request)
     estimate = plan_of(request, count, _machine(options.model.device, memory, devices))
     too_long = too_long_message(request.model, count, request.max_new_tokens) if exact else ""

@@ -1,4 +1,4 @@
-"""`kvlab killed`: find what a failed run would have had to keep."""
+"""`kvlab restore`: find what a failed run would have had to keep."""
 
 from __future__ import annotations
 

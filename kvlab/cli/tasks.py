@@ -12,17 +12,31 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from kvlab.cli.options.model import CacheDir, Revision
+from kvlab.cli.options.signature import Setting, group_parameters
 from kvlab.cli.options.tables import print_wide
 from kvlab.common.terminal import standard_error
 from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalRequest, TaskChoice
 
 
+@group_parameters
 def tasks(
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON, with the formats of files")] = False,
-    model: Annotated[str, typer.Option(help="measure what this model's full cache scores in each task")] = "",
+    check: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="inspect this file of prompts, with options as for --data"),
+    ] = None,
+    model: Annotated[
+        str, typer.Option(help="measure what this model's full cache scores in each task; with --check its tokenizer")
+    ] = "",
     samples: Annotated[int, typer.Option(min=1, help="prompts per task, with --model")] = 10,
-    style: Annotated[str, typer.Option(help="how the tasks ask, with --model, as for `kvlab eval`")] = "auto",
+    style: Annotated[str, Setting("how the tasks ask, with --model, as for kvlab eval")] = "auto",
+    loader: Annotated[str, Setting("with --check, the file's format, by default recognised from its fields")] = "",
+    max_prompt: Annotated[int | None, Setting("with --check, tokens allowed per prompt, by default the window")] = None,
+    cut: Annotated[str, Setting("with --check, part cut from longer prompts, start, middle or end")] = "middle",
+    revision: Revision = None,
+    cache_dir: CacheDir = None,
     out: Annotated[
         Path | None, typer.Option(help="folder of results, with --model [default: runs/eval/tasks-MODEL]")
     ] = None,
@@ -30,10 +44,16 @@ def tasks(
 ) -> None:
     """List the tasks of `kvlab eval` with their parameters, and the file formats of its --data.
 
-    With --model: run the full cache alone, and mark tasks that are not informative for this model.
+    With --model: run the full cache alone, and mark tasks that are not informative for this model. With --check: report
+    a file's benchmark, prompts, token lengths and what would be cut; exit status 1 for malformed lines.
     """
     if fits:
         typer.echo(json.dumps({"problem": _problem(sys.stdin.read())}))
+        return
+    if check is not None:
+        from kvlab.cli.data_check import check_data
+
+        check_data(check, loader, model or "mini", max_prompt, cut, revision, cache_dir, as_json)
         return
     if model:
         _measure(model, samples, style, out, as_json)
@@ -67,7 +87,7 @@ def tasks(
     for name in LOADERS:
         takes = ", ".join(f"{option}={default}" for option, default in options_of(name).items())
         files.add_row(name, about(name), takes)
-    files.caption = f"Every format also takes {', '.join(OF_SAMPLES)}; `kvlab data check FILE` inspects a file."
+    files.caption = f"Every format also takes {', '.join(OF_SAMPLES)}; `kvlab tasks --check FILE` inspects a file."
     print_wide(files)
     typer.echo(f"Papers' tables for kvlab eval --preset NAME --data DIR: {', '.join(table_names())}.")
 

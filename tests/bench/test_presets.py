@@ -38,7 +38,20 @@ commands = typer.Typer()
 commands.command("bench")(bench)
 SHAPED = [name for name in PRESETS if name != "one-pass"]  # measured on shapes with random weights
 PAPERS = [name for name in SHAPED if not name.endswith("-bars")]
-QUICK = ["--device", "cpu", "--scale", "32", "--shorten", "256", "--repeats", "1", "--steps", "1", "--warmup", "0"]
+QUICK = [
+    "--device",
+    "cpu",
+    "--set",
+    "scale=32",
+    "--set",
+    "shorten=256",
+    "--repeats",
+    "1",
+    "--set",
+    "steps=1",
+    "--set",
+    "warmup=0",
+]
 
 
 def run(*arguments: str) -> str:
@@ -164,7 +177,7 @@ def test_own_measurements_print_a_table(tmp_path: Path) -> None:
         "--budgets",
         "0.25,8",
     ]
-    few = ["--repeats", "1", "--steps", "1", "--out", str(tmp_path), "--device", "cpu"]
+    few = ["--repeats", "1", "--set", "steps=1", "--out", str(tmp_path), "--device", "cpu"]
     printed = run("decode", *arguments, *few)
     for words in (
         "h2o:recent=0.25",
@@ -184,7 +197,7 @@ def test_own_measurements_print_a_table(tmp_path: Path) -> None:
 
 
 def test_two_results_of_one_second_do_not_overwrite_each_other(tmp_path: Path) -> None:
-    few = ["--model", "shape:tiny", "--contexts", "16", "--repeats", "1", "--steps", "1", "--methods", "h2o"]
+    few = ["--model", "shape:tiny", "--contexts", "16", "--repeats", "1", "--set", "steps=1", "--methods", "h2o"]
     for _ in range(2):
         run("memory", *few, "--device", "cpu", "--out", str(tmp_path))
     assert len(list(tmp_path.glob("*.parquet"))) == 2
@@ -201,15 +214,15 @@ def test_two_results_of_one_second_do_not_overwrite_each_other(tmp_path: Path) -
         (["decode", "--contexts", "0"], "--contexts takes whole numbers of at least 1"),
         (["decode", "--batches", "-1"], "--batches takes whole numbers of at least 1"),
         (["decode", "--repeats", "0"], "--repeats cannot be 0"),
-        (["decode", "--scale", "0"], "--scale cannot be 0"),
-        (["decode", "--model", "mini", "--scale", "2"], "--scale reduces shapes"),
+        (["decode", "--set", "scale=0"], "--set scale cannot be 0"),
+        (["decode", "--model", "mini", "--set", "scale=2"], "--set scale reduces shapes"),
         (["decode", "--dtype", "int8"], "--dtype cannot be 'int8'"),
-        (["decode", "--fill", "magic"], "--fill cannot be 'magic'"),
+        (["decode", "--set", "fill=magic"], "--set fill cannot be 'magic'"),
         (["decode", "--device", "cuda:99"], "no device 'cuda:99'"),
         (["generate"], "needs --new-tokens"),
         (["--preset", "fig9"], "no preset 'fig9'"),
         (["--preset", "keepkv-table1", "--device", "cpu"], "needs a GPU with 80 GB or more"),
-        (["--preset", "keepkv-table1", "--scale", "32", "--methods", "h2o"], "leave out --methods"),
+        (["--preset", "keepkv-table1", "--set", "scale=32", "--methods", "h2o"], "leave out --methods"),
         (["--preset", "cpu-bars", "--new-tokens", "3"], "leave out --new-tokens"),
     ],
 )

@@ -1,16 +1,14 @@
-"""`kvlab data check`: inspect a benchmark's file before running an evaluation on it."""
+"""`kvlab tasks --check FILE`: inspect a benchmark's file before running an evaluation on it."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from kvlab.cli.options.model import CacheDir, Revision
-from kvlab.cli.options.signature import with_plugins
 from kvlab.core.errors import UserError
 from kvlab.core.validation import quote_value
 from kvlab.evaluate.request import split_file
@@ -20,22 +18,16 @@ if TYPE_CHECKING:
 
 SHOWN_LINES = 20
 
-data_commands = typer.Typer(help="Check your own files of prompts.", no_args_is_help=True)
 
-
-def check(
-    file: Annotated[str, typer.Argument(help="the file, with options as for --data of `kvlab eval`")],
-    loader: Annotated[str, typer.Option(help="its format; default: recognised from its fields")] = "",
-    model: Annotated[
-        str, typer.Option(help="model whose tokenizer is used: mini, a local folder, or a hub name")
-    ] = "mini",
-    max_prompt: Annotated[
-        int | None, typer.Option(help="tokens allowed per prompt; default: the model's context window")
-    ] = None,
-    cut: Annotated[str, typer.Option(help="part cut from longer prompts: start, middle (LongBench) or end")] = "middle",
-    revision: Revision = None,
-    cache_dir: CacheDir = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False,
+def check_data(
+    file: str,
+    loader: str,
+    model: str,
+    max_prompt: int | None,
+    cut: str,
+    revision: str | None,
+    cache_dir: str | None,
+    as_json: bool,
 ) -> None:
     """Report a file's benchmark, prompts, token lengths and what would be cut; exit status 1 for malformed lines."""
     from kvlab.evaluate.data_check import check_file
@@ -46,7 +38,7 @@ def check(
         _, path, options = split_file(f"file={file}")
     except ValueError:
         raise UserError(f"{quote_value(file)} names no file: give a path, with options as FILE:name=value.") from None
-    most = parse_whole(max_prompt, "--max-prompt", 8)
+    most = parse_whole(max_prompt, "--set max_prompt", 8)
     tokenizer, window = load_tokenizer(model, revision, cache_dir)
     report = check_file(Path(path), tokenizer, window, loader, most, parse_cut(cut), options)
     if as_json:
@@ -96,6 +88,3 @@ def _cut(report: FileCheck) -> str:
         f"{len(report.shortened):,} of {report.count:,} prompts lose their {report.cut}: {report.lost:,} tokens, "
         f"{share:.0f} % of these prompts ({allowed})"
     )
-
-
-data_commands.command("check")(with_plugins(check))

@@ -1,4 +1,4 @@
-"""`kvlab chat`: talk to the full and to compressed caches side by side about one text."""
+"""`kvlab live`: talk to the full and to compressed caches side by side about one text."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PIPED_WIDTH = 160
 
 
 @group_parameters
-def chat(
+def live(
     text: PromptOptions,
     model: ModelOptions,
     methods: Annotated[str, typer.Option(help="such as snapkv,keepkv:preset=paper")] = "snapkv,keepkv,exactmerge2",
