@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from kvlab.core.choice import MOST_NEW_TOKENS, MethodChoice
 from kvlab.core.errors import UserError
-from kvlab.core.validation import Seed, Strict, Text, quote_value
+from kvlab.core.validation import Seed, Strict, Text, as_option, in_one_sentence, quote_value
 
 Mode = Literal["decode", "prefill", "memory", "batch", "generate", "overhead", "compress", "profile", "together"]
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -86,10 +86,7 @@ def make_request(**fields: object) -> BenchRequest:
     try:
         request = BenchRequest.model_validate(fields)
     except ValidationError as error:
-        first = error.errors()[0]
-        option = "--" + str(first["loc"][0]).replace("_", "-")
-        given = "an empty list" if first["input"] in ((), []) else quote_value(first["input"])
-        raise UserError(f"{option} cannot be {given}: {first['msg'].lower()}.") from None
+        raise UserError(in_one_sentence(error, as_option)) from None
     for name, numbers in (("--contexts", request.contexts), ("--batches", request.batches)):
         wrong = [number for number in numbers if not 1 <= number <= MOST_SIZE]
         if wrong:
