@@ -123,8 +123,8 @@ def label(
 @runs_commands.command("rm")
 def remove(names: Names, root: Root = RUNS) -> None:
     """Move them to the bin; `kvlab runs bin --restore` brings them back."""
-    from kvlab.figures.base.words import byte_size
     from kvlab.library.recycle_bin import delete
+    from kvlab.views.base.words import byte_size
 
     for _, row in _rows(root, names).iterrows():
         gone = delete(root, row["kind"], row["members"], row["title"])
@@ -142,8 +142,8 @@ def show_bin(
     empty: Annotated[bool, typer.Option("--empty", help="delete everything in it permanently")] = False,
 ) -> None:
     """List the contents of the bin, restore from it, or empty it."""
-    from kvlab.figures.base.words import byte_size
     from kvlab.library.recycle_bin import empty_bin, list_bin, restore_deleted
+    from kvlab.views.base.words import byte_size
 
     if empty:
         typer.echo(f"{byte_size(empty_bin(root))} freed")
@@ -195,9 +195,9 @@ def export(
     out: Annotated[Path, typer.Option(help="folder for the files")] = Path(),
 ) -> None:
     """Export each as one file for `kvlab runs import`; of a single run its whole comparison."""
-    from kvlab.figures.base.words import byte_size
     from kvlab.library.archive import SUFFIX, pack
     from kvlab.trace.stories import story_path
+    from kvlab.views.base.words import byte_size
 
     if bool(names) == bool(story):
         raise UserError("Name what to export: ids of `kvlab runs ls`, or --story NAME.")
