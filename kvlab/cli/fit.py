@@ -16,7 +16,7 @@ from kvlab.cli.options.signature import Setting, group_parameters
 from kvlab.common.model_title import model_title
 from kvlab.core.errors import UserError
 from kvlab.core.validation import as_option, in_one_sentence
-from kvlab.fitting.request import FitJob, FitRequest, fitted_file
+from kvlab.models.fitting.request import FitJob, FitRequest, fitted_file
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def fit(
     if not force:
         check_fits(job)
     if not queue:
-        from kvlab.fitting.fit import fit as run  # torch is slow to import
+        from kvlab.models.fitting.fit import fit as run  # torch is slow to import
 
         run(request, out, say=typer.echo)
         return

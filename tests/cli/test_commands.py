@@ -15,7 +15,7 @@ import typer
 from typer.testing import CliRunner
 
 from kvlab.cli import COMMANDS, commands, main, replaced
-from kvlab.model_info.packaged_models import PACKAGED, PackagedModel
+from kvlab.models.info.packaged_models import PACKAGED, PackagedModel
 from kvlab.planning import Machine
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_comparisons, list_repeats
