@@ -74,9 +74,9 @@ def tasks(
         table.add_row(task["name"], task["summary"], takes, ", ".join(f"{length:,}" for length in task["lengths"]))
     print_wide(table)
     files = Table("format of --data", "what it reads", "options, as FORMAT=FILE:name=value", show_lines=False)
-    for name, loader in lists["about_formats"].items():
-        takes = ", ".join(f"{option}={default}" for option, default in loader["defaults"].items())
-        files.add_row(name, loader["about"], takes)
+    for name, form in lists["about_formats"].items():
+        takes = ", ".join(f"{option}={default}" for option, default in form["defaults"].items())
+        files.add_row(name, form["about"], takes)
     of_samples = ", ".join(lists["of_samples"])
     files.caption = f"Every format also takes {of_samples}; `kvlab tasks --check FILE` inspects a file."
     print_wide(files)

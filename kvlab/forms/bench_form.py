@@ -17,10 +17,8 @@ from kvlab.model_info.names import check_model
 # Modes of the form and their labels.
 KINDS = {
     "decode": "Decode rate",
-    "compress": "What deciding costs",
     "prefill": "Prefill",
     "memory": "Memory",
-    "overhead": "What recording costs",
 }
 
 
