@@ -11,7 +11,7 @@ from kvlab.core.choice import MOST_NEW_TOKENS, MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.validation import Seed, Strict, Text, as_option, in_one_sentence, quote_value
 
-Mode = Literal["decode", "prefill", "memory", "batch", "generate", "overhead", "compress", "profile", "together"]
+Mode = Literal["decode", "prefill", "memory", "generate", "together"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 Fill = Literal["synthetic", "prefill"]
 MOST_SIZE = 2**24  # of a context or a batch
@@ -128,20 +128,11 @@ class BenchJob(Strict):
 
 
 def parts_of(requests: Sequence[BenchRequest]) -> tuple[BenchRequest, ...]:
-    """Split into one request per mode, batch and context; each is measured completely or not at all.
-
-    Mode `overhead` records one prompt and has no batches; mode `batch` doubles batches itself and is not split.
-    """
+    """Split into one request per mode, batch and context; each is measured completely or not at all."""
     split = [
-        request.model_copy(update={"batches": batches, "contexts": (context,)})
+        request.model_copy(update={"batches": (batch,), "contexts": (context,)})
         for request in requests
         for context in request.contexts
-        for batches in _batches(request)
+        for batch in request.batches
     ]
     return tuple({part.model_dump_json(): part for part in split}.values())
-
-
-def _batches(request: BenchRequest) -> list[tuple[int, ...]]:
-    if request.mode == "overhead":
-        return [(1,)]
-    return [request.batches] if request.mode == "batch" else [(batch,) for batch in request.batches]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ def statistic_name(counts: Iterable[int]) -> str:
 
 def measurement_tables(rows: Sequence[Row]) -> list[Table]:
     """One table per mode and model: each method's measurements and their share of the bound."""
-    shown = [row for row in rows if row.figure != "copy bandwidth" and row.mode != "bar"]
+    shown = [row for row in rows if row.figure != "copy bandwidth"]
     tables = []
     for (mode, model, _), group in groupby(shown, key=lambda row: (row.mode, row.model, row.compress_every)):
         draw = memory_table if mode == "memory" else _measurements
@@ -157,20 +157,6 @@ def paper_table(rows: Sequence[Row], preset: str) -> Table | None:
     hardware = ", ".join(numbers["hardware"].unique())
     ours = f"{rows[0].device}, {statistic_name(row.repeats for row in rows)}{reductions(rows[0])}" if rows else MISSING
     table.caption = f"paper's device: {hardware}; ours: {ours}"
-    return table
-
-
-def bar_table(rows: Sequence[Row]) -> Table | None:
-    """The targets, met or not; None if no row is one."""
-    bars = [row for row in rows if row.mode == "bar"]
-    if not bars:
-        return None
-    table = Table("bar", "method", "batch", "tokens", "figure", "", title="bars", box=SIMPLE_HEAD, title_justify="left")
-    for row in bars:
-        figure = MISSING if row.median is None else f"{row.median:.3g}"
-        table.add_row(row.figure, row.method, str(row.batch or MISSING), tokens(row), figure, row.note)
-    smaller = reductions(replace(bars[0], compress_every=1))  # the bars' notes state it
-    table.caption = f"{statistic_name(row.repeats for row in bars)}, not of prompts; {bars[0].device}{smaller}"
     return table
 
 

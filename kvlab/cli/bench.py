@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -16,12 +16,8 @@ from kvlab.cli.options.signature import Setting, group_parameters
 from kvlab.common.terminal import standard_error, standard_output
 from kvlab.core.errors import UserError
 
-if TYPE_CHECKING:
-    from kvlab.bench.rows import ResultFile
-
 DEFAULT_METHODS = "streaming-llm,h2o,snapkv,zsmerge,keepkv"
 RESULTS = Path("runs/bench")
-UNTIL_FULL = tuple(2**n for n in range(11))
 TABLE_WIDTH = 170  # without a terminal
 
 Own = Annotated[str | None, typer.Option(help="such as h2o,keepkv:rule=paper")]
@@ -54,18 +50,16 @@ class MeasuredOptions:
 
 @group_parameters
 def bench(
-    mode: Annotated[
-        str, typer.Argument(help="decode, prefill, memory, batch, generate, overhead, compress, profile, together")
-    ] = "decode",
+    mode: Annotated[str, typer.Argument(help="decode, prefill, memory, generate, together")] = "decode",
     methods: Own = None,
     budgets: Annotated[str | None, typer.Option(help="fractions of the prompt, or slots per KV head")] = None,
     contexts: Annotated[str | None, typer.Option(help="tokens in the cache, such as 4096,16384")] = None,
-    batches: Annotated[str | None, typer.Option(help="batch sizes; mode batch: doubled until memory is full")] = None,
+    batches: Annotated[str | None, typer.Option(help="batch sizes")] = None,
     *,
     measured: MeasuredOptions,
     preset: Annotated[
         str | None,
-        typer.Option(help="zsmerge-fig3, zsmerge-table1, keepkv-table1, kvmerger-table2, gpu-bars, cpu-bars, one-pass"),
+        typer.Option(help="zsmerge-fig3, zsmerge-table1, keepkv-table1, kvmerger-table2, one-pass"),
     ] = None,
     out: Annotated[Path, typer.Option(help="folder of result files; the atlas reads the default")] = RESULTS,
     force: Force = False,
@@ -98,8 +92,6 @@ def _from_options(
     if mode not in MODES:
         raise UserError(f"There is no mode {mode!r}; choose one of {', '.join(MODES)}.")
     fields = changes | _numbers(lists) | {"mode": mode}
-    if mode == "batch":
-        fields.setdefault("batches", UNTIL_FULL)
     names = DEFAULT_METHODS if methods is None else methods
     return make_request(choices=parse_choices(names, budgets or "0.2"), **fields)
 
@@ -132,46 +124,33 @@ def _numbers(lists: dict[str, str | None]) -> dict[str, Any]:
 
 
 def _measure_and_show(requests: tuple[BenchRequest, ...], preset: str, out: Path, as_json: bool) -> None:
-    from kvlab.bench.presets import find_preset
-    from kvlab.bench.rows import ResultFile
-    from kvlab.bench.tables import bar_table, measurement_tables, paper_table, rows_json
-    from kvlab.bench.targets import judge
-
-    results = ResultFile(_new_file(out, preset or requests[0].mode))
-    _measure(requests, results, find_preset(preset).seconds if preset else None)
-    if preset.endswith("-bars"):
-        results.add(judge(results.rows, find_preset(preset).device))
-    if as_json:
-        typer.echo(rows_json(results.rows, str(results.path)))
-        return
-    screen = standard_output(TABLE_WIDTH)
-    for table in [*measurement_tables(results.rows), paper_table(results.rows, preset), bar_table(results.rows)]:
-        if table is not None:
-            screen.print(table)
-    screen.print(f"Rows are in {results.path}", soft_wrap=True)
-
-
-def _measure(requests: tuple[BenchRequest, ...], results: ResultFile, seconds: float | None) -> None:
     from kvlab.bench.harness import run_requests
+    from kvlab.bench.rows import ResultFile
+    from kvlab.bench.tables import measurement_tables, paper_table, rows_json
 
+    stem = f"{preset or requests[0].mode}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    path = out / f"{stem}.parquet"
+    number = 1
+    while path.exists():
+        path = out / f"{stem}-{number}.parquet"
+        number = number + 1
+    results = ResultFile(path)
     errors = standard_error()
 
     def listen(stage: str, done: int, total: int) -> None:
         errors.print(f"{done + 1} of {total}: {stage}")
 
     try:
-        for row in run_requests(requests, seconds=seconds, listener=listen):
+        for row in run_requests(requests, listener=listen):
             results.add([row])
     except KeyboardInterrupt:
         errors.print(f"Stopped. Measured rows are in {results.path}", soft_wrap=True)
         raise typer.Exit(130) from None
-
-
-def _new_file(folder: Path, name: str) -> Path:
-    stem = f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    path = folder / f"{stem}.parquet"
-    number = 1
-    while path.exists():
-        path = folder / f"{stem}-{number}.parquet"
-        number = number + 1
-    return path
+    if as_json:
+        typer.echo(rows_json(results.rows, str(results.path)))
+        return
+    screen = standard_output(TABLE_WIDTH)
+    for table in [*measurement_tables(results.rows), paper_table(results.rows, preset)]:
+        if table is not None:
+            screen.print(table)
+    screen.print(f"Rows are in {results.path}", soft_wrap=True)

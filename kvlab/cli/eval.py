@@ -13,8 +13,8 @@ from kvlab.cli.options.part_tables import as_table, frame_of
 from kvlab.cli.options.plan_check import Force, check_fits
 from kvlab.cli.options.prefix import PrefixOptions
 from kvlab.cli.options.signature import Setting, group_parameters
-from kvlab.cli.options.tables import SUMMARY_WIDTH, print_summary, print_wide
-from kvlab.common.terminal import standard_error
+from kvlab.cli.options.tables import SUMMARY_WIDTH, print_summary
+from kvlab.common.terminal import print_wide, standard_error
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import parse_spec

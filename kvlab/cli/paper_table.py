@@ -14,8 +14,7 @@ from rich.table import Table
 
 import kvlab
 from kvlab.cli.options.plan_check import check_fits
-from kvlab.cli.options.tables import print_wide
-from kvlab.common.terminal import standard_error
+from kvlab.common.terminal import print_wide, standard_error
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import parse_spec, split_list

@@ -13,8 +13,8 @@ from kvlab.cli.compare import Json, LevelOfMany, RequestOptions, level_of, make_
 from kvlab.cli.options.plan_check import notes_of
 from kvlab.cli.options.repeats import RepeatsOptions
 from kvlab.cli.options.signature import group_parameters
-from kvlab.cli.options.tables import print_wide
 from kvlab.common.formatting import format_bytes
+from kvlab.common.terminal import print_wide
 from kvlab.core.errors import UserError
 from kvlab.core.validation import quote_value
 from kvlab.jobs.size_check import plan_of, tokens_of

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from kvlab.cli.options.prompt import AnswerOptions, PromptOptions
 from kvlab.cli.options.signature import group_parameters
-from kvlab.cli.options.tables import print_wide
+from kvlab.common.terminal import print_wide
 from kvlab.core.errors import UserError
 from kvlab.requests.compare import OnePrompt
 

@@ -15,9 +15,8 @@ from kvlab.cli.options.model import ModelOptions
 from kvlab.cli.options.own_prompts import OwnPrompts
 from kvlab.cli.options.plan_check import Force, check_fits
 from kvlab.cli.options.signature import Setting, group_parameters
-from kvlab.cli.options.tables import print_wide
 from kvlab.common.atomic_write import replace_text
-from kvlab.common.terminal import standard_error
+from kvlab.common.terminal import print_wide, standard_error
 from kvlab.core.budget import Budget
 from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError

@@ -9,7 +9,8 @@ import pandas as pd
 import typer
 
 from kvlab.cli.options.part_tables import as_table, check_kind, frame_of, write_csv
-from kvlab.cli.options.tables import SUMMARY_WIDTH, print_wide
+from kvlab.cli.options.tables import SUMMARY_WIDTH
+from kvlab.common.terminal import print_wide
 from kvlab.core.errors import UserError
 
 if TYPE_CHECKING:

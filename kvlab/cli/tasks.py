@@ -15,8 +15,8 @@ from rich.table import Table
 
 from kvlab.cli.options.model import CacheDir, Revision
 from kvlab.cli.options.signature import Setting, group_parameters
-from kvlab.cli.options.tables import print_wide
-from kvlab.common.terminal import standard_error
+from kvlab.cli.stored_list import stored_list
+from kvlab.common.terminal import print_wide, standard_error
 from kvlab.core.errors import UserError
 from kvlab.core.validation import quote_value
 from kvlab.evaluate.request import EvalRequest, TaskChoice, split_file
@@ -63,38 +63,44 @@ def tasks(
     if model:
         _measure(model, samples, style, out, as_json)
         return
+    lists = stored_list("tasks", "kvlab.tasks.registry", describe_tasks)
+    if as_json:
+        typer.echo(json.dumps(lists, indent=2))
+        return
+    table = Table("task", "what it tests", "parameters", "lengths")
+    for task in lists["tasks"]:
+        words = {name: f" ({', '.join(choices)})" for name, choices in task["choices"].items()}
+        takes = ", ".join(f"{key}={value}{words.get(key, '')}" for key, value in task["parameters"].items())
+        table.add_row(task["name"], task["summary"], takes, ", ".join(f"{length:,}" for length in task["lengths"]))
+    print_wide(table)
+    files = Table("format of --data", "what it reads", "options, as FORMAT=FILE:name=value", show_lines=False)
+    for name, form in lists["about_formats"].items():
+        takes = ", ".join(f"{option}={default}" for option, default in form["defaults"].items())
+        files.add_row(name, form["about"], takes)
+    of_samples = ", ".join(lists["of_samples"])
+    files.caption = f"Every format also takes {of_samples}; `kvlab tasks --check FILE` inspects a file."
+    print_wide(files)
+    typer.echo(f"Papers' tables for kvlab eval --preset NAME --data DIR: {', '.join(lists['paper_tables'])}.")
+
+
+def describe_tasks() -> dict[str, Any]:
+    """Every task, every format of files and the papers' tables, as JSON data."""
     from kvlab.atlas.paper_tables import table_names
     from kvlab.tasks.loaders import LOADERS, OF_SAMPLES, about, options_of
     from kvlab.tasks.registry import TASKS
 
-    if as_json:
-        listed = [
-            {
-                "name": name,
-                "summary": task.summary,
-                "parameters": task.parameters,
-                "choices": task.choices,
-                "lengths": task.lengths,
-                "uses_depth": task.uses_depth,
-            }
-            for name, task in TASKS.items()
-        ]
-        formats = {name: {"about": about(name), "options": [*options_of(name)]} for name in LOADERS}
-        typer.echo(json.dumps({"tasks": listed, "formats": list(LOADERS), "about_formats": formats}, indent=2))
-        return
-    table = Table("task", "what it tests", "parameters", "lengths")
-    for name, task in TASKS.items():
-        words = {name: f" ({', '.join(choices)})" for name, choices in task.choices.items()}
-        takes = ", ".join(f"{key}={value}{words.get(key, '')}" for key, value in task.parameters.items())
-        table.add_row(name, task.summary, takes, ", ".join(f"{length:,}" for length in task.lengths))
-    print_wide(table)
-    files = Table("format of --data", "what it reads", "options, as FORMAT=FILE:name=value", show_lines=False)
-    for name in LOADERS:
-        takes = ", ".join(f"{option}={default}" for option, default in options_of(name).items())
-        files.add_row(name, about(name), takes)
-    files.caption = f"Every format also takes {', '.join(OF_SAMPLES)}; `kvlab tasks --check FILE` inspects a file."
-    print_wide(files)
-    typer.echo(f"Papers' tables for kvlab eval --preset NAME --data DIR: {', '.join(table_names())}.")
+    fields = ("summary", "parameters", "choices", "lengths", "uses_depth")
+    formats = {
+        name: {"about": about(name), "options": [*options_of(name)], "defaults": dict(options_of(name))}
+        for name in LOADERS
+    }
+    return {
+        "tasks": [{"name": name} | {field: getattr(task, field) for field in fields} for name, task in TASKS.items()],
+        "formats": list(LOADERS),
+        "about_formats": formats,
+        "of_samples": list(OF_SAMPLES),
+        "paper_tables": list(table_names()),
+    }
 
 
 def _measure(model: str, samples: int, style: str, out: Path | None, as_json: bool) -> None:

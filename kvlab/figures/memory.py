@@ -226,7 +226,7 @@ def caption_instrument_cost(frame: pd.DataFrame) -> str:
     if sure.empty:
         return (
             f"The cost of recording is uncertain: {' or '.join(known['doubt'].unique())} in {len(known)} of "
-            f"{plural(len(frame), 'run')} (cross-hatched). Measure it with kvlab bench overhead."
+            f"{plural(len(frame), 'run')} (cross-hatched)."
         )
     low = sure["overhead"].min()
     high = sure["overhead"].max()

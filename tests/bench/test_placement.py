@@ -52,4 +52,4 @@ def test_what_cannot_be_spread_is_refused() -> None:
     with pytest.raises(UserError, match="cannot be captured"):
         make_request(mode="decode", model="mini", placement="auto", capture="on")
     said = CliRunner().invoke(commands, ["bench", "--set", "placement=everywhere"])
-    assert isinstance(said.exception, UserError) and "--placement cannot be 'everywhere'" in str(said.exception)
+    assert isinstance(said.exception, UserError) and "--set placement cannot be 'everywhere'" in str(said.exception)

@@ -12,9 +12,12 @@ from kvlab.bench.device import spread
 from kvlab.bench.models import BenchModel
 from kvlab.bench.race import Outcome
 from kvlab.bench.rows import Row
-from kvlab.bench.targets import ALL_OVER_PLAIN, WINDOW_OVER_PLAIN
 from kvlab.core.choice import MethodChoice
 from kvlab.core.methods import make_method
+
+# Scores from the last queries of a prompt, and scores accumulated over all queries.
+WINDOW_OVER_PLAIN = "prompt / plain transformers', windowed scores"
+ALL_OVER_PLAIN = "prompt / plain transformers', accumulated scores"
 
 
 class PrefillRacer:

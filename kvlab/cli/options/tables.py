@@ -12,9 +12,8 @@ from rich.table import Table
 
 from kvlab.cli.options.part_tables import as_table, frame_of
 from kvlab.common.formatting import KIB, ONE_PROMPT, in_range
-from kvlab.common.terminal import standard_output
+from kvlab.common.terminal import print_wide
 
-WIDTH = 150  # without a terminal
 SUMMARY_WIDTH = 120  # a pipe reports 80, which would wrap the intervals
 
 COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
@@ -85,11 +84,6 @@ def _caption(frame: pd.DataFrame) -> str:
     means = f"; KL and agreement: means over {tokens} tokens of its continuation" if tokens else ""
     on = ", ".join(frame["device"].unique()) if len(frame) else ""
     return f"on {on}; {ONE_PROMPT}{means}; for means over prompts with intervals: kvlab eval"
-
-
-def print_wide(table: Table, piped_width: int = WIDTH) -> None:
-    """Print at the terminal's width, or wide enough for all columns without a terminal."""
-    standard_output(piped_width).print(table)
 
 
 def print_summary(

@@ -12,8 +12,8 @@ from rich.table import Table
 
 from kvlab.cli import run_alone
 from kvlab.cli.options.model import Model
-from kvlab.cli.options.tables import print_wide
 from kvlab.common.atomic_write import replace_text
+from kvlab.common.terminal import print_wide
 from kvlab.core.budget import Budget
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import parse_spec, split_list
