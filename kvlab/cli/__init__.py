@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from kvlab.cli.options.signature import with_plugins
-from kvlab.cli.replaced import replacement
+from kvlab.cli.replacements import replacement
 from kvlab.core.errors import UserError
 from kvlab.core.validation import check_text, quote_value
 

@@ -14,9 +14,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from kvlab.cli import COMMANDS, commands, main, replaced
+from kvlab.cli import COMMANDS, commands, main, replacements
 from kvlab.models.info.packaged_models import PACKAGED, PackagedModel
-from kvlab.planning import Machine
+from kvlab.planning.machine import Machine
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_comparisons, list_repeats
 from tests.cli.running import PROMPT, kvlab
@@ -59,7 +59,7 @@ def test_what_went_names_what_to_use_now_and_settings_are_checked(arguments, sen
 def test_every_replaced_name_is_gone() -> None:
     """Each command of the table is unknown now, and each option belongs to no command that it once had."""
     group = typer.main.get_command(commands)
-    for words in replaced.COMMANDS:
+    for words in replacements.COMMANDS:
         *path, name = words.split()
         parent = group.get_command(None, path[0]) if path else group
         assert parent.get_command(None, name) is None or words == "restore"
