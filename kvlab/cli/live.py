@@ -120,8 +120,7 @@ def _of_prefixes(names: list[str], root: Path, text: PromptOptions, model: Model
 
 def write_replay(path: Path, events: list[dict[str, Any]], title: str) -> None:
     """Write a conversation as a page or GIF that plays it."""
-    from kvlab.report.live_gif import live_gif
-    from kvlab.report.live_replay import replay
+    from kvlab.report.live_replay import live_gif, replay
 
     content = live_gif(events, title) if path.suffix == ".gif" else replay(events, title).encode()
     replace_file(path, lambda temporary: temporary.write_bytes(content))
