@@ -73,12 +73,12 @@ class BenchRequest(Strict):
 
     def choices_run(self) -> tuple[MethodChoice, ...]:
         """The choices, with budgets in slots shortened like the contexts."""
-        return tuple(self._shorten_budget(choice) for choice in self.choices)
-
-    def _shorten_budget(self, choice: MethodChoice) -> MethodChoice:
-        if not isinstance(choice.budget, int):
-            return choice
-        return choice.model_copy(update={"budget": self.shortened(choice.budget)})
+        return tuple(
+            choice.model_copy(update={"budget": self.shortened(choice.budget)})
+            if isinstance(choice.budget, int)
+            else choice
+            for choice in self.choices
+        )
 
 
 def make_request(**fields: object) -> BenchRequest:
