@@ -174,7 +174,8 @@ def _readable(row: Row) -> dict[str, Any]:
 
 
 def _caption(own: Sequence[Row], rows: Sequence[Row]) -> str:
-    row, over = own[0], statistic_name(row.repeats for row in own)
+    row = own[0]
+    over = statistic_name(row.repeats for row in own)
     rate = next((r for r in rows if r.figure == "copy bandwidth" and r.device == row.device), None)
     copied = f"; copies {rate.median:.1f} GB/s" if rate is not None and rate.median is not None else ""
     return f"{over}, not of prompts; * the full cache of the ratios, the best one; {row.device}, {row.dtype}{copied}"
