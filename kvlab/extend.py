@@ -29,7 +29,6 @@ if TYPE_CHECKING:
         register_reading,
     )
     from kvlab.core.contract.second_pass import Rehearsal
-    from kvlab.core.contract.token_scores import ResidualRule, TokenScores
     from kvlab.core.contract.view import Seen, Slots, View
     from kvlab.core.errors import UserError
     from kvlab.core.methods.allocators.adaptive import HeadAdaptive
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
     from kvlab.core.methods.eviction.compactor import ChunkLeverage
     from kvlab.core.methods.eviction.criticalkv import Critical
     from kvlab.core.methods.eviction.cur import SquaredLengths
-    from kvlab.core.methods.eviction.epikv import Epiphany
     from kvlab.core.methods.eviction.gvote import Ballots, ChosenSlots
     from kvlab.core.methods.eviction.key_norm import FirstLayers, ShortKeys
     from kvlab.core.methods.eviction.keydiff import UnusualKeys
@@ -58,7 +56,7 @@ if TYPE_CHECKING:
     from kvlab.core.methods.eviction.lukv import HeadCurves
     from kvlab.core.methods.eviction.morphkv import FusedWindow
     from kvlab.core.methods.eviction.nacl import SampledRest
-    from kvlab.core.methods.eviction.pyramidinfer import RecentRows, ThinInLots
+    from kvlab.core.methods.eviction.pyramidinfer import RecentRows
     from kvlab.core.methods.eviction.random import Draws
     from kvlab.core.methods.eviction.rkv import Redundancy
     from kvlab.core.methods.eviction.simlayerkv import LazyLayers
@@ -101,15 +99,15 @@ if TYPE_CHECKING:
     from kvlab.core.stores.turbo import Rotated
     from kvlab.evaluate.scoring.metrics import METRICS, register_metric
     from kvlab.evaluate.scoring.metrics import score as score_answer
-    from kvlab.figures.base.palette import HUES, STATE_COLOURS, method_style, pick
-    from kvlab.figures.base.template import finish
-    from kvlab.figures.base.views import View as FigureView
-    from kvlab.figures.base.views import register_view
     from kvlab.tasks.draft import Draft, Task
     from kvlab.tasks.loaders import register_loader
     from kvlab.tasks.loaders.plain_text import load_plain_text
     from kvlab.tasks.registry import TASKS, get_task, register_task
     from kvlab.tasks.sample import Sample
+    from kvlab.views.base.palette import HUES, STATE_COLOURS, method_style, pick
+    from kvlab.views.base.template import finish
+    from kvlab.views.base.views import View as FigureView
+    from kvlab.views.base.views import register_view
 
 # The module that has each name; where it has another name there, that follows the colon.
 _HOME = {
@@ -130,7 +128,6 @@ _HOME = {
         "kvlab.core.contract.preset": "Preset",
         "kvlab.core.contract.reading": "Chosen Estimate Held PartReading Reading ReadingCapabilities register_reading",
         "kvlab.core.contract.second_pass": "Rehearsal",
-        "kvlab.core.contract.token_scores": "ResidualRule TokenScores",
         "kvlab.core.contract.view": "Seen Slots View",
         # Scorers.
         "kvlab.core.methods.scorers.wrappers.wrapper": "PromptOnly SlotsAlone",
@@ -138,10 +135,9 @@ _HOME = {
         "kvlab.core.methods.scorers.attention.ema": "EmaScore",
         "kvlab.core.methods.eviction.morphkv": "FusedWindow",
         "kvlab.core.methods.eviction.tova": "LastQuery",
-        "kvlab.core.methods.eviction.pyramidinfer": "RecentRows ThinInLots",
+        "kvlab.core.methods.eviction.pyramidinfer": "RecentRows",
         "kvlab.core.methods.scorers.attention.time_stamps": "TimeStamps",
         "kvlab.core.methods.scorers.attention.window": "WindowAttention",
-        "kvlab.core.methods.eviction.epikv": "Epiphany",
         "kvlab.core.methods.eviction.random": "Draws",
         "kvlab.core.methods.eviction.key_norm": "FirstLayers ShortKeys",
         "kvlab.core.methods.eviction.keydiff": "UnusualKeys",
@@ -205,15 +201,17 @@ _HOME = {
         "kvlab.tasks.registry": "TASKS get_task register_task",
         "kvlab.tasks.sample": "Sample",
         # Views of the dashboard.
-        "kvlab.figures.base.palette": "HUES STATE_COLOURS method_style pick",
-        "kvlab.figures.base.template": "finish",
-        "kvlab.figures.base.views": "FigureView:View register_view",
+        "kvlab.views.base.palette": "HUES STATE_COLOURS method_style pick",
+        "kvlab.views.base.template": "finish",
+        "kvlab.views.base.views": "FigureView:View register_view",
     }.items()
     for name in names.split()
 }
 _NAMES = {name.partition(":")[0]: (module, name.partition(":")[2] or name) for name, module in _HOME.items()}
 # Old name -> new name, for one release.
 _DEPRECATED: dict[str, str] = {}
+# What version 0.1 had, and the method that alone used it.
+_GONE = {"Epiphany": "epikv", "ResidualRule": "epikv", "TokenScores": "epikv", "ThinInLots": "pyramidinfer:decode=lots"}
 
 __all__ = sorted(_NAMES)
 
@@ -223,6 +221,8 @@ def __getattr__(name: str) -> Any:
         new = _DEPRECATED[name]
         warnings.warn(f"kvlab.extend.{name} is now called {new}.", DeprecationWarning, stacklevel=2)
         name = new
+    if name in _GONE:
+        raise AttributeError(f"kvlab no longer has {name}, which only {_GONE[name]} used: take another part.")
     if name not in _NAMES:
         raise AttributeError(f"kvlab.extend has no name {name!r}: see docs/writing-a-method.md")
     module, known_as = _NAMES[name]

@@ -19,24 +19,24 @@ from app.queue.race import show_race
 from app.queue.submit import live_status
 from app.session.url_state import get_param
 from kvlab import jobs
-from kvlab.analysis.comparison.labels import distinct_names
 from kvlab.bench.request import BenchJob
-from kvlab.catalogue.methods import methods
 from kvlab.common.formatting import format_duration, hide_paths, time_left
+from kvlab.common.lab_file import lab
 from kvlab.common.model_title import model_title
+from kvlab.common.users import acting
 from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob, SampleJob
-from kvlab.fitting.request import SETTING, FitJob, fitted_file
 from kvlab.jobs import JobStatus
 from kvlab.jobs.batch import missing_repeats
 from kvlab.jobs.live_file import read_live
 from kvlab.jobs.wait_reasons import busy_words, place_words
 from kvlab.jobs.work import Work
-from kvlab.requests.compare import CompareRequest, RescueRequest
+from kvlab.models.fitting.request import SETTING, FitJob, fitted_file
+from kvlab.planning.methods import methods
+from kvlab.requests.compare import CompareRequest, RestoreRequest
 from kvlab.requests.live_session import LiveJob
-from kvlab.server.settings import lab
-from kvlab.server.users import acting
 from kvlab.trace.catalogue import RunEntry, list_repeats, list_runs
+from kvlab.views.frames.labels import distinct_names
 
 POLL_SECONDS = 1.0
 RACE_SECONDS = 0.5
@@ -81,8 +81,8 @@ def badge(state: str, reason: str = "") -> None:
 
 def _request(request: Work, results: str) -> None:
     """The request, or a link to its results with the label `results`."""
-    if isinstance(request, RescueRequest):
-        link("killed", "Results", run=request.run_id)
+    if isinstance(request, RestoreRequest):
+        link("restore", "Results", run=request.run_id)
         return
     if isinstance(request, EvalJob):
         link("quality", results, evaluation=request.name)
@@ -170,7 +170,7 @@ def _actions(status: JobStatus) -> None:
     request = jobs.request_of(runs_root(), status.job_id)
     if isinstance(request, CompareRequest) and request.is_batch:
         _batch_actions(status, request)
-    if status.state in ("cancelled", "failed") and not isinstance(request, RescueRequest):
+    if status.state in ("cancelled", "failed") and not isinstance(request, RestoreRequest):
         _resume(status, request)
     if not status.ended:
         label = "Cancelling …" if status.cancelling else "Cancel"
@@ -289,7 +289,7 @@ def run_count(status: JobStatus) -> list[str]:
 
 def _runs(status: JobStatus) -> None:
     request = jobs.request_of(runs_root(), status.job_id)
-    if isinstance(request, RescueRequest | EvalJob | BenchJob | FitJob | LiveJob):
+    if isinstance(request, RestoreRequest | EvalJob | BenchJob | FitJob | LiveJob):
         return  # records no runs; its results are linked below
     if isinstance(request, SampleJob):
         for run in reversed(list_runs(runs_root(), comparison_id=status.job_id)):

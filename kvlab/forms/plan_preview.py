@@ -9,16 +9,18 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kvlab.catalogue.footprint import footprints_of
-from kvlab.catalogue.methods import MethodEntry
-from kvlab.catalogue.tasks import TaskList, task_list
 from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.forms import compare_form
 from kvlab.jobs.size_check import refusal, requested_device
 from kvlab.jobs.work import Work
-from kvlab.planning import Machine, Plan, find_model, make_plan, this_machine
-from kvlab.requests.compare import CompareRequest, RescueRequest
+from kvlab.models.info.size import find_model
+from kvlab.planning.machine import Machine, this_machine
+from kvlab.planning.method_footprints import footprints_of
+from kvlab.planning.methods import MethodEntry
+from kvlab.planning.plan import Plan, make_plan
+from kvlab.planning.tasks import TaskList, task_list
+from kvlab.requests.compare import CompareRequest, RestoreRequest
 
 MACHINE_SECONDS = 10  # after which free memory is measured again
 
@@ -65,7 +67,7 @@ def check_work(work: Work) -> None:
     Models and devices that are not on this machine are not judged. The worker checks again when it starts, as the
     machine may be fuller then.
     """
-    if isinstance(work, RescueRequest):
+    if isinstance(work, RestoreRequest):
         return
     machine = _machine(requested_device(work), int(time.monotonic() / MACHINE_SECONDS))
     if not machine.device_bytes:

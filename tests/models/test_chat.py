@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 import torch
 
-from kvlab.analysis.comparison.facts import fact_positions
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.engine import compare
 from kvlab.engine.forward import end_ids
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.request import EvalRequest, TaskChoice
-from kvlab.model_info import token_count
-from kvlab.model_info.chat_template import ChatFormat
+from kvlab.models.info import token_count
+from kvlab.models.info.chat_template import ChatFormat
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests.compare import CompareRequest
 from kvlab.requests.conversation import Turn
 from kvlab.trace import open_run
 from kvlab.trace.record import repeat_request
+from kvlab.views.frames.facts import fact_positions
 from tests.families import CHAT_TEMPLATE, tiny_folder
 
 PROMPT = "Where is the rabbit?"

@@ -1,0 +1,108 @@
+"""Fates of chosen tokens: by head, over steps, and the attention that they get."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from kvlab.views.base.amounts import (
+    EXACT,
+    are_known,
+    comparison_words,
+    near,
+    part,
+    sentence,
+)
+from kvlab.views.base.head_map import Place, head_map
+from kvlab.views.base.lines import Line, add_area, add_lines
+from kvlab.views.base.palette import FATES_OF_READING, STATE_COLOURS, Theme, fate_scale, pick
+from kvlab.views.base.template import finish
+from kvlab.views.frames.autopsy import step_of_most
+
+MASSES = (
+    Line("full", "full cache: on these tokens", "ink", "solid", "circle"),
+    Line("true", "this run with nothing dropped: on these tokens", "grey", "dot", "square"),
+    Line("received", "this run: on slots that hold them", "purple", "dash", "diamond"),
+)
+HARDLY = 1e-4  # a share of attention that is told as hardly any
+
+
+def survival_by_head(frame: pd.DataFrame, fate: str, theme: Theme = "light", focus: Place | None = None) -> go.Figure:
+    """Share of the chosen tokens with this fate by layer and KV head, from `autopsy.survival`."""
+    table = frame.pivot(index="layer", columns="head", values=fate)
+    steps = frame["first_lost"]
+    words = ["none dropped" if pd.isna(step) else f"first dropped at step {step}" for step in steps]
+    lost = frame.assign(text=words).pivot(index="layer", columns="head", values="text")
+    return head_map(
+        table,
+        "Fate of the chosen tokens by head",
+        theme,
+        bar=f"share {FATES_OF_READING[fate][0]}",
+        hover=": %{z:.0%}<br>%{text}",
+        bar_options={"tickformat": ".0%"},
+        text=lost.to_numpy(),
+        colours=fate_scale(fate, theme),
+        focus=focus,
+    )
+
+
+def caption_survival_by_head(frame: pd.DataFrame, moment: str = "") -> str:
+    """What is left of the chosen tokens over all heads; `moment` names the step."""
+    when = f", {moment}" if moment else ""
+    return sentence(f"over all heads, {part(1 - frame['dropped'].mean())} of the chosen text is still held{when}")
+
+
+def fates_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Shares of all (layer, head, token) in each fate over the steps, stacked."""
+    figure = go.Figure()
+    for fate, (words, state, pattern) in FATES_OF_READING.items():
+        if fate not in frame:
+            continue
+        look = {"shape": pattern, "size": 6, "solidity": 0.25}
+        hover = f"step %{{x}}: %{{y:.1%}} {words}"
+        add_area(figure, frame["step"], frame[fate], words, pick(STATE_COLOURS[state], theme), hover, look)
+    finish(figure, title="Fate over the steps, all heads", x="step", y="share of heads and tokens", theme=theme)
+    return figure.update_yaxes(range=[0, 1.02], tickformat=".0%")
+
+
+def caption_fates_over_steps(frame: pd.DataFrame) -> str:
+    """What is left after the prompt and at the end."""
+    first, last = (1 - float(frame["dropped"].iloc[place]) for place in (0, -1))
+    if not are_known(first, last):
+        return "What became of the chosen text was not recorded."
+    if max(first, last) <= EXACT:
+        return "Nothing of the chosen text is held after the prompt, or later."
+    if near(first, last):
+        return sentence(f"{part(first)} of the chosen text is held after the prompt, and as much at the end")
+    told = f"{part(first)} of the chosen text is held after the prompt"
+    end = part(last)
+    if end == part(first):
+        end = f"slightly {'less' if last < first else 'more'}"
+    return sentence(f"{told}, and {end} at the end")
+
+
+def needle_mass(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Attention on the chosen tokens over the steps: of the full cache's run, if recorded, of this run with nothing
+    dropped, and on the slots that hold them."""
+    lines = [line for line in MASSES if line.column != "full" or frame["full"].notna().any()]
+    figure = add_lines(go.Figure(), frame["step"], frame, lines, theme, "step %{x}: {name} %{y:.4f}", size=5)
+    finish(figure, title="Attention on the chosen tokens, this head", x="step", y="share of attention", theme=theme)
+    return figure.update_yaxes(rangemode="tozero", tickformat=".3~p")
+
+
+def caption_needle_mass(frame: pd.DataFrame) -> str:
+    """Whether the chosen tokens get the attention they would get."""
+    column = "full" if frame["full"].notna().any() else "true"
+    whose = "the full cache looks" if column == "full" else "this run, with nothing dropped, would look"
+    top = step_of_most(frame, column) if frame[column].notna().any() else None
+    if top is None or top[column] < HARDLY:
+        return "This head hardly looks at the chosen text."
+    received = float(top["received"])
+    if not np.isfinite(received):
+        return f"When {whose} at the chosen text most, this run's attention was not recorded."
+    if received < HARDLY:
+        return f"When {whose} at the chosen text most, this run does not look at it."
+    less = "less than half as much" if received < top[column] / 2 else "less"
+    how = comparison_words(received, float(top[column]), "more", less, "about as much", 0.1)
+    return f"When {whose} at the chosen text most, this run gives it {how} attention."

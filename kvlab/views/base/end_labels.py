@@ -1,0 +1,119 @@
+"""Names at the right ends of lines, spread so that none covers another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import plotly.graph_objects as go
+
+from kvlab.views.base.palette import Theme, mix
+from kvlab.views.base.point_labels import CHARACTER
+from kvlab.views.base.template import INK
+from kvlab.views.base.words import visible
+
+GAP = 15.0  # pixels between the middles of two labels at size 12
+LEAD = 16  # pixels from the end of a line to its label
+LONGEST = 24  # characters of a label
+LINE_END = "line end"  # name of such a label among the annotations of a figure
+AROUND = 130  # pixels of a figure's height that are not plot, at most
+
+
+class End(NamedTuple):
+    """The last point of a line, with the line's name and colour; `y` is a value even on a log axis."""
+
+    name: str
+    x: float
+    y: float
+    colour: str
+
+
+def labelled_height(count: int, height: int) -> int:
+    """Height in pixels of a figure with room for so many labels, at least `height`."""
+    return max(height, round(GAP * count) + AROUND)
+
+
+def label_ends(
+    figure: go.Figure, ends: Sequence[End], span: tuple[float, float], theme: Theme, axis: str = ""
+) -> go.Figure:
+    """Label the lines of a figure of known height instead of a legend; a thin line leads from each to its label.
+
+    `span` is the range of the y axis, in exponents of ten if it is logarithmic; `axis` is the number of the axes of
+    which these are the ends, the rightmost ones.
+    """
+    is_log = figure.layout.yaxis.type == "log"
+    pixels = float(figure.layout.height - AROUND)
+    ends = [end for end in ends if math.isfinite(end.x) and math.isfinite(end.y)]
+    heights = [math.log10(end.y) if is_log else end.y for end in ends]
+    wanted = [pixels * (span[1] - height) / (span[1] - span[0]) for height in heights]
+    placed = spread(wanted, GAP, 0.0, pixels)
+    texts = [shorten_name(end.name) for end in ends]
+    for end, text, y, start, stop in zip(ends, texts, heights, wanted, placed, strict=True):
+        label = _label(end, text, y, stop - start, theme)
+        figure.add_annotation(xref=f"x{axis}", yref=f"y{axis}", **label)
+    width = LEAD + 6 + CHARACTER * max(map(len, texts), default=0)
+    figure.update_yaxes(range=list(span), autorange=False)
+    # Plotly would widen the range for the labels, which lie in the margin.
+    along = np.concatenate([np.asarray(line.x, float) for line in figure.data if len(line.x)] or [np.zeros(1)])
+    spare = 0.02 * float(np.ptp(along)) or 0.5
+    figure.update_xaxes(range=[along.min() - spare, along.max() + spare / 2], autorange=False)
+    # By these names the page fades the other lines while the pointer is on one.
+    meta = {**(figure.layout.meta or {}), "lines": [end.name for end in ends]}
+    return figure.update_layout(showlegend=False, margin_r=max(20, math.ceil(width)), meta=meta)
+
+
+def _label(end: End, text: str, y: float, down: float, theme: Theme) -> dict[str, Any]:
+    ink = mix(end.colour, INK[theme], 0.25)
+    return {
+        "name": LINE_END,
+        "x": end.x,
+        "y": y,
+        "ax": LEAD,
+        "ay": down,
+        "text": visible(text, LONGEST).replace("·", " "),
+        "xanchor": "left",
+        "yanchor": "middle",
+        "align": "left",
+        "showarrow": True,
+        "arrowhead": 0,
+        "arrowwidth": 1,
+        "arrowcolor": end.colour,
+        "standoff": 4,
+        "borderpad": 0,
+        "font": {"size": 12, "color": ink},
+    }
+
+
+def shorten_name(name: str, limit: int = LONGEST) -> str:
+    """The name, cut in the middle if it is long: names of runs differ at their ends."""
+    if len(name) <= limit:
+        return name
+    start = (limit - 1) // 2
+    return f"{name[:start]}…{name[start + 1 - limit :]}"
+
+
+def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Places as near to `wanted` as possible (least squares), `gap` apart, within `low` and `high`, in the same order.
+
+    If they do not fit, the gap shrinks.
+    """
+    count = len(wanted)
+    gap = min(gap, (high - low) / max(count - 1, 1))
+    order = sorted(range(count), key=lambda index: wanted[index])
+    # Isotonic regression of the places after the gaps between them are taken out: pool neighbours out of order.
+    pools: list[tuple[float, int]] = []
+    for rank, index in enumerate(order):
+        total = wanted[index] - rank * gap
+        size = 1
+        while pools and pools[-1][0] / pools[-1][1] > total / size:
+            before = pools.pop()
+            total = total + before[0]
+            size = size + before[1]
+        pools.append((total, size))
+    flat = [total / size for total, size in pools for _ in range(size)]
+    placed = [0.0] * count
+    for rank, (index, place) in enumerate(zip(order, flat, strict=True)):
+        placed[index] = min(max(place, low), high - (count - 1) * gap) + rank * gap
+    return placed

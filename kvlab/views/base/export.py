@@ -1,0 +1,171 @@
+"""Export figures: PNG and SVG through a Chromium that stays open, CSV of the frame, self-contained HTML."""
+
+from __future__ import annotations
+
+import base64
+import html
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as TooSlow
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from kvlab.core.errors import UserError
+from kvlab.views.base.caption import simple_of
+from kvlab.views.base.palette import SURFACES, Theme
+from kvlab.views.base.template import FONT, INK, PLOTLY_CONFIG, for_export, without_controls
+from kvlab.views.base.text_panel import below_png, below_svg, svg_size, text_panel
+
+ImageFormat = Literal["png", "svg"]
+NO_BROWSER = (
+    "PNG and SVG need Chromium, which was not found: install it (Debian: apt install chromium) or Chrome, "
+    "or export HTML instead."
+)
+SECONDS = 60
+
+
+def find_browser() -> str | None:
+    """The Chromium or Chrome that kaleido would use; None if there is none."""
+    from choreographer.browsers.chromium import Chromium
+
+    return Chromium.find_browser(skip_local=False)
+
+
+class ImageWriter:
+    """Renders figures in one Chromium, started at the first image and kept open (ten times faster per image)."""
+
+    def __init__(self) -> None:
+        # One thread: the browser renders one figure at a time, and a hanging browser must not block the caller.
+        self._worker = ThreadPoolExecutor(1, "kvlab-images")
+        self._started = False
+
+    def image(
+        self, figure: go.Figure, kind: ImageFormat, caption: str = "", source: str = "", theme: Theme = "light"
+    ) -> bytes:
+        """The figure as PNG (at scale 2) or SVG on an opaque background, with its caption and source below.
+
+        Raises:
+            UserError: there is no Chromium, or it does not respond.
+        """
+        if find_browser() is None:
+            raise UserError(NO_BROWSER)
+        return self._answer(self._captioned, figure, kind, caption, source, theme)
+
+    def picture(
+        self, svg: bytes, kind: ImageFormat, caption: str = "", source: str = "", theme: Theme = "light", scale: int = 2
+    ) -> bytes:
+        """Convert an SVG to PNG (at `scale`) or SVG with the same caption; raises as `image` does."""
+        if kind == "svg" and not (caption or source):
+            return svg
+        if find_browser() is None:
+            raise UserError(NO_BROWSER)
+        # The caption is rendered at scale 2, so only a picture without one may use another scale.
+        scale = 2 if caption or source else scale
+        return self._answer(self._pictured, svg, kind, caption, source, theme, scale)
+
+    def close(self) -> None:
+        """Stop the browser."""
+        import kaleido
+
+        if self._started:
+            kaleido.stop_sync_server(silence_warnings=True)
+        self._worker.shutdown(wait=False, cancel_futures=True)
+
+    def _answer(self, draw: Callable[..., bytes], *args: Any) -> bytes:
+        try:
+            return self._worker.submit(draw, *args).result(SECONDS)
+        except TooSlow as error:
+            raise UserError("Chromium did not render the figure within a minute: export HTML instead.") from error
+
+    def _pictured(self, svg: bytes, kind: ImageFormat, caption: str, source: str, theme: Theme, scale: int) -> bytes:
+        figure = figure_from_svg(svg)
+        picture = svg if kind == "svg" else self._draw(figure, kind, scale)
+        if not (caption or source):
+            return picture
+        text = self._draw(text_panel(caption, source, theme, figure.layout.width), kind)
+        return below_svg(picture, text) if kind == "svg" else below_png(picture, text)
+
+    def _captioned(self, figure: go.Figure, kind: ImageFormat, caption: str, source: str, theme: Theme) -> bytes:
+        picture = self._draw(for_export(without_controls(figure), theme), kind)
+        if not (caption or source):
+            return picture
+        text = self._draw(text_panel(caption, source, theme), kind)
+        return below_svg(picture, text) if kind == "svg" else below_png(picture, text)
+
+    def _draw(self, figure: go.Figure, kind: ImageFormat, scale: int = 2) -> bytes:
+        import kaleido
+
+        if not self._started:
+            kaleido.start_sync_server(silence_warnings=True)
+            self._started = True
+        size = {"width": figure.layout.width, "height": figure.layout.height or 400}
+        return kaleido.calc_fig_sync(
+            figure.to_dict(), opts={"format": kind, "scale": scale if kind == "png" else 1, **size}
+        )
+
+
+def figure_from_svg(svg: bytes) -> go.Figure:
+    """Wrap an SVG in a figure of its size, so that the same browser renders it."""
+    width, height = svg_size(svg)
+    figure = go.Figure().update_xaxes(visible=False).update_yaxes(visible=False)
+    source = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+    everywhere = {"xref": "paper", "yref": "paper", "x": 0, "y": 1, "sizex": 1, "sizey": 1, "sizing": "stretch"}
+    figure.add_layout_image(source=source, **everywhere)
+    nothing = {"l": 0, "r": 0, "t": 0, "b": 0, "pad": 0}
+    return figure.update_layout(template="none", width=width, height=height, margin=nothing)
+
+
+def csv(frame: pd.DataFrame) -> bytes:
+    """The frame as CSV (UTF-8), with the index if it is meaningful."""
+    plain = isinstance(frame.index, pd.RangeIndex) and frame.index.name is None
+    return frame.to_csv(index=not plain).encode("utf-8")
+
+
+@dataclass(frozen=True)
+class Section:
+    """A figure of an HTML document with its caption, source, and further lines of text."""
+
+    figure: go.Figure
+    caption: str
+    source: str
+    lines: tuple[str, ...] = ()
+
+
+def page(figure: go.Figure, caption: str, source: str, theme: Theme = "light") -> bytes:
+    """One self-contained HTML file: the figure, both sentences of its caption, and its source."""
+    return document(str(figure.layout.title.text or "kvlab"), "", [Section(figure, caption, source)], theme)
+
+
+def document(title: str, introduction: str, sections: Sequence[Section], theme: Theme = "light") -> bytes:
+    """One self-contained HTML file of several figures, with plotly.js included once."""
+    style = (
+        f"body{{font-family:{FONT};background:{SURFACES[theme]};color:{INK[theme]};max-width:1120px;margin:24px auto;"
+        "padding:0 12px;line-height:1.5}section{margin-bottom:36px;overflow-x:auto}"
+    )
+    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
+    opening = f"<h1>{html.escape(title)}</h1><p>{html.escape(introduction)}</p>" if introduction else ""
+    body = "".join(_section(section, theme, first=not place) for place, section in enumerate(sections))
+    return f"{head}<style>{style}</style>{opening}{body}".encode()
+
+
+def _section(section: Section, theme: Theme, first: bool) -> str:
+    chart = figure_html(section.figure, theme, 1100, first)
+    lines = "".join(f"<p>{html.escape(line)}</p>" for line in section.lines)
+    source = f"<p><small>{html.escape(section.source)}</small></p>"
+    return f"<section>{chart}{caption_html(section.caption)}{lines}{source}</section>"
+
+
+def figure_html(figure: go.Figure, theme: Theme, width: int, with_plotly: bool) -> str:
+    """The chart as part of an HTML page; the first one of a page brings plotly.js (`with_plotly`)."""
+    sized = for_export(figure, theme, width)
+    return sized.to_html(full_html=False, include_plotlyjs=with_plotly, config=PLOTLY_CONFIG)
+
+
+def caption_html(caption: str) -> str:
+    """A caption as paragraphs: the simple sentence, if it has one, above the exact one in small print."""
+    exact = html.escape(caption)
+    simple = html.escape(simple_of(caption))
+    return f"<p>{simple}</p><p><small>{exact}</small></p>" if simple else f"<p>{exact}</p>"

@@ -1,0 +1,139 @@
+"""Heat map of layers (across) by KV heads (down, head 0 on top) in square cells: one geometry for all such maps.
+
+A map of few layers takes half of a page's width, one of many layers all of it; `takes_whole_width` tells pages which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from kvlab.views.base.caption import as_caption
+from kvlab.views.base.cells import cell_text
+from kvlab.views.base.palette import SEQUENTIAL, SURFACES, Theme
+from kvlab.views.base.template import INK, LABEL, colour_bar_below, finish, round_distance, same_cells
+
+Place = tuple[int, int]  # layer and KV head
+MANY_LAYERS = 16
+# pixels that the cells can take in a window of 1,280, across the page and in half of it
+WHOLE = 880
+HALF = 380
+# pixels: sides of a cell, and height of all cells
+LARGEST = 44
+SMALLEST = 6
+TALLEST = 560
+# pixels: a cell with text in it, and a character of this text
+SMALLEST_WITH_TEXT = 14
+CHARACTER = 7.0
+LAYER_LABEL = 24  # pixels between two labels of layers, which may have three digits
+# pixels: title and toolbar; labels of the axis; colour bar
+ABOVE = 64
+AXIS = 56
+BAR = 44
+
+
+def takes_whole_width(layers: int) -> bool:
+    """Whether a map of so many layers takes the whole width of a page."""
+    return layers > MANY_LAYERS
+
+
+def cell_size(layers: int, heads: int) -> int:
+    """Side of a cell in pixels, from `SMALLEST` to `LARGEST`, in a window of 1,280 pixels."""
+    width = WHOLE if takes_whole_width(layers) else HALF
+    return max(SMALLEST, min(LARGEST, width // max(1, layers), TALLEST // max(1, heads)))
+
+
+def fits_text(cell: int, characters: int) -> bool:
+    """Whether a cell has room for text of so many characters."""
+    return cell >= max(SMALLEST_WITH_TEXT, CHARACTER * characters + 4)
+
+
+def head_map(
+    table: pd.DataFrame,
+    title: str,
+    theme: Theme,
+    *,
+    bar: str,
+    hover: str,
+    low: float = 0.0,
+    high: float = 1.0,
+    colours: Any = None,
+    bar_options: dict[str, object] | None = None,
+    focus: Place | None = None,
+    words: np.ndarray | None = None,
+    **cells: np.ndarray,
+) -> go.Figure:
+    """Draw `table` (layers, heads), coloured from `low` to `high`.
+
+    `bar` is the colour bar's title and `bar_options` its further settings, `hover` the hover text after layer and head;
+    `cells` are further heat map fields for it (`customdata`, `text`), of shape (layers, heads, ...). `colours` defaults
+    to the sequential scale. The head `focus` is outlined. `words` (layers, heads) are written on the cells, and replace
+    the colour bar, if all of them fit. Axes are categories, so that layers without a recording leave no gap.
+    """
+    layers = [str(layer) for layer in table.index]
+    heads = [str(head) for head in table.columns]
+    cell = cell_size(len(layers), len(heads))
+    written = words is not None and fits_text(cell, max((len(word) for word in words.ravel()), default=0))
+    heat = go.Heatmap(
+        z=table.to_numpy(np.float32).T,
+        x=layers,
+        y=heads,
+        xgap=1,
+        ygap=1,
+        zmin=low,
+        zmax=high,
+        colorscale=SEQUENTIAL[theme] if colours is None else colours,
+        showscale=not written,
+        colorbar=None if written else colour_bar_below(bar, theme, **(bar_options or {})),
+        hovertemplate=f"layer %{{x}}, head %{{y}}{hover}<extra></extra>",
+        hoverongaps=False,
+        **{name: np.swapaxes(values, 0, 1) for name, values in cells.items()},
+    )
+    figure = go.Figure(heat)
+    if written and words is not None:
+        figure.add_trace(cell_text(heat, words.T, 12 if cell >= 18 else 10))
+    below = AXIS if written else AXIS + BAR
+    height = ABOVE + cell * len(heads) + below
+    finish(figure, title=title, x="layer", y="KV head", theme=theme, height=height, legend=False)
+    figure.update_layout(margin_b=below)
+    return outline(_square(figure, layers, heads, cell), table.index.tolist(), table.columns.tolist(), focus, theme)
+
+
+def caption_focus(caption: str, figure: go.Figure, focus: Place | None) -> str:
+    """The caption of a map with the sentence on the outlined head; pages do not draw a map of one colour."""
+    if focus is None or same_cells(figure):
+        return caption
+    outlined = f"Outlined: layer {focus[0]}, head {focus[1]}, the head in view."
+    return as_caption(caption).within(after=outlined)
+
+
+def _square(figure: go.Figure, layers: Sequence[str], heads: Sequence[str], cell: int) -> go.Figure:
+    """Fixed ranges, square cells at the top left at any page width, and labels that do not overlap."""
+    across = layers[:: round_distance(LAYER_LABEL / cell)]
+    down = heads[:: round_distance(LABEL / cell)]
+    both = {"type": "category", "constrain": "domain", "showgrid": False, "zeroline": False}
+    x_range = [-0.5, len(layers) - 0.5]
+    y_range = [len(heads) - 0.5, -0.5]
+    figure.update_xaxes(tickvals=across, tickangle=0, range=x_range, constraintoward="left", **both)
+    return figure.update_yaxes(tickvals=down, range=y_range, scaleanchor="x", constraintoward="top", **both)
+
+
+def outline(
+    figure: go.Figure, layers: Sequence[int], heads: Sequence[int], focus: Place | None, theme: Theme
+) -> go.Figure:
+    """Outline the head `focus` of a map whose axes count layers (x) and heads (y) from 0; nothing if it is not there.
+
+    The line is ink with an edge in the background's colour, which is seen on every colour scale.
+    """
+    if focus is None or focus[0] not in layers or focus[1] not in heads:
+        return figure
+    x = layers.index(focus[0])
+    y = heads.index(focus[1])
+    for colour, width in ((SURFACES[theme], 5), (INK[theme], 2.5)):
+        line = {"color": colour, "width": width}
+        figure.add_shape(type="rect", x0=x - 0.5, x1=x + 0.5, y0=y - 0.5, y1=y + 0.5, line=line, layer="above")
+    return figure

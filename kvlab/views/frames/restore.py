@@ -1,0 +1,215 @@
+"""Results of a restore search as sentences and frames. Torch-free."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from kvlab.common.formatting import join_words
+from kvlab.core.errors import UserError
+from kvlab.core.restore import head_words, spans
+from kvlab.trace.reader import Run
+from kvlab.trace.restore_results import RestoreResult, SearchResult
+from kvlab.views.frames.facts import fact_fates
+from kvlab.views.frames.lineage import SINKS
+
+MOST_BUDGETS = 7  # tried by bisection of whole percents
+LEAST_MASS = 2e-3  # tokens with less attention in every series are not shown
+SEARCHES = {
+    "unread fact": "read the fact's slots in every head",
+    "unread tokens": "read the slots that the answer attended to and that were not read, in every head",
+    "unread heads": "read these slots in as few heads as possible",
+    "reading everything": "read every slot in some heads",
+    "tokens": "keep the fact's tokens in every head",
+    "more tokens": "keep the tokens the answer attended to in every head",
+    "reading heads": "keep these tokens in as few heads as possible",
+    "heads": "use the full cache in some heads",
+    "evict": "undo merges: evict instead of merging",
+    "apart": "undo merges: tokens merged by the prompt's decision keep their own slots",
+}
+
+
+def restoring(result: RestoreResult) -> list[SearchResult]:
+    """The changes that restore the answer, fewest slots first; at equal cost, named tokens and heads first."""
+
+    def rank(found: SearchResult) -> tuple[int, bool, bool, str]:
+        back = found.returned
+        return found.slots, back.kind == "read" and not back.tokens, back.heads is None, found.search
+
+    return sorted((found for found in result.found if found.restores), key=rank)
+
+
+def cheapest(result: RestoreResult) -> SearchResult | None:
+    """The change that restores the answer with the fewest slots; None if nothing does."""
+    return next(iter(restoring(result)), None)
+
+
+def search_table(result: RestoreResult) -> pd.DataFrame:
+    """One row per search (key of `SEARCHES`): what, outcome (a sentence), restores, slots, tried, mean_kl, text."""
+    rows = [
+        (
+            found.search,
+            SEARCHES.get(found.search, found.search),
+            outcome(found),
+            found.restores,
+            found.slots,
+            found.tried,
+            float(np.mean(found.kl)) if found.kl else np.nan,
+            found.text,
+        )
+        for found in result.found
+    ]
+    columns = ["search", "what", "outcome", "restores", "slots", "tried", "mean_kl", "text"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def outcome(found: SearchResult) -> str:
+    """One search's result as a sentence."""
+    if not found.restores:
+        return "not even all of it restores the answer" if found.complete else "no set tried restores the answer"
+    unsure = "" if found.complete else " (its reruns ended before the smallest was sure)"
+    restores = "restore" if is_plural(found) else "restores"
+    return f"{found.returned.words.removeprefix('+ ')} {restores} the answer{unsure}"
+
+
+def is_plural(found: SearchResult) -> bool:
+    """Whether the restored tokens take a plural verb."""
+    back = found.returned
+    return len(back.tokens) > 1 or (back.kind == "apart")
+
+
+def sentence(result: RestoreResult, run: Run) -> str:
+    """Why the run fails, and the cheapest change that restores its answer."""
+    best = cheapest(result)
+    if best is None:
+        return f"{result.label} fails, and nothing that was tried in {result.reruns} reruns restores “{result.answer}”."
+    return f"{result.label} fails {_why(result, best, run)} the answer, costing {slot_count_text(best.slots)}."
+
+
+def budget_sentence(result: RestoreResult) -> str:
+    """Whether a larger budget would have kept the answer, and the slots of the reading head then; "" if unknown."""
+    needed = result.budget
+    if needed is None:
+        return ""
+    wrong = f"{result.label} is still wrong at {100 * needed.wrong_at:.0f} %"
+    if needed.right_at == 1:
+        return f"More budget alone does not help: {wrong} of the tokens."
+    head = ""
+    if needed.of_head is not None and result.reader is not None:
+        layer, number = result.reader
+        head = f", when layer {layer} head {number}, which reads it, has slots for {100 * needed.of_head:.0f} % of them"
+    return f"More budget would have kept it: from {100 * needed.right_at:.0f} % of the tokens on{head}; {wrong}."
+
+
+def slot_count_text(slots: int) -> str:
+    """`1 slot`, `96 slots`."""
+    return "no slot more" if slots == 0 else f"{slots:,} slot{'s' if slots != 1 else ''}"
+
+
+def _why(result: RestoreResult, best: SearchResult, run: Run) -> str:
+    """The reason, and the change that fixes it."""
+    back = best.returned
+    if back.tokens:
+        count = len(back.tokens)
+        where = "every head"
+        if back.heads is not None:
+            where = f"{len(back.heads)} head{'s' if len(back.heads) != 1 else ''}"
+        if back.kind == "read":
+            these = "its slot" if count == 1 else f"their {count} slots"
+            return f"because its reading left out {quote_tokens(run, back.tokens)}; reading {these} in {where} restores"
+        these = "this token" if count == 1 else f"these {count} tokens"
+        return f"because {culprit(result, best, run)}; keeping {these} in {where} restores"
+    where = "every head" if back.heads is None else head_words(back.heads)
+    if back.kind == "read":
+        return f"by what {where} did not read; reading everything there restores"
+    if back.kind == "heads":
+        return f"by what {where} lost; the full cache there restores"
+    how = "evicting what it merges" if back.kind == "evict" else "keeping what it merges in slots of its own"
+    return f"by merging; {how} in {where} restores"
+
+
+def culprit(result: RestoreResult, best: SearchResult, run: Run) -> str:
+    """Which head dropped or merged which of the tokens, and when."""
+    tokens = best.returned.tokens
+    heads = best.returned.heads
+    reader = result.reader
+    # Where no head reads the answer, some are given back.
+    layer, head = reader if heads is None or reader in heads else heads[0]  # type: ignore[misc]
+    words = quote_tokens(run, tokens)
+    try:
+        fates = fates_of(run, tokens, layer, head)
+    except UserError:
+        return f"layer {layer} head {head} lost {words}"
+    for step, when in ((0, "when the prompt was compressed"), (1, "while decoding")):
+        for fate, did in (("dropped", "dropped"), ("merged", "merged away")):
+            gone = tuple(fates.loc[(fates["fate"] == fate) & (fates["step"] == step), "token"])
+            if gone:
+                return f"layer {layer} head {head} {did} {quote_tokens(run, gone)} {when}"
+    return f"{words} left all but a few heads"
+
+
+def fates_of(run: Run, tokens: tuple[int, ...], layer: int, head: int) -> pd.DataFrame:
+    """Columns token, fate, step (0 at the prompt's end, 1 later) of one head. Raises UserError without events."""
+    parts = []
+    for step, at in ((0, 0), (1, run.record.max_new_tokens)):
+        fates = fact_fates(run, np.array(sorted(tokens)), at)
+        parts.append(fates[(fates["layer"] == layer) & (fates["head"] == head)].assign(step=step))
+    return pd.concat(parts, ignore_index=True)[["token", "fate", "step"]]
+
+
+def quote_tokens(run: Run, tokens: tuple[int, ...]) -> str:
+    """The text of some prompt tokens, neighbours joined: “48” and “13”."""
+    read = run.tokens[run.tokens["phase"] == "prompt"].set_index("position")["text"].fillna("")
+    groups = [part.split("-") for part in spans(tokens).split(", ")]
+    words = ["".join(read.loc[int(group[0]) : int(group[-1])]).strip() for group in groups]
+    more = [f"{len(words) - 3} more"] if len(words) > 3 else []
+    return join_words([*(f"“{word}”" for word in words[:3]), *more])
+
+
+def kl_by_series(result: RestoreResult, found: SearchResult | None) -> pd.DataFrame:
+    """Columns series (`as it ran`, and the change), token (of the full cache's continuation), text, kl."""
+    series = {"as it ran": result.kl_before} | ({} if found is None else {found.returned.words: found.kl})
+    parts = [
+        pd.DataFrame({"series": name, "token": range(len(kl)), "text": list(result.reference[: len(kl)]), "kl": kl})
+        for name, kl in series.items()
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def attention_by_series(result: RestoreResult, found: SearchResult | None, run: Run) -> pd.DataFrame:
+    """Columns series, token, text, mass: the reading head's attention from the answer's queries.
+
+    Covers the tokens the full cache attends to most and the fact's tokens, except those with negligible attention.
+    """
+    read = run.tokens[run.tokens["phase"] == "prompt"].set_index("position")["text"].fillna("")
+    series = {"full cache": result.attention_full, "as it ran": result.attention_before}
+    series |= {} if found is None else {found.returned.words: found.attention}
+    texts = [read.get(token, "") for token in result.tokens]
+    parts = [
+        pd.DataFrame({"series": name, "token": result.tokens, "text": texts, "mass": mass})
+        for name, mass in series.items()
+        if mass
+    ]
+    if not parts:
+        return pd.DataFrame(columns=["series", "token", "text", "mass"])
+    table = pd.concat(parts, ignore_index=True)
+    return table[table.groupby("token")["mass"].transform("max") >= LEAST_MASS].reset_index(drop=True)
+
+
+def estimate_seconds(run: Run, most_reruns: int) -> float | None:
+    """Upper estimate of a search's duration from the run's own timings; None if it was not timed.
+
+    Counts four texts and two readings of the prompt besides the reruns, and one of each for a budget, but not loading
+    the model.
+    """
+    record = run.record
+    if record.seconds_prefill is None or not record.decode_tokens_per_second:
+        return None
+    text = record.max_new_tokens / record.decode_tokens_per_second
+    return (2 + MOST_BUDGETS) * record.seconds_prefill + (most_reruns + 4 + MOST_BUDGETS) * text
+
+
+def most_read(masses: pd.DataFrame) -> pd.Series:
+    """The row (token, mass) of most attention that is no attention sink; of a sink only if no other token has any."""
+    apart = masses[(masses["token"] >= SINKS) & (masses["mass"] >= LEAST_MASS)]
+    return masses.loc[(masses if apart.empty else apart)["mass"].idxmax()]

@@ -1,0 +1,98 @@
+"""KL along the text and attention of the reading head, before and after restoring tokens."""
+
+from __future__ import annotations
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from kvlab.views.base.amounts import (
+    join_names,
+    near,
+)
+from kvlab.views.base.lines import add_line
+from kvlab.views.base.palette import HUES, Theme, pick
+from kvlab.views.base.template import finish
+from kvlab.views.base.words import token_text, visible
+from kvlab.views.frames.lineage import SINKS
+from kvlab.views.frames.restore import most_read
+
+LOOK = (("grey", "dot", "circle"), ("blue", "solid", "diamond"))
+BARS = {"full cache": ("ink", ""), "as it ran": ("grey", "/")}
+CHANGED = 0.1  # a relative change of a token's attention that is told as one
+
+
+def kl_before_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """KL from the full cache at every token of its continuation, from `frames.restore.kl_by_series`."""
+    figure = go.Figure()
+    for (name, part), (hue, dash, symbol) in zip(frame.groupby("series", sort=False), LOOK, strict=False):
+        hover = f"token %{{x}} “%{{customdata}}”<br>{name}: %{{y:.4g}} nats"
+        words = part["text"].map(visible).tolist()
+        add_line(
+            figure,
+            part["token"],
+            part["kl"],
+            str(name),
+            pick(HUES[hue], theme),
+            dash,
+            hover,
+            marker=symbol,
+            size=5,
+            customdata=words,
+        )
+    title = "KL from the full cache along its text"
+    finish(figure, title=title, x="token of the continuation", y="KL (nats)", theme=theme)
+    return figure.update_yaxes(rangemode="tozero")
+
+
+def caption_kl_before_after(frame: pd.DataFrame) -> str:
+    """Whether the predictions come closer to the full cache's."""
+    means = frame.groupby("series", sort=False)["kl"].mean().dropna()
+    if len(means) < 2:
+        return "Only one run is shown, without anything restored."
+    first = float(means.iloc[0])
+    best = float(means.iloc[1:].min())
+    if near(first, best):
+        return "What was restored changes the predictions hardly at all."
+    way = "closer to" if best < first else "further from"
+    return f"With what was restored, the predictions are {way} the full cache's."
+
+
+def attention_before_after(frame: pd.DataFrame, head: tuple[int, int], theme: Theme = "light") -> go.Figure:
+    """Attention of the answer's queries in the head that reads the fact, from `attention_by_series`."""
+    figure = go.Figure()
+    for name, part in frame.groupby("series", sort=False):
+        hue, pattern = BARS.get(str(name), ("blue", ""))
+        # Text first: a position before a number could be read as part of it.
+        labels = [f"“{visible(text, 12)}” at {token}" for token, text in zip(part["token"], part["text"], strict=True)]
+        figure.add_bar(
+            x=labels,
+            y=part["mass"],
+            name=str(name),
+            marker={"color": pick(HUES[hue], theme), "pattern": {"shape": pattern, "size": 5, "solidity": 0.3}},
+            hovertemplate=f"token %{{x}}<br>{name}: %{{y:.3~p}}<extra></extra>",
+        )
+    title = f"Attention of the answer's queries: layer {head[0]}, head {head[1]}"
+    finish(figure, title=title, x="token of the prompt", y="share of attention", theme=theme)
+    return figure.update_yaxes(tickformat=".3~p", rangemode="tozero").update_xaxes(type="category", tickangle=-45)
+
+
+def caption_attention_before_after(frame: pd.DataFrame) -> str:
+    """What the token that the full cache reads most, attention sinks aside, gets in the other runs."""
+    full = frame[frame["series"] == "full cache"]
+    if full.empty or not full["mass"].notna().any() or full["mass"].max() <= 0:
+        return "The attention of the answer was not recorded."
+    top = most_read(full)
+    others = frame[(frame["token"] == top["token"]) & (frame["series"] != "full cache")]
+    word = f"The full cache looks most at “{token_text(top['text'].strip())}”"
+    if top["token"] < SINKS:
+        word += ", an attention sink, which says nothing about the text"
+    elif full.loc[full["mass"].idxmax(), "token"] < SINKS:
+        word = f"Apart from the attention sink, the{word.removeprefix('The')}"
+    if others.empty:
+        return f"{word}."
+    masses = others.set_index("series")["mass"]
+    less = masses.index[masses < (1 - CHANGED) * top["mass"]].tolist()
+    if less:
+        return f"{word}; it gets less attention with {join_names(less)}."
+    more = masses.index[masses > (1 + CHANGED) * top["mass"]].tolist()
+    return f"{word}; it gets more attention with {join_names(more)}." if more else f"{word}, the others about as much."
