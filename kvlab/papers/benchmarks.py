@@ -86,7 +86,7 @@ def with_paper_numbers(sources: Sources, preset: str) -> pd.DataFrame:
 
 def needs(sources: Sources, preset: str) -> Needs:
     """What is missing while `newest` is empty: the preset at a sixteenth of its size, which any machine can run."""
-    options = f"--scale {SMALL} --shorten {SMALL}"
+    options = f"--set scale={SMALL} --set shorten={SMALL}"
     sentence = f"The benchmark {preset} was not measured (on a GPU of 80 GB leave {options} out). {NO_MODEL}"
     return Needs(sentence, benchmark(sources, preset, SMALL, SMALL))
 
@@ -285,7 +285,7 @@ def draw_memory(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     if frame.empty:
         return Needs(
             "No benchmark of the paper's memory table was found; this one is a small version for any machine, and on a "
-            f"GPU the same without --device, --scale and --shorten is the paper's own size. {NO_MODEL}",
+            f"GPU the same without --device, scale and shorten is the paper's own size. {NO_MODEL}",
             benchmark(sources, PRESET, scale=16, shorten=8, device="cpu"),
         )
     figure = cache_share(frame, theme)
