@@ -14,6 +14,7 @@ from app.base.widgets import one_of
 from app.components.tokenstrip import tokenstrip
 from app.components.tokentext import along_text
 from app.figures.tables import MOST_ROWS, show_table
+from app.figures.view import show_view
 from app.navigation.place import chosen_step, head_in_view, step_reason
 from app.navigation.selection import current_run
 from app.navigation.token_cursor import chosen_token
@@ -24,7 +25,6 @@ from kvlab.analysis.attention import unread
 from kvlab.core.errors import UserError
 from kvlab.figures import lineage as river
 from kvlab.figures import memory as memory_figures
-from kvlab.figures import timeline
 from kvlab.figures import unread as unread_figures
 from kvlab.trace.reader import Run
 from kvlab.views.frames.lineage import (
@@ -34,9 +34,7 @@ from kvlab.views.frames.lineage import (
     lineage_tree,
     merged_count,
     merged_slots,
-    mosaic,
     slot_table,
-    state_counts,
 )
 from kvlab.views.frames.memory import budgets_by_layer
 
@@ -172,18 +170,11 @@ def lineage_of_slot(
 
 
 def whole_history(run: Run, layer: int, head: int) -> None:
-    lineage, _, texts = page.head_history(run, layer, head)
+    lineage = page.head_history(run, layer, head)[0]
     st.header("The whole run")
-    name = f"layer-{layer}-head-{head}"
-    picture = mosaic(lineage)
-    counts = state_counts(lineage)
-    caption = timeline.caption_token_mosaic(picture, counts)
-    figure = along_text(timeline.token_mosaic(picture, texts, page_theme()), "y")
-    page.show_figure(run, figure, picture, caption, "timeline-mosaic", f"mosaic-{name}")
+    show_view("timeline", run, "timeline-mosaic", layer=layer, head=head)
     if len(lineage.steps) > 1:
-        caption = timeline.caption_state_totals(counts)
-        figure = along_text(timeline.state_totals(counts, page_theme()), offset=run.record.prompt_tokens - 1)
-        page.show_figure(run, figure, counts, caption, "timeline-states", f"states-{name}")
+        show_view("states", run, "timeline-states", layer=layer, head=head)
     what_was_read(run, layer, head)
     show_check(check_slots(lineage, page.head_steps(run, layer, head)))
 

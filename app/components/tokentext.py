@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 import streamlit as st
 
 from app.base.component import component
@@ -21,21 +20,12 @@ from kvlab.report.views import Cue, Text, TokenClass
 from kvlab.report.views import state_classes as state_classes
 from kvlab.views.base.palette import HUES, pick
 from kvlab.views.base.provenance import FigureSource
+from kvlab.views.base.template import along_text as along_text
 
 READING = "Every token of the text, shaded by its fate."
 DIFFERENCE_CUES: tuple[Cue, ...] = ("none", "under", "dashed", "strike", "faint")
 
 _component = component("tokentext", read_static("tokentext.html"), "tokentext.css")
-
-
-def along_text(figure: go.Figure, axis: Literal["x", "y"] = "x", offset: int = 0, place: str = "") -> go.Figure:
-    """Link the figure to the text: a point's token is `offset` plus its value on `axis`.
-
-    Labels may begin with the position. For an axis of steps the offset is prompt tokens - 1: the newest token of step
-    k. `place` names the layer and head of the figure, so that a test in the browser can wait for it.
-    """
-    meta = figure.layout.meta or {}
-    return figure.update_layout(meta={**meta, "tokens": {"axis": axis, "offset": offset}, "place": place})
 
 
 def difference_classes(hues: Hues = HUES_OF_TWO) -> tuple[TokenClass, ...]:

@@ -34,6 +34,7 @@ from kvlab.cli.safe_budget import safe_budget
 from kvlab.cli.serve_check import serve_check
 from kvlab.cli.tasks import tasks
 from kvlab.cli.train_mini import train_mini
+from kvlab.cli.view import view
 from kvlab.core.errors import UserError
 from kvlab.core.validation import check_text, quote_value
 
@@ -117,6 +118,7 @@ commands.command("tasks")(with_plugins(tasks))
 commands.command("run")(with_plugins(run))
 commands.command("compare")(with_plugins(compare))
 commands.command("chat")(with_plugins(chat))
+commands.command("view")(with_plugins(view))
 commands.command("killed")(with_plugins(killed))
 commands.command("plan")(with_plugins(plan))
 commands.command("serve-check")(with_plugins(serve_check))

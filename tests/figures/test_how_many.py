@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 
 from kvlab.atlas.figures import attention_rows, cache_contents, probe, similarity_panels
-from kvlab.figures import lineage, scores, similarity, timeline
+from kvlab.figures import lineage, scores, similarity
 from kvlab.report import pictures, slides
+from kvlab.views import timeline
 from kvlab.views.frames.lineage import State
 
 
@@ -118,10 +119,10 @@ def test_the_mosaic_speaks_of_all_tokens_and_not_of_what_most_of_a_block_are():
     """Where one token in five keeps its slot, none of the blocks does."""
     counts = pd.DataFrame({"step": [4], "unseen": 0, "own": 200, "pivot": 0, "absorbed": 0, "evicted": 800})
     blocks = pd.DataFrame(np.full((50, 1), State.EVICTED, np.uint8), columns=[4])
-    told = timeline.caption_token_mosaic(blocks, counts)
-    assert "20 % of the tokens have their own slot" in told and "80 % were evicted" in told
-    assert "A cell is a block of about 20 tokens, in their most common state; sinks always show." in told
-    assert "block" not in timeline.caption_token_mosaic(pd.concat([blocks] * 20), counts)
+    told = timeline.describe_states(counts)
+    assert told == "After step 4, most of the text was dropped and about a fifth has slots of its own."
+    assert "A cell is a block of about 20 tokens, in their most common state" in timeline.block_note(50, 1000)
+    assert not timeline.block_note(1000, 1000)
     told = cache_contents.caption_fates({"a": blocks}, {"a": counts})
     assert "a dropped 80 % and merged 0 %" in told and "A cell is a block of about 20 tokens" in told
 

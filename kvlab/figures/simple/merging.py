@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import pandas as pd
 
 from kvlab.analysis.lineage.decision import cutoff
-from kvlab.common.formatting import join_words
 from kvlab.views.base.amounts import alike, comparison_words, near, part, sentence, some_of
 from kvlab.views.base.words import number, plural, token_text
 
@@ -129,16 +128,6 @@ def members_over_steps(frame: pd.DataFrame) -> str:
     return f"“{token_text(str(top['text']).strip())}” has the largest part in this slot's value."
 
 
-def token_mosaic(frame: pd.DataFrame, counts: pd.DataFrame) -> str:
-    """What became of the text by the last step."""
-    return _fates(counts)
-
-
-def state_totals(frame: pd.DataFrame) -> str:
-    """What became of the text by the last step."""
-    return _fates(frame)
-
-
 def growth_over_steps(frame: pd.DataFrame) -> str:
     """Whether merging made anything longer, or broke it."""
     if (frame["non_finite"] > 0).any():
@@ -148,21 +137,3 @@ def growth_over_steps(frame: pd.DataFrame) -> str:
         return "Whether merging makes keys or values longer was not recorded."
     longer = bool((growths > GREW).any(axis=None))
     return f"{'Some merges' if longer else 'No merge'} made a key or value longer than all of its parts."
-
-
-def _fates(counts: pd.DataFrame) -> str:
-    last = counts.iloc[-1]
-    read = float(last[["own", "pivot", "absorbed", "evicted"]].sum())
-    if not read:
-        return "No token was read yet."
-    shares = {
-        "has slots of its own": last["own"],
-        "shares slots with others": last["pivot"] + last["absorbed"],
-        "was dropped": last["evicted"],
-    }
-    ordered = sorted((-float(count) / read, what) for what, count in shares.items() if count)
-    told = [
-        f"{part(-share)} of the text {what}" if not place else f"{part(-share)} {what}"
-        for place, (share, what) in enumerate(ordered)
-    ]
-    return sentence(join_words(told))

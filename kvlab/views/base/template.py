@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -279,3 +279,13 @@ def round_distance(distance: float) -> int:
             if step * factor >= distance:
                 return step * factor
         factor *= 10
+
+
+def along_text(figure: go.Figure, axis: Literal["x", "y"] = "x", offset: int = 0, place: str = "") -> go.Figure:
+    """Link the figure to the text: a point's token is `offset` plus its value on `axis`.
+
+    Labels may begin with the position. For an axis of steps the offset is prompt tokens - 1: the newest token of step
+    k. `place` names the layer and head of the figure, so that a test in the browser can wait for it.
+    """
+    meta = figure.layout.meta or {}
+    return figure.update_layout(meta={**meta, "tokens": {"axis": axis, "offset": offset}, "place": place})

@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pandas as pd
 
+from kvlab.trace.reader import Run
 from kvlab.views.frames.float16 import block_edges
 
 NEVER = int(np.iinfo(np.int32).max)
@@ -92,6 +94,25 @@ def fold(events: pd.DataFrame, steps: pd.DataFrame) -> Lineage:
     np.minimum.at(absorb, absorbing["target"].to_numpy(np.int64), absorbing["step"].to_numpy(np.int64))
     roots = resolve_roots(np.where(parent >= 0, parent, np.arange(tokens)))
     return Lineage(numbers, seen, birth, leave, kind, parent, absorb, leave[roots])
+
+
+OPEN_HEADS = 24
+HeadHistory = tuple[Lineage, pd.DataFrame, list[str]]
+_OPEN: WeakKeyDictionary[Run, dict[tuple[int, int], HeadHistory]] = WeakKeyDictionary()
+
+
+def head_history(run: Run, layer: int, head: int) -> HeadHistory:
+    """Lineage, events and token texts of one layer and KV head; the last `OPEN_HEADS` of a run are kept."""
+    kept = _OPEN.setdefault(run, {})
+    found = kept.get((layer, head))
+    if found is None:
+        events = run.head_events(layer, head)
+        lineage = fold(events, run.select("steps", layer, head))
+        found = lineage, events, token_texts(run.tokens, lineage.tokens)
+        if len(kept) >= OPEN_HEADS:
+            kept.pop(next(iter(kept)), None)
+        kept[layer, head] = found
+    return found
 
 
 def _departures(events: pd.DataFrame, tokens: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
