@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from kvlab.analysis.attention import bound, regret
-from kvlab.analysis.lineage import influence
 from kvlab.trace import Run
+from kvlab.views import lineage as influence
 from kvlab.views.frames.lineage import State, states_at, token_texts
 from tests.analysis.conftest import METHODS, head
 

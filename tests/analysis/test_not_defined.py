@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from kvlab.analysis.attention.bound import persistence_error
-from kvlab.analysis.lineage import influence
 from kvlab.atlas.analysis import merge_effects, pyramid
 from kvlab.atlas.analysis.attention_rows import LAST, Rows, concentration, prediction_errors
 from kvlab.atlas.analysis.merge_effects import OneMerge, attended_merge
@@ -23,6 +22,7 @@ from kvlab.engine.probe import _inside, _overlaps
 from kvlab.engine.recording.shadow import _stored
 from kvlab.engine.recording.step_errors import relative_error
 from kvlab.figures.merges import caption_mass_balance
+from kvlab.views import lineage as influence
 from tests.synthetic.hidden_states import hidden_statistics
 
 PLACE = {"layer": 0, "head": 0}

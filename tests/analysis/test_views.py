@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from kvlab.analysis.attention import fingerprints
-from kvlab.analysis.comparison import difference
 from kvlab.analysis.comparison.cost import instrument_cost, memory_stack
 from kvlab.analysis.similarity import merge_sets
 from kvlab.analysis.similarity.merge_sets import consecutive_sets, set_count
@@ -21,6 +20,7 @@ from kvlab.figures import board as boards
 from kvlab.figures import memory as costs
 from kvlab.trace import Run
 from kvlab.trace.schema import SpeedReading
+from kvlab.views import difference
 from kvlab.views.frames import autopsy
 from kvlab.views.frames.facts import FATES, fact_fates
 from kvlab.views.frames.lineage import State, states_at, step_labels, steps_with_events

@@ -15,12 +15,12 @@ from kvlab.analysis.comparison.trade_off import run_points
 from kvlab.analysis.lineage import merges as merged
 from kvlab.analysis.similarity import similarity as maps
 from kvlab.analysis.similarity.merge_sets import merge_sets, outlines
-from kvlab.figures import compare, lineage, memory, merges, sag, similarity, trade_off
+from kvlab.figures import compare, memory, merges, sag, similarity, trade_off
 from kvlab.trace import Run, open_run
 from kvlab.views.frames import compare as compared
 from kvlab.views.frames import memory as memories
 from kvlab.views.frames.board import places
-from kvlab.views.frames.lineage import fold, lineage_tree, slot_table, token_texts
+from kvlab.views.frames.lineage import fold, token_texts
 from tests.figures.views import drawn_views
 from tests.synthetic.runs import write_synthetic_run
 
@@ -48,14 +48,6 @@ def _of_a_head(run: Run) -> Iterator[Drawn]:
     events, steps, unit = run.select("events", 0, 1), run.select("steps", 0, 1), run.keys(0, 1)[0]
     history = fold(events, steps)
     texts, step = token_texts(run.tokens, history.tokens), int(history.steps[-1])
-    slot = int(slot_table(history, texts, step).sort_values("votes")["position"].iloc[-1])
-    tree = lineage_tree(history, events, texts, slot, step)
-    yield (
-        "river",
-        lambda theme: lineage.merge_sankey(tree, slot, texts[slot], theme),
-        lineage.caption_merge_sankey(tree),
-        tree,
-    )
     whole = (0, len(unit))
     tile, sets = maps.tile(unit, whole, whole, similarity.MAX_CELLS).frame(), outlines(merge_sets(history, step), whole)
     yield (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -165,15 +164,12 @@ CASES: dict[str, Callable[[Values], tuple[Any, ...]]] = {
     "merging.similarity_distribution": _frame("similarity:s count:n"),
     "merging.votes_distribution": _frame("votes:i slots:n"),
     "merging.mass_balance": _frame("mass_before:s sag:d"),
-    "merging.scores_at_decision": _frame("kept:b placed:b score:s rank:i"),
-    "merging.budgets_for": _heads("needed:v slots:v"),
-    "merging.merge_sankey": _frame("source:i"),
-    "merging.influence_decay": lambda values: (
-        values.frame("merges:i share:s"), {"none": math.inf, "all": 0.5}.get(values.variant, 2.0),
-    ),
-    "merging.members_over_steps": _frame("token:i text:t share:s", step=4),
-    "merging.token_mosaic": lambda values: (pd.DataFrame(), _counts(values)),
-    "merging.state_totals": lambda values: (_counts(values),),
+    "decision.describe_decision": _frame("kept:b placed:b score:s rank:i"),
+    "decision.describe_budgets": _heads("needed:v slots:v"),
+    "lineage.describe_river": _frame("source:i"),
+    "lineage.describe_decay": _frame("merges:i share:s"),
+    "lineage.describe_members": _frame("token:i text:t share:s", step=4),
+    "timeline.describe_states": lambda values: (_counts(values),),
     "merging.growth_over_steps": _frame("label:l non_finite:n key_growth:v value_growth:v"),
     "comparison.kl_along_text": _text("kl:v"),
     "comparison.agreement_along_text": _text("agree:s"),
@@ -185,10 +181,10 @@ CASES: dict[str, Callable[[Values], tuple[Any, ...]]] = {
     "comparison.repeats_board": _batch,
     "comparison.quality_against_bytes": _points,
     "comparison.killer_heads": _killers,
-    "comparison.kl_of_both": _frame("token:i a:v b:v"),
-    "comparison.wall": _walls,
-    "comparison.difference": _apart,
-    "comparison.spans": _frame("span:l held:s", method="some"),
+    "difference.describe_difference_kl": _frame("token:i a:v b:v"),
+    "wall.describe_wall": _walls,
+    "difference.describe_difference": _apart,
+    "spans.describe_spans": _frame("span:l kept:s", method="some"),
     "memory.memory_over_steps": _frame(f"{STEP} allocated_bytes:v", full_bytes=2.0),
     "memory.memory_stack": _frame(f"{STEP} allocated_bytes:v", full_bytes=2.0),
     "memory.slots_by_head": _heads("live_slots:n share:s"),

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 import kvlab.atlas.figures
 import kvlab.figures
+import kvlab.views
 from kvlab.atlas.figures import simple as of_atlas
 from kvlab.figures import autopsy, regret, restore, serving, trade_off
 from kvlab.figures import board as boards
@@ -33,6 +34,9 @@ MODULES = {
 }  # fmt: skip
 for _module in iter_modules(of_atlas.__path__):
     MODULES[f"atlas {_module.name}"] = import_module(f"{of_atlas.__name__}.{_module.name}")
+for _module in iter_modules(kvlab.views.__path__):
+    if not _module.ispkg:
+        MODULES[_module.name] = import_module(f"{kvlab.views.__name__}.{_module.name}")
 # Sentences that join another caption, or stand below a table.
 REMARKS = {
     "caption_beyond_budget", "caption_over_budget", "caption_unequal_bytes", "caption_hues", "caption_references",
@@ -61,12 +65,23 @@ def test_every_figure_has_both_sentences():
     assert alone == REMARKS
 
 
+def is_sentence(function: Any) -> bool:
+    """Whether it tells of a frame alone; of captions of views, those that read no run are `describe_...`."""
+    of_view = function.__module__.startswith("kvlab.views.")
+    start = "describe_" if of_view else ""
+    return function.__name__.startswith(start) and function.__name__[0] != "_" and "run" not in signature(function)
+
+
+def signature(function: Any) -> list[str]:
+    return list(inspect.signature(function).parameters)
+
+
 def test_there_are_frames_for_every_simple_sentence():
     made = {
         f"{name}.{function.__name__}"
         for name, module in MODULES.items()
         for function in vars(module).values()
-        if inspect.isfunction(function) and function.__module__ == module.__name__ and function.__name__[0] != "_"
+        if inspect.isfunction(function) and function.__module__ == module.__name__ and is_sentence(function)
     }
     assert made == set(CASES)
 

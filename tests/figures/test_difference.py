@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from itertools import product
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 
-from kvlab.figures.difference import FAMILIES, caption_hues, class_looks, hues_of, kl_of_both
 from kvlab.views.base.palette import HUES, METHODS, method_hue, pick
+from kvlab.views.difference import FAMILIES, caption_hues, class_looks, draw_difference_kl, hues_of
 
 
 def family(hue: str) -> tuple[str, ...]:
@@ -37,7 +38,11 @@ def test_the_pair_that_was_drawn_in_two_blues_is_wine_and_blue(theme: str):
     hues = hues_of("exactmerge2", "streaming-llm")
     assert hues == ("wine", "sky")
     frame = pd.DataFrame({"token": [1, 2], "a": [0.1, 0.2], "b": [0.3, 0.1], "text": [" a", " b"]})
-    drawn = [trace.line.color for trace in kl_of_both(frame, ("x", "y"), theme, hues).data]
+    records = [
+        SimpleNamespace(method=method, label=method, prompt_tokens=9) for method in ("exactmerge2", "streaming-llm")
+    ]
+    runs = [SimpleNamespace(record=record) for record in records]
+    drawn = [trace.line.color for trace in draw_difference_kl(frame, theme, runs).data]
     assert drawn == [pick(HUES["wine"], theme), pick(HUES["sky"], theme)]
     assert class_looks(hues)["in both"][0] not in ("wine", "red", "grey", "blue", "sky")
 

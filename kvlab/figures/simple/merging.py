@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
 import pandas as pd
 
-from kvlab.analysis.lineage.decision import cutoff
-from kvlab.views.base.amounts import alike, comparison_words, near, part, sentence, some_of
-from kvlab.views.base.words import number, plural, token_text
+from kvlab.views.base.amounts import alike, comparison_words, near, part, sentence
+from kvlab.views.base.words import number, plural
 
 GREW = 1.001  # smaller ratios are rounding errors
 
@@ -73,59 +69,6 @@ def mass_balance(frame: pd.DataFrame) -> str:
         whole - lost, whole, "more attention than", "less attention than", "about the attention that", 0.01
     )
     return f"Right after the merge, all merged slots together have {how} their parts had before it."
-
-
-def scores_at_decision(frame: pd.DataFrame, chosen: Sequence[int] = ()) -> str:
-    """Whether the scores explain who stayed."""
-    line = cutoff(frame)
-    if line.budget >= len(frame):
-        return "Every token kept its slot."
-    if not line.budget:
-        return "No token kept its slot."
-    if not line.by_score:
-        return "The score alone does not explain who stayed: some tokens with lower scores did."
-    if line.placed:
-        return "The first and last tokens stayed because of their place, the others because of their scores."
-    return "The tokens with the highest scores stayed."
-
-
-def budgets_for(frame: pd.DataFrame) -> str:
-    """How many heads kept the chosen tokens."""
-    known = frame[frame["needed"].notna()]
-    if known.empty:
-        return "The score alone explains the decision of no head."
-    kept = int((known["needed"] <= known["slots"]).sum())
-    told = f"the chosen text was kept whole by {some_of(kept, len(known), 'head')}"
-    return sentence(told if len(known) == len(frame) else f"where the score alone decides, {told}")
-
-
-def merge_sankey(frame: pd.DataFrame) -> str:
-    """How many tokens the slot stands for."""
-    if frame.empty:
-        return "This slot stands for its own token only."
-    return f"This slot stands for {len(frame) + 1:,} tokens: its own and {len(frame):,} merged into it."
-
-
-def influence_decay(frame: pd.DataFrame, half: float) -> str:
-    """How fast a token's part in its slot shrinks."""
-    if math.isinf(half):
-        return "However often a slot was merged here, a token in it kept more than half of its part."
-    if half < 1:
-        return "The first merge already takes half of a token's part in its slot."
-    return f"Half of a token's part in its slot is gone after {number(half, 2)} merges."
-
-
-def members_over_steps(frame: pd.DataFrame) -> str:
-    """The token with the largest part."""
-    last = frame[frame["step"] == frame["step"].max()]
-    if len(last) == 1:
-        return "This slot holds one token."
-    if not last["share"].notna().any():
-        return "What each token has in this slot was not recorded."
-    if near(float(last["share"].min()), float(last["share"].max())):
-        return f"All {len(last):,} tokens have an equal part in this slot's value."
-    top = last.loc[last["share"].idxmax()]
-    return f"“{token_text(str(top['text']).strip())}” has the largest part in this slot's value."
 
 
 def growth_over_steps(frame: pd.DataFrame) -> str:

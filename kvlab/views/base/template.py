@@ -18,6 +18,7 @@ INK: dict[Theme, str] = {"light": "#1F2430", "dark": "#E8EBF1"}
 QUIET: dict[Theme, str] = {"light": "#5A6270", "dark": "#A3ABB8"}
 GRID: dict[Theme, str] = {"light": "#E6E9EE", "dark": "#2A303B"}
 HEIGHT = 360
+NO_GRID = {"showgrid": False, "zeroline": False, "ticks": "", "fixedrange": True}
 # Of every chart that plotly.js draws. Without the second its toolbar offers to send figure and data to a cloud.
 PLOTLY_CONFIG: dict[str, Any] = {"displaylogo": False, "showSendToCloud": False}
 # pixels of a letter, of the line before a name, of a row
@@ -289,3 +290,8 @@ def along_text(figure: go.Figure, axis: Literal["x", "y"] = "x", offset: int = 0
     """
     meta = figure.layout.meta or {}
     return figure.update_layout(meta={**meta, "tokens": {"axis": axis, "offset": offset}, "place": place})
+
+
+def no_fading() -> dict[str, Any]:
+    """Keep plotly from fading unselected cells."""
+    return {"selected": {"marker": {"opacity": 1}}, "unselected": {"marker": {"opacity": 1}}}
