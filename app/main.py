@@ -50,16 +50,13 @@ MENU = {
         ("runs", "Runs", "folder_open"),
     ],
     "One comparison": [
-        ("wall", "Cache wall", "view_comfy"),
-        ("spans", "Prompt spans", "segment"),
-        ("timeline", "Cache timeline", "view_timeline"),
+        ("cache", "Cache", "view_comfy"),
         ("similarity", "Similarity", "grid_on"),
         ("merges", "Merges, votes and sag", "merge"),
         ("compare", "Compare", "compare"),
     ],
     "Views": [
         ("sag", "Sag and bound", "compress"),
-        ("lineage", "Lineage", "account_tree"),
         ("regret", "Regret and budget", "heart_broken"),
         ("killed", "Restore the answer", "mystery"),
         ("autopsy", "Needle autopsy", "search_insights"),

@@ -13,14 +13,13 @@ from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.components.payload import pack_payload, texts_for
 from app.figures.export_menu import Offer, show_title
-from kvlab.analysis.comparison.difference import NAMES
 from kvlab.browser import read_static
-from kvlab.figures.difference import HUES_OF_TWO, Hues, class_looks
 from kvlab.report.views import Cue, Text, TokenClass
 from kvlab.report.views import state_classes as state_classes
 from kvlab.views.base.palette import HUES, pick
 from kvlab.views.base.provenance import FigureSource
 from kvlab.views.base.template import along_text as along_text
+from kvlab.views.difference import HUES_OF_TWO, NAMES, Hues, class_looks
 
 READING = "Every token of the text, shaded by its fate."
 DIFFERENCE_CUES: tuple[Cue, ...] = ("none", "under", "dashed", "strike", "faint")
@@ -29,7 +28,7 @@ _component = component("tokentext", read_static("tokentext.html"), "tokentext.cs
 
 
 def difference_classes(hues: Hues = HUES_OF_TWO) -> tuple[TokenClass, ...]:
-    """The classes of `kvlab.analysis.comparison.difference.NAMES`, in its order.
+    """The classes of `kvlab.views.difference.NAMES`, in its order.
 
     `hues`: colours of the two runs, as in the figures.
     """

@@ -12,26 +12,24 @@ from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
 from app.components.tokenstrip import tokenstrip
-from app.components.tokentext import along_text
 from app.figures.tables import MOST_ROWS, show_table
-from app.figures.view import show_view
+from app.figures.view import frame_of, show_view
 from app.navigation.place import chosen_step, head_in_view, step_reason
 from app.navigation.selection import current_run
 from app.navigation.token_cursor import chosen_token
 from app.run_views import page, view
-from app.run_views.decision import decision_section, played_decision
 from app.session.url_state import go_to, in_url, set_page_param, set_page_param_from, url_number
 from kvlab.analysis.attention import unread
 from kvlab.core.errors import UserError
-from kvlab.figures import lineage as river
 from kvlab.figures import memory as memory_figures
 from kvlab.figures import unread as unread_figures
 from kvlab.trace.reader import Run
+from kvlab.views.base.template import along_text
+from kvlab.views.decision import replay
 from kvlab.views.frames.lineage import (
     Lineage,
     check_slots,
     events_with_texts,
-    lineage_tree,
     merged_count,
     merged_slots,
     slot_table,
@@ -39,18 +37,14 @@ from kvlab.views.frames.lineage import (
 from kvlab.views.frames.memory import budgets_by_layer
 
 STRIP = "timeline-strip"
+PLAYER = "decision-strip"
 SLOT = "timeline-slot"
 TAB = "tab"
 FLOW = "What flowed into a slot"
 
 
-def main() -> None:
-    page.heading(
-        "Cache timeline",
-        "Which token each slot holds at every step, and which slots were evicted or merged. Move through the steps "
-        "with the slider, the play button or the arrow keys; hover over a word, a slot or the mosaic to highlight the "
-        "words of one slot.",
-    )
+def draw() -> None:
+    """The history of the head in the bar."""
     run = current_run()
     if run is None:
         return
@@ -73,7 +67,10 @@ def one_head(run: Run, layer: int, head: int) -> None:
 
 
 def the_rest(run: Run, layer: int, head: int) -> None:
-    decision_section(run, layer, head, url_number("token"))
+    st.header("The prompt's decision")
+    token = url_number("token")
+    if show_view("decision", run, "decision", layer=layer, head=head, token=token) is not None:
+        show_view("decision_budgets", run, "decision-heads", token=token, focus=(layer, head))
     whole_history(run, layer, head)
 
 
@@ -123,7 +120,7 @@ def linked_view(run: Run, layer: int, head: int) -> None:
             events_table(run, layer, head, texts, step)
     with flow:
         if flow.open:
-            lineage_of_slot(run, lineage, events, texts, step, slot)
+            lineage_of_slot(run, layer, head, step, slot)
 
 
 def slots_table(lineage: Lineage, texts: list[str], step: int, masses: page.Masses | None, name: str) -> None:
@@ -143,9 +140,9 @@ def events_table(run: Run, layer: int, head: int, texts: list[str], step: int) -
     show_table(table, f"Events of step {step}", height=360)
 
 
-def lineage_of_slot(
-    run: Run, lineage: Lineage, events: pd.DataFrame, texts: list[str], step: int, slot: int | None
-) -> None:
+def lineage_of_slot(run: Run, layer: int, head: int, step: int, slot: int | None) -> None:
+    """The river into the slot of the chosen token, else into one with most votes."""
+    lineage, _, texts = page.head_history(run, layer, head)
     merged = merged_slots(lineage, step)
     options = list(merged) if slot is None or slot in merged else [slot, *merged]
     if not options:
@@ -161,12 +158,7 @@ def lineage_of_slot(
         on_change=remember_slot,
         format_func=lambda position: f"{position} “{texts[position].strip()}” · votes {merged.get(position, 1)}",
     )
-    tree = lineage_tree(lineage, events, texts, chosen, step)
-    if tree.empty:
-        st.caption(plain(river.caption_merge_sankey(tree)))
-        return
-    figure = river.merge_sankey(tree, chosen, texts[chosen], page_theme())
-    page.show_figure(run, figure, tree, river.caption_merge_sankey(tree), "timeline-river", f"slot-{chosen}")
+    show_view("river", run, "timeline-river", layer=layer, head=head, step=step, slot=chosen)
 
 
 def whole_history(run: Run, layer: int, head: int) -> None:
@@ -229,4 +221,48 @@ def remember_slot() -> None:
     set_page_param_from("token", SLOT)
 
 
-main()
+def played_decision(run: Run, layer: int, head: int) -> None:
+    """The player of the decision: evictions by ascending score."""
+    lineage, _, texts = page.head_history(run, layer, head)
+    try:
+        table = frame_of("decision", run, layer=layer, head=head)
+    except UserError as error:
+        st.info(plain(str(error)), icon=":material/info:")
+        return
+    history = replay(lineage, table)
+    evicted = [int((history.leave <= step).sum()) for step in history.steps]
+    phases = [f"{count:,} of {evicted[-1]:,} evicted, lowest scores first" for count in evicted]
+    phases[0] = "the prompt was read, and nothing is evicted" if evicted[-1] else "this head keeps the whole prompt"
+    tokenstrip(
+        history,
+        texts[: history.tokens],
+        identity=f"{run.path}/{layer}/{head}/decision",
+        step=chosen_frame(len(history.steps)),
+        selected=None,
+        masses=None,
+        theme=page_theme(),
+        key=PLAYER,
+        on_step=remember_frame,
+        on_token=remember_decided_token,
+        phases=phases,
+        title=f"{run.record.label}: the prompt's decision",
+        source=page.source(run),
+    )
+
+
+def chosen_frame(count: int) -> int:
+    """The frame in the URL, else the first."""
+    frame = url_number("frame")
+    return frame if frame is not None and frame < count else 0
+
+
+def remember_frame() -> None:
+    """Put the step of the decision view into the URL."""
+    if (step := st.session_state[PLAYER].get("step")) is not None:
+        set_page_param("frame", int(step))
+
+
+def remember_decided_token() -> None:
+    """Put the chosen token of the decision's player into the URL."""
+    if (token := st.session_state[PLAYER].get("token")) is not None:
+        set_page_param("token", int(token))
