@@ -17,8 +17,8 @@ ZOOMS = {
 }
 SENTENCES = {
     "wall": "All heads at once: layers across, KV heads down. Each tile is the text, read like a page, in the colours "
-    "of what its head has made of each token. Move through the steps, zoom in until you read the words, click a head to "
-    "take it to the views below and to every other page.",
+    "of what its head has made of each token. Move through the steps, zoom in until you read the words, click a head "
+    "to take it to the views below and to every other page.",
     "difference": "Which tokens only one of two runs still holds, in every head at once: **A** is the run, **B** the "
     "one that it is compared with.",
     "timeline": "Which token each slot holds at every step, and which slots were dropped or merged. Move through the "

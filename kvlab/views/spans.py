@@ -474,11 +474,6 @@ def answer_verdicts(runs: Sequence[Run], wanted: ExpectedAnswer | None) -> Mappi
     return {run_id: verdict.kind for run_id, verdict in judged.items()}
 
 
-def several_budgets(frame: pd.DataFrame) -> bool:
-    """Whether a method has three budgets or more, so that lines over budgets tell more than a map of runs."""
-    return bool(frame.groupby("row")["run_id"].nunique().max() >= 3)
-
-
 def why_unknown(run: Run, first: Run) -> str:
     """Why the spans of `first` say nothing of this run's cache, as the rest of a sentence; "" if they do."""
     record = run.record

@@ -181,7 +181,6 @@ def test_the_largest_budget_at_which_a_span_is_dead_is_marked(tmp_path: Path) ->
         assert lines["first_dead"].tolist() == [here and not any(dead[:at]) for at, here in enumerate(dead)]
     assert frame["first_dead"].any()
     assert not frame.loc[frame["method"] == "full", "dead"].any()
-    assert span_shares.several_budgets(frame)
 
 
 def test_a_rule_is_read_back_from_the_sentence_that_states_it() -> None:

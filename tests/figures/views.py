@@ -22,10 +22,9 @@ from kvlab.figures import regret as regrets
 from kvlab.figures import restore as killeds
 from kvlab.figures import serving as servings
 from kvlab.figures import unread as unreads
-from kvlab.serving import run_pages
 from kvlab.trace import Run
 from kvlab.trace.restore_results import RestoreResult, SearchResult
-from kvlab.views.frames import autopsy, board, facts, restore, wall
+from kvlab.views.frames import autopsy, board, facts, restore, run_pages, wall
 
 Drawn = tuple[str, Callable[[str], go.Figure], str, pd.DataFrame]
 
