@@ -197,6 +197,8 @@ def draw_decay(frame: pd.DataFrame, theme: Theme) -> go.Figure:
 
 @decay.caption
 def describe_decay(frame: pd.DataFrame) -> str:
+    if not frame["share"].notna().any():
+        return "How much of a token further merges leave was not recorded."
     half = half_life(frame)
     if math.isinf(half):
         return "However often a slot was merged here, a token in it kept more than half of its part."

@@ -118,11 +118,11 @@ def _sizes(values: Values) -> tuple[Any, ...]:
 
 
 def _walls(values: Values) -> tuple[Any, ...]:
-    return values.frame("kept:s holds:s absorbed:s dropped:s", step=0), ["a", "b", "c"]
+    return (values.frame("kept:s holds:s absorbed:s dropped:s", step=0),)
 
 
 def _apart(values: Values) -> tuple[Any, ...]:
-    return values.frame("both:s only_a:s only_b:s neither:s jaccard:s", step=0), ["a", "b", "c"]
+    return (values.frame("both:s only_a:s only_b:s neither:s jaccard:s", step=0),)
 
 
 def _series(columns: str) -> Callable[[Values], tuple[Any, ...]]:

@@ -39,7 +39,7 @@ for _module in iter_modules(kvlab.views.__path__):
         MODULES[_module.name] = import_module(f"{kvlab.views.__name__}.{_module.name}")
 # Sentences that join another caption, or stand below a table.
 REMARKS = {
-    "caption_beyond_budget", "caption_over_budget", "caption_unequal_bytes", "caption_hues", "caption_references",
+    "caption_beyond_budget", "caption_over_budget", "caption_unequal_bytes", "caption_references",
     "caption_significance", "caption_ours_beside_theirs",
 }  # fmt: skip
 PRIVATE = re.compile(

@@ -180,7 +180,7 @@ def first_chart_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def open_page() -> Open:
-    """Opens `pages/<name>.py`, or what took its place, inside the app, as an address with these query parameters does, and waits for its end."""
+    """Opens `pages/<name>.py`, or what took its place, as an address with these parameters does; waits for its end."""
 
     def opened(name: str, **query: str) -> AppTest:
         name, query = place_now(name, query)

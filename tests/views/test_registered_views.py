@@ -16,6 +16,7 @@ from kvlab.core.errors import UserError
 from kvlab.core.plugins.origin import KVLAB
 from kvlab.trace import Run, open_run
 from kvlab.views.base.view import Drawn, all_views, find_view
+from kvlab.views.frames.prompt_spans import parse_spans
 from tests.cli.running import kvlab
 from tests.synthetic.runs import write_synthetic_run
 
@@ -38,8 +39,9 @@ def drawn(runs: list[Run]) -> dict[str, tuple[Drawn, Drawn]]:
     """Each view of a run or comparison, light and dark; the run is one that merges."""
     found = {name: find_view(name) for name in KVLABS}
     subjects: dict[str, Any] = {"run": runs[2], "runs": runs}
+    place = {"token": 40, "spans": parse_spans("first:0-99;second:100-399", 1500)}
     return {
-        name: (view.draw(subjects[view.kind], "light"), view.draw(subjects[view.kind], "dark"))
+        name: (view.draw(subjects[view.kind], "light", **place), view.draw(subjects[view.kind], "dark", **place))
         for name, view in found.items()
         if view.kind in subjects
     }
