@@ -13,11 +13,11 @@ from app.session.url_state import get_param
 PAGES = Path(__file__).resolve().parents[2] / "pages"
 # Former pages by their place in links: the page that shows them now, and its parameters. Links and stories keep theirs.
 MOVED: dict[str, tuple[str, dict[str, str]]] = {
-    "wall": ("cache", {"zoom": "wall"}),
-    "difference": ("cache", {"zoom": "difference"}),
-    "timeline": ("cache", {"zoom": "timeline"}),
-    "lineage": ("cache", {"zoom": "lineage"}),
-    "spans": ("cache", {"zoom": "spans"}),
+    "wall": ("cache", {"zoom": "Wall"}),
+    "difference": ("cache", {"zoom": "Difference"}),
+    "timeline": ("cache", {"zoom": "Timeline"}),
+    "lineage": ("cache", {"zoom": "Lineage"}),
+    "spans": ("cache", {"zoom": "Spans"}),
 }
 
 

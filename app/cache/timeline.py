@@ -12,7 +12,8 @@ from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
 from app.components.tokenstrip import tokenstrip
-from app.figures.tables import MOST_ROWS, show_table
+from app.figures import tables
+from app.figures.tables import show_table
 from app.figures.view import frame_of, show_view
 from app.navigation.place import chosen_step, head_in_view, step_reason
 from app.navigation.selection import current_run
@@ -125,7 +126,7 @@ def linked_view(run: Run, layer: int, head: int) -> None:
 
 def slots_table(lineage: Lineage, texts: list[str], step: int, masses: page.Masses | None, name: str) -> None:
     """The slots; if there are too many for a table, the most important ones."""
-    table = slot_table(lineage, texts, step, masses, MOST_ROWS)
+    table = slot_table(lineage, texts, step, masses, tables.MOST_ROWS)
     count = int(lineage.alive(step).sum())
     if count > len(table):
         st.caption(f"The {len(table):,} of {count:,} slots that represent the most tokens and get the most attention.")

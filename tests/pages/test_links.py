@@ -188,7 +188,7 @@ def test_every_widget_follows_the_address(
         ("similarity", {}, "pick_step"),
         ("timeline", {"step": "9", "tab": "What flowed into a slot"}, "timeline-slot"),
         ("lineage", {}, "lineage-slot"),
-        ("wall", {}, "pick_b"),
+        ("difference", {}, "pick_b"),
         ("wall", {"b": "newer-h2o-25pc-0"}, "pick_b"),
         ("autopsy", {"words": "the"}, "autopsy-place"),
     ],
