@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
 
@@ -11,39 +11,26 @@ from app.base.component import component
 from app.session.url_state import get_param
 
 PAGES = Path(__file__).resolve().parents[2] / "pages"
-# Former pages by their place in links: the page that shows them now, and its parameters. Links and stories keep theirs.
-MOVED: dict[str, tuple[str, dict[str, str]]] = {
-    "wall": ("cache", {"zoom": "Wall"}),
-    "difference": ("cache", {"zoom": "Difference"}),
-    "timeline": ("cache", {"zoom": "Timeline"}),
-    "lineage": ("cache", {"zoom": "Lineage"}),
-    "spans": ("cache", {"zoom": "Spans"}),
-}
-
-
-def place_now(name: str, query: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """Where a page and its parameters are now: name and parameters."""
-    now, further = MOVED.get(name, (name, {}))
-    if name == "wall" and query.get("b", "none") != "none":  # the wall drew the difference itself
-        further = MOVED["difference"][1]
-    return now, {**query, **further}
 
 
 def page_exists(name: str) -> bool:
     """Whether there is a page of this name."""
-    return (PAGES / f"{MOVED.get(name, (name, {}))[0]}.py").exists()
+    return (PAGES / f"{name}.py").exists()
 
 
 def link(name: str, label: str, icon: str | None = None, help: str | None = None, **query: str) -> None:
-    """A link to `pages/<name>.py`, or to what took its place, with these URL parameters; nothing if there is none."""
+    """A link to `pages/<name>.py` with these URL parameters; nothing if there is no such page."""
     if page_exists(name):
-        name, query = place_now(name, query)
-        st.page_link(PAGES / f"{name}.py", label=label, icon=icon, help=help, query_params=query or None)
+        page_link(PAGES / f"{name}.py", label, icon, help, **query)
+
+
+def page_link(page: Any, label: str, icon: str | None = None, help: str | None = None, **query: str) -> None:
+    """A link to a page of Streamlit or a script with these URL parameters."""
+    st.page_link(page, label=label, icon=icon, help=help, query_params=query or None)
 
 
 def go(name: str, /, **query: str) -> None:
-    """Switch to `pages/<name>.py`, or to what took its place."""
-    name, query = place_now(name, query)
+    """Switch to `pages/<name>.py`."""
     st.switch_page(PAGES / f"{name}.py", query_params=query or None)
 
 

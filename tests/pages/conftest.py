@@ -18,7 +18,6 @@ from streamlit.runtime.scriptrunner.script_cache import ScriptCache
 from streamlit.testing.v1 import AppTest, app_test, local_script_runner
 
 from app.base import lazy_views
-from app.base.links import place_now
 from kvlab.planning import methods, tasks
 from tests.atlas.shipped_drawings import drawn_once as drawn_once
 from tests.synthetic.runs import write_synthetic_run
@@ -180,10 +179,9 @@ def first_chart_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def open_page() -> Open:
-    """Opens `pages/<name>.py`, or what took its place, as an address with these parameters does; waits for its end."""
+    """Opens `pages/<name>.py` inside the app, as an address with these query parameters does, and waits for its end."""
 
     def opened(name: str, **query: str) -> AppTest:
-        name, query = place_now(name, query)
         page = AppTest.from_file(str(ROOT / "app" / "main.py"), default_timeout=PATIENCE_SECONDS)
         for key, value in query.items():
             page.query_params[key] = value

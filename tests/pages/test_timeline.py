@@ -144,7 +144,7 @@ def test_lineage_and_autopsy_open_with_the_chosen_token(runs_root: Path, open_pa
     slots = page.dataframe[0].value
     slot = int(slots[slots["votes"] > 1].sort_values("votes")["position"].iloc[0])  # not the one with most votes
     page = open_page("timeline", run=path.name, step="16", token=str(slot))
-    page = page.segmented_control(key="zoom").set_value("Lineage").run()
+    page = page.switch_page("../pages/lineage.py").run()
     assert not page.exception
     assert page.selectbox(key="lineage-slot").value == slot
     page = page.switch_page("../pages/autopsy.py").run()
