@@ -7,8 +7,8 @@ from app.run_views import page
 
 page.heading(
     "Cache timeline",
-    "Which token each slot holds at every step, and which slots were dropped or merged. Move through the steps with the "
-    "slider, the play button or the arrow keys; hover over a word, a slot or the mosaic to highlight the words of one "
-    "slot.",
+    "Which token each slot holds at every step, and which slots were dropped or merged. Move through the steps "
+    "with the slider, the play button or the arrow keys; hover over a word, a slot or the mosaic to highlight the"
+    " words of one slot.",
 )
 timeline.draw()

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
-from kvlab.views.base.amounts import near, part, sentence
+from kvlab.views.base.amounts import near, part
 from kvlab.views.base.lines import Line, add_lines
 from kvlab.views.base.palette import HUES, STATE_COLOURS, Theme, method_hue, pick
 from kvlab.views.base.template import along_text, finish, log_axis
@@ -63,8 +63,10 @@ def describe_difference(frame: pd.DataFrame) -> str:
     either = float(frame[["both", "only_a", "only_b"]].sum(axis=1).mean())
     if either <= 0:
         return "Neither run holds anything here."
+    step = int(frame["step"].iloc[0])
     share = part(float(frame["both"].mean()) / either)
-    return sentence(f"{share} of the text that A or B holds is held by both")
+    when = "the prompt" if step == 0 else f"step {step}"
+    return f"After {when}, {share} of the text that A or B holds is held by both."
 
 
 def pair_of(runs: Sequence[Run]) -> tuple[Run, Run]:
