@@ -17,7 +17,7 @@ from app.run_views.require_level import full_run
 from app.session.url_state import set_page_param, url_number
 from kvlab.trace.reader import Run
 from kvlab.views import lineage as lineage_views
-from kvlab.views.frames.lineage import Lineage, merged_count, merged_slots
+from kvlab.views.frames.lineage import merged_count, merged_slots
 
 WIDTHS = {words: width for width, words in lineage_views.WIDTHS.items()}
 
@@ -51,9 +51,12 @@ def one_slot(run: Run, layer: int, head: int) -> None:
     if not merged:
         st.caption("No slot of this head represents more than one token at this step.")
         return
+    # The slot of the token chosen on another page in this text.
+    token = shared_token([run.record.comparison_id])
+    shared = None if token is None or token >= lineage.tokens else lineage.slot_of(token, step)
     left, right, _ = st.columns([3, 3, 1], vertical_alignment="bottom")
     with left:
-        slot = chosen_slot(merged, merged_count(lineage, step), texts, shared_slot(run, lineage, step))
+        slot = chosen_slot(merged, merged_count(lineage, step), texts, shared)
     with right:
         width = one_of("Width of the river", list(WIDTHS), key="width")
     rivers, fading = st.columns([3, 2], gap="large")
@@ -79,12 +82,6 @@ def chosen_slot(merged: dict[int, int], every: int, texts: list[str], shared: in
         on_change=remember_slot,
         format_func=lambda position: f"{position} “{texts[position].strip()}” · votes {merged[position]}",
     )
-
-
-def shared_slot(run: Run, lineage: Lineage, step: int) -> int | None:
-    """The slot at `step` of the token chosen on another page in this text; None if it has none."""
-    token = shared_token([run.record.comparison_id])
-    return None if token is None or token >= lineage.tokens else lineage.slot_of(token, step)
 
 
 def remember_slot() -> None:

@@ -28,7 +28,6 @@ from kvlab.trace.reader import Run
 from kvlab.views.base.template import along_text
 from kvlab.views.decision import replay
 from kvlab.views.frames.lineage import (
-    Lineage,
     check_slots,
     events_with_texts,
     merged_count,
@@ -51,7 +50,13 @@ def draw() -> None:
         return
     page.explain_status(run)
     if run.record.level != "full":
-        show_without_events(run)
+        page.explain_level(run, "single events, so the fate of tokens is unknown")
+        if not run.steps.empty:
+            budgets = budgets_by_layer(run.steps)
+            focus = head_in_view(run)
+            figure = memory_figures.slots_by_head(budgets, page_theme(), focus)
+            caption = memory_figures.caption_slots_by_head(budgets)
+            page.show_figure(run, figure, budgets, caption, "timeline-budget", "slots-by-head", focus)
         return
     view.at_place(run, partial(one_head, run))
 
@@ -73,17 +78,6 @@ def the_rest(run: Run, layer: int, head: int) -> None:
     if show_view("decision", run, "decision", layer=layer, head=head, token=token) is not None:
         show_view("decision_budgets", run, "decision-heads", token=token, focus=(layer, head))
     whole_history(run, layer, head)
-
-
-def show_without_events(run: Run) -> None:
-    page.explain_level(run, "single events, so the fate of tokens is unknown")
-    if run.steps.empty:
-        return
-    budgets = budgets_by_layer(run.steps)
-    focus = head_in_view(run)
-    figure = memory_figures.slots_by_head(budgets, page_theme(), focus)
-    caption = memory_figures.caption_slots_by_head(budgets)
-    page.show_figure(run, figure, budgets, caption, "timeline-budget", "slots-by-head", focus)
 
 
 @st.fragment
@@ -115,30 +109,23 @@ def linked_view(run: Run, layer: int, head: int) -> None:
     # Only the open tab is drawn: the other two would take most of the time of a step.
     with slots:
         if slots.open:
-            slots_table(lineage, texts, step, masses, f"Slots of layer {layer}, head {head} after step {step}")
+            # If there are too many for a table, the most important ones.
+            table = slot_table(lineage, texts, step, masses, tables.MOST_ROWS)
+            count = int(lineage.alive(step).sum())
+            if count > len(table):
+                shown = f"The {len(table):,} of {count:,} slots"
+                st.caption(f"{shown} that represent the most tokens and get the most attention.")
+            show_table(table, f"Slots of layer {layer}, head {head} after step {step}", height=360)
     with step_events:
         if step_events.open:
-            events_table(run, layer, head, texts, step)
+            table = events_with_texts(run.events_at(layer, head, step), texts)
+            if table.empty:
+                st.caption(f"Nothing was dropped or merged in this head in step {step}.")
+            else:
+                show_table(table, f"Events of step {step}", height=360)
     with flow:
         if flow.open:
             lineage_of_slot(run, layer, head, step, slot)
-
-
-def slots_table(lineage: Lineage, texts: list[str], step: int, masses: page.Masses | None, name: str) -> None:
-    """The slots; if there are too many for a table, the most important ones."""
-    table = slot_table(lineage, texts, step, masses, tables.MOST_ROWS)
-    count = int(lineage.alive(step).sum())
-    if count > len(table):
-        st.caption(f"The {len(table):,} of {count:,} slots that represent the most tokens and get the most attention.")
-    show_table(table, name, height=360)
-
-
-def events_table(run: Run, layer: int, head: int, texts: list[str], step: int) -> None:
-    table = events_with_texts(run.events_at(layer, head, step), texts)
-    if table.empty:
-        st.caption(f"Nothing was evicted or merged in this head in step {step}.")
-        return
-    show_table(table, f"Events of step {step}", height=360)
 
 
 def lineage_of_slot(run: Run, layer: int, head: int, step: int, slot: int | None) -> None:
@@ -231,6 +218,7 @@ def played_decision(run: Run, layer: int, head: int) -> None:
         st.info(plain(str(error)), icon=":material/info:")
         return
     history = replay(lineage, table)
+    frame = url_number("frame")
     evicted = [int((history.leave <= step).sum()) for step in history.steps]
     phases = [f"{count:,} of {evicted[-1]:,} evicted, lowest scores first" for count in evicted]
     phases[0] = "the prompt was read, and nothing is evicted" if evicted[-1] else "this head keeps the whole prompt"
@@ -238,7 +226,7 @@ def played_decision(run: Run, layer: int, head: int) -> None:
         history,
         texts[: history.tokens],
         identity=f"{run.path}/{layer}/{head}/decision",
-        step=chosen_frame(len(history.steps)),
+        step=frame if frame is not None and frame < len(history.steps) else 0,
         selected=None,
         masses=None,
         theme=page_theme(),
@@ -249,12 +237,6 @@ def played_decision(run: Run, layer: int, head: int) -> None:
         title=f"{run.record.label}: the prompt's decision",
         source=page.source(run),
     )
-
-
-def chosen_frame(count: int) -> int:
-    """The frame in the URL, else the first."""
-    frame = url_number("frame")
-    return frame if frame is not None and frame < count else 0
 
 
 def remember_frame() -> None:

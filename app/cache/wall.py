@@ -12,7 +12,7 @@ import streamlit as st
 
 from app.base.text import plain
 from app.base.theme import theme as page_theme
-from app.cache.edits import edit_section
+from app.base.widgets import button_unless, one_of
 from app.compare.board import board_of
 from app.components.payload import SharedData
 from app.components.tokentext import difference_classes, tokentext
@@ -23,13 +23,16 @@ from app.figures.view import frame_of, show_view
 from app.navigation.place import chosen_step, step_reason
 from app.navigation.selection import current_sources, other_run
 from app.navigation.token_cursor import chosen_token
+from app.queue.submit import queue_and_open
 from app.run_views import page, view
 from app.session.open_runs import BY_STAMP
 from app.session.url_state import go_to, set_page_param, url_value
 from kvlab.core.errors import UserError
+from kvlab.core.restore import OF_TOKENS, Restore
 from kvlab.figures import attention as attention_figures
 from kvlab.figures import board as board_figures
 from kvlab.figures import compare as compare_figures
+from kvlab.jobs.reruns import rerun_with_restored
 from kvlab.trace.reader import Run
 from kvlab.views import difference
 from kvlab.views.base.provenance import join_sources, of_comparison
@@ -47,6 +50,15 @@ KEY = "wall-panes"
 PANES_PARAM = "panes"
 DEFAULT = ("text", "attention")
 SIDE_BY_SIDE = 2
+# What may be changed before a run is repeated.
+CHANGES = {
+    "tokens": "keep the chosen token",
+    "drop": "drop the chosen token",
+    "merge": "merge the chosen token",
+    "heads": "evict nothing",
+    "apart": "do not merge",
+    "evict": "evict instead of merging",
+}
 
 
 def draw(differs: bool = False) -> None:
@@ -95,6 +107,10 @@ def whole_wall(run: Run, other: Run | None, runs: Sequence[Run], layer: int, hea
         title = f"{label} and {other.record.label}: the caches after {moment}"
         hues = difference.hues_of(run.record.method, other.record.method)
         looks = difference.wall_looks(hues, label, other.record.label, page_theme())
+    try:
+        facts = fact_spans(run.tokens, run.record.prompt, run.record.facts)
+    except UserError:
+        facts = []  # its tokens are damaged, which the bar explains
     shares = frame_of(name, subject, step=step)
     caption = find_view(name).describe(shares, subject, step=step)
     picture = partial(find_view(name).draw_frame, shares, subject, page_theme(), step=step)
@@ -109,7 +125,7 @@ def whole_wall(run: Run, other: Run | None, runs: Sequence[Run], layer: int, hea
         why=step_reason(run),
         focus=(layer, head),
         token=token,
-        facts=facts_of(run),
+        facts=facts,
         reads=reads_at(run, step) if other is None else None,
         looks=looks,
         theme=page_theme(),
@@ -147,14 +163,6 @@ def reads_at(run: Run, step: int) -> Reads | None:
     row, remainder = divmod(int(np.searchsorted(wall.steps, step)), run.attention_every)
     positions, masses = most_read(run, wall.layers, row, MOST_READ)
     return None if remainder or (positions < 0).all() else (positions, masses)
-
-
-def facts_of(run: Run) -> list[tuple[int, int]]:
-    """First and last positions of the run's facts; none if its tokens are damaged, which the bar explains."""
-    try:
-        return fact_spans(run.tokens, run.record.prompt, run.record.facts)
-    except UserError:
-        return []
 
 
 @dataclass(frozen=True)
@@ -281,11 +289,35 @@ def board_pane(place: Place) -> None:
 
 
 def edit_pane(place: Place) -> None:
-    """A change of the run's decisions, and a rerun with it."""
-    texts = page.token_texts_of(place.run, place.run.record.prompt_tokens)
+    """What to change and where; the button queues the run as it was and changed, and opens the page of their texts."""
+    run = place.run
     token = place.token
+    left, right, act = st.columns([3, 3, 2], vertical_alignment="bottom")
+    with left:
+        kind = one_of("Change", CHANGES, key="change")
+    with right:
+        where = one_of("Where", {"head": place.name, "all": "all layers and heads"}, key="where")
+    why = why_not_token(run, token) if kind in OF_TOKENS else ""
+    heads = None if where == "all" else ((place.layer, place.head),)
+    tokens = (token,) if kind in OF_TOKENS and token is not None else ()
+    with act:
+        if button_unless("Run it again so", why, icon=":material/replay:", key="wall-rerun"):
+            change = Restore.model_validate({"kind": kind, "tokens": tokens, "heads": heads})
+            queue_and_open("new_run", lambda: rerun_with_restored(run.record, change))
+    texts = page.token_texts_of(run, run.record.prompt_tokens)
     text = "" if token is None or token >= len(texts) else texts[token].strip()
-    edit_section(place.run, place.layer, place.head, token, text)
+    chosen = f" The chosen token is {token} “{text}”." if token is not None else ""
+    told = f"{run.record.label} runs twice: as it was, and with this change. Slots kept come on top of its budget."
+    st.caption(plain(told + chosen))
+
+
+def why_not_token(run: Run, token: int | None) -> str:
+    """Why a token cannot be kept, dropped or merged; empty if it can."""
+    if token is None:
+        return "Click a token on the wall or in a text first."
+    if token >= run.record.prompt_tokens:
+        return "Only tokens of the prompt can be kept, dropped or merged: choose an earlier one."
+    return ""
 
 
 @keep_by_run(1)

@@ -80,8 +80,14 @@ def spans(
     walls = [open_wall(run) for run in alike]
     frame = spans_by_run(alike, walls, spans, int(walls[0].steps[-1]) if step is None else step)
     pairs = zip(frame["run_id"], frame["span"], strict=True)
+    verdicts: dict[str, str] = {}
+    if expected_answer is not None:
+        texts = reference_texts(alike)
+        for run in alike:
+            judged = judge_any(answer_texts(run, "free"), expected_answer.answers, texts)
+            verdicts[run.record.run_id] = judged.kind
     return frame.assign(
-        verdict=frame["run_id"].map(answer_verdicts(alike, expected_answer)).fillna(""),
+        verdict=frame["run_id"].map(verdicts).fillna(""),
         obeyed=pd.Series([(obeyed or {}).get(pair) for pair in pairs], dtype="boolean"),
     )
 
@@ -98,7 +104,8 @@ def draw_spans(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     if len(answers):
         figure.add_trace(_answer_grounds(answers, theme))
     if cells["first_dead"].any():
-        figure.add_trace(_dead_legend(theme))
+        look = {"symbol": "square-open", "size": 12, "color": pick(HUES["red"], theme), "line": {"width": 2.5}}
+        figure.add_scatter(x=[None], y=[None], mode="markers", marker=look, name=DEAD_LABEL, hoverinfo="skip")
     last = float(answers["y"].max()) if len(answers) else len(rows) - 1.0
     moment = moment_of(frame)
     height = round(ROW * (last + 1)) + 190
@@ -312,11 +319,6 @@ def _outlines(cells: pd.DataFrame, theme: Theme) -> list[dict[str, Any]]:
     ]
 
 
-def _dead_legend(theme: Theme) -> go.Scatter:
-    look = {"symbol": "square-open", "size": 12, "color": pick(HUES["red"], theme), "line": {"width": 2.5}}
-    return go.Scatter(x=[None], y=[None], mode="markers", marker=look, name=DEAD_LABEL, hoverinfo="skip")
-
-
 def _colours(cells: pd.DataFrame, theme: Theme) -> list[str]:
     """#RRGGBB of the share of each cell that is kept whole."""
     scale = [(place / (len(SEQUENTIAL[theme]) - 1), colour) for place, colour in enumerate(SEQUENTIAL[theme])]
@@ -451,7 +453,12 @@ def spans_by_run(runs: Sequence[Run], walls: Sequence[Wall], spans: Sequence[Spa
         read = wall.fates(0)
         of_run = (run.record.run_id, run.record.label, run.record.method, row, column, float((read < 2).mean()))
         parts.append(shares_of_spans(wall, spans, step).assign(**dict(zip(OF_RUN, of_run, strict=True)), step=step))
-    rows = list(dict.fromkeys(shares["row"].iloc[0] for shares in sorted(parts, key=_after_full)))
+    rows = list(
+        dict.fromkeys(
+            shares["row"].iloc[0]
+            for shares in sorted(parts, key=lambda shares: bool(shares["method"].iloc[0] != FULL.method))
+        )
+    )
     parts.sort(key=lambda shares: (rows.index(shares["row"].iloc[0]), -shares["slots"].iloc[0]))
     frame = pd.concat(parts, ignore_index=True)
     frame["dead"] = (frame["held"] < DEAD) | (frame["unreachable"] == 1)
@@ -459,19 +466,6 @@ def spans_by_run(runs: Sequence[Run], walls: Sequence[Wall], spans: Sequence[Spa
     several = frame.groupby("row")["run_id"].transform("nunique") > 1
     frame["first_dead"] = several & frame["dead"] & (frame.groupby(["row", "span"])["dead"].cumsum() == 1)
     return frame
-
-
-def _after_full(shares: pd.DataFrame) -> bool:
-    return bool(shares["method"].iloc[0] != FULL.method)
-
-
-def answer_verdicts(runs: Sequence[Run], wanted: ExpectedAnswer | None) -> Mapping[str, str]:
-    """The kind of verdict on each run's own text, by run id; empty without an expected answer."""
-    if wanted is None:
-        return {}
-    texts = reference_texts(runs)
-    judged = {run.record.run_id: judge_any(answer_texts(run, "free"), wanted.answers, texts) for run in runs}
-    return {run_id: verdict.kind for run_id, verdict in judged.items()}
 
 
 def why_unknown(run: Run, first: Run) -> str:
