@@ -279,7 +279,7 @@ def decision_budgets(run: Run, token: int | None = None) -> pd.DataFrame:
 
 
 @decision_budgets.figure
-def draw_budgets(frame: pd.DataFrame, theme: Theme, focus: Place | None = None) -> go.Figure:
+def draw_budgets(frame: pd.DataFrame, theme: Theme = "light", focus: Place | None = None) -> go.Figure:
     """Missing slots per head to keep all chosen tokens."""
     table = frame.assign(lacked=(frame["needed"] - frame["slots"]).astype(float))
     lacked = table.pivot(index="layer", columns="head", values="lacked")

@@ -147,7 +147,7 @@ def hues_of(method_a: str, method_b: str) -> Hues:
     return a, b
 
 
-def caption_hues(method_a: str, method_b: str) -> str:
+def changed_hues(method_a: str, method_b: str) -> str:
     """One sentence if a run has another colour here than in other figures; "" if none has."""
     shown = zip("AB", (method_a, method_b), hues_of(method_a, method_b), strict=True)
     changed = [f"{letter} ({method})" for letter, method, hue in shown if hue != method_hue(method)]

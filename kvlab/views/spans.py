@@ -456,7 +456,7 @@ def spans_by_run(runs: Sequence[Run], walls: Sequence[Wall], spans: Sequence[Spa
     rows = list(
         dict.fromkeys(
             shares["row"].iloc[0]
-            for shares in sorted(parts, key=lambda shares: bool(shares["method"].iloc[0] != FULL.method))
+            for shares in sorted(parts, key=lambda shares: shares["method"].iloc[0] != FULL.method)
         )
     )
     parts.sort(key=lambda shares: (rows.index(shares["row"].iloc[0]), -shares["slots"].iloc[0]))

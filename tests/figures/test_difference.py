@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from kvlab.views.base.palette import HUES, METHODS, method_hue, pick
-from kvlab.views.difference import FAMILIES, caption_hues, class_looks, draw_difference_kl, hues_of
+from kvlab.views.difference import FAMILIES, changed_hues, class_looks, draw_difference_kl, hues_of
 
 
 def family(hue: str) -> tuple[str, ...]:
@@ -48,7 +48,7 @@ def test_the_pair_that_was_drawn_in_two_blues_is_wine_and_blue(theme: str):
 
 
 def test_a_replaced_colour_is_said():
-    assert caption_hues("h2o", "keepkv") == caption_hues("exactmerge2", "streaming-llm") == ""
-    assert caption_hues("keepkv", "streaming-llm").startswith("B (streaming-llm) has another colour here")
-    assert caption_hues("h2o", "h2o").startswith("B (h2o) has")
-    assert "A (window) and B (duoattention) have" in caption_hues("window", "duoattention")
+    assert changed_hues("h2o", "keepkv") == changed_hues("exactmerge2", "streaming-llm") == ""
+    assert changed_hues("keepkv", "streaming-llm").startswith("B (streaming-llm) has another colour here")
+    assert changed_hues("h2o", "h2o").startswith("B (h2o) has")
+    assert "A (window) and B (duoattention) have" in changed_hues("window", "duoattention")
