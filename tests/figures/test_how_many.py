@@ -8,13 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvlab.figures import lineage, timeline
 from kvlab.papers.gvote import probe_figures as probe
 from kvlab.papers.keepkv import attention as attention_rows
 from kvlab.papers.kvmerger import similarity as similarity_panels
 from kvlab.papers.zsmerge import contents as cache_contents
 from kvlab.report import pictures, slides
-from kvlab.views import scores, similarity
+from kvlab.views import lineage, scores, similarity, timeline
 from kvlab.views.frames.lineage import State
 
 

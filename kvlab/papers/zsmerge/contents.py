@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.timeline import block_note, state_legend
 from kvlab.papers.evidence import Evidence, basis_of, comparison, gather, head_of, interval_of, mean_text, recorded_run
 from kvlab.papers.exhibit import Choice, Drawn, Needs
 from kvlab.results.sources import Sources
@@ -23,6 +22,7 @@ from kvlab.views.base.template import CLEAR, finish
 from kvlab.views.base.words import number, percent, plural, shown_of, token_label
 from kvlab.views.frames.compare import headline, unique_labels
 from kvlab.views.frames.lineage import STATES, Lineage, State, mosaic, state_counts, states_at
+from kvlab.views.timeline import block_note, state_legend
 
 REGIONS = ("residual", "context", "proximity")
 _REGION_OF = {State.PIVOT: 0, State.SINK: 1, State.KEPT: 1, State.RECENT: 2}
