@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 import torch
 
-from kvlab.analysis.lineage import influence
 from kvlab.engine.probe import _inside, _overlaps
 from kvlab.engine.recording.shadow import _stored
 from kvlab.engine.recording.step_errors import relative_error
@@ -21,6 +20,7 @@ from kvlab.papers.keepkv.merge_effects import OneMerge, attended_merge
 from kvlab.papers.keepkv.merging import caption_slot_before_and_after, slot_before_and_after
 from kvlab.papers.kvmerger.compression import weight_ratio
 from kvlab.papers.pyramid_pool import pyramid
+from kvlab.views import lineage as influence
 from kvlab.views.bound import persistence_error
 from kvlab.views.merges import caption_mass_balance
 from tests.synthetic.hidden_states import hidden_statistics
