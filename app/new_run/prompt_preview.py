@@ -6,7 +6,7 @@ import html
 from collections.abc import Sequence
 from itertools import pairwise
 
-from kvlab.forms.truncation import TruncatedPrompt
+from kvlab.forms.uploads import TruncatedPrompt
 from kvlab.report.views import Passages, Text, TokenClass
 from kvlab.views.base.palette import HUES
 from kvlab.views.frames.textdiff import Segment

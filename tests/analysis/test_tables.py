@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from app.navigation.run_titles import runs_words
+from app.navigation.selection import runs_words
 from kvlab.analysis.attention import sag
 from kvlab.analysis.lineage import merges
 from kvlab.figures import compare as figures
