@@ -24,7 +24,6 @@ from app.run_views.require_level import warn_reference_fails
 from app.session.open_runs import BY_STAMP
 from app.session.url_state import in_url, set_page_param, set_page_param_from, url_value
 from app.wall.contents import open_wall
-from kvlab.analysis.comparison.killers import failed_runs, short_words
 from kvlab.common.formatting import ONE_PROMPT
 from kvlab.core.errors import UserError
 from kvlab.figures import board as figures
@@ -40,6 +39,7 @@ from kvlab.views.frames import board as analysis
 from kvlab.views.frames.compare import rename_runs
 from kvlab.views.frames.facts import fact_fates, head_shares
 from kvlab.views.frames.wall import shares_by_head
+from kvlab.views.lost_heads import failed_runs, short_words
 
 CHART = "board-chart"
 CELL = "board-cell"
@@ -254,7 +254,7 @@ def cell_section(runs: Sequence[Run], board: Board) -> None:
             width=330,
         )
         if cell["verdict"] in ("nearly", "wrong") and board.question.reference.kind == "right":
-            restore.button(run, f"killed-{run_id}")
+            restore.button(run, f"restore-{run_id}")
         if run_id in recorded.index:
             fact = f"{int(board.question.positions[0])}-{int(board.question.positions[-1])}"
             place = {} if reader is None else {"layer": str(int(reader["layer"])), "head": str(int(reader["head"]))}
