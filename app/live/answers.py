@@ -127,7 +127,7 @@ def answers_html(
     With `focus`, a lane, they are presented: in large type, and that lane outlined and wider.
     """
     cells = []
-    reference = reference_name(lanes)
+    reference = THE_FULL if 0 not in lanes or lanes[0].label.startswith("full ") else lanes[0].label
     for lane, state in sorted(lanes.items()):
         answer = turn.answers.get(lane, Answer())
         note = escape(answer_note(answer, is_written, reference)) if answer.words else ""
@@ -143,11 +143,6 @@ def answers_html(
         return f'<div style="{GRID}">{"".join(cells)}</div>'
     widths = " ".join("minmax(0, 1.5fr)" if lane == focus else "minmax(0, 1fr)" for lane in sorted(lanes))
     return f'<div class="kv-present" style="{GRID} grid-template-columns: {widths};">{"".join(cells)}</div>'
-
-
-def reference_name(lanes: Mapping[int, LaneState]) -> str:
-    """Name of the reference of all answers: the full cache, or the first lane by its label."""
-    return THE_FULL if 0 not in lanes or lanes[0].label.startswith("full ") else lanes[0].label
 
 
 def answer_html(answer: Answer, theme: Theme, is_written: bool, reference: str = THE_FULL) -> str:

@@ -211,7 +211,9 @@ def controls(session: str, request: LiveRequest, transcript: Transcript, job: jo
         if button_unless("Begin again", why, key="live-restart") and act(session, request, "restart"):
             st.rerun()
         help_text = "Runs the lanes on context and last question as one recorded prompt, for every other page."
-        if button_unless("Record a comparison", why_no_comparison(last), help=help_text, key="live-compare"):
+        if button_unless(
+            "Record a comparison", "" if last else "Ask a question first.", help=help_text, key="live-compare"
+        ):
             record_comparison(session, request, transcript, last)
         if st.button("Present", help="The running session in large type, led by keys", key="live-present-now"):
             set_param(PRESENT, YES)
@@ -227,11 +229,6 @@ def controls(session: str, request: LiveRequest, transcript: Transcript, job: jo
             st.number_input("Seed", 0, 2**31 - 1, 0, **in_url("seed"))
     if job is None and st.session_state.get("replay"):
         replay_section(session, request)
-
-
-def why_no_comparison(question: str) -> str:
-    """Why the session cannot be recorded; empty if it can."""
-    return "" if question else "Ask a question first."
 
 
 def ask(session: str, request: LiveRequest, action: Action, question: str) -> None:

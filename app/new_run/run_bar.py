@@ -155,14 +155,11 @@ def _submit(request: CompareRequest) -> None:
     try:
         withdraw()
         job_id = jobs.submit(runs_root(), request, session_id())
-        compare_form.store_last_form(runs_root(), request.model, _placement(request))
+        compare_form.store_last_form(
+            runs_root(), request.model, {name: getattr(request, name) or "none" for name in compare_form.PLACEMENTS}
+        )
         jobs.ensure_worker(runs_root())
     except UserError as error:
         st.error(plain(str(error)))
         return
     go("new_run", job=job_id)
-
-
-def _placement(request: CompareRequest) -> dict[str, object]:
-    """Device and weights in the form's words."""
-    return {name: getattr(request, name) or "none" for name in compare_form.PLACEMENTS}
