@@ -23,7 +23,7 @@ from kvlab.planning.models import model_field_help
 from kvlab.results import speed_tables
 from kvlab.views import speed
 
-FIRST = ["decode", "compress", "memory"]
+FIRST = ["decode", "prefill", "memory"]
 
 
 def speed_form() -> None:

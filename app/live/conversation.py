@@ -30,8 +30,7 @@ from kvlab.library.prefix_lanes import proposed_name
 from kvlab.library.prefixes import free_path
 from kvlab.live.log import append_event, read_events
 from kvlab.live.transcript import LaneState, Transcript
-from kvlab.report.live_gif import live_gif
-from kvlab.report.live_replay import KEYS, replay
+from kvlab.report.live_replay import KEYS, live_gif, replay
 from kvlab.requests.live_session import Action, LiveRequest, comparison_of, runs_of_lanes
 from kvlab.views.base.palette import SURFACES
 

@@ -31,10 +31,8 @@ from kvlab.tasks.sample import current_difficulty
 # Modes of the form and their labels.
 KINDS = {
     "decode": "Decode rate",
-    "compress": "What deciding costs",
     "prefill": "Prefill",
     "memory": "Memory",
-    "overhead": "What recording costs",
 }
 
 
