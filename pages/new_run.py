@@ -6,7 +6,7 @@ from functools import partial
 
 import streamlit as st
 
-from app.base.links import go
+from app.base.links import go, link
 from app.base.text import plain
 from app.evaluation.fit_section import fit_section
 from app.navigation.proposed_model import propose_model
@@ -26,6 +26,13 @@ from kvlab.forms import compare_form, plan_preview
 from kvlab.forms.compare_form import last_form
 from kvlab.forms.plan_preview import run_notes
 from kvlab.models.info.chat_template import ChatFormat
+
+# What else can be measured: the page, the choice that opens its form, and what is asked.
+OTHER_QUESTIONS = (
+    ("quality", "New evaluation", "Many prompts: scores with intervals"),
+    ("safe_budget", "New evaluation", "A guarantee: how small the cache may be"),
+    ("speed", "New benchmark", "Timing: speed and memory"),
+)
 
 
 def form() -> None:
@@ -95,4 +102,8 @@ if job := get_param("job"):
         go("new_run")
 else:
     st.title("New run")
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="other-questions"):
+        st.caption("One prompt and several methods. Or ask about:", width="content")
+        for name, another, title in OTHER_QUESTIONS:
+            link(name, title, **{f"{name}_view": another})
     form()
