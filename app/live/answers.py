@@ -131,6 +131,8 @@ def answers_html(
     for lane, state in sorted(lanes.items()):
         answer = turn.answers.get(lane, Answer())
         note = escape(answer_note(answer, is_written, reference)) if answer.words else ""
+        if lane and note and all(word.kl is None for word in answer.words):
+            note += " · not shaded: an earlier answer differs, so predictions cannot be compared"
         style = SCROLLED + AT_THE_END * is_written
         label = f'tabindex="0" role="group" aria-label="Answer of {escape(state.label)}"'  # scrolled by keys too
         words = answer_html(answer, theme, is_written, reference)
@@ -167,9 +169,9 @@ def answer_html(answer: Answer, theme: Theme, is_written: bool, reference: str =
 def answer_note(answer: Answer, is_written: bool, reference: str = THE_FULL) -> str:
     """How many tokens, how long, and why it ended."""
     leaves = next((place for place, word in enumerate(answer.words, 1) if word.leaves), None)
-    left = "" if leaves is None else f"leaves {reference}'s text at token {leaves}"
+    left = "" if leaves is None else f"leaves {reference}'s text at token {leaves}, where shading ends"
     count = plural(len(answer.words), "token")
-    speed = f"{answer.seconds:.1f} s" if answer.reason else ""
+    speed = f"{answer.seconds:.1f} s for all lanes together" if answer.reason else ""
     reason = REASONS.get(answer.reason, answer.reason) if answer.reason or is_written else "interrupted"
     empty = "only white space" if answer.words and not answer.text.strip() else ""
     return " · ".join(part for part in (count, empty, speed, reason, left) if part)
