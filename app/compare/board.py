@@ -18,27 +18,26 @@ from app.compare import restore
 from app.compare.facts import FactKeys, fact_picker
 from app.components.wordpicker import Spans
 from app.figures.figure import show
+from app.figures.view import frame_of
 from app.navigation.selection import runs_root
 from app.run_views import page
 from app.run_views.require_level import warn_reference_fails
 from app.session.open_runs import BY_STAMP
 from app.session.url_state import in_url, set_page_param, set_page_param_from, url_value
-from app.wall.contents import open_wall
 from kvlab.common.formatting import ONE_PROMPT
 from kvlab.core.errors import UserError
 from kvlab.figures import board as figures
 from kvlab.figures.board_texts import verdict_text
-from kvlab.figures.wall import caption_wall, fate_looks, wall_picture
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace.reader import Run
 from kvlab.trace.schema import RunRecord
 from kvlab.trace.user_labels import Labels, load_labels, save_answer
 from kvlab.views.base.provenance import of_comparison, of_run
+from kvlab.views.base.view import find_view
 from kvlab.views.base.words import byte_size, number
 from kvlab.views.frames import board as analysis
 from kvlab.views.frames.compare import rename_runs
 from kvlab.views.frames.facts import fact_fates, head_shares
-from kvlab.views.frames.wall import shares_by_head
 from kvlab.views.lost_heads import failed_runs, short_words
 
 CHART = "board-chart"
@@ -201,26 +200,21 @@ def _small_wall(runs: Sequence[Run], board: Board) -> bool:
         return False
     run_id = chosen_cell(cells, cells[cells["kept"].notna()])
     run = next(run for run in runs if run.record.run_id == run_id)
+    wall = find_view("wall")
     try:
-        opened = open_wall(run)
+        wall.check(run)
+        drawn = wall.draw_frame(frame_of("wall", run), run, page_theme(), of_run(run))
     except UserError as error:
         st.caption(plain(str(error)))
         return False
-    step = int(opened.wall.steps[-1])
-    shares = shares_by_head(opened.wall, step)
-    colours, names, _ = fate_looks(page_theme())
-    codes = opened.wall.fates(step)
-    title = f"{run.record.label}: the cache at the end"
-    figure = wall_picture(codes, list(opened.wall.layers), opened.wall.heads, colours, names, title, page_theme())
-    if len(opened.wall.layers) > FEW_LAYERS:
-        figure.update_xaxes(tickvals=figure.layout.xaxis.tickvals[::5], ticktext=figure.layout.xaxis.ticktext[::5])
-    across = figure.layout.xaxis.range[1]
-    down = figure.layout.yaxis.range[0]
-    figure.update_layout(height=ROOM_AROUND + round(WALL_WIDTH * down / across))
-    file_name = page.file_name(run, "cache-at-the-end")
-    drawn = show(figure, shares, caption_wall(shares, names), "answer-wall", file_name, of_run(run))
+    axes = drawn.figure.layout
+    if len(axes.xaxis.tickvals) > FEW_LAYERS:
+        drawn.figure.update_xaxes(tickvals=axes.xaxis.tickvals[::5], ticktext=axes.xaxis.ticktext[::5])
+    height = ROOM_AROUND + round(WALL_WIDTH * axes.yaxis.range[0] / axes.xaxis.range[1])
+    drawn.figure.update_layout(height=height)
+    is_drawn = show(drawn.figure, drawn.frame, drawn.caption, "answer-wall", drawn.file_name, drawn.provenance)
     link("wall", "Step by step", icon=":material/view_comfy:", run=run_id)
-    return drawn
+    return is_drawn
 
 
 def choose_clicked() -> None:
