@@ -120,7 +120,7 @@ def test_lost_heads_are_counted_over_prompts_from_two_results_on(runs_root: Path
     page = open_page("compare", comparison=names[0])
     failed = [path.name for path in sorted(runs_root.iterdir()) if "h2o" in path.name or "keepkv" in path.name]
     (button,) = [button for button in page.button if button.key == "search-batch"]
-    assert re.search(r"Search (all \d+ failed runs|the failed run)", button.label)
+    assert re.search(r"answer of (all \d+ failed runs|the failed run)", button.label)
     assert "Heads that lost the answer" not in told(page)
     search_of(runs_root, names[0], next(name for name in failed if "h2o" in name), ((0, 0),))
     assert "Heads that lost the answer" not in told(open_page("compare", comparison=names[0])), "one result is no map"
