@@ -81,11 +81,6 @@ def predicts(run: Run) -> bool:
     return bound.predicts_scores(run.select("steps", columns=["score_error"]))
 
 
-@st.cache_data(max_entries=64, hash_funcs=BY_STAMP, show_spinner=False)
-def typical_perturbation(run: Run) -> float | None:
-    return bound.typical_perturbation(run)
-
-
 def how_it_is_computed(run: Run) -> None:
     own = "the error of this method's predicted scores (`score_error`)"
     other = "the error of predicting each slot's score of the step before, as this method predicts no scores"
@@ -107,7 +102,7 @@ def how_it_is_computed(run: Run) -> None:
 def prediction_note(run: Run) -> str:
     if run.record.method != "keepkv" or run.record.hyper_parameters.get("predict") != "ema":
         return ""
-    changed = typical_perturbation(run)
+    changed = bound.typical_perturbation(run)
     effect = "" if changed is None else f"; a decision changes a head's output by {percent(changed)} at the median"
     return f"This run merges for predicted scores, which no query has exactly, so no merge is exact{effect}."
 
