@@ -21,6 +21,9 @@ from kvlab.views.base.head_map import Place
 from kvlab.views.base.words import number, percent
 
 MAX_VECTORS = 2_000_000  # tokens x layers x heads whose values are read without a switch
+typical_perturbation = st.cache_data(max_entries=64, hash_funcs=BY_STAMP, show_spinner=False)(
+    bound.typical_perturbation
+)
 SCOPES = ("one head", "heads of the layer", "all heads")
 
 
@@ -102,7 +105,7 @@ def how_it_is_computed(run: Run) -> None:
 def prediction_note(run: Run) -> str:
     if run.record.method != "keepkv" or run.record.hyper_parameters.get("predict") != "ema":
         return ""
-    changed = bound.typical_perturbation(run)
+    changed = typical_perturbation(run)
     effect = "" if changed is None else f"; a decision changes a head's output by {percent(changed)} at the median"
     return f"This run merges for predicted scores, which no query has exactly, so no merge is exact{effect}."
 
