@@ -101,15 +101,15 @@ if TYPE_CHECKING:
     from kvlab.core.stores.turbo import Rotated
     from kvlab.evaluate.scoring.metrics import METRICS, register_metric
     from kvlab.evaluate.scoring.metrics import score as score_answer
-    from kvlab.figures.base.palette import HUES, STATE_COLOURS, method_style, pick
-    from kvlab.figures.base.template import finish
-    from kvlab.figures.base.views import View as FigureView
-    from kvlab.figures.base.views import register_view
     from kvlab.tasks.draft import Draft, Task
     from kvlab.tasks.loaders import register_loader
     from kvlab.tasks.loaders.plain_text import load_plain_text
     from kvlab.tasks.registry import TASKS, get_task, register_task
     from kvlab.tasks.sample import Sample
+    from kvlab.views.base.palette import HUES, STATE_COLOURS, method_style, pick
+    from kvlab.views.base.template import finish
+    from kvlab.views.base.views import View as FigureView
+    from kvlab.views.base.views import register_view
 
 # The module that has each name; where it has another name there, that follows the colon.
 _HOME = {
@@ -205,9 +205,9 @@ _HOME = {
         "kvlab.tasks.registry": "TASKS get_task register_task",
         "kvlab.tasks.sample": "Sample",
         # Views of the dashboard.
-        "kvlab.figures.base.palette": "HUES STATE_COLOURS method_style pick",
-        "kvlab.figures.base.template": "finish",
-        "kvlab.figures.base.views": "FigureView:View register_view",
+        "kvlab.views.base.palette": "HUES STATE_COLOURS method_style pick",
+        "kvlab.views.base.template": "finish",
+        "kvlab.views.base.views": "FigureView:View register_view",
     }.items()
     for name in names.split()
 }

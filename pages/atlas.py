@@ -20,8 +20,8 @@ from kvlab.atlas.exhibit import Exhibit, Paper
 from kvlab.atlas.registry import EXHIBITS, PAPERS
 from kvlab.atlas.scorecard import SHAPES, Judged, by_model, exhibit_list, matching, own_claims
 from kvlab.common.model_title import model_title
-from kvlab.figures.base.words import plural
 from kvlab.results.sources import Sources
+from kvlab.views.base.words import plural
 
 PRINTED = 46
 REDRAWN_SECONDS = 3.0  # between two drawings of an incomplete summary

@@ -25,20 +25,20 @@ from app.figures.tables import csv_button
 from app.navigation.selection import current_comparison
 from app.run_views import page
 from app.run_views.require_level import warn_of_reference
-from kvlab.analysis.comparison import compare
-from kvlab.analysis.comparison.board import places, rank_runs, runs_at
-from kvlab.analysis.comparison.labels import differing_settings
-from kvlab.analysis.comparison.speed import ratio_text
-from kvlab.analysis.comparison.textdiff import diff
 from kvlab.analysis.comparison.trade_off import run_points
 from kvlab.common.formatting import ONE_PROMPT
 from kvlab.figures import compare as figures
-from kvlab.figures.base.words import byte_size, number
 from kvlab.figures.board_texts import excess_text, verdict_text
 from kvlab.report.contents import text_table
 from kvlab.report.views import Passages, table_of
-from kvlab.results.provenance import of_comparison
 from kvlab.trace.reader import Run
+from kvlab.views.base.provenance import of_comparison
+from kvlab.views.base.words import byte_size, number
+from kvlab.views.frames import compare
+from kvlab.views.frames.board import places, rank_runs, runs_at
+from kvlab.views.frames.labels import differing_settings
+from kvlab.views.frames.speed import ratio_text
+from kvlab.views.frames.textdiff import diff
 
 MARKS = {"same": "{}", "own": '<ins class="kv-own">{}</ins>', "missing": '<del class="kv-missing">{}</del>'}
 NUMBER = partial(st.column_config.NumberColumn, width="small")

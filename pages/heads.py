@@ -13,10 +13,10 @@ from app.run_views import page
 from app.session.open_runs import BY_STAMP
 from app.session.url_state import in_url
 from kvlab.analysis.attention import fingerprints
-from kvlab.analysis.comparison.memory import budgets_by_layer
 from kvlab.figures import heads as figures
 from kvlab.figures.memory import caption_slots_by_head, slots_by_head
 from kvlab.trace.reader import Run
+from kvlab.views.frames.memory import budgets_by_layer
 
 MAX_VECTORS = 4_000_000  # tokens x layers x heads that are read without a switch
 

@@ -18,8 +18,6 @@ from app.navigation.selection import current_run, runs_root
 from app.queue.submit import queue_and_open
 from app.run_views import page
 from app.session.url_state import get_param, params, set_param
-from kvlab.analysis.comparison import restore as analysis
-from kvlab.analysis.comparison.textdiff import Segment
 from kvlab.common.answer_match import find_answer
 from kvlab.common.thoughts import hide_thinking
 from kvlab.core.errors import UserError
@@ -28,6 +26,8 @@ from kvlab.jobs.reruns import rerun_with_restored
 from kvlab.report.views import Passages
 from kvlab.trace.reader import Run
 from kvlab.trace.restore_results import RestoreResult, SearchResult, load_result
+from kvlab.views.frames import restore as analysis
+from kvlab.views.frames.textdiff import Segment
 
 STYLE = "white-space: pre-wrap; overflow-wrap: anywhere; max-height: 220px; overflow-y: auto"
 COLUMNS = {"search": "restored", "slots": "extra slots", "mean_kl": "mean KL", "tried": "reruns", "outcome": "outcome"}

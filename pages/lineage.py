@@ -16,10 +16,10 @@ from app.run_views import page, view
 from app.run_views.require_level import full_run
 from app.session.open_runs import BY_STAMP
 from app.session.url_state import set_page_param, url_number
-from kvlab.analysis.lineage import Lineage, influence
-from kvlab.analysis.lineage.tables import lineage_tree, merged_count, merged_slots
+from kvlab.analysis.lineage import influence
 from kvlab.figures import lineage as figures
 from kvlab.trace.reader import Run
+from kvlab.views.frames.lineage import Lineage, lineage_tree, merged_count, merged_slots
 
 OPEN_INFLUENCES = 4  # 18 MB each at 128k tokens and 17 steps
 WIDTHS = {words: width for width, words in figures.WIDTHS.items()}

@@ -18,11 +18,11 @@ from app.run_views import page, view
 from app.session.open_runs import BY_STAMP
 from kvlab.analysis.attention import health
 from kvlab.analysis.comparison import cost
-from kvlab.analysis.comparison.memory import over_steps
 from kvlab.figures import health as health_figures
 from kvlab.figures import memory as figures
-from kvlab.results.provenance import join_sources, of_comparison
 from kvlab.trace.reader import Run
+from kvlab.views.base.provenance import join_sources, of_comparison
+from kvlab.views.frames.memory import over_steps
 
 SHAPES = ("stacked", "lines")
 

@@ -21,9 +21,9 @@ from kvlab.analysis.attention import sag
 from kvlab.analysis.lineage import merges
 from kvlab.figures import merges as merge_figures
 from kvlab.figures import sag as sag_figures
-from kvlab.figures.base.head_map import Place
-from kvlab.figures.base.words import percent
 from kvlab.trace.reader import Run
+from kvlab.views.base.head_map import Place
+from kvlab.views.base.words import percent
 
 
 def main() -> None:

@@ -18,9 +18,9 @@ from kvlab.analysis.attention import regret, sag
 from kvlab.figures import memory as memory_figures
 from kvlab.figures import regret as figures
 from kvlab.figures import sag as sag_figures
-from kvlab.figures.base.head_map import Place
-from kvlab.figures.base.words import percent, plural
 from kvlab.trace.reader import Run
+from kvlab.views.base.head_map import Place
+from kvlab.views.base.words import percent, plural
 
 
 def main() -> None:

@@ -18,9 +18,9 @@ from app.session.open_runs import BY_STAMP
 from kvlab.analysis.attention import bound
 from kvlab.analysis.attention.bound import query_heads_per_slot
 from kvlab.figures import bound as figures
-from kvlab.figures.base.head_map import Place
-from kvlab.figures.base.words import number, percent
 from kvlab.trace.reader import Run
+from kvlab.views.base.head_map import Place
+from kvlab.views.base.words import number, percent
 
 MAX_VECTORS = 2_000_000  # tokens x layers x heads whose values are read without a switch
 SCOPES = ("one head", "heads of the layer", "all heads")

@@ -24,8 +24,8 @@ from kvlab.analysis.similarity import similarity as maps
 from kvlab.analysis.similarity.merge_sets import as_outlines, consecutive_sets, merge_sets, outlines, set_count
 from kvlab.core.errors import UserError
 from kvlab.figures import similarity as figures
-from kvlab.figures.base.words import percent
 from kvlab.trace.reader import Run
+from kvlab.views.base.words import percent
 
 TILE = 384
 MAP = "similarity-map"

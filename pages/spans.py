@@ -16,14 +16,14 @@ from app.navigation.selection import current_comparison
 from app.run_views import page, view
 from app.session.open_runs import expected_answer
 from app.session.url_state import get_param, remember, set_page_param, url_number
-from kvlab.analysis.comparison.board import ExpectedAnswer
 from kvlab.analysis.comparison.prompt_spans import Span
 from kvlab.analysis.comparison.span_shares import several_budgets
-from kvlab.analysis.lineage.wall import Wall
 from kvlab.figures import prompt_spans as figures
 from kvlab.figures import span_panels
-from kvlab.results.provenance import of_comparison
 from kvlab.trace.reader import Run
+from kvlab.views.base.provenance import of_comparison
+from kvlab.views.frames.board import ExpectedAnswer
+from kvlab.views.frames.wall import Wall
 
 CHART = "spans-chart"
 MAP = "every run"

@@ -17,7 +17,6 @@ from app.run_views import page
 from app.session.url_state import in_url
 from app.story.story_mode import tell
 from kvlab.core.errors import UserError
-from kvlab.figures.base.caption import both_of
 from kvlab.report.deck import slide_text
 from kvlab.report.export import FORMATS
 from kvlab.report.page import story_html
@@ -34,6 +33,7 @@ from kvlab.trace.stories import (
     parse_story,
     save_story,
 )
+from kvlab.views.base.caption import both_of
 
 
 def main() -> None:

@@ -21,23 +21,24 @@ from app.run_views import page, view
 from app.run_views.decision import decision_section, played_decision
 from app.session.url_state import go_to, in_url, set_page_param, set_page_param_from, url_number
 from kvlab.analysis.attention import unread
-from kvlab.analysis.comparison.memory import budgets_by_layer
-from kvlab.analysis.lineage import Lineage
-from kvlab.analysis.lineage.states import mosaic, state_counts
-from kvlab.analysis.lineage.tables import (
-    check_slots,
-    events_with_texts,
-    lineage_tree,
-    merged_count,
-    merged_slots,
-    slot_table,
-)
 from kvlab.core.errors import UserError
 from kvlab.figures import lineage as river
 from kvlab.figures import memory as memory_figures
 from kvlab.figures import timeline
 from kvlab.figures import unread as unread_figures
 from kvlab.trace.reader import Run
+from kvlab.views.frames.lineage import (
+    Lineage,
+    check_slots,
+    events_with_texts,
+    lineage_tree,
+    merged_count,
+    merged_slots,
+    mosaic,
+    slot_table,
+    state_counts,
+)
+from kvlab.views.frames.memory import budgets_by_layer
 
 STRIP = "timeline-strip"
 SLOT = "timeline-slot"

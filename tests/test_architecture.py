@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 SHOWING = [
-    "server", "trace", "analysis", "figures", "atlas", "results", "jobs", "forms", "catalogue", "model_info",
+    "server", "trace", "analysis", "figures", "views", "atlas", "results", "jobs", "forms", "catalogue", "model_info",
     "planning", "library", "report", "documents", "serving",
 ]  # fmt: skip
 # What each room may import of the project, beside itself and the shared rooms.
@@ -27,9 +27,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "requests": {"common", "core"},
     "server": {"core"},
     "browser": set(),
-    "analysis": {"trace"},
+    "analysis": {"trace", "views"},
     # Of evaluate and bench the atlas takes what is free of torch, as a test below makes sure: summaries and rows.
-    "atlas": {"analysis", "bench", "evaluate", "figures", "model_info", "results", "trace"},
+    "atlas": {"analysis", "bench", "evaluate", "figures", "model_info", "results", "trace", "views"},
     "bench": {"core", "engine", "evaluate", "library", "model_info", "models", "tasks", "trace"},
     "catalogue": {"server", "model_info", "planning", "trace"},
     "checking": {"core", "models", "serving"},
@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "evaluate": {"server", "core", "engine", "library", "model_info", "models", "prefix", "tasks"},
     # Other engines are imported where they are installed; `test_nothing_imports_an_extra` holds the other direction.
     "extras": {"cli", "core", "evaluate", "model_info", "models", "prefix", "serving", "server", "tasks"},
-    "figures": {"analysis", "trace"},
+    "figures": {"analysis", "trace", "views"},
     "fitting": {"core", "models"},
     # What a person typed on a page, as a request; free of torch.
     "forms": {
@@ -70,8 +70,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tasks",
         "trace",
     },
-    "library": {"server", "analysis", "trace"},
-    "live": {"analysis", "core", "engine", "library", "models", "prefix"},
+    "library": {"server", "trace", "views"},
+    "live": {"core", "engine", "library", "models", "prefix", "views"},
     "lmeval": {"core", "engine", "evaluate", "models", "tasks"},
     "model_info": {"server"},
     "models": {"server", "core", "model_info"},
@@ -79,13 +79,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     # the trace it reads how long earlier runs took.
     "planning": {"model_info", "trace"},
     "prefix": {"core", "engine", "library", "models"},
-    "report": {"analysis", "browser", "figures", "library", "trace"},
-    "restore": {"analysis", "core", "engine", "models", "trace"},
-    "results": {"server", "analysis", "evaluate", "trace"},
+    "report": {"analysis", "browser", "figures", "library", "trace", "views"},
+    "restore": {"core", "engine", "models", "trace", "views"},
+    "results": {"server", "evaluate", "trace", "views"},
     # What runs have recorded; free of torch.
-    "serving": {"analysis", "trace"},
+    "serving": {"trace", "views"},
     "tasks": {"documents", "models"},
     "trace": {"server", "model_info"},
+    # One file a view; what several views draw with is in `base`, what they and others read of runs in `frames`.
+    "views": {"trace"},
 }
 SHARED = {"core", "common", "requests"}  # the core, what a request is, and what no room can do without
 ROOT_MODULES = {"__init__.py", "__main__.py", "extend.py"}  # `kvlab.extend`: the one import of plug-ins
@@ -212,11 +214,13 @@ def test_streamlit_stays_in_the_web_rooms() -> None:
 
 
 def test_plotting_stays_out_of_analysis() -> None:
-    for path in files("kvlab/analysis", "kvlab/trace"):
+    for path in files("kvlab/analysis", "kvlab/views/frames", "kvlab/trace"):
         assert not {name for name in imported(path) if name.split(".")[0] == "plotly"}, path
 
 
-@pytest.mark.parametrize("folder", ["kvlab/trace", "kvlab/analysis", "kvlab/figures", "kvlab/atlas", "app", "pages"])
+@pytest.mark.parametrize(
+    "folder", ["kvlab/trace", "kvlab/analysis", "kvlab/figures", "kvlab/views", "kvlab/atlas", "app", "pages"]
+)
 def test_what_shows_runs_never_names_torch(folder: str) -> None:
     for path in files(folder):
         named = {name.split(".")[0] for name in imported(path)}

@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlab.analysis.comparison.compare import headline
-from kvlab.analysis.comparison.speed import SCATTERED, Speed, ratio_text
 from kvlab.atlas import paper_table_text
 from kvlab.cli.compare import _show
 from kvlab.cli.options.tables import _mean as mean_on_command_line
 from kvlab.common.formatting import in_range, mean_words, range_words, short, telling_digits
 from kvlab.evaluate.results import table as eval_table
 from kvlab.figures import memory, repeats, scores
-from kvlab.figures.base.words import number, percent
 from kvlab.trace import open_run
+from kvlab.views.base.words import number, percent
+from kvlab.views.frames.compare import headline
+from kvlab.views.frames.speed import SCATTERED, Speed, ratio_text
 from tests.synthetic.runs import write_synthetic_run
 
 SHOWS: dict[str, Callable[[float], str]] = {

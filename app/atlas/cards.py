@@ -20,13 +20,13 @@ from kvlab.atlas.cards import Card
 from kvlab.atlas.exhibit import Exhibit
 from kvlab.atlas.scorecard import SHAPES, Judged, verdicts_on_each
 from kvlab.common.model_title import model_title
-from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.thumbnail import blank
 from kvlab.requests.measurement import command_line
-from kvlab.results.provenance import PUBLISHED
 from kvlab.results.shipped_folder import shipped
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim
+from kvlab.views.base.palette import Theme
+from kvlab.views.base.provenance import PUBLISHED
+from kvlab.views.base.thumbnail import blank
 
 CACHE_BYTES = 16_000_000  # of thumbnails and texts: some 30 atlases
 CARD_WIDTH = 238  # pixels: four in a row at 1440, three at 1024

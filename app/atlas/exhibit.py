@@ -23,14 +23,14 @@ from kvlab.atlas.model_data import draw_shown
 from kvlab.atlas.scorecard import Judged, verdicts_on_each
 from kvlab.common.model_title import model_title
 from kvlab.core.errors import UserError
-from kvlab.figures.base.export import Section
-from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.template import QUIET
-from kvlab.figures.base.words import with_spaces
 from kvlab.report.views import table_of
 from kvlab.requests.measurement import command_line
 from kvlab.results.shipped_folder import shipped_results
 from kvlab.results.sources import Sources
+from kvlab.views.base.export import Section
+from kvlab.views.base.palette import Theme
+from kvlab.views.base.template import QUIET
+from kvlab.views.base.words import with_spaces
 
 log = logging.getLogger(__name__)
 CACHE_BYTES = 24_000_000  # of figures and frames as sent; about three times that in memory

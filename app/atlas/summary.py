@@ -15,8 +15,8 @@ from app.figures.export_menu import Offer, show_title
 from kvlab.atlas.registry import PAPERS
 from kvlab.atlas.scorecard import SHAPES, VERDICTS, Lines
 from kvlab.common.model_title import model_title
-from kvlab.figures.base import export
 from kvlab.report.views import Table, table_of
+from kvlab.views.base import export
 
 TITLE = "Figures, tables and verdicts, by model"
 READING = (

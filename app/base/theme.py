@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from kvlab.figures.base.palette import Theme
+from kvlab.views.base.palette import Theme
 
 
 def theme() -> Theme:

@@ -21,19 +21,19 @@ from app.run_views import page
 from app.run_views.require_level import warn_reference_fails
 from app.session.open_runs import BY_STAMP
 from app.session.url_state import in_url, set_page_param, set_page_param_from, url_value
-from kvlab.analysis.comparison import board as analysis
-from kvlab.analysis.comparison.compare import rename_runs
-from kvlab.analysis.comparison.facts import fact_fates, head_shares
 from kvlab.analysis.comparison.killers import failed_runs, short_words
 from kvlab.core.errors import UserError
 from kvlab.figures import board as figures
-from kvlab.figures.base.words import byte_size, plural
 from kvlab.figures.board_texts import verdict_text
-from kvlab.results.provenance import of_comparison
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace.reader import Run
 from kvlab.trace.schema import RunRecord
 from kvlab.trace.user_labels import Labels, load_labels, save_answer
+from kvlab.views.base.provenance import of_comparison
+from kvlab.views.base.words import byte_size, plural
+from kvlab.views.frames import board as analysis
+from kvlab.views.frames.compare import rename_runs
+from kvlab.views.frames.facts import fact_fates, head_shares
 
 CHART = "board-chart"
 CELL = "board-cell"

@@ -17,24 +17,24 @@ from app.compare.home import budget_slider, home_view
 from app.figures.export_menu import Offer, show_title
 from app.figures.figure import show
 from app.session.open_runs import runs_root
-from kvlab.analysis.comparison import repeats as analysis
 from kvlab.analysis.comparison.killers import count_killers, failed_runs
 from kvlab.analysis.comparison.trade_off import at_budget, batch_points
-from kvlab.analysis.comparison.verdict import NO_REFERENCE
 from kvlab.common.formatting import prompts
 from kvlab.core.errors import UserError
 from kvlab.figures import killers as killer_figures
 from kvlab.figures import repeats as figures
-from kvlab.figures.base.words import byte_size, plural
 from kvlab.figures.board_texts import verdict_text
 from kvlab.report.views import table_of
 from kvlab.requests.repeats import Repeat
-from kvlab.results.provenance import Provenance
 from kvlab.trace.catalogue import ComparisonEntry, list_repeats
 from kvlab.trace.reader import open_run
 from kvlab.trace.record import FILE as RECORD
 from kvlab.trace.schema import RunRecord
 from kvlab.trace.user_labels import Labels, load_labels
+from kvlab.views.base.provenance import Provenance
+from kvlab.views.base.words import byte_size, plural
+from kvlab.views.frames import repeats as analysis
+from kvlab.views.frames.verdict import NO_REFERENCE
 
 LEAST_RESULTS = 2  # of searches, from which heads are counted
 CHART = "repeats-chart"

@@ -15,12 +15,12 @@ from app.navigation.selection import runs_root
 from app.queue.submit import live_status, queue_job
 from app.session.open_runs import BY_STAMP, open_cached
 from kvlab import jobs
-from kvlab.analysis.comparison.restore import estimate_seconds, sentence
 from kvlab.common.formatting import format_duration
 from kvlab.core.errors import UserError
 from kvlab.requests.compare import RescueRequest
 from kvlab.trace.reader import Run
 from kvlab.trace.restore_results import RestoreResult, load_result, result_path
+from kvlab.views.frames.restore import estimate_seconds, sentence
 
 MOST_RERUNS = 40
 EACH = f"at most {MOST_RERUNS} reruns each"

@@ -12,14 +12,14 @@ from app.base.widgets import attempt
 from app.session.open_runs import BY_STAMP
 from app.session.url_state import clear_page_param, set_page_param, url_value
 from kvlab.analysis.comparison import span_shares as analysis
-from kvlab.analysis.comparison.board import ExpectedAnswer, phase_texts
-from kvlab.analysis.comparison.compare import unique_labels
 from kvlab.analysis.comparison.prompt_spans import Span, find_spans, parse_spans, write_spans
-from kvlab.analysis.lineage.tables import token_texts
-from kvlab.analysis.lineage.wall import Wall, wall_of
 from kvlab.core.errors import UserError
 from kvlab.tasks.rules import obeys, stated_rule
 from kvlab.trace.reader import Run
+from kvlab.views.frames.board import ExpectedAnswer, phase_texts
+from kvlab.views.frames.compare import unique_labels
+from kvlab.views.frames.lineage import token_texts
+from kvlab.views.frames.wall import Wall, wall_of
 
 TEXT = "spans-text"
 PARAM = "spans"

@@ -11,9 +11,9 @@ import pandas as pd
 
 from app.base.component import component
 from kvlab.analysis.similarity.similarity import Tile
-from kvlab.figures.base.palette import DIVERGING, STATE_COLOURS, Theme, pick
-from kvlab.figures.base.template import INK, QUIET
-from kvlab.figures.base.words import MARKS
+from kvlab.views.base.palette import DIVERGING, STATE_COLOURS, Theme, pick
+from kvlab.views.base.template import INK, QUIET
+from kvlab.views.base.words import MARKS
 
 TEXT_LIMIT = 32
 Window = tuple[int, int, int, int]

@@ -11,11 +11,11 @@ import numpy as np
 from app.base.component import component
 from app.components.payload import pack_payload, texts_for
 from app.figures.export_menu import Offer, show_title
-from kvlab.analysis.lineage.fold import Lineage
 from kvlab.browser import read_static
-from kvlab.figures.base.palette import Theme
 from kvlab.report.views import history_data, history_of, state_looks
-from kvlab.results.provenance import FigureSource
+from kvlab.views.base.palette import Theme
+from kvlab.views.base.provenance import FigureSource
+from kvlab.views.frames.lineage import Lineage
 
 READING = "Which token each slot holds at this step, and what happened to the others."
 

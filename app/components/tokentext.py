@@ -16,11 +16,11 @@ from app.components.payload import pack_payload, texts_for
 from app.figures.export_menu import Offer, show_title
 from kvlab.analysis.comparison.difference import NAMES
 from kvlab.browser import read_static
-from kvlab.figures.base.palette import HUES, pick
 from kvlab.figures.difference import HUES_OF_TWO, Hues, class_looks
 from kvlab.report.views import Cue, Text, TokenClass
 from kvlab.report.views import state_classes as state_classes
-from kvlab.results.provenance import FigureSource
+from kvlab.views.base.palette import HUES, pick
+from kvlab.views.base.provenance import FigureSource
 
 READING = "Every token of the text, shaded by its fate."
 DIFFERENCE_CUES: tuple[Cue, ...] = ("none", "under", "dashed", "strike", "faint")

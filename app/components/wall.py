@@ -9,10 +9,10 @@ import numpy as np
 
 from app.base.component import component
 from app.components.payload import SentTexts, SharedData, pack_payload, share
-from kvlab.analysis.lineage.wall import Wall
 from kvlab.browser import read_static
-from kvlab.figures.base.palette import HUES, SURFACES, Theme, pick
-from kvlab.figures.base.template import INK, QUIET
+from kvlab.views.base.palette import HUES, SURFACES, Theme, pick
+from kvlab.views.base.template import INK, QUIET
+from kvlab.views.frames.wall import Wall
 
 Looks = tuple[list[str], list[str], list[str]]  # colours, names and meanings by code
 Reads = tuple[np.ndarray, np.ndarray]  # `kvlab.analysis.attention.most_read`

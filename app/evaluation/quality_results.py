@@ -27,13 +27,13 @@ from kvlab.core.choice import FULL
 from kvlab.evaluate.request import SampleJob
 from kvlab.figures import needle_map, scores
 from kvlab.figures import quality as figures
-from kvlab.figures.base.words import plural
 from kvlab.forms import eval_form
 from kvlab.report.views import table_of
 from kvlab.results import quality_tables
 from kvlab.results.informative import informative
-from kvlab.results.provenance import Provenance
 from kvlab.trace.user_labels import load_labels
+from kvlab.views.base.provenance import Provenance
+from kvlab.views.base.words import plural
 
 RANKS = "quality-ranks"
 COLUMNS = {

@@ -22,12 +22,12 @@ from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob
 from kvlab.figures import risk as figures
-from kvlab.results.provenance import Provenance
 from kvlab.results.quality_tables import label_rows
 from kvlab.results.risk import sentences
 from kvlab.results.risk.export import as_json
 from kvlab.results.risk.losses import KL_ABOVE, Measure, measurable, measured_by
 from kvlab.results.risk.safe_budget import ALL, Criterion, SafeBudgets, find_safe_budgets
+from kvlab.views.base.provenance import Provenance
 
 WAYS: dict[Measure, str] = {
     "answer": "the right answer is lost",

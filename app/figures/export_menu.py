@@ -17,14 +17,14 @@ from app.figures.figure import STORY_BUTTON, slug
 from app.figures.image_writer import browser, image_writer
 from app.figures.page_contents import Item, record_item
 from app.figures.provenance import picture_source, view_query
-from kvlab.figures.base.export import NO_BROWSER, ImageFormat
-from kvlab.figures.base.palette import Theme
 from kvlab.report.deck import deck
 from kvlab.report.export import FORMATS, why_unavailable
 from kvlab.report.pictures import TALL, animation, estimate_gif, picture
 from kvlab.report.views import History, Shown
-from kvlab.results.provenance import FigureSource
 from kvlab.trace.stories import Story, View
+from kvlab.views.base.export import NO_BROWSER, ImageFormat
+from kvlab.views.base.palette import Theme
+from kvlab.views.base.provenance import FigureSource
 
 HELP = "Export it, or add it to a story"
 

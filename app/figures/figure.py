@@ -17,10 +17,10 @@ from app.figures.add_slide import add_slide
 from app.figures.image_writer import browser, image_writer
 from app.figures.page_contents import Item, clear_items, record_item
 from app.figures.provenance import picture_source, view_query
-from kvlab.figures.base import export
-from kvlab.figures.base.caption import as_caption, both_of, simple_of
-from kvlab.figures.base.template import PLOTLY_CONFIG, has_colour_bar, same_cells, same_lines
-from kvlab.results.provenance import FigureSource
+from kvlab.views.base import export
+from kvlab.views.base.caption import as_caption, both_of, simple_of
+from kvlab.views.base.provenance import FigureSource
+from kvlab.views.base.template import PLOTLY_CONFIG, has_colour_bar, same_cells, same_lines
 
 SHOWN = "shown_figures"
 STORY_BUTTON: dict[str, Any] = {"icon": ":material/bookmark_add:", "help": "As an interactive slide"}

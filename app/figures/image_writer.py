@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from kvlab.figures.base import export
+from kvlab.views.base import export
 
 
 @st.cache_data(ttl=60, show_spinner=False)

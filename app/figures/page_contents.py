@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from kvlab.report.views import Shown
-from kvlab.results.provenance import FigureSource
+from kvlab.views.base.provenance import FigureSource
 
 ITEMS = "shown_on_page"
 

@@ -12,9 +12,9 @@ from app.session.url_state import params
 from kvlab.core.errors import UserError
 from kvlab.report.subject import place_of, provenance, slide_title, subject_of
 from kvlab.report.views import Text
-from kvlab.results.provenance import FigureSource
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.reader import Run
+from kvlab.views.base.provenance import FigureSource
 
 # URL parameters of story mode: the story, and its current view
 TELLING = "telling"

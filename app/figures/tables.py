@@ -11,8 +11,8 @@ import streamlit as st
 
 from app.figures.export_menu import Offer, show_title
 from app.figures.figure import slug
-from kvlab.figures.base.words import MARKS, percent
 from kvlab.report.views import table_of
+from kvlab.views.base.words import MARKS, percent
 
 MOST_ROWS = 4000  # all of them are sent to the browser
 SHARES = {  # columns of fractions, with their tooltips

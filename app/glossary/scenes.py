@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from kvlab.browser import read_static
-from kvlab.figures.base.palette import HUES, STATE_COLOURS, Theme, pick
-from kvlab.figures.base.template import FONT, INK
+from kvlab.views.base.palette import HUES, STATE_COLOURS, Theme, pick
+from kvlab.views.base.template import FONT, INK
 
 WIDTH = 320
 HEIGHT = 132

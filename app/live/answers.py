@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from html import escape
 
-from kvlab.figures.base.palette import HUES, Theme, pick
-from kvlab.figures.base.words import plural
 from kvlab.live.transcript import Answer, LaneState, Turn
+from kvlab.views.base.palette import HUES, Theme, pick
+from kvlab.views.base.words import plural
 
 LEVELS = ((1.0, 0.55), (0.1, 0.32), (0.01, 0.14))  # least KL in nats, and the opacity of its shade
 THE_FULL = "the full cache"

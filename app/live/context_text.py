@@ -20,11 +20,11 @@ from app.live.cursor import (
     share_lane,
 )  # fmt: skip
 from app.live.word_heads import known_heads, word_heads
-from kvlab.figures.base.palette import SEQUENTIAL, STATE_COLOURS
 from kvlab.live.context_classes import NAMES, codes_of, merge_notes, what_is_left_sentence
 from kvlab.live.transcript import Transcript
 from kvlab.report.views import Cue, TokenClass
 from kvlab.requests.live_session import LiveRequest
+from kvlab.views.base.palette import SEQUENTIAL, STATE_COLOURS
 
 SENT = "live-sent-texts"
 TEXT = "live-canvas"  # key of the text in which words are chosen

@@ -20,9 +20,9 @@ from app.session.url_state import forget, in_url, set_param
 from kvlab import jobs
 from kvlab.browser import read_static
 from kvlab.common.formatting import format_bytes
-from kvlab.figures.base.palette import SURFACES
 from kvlab.live.transcript import Transcript
 from kvlab.requests.live_session import Action, LiveRequest
+from kvlab.views.base.palette import SURFACES
 
 LAST_TURN = "live-last-turn"  # key of the last question with its answers, which live.css keeps in view
 # answers, and what is left of the context

@@ -20,9 +20,9 @@ from app.session.url_state import (
     url_numbers,
     url_value,
 )
-from kvlab.analysis.attention.token_heads import TokenHeads
 from kvlab.live.transcript import Transcript
 from kvlab.trace.catalogue import list_runs
+from kvlab.views.frames.token_heads import TokenHeads
 
 # URL parameters; `span` is there with `token`, its last token, for more than one
 LANE = "lane"

@@ -10,11 +10,11 @@ from app.live.changes import sampling
 from app.live.cursor import head_in_focus
 from app.live.sessions import act
 from app.session.url_state import drop_stale_option
-from kvlab.analysis.attention.token_heads import TokenHeads
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.requests.live_session import LiveRequest
 from kvlab.requests.token_edits import Edit, edit_tokens, edit_words, without_edits
+from kvlab.views.frames.token_heads import TokenHeads
 
 ALL = "all"
 ONE = "one"

@@ -12,13 +12,13 @@ from app.live.cursor import chosen_words, head_in_focus
 from app.live.sessions import act
 from app.live.word_edits import word_edits
 from app.navigation.selection import runs_root
-from kvlab.analysis.attention.token_heads import TokenHeads, read_token_heads
 from kvlab.core.restore import token_words
 from kvlab.figures import token_heads as figures
-from kvlab.figures.base.head_map import caption_focus
 from kvlab.live.log import heads_path
 from kvlab.live.transcript import Transcript
 from kvlab.requests.live_session import LiveRequest
+from kvlab.views.base.head_map import caption_focus
+from kvlab.views.frames.token_heads import TokenHeads, read_token_heads
 
 
 def known_heads(session: str, transcript: Transcript, lane: int) -> TokenHeads | None:

@@ -16,11 +16,11 @@ from streamlit.delta_generator import DeltaGenerator
 from app.base.component import component
 from app.base.text import plain, shorten
 from app.new_run.prompt_preview import facts_as_html
-from kvlab.analysis.comparison.textdiff import Segment
 from kvlab.browser import read_static
 from kvlab.common.formatting import join_words
 from kvlab.common.model_title import model_title
 from kvlab.report.views import Passages
+from kvlab.views.frames.textdiff import Segment
 
 KEY = "context-bar"
 CLICKS = "context-clicks"

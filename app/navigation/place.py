@@ -1,7 +1,7 @@
 """The place in a run that a page shows: layer, head, step and token, chosen by the URL or by the pickers of the bar.
 
 A value that does not exist gets one sentence. Without a choice the page opens where there is something to see
-(`kvlab.analysis.lineage.starting_point`), and the picker says why.
+(`kvlab.views.frames.starting_point`), and the picker says why.
 """
 
 from __future__ import annotations

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 from app.base.text import day_or_time, shorten
 from app.navigation import context_bar as bar
-from kvlab.analysis.comparison.board import expected_answer
-from kvlab.analysis.comparison.compare import headline
-from kvlab.analysis.comparison.labels import parse_label
 from kvlab.common.formatting import ONE_PROMPT, prompts
 from kvlab.common.model_title import model_title
-from kvlab.figures.base.words import number
 from kvlab.library import side_by_side
 from kvlab.trace.catalogue import ComparisonEntry, RunEntry
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import Labels
+from kvlab.views.base.words import number
+from kvlab.views.frames.board import expected_answer
+from kvlab.views.frames.compare import headline
+from kvlab.views.frames.labels import parse_label
 
 
 def show_run(run: Run) -> None:

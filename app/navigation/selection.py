@@ -1,7 +1,7 @@
 """The comparison and run that a page shows, chosen by the URL or by the pickers of the bar; `place` has the rest.
 
 The URL of a view is a link to it. A value that does not exist gets one sentence. Without a choice the page opens a run
-where there is something to see (`kvlab.analysis.lineage.starting_point`), and the picker says why. Choices stay when
+where there is something to see (`kvlab.views.frames.starting_point`), and the picker says why. Choices stay when
 the page changes. The pickers are in the bar at the top of the page (`app.navigation.context_bar`).
 """
 
@@ -27,13 +27,13 @@ from app.session.url_state import (
     set_param,
     url_value,
 )
-from kvlab.analysis.comparison.labels import distinct_names, number_duplicates
-from kvlab.analysis.lineage.starting_point import Prefer
 from kvlab.core.errors import UserError
 from kvlab.library import side_by_side
 from kvlab.results.sources import Sources
 from kvlab.trace.catalogue import ComparisonEntry, RunEntry, by_batch, list_comparisons
 from kvlab.trace.reader import Run
+from kvlab.views.frames.labels import distinct_names, number_duplicates
+from kvlab.views.frames.starting_point import Prefer
 
 STATUS_NOTE = {"complete": "", "running": " · running", "cancelled": " · cancelled", "failed": " · failed"}
 NO_RUN = "none"  # of a difference

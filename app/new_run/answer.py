@@ -14,7 +14,6 @@ from app.compare.facts import NEW_RUN, facts_section, marked_in, store
 from app.new_run.prompt_source import PromptChoice
 from app.session.url_state import get_param, in_url
 from kvlab.core.errors import UserError
-from kvlab.figures.base.words import plural
 from kvlab.forms.fact_proposals import proposed_facts
 from kvlab.models.mini import phrasing
 from kvlab.requests.compare import OnePrompt
@@ -23,6 +22,7 @@ from kvlab.requests.facts import check_answer, find_facts
 from kvlab.requests.repeats import MOST_REPEATS, VARIED, Planting, plantings
 from kvlab.tasks.plant import WORDINGS, plant
 from kvlab.tasks.shipped_samples import shipped_samples
+from kvlab.views.base.words import plural
 
 # characters of a sentence, and sentences that are offered
 LONGEST_PROPOSAL = 160

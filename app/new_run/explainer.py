@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvlab.figures.base.palette import HUES, STATE_COLOURS, Theme
+from kvlab.views.base.palette import HUES, STATE_COLOURS, Theme
 
 CELL = 58
 GAP = 6

@@ -6,10 +6,10 @@ import html
 from collections.abc import Sequence
 from itertools import pairwise
 
-from kvlab.analysis.comparison.textdiff import Segment
-from kvlab.figures.base.palette import HUES
 from kvlab.forms.truncation import TruncatedPrompt
 from kvlab.report.views import Passages, Text, TokenClass
+from kvlab.views.base.palette import HUES
+from kvlab.views.frames.textdiff import Segment
 
 AROUND = 400  # characters shown on each side of a cut
 TOKENS = (

@@ -13,13 +13,13 @@ from app.base.text import plain
 from app.figures.export_menu import Offer, menu
 from app.new_run.prompt_preview import facts_as_html, tokens_as_html, tokens_as_text
 from app.session.url_state import get_param, in_url
-from kvlab.analysis.comparison.textdiff import Segment
 from kvlab.common.model_title import model_title
 from kvlab.core.errors import UserError
 from kvlab.forms import compare_form, truncation
 from kvlab.model_info.chat_template import ChatFormat, render_prompt
 from kvlab.report.views import Passages, Text
 from kvlab.requests.conversation import Turn
+from kvlab.views.frames.textdiff import Segment
 
 PREVIEW_CHARACTERS = 20_000
 BOX_HEIGHT = 340  # of the prompt, pixels; new-run.css fits it to the window

@@ -16,11 +16,11 @@ from app.new_run.full_answer import withdraw
 from app.new_run.plan_panel import show_plan
 from kvlab import jobs
 from kvlab.core.errors import UserError
-from kvlab.figures.base.words import plural
 from kvlab.forms import compare_form, plan_preview
 from kvlab.forms.run_summary import run_summary
 from kvlab.planning import Plan
 from kvlab.requests.compare import CompareRequest
+from kvlab.views.base.words import plural
 
 
 def run_bar(

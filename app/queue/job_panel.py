@@ -19,7 +19,6 @@ from app.queue.race import show_race
 from app.queue.submit import live_status
 from app.session.url_state import get_param
 from kvlab import jobs
-from kvlab.analysis.comparison.labels import distinct_names
 from kvlab.bench.request import BenchJob
 from kvlab.catalogue.methods import methods
 from kvlab.common.formatting import format_duration, hide_paths, time_left
@@ -37,6 +36,7 @@ from kvlab.requests.live_session import LiveJob
 from kvlab.server.settings import lab
 from kvlab.server.users import acting
 from kvlab.trace.catalogue import RunEntry, list_repeats, list_runs
+from kvlab.views.frames.labels import distinct_names
 
 POLL_SECONDS = 1.0
 RACE_SECONDS = 0.5

@@ -15,15 +15,15 @@ from app.queue.race import READING, as_passages, show_race
 from app.session.open_runs import BY_STAMP
 from kvlab.analysis.comparison.outcome import batch_outcome, outcome
 from kvlab.analysis.comparison.own_texts import own_texts
-from kvlab.analysis.comparison.repeats import build_batch, repeat_table
 from kvlab.core.errors import UserError
 from kvlab.jobs import JobStatus
 from kvlab.requests.compare import CompareRequest
 from kvlab.requests.live_texts import LiveTexts
-from kvlab.results.provenance import of_comparison
 from kvlab.trace.catalogue import RunEntry, list_repeats, list_runs
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import Labels, load_labels
+from kvlab.views.base.provenance import of_comparison
+from kvlab.views.frames.repeats import build_batch, repeat_table
 
 
 def show_outcome(status: JobStatus, request: CompareRequest) -> None:

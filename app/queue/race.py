@@ -8,12 +8,12 @@ import streamlit as st
 
 from app.base.text import plain
 from app.base.theme import theme as page_theme
-from kvlab.analysis.comparison.textdiff import Segment
 from kvlab.browser import read_static
-from kvlab.figures.base.palette import Theme, run_styles
-from kvlab.figures.base.words import percent
 from kvlab.report.views import Passages
 from kvlab.requests.live_texts import LiveText, LiveTexts
+from kvlab.views.base.palette import Theme, run_styles
+from kvlab.views.base.words import percent
+from kvlab.views.frames.textdiff import Segment
 
 READING = (
     "Each column is one run's own text. The marked token is the first that differs from the full cache's text at the "

@@ -11,11 +11,11 @@ from app.components.tokenstrip import tokenstrip
 from app.run_views import page
 from app.session.open_runs import BY_STAMP
 from app.session.url_state import set_page_param, url_number
-from kvlab.analysis.comparison.facts import fact_positions
 from kvlab.analysis.lineage import decision as analysis
 from kvlab.core.errors import UserError
 from kvlab.figures import decision as figures
 from kvlab.trace.reader import Run
+from kvlab.views.frames.facts import fact_positions
 
 STRIP = "decision-strip"
 

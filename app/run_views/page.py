@@ -16,12 +16,11 @@ from app.components.payload import SentTexts
 from app.figures.figure import begin_page, show
 from app.session.open_runs import BY_STAMP
 from app.session.url_state import in_url
-from kvlab.analysis.lineage import Lineage, fold
-from kvlab.analysis.lineage.tables import token_texts
 from kvlab.core.errors import UserError
-from kvlab.figures.base.head_map import Place, caption_focus, takes_whole_width
-from kvlab.results.provenance import Provenance, of_run
 from kvlab.trace.reader import Run
+from kvlab.views.base.head_map import Place, caption_focus, takes_whole_width
+from kvlab.views.base.provenance import Provenance, of_run
+from kvlab.views.frames.lineage import Lineage, fold, token_texts
 
 Masses = tuple[np.ndarray, np.ndarray]  # true mass of each token and mass of each slot, both (tokens,)
 OPEN_HEADS = 24

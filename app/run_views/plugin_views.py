@@ -11,7 +11,7 @@ from app.base.theme import theme
 from app.navigation.selection import current_run
 from app.run_views import page
 from kvlab.core.errors import UserError
-from kvlab.figures.base.views import VIEWS, View
+from kvlab.views.base.views import VIEWS, View
 
 
 def view_pages() -> list[st.Page]:

@@ -9,11 +9,11 @@ import streamlit as st
 from app.navigation.selection import Prefer, current_run
 from app.run_views import page, view
 from app.session.open_runs import BY_STAMP, runs_root
-from kvlab.analysis.comparison import board as analysis
-from kvlab.analysis.comparison.verdict import NO_REFERENCE
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import load_labels
+from kvlab.views.frames import board as analysis
+from kvlab.views.frames.verdict import NO_REFERENCE
 
 
 def full_run(prefer: Prefer, missing: str) -> Run | None:

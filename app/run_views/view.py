@@ -16,9 +16,8 @@ from app.run_views import page
 from app.session.open_runs import BY_STAMP, is_as_opened
 from app.session.streamlit_internals import is_fragment_run, wait_until_sent
 from app.session.url_state import PLACE_FRAGMENT, apply_pending, mark_drawn
-from kvlab.analysis.lineage import states_at
-from kvlab.analysis.lineage.fold import step_labels, steps_with_events
 from kvlab.trace.reader import Run
+from kvlab.views.frames.lineage import states_at, step_labels, steps_with_events
 
 
 def at_place(run: Run, draw: Callable[[int, int], None], *, steps: bool = True, more: Keys = ()) -> None:

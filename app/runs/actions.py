@@ -18,10 +18,10 @@ from app.base.widgets import attempt, button_unless, why_not_change, widget_opti
 from app.navigation.selection import runs_root
 from app.runs.table import PAGES
 from kvlab.core.errors import UserError
-from kvlab.figures.base.words import byte_size
 from kvlab.library import archive, side_by_side
 from kvlab.library import recycle_bin as rubbish
 from kvlab.trace.user_labels import change_labels, change_tags
+from kvlab.views.base.words import byte_size
 
 MAX_IMPORT_BYTES = 4 << 30  # unpacked, through a browser
 LAST_DELETED = "runs_last_deleted"

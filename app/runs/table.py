@@ -14,11 +14,11 @@ from app.figures.figure import slug
 from app.navigation.selection import runs_root
 from app.session.url_state import get_param, set_param
 from kvlab.common.model_title import model_title
-from kvlab.figures.base.words import byte_size
 from kvlab.library import catalogue as library
 from kvlab.library.catalogue import Listing
 from kvlab.library.items import COLUMNS as ENTRY_COLUMNS
 from kvlab.report.views import Table, table_of
+from kvlab.views.base.words import byte_size
 
 READ_SECONDS = PAUSE_SECONDS = 1.5
 DRAWN = "runs-drawn"

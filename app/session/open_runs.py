@@ -10,12 +10,11 @@ from typing import Any
 import streamlit as st
 
 from app.base.text import plain
-from kvlab.analysis.comparison import board
-from kvlab.analysis.lineage import starting_point
 from kvlab.core.errors import UserError
 from kvlab.trace.catalogue import ComparisonEntry, list_runs
 from kvlab.trace.reader import Run, open_run
 from kvlab.trace.user_labels import load_labels
+from kvlab.views.frames import board, starting_point
 
 OPEN_RUNS = 40
 

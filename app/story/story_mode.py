@@ -21,9 +21,9 @@ from app.figures.provenance import PLACE, TELLING, view_query
 from app.navigation.selection import runs_root
 from app.session.url_state import get_param, parse_number
 from kvlab.core.errors import UserError
-from kvlab.figures.base.caption import both_of
 from kvlab.report.deck import slide_text
 from kvlab.trace.stories import Story, View, load_story, save_story
+from kvlab.views.base.caption import both_of
 
 HTML = """
 <nav class="kv-story" aria-label="Story">

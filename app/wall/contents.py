@@ -16,13 +16,13 @@ from app.components.wall import Looks, Reads, wall_data
 from app.run_views import page
 from app.session.open_runs import BY_STAMP
 from kvlab.analysis.attention.most_read import most_read
-from kvlab.analysis.comparison.facts import fact_spans
-from kvlab.analysis.lineage.wall import Wall, difference_by_head, difference_codes, shares_by_head, wall_of
 from kvlab.core.errors import UserError
 from kvlab.figures import wall as figures
 from kvlab.figures.difference import hues_of, wall_looks
-from kvlab.results.provenance import Provenance, join_sources
 from kvlab.trace.reader import Run
+from kvlab.views.base.provenance import Provenance, join_sources
+from kvlab.views.frames.facts import fact_spans
+from kvlab.views.frames.wall import Wall, difference_by_head, difference_codes, shares_by_head, wall_of
 
 MOST_READ = 8  # slots of each head
 OPEN_WALLS = 6

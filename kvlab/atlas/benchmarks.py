@@ -16,12 +16,12 @@ from kvlab.atlas.measurements import benchmark
 from kvlab.bench.rows import Row
 from kvlab.bench.tables import beside_the_paper, paper_numbers, statistic_name
 from kvlab.figures import speed
-from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.words import byte_size, number, percent
 from kvlab.requests.measurement import Benchmark, Measurement
-from kvlab.results.provenance import Provenance, settings_of_rows
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, HOLDS, OPEN, Basis, Claim, Threshold, Verdict
+from kvlab.views.base.palette import Theme
+from kvlab.views.base.provenance import Provenance, settings_of_rows
+from kvlab.views.base.words import byte_size, number, percent
 
 SMALL = 16  # divides shapes and texts
 NO_MODEL = "It times the paper's shapes with random weights, so that it is the same for every model in view."

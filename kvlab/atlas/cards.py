@@ -16,11 +16,11 @@ from kvlab.atlas.scorecard import SHAPES, Judged, Lines, by_model, claims_of, ow
 from kvlab.atlas.shipped_exhibits import claim_values
 from kvlab.common.model_title import model_title
 from kvlab.core.errors import UserError
-from kvlab.figures.base.palette import THEMES, Theme
-from kvlab.figures.base.thumbnail import blank, thumbnail
 from kvlab.requests.measurement import MINI, Measurement, measurement_values, parse_measurement
 from kvlab.results.shipped_folder import Shipped, model_order, parse_claim, shipped_results
 from kvlab.results.sources import Seen, Sources
+from kvlab.views.base.palette import THEMES, Theme
+from kvlab.views.base.thumbnail import blank, thumbnail
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ import plotly.graph_objects as go
 
 from kvlab.common.formatting import ONE_PROMPT_BEGINS
 from kvlab.core.errors import UserError
-from kvlab.figures.base.palette import Theme
 from kvlab.requests.measurement import ExhibitFill, Measurement
-from kvlab.results.provenance import Provenance
 from kvlab.results.sources import Seen, Sources
 from kvlab.results.verdict import OPEN, Claim
+from kvlab.views.base.palette import Theme
+from kvlab.views.base.provenance import Provenance
 
 Paper = Literal["zsmerge", "kvmerger", "pyramid-pool", "keepkv", "gvote", "beyond"]
 # What an exhibit reads: one run, all runs of a comparison, results of `kvlab eval` or `kvlab bench`, or only user input

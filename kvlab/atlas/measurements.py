@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from kvlab.analysis.lineage import Lineage, fold
-from kvlab.analysis.lineage.tables import token_texts
 from kvlab.atlas.exhibit import Choice, Needs
 from kvlab.requests.measurement import Benchmark, Budgets, RecordedComparison
-from kvlab.results.provenance import under_paper_settings
 from kvlab.results.sources import BENCH_FOLDER, Sources
 from kvlab.trace.reader import Run
+from kvlab.views.base.provenance import under_paper_settings
+from kvlab.views.frames.lineage import Lineage, fold, token_texts
 
 SAMPLE = "needle_in_a_story"
 

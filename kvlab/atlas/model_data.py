@@ -12,11 +12,11 @@ from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.shipped_exhibits import with_shipped
 from kvlab.common.model_title import model_title
 from kvlab.core.errors import UserError
-from kvlab.figures.base.palette import HUES, SURFACES, Theme, pick
-from kvlab.figures.base.thumbnail import HEIGHT, WIDTH
 from kvlab.requests.measurement import MINI
 from kvlab.results.shipped_folder import Shipped
 from kvlab.results.sources import Sources
+from kvlab.views.base.palette import HUES, SURFACES, Theme, pick
+from kvlab.views.base.thumbnail import HEIGHT, WIDTH
 
 NAME = "measured-on"  # of the annotation
 TITLES_FROM = 0.95  # of the height: panel titles lie above

@@ -15,8 +15,8 @@ from kvlab.common.formatting import in_range
 from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
 from kvlab.evaluate.scoring.metrics import packages
-from kvlab.results.provenance import settings_of_rows
 from kvlab.results.quality_tables import ranks, scores
+from kvlab.views.base.provenance import settings_of_rows
 
 BOLD_IS = "bold: level with the best at that budget by paired differences"
 ONE = ["model", "model_digest", "question_aware"]  # each combination gets its own table

@@ -25,7 +25,7 @@ from kvlab.core.method_spec import format_spec, parse_spec
 from kvlab.evaluate.request import FileChoice
 from kvlab.evaluate.results.summary import over_tasks, with_measures
 from kvlab.evaluate.scoring.metrics import is_installed, rescore
-from kvlab.results.provenance import PRESET, as_published
+from kvlab.views.base.provenance import PRESET, as_published
 
 DATA = Path(__file__).with_name("paper_tables.toml")
 AVERAGE = "avg."  # name of the mean over a table's tasks

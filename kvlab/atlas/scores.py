@@ -22,11 +22,8 @@ from kvlab.core.method_spec import format_spec
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.evaluate.scoring.metrics import higher_is_better, packages
 from kvlab.figures import scores as figures
-from kvlab.figures.base.caption import FigureCaption
-from kvlab.figures.base.words import number
 from kvlab.model_info.names import context_length
 from kvlab.requests.measurement import Evaluation, Measurement
-from kvlab.results.provenance import Provenance, as_published, settings_of_rows
 from kvlab.results.score_tables import (
     PROMPT,
     _values,
@@ -39,6 +36,9 @@ from kvlab.results.score_tables import (
 )
 from kvlab.results.sources import EVAL_FOLDER, Sources
 from kvlab.results.verdict import OPEN, Basis, Claim, Effect, Threshold, decisive
+from kvlab.views.base.caption import FigureCaption
+from kvlab.views.base.provenance import Provenance, as_published, settings_of_rows
+from kvlab.views.base.words import number
 
 MINI_WINDOW = 4096  # tokens
 STEP = 64  # of lengths, in tokens

@@ -24,12 +24,12 @@ from kvlab.atlas.zsmerge import contents
 from kvlab.common.formatting import format_bytes
 from kvlab.core.errors import UserError
 from kvlab.evaluate.results.rows import newest
-from kvlab.figures.base.palette import THEMES
 from kvlab.requests.measurement import MINI
 from kvlab.results.shipped_folder import CARDS, DRAWN, EVIDENCE, MADE, MODELS, Shipped
 from kvlab.results.sources import BENCH_FOLDER, EVAL_FOLDER, Sources
 from kvlab.trace.catalogue import list_comparisons
 from kvlab.trace.reader import Run, open_run
+from kvlab.views.base.palette import THEMES
 
 ROWS_TOGETHER = 8  # figures per row group, because a page reads those of one exhibit
 LARGEST = 15_000_000  # bytes of the results of all models

@@ -12,14 +12,14 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.atlas.exhibit import RECORDED, Choice, Drawn, Exhibit, Needs
-from kvlab.figures.base.caption import FigureCaption, simple_of
-from kvlab.figures.base.packed_arrays import decode_arrays
-from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.thumbnail import thumbnail
-from kvlab.results.provenance import Provenance
 from kvlab.results.shipped_folder import Shipped, parse_claim
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim, is_exception
+from kvlab.views.base.caption import FigureCaption, simple_of
+from kvlab.views.base.packed_arrays import decode_arrays
+from kvlab.views.base.palette import Theme
+from kvlab.views.base.provenance import Provenance
+from kvlab.views.base.thumbnail import thumbnail
 
 DIGITS = 6  # of the numbers behind a figure
 OWN = "Own data"  # begins the finding of a claim that is judged on shipped data beside the user's

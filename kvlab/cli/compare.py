@@ -194,9 +194,9 @@ def _with_progress(
 
 
 def _show(paths: list[Path], as_json: bool) -> None:
-    from kvlab.analysis.comparison.board import check_answer, expected_answer, verdicts
-    from kvlab.analysis.comparison.compare import headline
-    from kvlab.analysis.comparison.verdict import NO_REFERENCE
+    from kvlab.views.frames.board import check_answer, expected_answer, verdicts
+    from kvlab.views.frames.compare import headline
+    from kvlab.views.frames.verdict import NO_REFERENCE
 
     runs = [open_run(path) for path in paths]
     wish = expected_answer(runs, Labels())

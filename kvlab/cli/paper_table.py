@@ -168,8 +168,8 @@ def _print(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame) -> None:
 
 def _draw(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame, path: Path) -> None:
     from kvlab.atlas.paper_table_text import comparison_caption
-    from kvlab.figures.base.export import page
     from kvlab.figures.quality import caption_ours_beside_theirs, ours_beside_theirs
+    from kvlab.views.base.export import page
 
     drawn = ours_beside_theirs(frame, title=table.title)
     try:

@@ -29,9 +29,9 @@ def report(
     runs: Annotated[Path, typer.Option("--runs", help="the folder of runs")] = Path("runs"),
 ) -> None:
     """Export a comparison (answers, table, figures, caveats) or a story as HTML, PPTX or PDF, or a run as GIF."""
-    from kvlab.figures.base.words import byte_size
     from kvlab.report.export import export_gif, export_report, export_talk
     from kvlab.trace.stories import load_story
+    from kvlab.views.base.words import byte_size
 
     if out.suffix.lower() not in KINDS:
         raise UserError(f"A report is an HTML, PPTX, PDF or GIF file: end {out.name!r} with one of {', '.join(KINDS)}.")

@@ -23,9 +23,9 @@ def killed(
     """Find the smallest sets of tokens or heads whose restoration corrects a run's answer."""
     from rich.status import Status
 
-    from kvlab.analysis.comparison.restore import search_table, sentence
     from kvlab.restore import rescue
     from kvlab.trace.restore_results import RestoreResult
+    from kvlab.views.frames.restore import search_table, sentence
 
     folder = Path(run)
     root, name = (folder.parent, folder.name) if (folder / "run.json").is_file() else (runs, folder.name)

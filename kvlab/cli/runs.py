@@ -124,8 +124,8 @@ def archive(names: Names, root: Root = RUNS, off: Annotated[bool, typer.Option("
 @runs_commands.command("rm")
 def remove(names: Names, root: Root = RUNS) -> None:
     """Move them to the bin; `kvlab runs undo` restores them."""
-    from kvlab.figures.base.words import byte_size
     from kvlab.library.recycle_bin import delete
+    from kvlab.views.base.words import byte_size
 
     for _, row in _rows(root, names).iterrows():
         gone = delete(root, row["kind"], row["members"], row["title"])
@@ -138,8 +138,8 @@ def show_bin(
     empty: Annotated[bool, typer.Option("--empty", help="delete everything in it permanently")] = False,
 ) -> None:
     """List the contents of the bin, or empty it."""
-    from kvlab.figures.base.words import byte_size
     from kvlab.library import recycle_bin as rubbish
+    from kvlab.views.base.words import byte_size
 
     if empty:
         typer.echo(f"{byte_size(rubbish.empty_bin(root))} freed")
@@ -200,9 +200,9 @@ def export(
     out: Annotated[Path, typer.Option(help="folder for the files")] = Path(),
 ) -> None:
     """Export each as one file for `kvlab runs import`; of a single run its whole comparison."""
-    from kvlab.figures.base.words import byte_size
     from kvlab.library.archive import SUFFIX, pack
     from kvlab.trace.stories import story_path
+    from kvlab.views.base.words import byte_size
 
     if bool(names) == bool(story):
         raise UserError("Name what to export: ids of `kvlab runs ls`, or --story NAME.")

@@ -57,9 +57,9 @@ def serve_check(
 
 
 def _of_runs(folders: list[Path]) -> list[Servability]:
-    from kvlab.analysis.lineage.wall import wall_of
     from kvlab.serving.run_pages import run_servability
     from kvlab.trace import open_run
+    from kvlab.views.frames.wall import wall_of
 
     runs = [open_run(folder) for folder in folders]
     found = [run_servability(one, wall_of(one)) for one in runs]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.palette import MASS_COLOURS, Theme, pick
-from kvlab.figures.base.template import finish
-from kvlab.figures.base.words import percent, plural, token_text, visible
 from kvlab.figures.simple import attention as simple
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.palette import MASS_COLOURS, Theme, pick
+from kvlab.views.base.template import finish
+from kvlab.views.base.words import percent, plural, token_text, visible
 
 FLOOR = 1e-6
 LOOKS = {"true": ("with nothing dropped", "regret"), "slot": ("with this cache", "kept")}

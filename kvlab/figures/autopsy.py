@@ -5,14 +5,14 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.analysis.attention.autopsy import step_of_most
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.head_map import Place, head_map
-from kvlab.figures.base.lines import Line, add_area, add_lines
-from kvlab.figures.base.palette import FATES_OF_READING, STATE_COLOURS, Theme, fate_scale, pick
-from kvlab.figures.base.template import finish
-from kvlab.figures.base.words import percent, plural
 from kvlab.figures.simple import attention as simple
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.head_map import Place, head_map
+from kvlab.views.base.lines import Line, add_area, add_lines
+from kvlab.views.base.palette import FATES_OF_READING, STATE_COLOURS, Theme, fate_scale, pick
+from kvlab.views.base.template import finish
+from kvlab.views.base.words import percent, plural
+from kvlab.views.frames.autopsy import step_of_most
 
 MASSES = (
     Line("full", "full cache: on these tokens", "ink", "solid", "circle"),

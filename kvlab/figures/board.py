@@ -10,15 +10,15 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.analysis.comparison.board import OWN_BUDGET
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.head_map import Place, head_map
-from kvlab.figures.base.lines import hatch
-from kvlab.figures.base.palette import FATES, HUES, STATE_COLOURS, SURFACES, Theme, fate_scale, mix, pick
-from kvlab.figures.base.template import INK, KEEPS_HEIGHT, QUIET, finish
-from kvlab.figures.base.words import percent, plural, visible
 from kvlab.figures.board_texts import CROWDED, bytes_text, closeness_text, fate_text, hover_text, verdict_text
 from kvlab.figures.simple import comparison as simple
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.head_map import Place, head_map
+from kvlab.views.base.lines import hatch
+from kvlab.views.base.palette import FATES, HUES, STATE_COLOURS, SURFACES, Theme, fate_scale, mix, pick
+from kvlab.views.base.template import INK, KEEPS_HEIGHT, QUIET, finish
+from kvlab.views.base.words import percent, plural, visible
+from kvlab.views.frames.board import OWN_BUDGET
 
 VERDICTS = {"right": ("✓", "blue"), "nearly": ("≈", "orange"), "wrong": ("✗", "wine"), "unfinished": ("–", "grey")}
 WIDTH = 0.94  # of a cell, as a share of the column

@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from kvlab.analysis.comparison.verdict import MOST_CHARACTERS
-from kvlab.figures.base.palette import FATES
-from kvlab.figures.base.words import byte_size, number, percent, token_text, visible
+from kvlab.views.base.palette import FATES
+from kvlab.views.base.words import byte_size, number, percent, token_text, visible
+from kvlab.views.frames.verdict import MOST_CHARACTERS
 
 # with more columns than these, cells shorten the KLs, and show one KL only
 ROOMY = 2

@@ -9,13 +9,13 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.lineage.decision import FATES, budget_for, cutoff, nearly_kept
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.head_map import Place, head_map
-from kvlab.figures.base.lines import add_points
-from kvlab.figures.base.palette import HUES, LOSS, STATE_COLOURS, SURFACES, Theme, pick
-from kvlab.figures.base.template import finish
-from kvlab.figures.base.words import number, plural, visible
 from kvlab.figures.simple import merging as simple
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.head_map import Place, head_map
+from kvlab.views.base.lines import add_points
+from kvlab.views.base.palette import HUES, LOSS, STATE_COLOURS, SURFACES, Theme, pick
+from kvlab.views.base.template import finish
+from kvlab.views.base.words import number, plural, visible
 
 LOOK = {"kept": ("kept", "circle"), "merged": ("pivot", "x-thin-open"), "dropped": ("evicted", "line-ns-open")}
 # Tokens near the cutoff, chosen ones, and an even sample of the rest. SVG draws this many faster than a WebGL context

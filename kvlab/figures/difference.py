@@ -6,12 +6,12 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.comparison.difference import NAMES
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.lines import Line, add_lines
-from kvlab.figures.base.palette import HUES, STATE_COLOURS, Theme, method_hue, pick
-from kvlab.figures.base.template import finish, log_axis
-from kvlab.figures.base.words import number, plural, visible
 from kvlab.figures.simple import comparison as simple
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.lines import Line, add_lines
+from kvlab.views.base.palette import HUES, STATE_COLOURS, Theme, method_hue, pick
+from kvlab.views.base.template import finish, log_axis
+from kvlab.views.base.words import number, plural, visible
 
 FLOOR = 1e-6
 Hues = tuple[str, str]  # of A and of B

@@ -7,13 +7,13 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.attention.fingerprints import FEATURES
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.head_map import Place, head_map
-from kvlab.figures.base.lines import add_points
-from kvlab.figures.base.palette import HUES, SURFACES, Theme, pick, stepped_scale
-from kvlab.figures.base.template import QUIET, finish
-from kvlab.figures.base.words import percent, plural
 from kvlab.figures.simple import vectors as simple
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.head_map import Place, head_map
+from kvlab.views.base.lines import add_points
+from kvlab.views.base.palette import HUES, SURFACES, Theme, pick, stepped_scale
+from kvlab.views.base.template import QUIET, finish
+from kvlab.views.base.words import percent, plural
 
 LOOK = (
     ("blue", "circle"), ("orange", "diamond"), ("green", "square"), ("purple", "cross"), ("red", "x"),

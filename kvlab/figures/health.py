@@ -9,14 +9,14 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.end_labels import End, label_ends, labelled_height
-from kvlab.figures.base.lines import add_line
-from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.template import HEIGHT, QUIET, finish, log_axis
-from kvlab.figures.base.words import number, plural
 from kvlab.figures.compare import MAX_MARKERS, styles_of
 from kvlab.figures.simple import merging as simple
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.end_labels import End, label_ends, labelled_height
+from kvlab.views.base.lines import add_line
+from kvlab.views.base.palette import Theme
+from kvlab.views.base.template import HEIGHT, QUIET, finish, log_axis
+from kvlab.views.base.words import number, plural
 
 PANELS = {"key_growth": "keys", "value_growth": "values"}
 GREW = 1.001  # smaller ratios are rounding errors

@@ -7,13 +7,13 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.comparison.killers import Killers
-from kvlab.analysis.comparison.restore import slot_count_text
 from kvlab.common.formatting import prompts
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.head_map import head_map
-from kvlab.figures.base.palette import LOSS, Theme
-from kvlab.figures.base.words import number, plural
 from kvlab.figures.simple import comparison as simple
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.head_map import head_map
+from kvlab.views.base.palette import LOSS, Theme
+from kvlab.views.base.words import number, plural
+from kvlab.views.frames.restore import slot_count_text
 
 
 def killer_heads(killers: Killers, theme: Theme = "light") -> go.Figure:

@@ -8,13 +8,13 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.end_labels import End, label_ends, labelled_height
-from kvlab.figures.base.lines import add_band, add_line
-from kvlab.figures.base.palette import DASHES, HUES, STATE_COLOURS, SURFACES, Theme, mix, pick
-from kvlab.figures.base.template import HEIGHT, MANY_LINES, PALE, finish, log_axis
-from kvlab.figures.base.words import number, percent, plural, shown_of, token_label, token_text
 from kvlab.figures.simple import merging as simple
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.end_labels import End, label_ends, labelled_height
+from kvlab.views.base.lines import add_band, add_line
+from kvlab.views.base.palette import DASHES, HUES, STATE_COLOURS, SURFACES, Theme, mix, pick
+from kvlab.views.base.template import HEIGHT, MANY_LINES, PALE, finish, log_axis
+from kvlab.views.base.words import number, percent, plural, shown_of, token_label, token_text
 
 MOST_RIBBONS = 60
 REST = -1  # node of all tokens without a ribbon of their own
@@ -25,7 +25,7 @@ HAIR = 0.01  # minimum width relative to the widest ribbon
 def merge_sankey(
     frame: pd.DataFrame, slot: int, slot_text: str, theme: Theme = "light", width: str = "votes"
 ) -> go.Figure:
-    """Tokens merged into a slot, from `lineage.tables.lineage_tree`.
+    """Tokens merged into a slot, from `frames.lineage.lineage_tree`.
 
     Width is the number of tokens carried over, or with `width="flow"` value weight x attention
     (`influence.weighted_tree`). The `MOST_RIBBONS` widest and those they flow through have ribbons; the rest share one.

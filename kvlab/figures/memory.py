@@ -7,13 +7,13 @@ import plotly.graph_objects as go
 
 from kvlab.common.formatting import in_range
 from kvlab.core.table_growth import BLOCK
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.head_map import Place, head_map
-from kvlab.figures.base.lines import Line, add_area, add_line, add_lines, add_points
-from kvlab.figures.base.palette import HUES, Theme, pick
-from kvlab.figures.base.template import INK, axis_height, finish, layer_axis, mark_size
-from kvlab.figures.base.words import byte_size, byte_unit, number, percent, plural
 from kvlab.figures.simple import memory as simple
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.head_map import Place, head_map
+from kvlab.views.base.lines import Line, add_area, add_line, add_lines, add_points
+from kvlab.views.base.palette import HUES, Theme, pick
+from kvlab.views.base.template import INK, axis_height, finish, layer_axis, mark_size
+from kvlab.views.base.words import byte_size, byte_unit, number, percent, plural
 
 LINES = (
     Line("full_bytes", "uncompressed", "ink", "solid"),

@@ -9,13 +9,13 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.head_map import Place, head_map
-from kvlab.figures.base.lines import add_points
-from kvlab.figures.base.palette import HUES, KIND_COLOURS, STATE_COLOURS, Theme, pick
-from kvlab.figures.base.template import finish, log_axis
-from kvlab.figures.base.words import lost_share, number, percent, plural
 from kvlab.figures.simple import merging as simple
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.head_map import Place, head_map
+from kvlab.views.base.lines import add_points
+from kvlab.views.base.palette import HUES, KIND_COLOURS, STATE_COLOURS, Theme, pick
+from kvlab.views.base.template import finish, log_axis
+from kvlab.views.base.words import lost_share, number, percent, plural
 
 KIND_NAMES = {"evict": "evicted", "merge": "merged", "pool": "pooled"}
 FLOOR = 1e-7

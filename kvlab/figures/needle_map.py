@@ -8,13 +8,13 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from kvlab.common.formatting import prompts
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.lines import add_points, hatch
-from kvlab.figures.base.palette import FATES, HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, pick
-from kvlab.figures.base.template import QUIET, colour_bar, finish
-from kvlab.figures.base.words import percent, plural, two_digits
 from kvlab.figures.scores import line_text
 from kvlab.figures.simple import scores as simple
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.lines import add_points, hatch
+from kvlab.views.base.palette import FATES, HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, pick
+from kvlab.views.base.template import QUIET, colour_bar, finish
+from kvlab.views.base.words import percent, plural, two_digits
 
 COLUMNS = 3
 COLUMN_FATES = {"hidden_own": "kept", "hidden_merged": "merged", "gone": "dropped"}

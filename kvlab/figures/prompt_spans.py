@@ -11,14 +11,14 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.common.formatting import join_words
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.cells import colours_at, ink_on
-from kvlab.figures.base.lines import hatch
-from kvlab.figures.base.palette import FATES, HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
-from kvlab.figures.base.template import INK, finish
-from kvlab.figures.base.words import number, percent, plural, visible
 from kvlab.figures.board import NO_GRID, VERDICTS, no_fading
 from kvlab.figures.simple import comparison as simple
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.cells import colours_at, ink_on
+from kvlab.views.base.lines import hatch
+from kvlab.views.base.palette import FATES, HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
+from kvlab.views.base.template import INK, finish
+from kvlab.views.base.words import number, percent, plural, visible
 
 # pixels of a row; shares of a column and of a row that a cell covers
 ROW = 30

@@ -9,12 +9,12 @@ from plotly.colors import sample_colorscale
 
 from kvlab.common.formatting import range_words
 from kvlab.common.intervals import correlation_interval
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.lines import Line, add_lines, add_points
-from kvlab.figures.base.palette import HUES, LOSS, Theme, pick
-from kvlab.figures.base.template import axis_height, colour_bar, finish, layer_axis
-from kvlab.figures.base.words import number, percent, plural, two_digits, visible
 from kvlab.figures.simple import attention as simple
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.lines import Line, add_lines, add_points
+from kvlab.views.base.palette import HUES, LOSS, Theme, pick
+from kvlab.views.base.template import axis_height, colour_bar, finish, layer_axis
+from kvlab.views.base.words import number, percent, plural, two_digits, visible
 
 MARKERS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "star", "pentagon")
 SEEN: dict[Theme, tuple[float, float]] = {"light": (0.0, 0.72), "dark": (0.35, 1.0)}  # of Viridis on the ground

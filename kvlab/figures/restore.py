@@ -5,13 +5,13 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.analysis.comparison.restore import most_read
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.lines import add_line
-from kvlab.figures.base.palette import HUES, Theme, pick
-from kvlab.figures.base.template import finish
-from kvlab.figures.base.words import number, percent, visible
 from kvlab.figures.simple import attention as simple
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.lines import add_line
+from kvlab.views.base.palette import HUES, Theme, pick
+from kvlab.views.base.template import finish
+from kvlab.views.base.words import number, percent, visible
+from kvlab.views.frames.restore import most_read
 
 LOOK = (("grey", "dot", "circle"), ("blue", "solid", "diamond"))
 BARS = {"full cache": ("ink", ""), "as it ran": ("grey", "/")}

@@ -7,11 +7,11 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.palette import HUES, Style, Theme, pick, run_styles
-from kvlab.figures.base.template import QUIET, finish
-from kvlab.figures.base.words import percent
 from kvlab.figures.simple import scores as simple
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.palette import HUES, Style, Theme, pick, run_styles
+from kvlab.views.base.template import QUIET, finish
+from kvlab.views.base.words import percent
 
 TOLERANCES = 4  # the axis has room for as many at least
 ABOVE = 1.06

@@ -14,14 +14,14 @@ from plotly.subplots import make_subplots
 
 from kvlab.common.formatting import ONE_PROMPT, Show, mean_words, range_words
 from kvlab.core.choice import FULL
-from kvlab.figures.base.arm_names import arm_text, composition, row_names
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.cells import cell_text
-from kvlab.figures.base.lines import interval_bars
-from kvlab.figures.base.palette import DIVERGING, HUES, Style, Theme, pick, run_styles
-from kvlab.figures.base.template import QUIET, colour_bar, finish, legend_room
-from kvlab.figures.base.words import number, percent, plural, shown_of, with_spaces
 from kvlab.figures.simple import scores as simple
+from kvlab.views.base.arm_names import arm_text, composition, row_names
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.cells import cell_text
+from kvlab.views.base.lines import interval_bars
+from kvlab.views.base.palette import DIVERGING, HUES, Style, Theme, pick, run_styles
+from kvlab.views.base.template import QUIET, colour_bar, finish, legend_room
+from kvlab.views.base.words import number, percent, plural, shown_of, with_spaces
 
 MOST_PANELS = 9
 MOST_ON_ONE_LINE = 5  # tasks; with more, the interval goes on a second line

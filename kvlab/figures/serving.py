@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.lines import Line, add_lines
-from kvlab.figures.base.palette import HUES, SEQUENTIAL, Theme, pick
-from kvlab.figures.base.template import axis_height, colour_bar_below, finish, layer_axis
-from kvlab.figures.base.words import percent, plural
 from kvlab.figures.simple import memory as simple
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.lines import Line, add_lines
+from kvlab.views.base.palette import HUES, SEQUENTIAL, Theme, pick
+from kvlab.views.base.template import axis_height, colour_bar_below, finish, layer_axis
+from kvlab.views.base.words import percent, plural
 
 BARS = (
     ("dropped", "given up by the method", "grey", ""),

@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.analysis.similarity.float16 import block_edges, block_means
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.head_map import Place, outline
-from kvlab.figures.base.palette import DIVERGING, HUES, STATE_COLOURS, SURFACES, Theme, pick
-from kvlab.figures.base.template import colour_bar, colour_bar_below, finish, token_ticks
-from kvlab.figures.base.words import number, plural, shown_of, token_labels, visible
 from kvlab.figures.simple import vectors as simple
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.head_map import Place, outline
+from kvlab.views.base.palette import DIVERGING, HUES, STATE_COLOURS, SURFACES, Theme, pick
+from kvlab.views.base.template import colour_bar, colour_bar_below, finish, token_ticks
+from kvlab.views.base.words import number, plural, shown_of, token_labels, visible
+from kvlab.views.frames.float16 import block_edges, block_means
 
 MAX_CELLS = 512
 MAX_WALL_SIDE = 768

@@ -8,13 +8,13 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.palette import SURFACES, Theme, run_styles
-from kvlab.figures.base.template import QUIET, finish
-from kvlab.figures.base.words import visible
 from kvlab.figures.board import no_fading
 from kvlab.figures.prompt_spans import caption_spans, cell_words, moment_of
 from kvlab.figures.simple import comparison as simple
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.palette import SURFACES, Theme, run_styles
+from kvlab.views.base.template import QUIET, finish
+from kvlab.views.base.words import visible
 
 # panels side by side; pixels of one from top to bottom
 PANELS = 4

@@ -8,14 +8,14 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from kvlab.analysis.comparison.speed import REFERENCE
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.doubts import doubt_of
-from kvlab.figures.base.doubts import drop_doubtful as trusted_rows
-from kvlab.figures.base.palette import HUES, SURFACES, Theme, method_style, mix, pick
-from kvlab.figures.base.template import INK, QUIET, finish
-from kvlab.figures.base.words import byte_size, byte_unit, number, plural
 from kvlab.figures.simple import memory as simple
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.doubts import doubt_of
+from kvlab.views.base.doubts import drop_doubtful as trusted_rows
+from kvlab.views.base.palette import HUES, SURFACES, Theme, method_style, mix, pick
+from kvlab.views.base.template import INK, QUIET, finish
+from kvlab.views.base.words import byte_size, byte_unit, number, plural
+from kvlab.views.frames.speed import REFERENCE
 
 PARTS = (("attention", "attention", "blue", ""), ("deciding", "deciding", "orange", "/"), ("rest", "rest", "grey", "."))
 DEVICE_BOUND = "device bound"

@@ -6,13 +6,13 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.analysis.lineage.states import STATES
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.lines import add_area
-from kvlab.figures.base.palette import STATE_COLOURS, STATE_NAMES, Theme, pick, state_scale
-from kvlab.figures.base.template import CLEAR, finish, token_ticks
-from kvlab.figures.base.words import number, percent, plural, shown_of, token_labels
 from kvlab.figures.simple import merging as simple
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.lines import add_area
+from kvlab.views.base.palette import STATE_COLOURS, STATE_NAMES, Theme, pick, state_scale
+from kvlab.views.base.template import CLEAR, finish, token_ticks
+from kvlab.views.base.words import number, percent, plural, shown_of, token_labels
+from kvlab.views.frames.lineage import STATES
 
 MAX_HOVER_CELLS = 60_000
 

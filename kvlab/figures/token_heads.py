@@ -5,12 +5,12 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.analysis.attention.token_heads import MERGED, NO_SLOT, OWN, STATES
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.head_map import Place, head_map
-from kvlab.figures.base.palette import STATE_COLOURS, Theme, pick, stepped_scale
-from kvlab.figures.base.words import percent
 from kvlab.figures.simple import attention as simple
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.head_map import Place, head_map
+from kvlab.views.base.palette import STATE_COLOURS, Theme, pick, stepped_scale
+from kvlab.views.base.words import percent
+from kvlab.views.frames.token_heads import MERGED, NO_SLOT, OWN, STATES
 
 COLOURS = ("evicted", "absorbed", "kept")  # of the states, as in all texts
 SHORT = ("no slot", "merged", "own slot")

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.analysis.comparison.board import OWN_BUDGET
 from kvlab.analysis.comparison.trade_off import (
     HELD,
     UNEQUAL,
@@ -20,16 +19,17 @@ from kvlab.analysis.comparison.trade_off import (
     unequal_bytes,
     with_axis,
 )
-from kvlab.analysis.comparison.verdict import KINDS
 from kvlab.common.formatting import ONE_PROMPT, join_words, mean_words, prompts
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.palette import SURFACES, Style, Theme, run_styles
-from kvlab.figures.base.point_labels import POINT, place_labels
-from kvlab.figures.base.template import CLEAR, HEIGHT, INK, QUIET, finish, log_axis
-from kvlab.figures.base.words import AXES, byte_size, byte_unit, number, percent, visible
 from kvlab.figures.board import VERDICTS
 from kvlab.figures.compare import FLOOR
 from kvlab.figures.simple import comparison as simple
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.palette import SURFACES, Style, Theme, run_styles
+from kvlab.views.base.point_labels import POINT, place_labels
+from kvlab.views.base.template import CLEAR, HEIGHT, INK, QUIET, finish, log_axis
+from kvlab.views.base.words import AXES, byte_size, byte_unit, number, percent, visible
+from kvlab.views.frames.board import OWN_BUDGET
+from kvlab.views.frames.verdict import KINDS
 
 PLOT = (520.0, 290.0)  # pixels of the plot on a narrow page, for its labels
 MOST_LABELS = 16

@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.palette import HUES, LOSS, SURFACES, Theme, mix, pick
-from kvlab.figures.base.template import colour_bar, finish, token_ticks
-from kvlab.figures.base.words import percent, plural, token_labels
 from kvlab.figures.simple import attention as simple
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.palette import HUES, LOSS, SURFACES, Theme, mix, pick
+from kvlab.views.base.template import colour_bar, finish, token_ticks
+from kvlab.views.base.words import percent, plural, token_labels
 
 LEAST = 2e-3  # missed attention of a block that is coloured
 SHADE = 0.62  # of the background in the colour of a block that was read

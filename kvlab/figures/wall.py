@@ -11,11 +11,11 @@ import pandas as pd
 import plotly.graph_objects as go
 from PIL import Image
 
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.palette import STATE_COLOURS, SURFACES, WALL_FATES, Theme, pick
-from kvlab.figures.base.template import finish, round_distance
-from kvlab.figures.base.words import number, percent, plural
 from kvlab.figures.simple import comparison as simple
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.palette import STATE_COLOURS, SURFACES, WALL_FATES, Theme, pick
+from kvlab.views.base.template import finish, round_distance
+from kvlab.views.base.words import number, percent, plural
 
 # pixels of all tiles: width, and bounds of the height
 WIDTH = 1_080

@@ -30,7 +30,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kvlab.analysis.comparison.labels import parse_label
 from kvlab.core.budget import Budget
 from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
@@ -38,6 +37,7 @@ from kvlab.library.run_results import AllLabels, folder_bytes
 from kvlab.trace import restore_results
 from kvlab.trace.catalogue import ComparisonEntry, by_batch, list_comparisons, worst_status
 from kvlab.trace.user_labels import Kind, Labels, label_path, may_view
+from kvlab.views.frames.labels import parse_label
 
 FOLDERS: dict[Kind, str] = {"evaluation": "eval", "benchmark": "bench"}
 COLUMNS = (

@@ -11,12 +11,12 @@ from typing import Any
 
 import pandas as pd
 
-from kvlab.analysis.comparison import board, compare
 from kvlab.core.errors import UserError
 from kvlab.trace import catalogue
 from kvlab.trace.catalogue import ComparisonEntry, RunEntry
 from kvlab.trace.reader import Run, open_run
 from kvlab.trace.user_labels import Kind, Labels
+from kvlab.views.frames import board, compare
 
 MEASURES = ("mean_kl", "top1_agreement", "live_ratio")
 NONE = Labels()

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvlab.analysis.attention.token_heads import MERGED, NO_SLOT, OWN, TokenHeads
 from kvlab.core.attention.pass_view import PassSeen
 from kvlab.core.cache.cache_copy import copy_cache
 from kvlab.core.contract.plan import Plan
@@ -17,6 +16,7 @@ from kvlab.core.errors import UserError
 from kvlab.live.merges import presence
 from kvlab.live.passes import next_logits
 from kvlab.live.session import LiveSession
+from kvlab.views.frames.token_heads import MERGED, NO_SLOT, OWN, TokenHeads
 
 MOST_HEAD_TOKENS = 50_000_000  # heads of all layers x tokens
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch
 
-from kvlab.analysis.attention.token_heads import write_token_heads
 from kvlab.live.answer_attention import token_heads
 from kvlab.live.answers import Sampling
 from kvlab.live.events import Event
@@ -27,6 +26,7 @@ from kvlab.models.chat import chat_of
 from kvlab.models.load import LoadedModel, held_model, when_dropped
 from kvlab.requests.compare import Progress
 from kvlab.requests.live_session import LiveJob
+from kvlab.views.frames.token_heads import write_token_heads
 
 MOST_SESSIONS = 4  # held at a time
 IDLE_SECONDS = 900.0  # after which a session gives its memory back

@@ -20,7 +20,7 @@ def log_path(root: Path, session: str) -> Path:
 
 
 def heads_path(root: Path, session: str, lane: int) -> Path:
-    """The file of what a lane's heads hold (`kvlab.analysis.attention.token_heads`)."""
+    """The file of what a lane's heads hold (`kvlab.views.frames.token_heads`)."""
     return log_path(root, session).with_suffix(f".lane-{lane}.npz")
 
 

@@ -16,12 +16,12 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from kvlab.core.errors import UserError
-from kvlab.figures.base.caption import FigureCaption, simple_of
-from kvlab.figures.base.palette import HUES, SURFACES, THEMES, pick
-from kvlab.figures.base.template import FONT, GRID, INK, KEEPS_HEIGHT, PLOTLY_CONFIG, QUIET
 from kvlab.report.interactive import data, in_script, markup, script, styles
 from kvlab.report.views import Passages, Shown, Table, parse_shown
 from kvlab.trace.stories import Story, View
+from kvlab.views.base.caption import FigureCaption, simple_of
+from kvlab.views.base.palette import HUES, SURFACES, THEMES, pick
+from kvlab.views.base.template import FONT, GRID, INK, KEEPS_HEIGHT, PLOTLY_CONFIG, QUIET
 
 FONT_SIZE = 15  # legible from the back of a room
 STATIC = Path(__file__).parent / "static"

@@ -6,7 +6,7 @@ import html
 import re
 import unicodedata
 
-from kvlab.figures.base.template import FONT
+from kvlab.views.base.template import FONT
 
 MONO = "'DejaVu Sans Mono', Menlo, Consolas, 'Liberation Mono', monospace"
 ADVANCE = 0.605  # character width of a monospaced font, relative to the font size

@@ -11,12 +11,7 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 
-from kvlab.analysis.lineage import fold
-from kvlab.analysis.lineage.starting_point import suggest_head
-from kvlab.analysis.lineage.tables import token_texts
 from kvlab.core.errors import UserError
-from kvlab.figures.base.export import NO_BROWSER, ImageWriter, find_browser
-from kvlab.figures.base.palette import Theme
 from kvlab.library.items import find_comparison
 from kvlab.report.contents import Report, report
 from kvlab.report.deck import deck, remove_title
@@ -29,6 +24,10 @@ from kvlab.report.views import history_of
 from kvlab.trace.reader import Run, open_run
 from kvlab.trace.stories import Story
 from kvlab.trace.user_labels import load_labels
+from kvlab.views.base.export import NO_BROWSER, ImageWriter, find_browser
+from kvlab.views.base.palette import Theme
+from kvlab.views.frames.lineage import fold, token_texts
+from kvlab.views.frames.starting_point import suggest_head
 
 FORMATS = {
     "html": "text/html",

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from kvlab.browser import read_static
-from kvlab.figures.base.palette import Theme, pick
 from kvlab.report.pictures import PICTURED, picture
 from kvlab.report.views import History, Passages, Shown, Table, Text, history_data, state_looks
+from kvlab.views.base.palette import Theme, pick
 
 STYLES: dict[type[Shown], tuple[str, ...]] = {Text: ("tokentext.css",), History: ("step-bar.css", "tokenstrip.css")}
 PARTS: dict[type[Shown], str] = {Text: "tokentext", History: "tokenstrip"}

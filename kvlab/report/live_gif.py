@@ -14,9 +14,9 @@ from typing import Any
 from PIL import Image
 
 from kvlab.core.errors import UserError
-from kvlab.figures.base.export import find_browser
-from kvlab.figures.base.palette import Theme
 from kvlab.report.live_replay import replay
+from kvlab.views.base.export import find_browser
+from kvlab.views.base.palette import Theme
 
 # pixels
 WIDTH = 1120

@@ -9,7 +9,7 @@ from typing import Any
 
 from kvlab.browser import read_static
 from kvlab.core.errors import UserError
-from kvlab.figures.base.palette import Theme
+from kvlab.views.base.palette import Theme
 
 KINDS = (
     "context_read", "lane_settled", "lane_failed", "held", "merged", "held_changes", "question", "question_again",

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from kvlab.figures.base.end_labels import LINE_END
-from kvlab.figures.base.palette import SURFACES, Theme, mix
-from kvlab.figures.base.template import INK, QUIET
+from kvlab.views.base.end_labels import LINE_END
+from kvlab.views.base.palette import SURFACES, Theme, mix
+from kvlab.views.base.template import INK, QUIET
 
 MOST_SERIES = 8
 MOST_POINTS = 400

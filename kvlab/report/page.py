@@ -8,14 +8,14 @@ from urllib.parse import urlencode
 
 import pandas as pd
 
-from kvlab.figures.base.caption import both_of
-from kvlab.figures.base.export import Section, caption_html, figure_html
-from kvlab.figures.base.palette import SURFACES, Theme
-from kvlab.figures.base.template import FONT, INK
 from kvlab.report.contents import Report
 from kvlab.report.deck import slide_text
 from kvlab.report.interactive import passage
 from kvlab.trace.stories import Story, View
+from kvlab.views.base.caption import both_of
+from kvlab.views.base.export import Section, caption_html, figure_html
+from kvlab.views.base.palette import SURFACES, Theme
+from kvlab.views.base.template import FONT, INK
 
 # width of a figure and of the margin in pixels; the page has the aspect ratio of A4
 WIDE = 1080

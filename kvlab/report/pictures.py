@@ -9,16 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from kvlab.analysis.lineage.fold import Lineage
-from kvlab.analysis.lineage.states import STATES, State, mosaic, states_at
-from kvlab.analysis.lineage.tables import event_steps
 from kvlab.core.errors import UserError
-from kvlab.figures.base.export import ImageWriter
-from kvlab.figures.base.palette import STATE_COLOURS, SURFACES, Theme, mix, pick
-from kvlab.figures.base.template import GRID, INK, QUIET
-from kvlab.figures.base.words import byte_size, plural
 from kvlab.report.draw import ADVANCE, Drawing, columns, sans_width
 from kvlab.report.views import History, Shown, Text, TokenClass, state_classes
+from kvlab.views.base.export import ImageWriter
+from kvlab.views.base.palette import STATE_COLOURS, SURFACES, Theme, mix, pick
+from kvlab.views.base.template import GRID, INK, QUIET
+from kvlab.views.base.words import byte_size, plural
+from kvlab.views.frames.lineage import STATES, Lineage, State, event_steps, mosaic, states_at
 
 # pixels of a picture on a slide; standalone pictures may be higher
 WIDTH = 1200

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from kvlab.analysis.comparison.textdiff import Segment
 from kvlab.core.errors import UserError
-from kvlab.figures.base.caption import both_of, simple_of
-from kvlab.figures.base.palette import HUES, SURFACES, Theme, pick
-from kvlab.figures.base.template import INK, QUIET
 from kvlab.report.draw import NOT_XML
 from kvlab.report.views import Table
+from kvlab.views.base.caption import both_of, simple_of
+from kvlab.views.base.palette import HUES, SURFACES, Theme, pick
+from kvlab.views.base.template import INK, QUIET
+from kvlab.views.frames.textdiff import Segment
 
 MISSING = "Slides need python-pptx: pip install 'kvlab[slides]', or export HTML or PDF instead."
 # inches, 16:9

@@ -7,8 +7,6 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from kvlab.figures.base.caption import as_caption, both_of
-from kvlab.figures.base.palette import Theme
 from kvlab.report import slide_parts as parts
 from kvlab.report.contents import Report
 from kvlab.report.deck import content, missing_picture_text, slide_text
@@ -16,6 +14,8 @@ from kvlab.report.native_charts import add_chart, chart_kind
 from kvlab.report.pictures import picture
 from kvlab.report.views import Passages, Shown, Table, table_of
 from kvlab.trace.stories import Story
+from kvlab.views.base.caption import as_caption, both_of
+from kvlab.views.base.palette import Theme
 
 MOST_ROWS = 10
 MOST_PASSAGES = 2

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from kvlab.analysis.comparison.compare import unique_labels
-from kvlab.analysis.lineage.tables import token_texts
 from kvlab.common.formatting import ONE_PROMPT, join_words
 from kvlab.common.model_title import model_title
 from kvlab.trace.reader import Run
+from kvlab.views.frames.compare import unique_labels
+from kvlab.views.frames.lineage import token_texts
 
 MOST_CHARACTERS = 70
 MOST_RUNS = 6

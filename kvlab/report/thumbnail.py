@@ -7,14 +7,14 @@ import json
 import plotly.graph_objects as go
 
 from kvlab.core.errors import UserError
-from kvlab.figures.base.packed_arrays import decode_arrays
-from kvlab.figures.base.palette import SURFACES, Theme
-from kvlab.figures.base.template import GRID, INK, QUIET
-from kvlab.figures.base.thumbnail import EDGE, HEIGHT, OPENING, WIDTH, blank, thumbnail
 from kvlab.report.deck import content
 from kvlab.report.draw import Drawing
 from kvlab.report.views import History, Passages, Shown, Table, Text
 from kvlab.trace.stories import View
+from kvlab.views.base.packed_arrays import decode_arrays
+from kvlab.views.base.palette import SURFACES, Theme
+from kvlab.views.base.template import GRID, INK, QUIET
+from kvlab.views.base.thumbnail import EDGE, HEIGHT, OPENING, WIDTH, blank, thumbnail
 
 # pixels: size, distance of lines, width of a character
 FONT = 10

@@ -13,15 +13,13 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from kvlab.analysis.comparison.textdiff import Segment
-from kvlab.analysis.lineage.fold import NEVER, Lineage
-from kvlab.analysis.lineage.states import mosaic
-from kvlab.analysis.lineage.tables import event_steps
 from kvlab.core.errors import UserError
-from kvlab.figures.base.palette import STATE_COLOURS, STATE_LABELS, STATE_NAMES, SURFACES, Theme, pick
-from kvlab.figures.base.template import INK
-from kvlab.figures.base.words import number
 from kvlab.trace.stories import Kind, View
+from kvlab.views.base.palette import STATE_COLOURS, STATE_LABELS, STATE_NAMES, SURFACES, Theme, pick
+from kvlab.views.base.template import INK
+from kvlab.views.base.words import number
+from kvlab.views.frames.lineage import NEVER, Lineage, event_steps, mosaic
+from kvlab.views.frames.textdiff import Segment
 
 Cue = Literal["fill", "under", "dashed", "strike", "faint", "none"]
 STATE_CUES: tuple[Cue, ...] = ("faint", "fill", "fill", "fill", "under", "dashed", "strike")  # in the order of states
@@ -87,7 +85,7 @@ class History(Shown):
 
 
 class Passages(Shown):
-    """Texts side by side, each as (label, segments of `kvlab.analysis.comparison.textdiff`)."""
+    """Texts side by side, each as (label, segments of `kvlab.views.frames.textdiff`)."""
 
     passages: tuple[tuple[str, tuple[Segment, ...]], ...]
 
@@ -143,7 +141,7 @@ def encode_never(steps: np.ndarray) -> np.ndarray:
 
 
 def state_classes() -> tuple[TokenClass, ...]:
-    """The classes of `kvlab.analysis.lineage.states.State`, in its order."""
+    """The classes of `kvlab.views.frames.lineage.State`, in its order."""
     looks = zip(STATE_COLOURS, STATE_CUES, strict=True)
     return tuple(TokenClass(name=STATE_NAMES[state], colour=STATE_COLOURS[state], cue=cue) for state, cue in looks)
 

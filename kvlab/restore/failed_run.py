@@ -10,10 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvlab.analysis.comparison.board import ends_in_thinking
-from kvlab.analysis.comparison.board import expected_answer as wanted_of
-from kvlab.analysis.comparison.facts import fact_positions
-from kvlab.analysis.comparison.verdict import answer_tokens, judge
 from kvlab.common.answer_match import find_answer
 from kvlab.common.sequences import shared_prefix
 from kvlab.common.thoughts import hide_in, hide_thinking
@@ -27,6 +23,10 @@ from kvlab.engine.prompt import divergence
 from kvlab.restore.shared_prompt import EVERYTHING, Prompt
 from kvlab.trace import Run
 from kvlab.trace.user_labels import Labels
+from kvlab.views.frames.board import ends_in_thinking
+from kvlab.views.frames.board import expected_answer as wanted_of
+from kvlab.views.frames.facts import fact_positions
+from kvlab.views.frames.verdict import answer_tokens, judge
 
 # What, after an answer, could still be the rest of a number: 48213 may become 48213.5.
 _MORE_OF_A_NUMBER = re.compile(r"[\s\d.,:'’_/⁄^*eE+-]*")

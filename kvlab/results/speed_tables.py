@@ -6,9 +6,9 @@ import json
 
 import pandas as pd
 
-from kvlab.analysis.comparison.speed import REFERENCE
 from kvlab.common.model_title import model_title
-from kvlab.results.provenance import Provenance
+from kvlab.views.base.provenance import Provenance
+from kvlab.views.frames.speed import REFERENCE
 
 # measure: (name of the figure in the rows, unit)
 MEASURES = {

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.lineage.wall import Fate, Wall
 from kvlab.serving.levels import PAGES, Freed, Held, Servability, fragmentation, held_counts, touched_pages
 from kvlab.serving.method_table import measured_row
 from kvlab.trace.reader import Run
+from kvlab.views.frames.wall import Fate, Wall
 
 MOST_STEPS = 48  # steps at which pages are counted; more would not be seen in a figure
 

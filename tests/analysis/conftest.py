@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from kvlab.analysis.lineage import Lineage, fold
 from kvlab.trace import Run, open_run
+from kvlab.views.frames.lineage import Lineage, fold
 from tests.synthetic.runs import write_synthetic_run
 
 METHODS = ("full", "h2o", "keepkv", "pool")

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kvlab.analysis.comparison import board
-from kvlab.analysis.comparison.facts import FATES, fact_fates, fact_positions, head_shares, reading_heads, token_shares
-from kvlab.analysis.comparison.verdict import MOST_CHARACTERS, answer_tokens, judge, token_at
 from kvlab.core.errors import UserError
 from kvlab.evaluate.scoring.metrics import whole_match_all
 from kvlab.restore.failed_run import Wanted as Rescued
 from kvlab.trace import Run, open_run
 from kvlab.trace.user_labels import Labels, load_labels, save_answer
+from kvlab.views.frames import board
+from kvlab.views.frames.facts import FATES, fact_fates, fact_positions, head_shares, reading_heads, token_shares
+from kvlab.views.frames.verdict import MOST_CHARACTERS, answer_tokens, judge, token_at
 from tests.synthetic.runs import write_synthetic_run
 
 METHODS = (("full", 1.0), ("h2o", 0.2), ("h2o", 0.4), ("keepkv", 0.2), ("keepkv", 0.4), ("pool", 16))

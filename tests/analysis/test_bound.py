@@ -11,9 +11,8 @@ from hypothesis.extra.numpy import arrays
 
 from kvlab.analysis.attention import bound, regret
 from kvlab.analysis.lineage import influence
-from kvlab.analysis.lineage.states import State, states_at
-from kvlab.analysis.lineage.tables import token_texts
 from kvlab.trace import Run
+from kvlab.views.frames.lineage import State, states_at, token_texts
 from tests.analysis.conftest import METHODS, head
 
 NUMBERS = st.floats(-3, 3, width=32)

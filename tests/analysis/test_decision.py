@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvlab.analysis.lineage import decision
-from kvlab.analysis.lineage.fold import NEVER, Lineage
+from kvlab.views.frames.lineage import NEVER, Lineage
 
 
 def kept_by_hand(scores: list[float], budget: int, sinks: int, recent: int) -> set[int]:

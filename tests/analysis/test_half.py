@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kvlab.analysis.similarity import float16
+from kvlab.views.frames import float16
 
 EVERY = np.arange(2**16, dtype=np.uint16).view(np.float16)
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.analysis.comparison import restore
 from kvlab.core.restore import Restore
 from kvlab.jobs.reruns import rerun_with_restored
 from kvlab.trace import Run, open_run
 from kvlab.trace.record import choice_of
 from kvlab.trace.restore_results import RestoreResult, SearchResult
+from kvlab.views.frames import restore
 from tests.synthetic.runs import write_synthetic_run
 
 

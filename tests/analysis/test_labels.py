@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlab.analysis.comparison.labels import LabelParts, differing_parts, distinct_names, parse_label
 from kvlab.core.choice import MethodChoice
+from kvlab.views.frames.labels import LabelParts, differing_parts, distinct_names, parse_label
 
 CHOICES = st.builds(
     MethodChoice,

@@ -11,20 +11,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvlab.analysis.lineage import NEVER, State, fold, states_at
-from kvlab.analysis.lineage.states import MAX_CELLS, mosaic, regions, regions_at, state_counts
-from kvlab.analysis.lineage.tables import (
+from kvlab.trace import open_run
+from kvlab.views.frames.lineage import (
+    MAX_CELLS,
+    NEVER,
+    State,
     check_slots,
     event_steps,
     events_with_texts,
+    fold,
     lineage_tree,
     members,
     merged_count,
     merged_slots,
+    mosaic,
+    regions,
+    regions_at,
     slot_table,
+    state_counts,
+    states_at,
     token_texts,
 )
-from kvlab.trace import open_run
 from tests.synthetic.runs import write_synthetic_run
 
 

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kvlab.analysis.lineage import Lineage, fold
 from kvlab.atlas.analysis.pyramid import (
     LOCAL,
     SINKS,
@@ -30,6 +29,7 @@ from kvlab.atlas.analysis.regions import REGIONS, regions_over_steps, slots_by_s
 from kvlab.atlas.pyramid_pool.calculator import GPT_3, PUBLISHED, Shape, kv_sizes
 from kvlab.atlas.pyramid_pool.scores import evaluated_tasks
 from kvlab.trace import Run, open_run
+from kvlab.views.frames.lineage import Lineage, fold
 from tests.synthetic.runs import write_synthetic_run
 
 

@@ -11,14 +11,14 @@ import pandas as pd
 import pytest
 
 from kvlab.analysis.comparison import span_shares
-from kvlab.analysis.comparison.facts import fact_fates
 from kvlab.analysis.comparison.prompt_parts import MOST_BLOCKS, parts_of_prompt
 from kvlab.analysis.comparison.prompt_spans import TEMPLATE, Span, find_spans, parse_spans, write_spans
-from kvlab.analysis.lineage.wall import wall_of
 from kvlab.core.errors import UserError
 from kvlab.requests.conversation import Turn, as_text
 from kvlab.tasks.rules import draw_rules, obeys, stated_rule
 from kvlab.trace.reader import Run, open_run
+from kvlab.views.frames.facts import fact_fates
+from kvlab.views.frames.wall import wall_of
 from tests.synthetic.runs import write_synthetic_run
 
 RULES = ("- The greeting is: Ahoy Frog.", "- The city is: Oslo.", "- The letters are: small letters.")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kvlab.analysis.comparison.labels import differing_settings
 from kvlab.trace import open_run
+from kvlab.views.frames.labels import differing_settings
 from tests.synthetic.runs import write_synthetic_run
 
 SMALL = {"layers": 1, "heads": 1, "steps": 1, "prompt_tokens": 8, "level": "off"}

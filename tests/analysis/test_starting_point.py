@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvlab.analysis.lineage.starting_point import Contents, Prefer, suggest_run
 from kvlab.trace.reader import Run, open_run
+from kvlab.views.frames.starting_point import Contents, Prefer, suggest_run
 from tests.synthetic.runs import write_synthetic_run
 
 

@@ -10,11 +10,12 @@ import pytest
 
 from app.navigation.run_titles import runs_words
 from kvlab.analysis.attention import sag
-from kvlab.analysis.comparison import compare, memory
-from kvlab.analysis.lineage import fold, merges
+from kvlab.analysis.lineage import merges
 from kvlab.figures import compare as figures
 from kvlab.figures.merges import votes_distribution
 from kvlab.trace import Run, open_run
+from kvlab.views.frames import compare, memory
+from kvlab.views.frames.lineage import fold
 from tests.synthetic.runs import write_synthetic_run
 
 

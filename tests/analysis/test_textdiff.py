@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlab.analysis.comparison.textdiff import diff
 from kvlab.common.sequences import shared_prefix
+from kvlab.views.frames.textdiff import diff
 
 
 @given(st.text(max_size=60), st.text(max_size=60))

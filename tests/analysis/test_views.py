@@ -11,13 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from kvlab.analysis.attention import autopsy, fingerprints
+from kvlab.analysis.attention import fingerprints
 from kvlab.analysis.comparison import difference
 from kvlab.analysis.comparison.cost import instrument_cost, memory_stack
-from kvlab.analysis.comparison.facts import FATES, fact_fates
-from kvlab.analysis.lineage.fold import step_labels, steps_with_events
-from kvlab.analysis.lineage.states import State, states_at
-from kvlab.analysis.lineage.wall import difference_by_head, wall_of
 from kvlab.analysis.similarity import merge_sets
 from kvlab.analysis.similarity.merge_sets import consecutive_sets, set_count
 from kvlab.core.errors import UserError
@@ -25,6 +21,10 @@ from kvlab.figures import board as boards
 from kvlab.figures import memory as costs
 from kvlab.trace import Run
 from kvlab.trace.schema import SpeedReading
+from kvlab.views.frames import autopsy
+from kvlab.views.frames.facts import FATES, fact_fates
+from kvlab.views.frames.lineage import State, states_at, step_labels, steps_with_events
+from kvlab.views.frames.wall import difference_by_head, wall_of
 from tests.analysis.conftest import METHODS, head
 
 NUMBERS = st.floats(-3, 3, width=32)

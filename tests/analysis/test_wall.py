@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvlab.analysis.lineage import State, fold, states_at
-from kvlab.analysis.lineage.wall import Fate, shares_by_head, wall_of
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import open_run
+from kvlab.views.frames.lineage import State, fold, states_at
+from kvlab.views.frames.wall import Fate, shares_by_head, wall_of
 from tests.synthetic.runs import write_synthetic_run
 
 OF_STATE = {

@@ -11,10 +11,10 @@ import pytest
 
 from kvlab.atlas import shipped_exhibits
 from kvlab.atlas.exhibit import Drawn, Exhibit, Needs
-from kvlab.figures.base.palette import Theme
 from kvlab.requests.measurement import Measurement
 from kvlab.results.shipped_folder import Shipped
 from kvlab.results.sources import Sources
+from kvlab.views.base.palette import Theme
 
 NOWHERE = Path("nowhere")
 _draw = shipped_exhibits.draw_shipped

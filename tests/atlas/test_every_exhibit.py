@@ -13,11 +13,11 @@ import pytest
 from kvlab.atlas.exhibit import SHORT, Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.registry import EXHIBITS, PAPERS, find, of_paper
 from kvlab.core.errors import UserError
-from kvlab.figures.base.caption import simple_of
 from kvlab.requests.measurement import command_line
 from kvlab.results.sources import Sources
 from kvlab.trace import open_run
 from kvlab.trace.schema import TABLES
+from kvlab.views.base.caption import simple_of
 from tests.atlas.conftest import METHODS
 from tests.synthetic.runs import write_synthetic_run
 

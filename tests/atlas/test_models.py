@@ -18,13 +18,13 @@ from kvlab.atlas.registry import EXHIBITS, find
 from kvlab.atlas.scorecard import SHAPES, Judged, by_model, claims_by_model, counts, exhibit_list, matching
 from kvlab.atlas.scores import Arm
 from kvlab.evaluate.results.rows import canonical_json
-from kvlab.figures.base.thumbnail import thumbnail
 from kvlab.requests.measurement import Evaluation
 from kvlab.results.shipped_folder import shipped, shipped_results
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, HOLDS, OPEN, Basis, Claim
 from kvlab.trace import open_run
 from kvlab.trace.schema import ModelShape
+from kvlab.views.base.thumbnail import thumbnail
 from tests.atlas.test_scores import row
 from tests.synthetic.runs import write_synthetic_run
 

@@ -12,8 +12,6 @@ import pandas as pd
 import pytest
 from safetensors.numpy import load_file
 
-from kvlab.analysis.attention import autopsy
-from kvlab.analysis.comparison import compare as comparison
 from kvlab.analysis.comparison.cost import memory_stack
 from kvlab.atlas import cards
 from kvlab.atlas.keepkv import merging
@@ -28,6 +26,8 @@ from kvlab.requests.compare import CompareRequest
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import verdict_sentence
 from kvlab.trace.reader import Run, open_run
+from kvlab.views.frames import autopsy
+from kvlab.views.frames import compare as comparison
 
 STEPS, CHOSEN = 10, (40, 46)
 KEEPKV = {"predict": "current", "per_head_mass": True}

@@ -240,7 +240,7 @@ def test_attention_gets_more_local_from_layer_to_layer(shares: tuple[float, ...]
 
 def test_the_influence_of_all_slots_and_later_steps_is_added_up():
     """Two slots by hand: token 1 goes into 0 at step 0, and 3 into 2 at step 1; only later steps count."""
-    from kvlab.analysis.lineage import fold
+    from kvlab.views.frames.lineage import fold
 
     events = pd.DataFrame(
         {

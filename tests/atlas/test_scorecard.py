@@ -13,8 +13,8 @@ from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.registry import find
 from kvlab.atlas.scorecard import counts
 from kvlab.core.errors import UserError
-from kvlab.figures.base.palette import Theme
 from kvlab.results.sources import Sources
+from kvlab.views.base.palette import Theme
 
 
 def test_a_run_that_cannot_be_drawn_does_not_end_the_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

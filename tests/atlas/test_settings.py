@@ -10,10 +10,10 @@ from kvlab.atlas.measurements import comparison
 from kvlab.atlas.scores import Arm, Experiment
 from kvlab.core.methods import make_method, registered
 from kvlab.requests.measurement import command_line
-from kvlab.results import provenance
-from kvlab.results.provenance import Provenance, join_sources, of_run
 from kvlab.results.sources import Sources
 from kvlab.trace.reader import open_run
+from kvlab.views.base import provenance
+from kvlab.views.base.provenance import Provenance, join_sources, of_run
 from tests.atlas.evaluations import evaluated
 from tests.synthetic.runs import write_synthetic_run
 

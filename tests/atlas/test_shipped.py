@@ -27,12 +27,12 @@ from kvlab.atlas.shipped_exhibits import draw_shipped as drawn
 from kvlab.atlas.shipped_exhibits import with_shipped
 from kvlab.core.errors import UserError
 from kvlab.evaluate.results.rows import canonical_json
-from kvlab.figures.base.thumbnail import thumbnail
 from kvlab.requests.measurement import ExhibitFill
 from kvlab.results.shipped_folder import DRAWN, MADE, Shipped, shipped
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, HOLDS, OPEN, Basis, Claim
 from kvlab.trace import open_run
+from kvlab.views.base.thumbnail import thumbnail
 from tests.atlas.test_scores import row
 from tests.synthetic.runs import write_synthetic_run
 

@@ -13,11 +13,11 @@ import pytest
 from kvlab.atlas.benchmarks import bench_origin
 from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.registry import EXHIBITS
-from kvlab.figures.base.palette import Theme
-from kvlab.results.provenance import Provenance
 from kvlab.results.sources import Sources
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.reader import open_run
+from kvlab.views.base.palette import Theme
+from kvlab.views.base.provenance import Provenance
 from tests.synthetic.runs import write_synthetic_run
 
 

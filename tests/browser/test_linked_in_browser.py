@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvlab.analysis.lineage import Lineage, fold, states_at
 from kvlab.analysis.lineage.decision import decision
 from kvlab.analysis.lineage.decision import replay as analysed
-from kvlab.analysis.lineage.tables import token_texts
 from kvlab.trace import Run, open_run
+from kvlab.views.frames.lineage import Lineage, fold, states_at, token_texts
 from tests.browser.received import Received
 from tests.browser.settle import bring_into_view, settle
 from tests.synthetic.runs import write_synthetic_run

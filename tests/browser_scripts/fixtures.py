@@ -14,11 +14,10 @@ import numpy as np
 from app.components.payload import pack_payload
 from app.components.tilemap import quantize_cosines
 from app.components.wall import packed_fates, wall_data
-from kvlab.analysis.lineage.fold import NEVER, Lineage
-from kvlab.analysis.lineage.states import states_at
-from kvlab.analysis.lineage.wall import Fate, Wall
 from kvlab.core.assets import project_root
 from kvlab.report.views import encode_never
+from kvlab.views.frames.lineage import NEVER, Lineage, states_at
+from kvlab.views.frames.wall import Fate, Wall
 
 PATH = project_root() / "kvlab" / "browser" / "tests" / "fixtures.json"
 PAYLOAD = {

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from kvlab.analysis.comparison.facts import fact_positions
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.requests.compare import CompareRequest, OnePrompt
 from kvlab.requests.conversation import Turn, as_text, dropped_parts, parse_messages, turn_spans
+from kvlab.views.frames.facts import fact_positions
 
 SAID = st.text("ab \n:.é", min_size=1, max_size=12).filter(str.strip)
 ROUNDS = st.lists(SAID, min_size=1, max_size=7).filter(lambda said: len(said) % 2 == 1)

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlab.analysis.comparison.verdict import answer_tokens, judge
 from kvlab.common.thoughts import answer_of, hide_thinking, is_unfinished, open_tag
 from kvlab.evaluate.generate import Stops
 from kvlab.evaluate.scoring.metrics import f1, rescore, score
 from kvlab.restore.failed_run import Wanted
+from kvlab.views.frames.verdict import answer_tokens, judge
 
 TAGS = [
     ("<think>", "</think>"),

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from kvlab.analysis.comparison.board import phase_texts
-from kvlab.analysis.comparison.verdict import answer_tokens, judge
 from kvlab.engine.prompt import continuation, prompt_pieces
 from kvlab.evaluate.scoring.metrics import whole_match_all
 from kvlab.trace import open_run
 from kvlab.trace.schema import RunRecord
 from kvlab.trace.token_text import align, restore_texts, split_text
+from kvlab.views.frames.board import phase_texts
+from kvlab.views.frames.verdict import answer_tokens, judge
 from tests.families import tiny_folder
 from tests.synthetic.runs import write_synthetic_run
 

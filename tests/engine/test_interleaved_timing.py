@@ -9,8 +9,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from kvlab.analysis.comparison.compare import headline
-from kvlab.analysis.comparison.speed import Speed, speed_of
 from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.choice import MethodChoice
 from kvlab.engine import compare, interleaved_timing
@@ -20,6 +18,8 @@ from kvlab.models.load import LoadedModel, prepare
 from kvlab.requests.compare import CompareRequest
 from kvlab.trace import open_run
 from kvlab.trace.schema import SpeedReading
+from kvlab.views.frames.compare import headline
+from kvlab.views.frames.speed import Speed, speed_of
 from tests.families import tiny_model
 
 IDS = torch.arange(3, 43)[None]

@@ -8,12 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvlab.analysis.attention import autopsy
 from kvlab.analysis.attention.unread import reading_map, unread_tokens, with_unread
-from kvlab.analysis.comparison.compare import headline
-from kvlab.analysis.comparison.memory import over_steps
 from kvlab.analysis.comparison.trade_off import READ, reads_less, run_points
-from kvlab.analysis.lineage import fold
 from kvlab.core.methods.spec import parse_choices
 from kvlab.engine.compare import compare
 from kvlab.evaluate.results.summary import with_measures
@@ -21,6 +17,10 @@ from kvlab.figures.trade_off import caption_quality_against_bytes, quality_again
 from kvlab.figures.unread import caption_reading_map
 from kvlab.requests.compare import CompareRequest
 from kvlab.trace import Run, open_run
+from kvlab.views.frames import autopsy
+from kvlab.views.frames.compare import headline
+from kvlab.views.frames.lineage import fold
+from kvlab.views.frames.memory import over_steps
 
 METHODS = "full:read=oracle-topk:read_share=0.2,snapkv:window=4:kernel=3:read=random,snapkv:window=4:kernel=3"
 PROMPT = "The harbour lamp was lit at seven, and the old captain counted the boats as they came in."

@@ -13,7 +13,6 @@ import torch
 from safetensors.numpy import load_file
 
 import kvlab
-from kvlab.analysis.attention.autopsy import autopsy, needle_mass
 from kvlab.analysis.similarity.head_states import spread_heads
 from kvlab.atlas.analysis.attention_rows import heads_with_attention, read_rows
 from kvlab.atlas.analysis.pyramid import attention_map
@@ -35,6 +34,7 @@ from kvlab.requests.recording import (
     states_that_fit,
 )
 from kvlab.trace import Run, open_run
+from kvlab.views.frames.autopsy import autopsy, needle_mass
 
 PROMPT = "The harbour lamp was lit at seven, and the old captain counted the boats as they came in."
 

@@ -11,18 +11,16 @@ import plotly.graph_objects as go
 import pytest
 
 from kvlab.analysis.attention import sag as sagging
-from kvlab.analysis.comparison import compare as compared
-from kvlab.analysis.comparison import memory as memories
-from kvlab.analysis.comparison.board import places
 from kvlab.analysis.comparison.trade_off import run_points
-from kvlab.analysis.lineage import fold
 from kvlab.analysis.lineage import merges as merged
-from kvlab.analysis.lineage.states import mosaic, state_counts
-from kvlab.analysis.lineage.tables import lineage_tree, slot_table, token_texts
 from kvlab.analysis.similarity import similarity as maps
 from kvlab.analysis.similarity.merge_sets import merge_sets, outlines
 from kvlab.figures import compare, lineage, memory, merges, sag, similarity, timeline, trade_off
 from kvlab.trace import Run, open_run
+from kvlab.views.frames import compare as compared
+from kvlab.views.frames import memory as memories
+from kvlab.views.frames.board import places
+from kvlab.views.frames.lineage import fold, lineage_tree, mosaic, slot_table, state_counts, token_texts
 from tests.figures.views import drawn_views
 from tests.synthetic.runs import write_synthetic_run
 

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from kvlab.analysis.comparison.killers import Killers
-from kvlab.analysis.comparison.repeats import Batch
 from kvlab.atlas.analysis.merging_sets import Walkthrough
+from kvlab.views.frames.repeats import Batch
 
 NAMES = ("h2o 20 %", "keepkv 20 %", "zsmerge 20 %", "snapkv 20 %", "exactmerge2 20 %", "streaming-llm 20 %")
 VARIANTS = ("seed 1", "seed 2", "seed 3", "single", "none", "all", "equal", "missing")

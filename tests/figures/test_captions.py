@@ -22,9 +22,9 @@ import kvlab.figures
 from kvlab.atlas.figures import simple as of_atlas
 from kvlab.figures import autopsy, regret, restore, serving, trade_off
 from kvlab.figures import board as boards
-from kvlab.figures.base import export
-from kvlab.figures.base.caption import FigureCaption, as_caption, both_of, simple_of
-from kvlab.figures.simple import amounts, attention, comparison, memory, merging, scores, vectors
+from kvlab.figures.simple import attention, comparison, memory, merging, scores, vectors
+from kvlab.views.base import amounts, export
+from kvlab.views.base.caption import FigureCaption, as_caption, both_of, simple_of
 from tests.figures.generated_frames import CASES, NAMES, cases
 
 MODULES = {

@@ -6,8 +6,8 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from kvlab.figures.base.cells import cell_text, colours_at, ink_on, luminance
-from kvlab.figures.base.palette import DIVERGING, LOSS, SEQUENTIAL
+from kvlab.views.base.cells import cell_text, colours_at, ink_on, luminance
+from kvlab.views.base.palette import DIVERGING, LOSS, SEQUENTIAL
 
 SCALES = {f"{name} {theme}": scale[theme] for name, scale in
           (("diverging", DIVERGING), ("loss", LOSS), ("sequential", SEQUENTIAL)) for theme in scale}  # fmt: skip

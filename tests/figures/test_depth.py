@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 import pytest
 
 from kvlab.figures import autopsy, board, bound, compare, decision, heads, memory, merges, regret, sag
-from kvlab.figures.base.head_map import (
+from kvlab.views.base.head_map import (
     LARGEST,
     SMALLEST,
     TALLEST,
@@ -22,7 +22,7 @@ from kvlab.figures.base.head_map import (
     head_map,
     takes_whole_width,
 )
-from kvlab.figures.base.template import LABEL, TALLEST_AXIS, axis_height, layer_axis, mark_size, same_cells
+from kvlab.views.base.template import LABEL, TALLEST_AXIS, axis_height, layer_axis, mark_size, same_cells
 
 SHAPES = ((6, 2), (30, 3), (80, 8), (32, 32))
 DEPTHS = (1, 6, 30, 32, 80, 126)

@@ -7,8 +7,8 @@ from itertools import product
 import pandas as pd
 import pytest
 
-from kvlab.figures.base.palette import HUES, METHODS, method_hue, pick
 from kvlab.figures.difference import FAMILIES, caption_hues, class_looks, hues_of, kl_of_both
+from kvlab.views.base.palette import HUES, METHODS, method_hue, pick
 
 
 def family(hue: str) -> tuple[str, ...]:

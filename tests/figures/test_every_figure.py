@@ -10,7 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from kvlab.figures.base.template import same_lines
+from kvlab.views.base.template import same_lines
 
 Drawn = tuple[str, Any, str, Any]  # name, how to draw it in a theme, caption, frame
 MAX_BYTES = 2_000_000

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvlab.analysis.lineage.states import State
 from kvlab.atlas.figures import attention_rows, cache_contents, probe, similarity_panels
 from kvlab.figures import lineage, scores, similarity, timeline
 from kvlab.report import pictures, slides
+from kvlab.views.frames.lineage import State
 
 
 def tree(count: int, depth: int = 1) -> pd.DataFrame:

@@ -10,16 +10,7 @@ from itertools import product
 import pandas as pd
 
 from kvlab.figures import regret
-from kvlab.figures.base.palette import (
-    HUES,
-    METHODS,
-    STATE_COLOURS,
-    SURFACES,
-    method_style,
-    mix,
-    run_styles,
-    state_scale,
-)
+from kvlab.views.base.palette import HUES, METHODS, STATE_COLOURS, SURFACES, method_style, mix, run_styles, state_scale
 
 
 def luminance(colour: str) -> float:
@@ -79,7 +70,7 @@ def test_budgets_of_a_method_share_the_hue_and_differ_in_dash():
 
 
 def test_an_unknown_method_looks_the_same_in_every_process():
-    code = "from kvlab.figures.base.palette import method_style; print(method_style('my-own'))"
+    code = "from kvlab.views.base.palette import method_style; print(method_style('my-own'))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert found.stdout.strip() == str(method_style("my-own"))
 

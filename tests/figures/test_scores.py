@@ -7,10 +7,10 @@ import plotly.graph_objects as go
 import pytest
 
 from kvlab.figures import scores
-from kvlab.figures.base.arm_names import arm_text
-from kvlab.figures.base.palette import method_style
-from kvlab.figures.base.template import LEGEND_ROW, legend_room
 from kvlab.results.score_tables import shared_by_all_arms
+from kvlab.views.base.arm_names import arm_text
+from kvlab.views.base.palette import method_style
+from kvlab.views.base.template import LEGEND_ROW, legend_room
 
 MIXED = "compose:score=h2o:select=h2o:settle=keepkv"
 

@@ -11,7 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from kvlab.figures.base.thumbnail import HEIGHT, WIDTH, blank, thumbnail
+from kvlab.views.base.thumbnail import HEIGHT, WIDTH, blank, thumbnail
 
 Drawn = tuple[str, Any, str, pd.DataFrame]
 

@@ -8,16 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlab.figures.base.words import (
-    byte_size,
-    byte_unit,
-    lost_share,
-    number,
-    percent,
-    plural,
-    token_labels,
-    visible,
-)
+from kvlab.views.base.words import byte_size, byte_unit, lost_share, number, percent, plural, token_labels, visible
 
 
 @given(st.text(max_size=80))

@@ -8,11 +8,10 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.analysis.attention import autopsy, bound, fingerprints, health, regret
-from kvlab.analysis.comparison import board, cost, difference, facts, restore, span_shares
+from kvlab.analysis.attention import bound, fingerprints, health, regret
+from kvlab.analysis.comparison import cost, difference, span_shares
 from kvlab.analysis.comparison.prompt_spans import parse_spans
-from kvlab.analysis.lineage import decision, fold, influence, wall
-from kvlab.analysis.lineage.tables import lineage_tree, merged_slots, token_texts
+from kvlab.analysis.lineage import decision, influence
 from kvlab.core.restore import Restore
 from kvlab.figures import attention as attentions
 from kvlab.figures import autopsy as autopsies
@@ -33,6 +32,8 @@ from kvlab.figures import wall as walls
 from kvlab.serving import run_pages
 from kvlab.trace import Run
 from kvlab.trace.restore_results import RestoreResult, SearchResult
+from kvlab.views.frames import autopsy, board, facts, restore, wall
+from kvlab.views.frames.lineage import fold, lineage_tree, merged_slots, token_texts
 
 Drawn = tuple[str, Callable[[str], go.Figure], str, pd.DataFrame]
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from kvlab.analysis.attention.token_heads import OWN, read_token_heads
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.jobs.size_check import too_big
@@ -20,6 +19,7 @@ from kvlab.live.log import append_event, fork_log, heads_path, log_path, read_ev
 from kvlab.live.transcript import Transcript
 from kvlab.models.load import drop_model
 from kvlab.requests.live_session import LiveJob, LiveRequest
+from kvlab.views.frames.token_heads import OWN, read_token_heads
 
 CONTEXT = "The old house stood on the hill. Nobody had lived in it for years. " * 6
 REQUEST = LiveRequest(context=CONTEXT, choices=(MethodChoice(method="h2o", budget=0.3),))

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from kvlab.analysis.attention.token_heads import MERGED, NO_SLOT, OWN
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.live.answer_attention import token_heads
 from kvlab.live.answers import Sampling
 from kvlab.live.session import LiveSession
 from kvlab.models.load import LoadedModel, load_model
+from kvlab.views.frames.token_heads import MERGED, NO_SLOT, OWN
 
 CONTEXT = "The old house stood on the hill. Nobody had lived in it for years, and its doors were closed. " * 3
 QUESTIONS = ("Who lived there?", "And then?")

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from kvlab.analysis.comparison.facts import fact_positions
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.engine import compare
@@ -22,6 +21,7 @@ from kvlab.requests.compare import CompareRequest
 from kvlab.requests.conversation import Turn
 from kvlab.trace import open_run
 from kvlab.trace.record import repeat_request
+from kvlab.views.frames.facts import fact_positions
 from tests.families import CHAT_TEMPLATE, tiny_folder
 
 PROMPT = "Where is the rabbit?"

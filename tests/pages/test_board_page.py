@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvlab.analysis.comparison.labels import distinct_names
 from kvlab.trace import open_run
 from kvlab.trace.record import FILE
 from kvlab.trace.user_labels import load_labels, save_answer
+from kvlab.views.frames.labels import distinct_names
 from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvlab.analysis.comparison.compare import headline
 from kvlab.trace import open_run
 from kvlab.trace.record import read_record, write_record
 from kvlab.trace.schema import SpeedReading
+from kvlab.views.frames.compare import headline
 from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]

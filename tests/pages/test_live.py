@@ -12,7 +12,6 @@ from streamlit.testing.v1 import AppTest
 
 from app.live.answers import answer_html, answer_note
 from kvlab import jobs
-from kvlab.analysis.attention.token_heads import MERGED, OWN, TokenHeads, write_token_heads
 from kvlab.core.choice import MethodChoice
 from kvlab.core.restore import Restore
 from kvlab.library.prompts import save_prompt
@@ -22,6 +21,7 @@ from kvlab.live.transcript import Answer, LaneState, Word
 from kvlab.requests.compare import CompareRequest, OnePrompt
 from kvlab.requests.live_session import LiveJob, LiveRequest
 from kvlab.requests.token_edits import edit_tokens
+from kvlab.views.frames.token_heads import MERGED, OWN, TokenHeads, write_token_heads
 
 Open = Callable[..., AppTest]
 REQUEST = LiveRequest(context="a b c", choices=(MethodChoice(method="h2o", budget=0.2),))

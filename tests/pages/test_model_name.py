@@ -10,9 +10,9 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvlab.report.subject import provenance, subject_of
-from kvlab.results.provenance import of_comparison, of_run
 from kvlab.trace.reader import open_run
 from kvlab.trace.record import read_record, write_record
+from kvlab.views.base.provenance import of_comparison, of_run
 from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]

@@ -14,13 +14,13 @@ from streamlit.testing.v1 import AppTest
 from app.figures.add_slide import MOST_SLIDES
 from app.navigation.shortcuts import next_head
 from kvlab import jobs
-from kvlab.analysis.attention.autopsy import FATES
 from kvlab.core.errors import UserError
 from kvlab.jobs.reruns import counterfactual
 from kvlab.report.deck import content
 from kvlab.trace import open_run
 from kvlab.trace.record import read_record, write_record
 from kvlab.trace.stories import Story, View, load_story, save_story
+from kvlab.views.frames.autopsy import FATES
 from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]

@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 from app.base.text import plain
 from kvlab.core.errors import UserError
 from kvlab.core.plugins.origin import Origin, registering, undo
-from kvlab.figures.base.views import VIEWS, View, register_view
+from kvlab.views.base.views import VIEWS, View, register_view
 from tests.synthetic.runs import write_synthetic_run
 
 STRANGER = Origin("stranger", place="stranger.py")
@@ -21,7 +21,7 @@ STRANGER = Origin("stranger", place="stranger.py")
 def draw_held() -> None:
     """The page of the view that the test registered; AppTest runs these lines as a script."""
     from app.run_views.plugin_views import _page
-    from kvlab.figures.base.views import VIEWS
+    from kvlab.views.base.views import VIEWS
 
     _page(VIEWS["held"])
 

@@ -11,9 +11,9 @@ from streamlit.testing.v1 import AppTest
 
 from app.components.wall import packed_fates, wall_data
 from kvlab import jobs
-from kvlab.analysis.lineage.wall import wall_of
 from kvlab.requests.compare import CompareRequest
 from kvlab.trace.reader import open_run
+from kvlab.views.frames.wall import wall_of
 from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]

@@ -72,7 +72,7 @@ def test_a_run_says_whose_method_it_is_and_opens_without_it(plugin: Callable[...
     run = open_run(compare(request.model_copy(update={"max_new_tokens": 4}), tmp_path / "runs")[-1])
     assert re.fullmatch(r"sha256:[0-9a-f]{16}", run.record.versions["plugin:shortest"])
     code = (
-        "import sys; from kvlab.trace.reader import open_run; from kvlab.analysis.comparison.compare import *\n"
+        "import sys; from kvlab.trace.reader import open_run; from kvlab.views.frames.compare import *\n"
         f"run = open_run({str(run.path)!r}); print(run.record.method, len(run.steps) > 0)"
     )
     without = {name: value for name, value in os.environ.items() if name != FILES_NAMED}

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from kvlab.analysis.lineage import Lineage, fold, states_at
-from kvlab.analysis.lineage.tables import token_texts
-from kvlab.figures.base.export import ImageWriter, find_browser
 from kvlab.report.views import History, Text, history_of, state_classes
 from kvlab.trace import open_run
 from kvlab.trace.reader import Run
+from kvlab.views.base.export import ImageWriter, find_browser
+from kvlab.views.frames.lineage import Lineage, fold, states_at, token_texts
 from tests.dashboard_speed.server import chromium
 from tests.synthetic.runs import write_synthetic_run
 

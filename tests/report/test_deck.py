@@ -12,11 +12,7 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from kvlab.analysis.comparison.textdiff import Segment
 from kvlab.core.errors import UserError
-from kvlab.figures.base import export
-from kvlab.figures.base.animation import frames_of, with_slider
-from kvlab.figures.base.template import finish
 from kvlab.figures.board import board
 from kvlab.figures.wall import wall_picture
 from kvlab.report import slide_parts
@@ -25,6 +21,10 @@ from kvlab.report.export import export_talk, why_unavailable
 from kvlab.report.slides import story_slides
 from kvlab.report.views import Passages, Table, kind_of
 from kvlab.trace.stories import Slide, Story, View, load_story, parse_story, save_story
+from kvlab.views.base import export
+from kvlab.views.base.animation import frames_of, with_slider
+from kvlab.views.base.template import finish
+from kvlab.views.frames.textdiff import Segment
 from tests.dashboard_speed.server import BROWSERS
 from tests.figures.test_board import a_board
 from tests.report.test_report import picture

@@ -13,10 +13,10 @@ from PIL import Image, ImageSequence
 
 from kvlab.browser import read_static
 from kvlab.core.errors import UserError
-from kvlab.figures.base.export import find_browser
 from kvlab.live.context_classes import NAMES, SHARES
 from kvlab.report.live_gif import HEIGHT, MOST_FRAMES, WIDTH, frames_of, live_gif
 from kvlab.report.live_replay import HELD, replay
+from kvlab.views.base.export import find_browser
 
 EVENTS = [
     {"kind": "opened", "owner": "ada", "request": {"context": "secret"}},

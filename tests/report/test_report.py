@@ -14,11 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kvlab.analysis.comparison.compare import headline
 from kvlab.cli import commands
 from kvlab.core.errors import UserError
-from kvlab.figures.base.export import ImageWriter
-from kvlab.figures.base.words import number
 from kvlab.report.contents import Report, report
 from kvlab.report.export import export_report, render_report
 from kvlab.report.native_charts import chart_kind
@@ -28,6 +25,9 @@ from kvlab.report.slides import MOST_ROWS, slides
 from kvlab.trace import open_run
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import Labels, save_answer
+from kvlab.views.base.export import ImageWriter
+from kvlab.views.base.words import number
+from kvlab.views.frames.compare import headline
 from tests.dashboard_speed.server import BROWSERS
 from tests.synthetic.runs import write_synthetic_run
 

@@ -8,12 +8,12 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from kvlab.analysis.comparison.textdiff import Segment
-from kvlab.figures.base.palette import SURFACES
-from kvlab.figures.base.thumbnail import HEIGHT, WIDTH
 from kvlab.report.thumbnail import lines_of, view_thumbnail
 from kvlab.report.views import History, Passages, Shown, Table, Text, kind_of
 from kvlab.trace.stories import Slide, View
+from kvlab.views.base.palette import SURFACES
+from kvlab.views.base.thumbnail import HEIGHT, WIDTH
+from kvlab.views.frames.textdiff import Segment
 from tests.report.test_views import HOSTILE, SVG
 
 TABLE = Table(columns=("method", HOSTILE), rows=tuple((f"row {row}", HOSTILE * 20) for row in range(30)))

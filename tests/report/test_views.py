@@ -18,15 +18,15 @@ import plotly.graph_objects as go
 import pytest
 from PIL import Image
 
-from kvlab.analysis.lineage import Lineage, states_at
 from kvlab.core.errors import UserError
-from kvlab.figures.base.export import ImageWriter
 from kvlab.report.deck import content, deck
 from kvlab.report.export import export_talk
 from kvlab.report.native_charts import chart_kind as native_kind
 from kvlab.report.slides import story_slides
 from kvlab.report.views import History, Passages, Shown, Table, Text, kind_of, table_of
 from kvlab.trace.stories import Slide, Story, View
+from kvlab.views.base.export import ImageWriter
+from kvlab.views.frames.lineage import Lineage, states_at
 from tests.dashboard_speed.server import BROWSERS
 
 needs_browser = pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="needs Chromium")

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.analysis.comparison.restore import sentence
 from kvlab.core.choice import MethodChoice
 from kvlab.core.contract.reading import Chosen, Held, Index, Reading
 from kvlab.core.errors import UserError
@@ -22,6 +21,7 @@ from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace import open_run
 from kvlab.trace.record import choice_of, model_fields
 from kvlab.trace.restore_results import RestoreResult, load_result, result_path, save_result
+from kvlab.views.frames.restore import sentence
 
 SAMPLE = next(sample for sample in shipped_samples() if sample.name == "needle_in_a_story")
 LINES = SAMPLE.text.splitlines()

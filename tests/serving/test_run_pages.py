@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvlab.analysis.lineage.fold import fold
-from kvlab.analysis.lineage.wall import wall_of
 from kvlab.serving import run_pages
 from kvlab.trace import Run, open_run
+from kvlab.views.frames.lineage import fold
+from kvlab.views.frames.wall import wall_of
 from tests.synthetic.runs import write_synthetic_run
 
 LAYERS, HEADS, PROMPT, PAGE = 2, 2, 90, 16

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.similarity.float16 import as_float32, block_buffer, token_blocks, weighted_sums
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
+from kvlab.views.frames.float16 import as_float32, block_buffer, token_blocks, weighted_sums
 
 MOST_PAIRS = 16_000_000
 ROWS_AT_ONCE = 512

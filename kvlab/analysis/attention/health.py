@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.comparison.compare import unique_labels
 from kvlab.trace.reader import Run
+from kvlab.views.frames.compare import unique_labels
 
 GROWTHS = ("key_growth", "value_growth")
 COLUMNS = ("step", *GROWTHS, "non_finite", "guard_activations")

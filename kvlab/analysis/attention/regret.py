@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.comparison.memory import budgets_by_layer
-from kvlab.analysis.lineage.fold import Lineage
-from kvlab.analysis.similarity.float16 import block_edges, block_means
+from kvlab.views.frames.float16 import block_edges, block_means
+from kvlab.views.frames.lineage import Lineage
+from kvlab.views.frames.memory import budgets_by_layer
 
 MAX_STEPS = 384
 

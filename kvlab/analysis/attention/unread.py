@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.attention.autopsy import FATES, UNREAD, read_events, token_links
-from kvlab.analysis.lineage.fold import Lineage
-from kvlab.analysis.similarity.float16 import block_edges
 from kvlab.trace.reader import Run
+from kvlab.views.frames.autopsy import FATES, UNREAD, read_events, token_links
+from kvlab.views.frames.float16 import block_edges
+from kvlab.views.frames.lineage import Lineage
 
 MOST_BLOCKS = 128
 MOST_STEPS = 512

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.comparison.compare import unique_labels
-from kvlab.analysis.comparison.memory import full_bytes_per_token, over_steps
-from kvlab.analysis.comparison.speed import speed_of
 from kvlab.core.table_growth import BLOCK
 from kvlab.trace.reader import Run
 from kvlab.trace.schema import RunRecord
+from kvlab.views.frames.compare import unique_labels
+from kvlab.views.frames.memory import full_bytes_per_token, over_steps
+from kvlab.views.frames.speed import speed_of
 
 
 def memory_stack(memory: pd.DataFrame, record: RunRecord) -> pd.DataFrame:

@@ -7,9 +7,9 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.comparison.compare import first_divergence
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
+from kvlab.views.frames.compare import first_divergence
 
 BOTH, ONLY_A, ONLY_B, NEITHER, UNREAD = range(5)
 NAMES = ("in both", "only in A", "only in B", "in neither", "not yet read")

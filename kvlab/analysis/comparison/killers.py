@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from kvlab.analysis.comparison.restore import cheapest, slot_count_text
 from kvlab.core.restore import head_words
 from kvlab.trace.restore_results import RestoreResult
+from kvlab.views.frames.restore import cheapest, slot_count_text
 
 FAILED = ("nearly", "wrong")
 

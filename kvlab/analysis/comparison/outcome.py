@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from kvlab.analysis.comparison.board import check_answer, correct_runs, expected_answer, verdicts
-from kvlab.analysis.comparison.compare import headline
-from kvlab.analysis.comparison.repeats import NOT_ASKED, Batch
 from kvlab.common.formatting import join_words, prompts, short
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import Labels
+from kvlab.views.frames.board import check_answer, correct_runs, expected_answer, verdicts
+from kvlab.views.frames.compare import headline
+from kvlab.views.frames.repeats import NOT_ASKED, Batch
 
 REFERENCE = {
     "right": "The full cache generates it.",

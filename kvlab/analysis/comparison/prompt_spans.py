@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.comparison.facts import fact_positions, moved_parts
 from kvlab.analysis.comparison.prompt_parts import Part, parts_of_prompt, parts_of_system
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
+from kvlab.views.frames.facts import fact_positions, moved_parts
 
 MOST_SPANS = 48
 LONGEST_LABEL = 40

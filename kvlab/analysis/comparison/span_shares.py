@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.comparison.board import ExpectedAnswer, answer_texts, judge_any, places, reference_texts
 from kvlab.analysis.comparison.prompt_spans import Span
-from kvlab.analysis.lineage.wall import Fate, Wall
 from kvlab.core.choice import FULL
 from kvlab.trace.reader import Run
+from kvlab.views.frames.board import ExpectedAnswer, answer_texts, judge_any, places, reference_texts
+from kvlab.views.frames.wall import Fate, Wall
 
 DEAD = 0.05  # share of (layer, head, token) below which a span is dead
 OF_RUN = ("run_id", "label", "method", "row", "column", "slots")

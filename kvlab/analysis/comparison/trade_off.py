@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.comparison.board import OWN_BUDGET
-from kvlab.analysis.comparison.repeats import Batch
-from kvlab.analysis.comparison.verdict import KINDS
+from kvlab.views.frames.board import OWN_BUDGET
+from kvlab.views.frames.repeats import Batch
+from kvlab.views.frames.verdict import KINDS
 
 # measures of quality: nats per token (less is better), share of right answers
 KL = "mean_kl"

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.attention.autopsy import FATES
-from kvlab.analysis.lineage import Lineage
-from kvlab.analysis.lineage.fold import NEVER
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
+from kvlab.views.frames.autopsy import FATES
+from kvlab.views.frames.lineage import NEVER, Lineage
 
 NEAR = 10  # tokens named as nearly kept
 FRAMES = 24

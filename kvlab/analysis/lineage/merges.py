@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.lineage.fold import KINDS
+from kvlab.views.frames.lineage import KINDS
 
 EVENT_KINDS = KINDS[1:]
 

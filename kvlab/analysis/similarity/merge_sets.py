@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.lineage.fold import Lineage
+from kvlab.views.frames.lineage import Lineage
 
 
 def spans(anchor: np.ndarray) -> pd.DataFrame:

@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 from numpy.lib.stride_tricks import as_strided
 
-from kvlab.analysis.similarity.float16 import as_float32, block_edges, block_means
 from kvlab.core.errors import UserError
+from kvlab.views.frames.float16 import as_float32, block_edges, block_means
 
 Mode = Literal["mean", "max", "raw"]
 MAX_PAIR_WINDOW = 2048

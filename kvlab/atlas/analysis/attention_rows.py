@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.lineage import fold
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
+from kvlab.views.frames.lineage import fold
 
 SHARES = np.linspace(0, 1, 51)
 TOP = 0.2

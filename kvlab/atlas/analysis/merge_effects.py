@@ -9,11 +9,10 @@ import numpy as np
 import pandas as pd
 
 from kvlab.analysis.attention.bound import query_heads_per_slot
-from kvlab.analysis.comparison.compare import unique_labels
-from kvlab.analysis.lineage import fold
-from kvlab.analysis.lineage.tables import token_texts
 from kvlab.atlas.analysis.attention_rows import ALPHA, EMA, WINDOW, Predictors, read_rows
 from kvlab.trace.reader import Run
+from kvlab.views.frames.compare import unique_labels
+from kvlab.views.frames.lineage import fold, token_texts
 
 MOST_PARTS = 8
 LEAST_MASS = 1e-4  # of a head's attention; merges of less are irrelevant

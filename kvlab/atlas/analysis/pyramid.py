@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.lineage import Lineage
-from kvlab.analysis.similarity.float16 import block_edges
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
+from kvlab.views.frames.float16 import block_edges
+from kvlab.views.frames.lineage import Lineage
 
 
 def layer_budgets(steps: pd.DataFrame, step: int) -> pd.DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.lineage import Lineage, State, states_at
+from kvlab.views.frames.lineage import Lineage, State, states_at
 
 REGIONS = ("residual", "context", "proximity")
 _REGION_OF = {State.PIVOT: 0, State.SINK: 1, State.KEPT: 1, State.RECENT: 2}

@@ -17,14 +17,14 @@ from kvlab.atlas.measurements import comparison
 from kvlab.atlas.pyramid_pool.recordings import GROWS
 from kvlab.common.formatting import prompts
 from kvlab.common.intervals import Interval, pairs_interval
-from kvlab.figures.base.caption import FigureCaption
-from kvlab.figures.base.palette import SEQUENTIAL, Theme
-from kvlab.figures.base.template import finish
-from kvlab.figures.base.words import percent, two_digits
-from kvlab.results.provenance import of_run
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim, Threshold, judge
 from kvlab.trace.reader import Run
+from kvlab.views.base.caption import FigureCaption
+from kvlab.views.base.palette import SEQUENTIAL, Theme
+from kvlab.views.base.provenance import of_run
+from kvlab.views.base.template import finish
+from kvlab.views.base.words import percent, two_digits
 
 CUT = "kvzip"
 INVARIANT = "DuoAttention, Attention Matching: where a model wants its slots hardly depends on the text."

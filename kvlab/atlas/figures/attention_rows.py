@@ -7,12 +7,12 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.atlas.figures.simple import attention as simple
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.head_map import head_map
-from kvlab.figures.base.lines import Line, add_band, add_line, add_lines, add_points
-from kvlab.figures.base.palette import HUES, LOSS, SEQUENTIAL, SURFACES, Theme, mix, pick
-from kvlab.figures.base.template import QUIET, colour_bar, finish, log_axis
-from kvlab.figures.base.words import number, percent, plural, shown_of, visible
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.head_map import head_map
+from kvlab.views.base.lines import Line, add_band, add_line, add_lines, add_points
+from kvlab.views.base.palette import HUES, LOSS, SEQUENTIAL, SURFACES, Theme, mix, pick
+from kvlab.views.base.template import QUIET, colour_bar, finish, log_axis
+from kvlab.views.base.words import number, percent, plural, shown_of, visible
 
 LINES = (
     Line("share", "attended distance (share of the text, without sinks)", "blue", "solid", "circle"),

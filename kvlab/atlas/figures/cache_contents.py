@@ -8,16 +8,16 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.analysis.lineage.states import STATES
 from kvlab.atlas.analysis.regions import REGIONS
 from kvlab.atlas.figures.simple import budgets as simple
-from kvlab.figures.base.animation import frames_of, with_slider
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.cells import cell_text
-from kvlab.figures.base.palette import HUES, STATE_COLOURS, STATE_NAMES, Theme, pick, state_scale, stepped_scale
-from kvlab.figures.base.template import CLEAR, finish
-from kvlab.figures.base.words import percent, plural, shown_of, token_label
 from kvlab.figures.timeline import block_note, state_legend
+from kvlab.views.base.animation import frames_of, with_slider
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.cells import cell_text
+from kvlab.views.base.palette import HUES, STATE_COLOURS, STATE_NAMES, Theme, pick, state_scale, stepped_scale
+from kvlab.views.base.template import CLEAR, finish
+from kvlab.views.base.words import percent, plural, shown_of, token_label
+from kvlab.views.frames.lineage import STATES
 
 COLOURS = {
     "residual": STATE_COLOURS["pivot"],

@@ -8,10 +8,10 @@ from plotly.subplots import make_subplots
 
 from kvlab.atlas.analysis.merging_sets import Walkthrough, key_error, quantize_channels, representing_keys
 from kvlab.atlas.figures.simple import merging as simple
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.palette import DIVERGING, STATE_COLOURS, SURFACES, Theme, mix, pick
-from kvlab.figures.base.template import GRID, INK, QUIET, colour_bar, finish
-from kvlab.figures.base.words import number, percent, token_labels
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.palette import DIVERGING, STATE_COLOURS, SURFACES, Theme, mix, pick
+from kvlab.views.base.template import GRID, INK, QUIET, colour_bar, finish
+from kvlab.views.base.words import number, percent, token_labels
 
 KEPT = 3  # the paper's schematic keeps three states
 STAGES = ("1 similarity", "2 sets", "3 pivots", "4 weights", "5 merged")

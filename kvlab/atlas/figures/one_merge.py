@@ -9,11 +9,11 @@ import plotly.graph_objects as go
 
 from kvlab.atlas.analysis.merge_effects import LEAST_MASS
 from kvlab.atlas.figures.simple import merging as simple
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.lines import Line, add_lines, add_points, hatch
-from kvlab.figures.base.palette import HUES, MASS_COLOURS, STATE_COLOURS, SURFACES, Theme, method_style, mix, pick
-from kvlab.figures.base.template import QUIET, finish
-from kvlab.figures.base.words import lost_share, number, percent, plural, token_label, visible
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.lines import Line, add_lines, add_points, hatch
+from kvlab.views.base.palette import HUES, MASS_COLOURS, STATE_COLOURS, SURFACES, Theme, method_style, mix, pick
+from kvlab.views.base.template import QUIET, finish
+from kvlab.views.base.words import lost_share, number, percent, plural, token_label, visible
 
 RECEIVED = (
     Line("true_mass", "with nothing dropped: all its tokens", "ink", "solid", "circle"),

@@ -7,14 +7,14 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from kvlab.analysis.similarity.float16 import block_edges
 from kvlab.atlas.analysis.probe import ALL
 from kvlab.atlas.figures.simple import probe as simple
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.lines import add_band, add_line, add_points
-from kvlab.figures.base.palette import HUES, SEQUENTIAL, SURFACES, Theme, mix, pick
-from kvlab.figures.base.template import QUIET, colour_bar, finish
-from kvlab.figures.base.words import number, percent, plural, shown_of, token_label, token_text
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.lines import add_band, add_line, add_points
+from kvlab.views.base.palette import HUES, SEQUENTIAL, SURFACES, Theme, mix, pick
+from kvlab.views.base.template import QUIET, colour_bar, finish
+from kvlab.views.base.words import number, percent, plural, shown_of, token_label, token_text
+from kvlab.views.frames.float16 import block_edges
 
 
 def histograms(frame: pd.DataFrame, layer: int, theme: Theme = "light") -> go.Figure:

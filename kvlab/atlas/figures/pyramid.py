@@ -10,12 +10,12 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from kvlab.atlas.figures.simple import budgets as simple
-from kvlab.figures.base.animation import frames_of, with_slider
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.cells import cell_text
-from kvlab.figures.base.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
-from kvlab.figures.base.template import CLEAR, finish
-from kvlab.figures.base.words import number, percent, plural, shown_of
+from kvlab.views.base.animation import frames_of, with_slider
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.cells import cell_text
+from kvlab.views.base.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
+from kvlab.views.base.template import CLEAR, finish
+from kvlab.views.base.words import number, percent, plural, shown_of
 
 
 def budgets_by_layer(frame: pd.DataFrame, sinks: int, theme: Theme = "light") -> go.Figure:

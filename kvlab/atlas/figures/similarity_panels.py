@@ -8,11 +8,11 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from kvlab.atlas.figures.simple import similarity as simple
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.lines import add_band, add_line
-from kvlab.figures.base.palette import DIVERGING, HUES, Theme, pick
-from kvlab.figures.base.template import QUIET, colour_bar, finish, log_axis
-from kvlab.figures.base.words import number
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.lines import add_band, add_line
+from kvlab.views.base.palette import DIVERGING, HUES, Theme, pick
+from kvlab.views.base.template import QUIET, colour_bar, finish, log_axis
+from kvlab.views.base.words import number
 
 LINES = (("blue", "solid", "circle"), ("orange", "dash", "square"), ("grey", "dot", "diamond"))
 HEAD_LINES = (("blue", "solid"), ("orange", "dash"), ("green", "dot"), ("purple", "dashdot"), ("ink", "solid"))

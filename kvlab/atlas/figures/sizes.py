@@ -8,11 +8,11 @@ from plotly.subplots import make_subplots
 
 from kvlab.atlas.figures.simple import budgets as simple
 from kvlab.common.formatting import mean_words
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.lines import hatch
-from kvlab.figures.base.palette import HUES, Theme, pick
-from kvlab.figures.base.template import INK, finish
-from kvlab.figures.base.words import byte_size, percent, plural, with_spaces
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.lines import hatch
+from kvlab.views.base.palette import HUES, Theme, pick
+from kvlab.views.base.template import INK, finish
+from kvlab.views.base.words import byte_size, percent, plural, with_spaces
 
 BARS = (("ours", "this benchmark", "blue", ""), ("paper", "the paper", "grey", "/"))
 

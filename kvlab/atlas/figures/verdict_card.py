@@ -11,11 +11,11 @@ import plotly.graph_objects as go
 
 from kvlab.atlas.figures.simple import verdict as simple
 from kvlab.common.formatting import in_range, short
-from kvlab.figures.base.caption import with_simple
-from kvlab.figures.base.palette import HUES, SURFACES, Theme, pick
-from kvlab.figures.base.template import INK, QUIET, finish
-from kvlab.figures.base.words import number
 from kvlab.results.verdict import Claim
+from kvlab.views.base.caption import with_simple
+from kvlab.views.base.palette import HUES, SURFACES, Theme, pick
+from kvlab.views.base.template import INK, QUIET, finish
+from kvlab.views.base.words import number
 
 COLUMNS = ["number", "part", "value", "low", "high", "n"]
 HEIGHT = 270

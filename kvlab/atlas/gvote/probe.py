@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pandas as pd
 
-from kvlab.analysis.lineage.tables import token_texts
 from kvlab.atlas.analysis import probe
 from kvlab.atlas.evidence import Evidence, basis_of, gather, interval_of, mean_text, over_prompts
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures import probe as figures
 from kvlab.atlas.measurements import comparison
-from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.words import number, percent
-from kvlab.results.provenance import of_run
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, decisive, judge
 from kvlab.trace.reader import Run
+from kvlab.views.base.palette import Theme
+from kvlab.views.base.provenance import of_run
+from kvlab.views.base.words import number, percent
+from kvlab.views.frames.lineage import token_texts
 
 # GVote, section 3.3
 PAPER_OVERLAP = 0.929

@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.lineage.tables import token_texts
 from kvlab.atlas.analysis.attention_rows import (
     CUMULATIVE,
     EMA,
@@ -33,12 +32,13 @@ from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures import attention_rows as figures
 from kvlab.atlas.keepkv.merging import RULES
 from kvlab.atlas.measurements import comparison
-from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.words import number, percent
-from kvlab.results.provenance import Provenance, join_sources, of_run
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, LEAST_PROMPTS, OPEN, Claim, Threshold, decisive, judge
 from kvlab.trace.reader import Run
+from kvlab.views.base.palette import Theme
+from kvlab.views.base.provenance import Provenance, join_sources, of_run
+from kvlab.views.base.words import number, percent
+from kvlab.views.frames.lineage import token_texts
 
 MAJORITY = 0.5
 WINDOW = 8

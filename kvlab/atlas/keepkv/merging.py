@@ -7,9 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.comparison.compare import unique_labels
-from kvlab.analysis.lineage import Lineage, fold
-from kvlab.analysis.lineage.tables import token_texts
 from kvlab.atlas.analysis import merge_effects
 from kvlab.atlas.analysis.attention_rows import heads_with_attention
 from kvlab.atlas.analysis.merge_effects import LEAST_MASS, merge_groups, rule_of
@@ -18,12 +15,14 @@ from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures import one_merge as figures
 from kvlab.atlas.measurements import comparison
 from kvlab.common.intervals import Interval
-from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.words import lost_share, number, percent
-from kvlab.results.provenance import of_run
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim, Threshold, decisive, judge
 from kvlab.trace.reader import Run
+from kvlab.views.base.palette import Theme
+from kvlab.views.base.provenance import of_run
+from kvlab.views.base.words import lost_share, number, percent
+from kvlab.views.frames.compare import unique_labels
+from kvlab.views.frames.lineage import Lineage, fold, token_texts
 
 SAGS = "Convex merging gives the merged slot less attention than its parts had: attention sag."
 EXACT = "KeepKV's merge leaves the attention of the present query as it was: no sag."

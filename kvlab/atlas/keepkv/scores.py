@@ -24,11 +24,11 @@ from kvlab.atlas.scores import (
 )
 from kvlab.core.choice import FULL
 from kvlab.figures import scores as figures
-from kvlab.figures.base.arm_names import arm_text
-from kvlab.figures.base.palette import Theme
 from kvlab.results.score_tables import option_column
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim
+from kvlab.views.base.arm_names import arm_text
+from kvlab.views.base.palette import Theme
 
 OURS = Arm("keepkv")
 # As published PyramidInfer has no budget, and a recent region that fills all of 20 %; here all rivals share a budget.

@@ -25,12 +25,12 @@ from kvlab.atlas.scores import (
 )
 from kvlab.core.choice import FULL
 from kvlab.figures import scores as figures
-from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.words import percent
 from kvlab.requests.measurement import Measurement
 from kvlab.results.score_tables import PROMPT, full_score, option_column, score_table
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim
+from kvlab.views.base.palette import Theme
+from kvlab.views.base.words import percent
 
 PAPER: Paper = "kvmerger"
 BUDGETS = (0.5, 0.35)

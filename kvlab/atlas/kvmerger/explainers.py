@@ -14,12 +14,12 @@ from kvlab.atlas.figures.merging_steps import evict_least_attended
 from kvlab.atlas.kvmerger.recordings import BUDGETS, METHODS, eviction_sentence, run_with_keys
 from kvlab.atlas.measurements import comparison
 from kvlab.core.errors import UserError
-from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.words import percent, plural
-from kvlab.results.provenance import of_run
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge, judge_universal
 from kvlab.trace.reader import Run
+from kvlab.views.base.palette import Theme
+from kvlab.views.base.provenance import of_run
+from kvlab.views.base.words import percent, plural
 
 KEEPS_MORE = "Eviction loses the evicted tokens for good; merging keeps them in fewer states."
 LEADS = "The pivot of a set is its most attended token, and the others are weighted by their distance to it."

@@ -9,9 +9,9 @@ from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures import sizes as figures
 from kvlab.atlas.measurements import benchmark
 from kvlab.atlas.papers import grey_table, paper_values
-from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.words import percent
 from kvlab.results.sources import Sources
+from kvlab.views.base.palette import Theme
+from kvlab.views.base.words import percent
 
 PRESET = "kvmerger-table2"
 PAPER_MODELS = {"shape:llama2-7b": "Llama2-7B-chat", "shape:llama2-13b": "Llama2-13B-chat"}

@@ -11,12 +11,12 @@ from kvlab.atlas.scores import Experiment, origin_of
 from kvlab.core.choice import FULL, MethodChoice
 from kvlab.evaluate.results.summary import over_tasks
 from kvlab.figures import needle_map as figures
-from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.words import number, percent, plural
-from kvlab.results.provenance import Provenance
 from kvlab.results.score_tables import PROMPT
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge
+from kvlab.views.base.palette import Theme
+from kvlab.views.base.provenance import Provenance
+from kvlab.views.base.words import number, percent, plural
 
 EXPERIMENT = Experiment(
     "kvmerger-fig-5",

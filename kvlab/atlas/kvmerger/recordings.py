@@ -8,10 +8,10 @@ from kvlab.analysis.similarity.head_states import heads_with_states
 from kvlab.atlas.exhibit import Needs
 from kvlab.atlas.measurements import comparison
 from kvlab.core.errors import UserError
-from kvlab.figures.base.words import plural
 from kvlab.results.sources import Sources
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.reader import Run, open_run
+from kvlab.views.base.words import plural
 
 METHODS = ("kvmerger:preset=paper-35",)
 BUDGETS = (0.35,)

@@ -28,13 +28,13 @@ from kvlab.atlas.figures.simple import similarity as simple
 from kvlab.atlas.kvmerger.recordings import run_with_keys, sample_sentence
 from kvlab.common.model_title import model_title
 from kvlab.figures import similarity as walls
-from kvlab.figures.base.caption import FigureCaption
-from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.words import number, two_digits
-from kvlab.results.provenance import of_run
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim, Threshold, decisive, judge
 from kvlab.trace.reader import Run
+from kvlab.views.base.caption import FigureCaption
+from kvlab.views.base.palette import Theme
+from kvlab.views.base.provenance import of_run
+from kvlab.views.base.words import number, two_digits
 
 OFFSETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024)
 NEAR = 8

@@ -16,12 +16,12 @@ from kvlab.atlas.kvmerger.recordings import models_of, prompt_name, prompts_of, 
 from kvlab.common.formatting import mean_words, prompts
 from kvlab.common.intervals import Interval, mean_interval, pairs_interval
 from kvlab.common.model_title import model_title
-from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.words import plural, two_digits
-from kvlab.results.provenance import of_run
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim, Threshold, judge
 from kvlab.trace.reader import Run
+from kvlab.views.base.palette import Theme
+from kvlab.views.base.provenance import of_run
+from kvlab.views.base.words import plural, two_digits
 
 SAME = "Which layers merging shrinks most is a property of the model: it stays the same from prompt to prompt."
 ORDER = Threshold(0.8, "about where four pairs of layers of five are in the same order in two prompts")

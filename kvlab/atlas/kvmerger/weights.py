@@ -12,12 +12,12 @@ from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures import merging_sets as figures
 from kvlab.atlas.kvmerger.recordings import BUDGETS, METHODS, eviction_sentence, merging_run, sample_sentence
 from kvlab.atlas.measurements import comparison
-from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.words import number, percent, two_digits
-from kvlab.results.provenance import of_run
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim, Threshold, judge
 from kvlab.trace.reader import Run
+from kvlab.views.base.palette import Theme
+from kvlab.views.base.provenance import of_run
+from kvlab.views.base.words import number, percent, two_digits
 
 NEARER = "Tokens whose keys are nearer to the pivot's get more weight."
 CLEARLY = Threshold(1.1, "equal weights give 1; a tenth more is the least that can move a merged key")

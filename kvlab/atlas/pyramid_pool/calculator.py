@@ -9,11 +9,11 @@ import pandas as pd
 
 from kvlab.atlas.exhibit import Choice, Drawn, Entry
 from kvlab.atlas.figures import sizes as figures
-from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.words import percent
-from kvlab.results.provenance import Provenance
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim, Threshold
+from kvlab.views.base.palette import Theme
+from kvlab.views.base.provenance import Provenance
+from kvlab.views.base.words import percent
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.comparison.memory import budgets_by_layer
-from kvlab.analysis.lineage import Lineage, fold
-from kvlab.analysis.lineage.tables import event_steps
 from kvlab.atlas.analysis import pyramid
 from kvlab.atlas.evidence import Evidence, basis_of, gather, interval_of, mean_text, over_prompts
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
@@ -18,12 +15,14 @@ from kvlab.atlas.figures import attention_rows
 from kvlab.atlas.figures import pyramid as figures
 from kvlab.atlas.measurements import comparison, head_of, recorded_run
 from kvlab.common.intervals import Interval
-from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.words import number, percent
-from kvlab.results.provenance import of_run
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, OPEN, Basis, Claim, Threshold, judge, judge_universal
 from kvlab.trace.reader import Run
+from kvlab.views.base.palette import Theme
+from kvlab.views.base.provenance import of_run
+from kvlab.views.base.words import number, percent
+from kvlab.views.frames.lineage import Lineage, event_steps, fold
+from kvlab.views.frames.memory import budgets_by_layer
 
 OURS = "pyramid-pool"
 KEEPS_ONE = ("best", "max-norm")

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pandas as pd
 
-from kvlab.analysis.comparison.compare import headline, unique_labels
-from kvlab.analysis.lineage.states import mosaic, state_counts
 from kvlab.atlas.analysis.regions import regions_over_steps, slots_by_step
 from kvlab.atlas.evidence import Evidence, basis_of, gather, interval_of, mean_text
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures import cache_contents as figures
 from kvlab.atlas.measurements import comparison, head_of, recorded_run
-from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.words import number, percent
-from kvlab.results.provenance import join_sources, of_run
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge, judge_universal
 from kvlab.trace.reader import Run
+from kvlab.views.base.palette import Theme
+from kvlab.views.base.provenance import join_sources, of_run
+from kvlab.views.base.words import number, percent
+from kvlab.views.frames.compare import headline, unique_labels
+from kvlab.views.frames.lineage import mosaic, state_counts
 
 EVICTING = ("h2o", "snapkv", "streaming-llm", "pyramidkv", "adakv", "window")
 CLOSER = "Eviction makes attention drift; zero-shot merging loses less of it."

@@ -5,12 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.attention.autopsy import step_of_most
-from kvlab.analysis.comparison.restore import most_read
-from kvlab.analysis.lineage.states import SINKS
 from kvlab.common.intervals import correlation_interval
-from kvlab.figures.base.words import token_text
-from kvlab.figures.simple.amounts import (
+from kvlab.views.base.amounts import (
     EXACT,
     NOT_RECORDED,
     are_known,
@@ -22,6 +18,10 @@ from kvlab.figures.simple.amounts import (
     sentence,
     some_of,
 )
+from kvlab.views.base.words import token_text
+from kvlab.views.frames.autopsy import step_of_most
+from kvlab.views.frames.lineage import SINKS
+from kvlab.views.frames.restore import most_read
 
 MEASURES = {
     "sag": "attention lost by merging", "regret": "attention lost by dropping", "output_error": "change of the output",

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from kvlab.analysis.comparison.killers import Killers
-from kvlab.analysis.comparison.repeats import Batch
 from kvlab.analysis.comparison.trade_off import HELD, UNEQUAL, at_budget, measures_kl, with_axis
-from kvlab.figures.base.words import byte_size
-from kvlab.figures.simple.amounts import (
+from kvlab.views.base.amounts import (
     EXACT,
     comparison_words,
     contrast,
@@ -20,6 +18,8 @@ from kvlab.figures.simple.amounts import (
     sentence,
     some_of,
 )
+from kvlab.views.base.words import byte_size
+from kvlab.views.frames.repeats import Batch
 
 SLOTS_ALIKE = 1.02  # ratio of the most and the fewest slots of layers that are told as equal
 

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from kvlab.figures.base.doubts import drop_doubtful
-from kvlab.figures.simple import amounts
-from kvlab.figures.simple.amounts import (
-    comparison_words,
-    contrast,
-    join_names,
-    near,
-    part,
-    sentence,
-    some_of,
-)
+from kvlab.views.base import amounts
+from kvlab.views.base.amounts import comparison_words, contrast, join_names, near, part, sentence, some_of
+from kvlab.views.base.doubts import drop_doubtful
 
 DEVICE_BOUND = "device bound"
 

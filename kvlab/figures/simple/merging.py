@@ -9,8 +9,8 @@ import pandas as pd
 
 from kvlab.analysis.lineage.decision import cutoff
 from kvlab.common.formatting import join_words
-from kvlab.figures.base.words import number, plural, token_text
-from kvlab.figures.simple.amounts import alike, comparison_words, near, part, sentence, some_of
+from kvlab.views.base.amounts import alike, comparison_words, near, part, sentence, some_of
+from kvlab.views.base.words import number, plural, token_text
 
 GREW = 1.001  # smaller ratios are rounding errors
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from kvlab.analysis.comparison.trade_off import HELD
-from kvlab.figures.base.arm_names import arm_text, row_names
-from kvlab.figures.base.words import with_spaces
-from kvlab.figures.simple.amounts import (
+from kvlab.views.base.amounts import (
     NOT_RECORDED,
     comparison_words,
     contrast,
@@ -18,6 +16,8 @@ from kvlab.figures.simple.amounts import (
     sentence,
     some_of,
 )
+from kvlab.views.base.arm_names import arm_text, row_names
+from kvlab.views.base.words import with_spaces
 
 
 def needle_map(frame: pd.DataFrame, means: pd.DataFrame) -> str:

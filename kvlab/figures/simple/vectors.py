@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from kvlab.figures.simple.amounts import NOT_RECORDED, alike, are_known, near
+from kvlab.views.base.amounts import NOT_RECORDED, alike, are_known, near
 
 FAR = 0.02  # smaller differences of cosines count as none
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from kvlab.figures.simple.amounts import NOT_RECORDED, are_known, comparison_words, contrast, near, part, sentence
+from kvlab.views.base.amounts import NOT_RECORDED, are_known, comparison_words, contrast, near, part, sentence
 
 
 def attention_map(frame: pd.DataFrame) -> str:

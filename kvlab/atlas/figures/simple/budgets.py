@@ -7,17 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from kvlab.figures.base.words import plural, with_spaces
-from kvlab.figures.simple.amounts import (
-    NOT_RECORDED,
-    are_known,
-    comparison_words,
-    contrast,
-    near,
-    part,
-    sentence,
-    some_of,
-)
+from kvlab.views.base.amounts import NOT_RECORDED, are_known, comparison_words, contrast, near, part, sentence, some_of
+from kvlab.views.base.words import plural, with_spaces
 
 
 def usage_by_task(means: pd.DataFrame) -> str:

@@ -6,16 +6,7 @@ import numpy as np
 import pandas as pd
 
 from kvlab.atlas.analysis.merging_sets import Walkthrough
-from kvlab.figures.simple.amounts import (
-    NOT_RECORDED,
-    are_known,
-    comparison_words,
-    contrast,
-    near,
-    part,
-    sentence,
-    some_of,
-)
+from kvlab.views.base.amounts import NOT_RECORDED, are_known, comparison_words, contrast, near, part, sentence, some_of
 
 WIDE = 0.01  # smaller relative changes of attention count as none
 

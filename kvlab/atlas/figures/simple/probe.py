@@ -6,8 +6,8 @@ import math
 
 import pandas as pd
 
-from kvlab.figures.base.words import token_text
-from kvlab.figures.simple.amounts import NOT_RECORDED, are_known, contrast, near, part, sentence
+from kvlab.views.base.amounts import NOT_RECORDED, are_known, contrast, near, part, sentence
+from kvlab.views.base.words import token_text
 
 
 def histograms(frame: pd.DataFrame, layer: int) -> str:

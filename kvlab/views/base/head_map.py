@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.base.caption import as_caption
-from kvlab.figures.base.cells import cell_text
-from kvlab.figures.base.palette import SEQUENTIAL, SURFACES, Theme
-from kvlab.figures.base.template import INK, LABEL, colour_bar_below, finish, round_distance, same_cells
+from kvlab.views.base.caption import as_caption
+from kvlab.views.base.cells import cell_text
+from kvlab.views.base.palette import SEQUENTIAL, SURFACES, Theme
+from kvlab.views.base.template import INK, LABEL, colour_bar_below, finish, round_distance, same_cells
 
 Place = tuple[int, int]  # layer and KV head
 MANY_LAYERS = 16

@@ -8,16 +8,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from kvlab.analysis.comparison.board import (
-    ExpectedAnswer,
-    answer_texts,
-    check_answer,
-    judge_any,
-    readers,
-    reference_texts,
-)
-from kvlab.analysis.comparison.compare import headline
 from kvlab.trace.reader import Run
+from kvlab.views.frames.board import ExpectedAnswer, answer_texts, check_answer, judge_any, readers, reference_texts
+from kvlab.views.frames.compare import headline
 
 LEAST_SPREAD = 0.01  # of the heads' slots, below which a map of them has one colour
 

@@ -8,11 +8,11 @@ from typing import Protocol
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.comparison.labels import distinct_names, parse_label
-from kvlab.analysis.comparison.memory import full_bytes_per_token, over_steps
-from kvlab.analysis.comparison.speed import Speed, speed_of
 from kvlab.core.budget import BYTE_SHARE, BYTES, Budget
 from kvlab.trace.schema import RunRecord
+from kvlab.views.frames.labels import distinct_names, parse_label
+from kvlab.views.frames.memory import full_bytes_per_token, over_steps
+from kvlab.views.frames.speed import Speed, speed_of
 
 
 class RunLike(Protocol):
@@ -29,7 +29,7 @@ class RunLike(Protocol):
 
 
 def unique_labels(runs: Sequence[RunLike]) -> list[str]:
-    """A unique name per run, made of what differs between runs (`kvlab.analysis.comparison.labels`)."""
+    """A unique name per run, made of what differs between runs (`kvlab.views.frames.labels`)."""
     return distinct_names([run.record for run in runs])
 
 

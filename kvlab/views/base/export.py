@@ -14,10 +14,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.core.errors import UserError
-from kvlab.figures.base.caption import simple_of
-from kvlab.figures.base.palette import SURFACES, Theme
-from kvlab.figures.base.template import FONT, INK, PLOTLY_CONFIG, for_export, without_controls
-from kvlab.figures.base.text_panel import below_png, below_svg, svg_size, text_panel
+from kvlab.views.base.caption import simple_of
+from kvlab.views.base.palette import SURFACES, Theme
+from kvlab.views.base.template import FONT, INK, PLOTLY_CONFIG, for_export, without_controls
+from kvlab.views.base.text_panel import below_png, below_svg, svg_size, text_panel
 
 ImageFormat = Literal["png", "svg"]
 NO_BROWSER = (

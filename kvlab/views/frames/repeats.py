@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.comparison.board import ExpectedAnswer, check_answer, expected_answer, fact_strip, places, verdicts
-from kvlab.analysis.comparison.compare import at_same_bytes, headline
-from kvlab.analysis.comparison.facts import FATES
-from kvlab.analysis.comparison.verdict import KINDS
 from kvlab.common.intervals import Interval, mean_intervals, share_interval
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import Labels
+from kvlab.views.frames.board import ExpectedAnswer, check_answer, expected_answer, fact_strip, places, verdicts
+from kvlab.views.frames.compare import at_same_bytes, headline
+from kvlab.views.frames.facts import FATES
+from kvlab.views.frames.verdict import KINDS
 
 MEASURES = ("mean_kl", "kl_answer", "top1_agreement", "live_bytes", "bytes_read", "live_ratio", "over_budget")
 LEVEL = 0.05  # of the sign test, divided among the rivals of one group (Bonferroni)

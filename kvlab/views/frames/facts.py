@@ -8,10 +8,10 @@ from itertools import accumulate, product
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.attention.autopsy import FATES, read_events, token_links
 from kvlab.core.errors import UserError
 from kvlab.requests.conversation import turn_spans
 from kvlab.trace.reader import Run
+from kvlab.views.frames.autopsy import FATES, read_events, token_links
 
 
 def fact_positions(tokens: pd.DataFrame, prompt: str, facts: Sequence[tuple[int, int]]) -> np.ndarray:

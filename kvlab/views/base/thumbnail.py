@@ -12,10 +12,10 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
-from kvlab.analysis.similarity.float16 import block_edges
-from kvlab.figures.base.cells import colours_at
-from kvlab.figures.base.palette import HUES, SEQUENTIAL, Theme, pick
-from kvlab.figures.base.template import GRID, QUIET
+from kvlab.views.base.cells import colours_at
+from kvlab.views.base.palette import HUES, SEQUENTIAL, Theme, pick
+from kvlab.views.base.template import GRID, QUIET
+from kvlab.views.frames.float16 import block_edges
 
 WIDTH = 240
 HEIGHT = 120

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.comparison.facts import fact_fates
-from kvlab.analysis.lineage.states import SINKS
 from kvlab.common.formatting import join_words
 from kvlab.core.errors import UserError
 from kvlab.core.restore import head_words, spans
 from kvlab.trace.reader import Run
 from kvlab.trace.restore_results import RestoreResult, SearchResult
+from kvlab.views.frames.facts import fact_fates
+from kvlab.views.frames.lineage import SINKS
 
 LEAST_MASS = 2e-3  # tokens with less attention in every series are not shown
 SEARCHES = {

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.comparison.compare import at_same_bytes, headline, rivals_at_same_bytes
-from kvlab.analysis.comparison.facts import FATES, fact_fates, fact_positions, reading_heads, token_shares
-from kvlab.analysis.comparison.labels import differing_parts, parse_label
-from kvlab.analysis.comparison.verdict import KINDS, Verdict, answer_tokens, judge
 from kvlab.common.answer_match import find_answer
 from kvlab.common.thoughts import hide_in, open_tag
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import Labels
+from kvlab.views.frames.compare import at_same_bytes, headline, rivals_at_same_bytes
+from kvlab.views.frames.facts import FATES, fact_fates, fact_positions, reading_heads, token_shares
+from kvlab.views.frames.labels import differing_parts, parse_label
+from kvlab.views.frames.verdict import KINDS, Verdict, answer_tokens, judge
 
 OWN_BUDGET = "its own budget"
 TAIL_TOKENS = 32  # of a prompt, which hold a tag that its template ends with

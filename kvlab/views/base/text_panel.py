@@ -11,9 +11,9 @@ import unicodedata
 import plotly.graph_objects as go
 from PIL import Image
 
-from kvlab.figures.base.caption import simple_of
-from kvlab.figures.base.palette import SURFACES, Theme
-from kvlab.figures.base.template import FONT, INK, QUIET
+from kvlab.views.base.caption import simple_of
+from kvlab.views.base.palette import SURFACES, Theme
+from kvlab.views.base.template import FONT, INK, QUIET
 
 EDGE = 24
 LEADING = 1.45

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.base.palette import HUES, SURFACES, Theme, mix, pick
+from kvlab.views.base.palette import HUES, SURFACES, Theme, mix, pick
 
 
 class Line(NamedTuple):

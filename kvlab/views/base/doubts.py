@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.comparison.speed import SCATTERED
+from kvlab.views.frames.speed import SCATTERED
 
 
 def doubt_of(line: Any, unit: str) -> str:

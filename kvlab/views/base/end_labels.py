@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import plotly.graph_objects as go
 
-from kvlab.figures.base.palette import Theme, mix
-from kvlab.figures.base.point_labels import CHARACTER
-from kvlab.figures.base.template import INK
-from kvlab.figures.base.words import visible
+from kvlab.views.base.palette import Theme, mix
+from kvlab.views.base.point_labels import CHARACTER
+from kvlab.views.base.template import INK
+from kvlab.views.base.words import visible
 
 GAP = 15.0  # pixels between the middles of two labels at size 12
 LEAD = 16  # pixels from the end of a line to its label

@@ -7,8 +7,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from kvlab.figures.base.palette import SURFACES, Theme
-from kvlab.figures.base.template import GRID, HEIGHT, INK
+from kvlab.views.base.palette import SURFACES, Theme
+from kvlab.views.base.template import GRID, HEIGHT, INK
 
 MILLISECONDS = 350
 

@@ -12,9 +12,9 @@ from enum import IntEnum
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.lineage.fold import NEVER, resolve_roots
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
+from kvlab.views.frames.lineage import NEVER, resolve_roots
 
 COLUMNS = ("step", "layer", "head", "source", "target", "value_weight")
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.base.palette import SURFACES, Theme
+from kvlab.views.base.palette import SURFACES, Theme
 
 FONT = "Inter, -apple-system, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif"
 CLEAR = "rgba(0,0,0,0)"

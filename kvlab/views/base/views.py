@@ -9,8 +9,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.core.plugins.registry import Registry
-from kvlab.figures.base.palette import Theme
 from kvlab.trace.reader import Run
+from kvlab.views.base.palette import Theme
 
 
 def _no_words(_: pd.DataFrame) -> str:
