@@ -73,7 +73,7 @@ lm-eval:
 	.venv-lm-eval/bin/pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	.venv-lm-eval/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,lm-eval]'
 	HF_HUB_OFFLINE=1 .venv-lm-eval/bin/python -m pytest -n 0 tests/evaluate/test_lm_eval.py tests/evaluate/test_lmeval_scoring.py
-	.venv-lm-eval/bin/python -m kvlab.lmeval.own_tasks $(RUNS)/lm-eval-tasks --length 384 --samples 40
+	.venv-lm-eval/bin/python -m kvlab.evaluate.lm_eval.own_tasks $(RUNS)/lm-eval-tasks --length 384 --samples 40
 	HF_HUB_OFFLINE=1 .venv-lm-eval/bin/kvlab lm-eval --out $(RUNS)/eval/lm-eval --include-path $(RUNS)/lm-eval-tasks \
 		--tasks kvlab_few_shot,kvlab_needle --methods h2o,keepkv --budgets 0.1,0.2
 

@@ -15,10 +15,10 @@ if str(ROOT) not in sys.path:
 
 from app.server.gate import Gate
 from app.server.static_files import Files, without_delay
+from kvlab.common.binding import LOCAL, OPEN
 from kvlab.common.formatting import hide_paths
+from kvlab.common.lab_file import lab
 from kvlab.core.errors import rewrite_messages
-from kvlab.server.binding import LOCAL, OPEN
-from kvlab.server.settings import lab
 
 RUNS = "KVLAB_RUNS"
 

@@ -38,8 +38,8 @@ from app.session.url_state import (
     warn_of_rejected_params,
 )
 from app.story.story_mode import caption_bar, offer
-from kvlab.catalogue import methods
 from kvlab.core.assets import asset_path
+from kvlab.planning import methods
 
 FIRST = "first"  # the URL path of the start page, which is served at the root
 MENU = {

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from kvlab.core.methods.catalogue import list_methods
     from kvlab.core.methods.composition.composed import compose
     from kvlab.engine import compare, run
+    from kvlab.engine.prefix import Prefix
     from kvlab.models.load import load_model
-    from kvlab.prefix import Prefix
     from kvlab.results.risk.safe_budget import safe_budget
     from kvlab.trace import open_run
 
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "Prefix": "kvlab.prefix",
+    "Prefix": "kvlab.engine.prefix",
     "UserError": "kvlab.core.errors",
     "attach": "kvlab.core.cache.factory",
     "compare": "kvlab.engine",

@@ -27,7 +27,7 @@ from kvlab.core.errors import UserError
 from kvlab.forms import compare_form, plan_preview
 from kvlab.forms.compare_form import last_form
 from kvlab.forms.run_notes import run_notes
-from kvlab.model_info.chat_template import ChatFormat
+from kvlab.models.info.chat_template import ChatFormat
 
 
 def form() -> None:

@@ -18,11 +18,11 @@ from app.navigation.selection import current_sources
 from app.run_views import page, view
 from app.session.open_runs import BY_STAMP
 from kvlab.figures import serving as figures
-from kvlab.serving import run_pages
-from kvlab.serving.levels import LEVELS, Servability
-from kvlab.serving.method_table import read_csv
+from kvlab.planning.serving_levels import LEVELS, Servability
+from kvlab.planning.serving_table import read_csv
 from kvlab.trace.reader import Run
 from kvlab.views.base.provenance import join_sources, of_comparison
+from kvlab.views.frames import run_pages
 from kvlab.views.frames.wall import Wall, wall_of
 
 PAGE_SIZES = {"16": "16 tokens", "32": "32 tokens"}

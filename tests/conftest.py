@@ -84,10 +84,10 @@ def commands_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     from typer.testing import CliRunner
 
-    from kvlab.catalogue import methods
     from kvlab.cli import commands
     from kvlab.core.errors import UserError
     from kvlab.forms import prompt_files
+    from kvlab.planning import methods
 
     def run_command(*words: str, given: str | None = None) -> CompletedProcess[str]:
         done = CliRunner().invoke(commands, list(words), input=given)
@@ -103,10 +103,10 @@ def commands_here(monkeypatch: pytest.MonkeyPatch) -> None:
 def templates_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Render chat templates in this process, which has imported transformers, not in one for each prompt.
 
-    That a second process does is asked in tests/model_info/test_chat_template.py.
+    That a second process does is asked in tests/models/test_chat_template.py.
     """
     from kvlab.core.errors import UserError
-    from kvlab.model_info import chat_template
+    from kvlab.models.info import chat_template
     from kvlab.models.render import render_prompt
     from kvlab.requests.compare import ChatRequest
 
@@ -126,7 +126,7 @@ def gguf_here(monkeypatch: pytest.MonkeyPatch) -> None:
     That a second process does is asked in tests/models/test_gguf.py.
     """
     from kvlab.core.errors import UserError
-    from kvlab.model_info import gguf_files
+    from kvlab.models.info import gguf_files
 
     def described(file: Path, folder: Path, called: str) -> None:
         from kvlab.models.describe_gguf import describe

@@ -16,80 +16,32 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+# The house, the ground first: a room imports only from rooms on lines above its own, and from itself. Rooms on one line
+# do not know each other. `tests/ceilings.toml` counts which room uses which: a new pair takes a reason.
+LAYERS = [
+    {"core"},  # the cache for a transformers model, alone
+    {"common"},  # text, files, numbers, the users of a shared server
+    {"requests"},  # what can be requested, as data
+    {"models", "browser"},  # models and what is known of them; scripts for browsers
+    {"trace", "tasks"},  # run folders; prompts with their answers
+    {"planning"},  # what can be chosen, and what it would hold
+    {"analysis", "figures", "views"},  # what is drawn of runs
+    {"library", "checking"},  # the folder of runs; checks of methods
+    {"engine", "report"},  # comparisons, kept prefixes, restored answers; exports
+    {"evaluate", "live"},  # scores of many prompts; conversations
+    {"bench", "results"},  # times; rows, verdicts, safe budgets
+    {"jobs", "atlas"},  # the queue and its worker; the papers
+    {"forms"},  # what was typed, as a request
+    {"app", "cli"},  # the dashboard's parts; the command line
+    {"pages", "extras"},  # one script a page; other engines
+]
+# Their modules move into `views`, one by one, and until then each uses the other.
+MOVING = {"analysis", "figures", "views"}
+# What pages are made of, free of the model stack.
 SHOWING = [
-    "server", "trace", "analysis", "figures", "views", "atlas", "results", "jobs", "forms", "catalogue", "model_info",
-    "planning", "library", "report", "documents", "serving",
+    "common", "trace", "analysis", "figures", "views", "atlas", "results", "jobs", "forms", "planning", "library",
+    "report", "models/info", "tasks/documents",
 ]  # fmt: skip
-# What each room may import of the project, beside itself and the shared rooms.
-MAY_IMPORT: dict[str, set[str]] = {
-    "core": set(),
-    "common": {"core"},
-    "requests": {"common", "core"},
-    "server": {"core"},
-    "browser": set(),
-    "analysis": {"trace", "views"},
-    # Of evaluate and bench the atlas takes what is free of torch, as a test below makes sure: summaries and rows.
-    "atlas": {"analysis", "bench", "evaluate", "figures", "model_info", "results", "trace", "views"},
-    "bench": {"core", "engine", "evaluate", "library", "model_info", "models", "tasks", "trace"},
-    "catalogue": {"server", "model_info", "planning", "trace"},
-    "checking": {"core", "models", "serving"},
-    "documents": set(),
-    "engine": {"core", "models", "planning", "trace"},
-    "evaluate": {"server", "core", "engine", "library", "model_info", "models", "prefix", "tasks"},
-    # Other engines are imported where they are installed; `test_nothing_imports_an_extra` holds the other direction.
-    "extras": {"cli", "core", "evaluate", "model_info", "models", "prefix", "serving", "server", "tasks"},
-    "figures": {"analysis", "trace", "views"},
-    "fitting": {"core", "models"},
-    # What a person typed on a page, as a request; free of torch.
-    "forms": {
-        "server",
-        "bench",
-        "catalogue",
-        "documents",
-        "evaluate",
-        "fitting",
-        "jobs",
-        "model_info",
-        "planning",
-        "tasks",
-        "trace",
-    },
-    # Of evaluate, bench and fitting the queue knows the requests; the worker loads the rest by name. What checks a plan
-    # (`size_check`) loads models and engine when it is called.
-    "jobs": {
-        "server",
-        "bench",
-        "catalogue",
-        "engine",
-        "evaluate",
-        "fitting",
-        "library",
-        "model_info",
-        "models",
-        "planning",
-        "tasks",
-        "trace",
-    },
-    "library": {"server", "trace", "views"},
-    "live": {"core", "engine", "library", "models", "prefix", "views"},
-    "lmeval": {"core", "engine", "evaluate", "models", "tasks"},
-    "model_info": {"server"},
-    "models": {"server", "core", "model_info"},
-    # Works out from shapes what the engine will take, for the web side too, so it knows neither engine nor torch; of
-    # the trace it reads how long earlier runs took.
-    "planning": {"model_info", "trace"},
-    "prefix": {"core", "engine", "library", "models"},
-    "report": {"analysis", "browser", "figures", "library", "trace", "views"},
-    "restore": {"core", "engine", "models", "trace", "views"},
-    "results": {"server", "evaluate", "trace", "views"},
-    # What runs have recorded; free of torch.
-    "serving": {"trace", "views"},
-    "tasks": {"documents", "models"},
-    "trace": {"server", "model_info"},
-    # One file a view; what several views draw with is in `base`, what they and others read of runs in `frames`.
-    "views": {"trace"},
-}
-SHARED = {"core", "common", "requests"}  # the core, what a request is, and what no room can do without
 ROOT_MODULES = {"__init__.py", "__main__.py", "extend.py"}  # `kvlab.extend`: the one import of plug-ins
 
 
@@ -135,19 +87,30 @@ def files(*folders: str) -> list[Path]:
     return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
-@pytest.mark.parametrize("room", MAY_IMPORT)
-def test_imports_go_one_way(room: str) -> None:
-    for path in files(f"kvlab/{room}"):
-        rooms = {name.split(".")[1] for name in imported(path) if name.startswith("kvlab.")} - {"__version__"}
-        unwanted = rooms - MAY_IMPORT[room] - (set() if room in SHARED else SHARED) - {room}
-        assert not unwanted, f"{path.relative_to(ROOT)} imports {sorted(unwanted)}"
+def test_imports_go_one_way() -> None:
+    below: set[str] = set()
+    for layer in LAYERS:
+        for room in layer:
+            folder = room if room in ("app", "pages") else f"kvlab/{room}"
+            may_import = below | {room} | (MOVING if room in MOVING else set())
+            for path in files(folder):
+                unwanted = rooms_imported(path) - may_import
+                assert not unwanted, f"{path.relative_to(ROOT)} imports {sorted(unwanted)}"
+        below |= layer
 
 
-def test_every_room_has_its_rule_and_the_rules_run_one_way() -> None:
-    rooms = {path.name for path in (ROOT / "kvlab").iterdir() if (path / "__init__.py").is_file()}
-    assert rooms - {"cli"} == set(MAY_IMPORT)
+def rooms_imported(path: Path) -> set[str]:
+    modules = [name.split(".") for name in imported(path)]
+    inside = {parts[1] for parts in modules if parts[0] == "kvlab" and len(parts) > 1} - {"__version__"}
+    return inside | ({parts[0] for parts in modules} & {"app", "pages"})
+
+
+def test_every_room_has_its_layer() -> None:
+    rooms = {path.name for path in (ROOT / "kvlab").iterdir() if any(path.glob("*.py"))}
+    layered = set().union(*LAYERS)
+    assert rooms - layered == set()
+    assert layered - rooms <= {"app", "pages", "views"}
     assert {path.name for path in (ROOT / "kvlab").glob("*.py")} == ROOT_MODULES
-    TopologicalSorter(MAY_IMPORT).prepare()  # raises CycleError, which names the circle
 
 
 def test_nothing_imports_an_extra() -> None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
+from kvlab.common.users import acting, acting_as
 from kvlab.results.sources import Seen
-from kvlab.server.users import acting, acting_as
 
 V = TypeVar("V")
 MAX_AGE_SECONDS = 60.0  # after which an outdated value is redrawn

@@ -9,9 +9,9 @@ import streamlit as st
 
 from app.base.text import plain
 from app.session.url_state import in_url
+from kvlab.common.lab_file import lab
+from kvlab.common.users import is_owner
 from kvlab.core.errors import UserError
-from kvlab.server.settings import lab
-from kvlab.server.users import is_owner
 
 T = TypeVar("T", bound=str)
 OTHERS = "Only its owner may change this."

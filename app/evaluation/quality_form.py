@@ -20,8 +20,6 @@ from app.navigation.selection import runs_root
 from app.new_run.method_section import hyper_parameter_section, method_section, placement_section
 from app.queue.submit import queue_and_open
 from app.session.url_state import in_url
-from kvlab.catalogue.models import model_field_help
-from kvlab.catalogue.tasks import TaskEntry, TaskList, task_list
 from kvlab.common.formatting import join_words as in_words
 from kvlab.common.model_title import model_title
 from kvlab.core.choice import FULL
@@ -30,7 +28,9 @@ from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.forms import compare_form, eval_form, prompt_files
 from kvlab.jobs.size_check import prompt_lengths
-from kvlab.model_info.chat_template import has_template
+from kvlab.models.info.chat_template import has_template
+from kvlab.planning.models import model_field_help
+from kvlab.planning.tasks import TaskEntry, TaskList, task_list
 from kvlab.requests.measurement import MINI
 from kvlab.results.informative import task_notes
 from kvlab.results.risk.sentences import prompts_warning

@@ -11,11 +11,11 @@ from app.new_run.method_section import hyper_parameter_section, method_section
 from app.queue.submit import queue_and_open
 from app.session.url_state import in_url
 from kvlab.bench.request import BenchJob, parts_of
-from kvlab.catalogue.models import model_field_help
 from kvlab.core.errors import UserError
 from kvlab.forms import bench_form
 from kvlab.forms.compare_form import PLACEMENTS
 from kvlab.forms.eval_form import new_name
+from kvlab.planning.models import model_field_help
 
 FIRST = ["decode", "compress", "memory"]
 

@@ -14,11 +14,11 @@ from app.figures.page_contents import Item
 from app.figures.provenance import slide_words, view_query
 from app.session.open_runs import runs_root
 from app.session.url_state import current_page
+from kvlab.common.users import acting
 from kvlab.core.errors import UserError
 from kvlab.report.deck import deck
 from kvlab.report.export import export_talk
 from kvlab.report.views import Shown, kind_of
-from kvlab.server.users import acting
 from kvlab.trace.stories import LARGEST_FIGURE, Kind, Slide, Story, View, list_stories, load_story, save_story
 from kvlab.views.base.caption import simple_of
 from kvlab.views.base.palette import Theme

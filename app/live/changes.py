@@ -8,12 +8,12 @@ from app.base.text import plain
 from app.base.widgets import button_unless, widget_options
 from app.live.sessions import act, fork_session
 from app.session.url_state import set_param
-from kvlab.catalogue.methods import methods
-from kvlab.catalogue.parameters import DEFAULT, PRESET
 from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
 from kvlab.core.validation import quote_value
 from kvlab.forms import compare_form
+from kvlab.planning.methods import methods
+from kvlab.planning.parameters import DEFAULT, PRESET
 from kvlab.requests.live_session import LiveRequest
 
 NEW_TOKENS = 64

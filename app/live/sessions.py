@@ -11,12 +11,12 @@ from app.base.text import plain
 from app.navigation.selection import runs_root
 from app.queue.submit import queue_job
 from kvlab import jobs
+from kvlab.common.users import acting, is_owner
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.live.log import append_event, fork_log, read_events
 from kvlab.live.transcript import Transcript
 from kvlab.requests.live_session import Action, LiveJob, LiveRequest
-from kvlab.server.users import acting, is_owner
 
 LAST_JOB = "live-job"
 

@@ -20,15 +20,15 @@ from app.new_run.model_section import one_line
 from app.new_run.packaged_models import chat_model_button
 from app.run_views.require_level import CLEAR_REFERENCE
 from kvlab import jobs
+from kvlab.common.users import acting
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.forms import compare_form, plan_preview
 from kvlab.jobs.live_file import read_live
 from kvlab.jobs.wait_reasons import busy_words, place_words
-from kvlab.model_info.names import EMBEDDED
+from kvlab.models.info.names import EMBEDDED
 from kvlab.models.mini.card import taught
 from kvlab.requests.compare import CompareRequest
-from kvlab.server.users import acting
 from kvlab.views.frames.board import answer_texts, judge_any, phase_texts
 
 OPENED = "full-cache-opened"  # the question with which the form was opened

@@ -14,7 +14,7 @@ from app.new_run.prompt_view import further_down
 from app.session.url_state import parse_number
 from kvlab.common.model_title import model_title
 from kvlab.forms import truncation
-from kvlab.model_info.chat_template import ChatFormat
+from kvlab.models.info.chat_template import ChatFormat
 from kvlab.requests.facts import find_facts
 
 NEW_TOKENS = 64

@@ -10,15 +10,15 @@ import streamlit as st
 from app.base.text import plain
 from app.base.widgets import one_of
 from app.session.url_state import in_url
-from kvlab.catalogue.methods import MethodEntry
-from kvlab.catalogue.parameters import DEFAULT, PRESET, Parameter, parameters
+from kvlab.planning.methods import MethodEntry
+from kvlab.planning.parameters import DEFAULT, PRESET, Parameter, parameters
 
 OF_PAGES = ("page_rule", "page_heads")
 LEFT_TO_METHOD = "chosen by the method"
 
 
 def method_form(entry: MethodEntry, usual: str = DEFAULT) -> dict[str, Any]:
-    """The preset and the hyper-parameters of one method, as typed, not checked (`kvlab.catalogue.parameters`).
+    """The preset and the hyper-parameters of one method, as typed, not checked (`kvlab.planning.parameters`).
 
     `usual` is the preset to start from, if the method has it.
     """

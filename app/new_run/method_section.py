@@ -13,10 +13,10 @@ from app.base.text import plain
 from app.base.widgets import one_of
 from app.new_run.method_form import method_form
 from app.session.url_state import in_url, params
-from kvlab.catalogue.methods import MethodEntry, methods
 from kvlab.core.budget import Budget, unbounded_note
 from kvlab.core.errors import UserError
 from kvlab.forms import compare_form
+from kvlab.planning.methods import MethodEntry, methods
 
 SETTINGS = ["default", "paper", "code"]
 

@@ -12,17 +12,17 @@ from app.figures.export_menu import Offer, show_title
 from app.navigation.selection import runs_root
 from app.new_run.packaged_models import download_buttons, take_chosen_model
 from app.session.url_state import in_url
-from kvlab.catalogue.models import local_models, model_field_help
 from kvlab.common.model_title import model_title
 from kvlab.core.errors import UserError
 from kvlab.forms import compare_form
-from kvlab.model_info import names, token_count
-from kvlab.model_info.chat_template import ChatFormat, render_prompt
-from kvlab.model_info.names import EMBEDDED
+from kvlab.models.info import names, token_count
+from kvlab.models.info.chat_template import ChatFormat, render_prompt
+from kvlab.models.info.names import EMBEDDED
+from kvlab.models.info.offered_models import offered_models, short_name
 from kvlab.models.mini.card import cannot_do, taught
+from kvlab.planning.models import local_models, model_field_help
 from kvlab.report.views import table_of
 from kvlab.requests.generation_settings import generation_notes
-from kvlab.server.offered_models import offered_models, short_name
 
 OTHERS = "`mini` is shipped with kvlab. A folder, a GGUF file or a hub name such as `Qwen/Qwen3-0.6B` works too."
 

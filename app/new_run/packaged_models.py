@@ -8,11 +8,11 @@ import streamlit as st
 
 from app.base.text import plain
 from app.base.widgets import button_unless
-from kvlab.catalogue.model_download import get_model
 from kvlab.common.model_title import model_title
 from kvlab.core.errors import UserError
-from kvlab.model_info.packaged_models import PACKAGED, PackagedModel
-from kvlab.server.offered_models import offered_models
+from kvlab.models.info.model_download import get_model
+from kvlab.models.info.offered_models import offered_models
+from kvlab.models.info.packaged_models import PACKAGED, PackagedModel
 
 FETCHED = "model_downloaded"
 CHOSEN = "chat_model_chosen"

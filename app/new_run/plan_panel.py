@@ -9,7 +9,7 @@ from app.base.text import plain
 from app.figures.export_menu import Offer, show_title
 from kvlab.common.formatting import format_bytes
 from kvlab.common.model_title import model_title
-from kvlab.planning import Plan
+from kvlab.planning.plan import Plan
 from kvlab.report.views import table_of
 
 ON_TOP = "Working memory of the kernels and recordings come on top."

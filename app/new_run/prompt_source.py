@@ -17,12 +17,12 @@ from app.new_run.prompt_library import choose_from_url, saved_prompt
 from app.new_run.prompt_view import BOX_HEIGHT, preview, show_tokens, tokens_wanted
 from app.session.url_state import get_param, in_url, params, set_param
 from kvlab.core.errors import UserError
-from kvlab.documents.document import LARGEST_BYTES
 from kvlab.forms import uploads
-from kvlab.model_info.token_count import check_prompt
+from kvlab.models.info.token_count import check_prompt
 from kvlab.requests.compare import OnePrompt
 from kvlab.requests.facts import check_answer, find_facts
 from kvlab.requests.repeats import MOST_REPEATS
+from kvlab.tasks.documents.document import LARGEST_BYTES
 from kvlab.tasks.prompt_table import join_texts
 from kvlab.tasks.shipped_samples import shipped_samples
 

@@ -16,7 +16,7 @@ from app.session.url_state import get_param, in_url
 from kvlab.common.model_title import model_title
 from kvlab.core.errors import UserError
 from kvlab.forms import compare_form, truncation
-from kvlab.model_info.chat_template import ChatFormat, render_prompt
+from kvlab.models.info.chat_template import ChatFormat, render_prompt
 from kvlab.report.views import Passages, Text
 from kvlab.requests.conversation import Turn
 from kvlab.views.frames.textdiff import Segment

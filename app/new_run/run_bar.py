@@ -18,7 +18,7 @@ from kvlab import jobs
 from kvlab.core.errors import UserError
 from kvlab.forms import compare_form, plan_preview
 from kvlab.forms.run_summary import run_summary
-from kvlab.planning import Plan
+from kvlab.planning.plan import Plan
 from kvlab.requests.compare import CompareRequest
 from kvlab.views.base.words import plural
 

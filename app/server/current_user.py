@@ -8,10 +8,10 @@ from urllib.parse import unquote
 import streamlit as st
 
 from app.base.text import plain
+from kvlab.common.binding import OPEN, OPEN_TO_EVERYONE
+from kvlab.common.lab_file import Lab, lab
+from kvlab.common.users import ALONE, User, set_current_user
 from kvlab.core.errors import UserError
-from kvlab.server.binding import OPEN, OPEN_TO_EVERYONE
-from kvlab.server.settings import Lab, lab
-from kvlab.server.users import ALONE, User, set_current_user
 
 NAME = "kvlab_name"  # in `st.user`, from the header that `app.server.gate` sets
 

@@ -17,8 +17,8 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from app.session.streamlit_internals import STATIC, claim_in_cookie
+from kvlab.common.lab_file import People, lab
 from kvlab.core.errors import UserError
-from kvlab.server.settings import People, lab
 
 NAME = "x-kvlab-name"
 HEALTH = "/_stcore/health"

@@ -35,7 +35,7 @@ def _work() -> None:
     try:
         while not server_is_running():
             time.sleep(0.02)
-        from kvlab.catalogue import methods
+        from kvlab.planning import methods
 
         methods.prefetch()
         import_all([MAIN, *sorted(PAGES.glob("*.py"))])

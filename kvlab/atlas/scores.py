@@ -22,7 +22,7 @@ from kvlab.core.method_spec import format_spec
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.evaluate.scoring.metrics import higher_is_better, packages
 from kvlab.figures import scores as figures
-from kvlab.model_info.names import context_length
+from kvlab.models.info.names import context_length
 from kvlab.requests.measurement import Evaluation, Measurement
 from kvlab.results.score_tables import (
     PROMPT,

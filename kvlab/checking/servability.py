@@ -20,7 +20,17 @@ from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.view import Seen, Slots, View
 from kvlab.core.methods import Method, make_method
 from kvlab.models.load import LoadedModel
-from kvlab.serving.levels import ATTENTION, HIDDEN, PAGES, QUERIES, Freed, Held, Servability, fragmentation, held_counts
+from kvlab.planning.serving_levels import (
+    ATTENTION,
+    HIDDEN,
+    PAGES,
+    QUERIES,
+    Freed,
+    Held,
+    Servability,
+    fragmentation,
+    held_counts,
+)
 
 # What the attributes of a pass give, as an engine must provide it.
 READS = {

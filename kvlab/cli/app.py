@@ -21,15 +21,15 @@ import psutil
 import typer
 
 from kvlab.cli.models import Folders, offer
+from kvlab.common.binding import check_serving, server_command
+from kvlab.common.lab_file import VARIABLE, Lab
+from kvlab.common.lab_file import lab as lab_settings
 from kvlab.core.errors import UserError
 from kvlab.jobs import ensure_worker, release_workers
 from kvlab.jobs.client import tail
 from kvlab.jobs.device_shares import WORKERS, server_shares
 from kvlab.jobs.queue_db import FOLDER, queue_note
 from kvlab.planning.machine import visible_gpus
-from kvlab.server.binding import check_serving, server_command
-from kvlab.server.settings import VARIABLE, Lab
-from kvlab.server.settings import lab as lab_settings
 from kvlab.trace.catalogue import list_runs
 
 EVERY_ADDRESS = ("0.0.0.0", "::")

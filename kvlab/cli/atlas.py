@@ -14,7 +14,7 @@ from kvlab.common.formatting import format_bytes, format_duration
 from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob
 from kvlab.jobs.work import Work
-from kvlab.model_info.names import check_model
+from kvlab.models.info.names import check_model
 from kvlab.requests.compare import CompareRequest
 from kvlab.trace.catalogue import list_comparisons
 
@@ -76,8 +76,8 @@ def _print_jobs(jobs: Sequence[Work], root: Path) -> None:
 
 
 def _size(job: Work) -> str:
-    from kvlab.catalogue.tasks import task_list
     from kvlab.jobs.size_check import prompt_lengths
+    from kvlab.planning.tasks import task_list
 
     if isinstance(job, EvalJob):
         return f"{len(prompt_lengths(job.request, task_list())):,} prompts under {len(job.request.all_choices)} caches"

@@ -15,7 +15,7 @@ from kvlab.cli.options.plan_check import Force, check_fits
 from kvlab.cli.options.signature import group_parameters
 from kvlab.common.model_title import model_title
 from kvlab.core.errors import UserError
-from kvlab.fitting.request import FitJob, FitRequest, fitted_file
+from kvlab.models.fitting.request import FitJob, FitRequest, fitted_file
 
 Books = Annotated[
     Path | None, typer.Option(help="Folder with plain-text books (*.txt, or in books/); default: shipped excerpts.")
@@ -74,7 +74,7 @@ def fit(
     if not force:
         check_fits(job)
     if not queue:
-        from kvlab.fitting.fit import fit as run  # torch is slow to import
+        from kvlab.models.fitting.fit import fit as run  # torch is slow to import
 
         run(request, out, say=typer.echo)
         return
@@ -99,7 +99,7 @@ def train_less(
     loading: LoadingOptions,
 ) -> None:
     """Fit the feature maps of `less` to a model from text; the model itself is not changed."""
-    from kvlab.fitting.less import LessRequest, fit_less  # torch is slow to import
+    from kvlab.models.fitting.less import LessRequest, fit_less  # torch is slow to import
 
     chosen: Any = form
     fitted = {"rank": rank, "hidden": hidden, "form": chosen, "minutes": minutes, "length": length, "seed": seed}
@@ -117,7 +117,7 @@ def profile(
     loading: LoadingOptions,
 ) -> None:
     """Measure each head's share of a global top-k cut at four budgets, for `allocate=profile`."""
-    from kvlab.fitting.profile import BUDGETS, ProfileRequest, make_profile  # torch is slow to import
+    from kvlab.models.fitting.profile import BUDGETS, ProfileRequest, make_profile  # torch is slow to import
 
     request = ProfileRequest(texts=texts, windows=windows, length=length, seed=seed, **asdict(loading))
     shares = make_profile(request, out, say=typer.echo)

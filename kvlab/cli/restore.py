@@ -23,7 +23,7 @@ def killed(
     """Find the smallest sets of tokens or heads whose restoration corrects a run's answer."""
     from rich.status import Status
 
-    from kvlab.restore import rescue
+    from kvlab.engine.restore import rescue
     from kvlab.trace.restore_results import RestoreResult
     from kvlab.views.frames.restore import search_table, sentence
 

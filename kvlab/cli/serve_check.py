@@ -15,8 +15,8 @@ from kvlab.cli.options.tables import print_wide
 from kvlab.core.budget import Budget
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import parse_spec, split_list
-from kvlab.serving.levels import PAGES, Servability
-from kvlab.serving.method_table import FURTHER, with_table, write_csv
+from kvlab.planning.serving_levels import PAGES, Servability
+from kvlab.planning.serving_table import FURTHER, with_table, write_csv
 
 
 def serve_check(
@@ -57,8 +57,8 @@ def serve_check(
 
 
 def _of_runs(folders: list[Path]) -> list[Servability]:
-    from kvlab.serving.run_pages import run_servability
     from kvlab.trace import open_run
+    from kvlab.views.frames.run_pages import run_servability
     from kvlab.views.frames.wall import wall_of
 
     runs = [open_run(folder) for folder in folders]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-# Models of a package index have a short name (`kvlab.model_info.packaged_models`).
+# Models of a package index have a short name (`kvlab.models.info.packaged_models`).
 TITLES = {"smollm2": "SmolLM2-135M-Instruct (Q4_1)"}
 GGUF = re.compile(r"(.+?)[.-](I?Q\d\w*|B?F16|F32|MXFP4\w*)\.gguf", re.IGNORECASE)
 # `owner/name` on a hub is a name, not a path; the hub's cache keeps it in a folder `models--owner--name`.

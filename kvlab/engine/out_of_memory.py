@@ -13,9 +13,8 @@ import torch
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError, is_out_of_memory
 from kvlab.core.methods import make_method
-from kvlab.planning import Machine, this_machine
 from kvlab.planning.footprint import Footprint
-from kvlab.planning.machine import SHARE
+from kvlab.planning.machine import SHARE, Machine, this_machine
 
 
 def release_memory(device: torch.device) -> None:

@@ -10,12 +10,12 @@ from kvlab.core.cache import CompressedCache
 from kvlab.core.cache.cache_copy import copy_cache
 from kvlab.core.choice import MethodChoice
 from kvlab.core.methods import make_method
+from kvlab.engine.prefix import Prefix
+from kvlab.engine.prefix.provenance import header_of, model_of
 from kvlab.evaluate.prepare import PreparedPrompt
 from kvlab.library.prefix_lanes import proposed_name, recorded_loading
 from kvlab.library.prefixes import PrefixFile, list_prefixes, prefix_path, read_prefix
 from kvlab.models.load import LoadedModel
-from kvlab.prefix import Prefix
-from kvlab.prefix.provenance import header_of, model_of
 from kvlab.requests.compare import ModelRequest
 
 Key = tuple[str, str, str, str, bool | None]  # text, method as JSON, and settings of the chat template

@@ -8,11 +8,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from kvlab.bench.request import BenchJob, make_request
-from kvlab.catalogue.methods import MethodEntry
 from kvlab.core.errors import UserError
 from kvlab.forms import compare_form
 from kvlab.forms.eval_form import numbers
-from kvlab.model_info.names import check_model
+from kvlab.models.info.names import check_model
+from kvlab.planning.methods import MethodEntry
 
 # Modes of the form and their labels.
 KINDS = {

@@ -10,18 +10,18 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kvlab.catalogue import parameters
-from kvlab.catalogue.methods import MethodEntry, methods
-from kvlab.catalogue.parameters import PRESET
 from kvlab.common.atomic_write import replace_text
 from kvlab.core.budget import Amount, Budget
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.validation import in_one_sentence
 from kvlab.jobs.batch import repeat_request
-from kvlab.model_info.chat_template import ChatFormat
-from kvlab.model_info.names import EMBEDDED, check_model, context_length
-from kvlab.model_info.token_count import check_prompt, count_tokens
+from kvlab.models.info.chat_template import ChatFormat
+from kvlab.models.info.names import EMBEDDED, check_model, context_length
+from kvlab.models.info.token_count import check_prompt, count_tokens
+from kvlab.planning import parameters
+from kvlab.planning.methods import MethodEntry, methods
+from kvlab.planning.parameters import PRESET
 from kvlab.requests.compare import CompareRequest
 from kvlab.requests.recording import Recording
 from kvlab.tasks.plant import WORDINGS

@@ -12,9 +12,7 @@ from typing import Any, TypeVar
 import pandas as pd
 from pydantic import JsonValue, ValidationError
 
-from kvlab.catalogue.footprint import window_notes
-from kvlab.catalogue.methods import MethodEntry, ask
-from kvlab.catalogue.tasks import TaskList
+from kvlab.common.lab_file import lab
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.validation import in_one_sentence
@@ -23,8 +21,10 @@ from kvlab.evaluate.results.prompt_files import known_files as evaluated_files
 from kvlab.forms import compare_form, prompt_files
 from kvlab.jobs.client import list_jobs, request_of
 from kvlab.jobs.size_check import prompt_lengths
-from kvlab.model_info.names import check_model
-from kvlab.server.settings import lab
+from kvlab.models.info.names import check_model
+from kvlab.planning.method_footprints import window_notes
+from kvlab.planning.methods import MethodEntry, ask
+from kvlab.planning.tasks import TaskList
 from kvlab.tasks.sample import current_difficulty
 
 HARNESS = "lm-eval:"  # prefix of tasks whose prompts lm-eval makes

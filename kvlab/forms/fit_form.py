@@ -11,13 +11,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from kvlab.common.lab_file import lab
 from kvlab.common.model_title import model_title
 from kvlab.core.errors import UserError
 from kvlab.core.validation import in_one_sentence
-from kvlab.fitting.request import SETTING, FitJob, FitRequest, Fittable, fitted_file
 from kvlab.forms import compare_form
-from kvlab.model_info.names import EMBEDDED, check_model
-from kvlab.server.settings import lab
+from kvlab.models.fitting.request import SETTING, FitJob, FitRequest, Fittable, fitted_file
+from kvlab.models.info.names import EMBEDDED, check_model
 from kvlab.trace.user_labels import may_view
 
 LEARNS: Mapping[str, Fittable] = {

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kvlab.bench.request import BenchJob
-from kvlab.catalogue.methods import methods
-from kvlab.catalogue.tasks import task_list
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import parse_spec
 from kvlab.evaluate.request import EvalJob, EvalRequest, TaskChoice
 from kvlab.forms import compare_form
 from kvlab.jobs.work import Work
-from kvlab.model_info.chat_template import ChatFormat
-from kvlab.model_info.names import check_model
+from kvlab.models.info.chat_template import ChatFormat
+from kvlab.models.info.names import check_model
+from kvlab.planning.methods import methods
+from kvlab.planning.tasks import task_list
 from kvlab.requests.compare import CompareRequest
 from kvlab.requests.measurement import Benchmark, Evaluation, ExhibitFill, Measurement, RecordedComparison, command_line
 from kvlab.tasks.shipped_samples import excerpts, shipped_sample

@@ -9,15 +9,17 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kvlab.catalogue.footprint import footprints_of
-from kvlab.catalogue.methods import MethodEntry
-from kvlab.catalogue.tasks import TaskList, task_list
 from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.forms import compare_form
 from kvlab.jobs.size_check import refusal, requested_device
 from kvlab.jobs.work import Work
-from kvlab.planning import Machine, Plan, find_model, make_plan, this_machine
+from kvlab.models.info.size import find_model
+from kvlab.planning.machine import Machine, this_machine
+from kvlab.planning.method_footprints import footprints_of
+from kvlab.planning.methods import MethodEntry
+from kvlab.planning.plan import Plan, make_plan
+from kvlab.planning.tasks import TaskList, task_list
 from kvlab.requests.compare import CompareRequest, RescueRequest
 
 MACHINE_SECONDS = 10  # after which free memory is measured again

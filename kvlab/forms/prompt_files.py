@@ -15,13 +15,13 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from kvlab.catalogue.methods import run_command
 from kvlab.common.atomic_write import replace_text
 from kvlab.common.formatting import format_bytes
 from kvlab.core.errors import UserError
 from kvlab.core.validation import Frozen, decode_text
 from kvlab.evaluate.request import FileChoice
 from kvlab.jobs.queue_db import FOLDER
+from kvlab.planning.methods import run_command
 from kvlab.tasks import rows
 from kvlab.tasks.rows import PARQUET, Row, is_csv, read_rows, rows_of_text
 

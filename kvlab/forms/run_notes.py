@@ -7,11 +7,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kvlab.catalogue.footprint import observation_window, window_notes
-from kvlab.catalogue.methods import MethodEntry
 from kvlab.common.model_title import model_title
 from kvlab.core.errors import UserError
 from kvlab.forms import compare_form, fit_form
+from kvlab.planning.method_footprints import observation_window, window_notes
+from kvlab.planning.methods import MethodEntry
 
 
 def run_notes(

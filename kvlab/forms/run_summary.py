@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kvlab.common.formatting import join_words, prompts
 from kvlab.core.budget import Budget
 from kvlab.core.choice import MethodChoice
-from kvlab.planning import Plan
+from kvlab.planning.plan import Plan
 from kvlab.requests.compare import CompareRequest
 
 

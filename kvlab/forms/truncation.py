@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from kvlab.model_info.chat_template import ChatFormat, RenderedPrompt
-from kvlab.model_info.names import context_length
-from kvlab.model_info.token_count import count_tokens, encode_text, tokenizer_of
+from kvlab.models.info.chat_template import ChatFormat, RenderedPrompt
+from kvlab.models.info.names import context_length
+from kvlab.models.info.token_count import count_tokens, encode_text, tokenizer_of
 from kvlab.requests.compare import OnePrompt
 from kvlab.requests.facts import find_facts
 

@@ -12,13 +12,13 @@ from pydantic import ValidationError
 from kvlab.common.formatting import prompts
 from kvlab.core.errors import UserError
 from kvlab.core.validation import check_text, in_one_sentence
-from kvlab.documents.document import TYPES as DOCUMENTS
-from kvlab.documents.read import check_size, is_document, read_document
-from kvlab.model_info.token_count import check_prompt, check_upload_size, decode_upload
+from kvlab.models.info.token_count import check_prompt, check_upload_size, decode_upload
 from kvlab.requests.compare import LARGEST_PROMPTS_BYTES, OnePrompt
 from kvlab.requests.conversation import as_text, parse_messages
 from kvlab.requests.repeats import MOST_REPEATS
 from kvlab.tasks import rows as files_of_rows
+from kvlab.tasks.documents.document import TYPES as DOCUMENTS
+from kvlab.tasks.documents.read import check_size, is_document, read_document
 from kvlab.tasks.prompt_table import NOT_PROMPTS, PromptRow, as_row, join_texts
 
 TEXTS = ("txt", "md", *DOCUMENTS)

@@ -8,17 +8,17 @@ from itertools import chain, count
 from pathlib import Path
 
 from kvlab.bench.request import BenchJob
+from kvlab.common.lab_file import lab
+from kvlab.common.users import acting, is_owner
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob, SampleJob
-from kvlab.fitting.request import SETTING, FitJob, fitted_file
 from kvlab.jobs.work import Work
 from kvlab.library.prefixes import find_prefix
+from kvlab.models.fitting.request import SETTING, FitJob, fitted_file
+from kvlab.models.info.offered_models import place_of
 from kvlab.requests.compare import MOST_RUNS, CompareRequest, RescueRequest
 from kvlab.requests.live_session import LiveJob
-from kvlab.server.offered_models import place_of
-from kvlab.server.settings import lab
-from kvlab.server.users import acting, is_owner
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.user_labels import Kind, claim_name, load_labels, may_view
 

@@ -16,6 +16,7 @@ from typing import Literal
 
 from kvlab.common.liveness import host_id
 from kvlab.common.transactions import transaction
+from kvlab.common.users import acting, may_see, require_owner
 from kvlab.core.errors import UserError
 from kvlab.core.validation import Frozen
 from kvlab.jobs import queue_db, worker_slots
@@ -24,7 +25,6 @@ from kvlab.jobs.device_shares import Share, device_of, server_shares
 from kvlab.jobs.disk_space import check_disk
 from kvlab.jobs.work import Work, read_request
 from kvlab.requests.compare import Progress
-from kvlab.server.users import acting, may_see, require_owner
 
 JobState = Literal["queued", "running", "complete", "cancelled", "failed"]
 FIELDS = (

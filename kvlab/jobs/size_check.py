@@ -9,19 +9,19 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from kvlab.bench.request import BenchJob, parts_of
-from kvlab.catalogue.tasks import TaskEntry, TaskList
 from kvlab.core.choice import FULL, MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob, EvalRequest, SampleJob, full_first
-from kvlab.fitting.request import FitJob
 from kvlab.jobs.batch import repeat_request
 from kvlab.jobs.work import Work
-from kvlab.model_info.chat_template import ChatFormat
-from kvlab.model_info.names import context_length
-from kvlab.model_info.size import find_model
-from kvlab.model_info.token_count import count_tokens
+from kvlab.models.fitting.request import FitJob
+from kvlab.models.info.chat_template import ChatFormat
+from kvlab.models.info.names import context_length
+from kvlab.models.info.size import find_model
+from kvlab.models.info.token_count import count_tokens
 from kvlab.planning.machine import Machine
 from kvlab.planning.plan import FootprintOf, Held, Plan, make_plan
+from kvlab.planning.tasks import TaskEntry, TaskList
 from kvlab.requests.compare import LARGEST_PROMPT_BYTES, LOADING, CompareRequest, RescueRequest
 from kvlab.requests.live_session import LiveJob, comparison_of
 

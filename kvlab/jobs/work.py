@@ -6,7 +6,7 @@ from pydantic import TypeAdapter
 
 from kvlab.bench.request import BenchJob
 from kvlab.evaluate.request import EvalJob, SampleJob
-from kvlab.fitting.request import FitJob
+from kvlab.models.fitting.request import FitJob
 from kvlab.requests.compare import CompareRequest, RescueRequest
 from kvlab.requests.live_session import LiveJob
 

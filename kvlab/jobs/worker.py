@@ -19,11 +19,12 @@ from typing import Any
 
 from kvlab.bench.request import BenchJob
 from kvlab.common.formatting import hide_paths
+from kvlab.common.lab_file import lab
 from kvlab.common.liveness import host_id
 from kvlab.common.transactions import transaction
+from kvlab.common.users import User, acting_for
 from kvlab.core.errors import UserError, rewrite_messages
 from kvlab.evaluate.request import EvalJob, SampleJob
-from kvlab.fitting.request import FitJob
 from kvlab.jobs import client, queue_db, worker_slots
 from kvlab.jobs.batch import run_batch
 from kvlab.jobs.device_shares import with_local_device
@@ -34,19 +35,18 @@ from kvlab.jobs.live_turns import answer_waiting
 from kvlab.jobs.size_check import too_big
 from kvlab.jobs.work import Work, read_request
 from kvlab.jobs.worker_slots import WorkerSlot
+from kvlab.models.fitting.request import FitJob
 from kvlab.planning.machine import visible_gpus
 from kvlab.requests.compare import CompareRequest, RescueRequest
-from kvlab.server.settings import lab
-from kvlab.server.users import User, acting_for
 
 Compare = Callable[..., Any]
 COMPARE = "kvlab.engine:compare"
-RESCUE = "kvlab.restore:rescue"
+RESCUE = "kvlab.engine.restore:rescue"
 LIVE = "kvlab.live.job:run_live"
 EVALUATE = "kvlab.evaluate.job:run_evaluation"
 SAMPLE = "kvlab.evaluate.job:run_sample"
 BENCH = "kvlab.bench.harness:run_bench"
-FIT = "kvlab.fitting.fit:run_fit"
+FIT = "kvlab.models.fitting.fit:run_fit"
 READ_FITS = "kvlab.core.fitted.files:read_fits_in"  # by name: torch is imported with the first job
 NAMED = {EvalJob: EVALUATE, BenchJob: BENCH, FitJob: FIT}  # jobs whose results have a name
 IDLE_SECONDS = 0.2

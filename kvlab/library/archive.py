@@ -22,11 +22,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvlab.common.atomic_write import full_disk_sentence, replace_file
 from kvlab.common.formatting import format_bytes
+from kvlab.common.users import acting
 from kvlab.core.errors import UserError
 from kvlab.library.items import FOLDERS as RESULTS
 from kvlab.library.items import item_paths
 from kvlab.library.recycle_bin import FOLDER as BIN
-from kvlab.server.users import acting
 from kvlab.trace import catalogue, restore_results, stories
 from kvlab.trace import user_labels as labels_of
 from kvlab.trace.record import FILE as RECORD

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pandas as pd
 
+from kvlab.common.users import viewer
 from kvlab.core.errors import UserError
 from kvlab.library.find import Search, find
 from kvlab.library.items import FOLDERS as RESULTS
 from kvlab.library.items import item_table
 from kvlab.library.run_results import AllLabels, cache_results, without_results
-from kvlab.server.users import viewer
 from kvlab.trace import catalogue, index
 from kvlab.trace.catalogue import ComparisonEntry, list_comparisons
 from kvlab.trace.user_labels import FOLDER as LABELS

@@ -1,8 +1,8 @@
 """Kept prefixes: caches that have read a text and compressed it, one safetensors file each, next to the runs.
 
-A file is read here as far as lists and pages need it: header, texts and checksums. `kvlab.prefix` makes caches of it.
-The header has a checksum of its own and the exact size of the file, both verified whenever it is read; tensors have one
-SHA-256 each, verified by `check_tensors`.
+A file is read here as far as lists and pages need it: header, texts and checksums. `kvlab.engine.prefix` makes caches
+of it. The header has a checksum of its own and the exact size of the file, both verified whenever it is read; tensors
+have one SHA-256 each, verified by `check_tensors`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any
 from pydantic import JsonValue, ValidationError
 
 from kvlab.common.atomic_write import full_disk_sentence, replace_file
+from kvlab.common.users import is_owner
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.validation import Frozen, check_text, quote_value, read_json
-from kvlab.server.users import is_owner
 
 FOLDER = ".prefixes"
 SUFFIX = ".safetensors"

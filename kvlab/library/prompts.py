@@ -13,12 +13,12 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from kvlab.common.atomic_write import full_disk_sentence, replace_text
+from kvlab.common.users import acting, require_owner
 from kvlab.core.errors import UserError
 from kvlab.core.validation import Text, check_text, decode_text, in_one_sentence, quote_value
 from kvlab.requests.compare import LARGEST_PROMPT_BYTES, OnePrompt
 from kvlab.requests.conversation import Turn
 from kvlab.requests.facts import Fact
-from kvlab.server.users import acting, require_owner
 from kvlab.trace.user_labels import lock_labels
 
 FOLDER = ".prompts"

@@ -12,10 +12,10 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvlab.common.atomic_write import replace_text
+from kvlab.common.users import acting, is_owner, require_owner
 from kvlab.core.errors import UserError
 from kvlab.library.items import item_paths
 from kvlab.library.run_results import folder_bytes
-from kvlab.server.users import acting, is_owner, require_owner
 from kvlab.trace.user_labels import Kind, owner_of
 
 FOLDER = ".bin"

@@ -7,12 +7,12 @@ from pathlib import Path
 from kvlab.core.cache.cache_copy import copy_cache
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method
+from kvlab.engine.prefix import Prefix
+from kvlab.engine.prefix.inputs import choice_of
+from kvlab.engine.prefix.provenance import header_of
 from kvlab.library.prefix_lanes import recorded_loading
 from kvlab.library.prefixes import free_path
 from kvlab.live.session import LiveSession
-from kvlab.prefix import Prefix
-from kvlab.prefix.inputs import choice_of
-from kvlab.prefix.provenance import header_of
 from kvlab.requests.live_session import LiveRequest
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from kvlab.core.cache.cache_copy import copy_cache
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
+from kvlab.engine.prefix import Prefix
 from kvlab.library.prefixes import find_prefix
 from kvlab.live.events import ContextRead, Event, LaneSettled
 from kvlab.live.lane import Lane
 from kvlab.live.merges import ContextMerges
 from kvlab.live.session import LiveSession
 from kvlab.models.load import LoadedModel
-from kvlab.prefix import Prefix
 from kvlab.requests.live_session import FIXED, GAP, LiveRequest
 
 REPLACED = "A prefix of this session was changed or replaced since it began: begin a new one."

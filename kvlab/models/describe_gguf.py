@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from kvlab.core.errors import UserError
-from kvlab.model_info.gguf_files import ABOUT
 from kvlab.models.gguf_rotary import FREQS, LONG, SHORT, complete_config
+from kvlab.models.info.gguf_files import ABOUT
 from kvlab.models.pre_tokenizers import set_pre_tokenizer
 
 FILE_TYPE = "general.file_type"

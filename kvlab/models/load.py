@@ -19,8 +19,6 @@ from kvlab.core.attention.inline_attention import INLINE
 from kvlab.core.errors import UserError
 from kvlab.core.families import SUPPORTED, check_supported, model_class, prepare
 from kvlab.core.validation import check_ids, path_of
-from kvlab.model_info.gguf_files import about
-from kvlab.model_info.model_faults import no_tokenizer
 from kvlab.models.checkpoint import (
     check_files,
     check_loaded,
@@ -31,6 +29,8 @@ from kvlab.models.checkpoint import (
     reason,
 )
 from kvlab.models.downloads import Report, fetch
+from kvlab.models.info.gguf_files import about
+from kvlab.models.info.model_faults import no_tokenizer
 from kvlab.models.placement import device_map, empty_device_cache, input_device, pick_device, pick_dtype, quantization
 from kvlab.models.sources import EMBEDDED, Source
 from kvlab.requests.compare import ModelRequest

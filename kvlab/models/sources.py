@@ -20,10 +20,10 @@ from transformers.utils import cached_file
 
 from kvlab.core.assets import asset_path
 from kvlab.core.errors import UserError
-from kvlab.model_info.gguf_files import description_folder, gguf_file
-from kvlab.model_info.model_faults import fault
-from kvlab.model_info.packaged_models import not_here
-from kvlab.server.offered_models import place_of
+from kvlab.models.info.gguf_files import description_folder, gguf_file
+from kvlab.models.info.model_faults import fault
+from kvlab.models.info.offered_models import place_of
+from kvlab.models.info.packaged_models import not_here
 
 EMBEDDED = ("mini",)
 REACH_SECONDS = 5

@@ -15,7 +15,7 @@ from kvlab.common.limits import MOST_PROMPT_LOGITS
 from kvlab.core.budget import UNLIMITED, Amount, Budget, Sizes
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
-from kvlab.model_info.size import Model
+from kvlab.models.info.size import Model
 from kvlab.planning.footprint import FULL, Footprint
 from kvlab.planning.machine import Machine
 from kvlab.requests.compare import CompareRequest

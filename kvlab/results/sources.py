@@ -15,12 +15,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kvlab.common.users import viewer
 from kvlab.core.errors import UserError
 from kvlab.evaluate.results.rows import ROWS, newest
 from kvlab.evaluate.scoring.metrics import UNSCORED
 from kvlab.requests.measurement import MINI
 from kvlab.results.shipped_folder import Shipped
-from kvlab.server.users import viewer
 from kvlab.trace.catalogue import ComparisonEntry, list_comparisons
 from kvlab.trace.reader import Run, open_run
 from kvlab.trace.user_labels import Kind, may_view

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from kvlab.common.lab_file import lab
 from kvlab.common.liveness import is_being_written
 from kvlab.common.transactions import transaction
+from kvlab.common.users import may_see
 from kvlab.core.choice import Bytes, Fraction, Slots
 from kvlab.core.errors import UserError
 from kvlab.requests.repeats import BatchName
-from kvlab.server.settings import lab
-from kvlab.server.users import may_see
 from kvlab.trace.index import COLUMNS, RESULTS, STAMP, in_database, insert, refill, row_of, stamp_of
 from kvlab.trace.record import FILE, read_record
 from kvlab.trace.schema import Count, Name, RunRecord, RunStatus, Time
@@ -109,7 +109,7 @@ def list_runs(
 
     A running run whose process is gone, or whose record was damaged after indexing, is shown as failed. The folders
     take precedence over the index: copied runs are added, removed or renamed ones are left out. Also left out are runs
-    whose row or record is invalid (`left_out` says why) and other users' private runs (`kvlab.server.users`).
+    whose row or record is invalid (`left_out` says why) and other users' private runs (`kvlab.common.users`).
     """
     root = Path(root)
     if not root.is_dir():

@@ -8,7 +8,7 @@ from functools import lru_cache
 import pandas as pd
 from tokenizers import Tokenizer
 
-from kvlab.model_info.names import model_file
+from kvlab.models.info.names import model_file
 from kvlab.trace.schema import RunRecord
 
 UNKNOWN = "\ufffd"  # written by decoders for incomplete or invalid characters

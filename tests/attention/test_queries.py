@@ -15,7 +15,7 @@ from kvlab.core.cache import make_cache
 from kvlab.core.contract.rotary import Rotary
 from kvlab.core.methods.scorers.lookahead import sampled_queries as future_module
 from kvlab.core.methods.scorers.lookahead.sampled_queries import FutureQueries, average_turn, moments
-from kvlab.model_info.size import UNGROUPED
+from kvlab.models.info.size import UNGROUPED
 from kvlab.models.load import prepare
 from tests.cache.layers import draw
 from tests.conformance.test_matrix import COMPRESSIBLE

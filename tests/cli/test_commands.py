@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from kvlab.cli import commands, main
-from kvlab.model_info.packaged_models import PACKAGED, PackagedModel
-from kvlab.planning import Machine
+from kvlab.models.info.packaged_models import PACKAGED, PackagedModel
+from kvlab.planning.machine import Machine
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_comparisons, list_repeats
 from tests.cli.running import PROMPT, kvlab

@@ -8,9 +8,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from kvlab.catalogue import tasks as listed_tasks
 from kvlab.cli.tasks import tasks
 from kvlab.core.errors import UserError
+from kvlab.planning import tasks as listed_tasks
 from kvlab.tasks.loaders import LOADERS
 from kvlab.tasks.registry import TASKS
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kvlab.common.model_title import TITLES, model_title
-from kvlab.model_info.packaged_models import PACKAGED
+from kvlab.models.info.packaged_models import PACKAGED
 
 
 @pytest.mark.parametrize(

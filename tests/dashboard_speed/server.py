@@ -17,8 +17,8 @@ from typing import Any
 
 import psutil
 
+from kvlab.common.binding import server_command, server_options
 from kvlab.core.errors import UserError
-from kvlab.server.binding import server_command, server_options
 
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
 READY_SECONDS = 60.0

@@ -10,8 +10,8 @@ import pytest
 from kvlab.core.assets import asset_path
 from kvlab.core.choice import MethodChoice
 from kvlab.engine import compare
-from kvlab.model_info import token_count
-from kvlab.model_info.chat_template import ChatFormat
+from kvlab.models.info import token_count
+from kvlab.models.info.chat_template import ChatFormat
 from kvlab.models.load import load_model
 from kvlab.requests.compare import CompareRequest
 from kvlab.requests.conversation import Turn

@@ -22,14 +22,14 @@ import kvlab
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.evaluate.harness import cache_maker, evaluate
+from kvlab.evaluate.lm_eval import run
+from kvlab.evaluate.lm_eval.answers import Answers
+from kvlab.evaluate.lm_eval.model import KvlabLM
+from kvlab.evaluate.lm_eval.own_tasks import write_tasks
+from kvlab.evaluate.lm_eval.request import LmEvalRequest
+from kvlab.evaluate.lm_eval.run import run_lm_eval
 from kvlab.evaluate.request_parser import parse_request
 from kvlab.evaluate.results.store import ResultStore
-from kvlab.lmeval import run
-from kvlab.lmeval.answers import Answers
-from kvlab.lmeval.model import KvlabLM
-from kvlab.lmeval.own_tasks import write_tasks
-from kvlab.lmeval.request import LmEvalRequest
-from kvlab.lmeval.run import run_lm_eval
 from tests.evaluate.lmeval_alone import slowly, tokens
 
 H2O = MethodChoice(method="h2o", budget=0.2)

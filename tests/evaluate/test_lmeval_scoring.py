@@ -11,13 +11,13 @@ from typer.testing import CliRunner
 from kvlab.cli import commands
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
+from kvlab.evaluate.lm_eval.answers import Answers, Measurement, request_key
+from kvlab.evaluate.lm_eval.own_tasks import write_tasks
+from kvlab.evaluate.lm_eval.request import LmEvalRequest
+from kvlab.evaluate.lm_eval.rows import CHOICES, GENERATION, ROLLING, RowMaker, identity_of, score_of, select_metric
+from kvlab.evaluate.lm_eval.run import check_kinds, check_simulated
 from kvlab.evaluate.results.store import ResultStore
 from kvlab.evaluate.results.summary import summarize
-from kvlab.lmeval.answers import Answers, Measurement, request_key
-from kvlab.lmeval.own_tasks import write_tasks
-from kvlab.lmeval.request import LmEvalRequest
-from kvlab.lmeval.rows import CHOICES, GENERATION, ROLLING, RowMaker, identity_of, score_of, select_metric
-from kvlab.lmeval.run import check_kinds, check_simulated
 
 H2O = MethodChoice(method="h2o", budget=0.2)
 

@@ -23,8 +23,8 @@ from kvlab.forms import eval_form
 from kvlab.models.load import LoadedModel
 from kvlab.results.sources import Sources
 from kvlab.tasks.loaders import load_file
-from tests.documents.files import pdf
 from tests.evaluate.test_harness import request
+from tests.tasks.document_files import pdf
 
 WORDS = "The quick brown fox jumps over the lazy dog while the band plays on. "
 

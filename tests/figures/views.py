@@ -29,10 +29,9 @@ from kvlab.figures import restore as killeds
 from kvlab.figures import serving as servings
 from kvlab.figures import unread as unreads
 from kvlab.figures import wall as walls
-from kvlab.serving import run_pages
 from kvlab.trace import Run
 from kvlab.trace.restore_results import RestoreResult, SearchResult
-from kvlab.views.frames import autopsy, board, facts, restore, wall
+from kvlab.views.frames import autopsy, board, facts, restore, run_pages, wall
 from kvlab.views.frames.lineage import fold, lineage_tree, merged_slots, token_texts
 
 Drawn = tuple[str, Callable[[str], go.Figure], str, pd.DataFrame]

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlab.catalogue import methods, parameters
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.engine.prompt import encode_prompt
 from kvlab.forms import compare_form
-from kvlab.model_info import names, token_count
-from kvlab.model_info.chat_template import ChatFormat
+from kvlab.models.info import names, token_count
+from kvlab.models.info.chat_template import ChatFormat
 from kvlab.models.load import load_model
+from kvlab.planning import methods, parameters
 
 
 def entry(name: str = "m", needs_budget: bool = True, **properties: dict) -> methods.MethodEntry:
@@ -200,7 +200,7 @@ def test_an_answer_that_is_no_list_of_methods_is_one_sentence(monkeypatch: pytes
 
 
 def test_the_client_side_imports_no_model_code():
-    code = "import sys, kvlab.jobs, kvlab.forms.compare_form, kvlab.catalogue.parameters, "
+    code = "import sys, kvlab.jobs, kvlab.forms.compare_form, kvlab.planning.parameters, "
     code += "kvlab.jobs.worker, kvlab.cli.app; "
     code += "print([name for name in ('torch', 'transformers', 'streamlit') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from kvlab.catalogue import footprint, methods
-from kvlab.catalogue.methods import MethodEntry
 from kvlab.cli import commands
 from kvlab.cli.options.plan_check import notes_of
 from kvlab.core.budget import Budget
@@ -21,7 +19,12 @@ from kvlab.core.methods.catalogue import list_methods
 from kvlab.engine.out_of_memory import footprint_of
 from kvlab.forms import compare_form, plan_preview
 from kvlab.forms.run_notes import run_notes
-from kvlab.planning import Machine, Plan, find_model, make_plan
+from kvlab.models.info.size import find_model
+from kvlab.planning import method_footprints as footprint
+from kvlab.planning import methods
+from kvlab.planning.machine import Machine
+from kvlab.planning.methods import MethodEntry
+from kvlab.planning.plan import Plan, make_plan
 from kvlab.requests.compare import CompareRequest
 
 HERE = Machine("cpu", "cpu", 10**12, 10**12)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kvlab.catalogue.methods import MethodEntry, methods
 from kvlab.forms.run_notes import run_notes
+from kvlab.planning.methods import MethodEntry, methods
 
 pytestmark = pytest.mark.usefixtures("commands_here")
 

@@ -16,9 +16,9 @@ from app.new_run.prompt_preview import cut_as_html, tokens_as_html
 from kvlab.core.errors import UserError
 from kvlab.forms.truncation import KEEPS, TruncatedPrompt, excess_tokens, token_spans, truncate_prompt
 from kvlab.forms.uploads import read_upload
-from kvlab.model_info.chat_template import ChatFormat
-from kvlab.model_info.names import context_length
-from kvlab.model_info.token_count import count_tokens
+from kvlab.models.info.chat_template import ChatFormat
+from kvlab.models.info.names import context_length
+from kvlab.models.info.token_count import count_tokens
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0\r", exclude_categories=("Cs",)), min_size=1)
 

@@ -121,7 +121,7 @@ def test_what_the_server_says_of_a_failure_is_in_its_log(tmp_path: Path, monkeyp
     script = tmp_path / "app" / "server" / "serve.py"
     script.parent.mkdir(parents=True)
     script.write_text("print('it serves', flush=True)\nraise RuntimeError('of the page')\n")
-    monkeypatch.setattr("kvlab.server.binding.project_root", lambda: tmp_path)
+    monkeypatch.setattr("kvlab.common.binding.project_root", lambda: tmp_path)
     root = tmp_path / "runs"
     root.mkdir()
     server = command._start_server(root, "localhost", 8501)

@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 
 from kvlab import jobs
 from kvlab.cli import commands
+from kvlab.common.users import ALONE, User, set_current_user
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.jobs import worker_slots
 from kvlab.requests.compare import CompareRequest
-from kvlab.server.users import ALONE, User, set_current_user
 from kvlab.trace import open_run, pending_requests
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.schema import TABLES

@@ -19,7 +19,7 @@ LARGE = 100_000
 OPEN = """
 from pathlib import Path
 from streamlit.testing.v1 import AppTest
-from kvlab.catalogue import methods
+from kvlab.planning import methods
 from kvlab.core import assets
 methods.prefetch = lambda: None  # the first page shows no form
 from kvlab.tasks.shipped_samples import shipped_samples

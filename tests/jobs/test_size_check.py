@@ -10,19 +10,20 @@ from typer.testing import CliRunner
 
 from kvlab import jobs
 from kvlab.bench.request import BenchJob, BenchRequest
-from kvlab.catalogue.tasks import TaskEntry, TaskList
 from kvlab.cli import commands
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice, SampleJob, TaskChoice
-from kvlab.fitting.request import FitJob, FitRequest
 from kvlab.forms import plan_preview
 from kvlab.jobs import queue_db, worker, worker_slots
 from kvlab.jobs.size_check import longest_prompt, refusal
 from kvlab.jobs.work import Work
-from kvlab.model_info.names import context_length
-from kvlab.planning import Machine, find_model
+from kvlab.models.fitting.request import FitJob, FitRequest
+from kvlab.models.info.names import context_length
+from kvlab.models.info.size import find_model
 from kvlab.planning.footprint import Footprint
+from kvlab.planning.machine import Machine
+from kvlab.planning.tasks import TaskEntry, TaskList
 from tests import benchmark_files
 
 GB = 10**9
@@ -147,7 +148,7 @@ def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_browser_and_the_worker_refuse_it(
     kind: str, tmp_path: Path, little_memory: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvlab.catalogue.methods.methods", list)
+    monkeypatch.setattr("kvlab.planning.methods.methods", list)
     monkeypatch.setattr("kvlab.forms.plan_preview.task_list", lambda: LISTED)
     with pytest.raises(UserError, match=r"This needs about .* cpu has"):
         plan_preview.check_work(WORKS[kind])

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from kvlab import jobs
+from kvlab.common.users import ALONE, User, set_current_user
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.jobs import queue_db, worker_slots
 from kvlab.requests.compare import CompareRequest
-from kvlab.server.users import ALONE, User, set_current_user
 
 ANN, BEN = User("ann"), User("ben")
 

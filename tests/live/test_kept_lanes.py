@@ -11,8 +11,11 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from kvlab.common.users import ALONE, User, acting_as
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
+from kvlab.engine.prefix import Prefix
+from kvlab.engine.prefix.tensor_file import mapped_tensors
 from kvlab.forms.plan_preview import check_work
 from kvlab.jobs.access_check import check_access
 from kvlab.library.prefix_lanes import in_order, kept_texts, live_request, proposed_name
@@ -22,12 +25,9 @@ from kvlab.live.log import fork_log, heads_path, read_events
 from kvlab.live.prefix_session import REPLACED
 from kvlab.live.transcript import Transcript
 from kvlab.models.load import drop_model, held_model
-from kvlab.prefix import Prefix
-from kvlab.prefix.tensor_file import mapped_tensors
 from kvlab.requests.live_session import EDITED, FIXED, KEPT_ALREADY, LiveJob, LiveRequest
-from kvlab.server.users import ALONE, User, acting_as
+from tests.engine.test_prefix import TEXT as EXCERPT
 from tests.families import CHAT_TEMPLATE, tiny_folder
-from tests.prefix.test_prefix import TEXT as EXCERPT
 
 TEXT = EXCERPT[:320]  # tokens are characters, and the window has 512
 

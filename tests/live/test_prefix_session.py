@@ -8,12 +8,12 @@ import pytest
 
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
+from kvlab.engine.prefix import Prefix
 from kvlab.live.events import AnswerEnded, ContextRead, LaneSettled, TokenWritten
 from kvlab.live.prefix_session import PrefixSession
 from kvlab.live.session import LiveSession
 from kvlab.models.load import LoadedModel
-from kvlab.prefix import Prefix
-from tests.prefix.test_prefix import TEXT
+from tests.engine.test_prefix import TEXT
 
 QUESTIONS = ("Who was late?", "And why?")
 

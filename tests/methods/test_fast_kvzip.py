@@ -13,8 +13,8 @@ from kvlab.core.cache import make_cache
 from kvlab.core.errors import UserError
 from kvlab.core.fitted.score_heads import GATES, read_score_heads, write_score_heads
 from kvlab.core.methods.learned.score_networks import SinkGate
-from kvlab.fitting.fast_kvzip import fit_gate, rate_at
-from kvlab.fitting.request import FitRequest
+from kvlab.models.fitting.fast_kvzip import fit_gate, rate_at
+from kvlab.models.fitting.request import FitRequest
 from kvlab.models.load import LoadedModel
 from tests.cache.layers import draw
 from tests.methods.test_kvzap import HEADS, LAYERS, TOKENS, kept, lab

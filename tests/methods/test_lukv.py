@@ -12,9 +12,9 @@ from torch import Tensor
 from kvlab.core.cache import make_cache
 from kvlab.core.errors import UserError
 from kvlab.core.fitted.profiles import CURVES, read_profile, write_profile
-from kvlab.fitting import curves, fit, text
-from kvlab.fitting.curves import falling, ranked_importance, split
-from kvlab.fitting.request import FitRequest
+from kvlab.models.fitting import curves, fit, text
+from kvlab.models.fitting.curves import falling, ranked_importance, split
+from kvlab.models.fitting.request import FitRequest
 from tests.cache.layers import draw
 from tests.cache.test_second_pass import Watch
 from tests.methods.test_kvzap import HEADS, LAYERS, TOKENS, kept, lab

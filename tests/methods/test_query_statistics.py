@@ -15,7 +15,7 @@ from kvlab.core.cache import make_cache
 from kvlab.core.errors import UserError
 from kvlab.core.fitted.query_statistics import QUERIES, read_query_statistics, write_query_statistics
 from kvlab.core.methods.learned.query_statistics import QueryStatistics, random_statistics
-from kvlab.fitting.query_statistics import Watcher, watch
+from kvlab.models.fitting.query_statistics import Watcher, watch
 from kvlab.models.load import LoadedModel
 from tests.families import tiny_model
 from tests.methods.test_kvzap import HEADS, LAYERS, TOKENS, kept, lab

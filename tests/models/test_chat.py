@@ -14,8 +14,8 @@ from kvlab.engine import compare
 from kvlab.engine.forward import end_ids
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.request import EvalRequest, TaskChoice
-from kvlab.model_info import token_count
-from kvlab.model_info.chat_template import ChatFormat
+from kvlab.models.info import token_count
+from kvlab.models.info.chat_template import ChatFormat
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests.compare import CompareRequest
 from kvlab.requests.conversation import Turn

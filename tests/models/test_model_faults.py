@@ -14,10 +14,10 @@ from torch import nn
 
 import kvlab
 from kvlab.core.errors import UserError
-from kvlab.model_info import model_faults
-from kvlab.model_info.names import check_model
+from kvlab.models.info import model_faults
+from kvlab.models.info.names import check_model
+from kvlab.models.info.size import find_model
 from kvlab.models.load import LoadedModel, load_model
-from kvlab.planning import find_model
 
 PART, OTHER_PART = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 INDEX = json.dumps({"weight_map": {"a": PART, "b": OTHER_PART}})

@@ -18,7 +18,7 @@ from streamlit.runtime.scriptrunner.script_cache import ScriptCache
 from streamlit.testing.v1 import AppTest, app_test, local_script_runner
 
 from app.base import lazy_views
-from kvlab.catalogue import methods, tasks
+from kvlab.planning import methods, tasks
 from tests.atlas.shipped_drawings import drawn_once as drawn_once
 from tests.synthetic.runs import write_synthetic_run
 
@@ -127,7 +127,7 @@ def shared_runs(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def registered_methods(monkeypatch: pytest.MonkeyPatch) -> list[methods.MethodEntry]:
     """The methods that forms offer; nobody is asked what they hold as they are set."""
     monkeypatch.setattr(
-        "kvlab.catalogue.footprint._ask", lambda unknown: dict.fromkeys(unknown, methods.MethodFootprint())
+        "kvlab.planning.method_footprints._ask", lambda unknown: dict.fromkeys(unknown, methods.MethodFootprint())
     )
     answered: Future[list[methods.MethodEntry]] = Future()
     answered.set_result(METHODS)

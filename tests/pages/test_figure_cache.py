@@ -14,8 +14,8 @@ from app.atlas import cards, figure_cache
 from app.atlas.figure_cache import FigureCache
 from kvlab.atlas.cards import draw_card
 from kvlab.atlas.registry import find
+from kvlab.common.users import ALONE, User, acting, set_current_user
 from kvlab.results.sources import Seen, Sources
-from kvlab.server.users import ALONE, User, acting, set_current_user
 from kvlab.trace.reader import open_run
 from tests.synthetic.runs import write_synthetic_run
 

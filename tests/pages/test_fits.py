@@ -10,9 +10,9 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
-from kvlab.catalogue import methods
-from kvlab.catalogue.methods import MethodEntry
-from kvlab.fitting.request import FitJob, FitRequest, fitted_file
+from kvlab.models.fitting.request import FitJob, FitRequest, fitted_file
+from kvlab.planning import methods
+from kvlab.planning.methods import MethodEntry
 from kvlab.requests.compare import CompareRequest
 from tests.pages.test_quality import told
 

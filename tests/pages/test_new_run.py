@@ -10,7 +10,7 @@ from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
 from kvlab.forms import plan_preview
-from kvlab.planning import Machine
+from kvlab.planning.machine import Machine
 from kvlab.requests.compare import LARGEST_PROMPT_BYTES
 from kvlab.requests.recording import Recording
 from tests.pages.forms import previews

@@ -14,14 +14,14 @@ import pytest
 from huggingface_hub import constants
 from streamlit.testing.v1 import AppTest
 
-from kvlab.catalogue import methods
-from kvlab.catalogue.models import local_models
 from kvlab.core.assets import asset_path
 from kvlab.core.errors import UserError
+from kvlab.planning import methods
+from kvlab.planning.models import local_models
 from kvlab.trace import catalogue, open_run
 from kvlab.trace.record import write_record
-from tests.catalogue.small_package import small_package
 from tests.families import CHAT_TEMPLATE, tiny_folder
+from tests.models.small_package import small_package
 from tests.pages.test_new_run import Open, messages, paste, submit
 from tests.synthetic.runs import write_synthetic_run
 

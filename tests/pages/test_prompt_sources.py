@@ -13,8 +13,8 @@ from streamlit.testing.v1 import AppTest
 from kvlab.library.prompts import load_prompt, save_prompt, saved_prompts
 from kvlab.requests.compare import CompareRequest, OnePrompt
 from kvlab.requests.conversation import Turn
-from tests.documents import files
 from tests.pages.forms import previews, submitted
+from tests.tasks import document_files as files
 
 Open = Callable[..., AppTest]
 WORD = "application/octet-stream"

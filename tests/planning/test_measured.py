@@ -17,11 +17,11 @@ from kvlab.core.contract import slot_columns
 from kvlab.core.methods import make_method, registered
 from kvlab.core.stores import STORES
 from kvlab.engine.out_of_memory import footprint_of
-from kvlab.model_info.size import Model, model_from
+from kvlab.models.info.size import Model, find_model, model_from
 from kvlab.models.load import prepare
-from kvlab.planning import Machine, Plan, find_model, make_plan
 from kvlab.planning.footprint import FULL, SHORT_TEXT
-from kvlab.planning.plan import LENGTHS_FROM, Held
+from kvlab.planning.machine import Machine
+from kvlab.planning.plan import LENGTHS_FROM, Held, Plan, make_plan
 from kvlab.requests.compare import CompareRequest
 from tests.families import ON_ANY_MODEL, tiny_model
 

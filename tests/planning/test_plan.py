@@ -17,10 +17,11 @@ from kvlab.core.cache import make_cache
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.engine.environment import model_shape
-from kvlab.model_info.size import kinds_of_layers, model_from
+from kvlab.models.info.size import find_model, kinds_of_layers, model_from
 from kvlab.models.load import LoadedModel, prepare
-from kvlab.planning import Machine, find_model, make_plan
 from kvlab.planning.footprint import Footprint
+from kvlab.planning.machine import Machine
+from kvlab.planning.plan import make_plan
 from kvlab.requests.compare import CompareRequest
 from tests.bench.test_shapes import PARAMETERS
 from tests.families import FAMILIES, tiny_folder, tiny_model

@@ -17,7 +17,7 @@ from kvlab.core.methods import registered
 from kvlab.engine.compare import compare
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.request import EvalRequest, TaskChoice
-from kvlab.model_info.packaged_models import PACKAGED, packaged_file
+from kvlab.models.info.packaged_models import PACKAGED, packaged_file
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests.compare import CompareRequest
 from kvlab.tasks.shipped_samples import shipped_sample

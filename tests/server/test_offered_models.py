@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from kvlab.catalogue.models import local_models
 from kvlab.cli import commands
 from kvlab.core.errors import UserError
-from kvlab.server import offered_models
+from kvlab.models.info import offered_models
+from kvlab.planning.models import local_models
 from tests.families import CHAT_TEMPLATE, tiny_folder
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvlab import jobs
+from kvlab.common.users import User, set_current_user
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.jobs import queue_db, worker, worker_slots
@@ -18,7 +19,6 @@ from kvlab.library import recycle_bin as rubbish
 from kvlab.library.find import Search
 from kvlab.library.side_by_side import join_comparisons, joint_id
 from kvlab.requests.compare import CompareRequest, RescueRequest
-from kvlab.server.users import User, set_current_user
 from kvlab.trace.catalogue import list_comparisons, list_runs, rebuild
 from kvlab.trace.stories import Story, save_story
 from kvlab.trace.user_labels import change_labels, change_tags, claim_name, load_labels, owner_of, save_answer

@@ -15,13 +15,13 @@ from kvlab.bench.request import BenchJob, BenchRequest
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob, EvalRequest, SampleJob, TaskChoice
-from kvlab.fitting.request import FitJob, FitRequest, fitted_file
 from kvlab.forms import fit_form
 from kvlab.jobs.access_check import check_settings
 from kvlab.jobs.reruns import counterfactual
 from kvlab.jobs.work import Work
 from kvlab.library import archive, catalogue
 from kvlab.library.prompts import load_prompt, remove_prompts, restore_prompt, save_prompt, saved_prompts
+from kvlab.models.fitting.request import FitJob, FitRequest, fitted_file
 from kvlab.requests.compare import OnePrompt
 from kvlab.results.sources import Sources
 from kvlab.trace.reader import open_run

@@ -11,8 +11,8 @@ import pytest
 
 from kvlab import jobs
 from kvlab.bench.request import BenchJob, BenchRequest
-from kvlab.catalogue.models import local_models, model_field_help
 from kvlab.common.formatting import hide_paths
+from kvlab.common.lab_file import VARIABLE
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.fitted import files
@@ -20,14 +20,14 @@ from kvlab.core.fitted.feature_maps import MAPS
 from kvlab.core.fitted.profiles import PROFILES
 from kvlab.core.fitted.score_heads import SCORE_HEADS
 from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice, TaskChoice
-from kvlab.fitting.request import FitJob, FitRequest, fitted_file
 from kvlab.forms import eval_form, prompt_files
 from kvlab.jobs.access_check import under_own_name
 from kvlab.jobs.work import Work
-from kvlab.model_info.names import check_model, context_length
+from kvlab.models.fitting.request import FitJob, FitRequest, fitted_file
+from kvlab.models.info.names import check_model, context_length
 from kvlab.models.load import load_model
+from kvlab.planning.models import local_models, model_field_help
 from kvlab.requests.compare import CompareRequest, RescueRequest
-from kvlab.server.settings import VARIABLE
 from kvlab.trace.user_labels import load_labels
 from tests.families import tiny_folder
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from kvlab.common.binding import check_serving, is_loopback, server_command, server_options
+from kvlab.common.lab_file import lab, read_lab
 from kvlab.core.errors import UserError
-from kvlab.server.binding import check_serving, is_loopback, server_command, server_options
-from kvlab.server.settings import lab, read_lab
 
 
 def test_without_a_file_there_is_no_lab(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 from kvlab.cli import commands
 from kvlab.cli.options.prompt import PromptOptions
 from kvlab.core.errors import UserError
-from kvlab.documents.html import read_html
 from kvlab.forms.uploads import notes_of, prompts_of, read_messages, read_upload
 from kvlab.library.prompts import load_prompt, save_prompt
 from kvlab.requests.compare import OnePrompt
+from kvlab.tasks.documents.html import read_html
 from kvlab.tasks.loaders import load_file
 from kvlab.tasks.loaders.jsonl import read_text
 from kvlab.tasks.prompt_table import as_row

@@ -150,9 +150,9 @@ def _of_sample(name: str) -> OnePrompt:
 
 def _uploaded(path: Path, is_chat: bool) -> Upload:
     """A file as read by `kvlab.forms.uploads`; files with an unknown suffix are read as text."""
-    from kvlab.documents.document import LARGEST_BYTES
-    from kvlab.documents.read import is_document
     from kvlab.forms.uploads import Upload, read_messages, read_upload
+    from kvlab.tasks.documents.document import LARGEST_BYTES
+    from kvlab.tasks.documents.read import is_document
     from kvlab.tasks.rows import is_table
 
     most = LARGEST_BYTES if is_document(path.name) else LARGEST_PROMPT_BYTES

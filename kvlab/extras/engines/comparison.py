@@ -27,10 +27,10 @@ from kvlab.evaluate.request import EvalRequest
 from kvlab.evaluate.results.outcome import Loaded
 from kvlab.evaluate.scoring.metrics import score
 from kvlab.extras.engines.modes import MODES, Mode
-from kvlab.model_info.gguf_files import gguf_file
 from kvlab.models.answer_text import decode_answer
+from kvlab.models.info.gguf_files import gguf_file
+from kvlab.models.info.offered_models import place_of
 from kvlab.models.load import held_model
-from kvlab.server.offered_models import place_of
 
 OPENVINO_SIDE = Path(__file__).with_name("openvino_side.py")  # OpenVINO's own Python runs it
 # files in the folder of results

@@ -14,7 +14,7 @@ from kvlab.common.intervals import Interval, mean_interval, mean_over_groups
 from kvlab.core.choice import FULL
 from kvlab.extras.engines.comparison import KVLAB, OPENVINO, SAME_NLL, Answer, Comparison, FullCaches
 from kvlab.extras.engines.modes import BLOCK, RECENT, START, Mode
-from kvlab.serving.method_table import replace_between
+from kvlab.planning.serving_table import replace_between
 
 SPEED = ("speed of decoding", "time to the first token", "peak of the process", "cache held")  # three are ratios
 BEGIN = "<!-- kvlab openvino -->"

@@ -10,11 +10,11 @@ from typing import Any
 
 from kvlab.core.cache import make_cache
 from kvlab.core.cache.cache_copy import copy_cache
+from kvlab.engine.prefix import Prefix
 from kvlab.extras.vllm.engine import PAGE, Engine, EngineShape, Generated, started_engine
 from kvlab.extras.vllm.own_run import OwnRun, compare_caches, run_alone
 from kvlab.extras.vllm.session import Choice, Session
 from kvlab.models.load import LoadedModel
-from kvlab.prefix import Prefix
 from kvlab.tasks.registry import get_task
 from kvlab.tasks.tokens import prompt_ids
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from kvlab.common.atomic_write import replace_text
 from kvlab.core.errors import UserError
 from kvlab.extras.vllm.agreement import NATIVE, Agreement, names
-from kvlab.serving.method_table import replace_between
+from kvlab.planning.serving_table import replace_between
 
 FILE = Path(__file__).with_name("agreement.csv")
 BEGIN = "<!-- kvlab vllm -->"

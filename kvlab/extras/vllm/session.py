@@ -16,10 +16,10 @@ from kvlab.core.cache.cache_copy import copy_cache
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
 from kvlab.core.cache.second_pass import run_second_pass
 from kvlab.core.methods import Method
+from kvlab.engine.prefix import Prefix
 from kvlab.extras.vllm.page_states import PageStates
 from kvlab.extras.vllm.requirements import check_method, check_model
 from kvlab.models.load import LoadedModel
-from kvlab.prefix import Prefix
 
 REPLAY = (
     "the method decides when all layers have read the prompt, so generated tokens cannot be replayed in the pass that "

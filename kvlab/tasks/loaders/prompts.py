@@ -10,9 +10,9 @@ from transformers import PreTrainedTokenizerBase
 from kvlab.common.formatting import join_words, prompts
 from kvlab.core.errors import UserError
 from kvlab.core.validation import read_file
-from kvlab.documents import document as documents
-from kvlab.documents.read import is_document, read_document
 from kvlab.tasks import rows
+from kvlab.tasks.documents import document as documents
+from kvlab.tasks.documents.read import is_document, read_document
 from kvlab.tasks.loaders.jsonl import Loaded, read_records, read_text, sample_of
 from kvlab.tasks.loaders.table import table_sample
 from kvlab.tasks.prompt_table import NEW_TOKENS, PromptRecord

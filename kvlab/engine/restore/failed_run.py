@@ -1,0 +1,247 @@
+"""Evidence about a failed run before anything is restored: its text, the lost attention, and which heads need it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kvlab.common.answer_match import find_answer
+from kvlab.common.sequences import shared_prefix
+from kvlab.common.thoughts import hide_in, hide_thinking
+from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.cache import CompressedCache
+from kvlab.core.contract.plan import Plan
+from kvlab.core.contract.view import Slots, View
+from kvlab.core.errors import UserError
+from kvlab.core.restore import Restore
+from kvlab.engine.prompt import divergence
+from kvlab.engine.restore.shared_prompt import EVERYTHING, Prompt
+from kvlab.trace import Run
+from kvlab.trace.user_labels import Labels
+from kvlab.views.frames.board import ends_in_thinking
+from kvlab.views.frames.board import expected_answer as wanted_of
+from kvlab.views.frames.facts import fact_positions
+from kvlab.views.frames.verdict import answer_tokens, judge
+
+# What, after an answer, could still be the rest of a number: 48213 may become 48213.5.
+_MORE_OF_A_NUMBER = re.compile(r"[\s\d.,:'’_/⁄^*eE+-]*")
+
+
+class AnswerAttention:
+    """Observer (`kvlab.core.cache.settings.Observer`) of attention to prompt tokens while a continuation is decoded.
+
+    Step r predicts token r; steps `first` to `last` are summed, except step 0, which is the prompt's. A merged slot's
+    attention counts for the token at its position.
+    """
+
+    def __init__(self, tokens: int, first: int, last: int) -> None:
+        self.tokens = tokens
+        self.first = first
+        self.last = last
+        self.step = 0
+        self.sums: dict[int, Tensor] = {}
+        self.shares: dict[int, Tensor] = {}
+
+    def begin_step(self) -> None:
+        self.step += 1
+
+    def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
+        """Add this step's attention if it predicts a token of the answer."""
+        if self.first <= self.step <= self.last:
+            read = seen.share_read()
+            share = torch.ones_like(slots.position, dtype=torch.float32) if read is None else read
+            for sums, numbers in ((self.sums, seen.last_mass()), (self.shares, share)):
+                row = by_token(slots, numbers, self.tokens)
+                sums[layer_idx] = row if layer_idx not in sums else sums[layer_idx] + row
+
+    def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
+        """Nothing to do."""
+
+    def mean(self, layers: tuple[int, ...], heads: int) -> np.ndarray:
+        """(layers, heads, prompt tokens) mean over the steps; zeros if the answer is the first token alone."""
+        return self._mean(self.sums, layers, heads)
+
+    def share_read(self, layers: tuple[int, ...], heads: int) -> np.ndarray:
+        """The same of the share of the group's query heads that read the token's slot."""
+        return self._mean(self.shares, layers, heads)
+
+    def _mean(self, sums: dict[int, Tensor], layers: tuple[int, ...], heads: int) -> np.ndarray:
+        if not sums:
+            return np.zeros((len(layers), heads, self.tokens), np.float32)
+        count = self.last - max(self.first, 1) + 1
+        return np.stack([sums[layer].cpu().numpy() for layer in layers]) / count
+
+
+def by_token(slots: Slots, of_slots: Tensor, tokens: int) -> Tensor:
+    """Scatter (1, H, S) numbers of slots to prompt tokens: (H, `tokens`)."""
+    valid = (slots.valid & (slots.position < tokens))[0]
+    place = slots.position[0].long().clamp(0, tokens - 1)
+    nothing = torch.zeros(valid.shape[0], tokens, device=valid.device)
+    return nothing.scatter_add(1, place, of_slots[0].float() * valid)
+
+
+def prompt_attention(prompt: Prompt) -> np.ndarray:
+    """(layers, heads, prompt tokens) attention of the prompt's last query, before the decision."""
+    held = prompt.prefix.prompt_cache.settings.pending
+    assert held is not None
+    return np.stack([held[rank].seen.last_mass()[0].float().cpu().numpy() for rank in range(len(prompt.layers))])
+
+
+def own_slots(cache: CompressedCache, tokens: int) -> np.ndarray:
+    """(layers, heads, prompt tokens) bool: tokens with a slot of their own."""
+    masks = []
+    for layer in cache.compressed_layers():
+        slots = layer.slots
+        assert slots is not None
+        masks.append((by_token(slots, (slots.votes <= 1).float(), tokens) > 0).cpu().numpy())
+    return np.stack(masks)
+
+
+def held_slots(cache: CompressedCache) -> int:
+    """Number of valid slots over all layers and heads."""
+    return sum(int(table.live().sum()) for layer in cache.compressed_layers() for table in layer.tables)
+
+
+Head = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class ForcedDecoding:
+    """A cache decoding the full cache's continuation: KL of each token, and the attention of the answer's queries."""
+
+    kl: tuple[float, ...]
+    look: np.ndarray  # (layers, heads, prompt tokens)
+    read: np.ndarray  # the same shape: share of the group's query heads that read the token's slot
+    own_slots: np.ndarray  # the same shape, bool, at the end
+    held: int  # slots after the prompt
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """`lost` (layers, heads, tokens): the full cache's attention to tokens without a slot of their own in the run, and
+    `unread` that to those that had one which the run's reading left out."""
+
+    wanted: Wanted
+    reference: list[int]
+    rows: list[Tensor]
+    answer_rows: tuple[int, int]
+    own_text: str
+    fact: tuple[int, ...]
+    full: ForcedDecoding
+    before: ForcedDecoding
+    lost: np.ndarray
+    unread: np.ndarray
+
+    def tokens(self, most: int, of: np.ndarray | None = None) -> list[int]:
+        """Prompt tokens with attention `of` (default: lost), summed over heads, most first."""
+        lost = (self.lost if of is None else of).sum((0, 1))
+        order = np.argsort(-lost, kind="stable")[:most]
+        return [int(token) for token in order if lost[token] > 0]
+
+    def heads(
+        self, layers: tuple[int, ...], tokens: tuple[int, ...] | None = None, of: np.ndarray | None = None
+    ) -> list[Head]:
+        """All (layer, KV head) by attention `of` (default: lost) to `tokens` (default all), most first."""
+        of = self.lost if of is None else of
+        lost = of.sum(2) if tokens is None else of[:, :, list(tokens)].sum(2)
+        order = np.argsort(-lost, axis=None, kind="stable")
+        return [(layers[rank], head) for rank, head in zip(*divmod(order, lost.shape[1]), strict=True)]
+
+    def reader(self, layers: tuple[int, ...]) -> Head:
+        """The head whose answer queries attend most to the fact, or else to the most lost token, in the full cache."""
+        mass = self.full.look[:, :, list(self.fact) or self.tokens(1)].sum(2)
+        rank, head = np.unravel_index(int(mass.argmax()), mass.shape)
+        return layers[int(rank)], int(head)
+
+
+def gather_evidence(run: Run, labels: Labels, prompt: Prompt) -> Evidence:
+    """Generate two texts and decode two forced ones. Raises UserError if there is nothing to restore."""
+    expected = wanted_of([run], labels)
+    whole, own = (prompt.write(back, lambda ids: False) for back in (EVERYTHING, None))
+    texts = prompt.texts(whole)
+    wanted = Wanted(None) if expected is None else Wanted(expected.answer, (), expected.others, ends_in_thinking(run))
+    if expected is None:
+        same = shared_prefix(own, whole)
+        if same == len(whole):
+            raise UserError(f"{run.record.label} writes the same text as the full cache: there is nothing to restore.")
+        wanted = Wanted(None, tuple(whole[: same + 1]))
+    elif not wanted.is_there(whole, texts):
+        wrote = "".join(texts).strip()[:60]
+        raise UserError(
+            f"The full cache does not give the answer either: it writes “{wrote}”, so restoring tokens cannot help."
+        )
+    if wanted.is_there(own, prompt.texts(own)):
+        raise UserError(f"{run.record.label} gives the right answer: there is nothing to restore.")
+    rows = prompt.along(prompt.cache(EVERYTHING), whole)
+    answer = wanted.rows(texts)
+    full, before = (decode_forced(prompt, back, whole, rows, answer) for back in (EVERYTHING, None))
+    look = full.look if answer[0] else (full.look + prompt_attention(prompt)) / 2
+    fact = () if expected is None else tuple(fact_positions(run.tokens, run.record.prompt, expected.facts).tolist())
+    own_text = "".join(prompt.texts(own))
+    lost = look * ~before.own_slots
+    unread = look * before.own_slots * (1 - before.read)
+    return Evidence(wanted, whole, rows, answer, own_text, fact, full, before, lost, unread)
+
+
+def decode_forced(
+    prompt: Prompt, returned: Restore | None, ids: list[int], full: list[Tensor], answer: tuple[int, int]
+) -> ForcedDecoding:
+    """Decode `ids` with `returned` restored; `full` are the full cache's log-probabilities."""
+    observer = AnswerAttention(prompt.tokens, *answer)
+    cache = prompt.cache(returned, observer)
+    held = held_slots(cache)
+    rows = prompt.along(cache, ids, observer.begin_step)
+    kl = tuple(divergence(one, other)[0] for one, other in zip(full, rows, strict=True))
+    look = observer.mean(prompt.layers, prompt.heads)
+    read = observer.share_read(prompt.layers, prompt.heads)
+    return ForcedDecoding(kl, look, read, own_slots(cache, prompt.tokens), held)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The expected text: `answer` or one of `others` anywhere, or, without an answer, the leading tokens `ids`.
+
+    `thinks`: the prompt ends within thinking, which is no answer.
+    """
+
+    answer: str | None
+    ids: tuple[int, ...] = ()
+    others: tuple[str, ...] = ()
+    thinks: bool = False
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        return () if self.answer is None else (self.answer, *self.others)
+
+    def is_there(self, ids: list[int], texts: list[str]) -> bool:
+        """Whether this continuation contains the expected text."""
+        if self.answer is not None:
+            return any(judge(self._shown(texts), one).kind == "right" for one in self.answers)
+        return tuple(ids[: len(self.ids)]) == self.ids
+
+    def ended(self, decode: Callable[[list[int]], str]) -> Callable[[list[int]], bool]:
+        """A predicate: whether more tokens can no longer change the verdict on a continuation."""
+
+        def ended(ids: list[int]) -> bool:
+            if self.answer is None:
+                return tuple(ids) != self.ids[: len(ids)] or len(ids) >= len(self.ids)
+            text = hide_thinking(decode(ids), self.thinks).rstrip("\ufffd")
+            found = filter(None, (find_answer(text, one) for one in self.answers))
+            return any(_MORE_OF_A_NUMBER.fullmatch(text, stop) is None for _, stop in found)
+
+        return ended
+
+    def rows(self, texts: list[str]) -> tuple[int, int]:
+        """(first, last) token of the answer in the full cache's continuation."""
+        last = max(len(self.ids) - 1, 0)
+        shown = self._shown(texts)
+        return next(filter(None, (answer_tokens(shown, one) for one in self.answers)), (last, last))
+
+    def _shown(self, texts: list[str]) -> list[str]:
+        """The texts with thinking hidden."""
+        return hide_in(texts, self.thinks)

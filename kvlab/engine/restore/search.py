@@ -1,0 +1,249 @@
+"""For a run with a wrong answer, find the smallest sets of each kind whose restoration corrects it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from kvlab.common.formatting import format_duration
+from kvlab.core.errors import UserError
+from kvlab.core.restore import Restore
+from kvlab.engine.out_of_memory import memory_guard
+from kvlab.engine.progress import Cancelled
+from kvlab.engine.restore.bisect import smallest
+from kvlab.engine.restore.failed_run import Evidence, decode_forced, gather_evidence
+from kvlab.engine.restore.shared_prompt import Prompt, read_prompt
+from kvlab.models.load import LoadedModel, held_model, pick_device
+from kvlab.requests.compare import CompareRequest, Progress, RescueRequest
+from kvlab.trace import Run, open_run
+from kvlab.trace.record import choice_of, model_fields
+from kvlab.trace.restore_results import RestoreResult, SearchResult, save_result
+from kvlab.trace.user_labels import load_labels
+
+MOST_TOKENS = 64  # candidates if the fact is unknown or not sufficient
+MOST_UNREAD = 512  # likewise for what was not read, as their slots cost nothing
+UNLIKELY = ("evict", "apart")  # searches that test the whole set first
+SHOWN_TOKENS = 16  # whose attention is saved in addition to the fact's
+
+
+def rescue(
+    request: RescueRequest,
+    root: Path | str = "runs",
+    *,
+    progress: Callable[[Progress], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+    loaded: LoadedModel | None = None,
+) -> Path:
+    """Search what restores the answer of a recorded run, save it next to the runs, and return the file.
+
+    The prompt is read once; each rerun repeats the decision and generates its text, several at a time. Results are
+    saved after each search, so a stop (`cancelled`) keeps them. Raises UserError if the run is right, if the full cache
+    is wrong too, or if the run cannot be repeated here.
+    """
+    root = Path(root)
+    run = open_run(root / request.run_id)
+    repeated = _request_of(run, request)
+    with memory_guard(pick_device(repeated.device), "restoring the answer"):
+        loaded = held_model(repeated) if loaded is None else loaded
+        watch = _Reruns(request.most_reruns, progress, cancelled)
+        watch.report("reading the prompt")
+        prompt = read_prompt(loaded, repeated)
+        evidence = gather_evidence(run, load_labels(root, run.record.comparison_id), prompt)
+        search = _Search(run, root, prompt, evidence, watch)
+        try:
+            search.all()
+        except Cancelled:
+            return search.save("Stopped; earlier results are kept.")
+    return search.save("" if watch.done < watch.most else f"All {watch.most} reruns were used.")
+
+
+def _request_of(run: Run, request: RescueRequest) -> CompareRequest:
+    record = run.record
+    if record.method == "full":
+        raise UserError("This run is the full cache itself, which drops nothing: choose a compressed run.")
+    if record.returned is not None:
+        raise UserError(f"{record.label} already has something restored: choose the run it was derived from.")
+    return CompareRequest(
+        prompt=record.prompt,
+        choices=(choice_of(record),),
+        max_new_tokens=record.max_new_tokens,
+        compress_every=record.compress_every,
+        seed=record.seed,
+        generation_config=record.generation_config,
+        **model_fields(record) | {"device": request.device},
+    )
+
+
+@dataclass
+class _Reruns:
+    """Count reruns, report progress with the time left, and check for cancellation."""
+
+    most: int
+    progress: Callable[[Progress], None] | None
+    cancelled: Callable[[], bool] | None
+    done: int = 0
+    seconds: float = 0.0
+
+    def report(self, stage: str) -> None:
+        """Report progress; raise Cancelled if a stop was requested."""
+        if self.cancelled is not None and self.cancelled():
+            raise Cancelled
+        if self.progress is not None:
+            self.progress(Progress(stage=stage, done=self.done, total=self.most))
+
+    def run(self, search: str, count: int, write: Callable[[], list[bool]]) -> list[bool]:
+        """Write `count` texts together; returns which are right."""
+        seconds = self.seconds / max(self.done, 1) * (self.most - self.done)
+        left = f", at most {format_duration(seconds, rough=True)} left" if self.done else ""
+        which = f"rerun {self.done + 1}" if count == 1 else f"reruns {self.done + 1} to {self.done + count}"
+        self.report(f"{search}: {which} of at most {self.most}{left}")
+        begun = time.perf_counter()
+        are_right = write()
+        self.done, self.seconds = self.done + count, self.seconds + time.perf_counter() - begun
+        return are_right
+
+
+@dataclass
+class _Search:
+    """The searches for one run, each with a share of the reruns."""
+
+    run: Run
+    root: Path
+    prompt: Prompt
+    evidence: Evidence
+    reruns: _Reruns
+    found: list[SearchResult] = field(default_factory=list)
+
+    def all(self) -> None:
+        """Search every kind; tokens that restore the answer are then restricted to as few heads as possible."""
+        layers = self.prompt.layers
+        if self.prompt.reads_part:
+            self.unread()
+        if not self.evidence.lost.any():
+            return
+        tokens = self.tokens()
+        if tokens:
+            readers = self.evidence.heads(layers, tokens)
+            self.look_for("reading heads", readers, lambda some: Restore(tokens=tokens, heads=tuple(some)), 0.6)
+        whole = lambda some: Restore(kind="heads", heads=tuple(some))  # noqa: E731
+        self.look_for("heads", self.evidence.heads(layers), whole, 0.6)
+        for kind in ("evict", "apart") if self.merges else ():
+            undone = lambda some, kind=kind: Restore(kind=kind, heads=tuple(some))  # noqa: E731
+            self.look_for(kind, self.evidence.heads(layers), undone, 0.5)
+
+    def tokens(self) -> tuple[int, ...]:
+        """Tokens to restore in every head: the fact's, or if these do not suffice, those that lost most attention."""
+        order = self.evidence.tokens(self.prompt.tokens)
+        back = lambda some: Restore(tokens=tuple(sorted(some)))  # noqa: E731
+        fact = [token for token in order if token in self.evidence.fact]
+        if fact and (found := self.look_for("tokens", fact, back, 0.4)).restores:
+            return found.returned.tokens
+        found = self.look_for("more tokens", order[:MOST_TOKENS], back, 0.4)
+        return found.returned.tokens if found.restores else ()
+
+    def unread(self) -> None:
+        """Search what the reading left out: slots of tokens, in as few heads as possible, and heads."""
+        layers = self.prompt.layers
+        unread = self.evidence.unread
+        back = lambda some: Restore(kind="read", tokens=tuple(sorted(some)))  # noqa: E731
+        order = self.evidence.tokens(self.prompt.tokens, unread)
+        fact = [token for token in order if token in self.evidence.fact]
+        found = self.look_for("unread fact", fact, back, 0.3) if fact else None
+        if found is None or not found.restores:
+            found = self.look_for("unread tokens", order[:MOST_UNREAD], back, 0.3) if order else None
+        if found is not None and found.restores:
+            tokens = found.returned.tokens
+            readers = self.evidence.heads(layers, tokens, unread)
+            read = lambda some: Restore(kind="read", tokens=tokens, heads=tuple(some))  # noqa: E731
+            self.look_for("unread heads", readers, read, 0.5)
+        everything = lambda some: Restore(kind="read", heads=tuple(some))  # noqa: E731
+        self.look_for("reading everything", self.evidence.heads(layers, None, unread), everything, 0.5)
+
+    @property
+    def merges(self) -> bool:
+        return bool((self.run.select("steps", columns=["merged"])["merged"] > 0).any())
+
+    def look_for(
+        self, name: str, items: Sequence, returned: Callable[[Sequence], Restore], share: float
+    ) -> SearchResult:
+        """Find and save the smallest part of `items` that restores the answer, in a share of the remaining reruns."""
+        before = self.reruns.done
+        prompt = self.prompt
+        most = max(round(share * (self.reruns.most - before)), 1)
+        test = lambda parts: self._restore(name, [returned(some) for some in parts])  # noqa: E731
+        part = smallest(items, test, most, name in UNLIKELY)
+        back = returned(part.items)
+        decoded = decode_forced(prompt, back, self.evidence.reference, self.evidence.rows, self.evidence.answer_rows)
+        found = SearchResult(
+            search=name,
+            returned=back,
+            restores=part.does,
+            complete=part.complete,
+            tried=self.reruns.done - before,
+            slots=decoded.held - self.evidence.before.held,
+            text="".join(prompt.texts(prompt.write(back, lambda ids: False))),
+            kl=decoded.kl,
+            attention=self._shown(decoded.look),
+        )
+        self.found.append(found)
+        self.save("Not finished.")
+        return found
+
+    def _restore(self, name: str, returned: Sequence[Restore]) -> list[bool]:
+        """Whether the answer is right with each of `returned` restored."""
+
+        def write() -> list[bool]:
+            wanted = self.evidence.wanted
+            ended = self.evidence.wanted.ended(self.prompt.decode)
+            texts = self.prompt.write_together(returned, ended)
+            return [wanted.is_there(ids, self.prompt.texts(ids)) for ids in texts]
+
+        return self.reruns.run(name, len(returned), write)
+
+    def save(self, ending: str) -> Path:
+        """Save all results so far."""
+        evidence = self.evidence
+        record = self.run.record
+        reference = self.prompt.texts(evidence.reference)
+        wanted = evidence.wanted.answer or "".join(reference[: len(evidence.wanted.ids)])
+        return save_result(
+            self.root,
+            RestoreResult(
+                run_id=record.run_id,
+                comparison_id=record.comparison_id,
+                label=record.label,
+                answer=wanted,
+                expected=evidence.wanted.answer is not None,
+                ending=ending,
+                reruns=self.reruns.done,
+                most_reruns=self.reruns.most,
+                seconds=self.reruns.seconds,
+                fact=evidence.fact,
+                reference=tuple(reference),
+                reader=evidence.reader(self.prompt.layers),
+                slots=evidence.before.held,
+                text_before=evidence.own_text,
+                kl_before=evidence.before.kl,
+                tokens=self._tokens_shown(),
+                attention_full=self._shown(evidence.full.look),
+                attention_before=self._shown(evidence.before.look),
+                found=tuple(self.found),
+            ),
+        )
+
+    def _tokens_shown(self) -> tuple[int, ...]:
+        rank, head = self._reader()
+        most = np.argsort(-self.evidence.full.look[rank, head], kind="stable")[:SHOWN_TOKENS]
+        return tuple(sorted({*self.evidence.fact, *most.tolist()}))
+
+    def _shown(self, look: np.ndarray) -> tuple[float, ...]:
+        rank, head = self._reader()
+        return tuple(float(mass) for mass in look[rank, head, list(self._tokens_shown())])
+
+    def _reader(self) -> tuple[int, int]:
+        layer, head = self.evidence.reader(self.prompt.layers)
+        return self.prompt.layers.index(layer), head

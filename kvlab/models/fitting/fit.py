@@ -1,0 +1,125 @@
+"""`kvlab fit`: fit whatever a method needs, also as a queued job."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import fields
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeVar
+
+from kvlab.common.atomic_write import replace_text
+from kvlab.core.errors import UserError
+from kvlab.core.validation import read_json
+from kvlab.models.fitting.curves import fit_curves
+from kvlab.models.fitting.kvzap import fit_kvzap
+from kvlab.models.fitting.less import LessRequest, fit_less
+from kvlab.models.fitting.profile import ProfileRequest, make_profile
+from kvlab.models.fitting.query_statistics import fit_query_statistics
+from kvlab.models.fitting.request import SETTING, FitJob, FitRequest, fitted_file
+from kvlab.models.fitting.text import Stopped, windows_to_read
+from kvlab.models.load import held_model
+from kvlab.requests.compare import Progress
+
+ASKED = "request.json"
+Own = TypeVar("Own", LessRequest, ProfileRequest)
+
+
+def fit(
+    request: FitRequest,
+    out: Path,
+    *,
+    kept: Path | None = None,
+    progress: Callable[[Progress], None] = lambda progress: None,
+    cancelled: Callable[[], bool] = lambda: False,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Run the fit of `request` and write it to `out` atomically.
+
+    `kept` is a folder for resuming a stopped fit; None starts from scratch. Raises UserError for invalid input.
+    """
+    with suppress(Stopped):
+        if request.method == "less":
+            begun = time.process_time()
+            seconds = round(60 * request.minutes)
+            report = _following(say, progress, cancelled, seconds, lambda: round(time.process_time() - begun))
+            fit_less(_specific_request(LessRequest, request), out, say=report)
+        elif request.method == "duoattention":
+            read = count(1)
+            report = _following(say, progress, cancelled, request.windows, lambda: next(read))
+            make_profile(_specific_request(ProfileRequest, request), out, say=report)
+        else:
+            _fit_from_windows(request, out, kept, progress, cancelled, say)
+    if out.exists():
+        say(f"written to {out}: use it with {_reader(request)}:{SETTING[request.method]}={out}")
+
+
+def _fit_from_windows(
+    request: FitRequest,
+    out: Path,
+    kept: Path | None,
+    progress: Callable[[Progress], None],
+    cancelled: Callable[[], bool],
+    say: Callable[[str], None],
+) -> None:
+    loaded = held_model(request)
+    windows = windows_to_read(request, loaded, progress, cancelled)
+    if request.method in ("triattention", "qfilter"):
+        fit_query_statistics(request, loaded, out, windows, say)
+    elif request.method == "lukv":
+        fit_curves(request, loaded, out, windows, say)
+    else:
+        with TemporaryDirectory() as scratch:
+            place = Path(scratch) if kept is None else kept
+            fit_kvzap(request, loaded, out, windows, kept=place, cancelled=cancelled, say=say)
+
+
+def _reader(request: FitRequest) -> str:
+    """The method that reads the file, or a composition with the score whose curves were measured."""
+    if request.method == "lukv" != request.score:
+        return f"compose:score={request.score}:allocate=curves"
+    return request.method
+
+
+def _following(
+    say: Callable[[str], None],
+    progress: Callable[[Progress], None],
+    cancelled: Callable[[], bool],
+    total: int,
+    done: Callable[[], int],
+) -> Callable[[str], None]:
+    """Wrap `say`: each line reports progress, `done` of `total`, and stops the fit once it is cancelled."""
+
+    def report(line: str) -> None:
+        say(line)
+        progress(Progress(stage=line, done=min(done(), total), total=total))
+        if cancelled():
+            raise Stopped
+
+    return report
+
+
+def run_fit(job: FitJob, root: Path, *, progress: Callable[[Progress], None], cancelled: Callable[[], bool]) -> Path:
+    """Fit into `<root>/fit/<name>` and return the file; an existing file is not created again.
+
+    Raises UserError as `fit`, and if another fit has that name.
+    """
+    out = fitted_file(root, job.name)
+    request_file = out.parent / ASKED
+    given = job.request.model_dump(mode="json")
+    if request_file.exists() and read_json(request_file.read_text(encoding="utf-8")) != given:
+        raise UserError(f"Another fit is called {job.name}: choose another name, or delete {out.parent}.")
+    replace_text(request_file, job.request.model_dump_json(indent=1))
+    if not out.exists():
+        fit(job.request, out, kept=out.parent / "windows", progress=progress, cancelled=cancelled)
+    return out
+
+
+def _specific_request(kind: type[Own], request: FitRequest) -> Own:
+    """The specific request with the fields it shares with `request`."""
+    given = {name: getattr(request, name) for name in FitRequest.model_fields} | {"texts": request.corpus}
+    shared = {one.name for one in fields(kind)} & given.keys() - {"form"}
+    return kind(**{name: given[name] for name in shared})

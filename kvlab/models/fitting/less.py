@@ -1,0 +1,178 @@
+"""Fit LESS's feature maps layer by layer, so that slots and state together give the full cache's output."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from kvlab.common.atomic_write import replace_file
+from kvlab.core.errors import UserError
+from kvlab.core.fitted.feature_maps import refuse_alibi, refuse_sinks, write_maps
+from kvlab.core.methods.merging.less import FeatureMaps, Form, new_maps
+from kvlab.models.fitting.observations import (
+    FromModel,
+    Observation,
+    compressible_layers,
+    observation_bytes,
+    observe,
+    projections,
+)
+from kvlab.models.fitting.text import text_windows
+from kvlab.models.load import LoadedModel
+from kvlab.requests.compare import LOADING
+
+WATCHING = 0.4  # largest share of the time spent running the model
+MOST_WINDOWS = 64
+MOST_BYTES = 4e9  # of observations held at once: those of an 8B model's 32 layers would take 30 GB
+HELD_BACK = 8  # every n-th window is used for evaluation only
+LEARNING_RATE = 0.01
+CLIP = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LessRequest(FromModel):
+    """What to fit, to which model, on which text (None: the shipped excerpts), for how long."""
+
+    corpus: Path | None = None
+    rank: int = 8
+    hidden: int = 64
+    form: Form = "exponential"
+    minutes: float = 3.0  # of processor time, so that other load on the machine has no effect
+
+    def check(self) -> None:
+        """Raise UserError for a number out of range."""
+        for name, least in (("rank", 1), ("hidden", 1), ("length", 256)):
+            if getattr(self, name) < least:
+                raise UserError(f"--{name} is {getattr(self, name)}: use at least {least}.")
+        if not self.minutes > 0:
+            raise UserError(f"--minutes is {self.minutes:g}: use more than 0.")
+        if self.form not in get_args(Form):
+            raise UserError(f"There is no form {self.form!r} of feature maps: use {' or '.join(get_args(Form))}.")
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Maps of one layer and their error on held-out windows: with eviction only, and with the state."""
+
+    maps: FeatureMaps
+    before: float
+    after: float
+
+
+def fit_less(request: LessRequest, out: Path, say: Callable[[str], None] = print) -> list[Fitted]:
+    """Fit maps for every compressible layer, write them to `out` atomically, and return them.
+
+    The model is frozen and reads windows of text with the full cache. For random queries and budgets, what H2O would
+    evict goes to the state, and the maps are fitted to reproduce the layer's output (squared error after its output
+    projection, relative to eviction only). Raises UserError for invalid input.
+    """
+    request.check()
+    loaded = request.load()
+    refuse_alibi(loaded.model)
+    refuse_sinks(loaded.model)
+    deadline = time.process_time() + 60 * request.minutes
+    fitted: list[Fitted] = []
+    windows = []
+    left = compressible_layers(loaded)
+    for block in layer_blocks(loaded, left, request.length):
+        share = (deadline - time.process_time()) * len(block) / len(left)
+        windows.append(_fit_block(loaded, request, block, fitted, time.process_time() + share, WATCHING * share, say))
+        left = left[len(block) :]
+    about = {name: str(value) for name, value in vars(request).items() if name not in ("corpus", *LOADING)}
+    about |= {"windows": str(min(windows)), "error_before": _mean([f.before for f in fitted])}
+    about |= {"error_after": _mean([f.after for f in fitted])}
+    replace_file(out, lambda path: write_maps(path, [f.maps for f in fitted], loaded.model, about))
+    say(f"mean over layers: {about['error_before']} before, {about['error_after']} after; written to {out}")
+    return fitted
+
+
+def layer_blocks(loaded: LoadedModel, layers: list[int], length: int) -> list[list[int]]:
+    """Split layers into blocks whose observations of `MOST_WINDOWS` windows fit `MOST_BYTES`, at least one layer each.
+
+    Each block observes the same windows again. Raises UserError for a model without layers to compress.
+    """
+    if not layers:
+        raise UserError(
+            "No layer of this model keeps keys and values of the whole text, so there is nothing to compress."
+        )
+    together = max(1, int(MOST_BYTES / (MOST_WINDOWS * observation_bytes(loaded, length))))
+    return [layers[first : first + together] for first in range(0, len(layers), together)]
+
+
+def _fit_block(
+    loaded: LoadedModel,
+    request: LessRequest,
+    block: list[int],
+    fitted: list[Fitted],
+    deadline: float,
+    watching: float,
+    say: Callable[[str], None],
+) -> int:
+    """Append the maps of a block's layers to `fitted`; returns the number of observed windows."""
+    watched = _watch(loaded, request, block, time.process_time() + watching, say)
+    windows = len(watched[0])
+    for projection in projections(loaded, block):
+        layer = len(fitted)
+        share = (deadline - time.process_time()) / len(watched)
+        fitted.append(_fit_layer(watched.pop(0), projection, request, layer, time.process_time() + share))
+        say(f"layer {layer}: error {fitted[-1].before:.4f} with eviction, {fitted[-1].after:.4f} with the state")
+    return windows
+
+
+def _watch(
+    loaded: LoadedModel, request: LessRequest, layers: list[int], until: float, say: Callable[[str], None]
+) -> list[list[Observation]]:
+    """Observations per layer, one per window; at least two windows, whatever the time."""
+    windows = text_windows(loaded, request.corpus, request.length, request.seed)
+    random = Random(request.seed)
+    found: list[list[Observation]] = []
+    while len(found) < 2 or (len(found) < MOST_WINDOWS and time.process_time() < until):
+        found.append(observe(loaded, next(windows), random, layers))
+        if len(found) % 8 == 0:
+            say(f"{len(found)} windows of {request.length} tokens observed")
+    return [list(layer) for layer in zip(*found, strict=True)]
+
+
+def _fit_layer(
+    seen: Sequence[Observation], projection: Tensor | None, request: LessRequest, layer: int, until: float
+) -> Fitted:
+    held = seen[::HELD_BACK]
+    fitting = [s for index, s in enumerate(seen) if index % HELD_BACK]
+    random = Random(request.seed + layer)
+    first = seen[0]
+    maps = _start(first, request, layer).map(lambda tensor: tensor.to(first.key.device).requires_grad_())
+    parameters = list(maps.tensors().values())
+    optimizer = torch.optim.Adam(parameters, LEARNING_RATE)
+    begun = time.process_time()
+    now = time.process_time()
+    while now < until:
+        for group in optimizer.param_groups:
+            group["lr"] = LEARNING_RATE * (until - now) / (until - begun)
+        chosen = random.choice(fitting)
+        (chosen.error(maps, projection) / max(chosen.evicted_error, 1e-9)).backward()
+        torch.nn.utils.clip_grad_norm_(parameters, CLIP)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        now = time.process_time()
+    maps = maps.map(Tensor.detach)
+    with torch.no_grad():
+        after = sum(float(observation.error(maps, projection)) for observation in held) / len(held)
+    return Fitted(maps, sum(observation.evicted_error for observation in held) / len(held), after)
+
+
+def _start(seen: Observation, request: LessRequest, layer: int) -> FeatureMaps:
+    heads, group, _, head_dim = seen.query.shape
+    generator = torch.Generator().manual_seed(request.seed * 1_000_003 + layer)
+    sizes = [max(float(states.square().mean().sqrt()), 1e-6) for states in (seen.query, seen.key)]
+    return new_maps(request.form, heads, group, head_dim, request.hidden, request.rank, generator, *sizes)
+
+
+def _mean(values: Sequence[float]) -> str:
+    return f"{sum(values) / len(values):.4f}"

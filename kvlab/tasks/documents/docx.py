@@ -1,0 +1,220 @@
+"""Text of a Word document (ECMA-376): its main part, read as XML without document type and so without entities."""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from collections import Counter
+from collections.abc import Mapping
+from xml.parsers import expat
+
+from kvlab.common.formatting import format_bytes, left_out
+from kvlab.core.errors import UserError
+from kvlab.tasks.documents.document import HIDDEN, Document, Lines, raise_script
+from kvlab.tasks.documents.docx_styles import OFF, Numbering, Styles
+
+MAIN = re.compile(r"word/document\d*\.xml")
+STYLES = "word/styles.xml"
+NUMBERING = "word/numbering.xml"
+ASIDE = re.compile(r"word/(header|footer)\d*\.xml")  # repeated on every page
+MOST_UNPACKED = 64 * 2**20  # of the main part, which is mostly markup
+OLE = b"\xd0\xcf\x11\xe0"  # signature of documents before 2007 and of encrypted ones
+WORD = "wordprocessingml"
+# Elements without document text: properties, fallback drawings, the source of tracked moves.
+SKIPPED = {"pPr", "rPr", "sectPr", "Fallback", "moveFrom"}
+SIGNS = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
+COUNTED = {
+    "blip": "image", "imagedata": "image", "chart": "chart", "relIds": "diagram", "object": "embedded object",
+    "altChunk": "embedded document", "sym": "symbol", "footnoteReference": "footnote",
+    "endnoteReference": "endnote", "commentReference": "comment",
+}  # fmt: skip
+NOUNS = (*dict.fromkeys(COUNTED.values()), "header", "footer", HIDDEN)
+SCRIPTS = {"superscript": "^", "subscript": "_"}
+FORMULAS = {"sup": "^", "sub": "_", "num": "", "den": "/"}  # parts of an equation and the sign before them
+
+
+def read_docx(content: bytes) -> Document:
+    """The text of all paragraphs, with table rows as lines with ` | ` between cells, list items after their number.
+
+    Superscripts are written `10^6` and subscripts `x_1`. Hidden text is left out.
+
+    Raises:
+        UserError: it is not DOCX, is password-protected, or unpacks to too much.
+    """
+    if content.startswith(OLE):
+        raise UserError("It is password-protected, or a .doc from before 2007: save it as DOCX without a password.")
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            name = next((one for one in archive.namelist() if MAIN.fullmatch(one)), None)
+            if name is None:
+                raise UserError("It is not a Word document: save it as DOCX, or as text.")
+            xml = _part(archive, name)
+            aside = {one: _part(archive, one) for one in archive.namelist() if ASIDE.fullmatch(one)}
+            known = set(archive.namelist())
+            styles, numbers = (_part(archive, one) if one in known else b"" for one in (STYLES, NUMBERING))
+    except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, RuntimeError) as error:
+        raise UserError("It is not a Word document, or it is damaged: save it as DOCX again, or as text.") from error
+    body = _Body()
+    try:
+        body.styles.read(styles)
+        body.numbering.read(numbers)
+        body.read(xml)
+    except expat.ExpatError as error:
+        raise UserError(f"Its text is damaged ({error}): save it as DOCX again, or as text.") from error
+    counts = body.counts + _aside(aside)
+    return Document(body.lines.text, left_out({noun: counts[noun] for noun in NOUNS}))
+
+
+def _part(archive: zipfile.ZipFile, name: str) -> bytes:
+    """Content of one file in the archive. Raises UserError if it unpacks to too much."""
+    with archive.open(name) as part:
+        xml = part.read(MOST_UNPACKED + 1)
+    if len(xml) > MOST_UNPACKED:
+        raise UserError(f"It unpacks to more than {format_bytes(MOST_UNPACKED)}: save the part you need separately.")
+    return xml
+
+
+def _aside(parts: Mapping[str, bytes]) -> Counter[str]:
+    """Number of different non-empty headers and footers."""
+    held: dict[str, set[tuple[str, ...]]] = {}
+    for name, xml in parts.items():
+        body = _Body()
+        try:
+            body.read(xml)
+        except expat.ExpatError:
+            body.lines.add(name)  # unreadable parts count as left out, too
+        pictures = [noun for noun in NOUNS if body.counts[noun]]
+        kind = ASIDE.fullmatch(name)
+        if kind and (body.lines.text.strip() or pictures):
+            held.setdefault(kind[1], set()).add((body.lines.text, *pictures))
+    return Counter({noun: len(texts) for noun, texts in held.items()})
+
+
+class _Body:
+    """Parser of the main part."""
+
+    def __init__(self) -> None:
+        self.lines, self.counts = Lines(), Counter[str]()
+        self.styles, self.numbering = Styles(), Numbering()
+        self.rows: list[list[str]] = []  # cells of the current row of every enclosing table
+        self.cells: list[Lines] = []  # of every cell around, its text
+        self.skipped: list[str] = []  # the elements around that are skipped
+        self.inside_text = False
+        self.paragraph: dict[str, str] = {}  # properties of the paragraph, by element
+        self.run: dict[str, str] = {}
+        self.part: str | None = None  # the sign before the part of an equation around
+        self.script: str | None = None  # the sign of the superscript or subscript that is read
+        self.raised = ""  # its text so far
+        self.in_hidden = False  # whether the text before was hidden
+
+    def read(self, xml: bytes) -> None:
+        parser = expat.ParserCreate(namespace_separator=" ")
+        parser.StartDoctypeDeclHandler = _refuse
+        parser.StartElementHandler = lambda name, attributes: self.start(*_parts(name), _values(attributes))
+        parser.EndElementHandler = lambda name: self.end(*_parts(name))
+        parser.CharacterDataHandler = self.characters
+        parser.Parse(xml, True)
+
+    def add(self, text: str, sign: str | None = None) -> None:
+        """Append text; that of neighbouring runs with the same `sign` is one superscript or subscript."""
+        if sign != self.script:
+            if self.script is not None:
+                self._write(raise_script(self.raised, self.script))
+            self.script = sign
+            self.raised = ""
+        if sign is None:
+            self._write(text)
+        else:
+            self.raised += text
+
+    def _write(self, text: str) -> None:
+        (self.cells[-1] if self.cells else self.lines).add(text)
+
+    def start(self, space: str, name: str, values: Mapping[str, str]) -> None:
+        if self.skipped or name in SKIPPED:
+            if WORD in space and self.skipped:
+                self._property(name, values.get("val", ""))
+            self.skipped.append(name)
+            return
+        self.counts[COUNTED.get(name, "")] += 1
+        self.inside_text = name == "t"  # of Word, and of an equation in it
+        if WORD not in space:
+            if name in FORMULAS:
+                self.equation_part(FORMULAS[name])
+            return
+        if name in SIGNS:
+            self._add_text(SIGNS[name])
+        elif name == "p":
+            self.paragraph = {}
+        elif name == "r":
+            self.run = {}
+        elif name == "tr":
+            self.rows.append([])
+        elif name == "tc":
+            self.cells.append(Lines())
+
+    def equation_part(self, sign: str | None) -> None:
+        """Begin or end a part of an equation, before whose text a sign is written."""
+        self.add("")
+        self.part = sign
+
+    def _property(self, name: str, value: str) -> None:
+        """Keep a property of the paragraph or of the run; the look of a paragraph's own mark is none of its text."""
+        if self.skipped[0] == "rPr" and len(self.skipped) == 1:
+            self.run[name] = value
+        elif self.skipped == ["pPr"] or self.skipped == ["pPr", "numPr"]:
+            self.paragraph[name] = value
+
+    def end(self, space: str, name: str) -> None:
+        self.inside_text = False
+        if self.skipped:
+            self.skipped.pop()
+            if name == "pPr" and not self.skipped and WORD in space:
+                own = self.styles.numbering(self.paragraph.get("pStyle", ""))
+                self.add(
+                    self.numbering.label({**own, **self.paragraph}) if "numPr" in {**own, **self.paragraph} else ""
+                )
+            return
+        if WORD not in space:
+            if name in FORMULAS:
+                self.equation_part(None)
+            return
+        if name == "r":
+            self.run = {}
+        elif name == "p":
+            self.add("\n")
+            self.in_hidden = False
+        elif name == "tc" and self.cells and self.rows:
+            self.add("")
+            self.rows[-1].append(" ".join(self.cells.pop().text.split()))
+        elif name == "tr" and self.rows:
+            self.add(" | ".join(self.rows.pop()) + "\n")
+
+    def characters(self, text: str) -> None:
+        if self.inside_text and not self.skipped:
+            self._add_text(text)
+
+    def _add_text(self, text: str) -> None:
+        """Append text of a run in its look, or count it as hidden."""
+        styles = self.styles.look(self.paragraph.get("pStyle", "")) | self.styles.look(self.run.get("rStyle", ""))
+        look = styles | self.run
+        hidden = "vanish" in look and look["vanish"] not in OFF
+        self.counts[HIDDEN] += hidden and not self.in_hidden
+        self.in_hidden = hidden
+        if not hidden:
+            self.add(text, SCRIPTS.get(look.get("vertAlign", ""), self.part))
+
+
+def _parts(name: str) -> tuple[str, str]:
+    space, _, local = name.rpartition(" ")
+    return space, local
+
+
+def _values(attributes: Mapping[str, str]) -> dict[str, str]:
+    """Attributes by their names without namespaces."""
+    return {name.rpartition(" ")[2]: value for name, value in attributes.items()}
+
+
+def _refuse(*_: object) -> None:
+    raise UserError("It declares a document type, as no Word document does: save it as DOCX again, or as text.")
