@@ -39,6 +39,7 @@ from torch import Tensor, nn
 MAGIC = b"kvlab recording\n"
 FORMAT = 1
 FLUSH_SECONDS = 1.0  # the longest that a pass waits in memory before it is on the disk
+KINDS = ("kept", "moved", "merged", "quantised", "masked", "unknown", "absent")
 UNKNOWN = -1
 MERGED = -2
 MASKED = -3  # the slot is there and a mask keeps it from being read: nothing was freed
@@ -112,6 +113,9 @@ class Recorder:
             layer = layer if index is None else int(index)
             history = self.layers.setdefault(layer, LayerHistory(self.config, attention, projection))
             self._undo.append(getattr(attention, projection).register_forward_hook(_catch(history)).remove)
+        for module in self.model.modules():
+            if type(module).__name__.endswith("RotaryEmbedding"):
+                self._undo.append(module.register_forward_pre_hook(self._rotated, with_kwargs=True).remove)
         self._undo.extend(_wrap_updates(self))
         return self
 
@@ -190,6 +194,12 @@ class Recorder:
         for history in self.layers.values():
             history.begin()
 
+    def _rotated(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """Keep the positions at which this pass's tokens are rotated."""
+        places = kwargs.get("position_ids", args[1] if len(args) > 1 else None)
+        if self._pending is not None and torch.is_tensor(places) and places.dim() == 2:
+            self._pending["places"] = places.detach().cpu()
+
     def _after_pass(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if self._pending is None:
             return
@@ -225,7 +235,7 @@ class Recorder:
         for layer, history in sorted(self.layers.items()):
             history.end(self.notes)
             held = held_slots(state["cache"], layer)
-            if held is None:
+            if held is None or not history.count:
                 continue
             keys, values, quantised = held
             result = history.recognise(keys, values, quantised, masked_slots(history.attention))
@@ -239,6 +249,8 @@ class Recorder:
             layers.append({"layer": layer, "bytes": size, "counts": result["counts"], "error": history.error})
         if state["ids"] is not None:
             tensors["ids"] = state["ids"].to(torch.int32)
+        if state.get("places") is not None:
+            tensors["places"] = state["places"].to(torch.int32)
         if state["padded"] is not None:
             tensors["padded"] = state["padded"].to(torch.uint8)
         if state.get("logits") is not None:
@@ -303,7 +315,7 @@ class LayerHistory:
         self.unknown_share = 0.0
         self.error: float | None = None
         self.buffers: dict[str, Tensor] = {}
-        self.last: tuple[Tensor, Tensor] | None = None  # fingerprints and positions of the slots after a pass
+        self.last: tuple[Tensor, Tensor, Tensor] | None = None  # of the slots: fingerprints, positions, kinds
         self._caught: list[Tensor] = []
         self._handed: list[tuple[Tensor, Tensor]] = []
         self._merged: dict[tuple[int, int], dict[int, dict[str, Any]]] = {}
@@ -388,26 +400,28 @@ class LayerHistory:
     ) -> dict[str, Any]:
         """What each slot is: positions (rows, heads, slots) int32 with `UNKNOWN`, `MERGED`, `MASKED` or `ABSENT` in it,
         and the merged ones as rows of (row, head, slot, parent, key weight, value weight, residual), float32."""
-        counts = {"kept": 0, "moved": 0, "merged": 0, "quantised": 0, "masked": 0, "unknown": 0}
         merges: list[list[float]] = []
-        if not self.count:
-            return {"positions": torch.zeros(0, dtype=torch.int32), "merges": None, "counts": counts}
         if isinstance(values, list):  # heads of unlike length
             width = max(part.shape[-2] for part in values)
             positions = torch.full((values[0].shape[0], len(values), width), ABSENT, dtype=torch.int32)
+            kinds = torch.full(positions.shape, KINDS.index("absent"), dtype=torch.uint8)
             for head, (key, value) in enumerate(zip(keys, values)):
-                found = self._recognise(key[:, None], value[:, None], head, counts, merges)
+                found, kind = self._recognise(key[:, None], value[:, None], head, merges)
                 positions[:, head, : value.shape[-2]] = found[:, 0]
+                kinds[:, head, : value.shape[-2]] = kind[:, 0]
         elif quantised:
-            positions = self._recognise_quantised(values, counts)
+            positions, kinds = self._recognise_quantised(values)
         else:
-            positions = self._recognise(keys, values, None, counts, merges)
+            positions, kinds = self._recognise(keys, values, None, merges)
         if masked is not None:
             rows, heads, slots = (index.to("cpu", torch.long) for index in masked)
             inside = (heads < positions.shape[1]) & (slots < positions.shape[2])
+            positions = positions.clone()
             positions[rows[inside], heads[inside], slots[inside]] = MASKED
-            counts["masked"] += int(inside.sum())
-            counts["kept"] -= int(inside.sum())
+            kinds = kinds.clone()
+            kinds[rows[inside], heads[inside], slots[inside]] = KINDS.index("masked")
+        counted = kinds.flatten().long().bincount(minlength=len(KINDS)).tolist()
+        counts = {name: count for name, count in zip(KINDS, counted) if name != "absent"}
         self.unknown_share = counts["unknown"] / max(sum(counts.values()), 1)
         table = torch.tensor(merges, dtype=torch.float32) if merges else None
         return {"positions": positions, "merges": table, "counts": counts}
@@ -420,42 +434,42 @@ class LayerHistory:
         return seen if heads == seen.shape[1] else seen.repeat_interleave(heads // seen.shape[1], dim=1)
 
     def _recognise(
-        self, keys: Tensor, values: Tensor, head: int | None, counts: dict[str, int], merges: list[list[float]]
-    ) -> Tensor:
+        self, keys: Tensor, values: Tensor, head: int | None, merges: list[list[float]]
+    ) -> tuple[Tensor, Tensor]:
+        """Positions and kinds of the slots of all heads, or of one."""
         heads = values.shape[1]
         seen_prints = self._heads_of("prints", head, heads)
         prints = fingerprints(values)
         name = "both" if self.keys_known else "prints"
         slots_now = prints * 1_000_003 + fingerprints(keys) if self.keys_known else prints
-        before = self.last if head is None else None
         known = 0
-        if before is not None and before[0].shape[:2] == slots_now.shape[:2]:
-            shared = min(before[0].shape[2], slots_now.shape[2])
-            if torch.equal(before[0][:, :, :shared], slots_now[:, :, :shared]) and bool((before[1] != UNKNOWN).all()):
+        if head is None and self.last is not None and self.last[0].shape[:2] == slots_now.shape[:2]:
+            shared = min(self.last[0].shape[2], slots_now.shape[2])
+            if torch.equal(self.last[0][:, :, :shared], slots_now[:, :, :shared]):
                 known = shared  # the usual decode step: all slots stand where they stood, and one is new
         places = lookup(slots_now[:, :, known:], self._heads_of(name, head, heads))
         places = self._verified(places, keys[:, :, known:], values[:, :, known:], head, heads)
-        if known:
-            places = torch.cat([before[1][:, :, :known].to(places.device), places], dim=2)
-        exact = places >= 0
-        counts["kept"] += int(exact.sum())
+        kinds = torch.where(places >= 0, KINDS.index("kept"), KINDS.index("unknown"))
         loose = places == UNKNOWN
         if bool(loose.any()) and self.keys_known:
             # The value of a token with another key: its key was rotated to another place. Where several tokens have
             # this value, as in a first layer, the order of slots decides.
-            by_value = torch.where(loose, lookup(prints, seen_prints), torch.full_like(places, UNKNOWN))
-            by_value = in_order(by_value, prints, seen_prints, places)
-            same = loose & _equal_rows(values, self._heads_of("values", head, heads), by_value)
+            by_value = torch.where(loose, lookup(prints[:, :, known:], seen_prints), torch.full_like(places, UNKNOWN))
+            by_value = in_order(by_value, prints[:, :, known:], seen_prints, places)
+            same = loose & _equal_rows(values[:, :, known:], self._heads_of("values", head, heads), by_value)
             places = torch.where(same, by_value, places)
-            counts["moved"] += int(same.sum())
+            kinds = torch.where(same, KINDS.index("moved"), kinds)
         result = places.to("cpu", torch.int32)
+        kinds = kinds.to("cpu", torch.uint8)
+        if known and self.last is not None:
+            result = torch.cat([self.last[1][:, :, :known], result], dim=2)
+            kinds = torch.cat([self.last[2][:, :, :known], kinds], dim=2)
         if bool((result < 0).any()):
             self._take_apart(keys, values, result, head, merges)
-            counts["merged"] += int((result == MERGED).sum())
-            counts["unknown"] += int((result == UNKNOWN).sum())
+            kinds[result == MERGED] = KINDS.index("merged")
         if head is None:
-            self.last = (slots_now, result.long().to(places.device))
-        return result
+            self.last = (slots_now, result, kinds)
+        return result, kinds
 
     def _verified(self, places: Tensor, keys: Tensor, values: Tensor, head: int | None, heads: int) -> Tensor:
         """The places at which whole rows are equal; each token is compared once, later its fingerprint suffices."""
@@ -477,22 +491,21 @@ class LayerHistory:
             self.buffers["verified"][row[equal], true_head[equal], place[equal]] = True
         return places
 
-    def _recognise_quantised(self, values: Tensor, counts: dict[str, int]) -> Tensor:
+    def _recognise_quantised(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """Slots of a quantised cache stand in the order of the tokens; each is held against the token of its place."""
         seen = self._heads_of("values", None, values.shape[1])
         slots = min(values.shape[2], seen.shape[2])
         true = seen[:, :, :slots].float()
-        error = (values[:, :, :slots].float() - true).norm(dim=-1) / true.norm(dim=-1).clamp_min(1e-12)
-        near = (error < QUANTISED).cpu()
+        error = ((values[:, :, :slots].float() - true).norm(dim=-1) / true.norm(dim=-1).clamp_min(1e-12)).cpu()
+        near = error < QUANTISED
         positions = torch.full(values.shape[:3], UNKNOWN, dtype=torch.int32)
         place = torch.arange(slots, dtype=torch.int32).expand(near.shape)
         positions[:, :, :slots] = torch.where(near, place, torch.full_like(place, UNKNOWN))
-        exact = int((error == 0).sum())
-        counts["kept"] += exact
-        counts["quantised"] += int(near.sum()) - exact
-        counts["unknown"] += int((positions == UNKNOWN).sum())
-        self.error = float(error.cpu()[near].max()) if bool(near.any()) else None
-        return positions
+        kinds = torch.full(positions.shape, KINDS.index("unknown"), dtype=torch.uint8)
+        kinds[:, :, :slots][near] = KINDS.index("quantised")
+        kinds[:, :, :slots][error == 0] = KINDS.index("kept")
+        self.error = float(error[near].max()) if bool(near.any()) else None
+        return positions, kinds
 
     def _take_apart(
         self, keys: Tensor, values: Tensor, result: Tensor, only_head: int | None, merges: list[list[float]]
@@ -584,7 +597,7 @@ def decoder_of(model: nn.Module, attentions: list[tuple[nn.Module, str]]) -> nn.
 
 
 def fused_values(output: Tensor, query_heads: int, heads: int, size: int) -> list[Tensor]:
-    """The parts of a fused projection's output (rows, tokens, width) that may be the values (rows, heads, tokens, size)."""
+    """What may be the values in a fused projection's output (rows, tokens, width): (rows, heads, tokens, size) each."""
     rows, tokens, width = output.shape
     found = []
     if width >= heads * size:  # queries, keys, values, one after the other
@@ -627,41 +640,32 @@ def held_slots(cache: Any, layer: int) -> tuple[Any, Any, bool] | None:
             return None
         return cache[layer][0], cache[layer][1], False
     layers = getattr(cache, "layers", None)
-    if layers is not None and len(layers) > layer:
-        part = layers[layer]
-        keys = getattr(part, "keys", None)
-        values = getattr(part, "values", None)
-        packed = getattr(part, "_quantized_keys", None)
-        if packed is not None and hasattr(part, "_dequantize"):
-            whole = [part._dequantize(packed), part._dequantize(part._quantized_values)]
-            if torch.is_tensor(keys) and keys.dim() == 4:
-                whole = [torch.cat([whole[0], keys], dim=2), torch.cat([whole[1], values], dim=2)]
-            return whole[0], whole[1], True
-        if isinstance(values, list):
-            return keys, values, False
-        if not torch.is_tensor(values) or values.numel() == 0:
-            return None
-        length = _filled(cache, part, layer, values)
-        return keys[..., :length, :], values[..., :length, :], False
-    keys = getattr(cache, "key_cache", None)
-    values = getattr(cache, "value_cache", None)
-    packed = getattr(cache, "_quantized_key_cache", None)
-    if packed is not None and len(packed) > layer:
-        whole = [cache._dequantize(packed[layer]), cache._dequantize(cache._quantized_value_cache[layer])]
-        if torch.is_tensor(keys[layer]) and keys[layer].dim() == 4:
-            whole = [torch.cat([whole[0], keys[layer]], dim=2), torch.cat([whole[1], values[layer]], dim=2)]
-        return whole[0], whole[1], True
-    if keys is None or len(keys) <= layer or len(values) <= layer:
+    part = layers[layer] if layers is not None and len(layers) > layer else cache
+    if part is cache:  # transformers before 4.54: one list a kind
+        lists = ("key_cache", "value_cache", "_quantized_key_cache", "_quantized_value_cache")
+        found = [getattr(cache, name, None) for name in lists]
+        keys, values, packed_keys, packed_values = (
+            one[layer] if one is not None and len(one) > layer else None for one in found
+        )
+    else:
+        names = ("keys", "values", "_quantized_keys", "_quantized_values")
+        keys, values, packed_keys, packed_values = (getattr(part, name, None) for name in names)
+    if packed_keys is not None and hasattr(part, "_dequantize"):
+        whole_keys = part._dequantize(packed_keys)
+        whole_values = part._dequantize(packed_values)
+        if torch.is_tensor(keys) and keys.dim() == 4:  # the newest tokens are not quantised yet
+            whole_keys = torch.cat([whole_keys, keys], dim=2)
+            whole_values = torch.cat([whole_values, values], dim=2)
+        return whole_keys, whole_values, True
+    if isinstance(values, list):
+        return keys, values, False
+    if not torch.is_tensor(values) or values.numel() == 0:
         return None
-    if isinstance(values[layer], list):
-        return keys[layer], values[layer], False
-    if not torch.is_tensor(values[layer]) or values[layer].numel() == 0:
-        return None
-    length = _filled(cache, cache, layer, values[layer])
-    return keys[layer][..., :length, :], values[layer][..., :length, :], False
+    length = _filled(part, values)
+    return keys[..., :length, :], values[..., :length, :], False
 
 
-def _filled(cache: Any, part: Any, layer: int, values: Tensor) -> int:
+def _filled(part: Any, values: Tensor) -> int:
     """Slots in use of a tensor that may be longer than what was written (static caches)."""
     if "Static" not in type(part).__name__:
         return int(values.shape[-2])
@@ -786,7 +790,7 @@ def sums_of_two(targets: Tensor, atoms: Tensor, width: int) -> list[tuple[list[i
         wholes = [block[:, part].square().sum(-1).clamp_min(1e-24) for part in parts]
         alike = sum(one.square() / size / whole[:, None] for one, size, whole in zip(along, sizes, wholes))
         first = alike.topk(first_count, dim=-1).indices
-        left = None
+        left = torch.zeros(len(block), first_count, len(atoms), dtype=torch.float64, device=atoms.device)
         for part, one, size, whole in zip(parts, along, sizes, wholes):
             cross = atoms[first][..., part] @ atoms[:, part].T
             onto_first = one.gather(1, first)[..., None]
@@ -797,8 +801,7 @@ def sums_of_two(targets: Tensor, atoms: Tensor, width: int) -> list[tuple[list[i
             reached = torch.where(
                 flat, onto_first.square() / size[first][..., None], reached / determinant.clamp_min(1e-24)
             )
-            missing = 1 - reached / whole[:, None, None]
-            left = missing if left is None else torch.maximum(left, missing)
+            left = torch.maximum(left, 1 - reached / whole[:, None, None])
         best = left.flatten(1).argmin(1)
         for target, place, choices in zip(block, best.tolist(), first.tolist()):
             chosen = [choices[place // len(atoms)], place % len(atoms)]
@@ -922,7 +925,7 @@ def header(model: nn.Module, config: Any, title: str, layers: int) -> dict[str, 
     }
 
 
-def weights_checksum(model: nn.Module) -> str:
+def weights_checksum(model: Any) -> str:
     """SHA-256 over a sample of the input embeddings, rounded, so that another dtype of the same weights is the same."""
     weight = model.get_input_embeddings().weight.detach()
     rows = torch.linspace(0, weight.shape[0] - 1, min(64, weight.shape[0])).long().to(weight.device)
@@ -943,7 +946,7 @@ def _wrap_updates(recorder: Recorder) -> list[Any]:
     from transformers import cache_utils
 
     undo: list[Any] = []
-    classes = [cache_utils.Cache]
+    classes: list[Any] = [cache_utils.Cache]
     for kind in classes:
         classes.extend(other for other in kind.__subclasses__() if other not in classes)
     for kind in classes:

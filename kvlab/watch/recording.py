@@ -38,6 +38,7 @@ class Pass:
     tokens: int
     bytes: int
     ids: np.ndarray | None  # (rows, tokens)
+    places: np.ndarray | None  # likewise, or one row for all: the positions at which the tokens were rotated
     padded: np.ndarray | None  # likewise, 1 where a token is padding
     logits: np.ndarray | None  # (rows, vocabulary): log probabilities after the last token
     layers: dict[int, LayerSlots]
@@ -135,6 +136,7 @@ def _pass_of(head: dict[str, Any], tensors: dict[str, np.ndarray]) -> Pass:
         head["tokens"],
         head["bytes"],
         tensors.get("ids"),
+        tensors.get("places"),
         tensors.get("padded"),
         tensors.get("logits"),
         layers,
