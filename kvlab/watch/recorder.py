@@ -644,12 +644,13 @@ def held_slots(cache: Any, layer: int) -> tuple[Any, Any, bool] | None:
     if part is cache:  # transformers before 4.54: one list a kind
         lists = ("key_cache", "value_cache", "_quantized_key_cache", "_quantized_value_cache")
         found = [getattr(cache, name, None) for name in lists]
-        keys, values, packed_keys, packed_values = (
-            one[layer] if one is not None and len(one) > layer else None for one in found
-        )
+        tensors = [one[layer] if one is not None and len(one) > layer else None for one in found]
     else:
         names = ("keys", "values", "_quantized_keys", "_quantized_values")
-        keys, values, packed_keys, packed_values = (getattr(part, name, None) for name in names)
+        tensors = [getattr(part, name, None) for name in names]
+    keys: Any = tensors[0]
+    values: Any = tensors[1]
+    packed_keys, packed_values = tensors[2:]
     if packed_keys is not None and hasattr(part, "_dequantize"):
         whole_keys = part._dequantize(packed_keys)
         whole_values = part._dequantize(packed_values)

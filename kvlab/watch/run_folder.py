@@ -43,7 +43,7 @@ def import_recording(
     Raises UserError if the model is another than the recorded one, tokens are missing, or no view could be drawn.
     """
     recording = read_recording(path)
-    loaded = _load(recording, model)
+    loaded = load_recorded_model(recording, model)
     passes = longest_sequence(recording)
     ids, padding = token_ids(recording, passes, row)
     groups = steps_of(passes)
@@ -178,7 +178,8 @@ def _joined(group: list[Pass], layer: int) -> Pass:
     return Pass(last.sequence, sum(one.tokens for one in group), last.bytes, None, None, None, last.logits, last.layers)
 
 
-def _load(recording: Recording, model: str | LoadedModel | None) -> LoadedModel:
+def load_recorded_model(recording: Recording, model: str | LoadedModel | None) -> LoadedModel:
+    """The model that was recorded; raises UserError if it is not named, or if `model` is another one."""
     name = model or recording.header["model"]
     if not name:
         raise UserError(
