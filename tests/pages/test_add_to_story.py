@@ -42,6 +42,8 @@ NO_VIEW = {  # what draws and is nothing to show alone, with the reason
     "app/live/present.py last_answers": "words of a conversation on a projector",
     "app/live/conversation.py show_questions": "words of a conversation, which is not a recorded view",
     "app/navigation/context_bar.py begin": "styles",
+    "app/navigation/menu.py top_tools": "the choice of the theme",
+    "app/navigation/menu.py page_tabs": "styles",
     "app/atlas/exhibit.py needs": "a command to copy",
     "app/atlas/exhibit.py figure": "a command to copy; the figure has its menu by `show`",
     "app/atlas/measure_button.py measure_button": "a command to copy",
@@ -56,7 +58,7 @@ NO_VIEW = {  # what draws and is nothing to show alone, with the reason
 }
 CONTROLS = {  # components that one works with and does not look at
     "add_slide", "context_bar", "lazy_views", "links", "payload", "plotly_preload", "scrubber", "shortcuts",
-    "story_mode", "theme_switch", "wordpicker",
+    "story_mode", "wordpicker",
 }  # fmt: skip
 ELSEWHERE = {"tilemap"}  # whose page draws the heading over it
 PAGES = sorted(file.stem for file in (ROOT / "pages").glob("*.py"))
