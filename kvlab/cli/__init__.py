@@ -34,6 +34,7 @@ from kvlab.cli.safe_budget import safe_budget
 from kvlab.cli.serve_check import serve_check
 from kvlab.cli.tasks import tasks
 from kvlab.cli.train_mini import train_mini
+from kvlab.cli.watch import watch_commands
 from kvlab.core.errors import UserError
 from kvlab.core.validation import check_text, quote_value
 
@@ -139,6 +140,7 @@ commands.add_typer(prefix_commands, name="prefix")
 commands.add_typer(plugin_commands, name="plugin")
 commands.add_typer(atlas_commands, name="atlas")
 commands.add_typer(data_commands, name="data")
+commands.add_typer(watch_commands, name="watch")
 
 
 def main() -> None:

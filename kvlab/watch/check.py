@@ -72,6 +72,11 @@ class Check:
         return bool((self.table["agreement"] == 1).all())
 
     @property
+    def agrees_but_for_ties(self) -> bool:
+        """Whether every head holds the method's tokens after the prompt, ties apart."""
+        return bool((self.table.loc[self.table["step"] == 0, "agreement_but_for_ties"] == 1).all())
+
+    @property
     def sentences(self) -> list[str]:
         """What was found, in full sentences."""
         name = f"{self.spec} at {self.budget:g} {'of the prompt' if isinstance(self.budget, float) else 'slots a head'}"
@@ -88,7 +93,7 @@ class Check:
                 f"{self.first.step} of {steps - 1}, where one of the two goes on evicting while text is written.",
                 _sentence(self.first),
             ]
-        if (self.table.loc[self.table["step"] == 0, "agreement_but_for_ties"] == 1).all() and self.first is not None:
+        if self.agrees_but_for_ties and self.first is not None:
             return [
                 f"After the prompt {unlike} of {heads} heads hold other tokens than {name}, all by ties: their scores "
                 f"are equal but for rounding ({100 * self.agreement:.3g} % of slots agree on average).",
@@ -164,7 +169,7 @@ def check(
         "agreement_but_for_ties",
     ]
     result = Check(spec, budget, pd.DataFrame(rows, columns=columns), first)
-    if search and (result.table.loc[result.table["step"] == 0, "agreement_but_for_ties"] < 1).any():
+    if search and not result.agrees_but_for_ties:
         result.explanations = _explanations(loaded, method, name, budget, ids, prompt_tokens, recorded[0])
     return result
 
@@ -258,7 +263,8 @@ def ties(held: frozenset[int], wanted: frozenset[int], scores: Tensor | None, he
     step = TIE * float(row[row.isfinite()].abs().max())
     theirs = row[torch.tensor(only_recorded)]
     ours = row[torch.tensor(only_kvlab)]
-    return min(int((theirs >= ours.min() - step).sum()), int((ours <= theirs.max() + step).sum()))
+    equal = (theirs[:, None] - ours).abs() <= step
+    return min(int(equal.any(1).sum()), int(equal.any(0).sum()))
 
 
 def _sentence(first: Departure) -> str:

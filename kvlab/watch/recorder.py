@@ -715,10 +715,9 @@ def allocated_bytes(cache: Any, layer: int) -> int:
 
 def fingerprints(rows: Tensor) -> Tensor:
     """64 bits of each row (..., width): the exact bits of a few of its coordinates, (...) int64."""
-    size = rows.element_size()
-    kind = {2: torch.int16, 4: torch.int32, 8: torch.int64, 1: torch.int8}[size]
-    number = min(8 // size, rows.shape[-1])
-    places = torch.linspace(0, rows.shape[-1] - 1, number + 2, device=rows.device)[1:-1].round().long()
+    kind = {2: torch.int16, 4: torch.int32, 8: torch.int64, 1: torch.int8}[rows.element_size()]
+    # The first and the last among them: where only a part of a key is rotated, it is at an end.
+    places = torch.linspace(0, rows.shape[-1] - 1, min(4, rows.shape[-1]), device=rows.device).round().long()
     bits = (rows[..., places] + 0.0).contiguous().view(kind).to(torch.int64)  # + 0.0: there are two zeros
     result = torch.zeros(bits.shape[:-1], dtype=torch.int64, device=rows.device)
     for place in range(bits.shape[-1]):

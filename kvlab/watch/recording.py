@@ -13,7 +13,13 @@ from typing import Any
 import numpy as np
 
 from kvlab.core.errors import UserError
-from kvlab.watch.recorder import ABSENT, FORMAT, MAGIC, MASKED, UNKNOWN
+
+# As in `kvlab.watch.recorder`, which stands alone and imports torch.
+MAGIC = b"kvlab recording\n"
+FORMAT = 1
+UNKNOWN = -1
+MASKED = -3
+ABSENT = -4
 
 
 @dataclass
@@ -72,6 +78,15 @@ class Recording:
             for kind, count in layer.counts.items():
                 total[kind] = total.get(kind, 0) + count
         return total
+
+
+def is_recording(path: Path) -> bool:
+    """Whether a file begins as a recording does."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
 
 
 def read_recording(path: Path) -> Recording:

@@ -16,8 +16,8 @@ from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests.compare import CompareRequest
 from kvlab.trace import open_run
 from kvlab.trace.writer import RunWriter
-from kvlab.watch.recorder import UNKNOWN, weights_checksum
-from kvlab.watch.recording import LayerSlots, Pass, Recording, Step, read_recording, steps_of_head
+from kvlab.watch.recorder import weights_checksum
+from kvlab.watch.recording import UNKNOWN, LayerSlots, Pass, Recording, Step, read_recording, steps_of_head
 
 METHOD = "recorded"
 ADDED = 8  # most tokens, such as a start token, that two ways of encoding may put before a text
