@@ -47,7 +47,7 @@ MENU = (
             ("spans", "By part of the prompt"),
         ),
     ),
-    Entry("Why wrong", "mystery", (("killed", "Restore the answer"), ("autopsy", "Fate of a word"))),
+    Entry("Why wrong", "mystery", (("restore", "Restore the answer"), ("autopsy", "Fate of a word"))),
     Entry(
         "Attention",
         "visibility",

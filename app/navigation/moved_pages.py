@@ -18,7 +18,10 @@ class Moved:
     added: Mapping[str, str] = field(default_factory=dict)
 
 
-MOVED = {"difference": Moved("wall", renamed={"a": "run"}, added={"panes": "text,kl"})}
+MOVED = {
+    "difference": Moved("wall", renamed={"a": "run"}, added={"panes": "text,kl"}),
+    "killed": Moved("restore"),
+}
 
 
 def current_place(page: str, query: Mapping[str, str]) -> tuple[str, dict[str, str]]:
