@@ -74,7 +74,7 @@ def import_recording(
         update={
             "run_id": f"{template.comparison_id}-01-{METHOD}",
             "status": "running",
-            "method": METHOD,
+            "method": f"{recording.title} (outside)",
             "label": f"{recording.title} ({recording.origin})",
             "budget": max(1, round(float(np.mean(slots)))),
             "hyper_parameters": {},
