@@ -19,7 +19,7 @@ def watch(
         Path | None, typer.Option("--write", help="write the recorder, one file without kvlab, to this path")
     ] = None,
 ) -> None:
-    """Record what the KV cache of any implementation holds, and check it against a method of kvlab.
+    """Record what a foreign KV cache holds, and hold it against a method.
 
     `kvlab watch --write kvlab_watch.py` writes the recorder into another project; `kvlab runs import FILE` opens its
     recordings in the dashboard.
