@@ -23,7 +23,13 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     with full_disk_sentence(path.parent):
         try:
             write(temporary)
-            _sync(temporary)
+            descriptor = os.open(
+                temporary, os.O_RDWR
+            )  # not every system lets a file be synced that is open for reading only
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -53,11 +59,3 @@ def _is_disk_full(error: Exception) -> bool:
         return True
     # Arrow and safetensors report the system's error by its text only.
     return "No space left on device" in str(error) or "os error 28" in str(error)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDWR)  # not every system lets a file be synced that is open for reading only
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

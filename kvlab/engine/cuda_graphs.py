@@ -98,10 +98,7 @@ class CapturedDecoder:
         if kind is None or kind not in self._seen_kinds or len(self._graphs) == MOST_KINDS:
             self._seen_kinds.add(kind)
             return self._pass()
-        return self._capture(kind)
-
-    def _capture(self, kind: Hashable) -> Tensor:
-        """Capture this step, which also executes it; after a failure nothing is captured any more."""
+        # Capture this step, which also executes it.
         capture = CudaGraph if self.model.device.type == "cuda" else OperationGraph
         before = host_counts(self.cache)
         try:

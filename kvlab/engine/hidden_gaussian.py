@@ -107,8 +107,14 @@ class HiddenStatistics:
         channels = torch.linspace(0, hidden - 1, min(SHOWN_CHANNELS, hidden)).round().long().to(device)
         pooled = _sorted(ordered[:: max(1, ordered.numel() // MOST_POOLED)].flatten())
         shown = [pooled, *ordered[:, channels].unbind(1)]
+        # Kolmogorov-Smirnov distance to the normal distribution, per column of sorted values.
+        normal = torch.special.ndtr(ordered)
+        count = len(ordered)
+        above = torch.arange(1, count + 1, device=ordered.device)[:, None] / count
         return found | {
-            "distance": _distance(ordered).masked_fill(constant, torch.nan),
+            "distance": torch.maximum((above - normal).abs(), (normal - above + 1 / count).abs())
+            .amax(0)
+            .masked_fill(constant, torch.nan),
             "histogram": torch.stack([_density(values) for values in shown]),
             "quantiles": torch.stack([_quantiles(values) for values in shown]),
         }
@@ -119,14 +125,6 @@ def _sorted(numbers: Tensor) -> Tensor:
     if numbers.device.type == "cpu":
         return torch.from_numpy(np.sort(numbers.numpy(), axis=0))
     return numbers.sort(0).values
-
-
-def _distance(ordered: Tensor) -> Tensor:
-    """Kolmogorov-Smirnov distance to the normal distribution, per column of sorted values."""
-    normal = torch.special.ndtr(ordered)
-    count = len(ordered)
-    above = torch.arange(1, count + 1, device=ordered.device)[:, None] / count
-    return torch.maximum((above - normal).abs(), (normal - above + 1 / count).abs()).amax(0)
 
 
 def _density(ordered: Tensor) -> Tensor:

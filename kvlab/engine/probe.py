@@ -80,7 +80,12 @@ class Probe:
             gathered = self.gathered.pop(layer_idx)
             self.written.add(layer_idx)
             assert gathered.query is not None
-            self._write(layer_idx, slots, last_rows(slots, seen, gathered.query), gathered.hidden)
+            # `seen` with its queries replaced by the text's last queries `query` (1, Hq, r, d).
+            alibi = seen.alibi
+            if alibi is not None:
+                alibi = replace(alibi, queries=slots.position[:, :, -gathered.query.shape[2] :])
+            nothing: Any = dict.fromkeys(("row_valid", "hidden_states", "_last_logits", "_last_mass"))
+            self._write(layer_idx, slots, replace(seen, query=gathered.query, alibi=alibi, **nothing), gathered.hidden)
 
     def attended_part(self, layer_idx: int, seen: PassSeen) -> None:
         """Collect the hidden states and newest queries of a pass."""
@@ -139,15 +144,6 @@ def make_probe(
     if sentence:
         writer.update(left_out=writer.record.left_out | {"history": sentence})
     return Probe(writer, prompt_tokens, tokens, rows, gvote, score.sinks, layers, heads, kept, history_rows)
-
-
-def last_rows(slots: Slots, seen: PassSeen, query: Tensor) -> PassSeen:
-    """`seen` with its queries replaced by the text's last queries `query` (1, Hq, r, d)."""
-    alibi = seen.alibi
-    if alibi is not None:
-        alibi = replace(alibi, queries=slots.position[:, :, -query.shape[2] :])
-    nothing: Any = dict.fromkeys(("row_valid", "hidden_states", "_last_logits", "_last_mass"))
-    return replace(seen, query=query, alibi=alibi, **nothing)
 
 
 def history(seen: PassSeen, rows: int) -> dict[str, np.ndarray]:

@@ -178,7 +178,14 @@ def prepare_evaluation(request: EvalRequest, loaded: Loaded, make_cache: CacheMa
         None if chat is None else canonical_json(chat.settings),
         energy_counter(input_device(loaded.model)),
     )
-    return Evaluation(units, maker, request.batch_rows or default_batch_rows(loaded), chat, notes)
+    # Default batch size.
+    return Evaluation(
+        units,
+        maker,
+        request.batch_rows or (1 if input_device(loaded.model).type == "cpu" else _GPU_BATCH_ROWS),
+        chat,
+        notes,
+    )
 
 
 def _measure_missing(
@@ -218,22 +225,14 @@ def check_passes(request: EvalRequest, plan: Plan) -> None:
     """Raise UserError if the requested prefill chunks would change a method's result."""
     if request.prefill_chunk is not None:
         longest = max((prompt.identity.length for prompt in plan.prompts), default=0)  # 0: a user's own prompt
-        check_choices(request.all_choices, longest, request.prefill_chunk)
-
-
-def check_choices(choices: Sequence[MethodChoice], tokens: int, prefill_chunk: int) -> None:
-    """Raise UserError, naming the method, if chunks would change its result for a prompt of `tokens`."""
-    for choice in choices:
-        pipeline = make_method(choice.method, **choice.hyper_parameters).pipeline()
-        try:
-            check_chunks(pipeline, tokens, prefill_chunk)
-        except UserError as error:
-            raise UserError(f"{choice.label} and a prefill chunk of {prefill_chunk:,}: {error}") from None
-
-
-def default_batch_rows(loaded: Loaded) -> int:
-    """Default batch size: 1 on a CPU, where batching gains nothing."""
-    return 1 if input_device(loaded.model).type == "cpu" else _GPU_BATCH_ROWS
+        # Raise UserError, naming the method, if chunks would change its result for a prompt of `tokens`.
+        prefill_chunk = request.prefill_chunk
+        for choice in request.all_choices:
+            pipeline = make_method(choice.method, **choice.hyper_parameters).pipeline()
+            try:
+                check_chunks(pipeline, longest, prefill_chunk)
+            except UserError as error:
+                raise UserError(f"{choice.label} and a prefill chunk of {prefill_chunk:,}: {error}") from None
 
 
 def settings_of(choice: MethodChoice) -> dict[str, object]:

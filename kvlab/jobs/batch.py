@@ -55,8 +55,16 @@ def run_batch(
         if cancelled is not None and cancelled():
             break
         try:
+            # An unused comparison id.
+            named = f"{repeat.batch}-{repeat.number:02d}"
+            taken = {entry.comparison_id for entry in list_comparisons(root)}
+            tries = (f"{named}-{attempt}" for attempt in range(2, len(taken) + 3))
             paths += compare(
-                comparison, root, comparison_id=_free_id(root, repeat), progress=clock.of(repeat), cancelled=cancelled
+                comparison,
+                root,
+                comparison_id=(named if named not in taken else next(name for name in tries if name not in taken)),
+                progress=clock.of(repeat),
+                cancelled=cancelled,
             )
         except UserError as error:
             what = "Repeat" if repeat.planting else "Prompt"
@@ -123,14 +131,6 @@ def _made(root: Path, batch: str, runs: int) -> Iterator[tuple[int, bool]]:
     for entry in list_comparisons(root):
         if entry.batch == batch:
             yield entry.number, len(entry.runs) == runs and entry.status == "complete"
-
-
-def _free_id(root: Path, repeat: Repeat) -> str:
-    """An unused comparison id: an interrupted repeat keeps what it made under its own."""
-    named = f"{repeat.batch}-{repeat.number:02d}"
-    taken = {entry.comparison_id for entry in list_comparisons(root)}
-    tries = (f"{named}-{attempt}" for attempt in range(2, len(taken) + 3))
-    return named if named not in taken else next(name for name in tries if name not in taken)
 
 
 class _Clock:

@@ -21,7 +21,7 @@ from kvlab.core.errors import UserError
 from kvlab.core.validation import Frozen
 from kvlab.jobs import queue_db, worker_slots
 from kvlab.jobs.access_check import check_access
-from kvlab.jobs.device_shares import Share, device_of, server_shares
+from kvlab.jobs.device_shares import device_of, server_shares
 from kvlab.jobs.disk_space import check_disk
 from kvlab.jobs.work import Work, read_request
 from kvlab.requests.compare import Progress
@@ -148,7 +148,33 @@ def ensure_worker(root: Path) -> int:
         if missing:
             worker_slots.fail_orphans(connection)
         for share in missing:
-            alive[share.place] = _start_worker(root, share)
+            command = [
+                sys.executable,
+                "-P",
+                "-m",
+                "kvlab.jobs.worker",
+                "--runs",
+                str(root),
+                "--while-kept",
+                *share.arguments,
+            ]
+            environment = {"GOMP_SPINCOUNT": SPIN_COUNT} | os.environ | share.environment
+            try:
+                with (root / queue_db.FOLDER / "worker.log").open("ab") as log:
+                    # A session of its own: Ctrl-C in the server's terminal must not cut a run in the middle.
+                    process = subprocess.Popen(
+                        command,
+                        env=environment,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        start_new_session=True,
+                    )
+            except OSError as error:
+                raise UserError(
+                    f"No worker can be started for {root} ({error}): is the disk full or not writable?"
+                ) from error
+            alive[share.place] = process.pid
             worker_slots.take_slot(connection, alive[share.place], share.place, share.devices)
         return alive[min(alive)]
 
@@ -170,20 +196,6 @@ def tail(path: Path, count: int) -> tuple[str, ...]:
         file.seek(max(0, path.stat().st_size - LONGEST_TAIL))
         text = file.read().decode("utf-8", errors="replace")
     return tuple(line.rstrip("\r").rsplit("\r", 1)[-1] for line in text.split("\n") if line)[-count:]
-
-
-def _start_worker(root: Path, share: Share) -> int:
-    command = [sys.executable, "-P", "-m", "kvlab.jobs.worker", "--runs", str(root), "--while-kept", *share.arguments]
-    environment = {"GOMP_SPINCOUNT": SPIN_COUNT} | os.environ | share.environment
-    try:
-        with (root / queue_db.FOLDER / "worker.log").open("ab") as log:
-            # A session of its own: Ctrl-C in the server's terminal must not cut a run in the middle.
-            process = subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-    except OSError as error:
-        raise UserError(f"No worker can be started for {root} ({error}): is the disk full or not writable?") from error
-    return process.pid
 
 
 def _status(row: sqlite3.Row, turn: list[str], log: tuple[str, ...] = ()) -> JobStatus:

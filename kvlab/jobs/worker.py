@@ -68,19 +68,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if lab() is not None:
         rewrite_messages(hide_paths)
     if not visible_gpus():
-        _give_way()
+        # Lower this process's priority, so that the dashboard stays responsive on the same cores.
+        os.nice(NICE)
+        if os.getsid(0) == os.getpid():  # Linux may schedule by session and ignore `nice`
+            with suppress(OSError):
+                AUTOGROUP.write_text(str(NICE))
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     slot = WorkerSlot(options.place, options.devices, tuple(filter(None, options.others.split(","))))
     serve(options.runs.absolute(), options.compare, stop, options.while_kept, slot)
-
-
-def _give_way() -> None:
-    """Lower this process's priority, so that the dashboard stays responsive on the same cores."""
-    os.nice(NICE)
-    if os.getsid(0) == os.getpid():  # Linux may schedule by session and ignore `nice`
-        with suppress(OSError):
-            AUTOGROUP.write_text(str(NICE))
 
 
 def serve(

@@ -80,7 +80,14 @@ def find(table: pd.DataFrame, wanted: Search, in_prompt: Callable[[Sequence[str]
         of_row = [{*names, *map(model_title, names)} for names in table["model"].str.split(", ")]
         kept &= pd.Series([not asked.isdisjoint(names) for names in of_row], dtype=bool)
     if wanted.answers:
-        kept &= answer_kinds(table).isin(wanted.answers)
+        # The key of `ANSWERS` for each row.
+        judged = table["judged"].fillna(0)
+        right = table["right"].fillna(0)
+        kinds = pd.Series("some", table.index)
+        kinds[right == judged] = "right"
+        kinds[right == 0] = "wrong"
+        kinds[judged == 0] = "unknown"
+        kept &= kinds.isin(wanted.answers)
     if wanted.since:
         kept &= table["created"].str[:10] >= wanted.since
     if wanted.until:
@@ -88,30 +95,15 @@ def find(table: pd.DataFrame, wanted: Search, in_prompt: Callable[[Sequence[str]
     found = table[kept]
     if wanted.words:
         found = found[_holds(found, wanted.words, in_prompt)]
-    return sort_rows(found, wanted)
-
-
-def answer_kinds(table: pd.DataFrame) -> pd.Series:
-    """The key of `ANSWERS` for each row."""
-    judged = table["judged"].fillna(0)
-    right = table["right"].fillna(0)
-    kinds = pd.Series("some", table.index)
-    kinds[right == judged] = "right"
-    kinds[right == 0] = "wrong"
-    kinds[judged == 0] = "unknown"
-    return kinds
-
-
-def sort_rows(table: pd.DataFrame, wanted: Search) -> pd.DataFrame:
-    """The rows sorted, missing values last, ties newest first."""
+    # The rows sorted, missing values last, ties newest first.
     if wanted.sort not in SORTS:
         raise UserError(f"Runs cannot be sorted by {wanted.sort[:40]!r}: choose one of {', '.join(SORTS)}.")
-    key = table["right"] / table["judged"] if wanted.sort == "answer" else table[wanted.sort]
+    key = found["right"] / found["judged"] if wanted.sort == "answer" else found[wanted.sort]
     if wanted.sort in ("title", "model"):
         key = key.str.casefold()
     rising = (wanted.sort in RISING) != wanted.turned
     order = key.sort_values(ascending=rising, kind="stable", na_position="last").index
-    return table.loc[order].reset_index(drop=True)
+    return found.loc[order].reset_index(drop=True)
 
 
 def describe_search(wanted: Search) -> str:

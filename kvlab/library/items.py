@@ -98,7 +98,7 @@ def _comparison(group: Sequence[ComparisonEntry], known: Known, said: AllLabels)
         "members": tuple(entry.comparison_id for entry in group),
         "title": labels.name or first.text or first.comparison_id,
         "status": worst_status({entry.status for entry in group}),
-        "created": _utc(first.created),
+        "created": datetime.fromisoformat(first.created).astimezone(UTC).isoformat(timespec="seconds"),
         "model": first.runs[0].model,
         "methods": tuple(dict.fromkeys(run.method for run in compressed)),
         "budgets": tuple(dict.fromkeys(word for run in compressed if (word := parse_label(run).budget))),
@@ -183,10 +183,6 @@ def _parts(folder: Path) -> Iterator[Path]:
 
 def _said(labels: Labels) -> dict[str, object]:
     return {name: getattr(labels, name) for name in ("name", "tags", "starred", "note", "archived")}
-
-
-def _utc(moment: str) -> str:
-    return datetime.fromisoformat(moment).astimezone(UTC).isoformat(timespec="seconds")
 
 
 def item_paths(root: Path, kind: Kind, names: Sequence[str]) -> list[Path]:

@@ -91,7 +91,11 @@ def restore_deleted(root: Path, key: str) -> Deleted:
     Raises:
         UserError: it is not in the bin, or one of its paths exists again.
     """
-    root, deleted = Path(root), find_deleted(root, key)
+    # The item with this key.
+    found = next((one for one in list_bin(root) if one.key == key), None)
+    if found is None:
+        raise UserError(f"There is no {key[:60]!r} in the bin: `kvlab runs bin` lists all.")
+    root, deleted = Path(root), found
     there = [path for path in deleted.paths if _lies_in_bin(root, key, path) and (root / path).exists()]
     if there:
         raise UserError(f"{there[0]} was created again since {deleted.title[:60]} was deleted: move it away first.")
@@ -111,14 +115,6 @@ def empty_bin(root: Path, keys: Sequence[str] | None = None) -> int:
     for one in chosen:
         shutil.rmtree(Path(root) / FOLDER / one.key, ignore_errors=True)
     return sum(one.bytes for one in chosen)
-
-
-def find_deleted(root: Path, key: str) -> Deleted:
-    """The item with this key; raises UserError if there is none."""
-    found = next((one for one in list_bin(root) if one.key == key), None)
-    if found is None:
-        raise UserError(f"There is no {key[:60]!r} in the bin: `kvlab runs bin` lists all.")
-    return found
 
 
 def _lies_in_bin(root: Path, key: str, path: str) -> bool:

@@ -37,7 +37,11 @@ class SessionReporter:
         for event in events:
             self.tell(event.as_json())
             if isinstance(event, ContextRead):
-                self._tell_texts()
+                turns = self.session.turns
+                tokenizer = self.session.loaded.tokenizer
+                text = turns.opening + self.session.context
+                texts = prompt_pieces(tokenizer, text, self.session.ids, special=turns.special)
+                self.tell({"kind": "context_texts", "texts": texts})
             if isinstance(event, LaneSettled):
                 self._held.pop(event.lane, None)
                 self._tell_lane(event.lane)
@@ -72,10 +76,3 @@ class SessionReporter:
         elif (changed := np.flatnonzero((now != before).any(0))).size:
             changes = {"per_mille": own[changed].tolist(), "merged": merged[changed].tolist()}
             self.tell({"kind": "held_changes", "lane": number, "tokens": changed.tolist(), **changes})
-
-    def _tell_texts(self) -> None:
-        turns = self.session.turns
-        tokenizer = self.session.loaded.tokenizer
-        text = turns.opening + self.session.context
-        texts = prompt_pieces(tokenizer, text, self.session.ids, special=turns.special)
-        self.tell({"kind": "context_texts", "texts": texts})

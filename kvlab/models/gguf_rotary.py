@@ -71,7 +71,21 @@ def _scaling(config: Any, read: Read, tensors: dict[str, np.ndarray], rope: dict
     if kind not in ("none", "linear", "yarn", "longrope"):
         raise UserError(f"its rotary positions are scaled by {kind!r}, which transformers does not know")
     if kind == "yarn":
-        return _yarn(read, factor, attention, before, tensors)
+        names = {"ext_factor": 1.0, "attn_factor": 1.0, "log_multiplier": 0.0}
+        changed = [name for name, usual in names.items() if read(f"rope.scaling.yarn_{name}") not in (None, usual)]
+        if changed or tensors:
+            raise UserError(
+                f"its YaRN positions have {'factors of their own' if tensors else f'a {changed[0]}'}, for which "
+                "transformers has no setting"
+            )
+        betas = {name: read(f"rope.scaling.yarn_{name}") for name in ("beta_fast", "beta_slow")}
+        return {
+            "rope_type": "yarn",
+            "factor": factor,
+            "original_max_position_embeddings": before,
+            "attention_factor": attention * (0.1 * math.log(max(factor, 1.0)) + 1.0),
+            **{name: float(beta) for name, beta in betas.items() if beta is not None},
+        }
     factor = 1.0 if kind == "none" else factor
     if LONG in tensors and SHORT in tensors:
         return _longrope(tensors[SHORT] * factor, tensors[LONG] * factor, attention, before)
@@ -82,24 +96,6 @@ def _scaling(config: Any, read: Read, tensors: dict[str, np.ndarray], rope: dict
         return {} if factors[0] == 1.0 else {"rope_type": "linear", "factor": float(factors[0])}
     longest = config.max_position_embeddings  # the same frequencies before and after it
     return _llama3(factors, rope) or _longrope(factors, factors, 1.0, longest)
-
-
-def _yarn(read: Read, factor: float, attention: float, before: int, tensors: dict[str, np.ndarray]) -> dict[str, Any]:
-    names = {"ext_factor": 1.0, "attn_factor": 1.0, "log_multiplier": 0.0}
-    changed = [name for name, usual in names.items() if read(f"rope.scaling.yarn_{name}") not in (None, usual)]
-    if changed or tensors:
-        raise UserError(
-            f"its YaRN positions have {'factors of their own' if tensors else f'a {changed[0]}'}, for which "
-            "transformers has no setting"
-        )
-    betas = {name: read(f"rope.scaling.yarn_{name}") for name in ("beta_fast", "beta_slow")}
-    return {
-        "rope_type": "yarn",
-        "factor": factor,
-        "original_max_position_embeddings": before,
-        "attention_factor": attention * (0.1 * math.log(max(factor, 1.0)) + 1.0),
-        **{name: float(beta) for name, beta in betas.items() if beta is not None},
-    }
 
 
 def _longrope(short: np.ndarray, long: np.ndarray, attention: float, before: int) -> dict[str, Any]:

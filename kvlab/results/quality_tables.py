@@ -104,7 +104,12 @@ def _ranked(task: str, group: pd.DataFrame) -> list[dict[str, object]]:
     best = str((sign * found["score"]).idxmax())
     lines = []
     for arm, part in arms.items():
-        gaps = {other: _gap(theirs, part, sign) for other, theirs in arms.items() if other != arm}
+        # How much better `one` is than `other` on their common prompts.
+        gaps = {
+            other: paired_gap(theirs, part, PAIR, "score" if sign > 0 else "signed")
+            for other, theirs in arms.items()
+            if other != arm
+        }
         rank = 1 + sum(one is not None and one.n > tasks and one.low > 0 for one in gaps.values())
         behind = gaps.get(best) or Interval(0.0, 0.0, 0.0, len(part))
         mean = found.loc[arm]
@@ -127,11 +132,6 @@ def _ranked(task: str, group: pd.DataFrame) -> list[dict[str, object]]:
     return lines
 
 
-def _gap(one: pd.DataFrame, other: pd.DataFrame, sign: float) -> Interval | None:
-    """How much better `one` is than `other` on their common prompts."""
-    return paired_gap(one, other, PAIR, "score" if sign > 0 else "signed")
-
-
 def by_bytes(rows: pd.DataFrame, axis: str = "live_bytes") -> pd.DataFrame:
     """One row per arm and budget: mean score over tasks, mean bytes per prompt, and whether it is Pareto-optimal.
 
@@ -144,15 +144,15 @@ def by_bytes(rows: pd.DataFrame, axis: str = "live_bytes") -> pd.DataFrame:
     asked_of = table.groupby("task")["arm"].nunique()
     table = table[table["task"].isin(asked_of[asked_of == asked_of.max()].index)]
     found = over_tasks(table, NAMES, BYTES)
-    return found.assign(frontier=_frontier(found[axis].to_numpy(float), found["score"].to_numpy(float)))
-
-
-def _frontier(size: np.ndarray, score: np.ndarray) -> list[bool]:
-    """Which points are Pareto-optimal in size (lower) and score (higher)."""
-    return [
-        not bool(np.any((size <= s) & (score >= p) & ((size < s) | (score > p))))
-        for s, p in zip(size, score, strict=True)
-    ]
+    # Which points are Pareto-optimal in size (lower) and score (higher).
+    size = found[axis].to_numpy(float)
+    score = found["score"].to_numpy(float)
+    return found.assign(
+        frontier=[
+            not bool(np.any((size <= s) & (score >= p) & ((size < s) | (score > p))))
+            for s, p in zip(size, score, strict=True)
+        ]
+    )
 
 
 def needles(rows: pd.DataFrame, asked: str) -> tuple[pd.DataFrame, pd.DataFrame]:

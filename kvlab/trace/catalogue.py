@@ -120,16 +120,8 @@ def list_runs(
         found, _ = in_database(root, _entries)
     # Symbolic links to runs are only allowed outside a server.
     there = {item.name for item in os.scandir(root) if lab() is None or not item.is_symlink()}
-    if _take_in(root, there - {entry.run_id for entry, _ in found}):
-        found, _ = in_database(root, _entries)
-    wanted = [pair for pair in found if pair[0].run_id in there and comparison_id in (None, pair[0].comparison_id)]
-    current = [_current(root, run, stamp) for run, stamp in wanted]
-    visible = [entry for entry in current if may_see(entry.owner, entry.private)]
-    return [entry for entry in visible if status in (None, entry.status)][:limit]
-
-
-def _take_in(root: Path, unknown: Collection[str]) -> bool:
-    """Add unindexed run folders to the index; returns whether there were any."""
+    # Add unindexed run folders to the index.
+    unknown = there - {entry.run_id for entry, _ in found}
     records = []
     for name in sorted(unknown):
         if (root / name / FILE).is_file():
@@ -137,7 +129,12 @@ def _take_in(root: Path, unknown: Collection[str]) -> bool:
                 records.append(read_record(root / name))
     for record in sorted(records, key=lambda record: record.created):
         upsert(root, record)
-    return bool(records)
+    if bool(records):
+        found, _ = in_database(root, _entries)
+    wanted = [pair for pair in found if pair[0].run_id in there and comparison_id in (None, pair[0].comparison_id)]
+    current = [_current(root, run, stamp) for run, stamp in wanted]
+    visible = [entry for entry in current if may_see(entry.owner, entry.private)]
+    return [entry for entry in visible if status in (None, entry.status)][:limit]
 
 
 def _entries(database: sqlite3.Connection) -> tuple[list[tuple[RunEntry, int]], int]:

@@ -8,7 +8,6 @@ from textwrap import shorten
 from typing import Any
 
 from pydantic import JsonValue
-from transformers import PreTrainedTokenizerBase
 
 from kvlab.core.budget import Budget, resolve_store
 from kvlab.core.cache.settings import shape_of
@@ -63,27 +62,23 @@ def header_of(
 def model_of(loaded: LoadedModel, loading: dict[str, JsonValue]) -> PrefixModel:
     """The model as a prefix records it; `loading` are the arguments of `kvlab.load_model` that loaded it."""
     model: Any = loaded.model
+    # Hash vocabulary, rules and chat template to 12 hex digits.
+    backend: Any = getattr(loaded.tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        rules = json.dumps(sorted(loaded.tokenizer.get_vocab().items()))
+    else:  # before its tokens stand truncation and padding, which the last call may have changed
+        written = backend.to_str()
+        rules = written[max(written.find(TOKENS), 0) :]
+    template = json.dumps(loaded.tokenizer.chat_template, sort_keys=True)
     return PrefixModel(
         name=loaded.name,
         digest=model_digest(model),
         dtype=str(model.dtype).removeprefix("torch."),
         device=loaded.device.type,
         shape=json.loads(json.dumps(shape_of(model.config), default=str)),
-        tokenizer=tokenizer_digest(loaded.tokenizer),
+        tokenizer=hashlib.sha256((rules + template).encode()).hexdigest()[:12],
         loading=loading,
     )
-
-
-def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Hash vocabulary, rules and chat template to 12 hex digits."""
-    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        rules = json.dumps(sorted(tokenizer.get_vocab().items()))
-    else:  # before its tokens stand truncation and padding, which the last call may have changed
-        written = backend.to_str()
-        rules = written[max(written.find(TOKENS), 0) :]
-    template = json.dumps(tokenizer.chat_template, sort_keys=True)
-    return hashlib.sha256((rules + template).encode()).hexdigest()[:12]
 
 
 def check_model(header: PrefixHeader, loaded: LoadedModel) -> None:

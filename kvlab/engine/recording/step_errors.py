@@ -34,14 +34,14 @@ def answer(slots: Slots, seen: PassSeen, logits: Tensor | None = None) -> Answer
 def _given(slots: Slots, mass: Tensor) -> Tensor:
     """(N, W, G, d) float32: a table's values weighted by `mass` (N, W, G, S or more)."""
     values = slots.values
-    return mix_values(mass[..., : values.shape[2]].flatten(0, 1), values.flatten(0, 1)).unflatten(0, values.shape[:2])
-
-
-def mix_values(mass: Tensor, values: Tensor) -> Tensor:
-    """(H, G, d) float32: values (H, S, d) weighted by `mass` (H, G, S); in blocks, as `values` may be float16."""
-    blocks = zip(mass.split(VALUE_BLOCK, -1), values.split(VALUE_BLOCK, 1), strict=True)
+    # (H, G, d) float32.
+    blocks = zip(
+        mass[..., : values.shape[2]].flatten(0, 1).split(VALUE_BLOCK, -1),
+        values.flatten(0, 1).split(VALUE_BLOCK, 1),
+        strict=True,
+    )
     parts = [share @ part.float() for share, part in blocks]
-    return torch.stack(parts).sum(0) if parts[1:] else parts[0]
+    return (torch.stack(parts).sum(0) if parts[1:] else parts[0]).unflatten(0, values.shape[:2])
 
 
 def given_answer(slots: Slots, seen: PassSeen, output: Tensor) -> Answer:

@@ -46,7 +46,20 @@ def rescue(
     """
     root = Path(root)
     run = open_run(root / request.run_id)
-    repeated = _request_of(run, request)
+    record = run.record
+    if record.method == "full":
+        raise UserError("This run is the full cache itself, which drops nothing: choose a compressed run.")
+    if record.returned is not None:
+        raise UserError(f"{record.label} already has something restored: choose the run it was derived from.")
+    repeated = CompareRequest(
+        prompt=record.prompt,
+        choices=(choice_of(record),),
+        max_new_tokens=record.max_new_tokens,
+        compress_every=record.compress_every,
+        seed=record.seed,
+        generation_config=record.generation_config,
+        **model_fields(record) | {"device": request.device},
+    )
     with memory_guard(pick_device(repeated.device), "restoring the answer"):
         loaded = held_model(repeated) if loaded is None else loaded
         watch = _Reruns(request.most_reruns, progress, cancelled)
@@ -59,23 +72,6 @@ def rescue(
         except Cancelled:
             return search.save("Stopped; earlier results are kept.")
     return search.save("" if watch.done < watch.most else f"All {watch.most} reruns were used.")
-
-
-def _request_of(run: Run, request: RescueRequest) -> CompareRequest:
-    record = run.record
-    if record.method == "full":
-        raise UserError("This run is the full cache itself, which drops nothing: choose a compressed run.")
-    if record.returned is not None:
-        raise UserError(f"{record.label} already has something restored: choose the run it was derived from.")
-    return CompareRequest(
-        prompt=record.prompt,
-        choices=(choice_of(record),),
-        max_new_tokens=record.max_new_tokens,
-        compress_every=record.compress_every,
-        seed=record.seed,
-        generation_config=record.generation_config,
-        **model_fields(record) | {"device": request.device},
-    )
 
 
 @dataclass

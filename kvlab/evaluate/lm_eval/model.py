@@ -160,7 +160,11 @@ class KvlabLM(HFLM):
         cache = self.make_cache()
         watch = Stopwatch(self.device)
         with watch.running():
-            logits = self._prefilled(cache, ids)
+            prefill = max(1, ids.shape[1] - self.request.hold_back)
+            start = 0
+            for end in [*accumulate(cache.expect(prefill, None)), *range(prefill + 1, ids.shape[1] + 1)]:
+                logits = self._fed(cache, ids[:, start:end])
+                start = end
         prompt_seconds = watch.seconds
         memory = read_memory(cache, 1)[0]
         rows = torch.zeros(len(group), dtype=torch.long, device=self.device)
@@ -190,15 +194,6 @@ class KvlabLM(HFLM):
                 f"{self.max_length:,}: choose another task or model."
             )
         return room
-
-    def _prefilled(self, cache: CompressedCache, ids: Tensor) -> Tensor:
-        """Prefill a context but for the tokens held back, feed these, and return the logits (1, V) after the last."""
-        prefill = max(1, ids.shape[1] - self.request.hold_back)
-        start = 0
-        for end in [*accumulate(cache.expect(prefill, None)), *range(prefill + 1, ids.shape[1] + 1)]:
-            logits = self._fed(cache, ids[:, start:end])
-            start = end
-        return logits
 
     def _fed(self, cache: CompressedCache, ids: Tensor) -> Tensor:
         model: Any = self.loaded.model

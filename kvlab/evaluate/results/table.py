@@ -46,18 +46,15 @@ def summary_table(summary: pd.DataFrame, devices: Iterable[str] = ()) -> Table:
 def _heads(line: pd.Series) -> list[str]:
     metric = str(line["metric"])
     depth = line.get("depth")
+    difficulty = str(line["difficulty"])
+    values = [f"{name} {value}" for name, value in json.loads(difficulty).items()]
     return [
         str(line["task"]),
-        *_difficulty_lines(str(line["difficulty"])),
+        *([f"  {', '.join(values)}"] if values else []),
         f"  {line['length']} tokens" if line["length"] != ANY_LENGTH else "  own lengths",
         *([f"  depth {depth:g}"] if pd.notna(depth) else []),
         f"  {metric}" + ("" if higher_is_better(metric) else ", lower is better"),
     ]
-
-
-def _difficulty_lines(difficulty: str) -> list[str]:
-    values = [f"{name} {value}" for name, value in json.loads(difficulty).items()]
-    return [f"  {', '.join(values)}"] if values else []
 
 
 def _cells(line: pd.Series, timed: bool, counted: bool) -> tuple[str, ...]:

@@ -52,29 +52,18 @@ def fit(
             report = _following(say, progress, cancelled, request.windows, lambda: next(read))
             make_profile(_specific_request(ProfileRequest, request), out, say=report)
         else:
-            _fit_from_windows(request, out, kept, progress, cancelled, say)
+            loaded = held_model(request)
+            windows = windows_to_read(request, loaded, progress, cancelled)
+            if request.method in ("triattention", "qfilter"):
+                fit_query_statistics(request, loaded, out, windows, say)
+            elif request.method == "lukv":
+                fit_curves(request, loaded, out, windows, say)
+            else:
+                with TemporaryDirectory() as scratch:
+                    place = Path(scratch) if kept is None else kept
+                    fit_kvzap(request, loaded, out, windows, kept=place, cancelled=cancelled, say=say)
     if out.exists():
         say(f"written to {out}: use it with {_reader(request)}:{SETTING[request.method]}={out}")
-
-
-def _fit_from_windows(
-    request: FitRequest,
-    out: Path,
-    kept: Path | None,
-    progress: Callable[[Progress], None],
-    cancelled: Callable[[], bool],
-    say: Callable[[str], None],
-) -> None:
-    loaded = held_model(request)
-    windows = windows_to_read(request, loaded, progress, cancelled)
-    if request.method in ("triattention", "qfilter"):
-        fit_query_statistics(request, loaded, out, windows, say)
-    elif request.method == "lukv":
-        fit_curves(request, loaded, out, windows, say)
-    else:
-        with TemporaryDirectory() as scratch:
-            place = Path(scratch) if kept is None else kept
-            fit_kvzap(request, loaded, out, windows, kept=place, cancelled=cancelled, say=say)
 
 
 def _reader(request: FitRequest) -> str:

@@ -38,7 +38,20 @@ def fault(place: Path, name: str = "") -> str:
         if not place.is_dir():
             return ""
         if not (place / "config.json").is_file():
-            return _without_config(place, called)
+            folder = place
+            if other := _adapter_or_gguf(folder, called):
+                return other
+            if inside := sorted(folder.glob("*/config.json")) or sorted(folder.glob("snapshots/*/config.json")):
+                subfolder = f"{called}/{inside[0].parent.relative_to(folder)}"
+                return f"The folder {called!r} holds no config.json itself: give {subfolder!r}, which does."
+            if any(folder.glob("*.safetensors")):
+                return (
+                    f"The folder {called!r} holds weights and no config.json: copy config.json and the tokenizer's files from "
+                    "where the weights came."
+                )
+            return (
+                f"The folder {called!r} holds no config.json: give a folder that transformers' save_pretrained wrote."
+            )
         return _of_weights(place, called) or _of_adapter_beside(place, called)
     except (OSError, ValueError):  # no valid path, or no permission
         return ""
@@ -52,20 +65,6 @@ def no_tokenizer(folder: Path, name: str) -> str:
         f"The folder {name!r} holds no tokenizer: copy tokenizer.json and tokenizer_config.json from where the model "
         "came."
     )
-
-
-def _without_config(folder: Path, called: str) -> str:
-    if other := _adapter_or_gguf(folder, called):
-        return other
-    if inside := sorted(folder.glob("*/config.json")) or sorted(folder.glob("snapshots/*/config.json")):
-        subfolder = f"{called}/{inside[0].parent.relative_to(folder)}"
-        return f"The folder {called!r} holds no config.json itself: give {subfolder!r}, which does."
-    if any(folder.glob("*.safetensors")):
-        return (
-            f"The folder {called!r} holds weights and no config.json: copy config.json and the tokenizer's files from "
-            "where the weights came."
-        )
-    return f"The folder {called!r} holds no config.json: give a folder that transformers' save_pretrained wrote."
 
 
 def _adapter_or_gguf(folder: Path, called: str) -> str:
@@ -111,10 +110,6 @@ def _of_weights(folder: Path, called: str) -> str:
         )
     if other := _adapter_or_gguf(folder, called):
         return other
-    return _of_other_weights(folder, called)
-
-
-def _of_other_weights(folder: Path, called: str) -> str:
     if found := _files(folder, PICKLES):
         return (
             f"The folder {called!r} holds its weights as {_some(found)}, a form that can run code when it is read, and "

@@ -45,14 +45,10 @@ def hoeffding_bentkus_p_value(total: float, count: int, tolerance: float) -> flo
     h(x, y) = x log(x / y) + (1 - x) log((1 - x) / (1 - y)).
     """
     mean = min(total / count, tolerance)
-    hoeffding = -count * _relative_entropy(mean, tolerance)
+    parts = ((mean, tolerance), (1 - mean, 1 - tolerance))
+    hoeffding = -count * sum(x * math.log(x / y) for x, y in parts if x > 0)
     bentkus = 1 + log_binomial_tail(math.ceil(total - 1e-9), count, tolerance)
     return math.exp(min(hoeffding, bentkus, 0.0))
-
-
-def _relative_entropy(one: float, other: float) -> float:
-    parts = ((one, other), (1 - one, 1 - other))
-    return sum(x * math.log(x / y) for x, y in parts if x > 0)
 
 
 @lru_cache(maxsize=65_536)

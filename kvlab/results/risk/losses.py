@@ -65,7 +65,13 @@ def losses(rows: pd.DataFrame, by: Measure, kl_above: float = KL_ABOVE, methods:
     paired = _chosen(_paired(label_rows(with_measures(rows))), methods)
     loss, gain = _loss(paired, by, kl_above)
     paired = paired.assign(loss=loss, gain=gain, group=paired["task"])
-    _check_complete(paired, int(full.sum()))
+    count = int(full.sum())
+    measured = paired.groupby([ARM, ASKED], sort=False)["prompt"].nunique()
+    short = measured[measured < count]
+    if len(short):
+        arm, asked = short.index[0]
+        lacks = prompts(count - int(short.iloc[0]))
+        raise UserError(f"{arm} at {asked} lacks {lacks} of {count}: finish the evaluation, or leave that method out.")
     return paired
 
 
@@ -126,15 +132,6 @@ def _loss(paired: pd.DataFrame, by: Measure, kl_above: float) -> tuple[np.ndarra
     if by == "answer":
         loss = (loss > 0).astype(float)
     return np.where(unknown, 1.0, loss), np.where(unknown, 0.0, gain)
-
-
-def _check_complete(paired: pd.DataFrame, count: int) -> None:
-    measured = paired.groupby([ARM, ASKED], sort=False)["prompt"].nunique()
-    short = measured[measured < count]
-    if len(short):
-        arm, asked = short.index[0]
-        lacks = prompts(count - int(short.iloc[0]))
-        raise UserError(f"{arm} at {asked} lacks {lacks} of {count}: finish the evaluation, or leave that method out.")
 
 
 def ladder(paired: pd.DataFrame, arm: str) -> list[str]:

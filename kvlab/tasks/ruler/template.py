@@ -58,16 +58,19 @@ class Wording:
     @classmethod
     def of(cls, parts: Sequence[str], single: bool = False, **words: object) -> Wording:
         """Fill in a template; `single` is RULER's rewording for one needle with one answer."""
-        changed = [_as_single(part) for part in parts] if single else parts
+        changed = (
+            [
+                part.replace("Some", "A").replace("are all", "is").replace("are", "is").replace("answers", "answer")
+                for part in parts
+            ]
+            if single
+            else parts
+        )
         return cls(*(part.format(**words) for part in changed))
 
     @property
     def query(self) -> str:
         return self.question + self.lead
-
-
-def _as_single(text: str) -> str:
-    return text.replace("Some", "A").replace("are all", "is").replace("are", "is").replace("answers", "answer")
 
 
 def sample_of(
