@@ -23,9 +23,8 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     with full_disk_sentence(path.parent):
         try:
             write(temporary)
-            descriptor = os.open(
-                temporary, os.O_RDWR
-            )  # not every system lets a file be synced that is open for reading only
+            # Not every system lets a file be synced that is open for reading only.
+            descriptor = os.open(temporary, os.O_RDWR)
             try:
                 os.fsync(descriptor)
             finally:

@@ -102,8 +102,8 @@ def _read(path: Path, stamp: tuple[int, int]) -> Lab:
         found += [f"people.{name}" for name in RETIRED_OF_PEOPLE if isinstance(people, dict) and name in people]
         if found:
             raise UserError(
-                f"In the lab file {path}, {', '.join(found)}: no longer read, because everybody who signs in may look and "
-                "run without quotas. Remove this, and let the proxy or the identity provider decide who signs in."
+                f"In the lab file {path}, {', '.join(found)}: no longer read, because everybody who signs in may look "
+                "and run without quotas. Remove this, and let the proxy or the identity provider decide who signs in."
             )
         return _whole(Lab.model_validate(values), path.absolute().parent)
     except tomllib.TOMLDecodeError as error:

@@ -178,7 +178,7 @@ def prepare_evaluation(request: EvalRequest, loaded: Loaded, make_cache: CacheMa
         None if chat is None else canonical_json(chat.settings),
         energy_counter(input_device(loaded.model)),
     )
-    # Default batch size.
+    # On a CPU batching gains nothing.
     return Evaluation(
         units,
         maker,
@@ -225,7 +225,7 @@ def check_passes(request: EvalRequest, plan: Plan) -> None:
     """Raise UserError if the requested prefill chunks would change a method's result."""
     if request.prefill_chunk is not None:
         longest = max((prompt.identity.length for prompt in plan.prompts), default=0)  # 0: a user's own prompt
-        # Raise UserError, naming the method, if chunks would change its result for a prompt of `tokens`.
+        # Chunks must not change a method's result for the longest prompt.
         prefill_chunk = request.prefill_chunk
         for choice in request.all_choices:
             pipeline = make_method(choice.method, **choice.hyper_parameters).pipeline()

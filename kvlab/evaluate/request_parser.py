@@ -85,9 +85,8 @@ def parse_request(
 ) -> EvalRequest:
     """Build the request from command-line values; `fields` are its other fields. Raises UserError if invalid."""
     try:
-        # Parse tasks such as `needle,key_value:pairs=64`.
+        # Tasks such as `needle,key_value:pairs=64`.
         text = ",".join(TASKS) if tasks == "all" else tasks
-        # Parse `format=path:option=value` arguments.
         return EvalRequest(
             tasks=tuple(TaskChoice(task=name, difficulty=values) for name, values in map(parse_spec, split_list(text))),
             files=tuple(map(_file, files)),

@@ -62,7 +62,7 @@ def header_of(
 def model_of(loaded: LoadedModel, loading: dict[str, JsonValue]) -> PrefixModel:
     """The model as a prefix records it; `loading` are the arguments of `kvlab.load_model` that loaded it."""
     model: Any = loaded.model
-    # Hash vocabulary, rules and chat template to 12 hex digits.
+    # The tokenizer as 12 hex digits of its vocabulary, rules and chat template.
     backend: Any = getattr(loaded.tokenizer, "backend_tokenizer", None)
     if backend is None:
         rules = json.dumps(sorted(loaded.tokenizer.get_vocab().items()))

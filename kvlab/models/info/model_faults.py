@@ -46,8 +46,8 @@ def fault(place: Path, name: str = "") -> str:
                 return f"The folder {called!r} holds no config.json itself: give {subfolder!r}, which does."
             if any(folder.glob("*.safetensors")):
                 return (
-                    f"The folder {called!r} holds weights and no config.json: copy config.json and the tokenizer's files from "
-                    "where the weights came."
+                    f"The folder {called!r} holds weights and no config.json: copy config.json and the tokenizer's "
+                    "files from where the weights came."
                 )
             return (
                 f"The folder {called!r} holds no config.json: give a folder that transformers' save_pretrained wrote."
