@@ -21,7 +21,7 @@ from app.new_run.method_section import hyper_parameter_section, method_section, 
 from app.queue.submit import queue_and_open
 from app.session.url_state import in_url
 from kvlab.common.formatting import join_words as in_words
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title
 from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice

@@ -12,7 +12,7 @@ from app.navigation.selection import runs_root
 from app.navigation.token_cursor import share_token
 from app.queue.submit import queue_job
 from app.session.url_state import remember
-from kvlab.live.log import append_event
+from kvlab.live.events import append_event
 from kvlab.live.transcript import Transcript
 from kvlab.requests.live_session import LiveRequest, comparison_of, runs_of_lanes
 

@@ -11,9 +11,8 @@ from app.base.theme import theme
 from app.components.present import present_button
 from app.figures.image_writer import browser
 from app.navigation.selection import runs_root
-from kvlab.common.formatting import format_bytes
-from kvlab.common.model_title import model_title
-from kvlab.live.log import read_events
+from kvlab.common.formatting import format_bytes, model_title
+from kvlab.live.events import read_events
 from kvlab.report.live_gif import live_gif
 from kvlab.report.live_replay import KEYS, replay
 from kvlab.requests.live_session import LiveRequest

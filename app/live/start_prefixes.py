@@ -9,9 +9,8 @@ import streamlit as st
 from app.base.text import plain
 from app.navigation.selection import runs_root
 from app.session.url_state import get_params, in_url, params
-from kvlab.common.formatting import format_bytes
+from kvlab.common.formatting import format_bytes, model_title
 from kvlab.common.lab_file import lab
-from kvlab.common.model_title import model_title
 from kvlab.core.choice import FULL
 from kvlab.library.prefix_lanes import KeptText, in_order, kept_texts
 from kvlab.library.prefixes import PrefixFile, list_prefixes

@@ -14,7 +14,7 @@ from app.live.word_edits import word_edits
 from app.navigation.selection import runs_root
 from kvlab.core.restore import token_words
 from kvlab.figures import token_heads as figures
-from kvlab.live.log import heads_path
+from kvlab.live.events import heads_path
 from kvlab.live.transcript import Transcript
 from kvlab.requests.live_session import LiveRequest
 from kvlab.views.base.head_map import caption_focus

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from app.base.text import day_or_time, shorten
 from app.navigation import context_bar as bar
-from kvlab.common.formatting import ONE_PROMPT, prompts
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import ONE_PROMPT, model_title, prompts
 from kvlab.library import side_by_side
 from kvlab.trace.catalogue import ComparisonEntry, RunEntry
 from kvlab.trace.reader import Run

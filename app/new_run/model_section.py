@@ -12,7 +12,7 @@ from app.figures.export_menu import Offer, show_title
 from app.navigation.selection import runs_root
 from app.new_run.packaged_models import download_buttons, take_chosen_model
 from app.session.url_state import in_url
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title
 from kvlab.core.errors import UserError
 from kvlab.forms import compare_form
 from kvlab.models.info import names, token_count

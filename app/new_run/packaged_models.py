@@ -8,7 +8,7 @@ import streamlit as st
 
 from app.base.text import plain
 from app.base.widgets import button_unless
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title
 from kvlab.core.errors import UserError
 from kvlab.models.info.model_download import get_model
 from kvlab.models.info.offered_models import offered_models

@@ -7,8 +7,7 @@ import streamlit as st
 
 from app.base.text import plain
 from app.figures.export_menu import Offer, show_title
-from kvlab.common.formatting import format_bytes
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import format_bytes, model_title
 from kvlab.planning.plan import Plan
 from kvlab.report.views import table_of
 

@@ -13,7 +13,7 @@ from app.base.text import plain
 from app.navigation.selection import runs_root
 from app.runs.table import COLUMNS, pick_columns
 from app.session.url_state import get_param, params, set_param
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title
 from kvlab.core.errors import UserError
 from kvlab.library import find
 from kvlab.library.find import ANSWERS, SORTS, Search, from_url, to_url

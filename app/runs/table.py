@@ -13,7 +13,7 @@ from app.figures.export_menu import Offer, menu
 from app.figures.figure import slug
 from app.navigation.selection import runs_root
 from app.session.url_state import get_param, set_param
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title
 from kvlab.library import catalogue as library
 from kvlab.library.catalogue import Listing
 from kvlab.library.items import COLUMNS as ENTRY_COLUMNS

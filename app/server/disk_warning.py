@@ -6,7 +6,7 @@ import streamlit as st
 
 from app.base.text import plain
 from app.session.open_runs import runs_root
-from kvlab.jobs import disk_space
+from kvlab.jobs import access_check as disk_space
 from kvlab.trace.index import index_note
 
 

@@ -159,7 +159,7 @@ def scores(
     from kvlab.atlas.cards import scorecard
     from kvlab.atlas.registry import PAPERS
     from kvlab.atlas.scorecard import claims_by_model, counts
-    from kvlab.common.model_title import model_title
+    from kvlab.common.formatting import model_title
 
     found = scorecard(runs)
     if as_csv:

@@ -23,8 +23,7 @@ from kvlab.cli.options.model import ModelOptions
 from kvlab.cli.options.prompt import PromptOptions
 from kvlab.cli.options.signature import group_parameters
 from kvlab.common.atomic_write import replace_file
-from kvlab.common.formatting import format_bytes
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import format_bytes, model_title
 from kvlab.common.terminal import standard_error, standard_output, without_controls
 from kvlab.core.errors import UserError
 from kvlab.core.validation import as_option, in_one_sentence

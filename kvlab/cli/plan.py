@@ -88,7 +88,7 @@ def parse_memory(text: str) -> int:
 
 
 def _show(made: Plan) -> None:
-    from kvlab.common.model_title import model_title
+    from kvlab.common.formatting import model_title
 
     model = made.model
     counted = "counted" if model.counted else "computed from the shape"

@@ -16,8 +16,7 @@ from kvlab.cli.options.model import CacheDir, Device, ModelOptions
 from kvlab.cli.options.prompt import PromptOptions
 from kvlab.cli.options.signature import group_parameters, with_plugins
 from kvlab.cli.options.tables import print_wide
-from kvlab.common.formatting import format_bytes
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import format_bytes, model_title
 from kvlab.core.errors import UserError
 from kvlab.core.validation import as_option, in_one_sentence
 from kvlab.requests.compare import ModelRequest

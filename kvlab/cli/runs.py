@@ -10,8 +10,7 @@ import typer
 from rich.table import Table
 
 from kvlab.cli.options.tables import print_wide
-from kvlab.common.formatting import format_bytes
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import format_bytes, model_title
 from kvlab.core.errors import UserError
 from kvlab.core.validation import quote_value
 from kvlab.trace.catalogue import list_runs

@@ -80,7 +80,7 @@ def _measure(model: str, samples: int, style: str, out: Path | None, as_json: bo
     """
     import pandas as pd
 
-    from kvlab.common.model_title import model_title
+    from kvlab.common.formatting import model_title
     from kvlab.engine.progress import download_reporter
     from kvlab.evaluate.harness import evaluate
     from kvlab.evaluate.measurable import measurable_tasks

@@ -10,8 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.core.errors import UserError
-from kvlab.models.answer_text import decode_answer, special_tokens
-from kvlab.models.chat import Chat
+from kvlab.models.chat import Chat, decode_answer, special_tokens
 from kvlab.models.load import LoadedModel
 from kvlab.trace.token_text import split_text
 

@@ -10,12 +10,11 @@ from torch import Tensor
 
 from kvlab.core.cache import CompressedCache
 from kvlab.core.cache.cache_copy import copy_cache
-from kvlab.engine.forward import end_ids
-from kvlab.engine.read_on import read_on
+from kvlab.engine.forward import end_ids, read_on
 from kvlab.evaluate.generate import Stops
 from kvlab.evaluate.results.outcome import Loaded, Memory, read_memory
 from kvlab.evaluate.shared_prompt import Check, SharedPrompt, failures_in_branches, nothing, sharing_groups
-from kvlab.models.answer_text import decode_answer
+from kvlab.models.chat import decode_answer
 from kvlab.models.placement import input_device
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from kvlab.common.formatting import model_title
 from kvlab.common.lab_file import lab
-from kvlab.common.model_title import model_title
 from kvlab.core.errors import UserError
 from kvlab.core.validation import in_one_sentence
 from kvlab.forms import compare_form

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title
 from kvlab.core.errors import UserError
 from kvlab.forms import compare_form, fit_form
 from kvlab.planning.method_footprints import observation_window, window_notes

@@ -20,9 +20,8 @@ from kvlab.common.users import acting, may_see, require_owner
 from kvlab.core.errors import UserError
 from kvlab.core.validation import Frozen
 from kvlab.jobs import queue_db, worker_slots
-from kvlab.jobs.access_check import check_access
+from kvlab.jobs.access_check import check_access, check_disk
 from kvlab.jobs.device_shares import device_of, server_shares
-from kvlab.jobs.disk_space import check_disk
 from kvlab.jobs.work import Work, read_request
 from kvlab.requests.compare import Progress
 

@@ -26,9 +26,9 @@ from kvlab.common.users import User, acting_for
 from kvlab.core.errors import UserError, rewrite_messages
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.jobs import client, queue_db, worker_slots
+from kvlab.jobs.access_check import check_disk
 from kvlab.jobs.batch import run_batch
 from kvlab.jobs.device_shares import with_local_device
-from kvlab.jobs.disk_space import check_disk
 from kvlab.jobs.job_reporter import JobReporter, log_line
 from kvlab.jobs.live_file import remove_live
 from kvlab.jobs.live_turns import answer_waiting

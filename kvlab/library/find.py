@@ -12,7 +12,7 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvlab.common.atomic_write import replace_text
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title
 from kvlab.core.errors import UserError
 from kvlab.core.validation import check_text
 

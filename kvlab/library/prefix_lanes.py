@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import JsonValue, ValidationError
 
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title
 from kvlab.core.choice import FULL, MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.validation import in_one_sentence

@@ -11,7 +11,7 @@ from kvlab.core.cache import CompressedCache
 from kvlab.core.cache.fan_out.fan_out_cache import FanOutCache
 from kvlab.core.cache.prompt_pass import PromptPass
 from kvlab.core.errors import is_out_of_memory
-from kvlab.engine.read_on import read_on
+from kvlab.engine.forward import read_on
 from kvlab.live.lane import Lane
 from kvlab.models.load import LoadedModel
 

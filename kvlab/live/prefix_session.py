@@ -12,8 +12,7 @@ from kvlab.core.errors import UserError
 from kvlab.engine.prefix import Prefix
 from kvlab.library.prefixes import find_prefix
 from kvlab.live.events import ContextRead, Event, LaneSettled
-from kvlab.live.lane import Lane
-from kvlab.live.merges import ContextMerges
+from kvlab.live.lane import ContextMerges, Lane
 from kvlab.live.session import LiveSession
 from kvlab.models.load import LoadedModel
 from kvlab.requests.live_session import FIXED, GAP, LiveRequest

@@ -33,7 +33,7 @@ BODY = f"""<main>
 
 
 def replay(events: Iterable[Mapping[str, Any]], title: str, theme: Theme = "light") -> str:
-    """The session told by `events` (`kvlab.live.log.read_events`) as HTML; it opens at its end.
+    """The session told by `events` (`kvlab.live.events.read_events`) as HTML; it opens at its end.
 
     Raises UserError if no context has been read yet.
     """

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from kvlab.common.formatting import join_words, prompts
+from kvlab.common.formatting import join_words, model_title, prompts
 from kvlab.common.intervals import Interval
-from kvlab.common.model_title import model_title
 from kvlab.core.choice import FULL
 from kvlab.core.method_spec import format_spec
 from kvlab.evaluate.results.summary import over_tasks, with_measures

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from kvlab.models.mini import phrasing
-from kvlab.models.mini.words import NAMES
+from kvlab.models.mini.phrasing import NAMES
 from kvlab.tasks.draft import Depth, Draft, drafted, spread
 from kvlab.tasks.sample import Sample
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvlab.models.mini import phrasing
-from kvlab.models.mini.words import NAMES
+from kvlab.models.mini.phrasing import NAMES
 from kvlab.tasks.draft import Draft, drafted, spread
 from kvlab.tasks.sample import Further, Part, Sample
 

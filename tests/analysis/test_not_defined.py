@@ -20,8 +20,8 @@ from kvlab.atlas.figures.one_merge import caption_slot_before_and_after, slot_be
 from kvlab.atlas.keepkv.attention import locality, variance_ratios
 from kvlab.atlas.kvmerger.weights import weight_ratio
 from kvlab.engine.probe import _inside, _overlaps
+from kvlab.engine.recording.events import relative_error
 from kvlab.engine.recording.shadow import _stored
-from kvlab.engine.recording.step_errors import relative_error
 from kvlab.figures.merges import caption_mass_balance
 from tests.synthetic.hidden_states import hidden_statistics
 

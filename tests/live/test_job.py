@@ -15,7 +15,7 @@ from kvlab.core.errors import UserError
 from kvlab.jobs.size_check import too_big
 from kvlab.jobs.work import read_request
 from kvlab.live import job as jobs
-from kvlab.live.log import append_event, fork_log, heads_path, log_path, read_events
+from kvlab.live.events import append_event, fork_log, heads_path, log_path, read_events
 from kvlab.live.transcript import Transcript
 from kvlab.models.load import drop_model
 from kvlab.requests.live_session import LiveJob, LiveRequest

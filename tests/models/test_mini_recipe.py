@@ -16,8 +16,7 @@ from safetensors.torch import load_file
 
 from kvlab.cli.train_mini import train_mini
 from kvlab.core.errors import UserError
-from kvlab.models.mini.corpus import VALIDATION_BOOKS, training_books, unwrap, validation_books
-from kvlab.models.mini.words import ADJECTIVES, NAMES
+from kvlab.models.mini.phrasing import ADJECTIVES, NAMES, VALIDATION_BOOKS, training_books, unwrap, validation_books
 from training.mini import checkpoint as saved
 from training.mini import recipe as recipes
 from training.mini.curve import curve_figure, read_curve

@@ -17,12 +17,10 @@ from kvlab.core.cache.settings import Observer
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.view import Slots, View
 from kvlab.core.methods.scorers.attention.ema import EMA
-from kvlab.engine.recording.events import absent_columns, event_columns, write_decision
-from kvlab.engine.recording.host_blocks import HostBlocks
-from kvlab.engine.recording.shadow import Answer, Shadow
-from kvlab.engine.recording.step_buffer import LEFT, PendingRows
-from kvlab.engine.recording.step_errors import (
+from kvlab.engine.recording.events import (
+    absent_columns,
     answer,
+    event_columns,
     given_answer,
     growth,
     lengths,
@@ -30,7 +28,10 @@ from kvlab.engine.recording.step_errors import (
     non_finite,
     rows_by_position,
     unread_mass,
+    write_decision,
 )
+from kvlab.engine.recording.shadow import Answer, HostBlocks, Shadow
+from kvlab.engine.recording.step_buffer import LEFT, PendingRows
 from kvlab.requests.compare import RecordLevel
 from kvlab.requests.recording import Recording
 from kvlab.trace import RunWriter

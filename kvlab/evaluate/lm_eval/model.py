@@ -24,9 +24,16 @@ from kvlab.core.cache.replay import supports_token_by_token, token_by_token
 from kvlab.core.errors import UserError
 from kvlab.core.validation import check_ids
 from kvlab.engine.forward import end_ids
-from kvlab.evaluate.lm_eval.answers import Answers, Measurement, mean_measurement, request_key
 from kvlab.evaluate.lm_eval.request import LmEvalRequest
-from kvlab.evaluate.lm_eval.rows import CHOICES, GENERATION, ROLLING
+from kvlab.evaluate.lm_eval.rows import (
+    CHOICES,
+    GENERATION,
+    ROLLING,
+    Answers,
+    Measurement,
+    mean_measurement,
+    request_key,
+)
 from kvlab.evaluate.results.outcome import Loaded, Stopwatch, read_memory
 from kvlab.models.chat import SWITCH, Chat
 from kvlab.models.tokenizer import window_of

@@ -10,8 +10,7 @@ import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from kvlab.common.formatting import ONE_PROMPT, in_range
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import ONE_PROMPT, in_range, model_title
 from kvlab.core.budget import Budget
 from kvlab.core.choice import MethodChoice
 from kvlab.evaluate.results.rows import ANY_LENGTH

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from kvlab.common.sequences import shared_prefix
+from kvlab.common.formatting import shared_prefix
 from kvlab.core.cache import make_cache
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import parse_spec

@@ -6,8 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvlab.common.formatting import join_words, prompts
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import join_words, model_title, prompts
 from kvlab.results.risk.bounds import least_prompts, least_tolerance
 from kvlab.results.risk.losses import ARM, ASKED
 from kvlab.results.risk.safe_budget import ALL, Criterion, SafeBudgets, shortage
