@@ -17,7 +17,7 @@ from kvlab import jobs
 from kvlab.core.errors import UserError
 from kvlab.evaluate.request import SampleJob
 from kvlab.report.views import table_of
-from kvlab.results.risk.flips import flips, overlap
+from kvlab.results.risk.losses import flips, overlap
 from kvlab.results.risk.safe_budget import SafeBudgets
 from kvlab.views.base.provenance import Provenance
 

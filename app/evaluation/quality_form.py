@@ -29,7 +29,7 @@ from kvlab.evaluate.results.rows import canonical_json
 from kvlab.forms import compare_form, eval_form, prompt_files
 from kvlab.jobs.size_check import prompt_lengths
 from kvlab.models.info.chat_template import has_template
-from kvlab.planning.models import model_field_help
+from kvlab.planning.methods import model_field_help
 from kvlab.planning.tasks import TaskEntry, TaskList, task_list
 from kvlab.requests.measurement import MINI
 from kvlab.results.informative import task_notes

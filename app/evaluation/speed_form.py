@@ -15,7 +15,7 @@ from kvlab.core.errors import UserError
 from kvlab.forms import bench_form
 from kvlab.forms.compare_form import PLACEMENTS
 from kvlab.forms.eval_form import new_name
-from kvlab.planning.models import model_field_help
+from kvlab.planning.methods import model_field_help
 
 FIRST = ["decode", "compress", "memory"]
 

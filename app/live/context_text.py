@@ -20,8 +20,7 @@ from app.live.cursor import (
     share_lane,
 )  # fmt: skip
 from app.live.word_heads import known_heads, word_heads
-from kvlab.live.context_classes import NAMES, codes_of, merge_notes, what_is_left_sentence
-from kvlab.live.transcript import Transcript
+from kvlab.live.transcript import NAMES, Transcript, codes_of, merge_notes, what_is_left_sentence
 from kvlab.report.views import Cue, TokenClass
 from kvlab.requests.live_session import LiveRequest
 from kvlab.views.base.palette import SEQUENTIAL, STATE_COLOURS

@@ -9,8 +9,7 @@ from app.base.widgets import attempt, button_unless, widget_options
 from app.live.sessions import act
 from app.navigation.selection import runs_root
 from kvlab.common.lab_file import lab
-from kvlab.library.prefix_lanes import proposed_name
-from kvlab.library.prefixes import free_path
+from kvlab.library.prefixes import free_path, proposed_name
 from kvlab.live.transcript import LaneState
 from kvlab.requests.live_session import LiveRequest
 

@@ -23,7 +23,7 @@ from kvlab.core.errors import UserError
 from kvlab.core.validation import in_one_sentence
 from kvlab.forms import compare_form
 from kvlab.forms.uploads import TEXTS, read_upload
-from kvlab.library.prefix_lanes import live_request
+from kvlab.library.prefixes import live_request
 from kvlab.requests.live_session import LiveRequest
 from kvlab.tasks.shipped_samples import shipped_samples
 

@@ -12,8 +12,7 @@ from app.session.url_state import get_params, in_url, params
 from kvlab.common.formatting import format_bytes, model_title
 from kvlab.common.lab_file import lab
 from kvlab.core.choice import FULL
-from kvlab.library.prefix_lanes import KeptText, in_order, kept_texts
-from kvlab.library.prefixes import PrefixFile, list_prefixes
+from kvlab.library.prefixes import KeptText, PrefixFile, in_order, kept_texts, list_prefixes
 from kvlab.requests.live_session import MOST_LANES
 
 # URL parameters

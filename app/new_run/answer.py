@@ -20,7 +20,7 @@ from kvlab.requests.compare import OnePrompt
 from kvlab.requests.conversation import Turn
 from kvlab.requests.facts import check_answer, find_facts
 from kvlab.requests.repeats import MOST_REPEATS, VARIED, Planting, plantings
-from kvlab.tasks.plant import WORDINGS, plant
+from kvlab.tasks.haystack import WORDINGS, plant
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.views.base.words import plural
 
@@ -83,7 +83,7 @@ def plant_needle(text: str, repeats: tuple[Planting, ...], notes: tuple[str, ...
     """The question with the needle of the first of `repeats`; `notes` are those of the text.
 
     Raises:
-        UserError: as `kvlab.tasks.plant.plant`.
+        UserError: as `kvlab.tasks.haystack.plant`.
     """
     first = repeats[0]
     needle = plant(text, first.depth, first.draw, first.wording)

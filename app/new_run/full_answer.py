@@ -24,8 +24,8 @@ from kvlab.common.users import acting
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.forms import compare_form, plan_preview
+from kvlab.jobs.client import busy_words, place_words
 from kvlab.jobs.live_file import read_live
-from kvlab.jobs.wait_reasons import busy_words, place_words
 from kvlab.models.info.names import EMBEDDED
 from kvlab.models.mini.card import taught
 from kvlab.requests.compare import CompareRequest

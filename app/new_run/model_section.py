@@ -20,7 +20,7 @@ from kvlab.models.info.chat_template import ChatFormat, render_prompt
 from kvlab.models.info.names import EMBEDDED
 from kvlab.models.info.offered_models import offered_models, short_name
 from kvlab.models.mini.card import cannot_do, taught
-from kvlab.planning.models import local_models, model_field_help
+from kvlab.planning.methods import local_models, model_field_help
 from kvlab.report.views import table_of
 from kvlab.requests.generation_settings import generation_notes
 

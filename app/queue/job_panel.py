@@ -27,8 +27,8 @@ from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.jobs import JobStatus
 from kvlab.jobs.batch import missing_repeats
+from kvlab.jobs.client import busy_words, place_words
 from kvlab.jobs.live_file import read_live
-from kvlab.jobs.wait_reasons import busy_words, place_words
 from kvlab.jobs.work import Work
 from kvlab.models.fitting.request import SETTING, FitJob, fitted_file
 from kvlab.planning.methods import methods

@@ -14,8 +14,8 @@ from app.figures.figure import slug
 from app.navigation.selection import runs_root
 from app.session.url_state import get_param, set_param
 from kvlab.common.formatting import model_title
-from kvlab.library import catalogue as library
-from kvlab.library.catalogue import Listing
+from kvlab.library import find as library
+from kvlab.library.find import Listing
 from kvlab.library.items import COLUMNS as ENTRY_COLUMNS
 from kvlab.report.views import Table, table_of
 from kvlab.views.base.words import byte_size

@@ -95,7 +95,7 @@ def _run_able(work: Work, root: Path, stop: float) -> str:
     try:
         return _run(work, root, stop)
     except UserError:
-        from kvlab.evaluate.refusals import without_refused
+        from kvlab.evaluate.harness import without_refused
 
         again: Work = work
         names: tuple[str, ...] = ()

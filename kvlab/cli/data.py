@@ -40,7 +40,7 @@ def check(
     """Report a file's benchmark, prompts, token lengths and what would be cut; exit status 1 for malformed lines."""
     from kvlab.evaluate.data_check import check_file
     from kvlab.evaluate.request_parser import parse_cut, parse_whole
-    from kvlab.models.tokenizer import load_tokenizer
+    from kvlab.models.chat import load_tokenizer
 
     try:
         _, path, options = split_file(f"file={file}")

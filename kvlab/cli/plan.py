@@ -18,8 +18,7 @@ from kvlab.common.formatting import format_bytes
 from kvlab.core.errors import UserError
 from kvlab.core.validation import quote_value
 from kvlab.jobs.size_check import plan_of, tokens_of
-from kvlab.planning.machine import Machine, this_machine
-from kvlab.planning.plan import Plan
+from kvlab.planning.plan import Machine, Plan, this_machine
 from kvlab.requests.compare import OnePrompt
 
 DEFAULT_METHODS = "streaming-llm,h2o,snapkv,zsmerge,keepkv"

@@ -57,8 +57,7 @@ def make(
     from kvlab.core.method_spec import parse_spec
     from kvlab.core.methods.spec import parse_choices
     from kvlab.engine.prefix import Prefix
-    from kvlab.library.prefix_lanes import recorded_loading
-    from kvlab.library.prefixes import free_path, prefix_path
+    from kvlab.library.prefixes import free_path, prefix_path, recorded_loading
     from kvlab.models.load import held_model
     from kvlab.tasks.shipped_samples import shipped_sample
 
@@ -228,8 +227,7 @@ prefix_commands.command("rm")(remove)
 def _opened(root: Path, name: str, model: str, device: str, cache_dir: str | None) -> tuple[Path, Prefix]:
     """The path of a prefix, and the prefix with its model loaded as it was."""
     from kvlab.engine.prefix import Prefix
-    from kvlab.library.prefix_lanes import loaded_as
-    from kvlab.library.prefixes import find_prefix
+    from kvlab.library.prefixes import find_prefix, loaded_as
     from kvlab.models.load import held_model
 
     file = find_prefix(root, name)

@@ -53,8 +53,7 @@ def list_kept(
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False,
 ) -> None:
     """List comparisons, evaluations and benchmarks, newest first."""
-    from kvlab.library.catalogue import list_all
-    from kvlab.library.find import Search, is_day
+    from kvlab.library.find import Search, is_day, list_all
 
     for day in filter(None, (since, until)):
         if not is_day(day):
@@ -244,7 +243,7 @@ def _comparison_of(root: Path, name: str) -> str:
 
 
 def _rows(root: Path, names: list[str]) -> pd.DataFrame:
-    from kvlab.library.catalogue import list_all, rows_of
+    from kvlab.library.find import list_all, rows_of
 
     return rows_of(list_all(_folder(root)).table, names)
 

@@ -83,8 +83,8 @@ def _measure(model: str, samples: int, style: str, out: Path | None, as_json: bo
     from kvlab.common.formatting import model_title
     from kvlab.engine.progress import download_reporter
     from kvlab.evaluate.harness import evaluate
-    from kvlab.evaluate.measurable import measurable_tasks
-    from kvlab.evaluate.progress import shown_progress
+    from kvlab.evaluate.job import shown_progress
+    from kvlab.evaluate.plan import measurable_tasks
     from kvlab.evaluate.request_parser import parse_style
     from kvlab.models.load import held_model
     from kvlab.results.informative import LEAST_SCORE, abilities

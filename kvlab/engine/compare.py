@@ -37,7 +37,8 @@ from kvlab.engine.shared_pass import SharedPass, chooser_of
 from kvlab.models.load import LoadedModel
 from kvlab.requests.compare import CompareRequest, Progress, RecordLevel, run_id_of
 from kvlab.requests.recording import Recording
-from kvlab.trace import Run, RunWriter, open_run, pending_requests
+from kvlab.trace import Run, RunWriter, open_run
+from kvlab.trace import catalogue as pending_requests
 from kvlab.trace.schema import check_id
 
 

@@ -14,8 +14,7 @@ from transformers import LogitsProcessorList, PreTrainedModel, PreTrainedTokeniz
 from transformers.cache_utils import Cache
 from transformers.utils import logging
 
-from kvlab.common.forward_pass import under_way
-from kvlab.common.limits import MOST_PROMPT_LOGITS
+from kvlab.common.limits import MOST_PROMPT_LOGITS, under_way
 from kvlab.core.attention.layer_handoff import decoder_layers
 from kvlab.core.cache import CompressedCache
 from kvlab.core.cache.chunked_prefill import chunk_sizes

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import pandas as pd
 
@@ -20,21 +21,19 @@ from kvlab.core.methods import make_method
 from kvlab.engine.energy import energy_counter
 from kvlab.engine.environment import device_name, versions
 from kvlab.engine.progress import Cancelled, download_reporter
-from kvlab.evaluate.context_prefixes import KeptContexts
 from kvlab.evaluate.measure import Measurer
 from kvlab.evaluate.plan import BLOCK, Plan, Shard, blocks, make_plan
-from kvlab.evaluate.request import EvalRequest
+from kvlab.evaluate.prepare import KeptContexts
+from kvlab.evaluate.request import EvalRequest, remember_files
 from kvlab.evaluate.results.outcome import CacheMaker, Loaded
-from kvlab.evaluate.results.prompt_files import remember_files
 from kvlab.evaluate.results.rows import PromptIdentity, canonical_json, row_key
 from kvlab.evaluate.results.store import ResultStore, ShardStore
 from kvlab.evaluate.shared_prompt import nothing
 from kvlab.evaluate.work import RowMaker, Unit, batches
-from kvlab.models.chat import Chat, chat_of
+from kvlab.models.chat import Chat, chat_of, window_of
 from kvlab.models.load import LoadedModel, held_model
 from kvlab.models.placement import input_device
-from kvlab.models.tokenizer import window_of
-from kvlab.requests.compare import Progress
+from kvlab.requests.compare import CompareRequest, Progress
 from kvlab.requests.generation_settings import generation_notes
 from kvlab.tasks.registry import get_task
 
@@ -247,3 +246,36 @@ def cache_maker(loaded: Loaded) -> CacheMaker:
         return kvlab.make_cache(loaded, make_method(choice.method, **choice.hyper_parameters), choice.budget)
 
     return make
+
+
+Request = TypeVar("Request", CompareRequest, EvalRequest)
+
+
+def without_refused(request: Request) -> tuple[Request, tuple[str, ...]]:
+    """The request without refused methods and tasks, and their names.
+
+    A request that would keep no method or no task is returned as it is, with no names. Loads the model; raises
+    UserError if that fails.
+    """
+    loaded = held_model(request)
+    make_cache = cache_maker(loaded)
+    kept: dict[str, tuple[object, ...]] = {
+        "choices": tuple(choice for choice in request.choices if _accepts(partial(make_cache, choice)))
+    }
+    names = [choice.method for choice in request.choices if choice not in kept["choices"]]
+    if isinstance(request, EvalRequest):
+        plan = partial(make_plan, tokenizer=loaded.tokenizer, window=window_of(loaded.model.config))
+        alone = [request.model_copy(update={"tasks": (task,), "files": ()}) for task in request.tasks]
+        kept["tasks"] = tuple(one.tasks[0] for one in alone if _accepts(partial(plan, one)))
+        names += [task.task for task in request.tasks if task not in kept["tasks"]]
+    if not names or not all(kept.values()):
+        return request, ()
+    return request.model_copy(update=kept), tuple(dict.fromkeys(names))
+
+
+def _accepts(make: Callable[[], object]) -> bool:
+    try:
+        make()
+    except UserError:
+        return False
+    return True

@@ -15,10 +15,9 @@ from kvlab.forms import compare_form
 from kvlab.jobs.size_check import refusal, requested_device
 from kvlab.jobs.work import Work
 from kvlab.models.info.size import find_model
-from kvlab.planning.machine import Machine, this_machine
 from kvlab.planning.method_footprints import footprints_of
 from kvlab.planning.methods import MethodEntry
-from kvlab.planning.plan import Plan, make_plan
+from kvlab.planning.plan import Machine, Plan, make_plan, this_machine
 from kvlab.planning.tasks import TaskList, task_list
 from kvlab.requests.compare import CompareRequest, RescueRequest
 

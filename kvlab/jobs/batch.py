@@ -18,7 +18,7 @@ from kvlab.core.errors import UserError
 from kvlab.requests.compare import CompareRequest, OnePrompt, Progress
 from kvlab.requests.facts import find_facts
 from kvlab.requests.repeats import Repeat
-from kvlab.tasks.plant import plant
+from kvlab.tasks.haystack import plant
 from kvlab.trace.catalogue import list_comparisons
 from kvlab.trace.schema import check_id
 
@@ -75,7 +75,7 @@ def run_batch(
 def repeat_request(request: CompareRequest, batch: str, number: int) -> CompareRequest:
     """The comparison number `number` (from 1) of the request: its needle planted, or its own prompt.
 
-    Raises UserError as `kvlab.tasks.plant.plant`.
+    Raises UserError as `kvlab.tasks.haystack.plant`.
     """
     prompt = _prompt_of(request, number) if request.prompts else _planted(request, number)
     of = request.comparisons

@@ -18,25 +18,25 @@ from pathlib import Path
 from typing import Any
 
 from kvlab.bench.request import BenchJob
+from kvlab.common.atomic_write import transaction
 from kvlab.common.formatting import hide_paths
 from kvlab.common.lab_file import lab
 from kvlab.common.liveness import host_id
-from kvlab.common.transactions import transaction
 from kvlab.common.users import User, acting_for
 from kvlab.core.errors import UserError, rewrite_messages
 from kvlab.evaluate.request import EvalJob, SampleJob
-from kvlab.jobs import client, queue_db, worker_slots
+from kvlab.jobs import client, queue_db
+from kvlab.jobs import device_shares as worker_slots
 from kvlab.jobs.access_check import check_disk
 from kvlab.jobs.batch import run_batch
-from kvlab.jobs.device_shares import with_local_device
+from kvlab.jobs.device_shares import WorkerSlot, with_local_device
 from kvlab.jobs.job_reporter import JobReporter, log_line
 from kvlab.jobs.live_file import remove_live
 from kvlab.jobs.live_turns import answer_waiting
 from kvlab.jobs.size_check import too_big
 from kvlab.jobs.work import Work, read_request
-from kvlab.jobs.worker_slots import WorkerSlot
 from kvlab.models.fitting.request import FitJob
-from kvlab.planning.machine import visible_gpus
+from kvlab.planning.plan import visible_gpus
 from kvlab.requests.compare import CompareRequest, RescueRequest
 
 Compare = Callable[..., Any]

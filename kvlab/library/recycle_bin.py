@@ -14,8 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from kvlab.common.atomic_write import replace_text
 from kvlab.common.users import acting, is_owner, require_owner
 from kvlab.core.errors import UserError
-from kvlab.library.items import item_paths
-from kvlab.library.run_results import folder_bytes
+from kvlab.library.items import folder_bytes, item_paths
 from kvlab.trace.user_labels import Kind, owner_of
 
 FOLDER = ".bin"

@@ -6,10 +6,11 @@ import ctypes
 import sys
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,21 +24,84 @@ from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method
 from kvlab.engine.prefix import Prefix
 from kvlab.engine.prefix.provenance import choice_of, header_of
-from kvlab.library.prefix_lanes import recorded_loading
-from kvlab.library.prefixes import free_path
+from kvlab.engine.progress import Pace
+from kvlab.engine.prompt import prompt_pieces
+from kvlab.library.prefixes import free_path, recorded_loading
 from kvlab.live.answers import Sampling
-from kvlab.live.events import Event, append_event, heads_path, read_events
-from kvlab.live.lane import presence
-from kvlab.live.passes import next_logits
-from kvlab.live.prefix_session import PrefixSession
-from kvlab.live.reporter import SessionReporter
-from kvlab.live.session import LiveSession
+from kvlab.live.events import ContextRead, Event, LaneSettled, TokenWritten, append_event, heads_path, read_events
+from kvlab.live.lane import next_logits, presence
+from kvlab.live.session import LiveSession, PrefixSession
 from kvlab.live.transcript import Transcript
 from kvlab.models.chat import chat_of
 from kvlab.models.load import LoadedModel, held_model, when_dropped
 from kvlab.requests.compare import Progress
 from kvlab.requests.live_session import LiveJob, LiveRequest
 from kvlab.views.frames.token_heads import MERGED, NO_SLOT, OWN, TokenHeads, write_token_heads
+
+# What is left of the context is reported again while an answer is written: after so long, in this share of the time.
+HELD_SECONDS = 0.1
+HELD_SHARE = 0.05
+
+
+class SessionReporter:
+    """Passes events of one session on, and gives them to `tell` as JSON objects."""
+
+    def __init__(self, session: LiveSession, tell: Callable[[dict[str, Any]], None]) -> None:
+        self.session = session
+        self.tell = tell
+        # By lane what was reported last: (2, tokens) thousandths of all heads, in own slots and in others'.
+        self._held: dict[int, np.ndarray] = {}
+
+    def question(self, text: str) -> None:
+        """Report a question that will be asked now."""
+        self.tell({"kind": "question", "turn": self.session.turn, "text": text})
+
+    def follow(self, events: Iterator[Event]) -> Iterator[Event]:
+        """Report events of the session while they are taken from the result."""
+        pace = Pace(seconds=HELD_SECONDS, share=HELD_SHARE)
+        writing = set[int]()
+        for event in events:
+            self.tell(event.as_json())
+            if isinstance(event, ContextRead):
+                turns = self.session.turns
+                tokenizer = self.session.loaded.tokenizer
+                text = turns.opening + self.session.context
+                texts = prompt_pieces(tokenizer, text, self.session.ids, special=turns.special)
+                self.tell({"kind": "context_texts", "texts": texts})
+            if isinstance(event, LaneSettled):
+                self._held.pop(event.lane, None)
+                self._tell_lane(event.lane)
+            if isinstance(event, TokenWritten):
+                writing.add(event.lane)
+                if pace.is_due():
+                    with pace.spending():
+                        self.tell_held(writing)
+                    writing.clear()
+            yield event
+        self.tell_held(range(len(self.session.lanes)))
+
+    def tell_held(self, lanes: Iterable[int]) -> None:
+        """Report what heads hold of each token of the context, in these lanes; after the first time only changes."""
+        for number in sorted(lanes):
+            self._tell_lane(number)
+
+    def _tell_lane(self, number: int) -> None:
+        lane = self.session.lanes[number]
+        if lane.failure:
+            return
+        shares = lane.context_shares()
+        now = (1000 * np.stack([shares.own, shares.merged])).round().astype(int)
+        before = self._held.get(number)
+        self._held[number] = now
+        own, merged = now
+        if before is None:
+            self.tell({"kind": "held", "lane": number, "per_mille": own.tolist()})
+            if merged.any():
+                owners = lane.merges.most_common_owners().tolist()
+                self.tell({"kind": "merged", "lane": number, "per_mille": merged.tolist(), "into": owners})
+        elif (changed := np.flatnonzero((now != before).any(0))).size:
+            changes = {"per_mille": own[changed].tolist(), "merged": merged[changed].tolist()}
+            self.tell({"kind": "held_changes", "lane": number, "tokens": changed.tolist(), **changes})
 
 
 def keep_lane(session: LiveSession, request: LiveRequest, number: int, root: Path, name: str, owner: str = "") -> Path:

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from kvlab.core.errors import UserError
-from kvlab.models.info.gguf_files import ABOUT
-from kvlab.models.pre_tokenizers import set_pre_tokenizer
+from kvlab.models.info.model_faults import ABOUT
+from kvlab.models.load import set_pre_tokenizer
 
 FREQS = "rope_freqs.weight"
 LONG = "rope_factors_long.weight"

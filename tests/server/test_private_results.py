@@ -19,7 +19,8 @@ from kvlab.forms import fit_form
 from kvlab.jobs.access_check import check_settings
 from kvlab.jobs.reruns import counterfactual
 from kvlab.jobs.work import Work
-from kvlab.library import archive, catalogue
+from kvlab.library import archive
+from kvlab.library import find as catalogue
 from kvlab.library.prompts import load_prompt, remove_prompts, restore_prompt, save_prompt, saved_prompts
 from kvlab.models.fitting.request import FitJob, FitRequest, fitted_file
 from kvlab.requests.compare import OnePrompt

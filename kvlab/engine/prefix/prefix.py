@@ -49,10 +49,8 @@ from kvlab.library.prefixes import (
     read_texts,
     seal,
 )
-from kvlab.models.chat import chat_of, decode_answer
+from kvlab.models.chat import Turns, chat_of, decode_answer, window_of
 from kvlab.models.load import LoadedModel
-from kvlab.models.tokenizer import window_of
-from kvlab.models.turns import Turns
 from kvlab.requests.compare import ModelRequest
 from kvlab.requests.live_session import GAP
 

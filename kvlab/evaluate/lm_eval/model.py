@@ -35,8 +35,7 @@ from kvlab.evaluate.lm_eval.rows import (
     request_key,
 )
 from kvlab.evaluate.results.outcome import Loaded, Stopwatch, read_memory
-from kvlab.models.chat import SWITCH, Chat
-from kvlab.models.tokenizer import window_of
+from kvlab.models.chat import SWITCH, Chat, window_of
 
 MESSAGE_CHARACTERS = 240  # quoted from other packages' messages
 TRUNCATED = "Contexts longer than the model's window were truncated on the left, as in lm-eval."
