@@ -29,7 +29,6 @@ if TYPE_CHECKING:
         register_reading,
     )
     from kvlab.core.contract.second_pass import Rehearsal
-    from kvlab.core.contract.token_scores import ResidualRule, TokenScores
     from kvlab.core.contract.view import Seen, Slots, View
     from kvlab.core.errors import UserError
     from kvlab.core.methods.allocators.adaptive import HeadAdaptive
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
     from kvlab.core.methods.eviction.compactor import ChunkLeverage
     from kvlab.core.methods.eviction.criticalkv import Critical
     from kvlab.core.methods.eviction.cur import SquaredLengths
-    from kvlab.core.methods.eviction.epikv import Epiphany
     from kvlab.core.methods.eviction.gvote import Ballots, ChosenSlots
     from kvlab.core.methods.eviction.key_norm import FirstLayers, ShortKeys
     from kvlab.core.methods.eviction.keydiff import UnusualKeys
@@ -58,7 +56,7 @@ if TYPE_CHECKING:
     from kvlab.core.methods.eviction.lukv import HeadCurves
     from kvlab.core.methods.eviction.morphkv import FusedWindow
     from kvlab.core.methods.eviction.nacl import SampledRest
-    from kvlab.core.methods.eviction.pyramidinfer import RecentRows, ThinInLots
+    from kvlab.core.methods.eviction.pyramidinfer import RecentRows
     from kvlab.core.methods.eviction.random import Draws
     from kvlab.core.methods.eviction.rkv import Redundancy
     from kvlab.core.methods.eviction.simlayerkv import LazyLayers
@@ -130,7 +128,6 @@ _HOME = {
         "kvlab.core.contract.preset": "Preset",
         "kvlab.core.contract.reading": "Chosen Estimate Held PartReading Reading ReadingCapabilities register_reading",
         "kvlab.core.contract.second_pass": "Rehearsal",
-        "kvlab.core.contract.token_scores": "ResidualRule TokenScores",
         "kvlab.core.contract.view": "Seen Slots View",
         # Scorers.
         "kvlab.core.methods.scorers.wrappers.wrapper": "PromptOnly SlotsAlone",
@@ -138,10 +135,9 @@ _HOME = {
         "kvlab.core.methods.scorers.attention.ema": "EmaScore",
         "kvlab.core.methods.eviction.morphkv": "FusedWindow",
         "kvlab.core.methods.eviction.tova": "LastQuery",
-        "kvlab.core.methods.eviction.pyramidinfer": "RecentRows ThinInLots",
+        "kvlab.core.methods.eviction.pyramidinfer": "RecentRows",
         "kvlab.core.methods.scorers.attention.time_stamps": "TimeStamps",
         "kvlab.core.methods.scorers.attention.window": "WindowAttention",
-        "kvlab.core.methods.eviction.epikv": "Epiphany",
         "kvlab.core.methods.eviction.random": "Draws",
         "kvlab.core.methods.eviction.key_norm": "FirstLayers ShortKeys",
         "kvlab.core.methods.eviction.keydiff": "UnusualKeys",
@@ -214,6 +210,8 @@ _HOME = {
 _NAMES = {name.partition(":")[0]: (module, name.partition(":")[2] or name) for name, module in _HOME.items()}
 # Old name -> new name, for one release.
 _DEPRECATED: dict[str, str] = {}
+# What version 0.1 had, and the method that alone used it.
+_GONE = {"Epiphany": "epikv", "ResidualRule": "epikv", "TokenScores": "epikv", "ThinInLots": "pyramidinfer:decode=lots"}
 
 __all__ = sorted(_NAMES)
 
@@ -223,6 +221,8 @@ def __getattr__(name: str) -> Any:
         new = _DEPRECATED[name]
         warnings.warn(f"kvlab.extend.{name} is now called {new}.", DeprecationWarning, stacklevel=2)
         name = new
+    if name in _GONE:
+        raise AttributeError(f"kvlab no longer has {name}, which only {_GONE[name]} used: take another part.")
     if name not in _NAMES:
         raise AttributeError(f"kvlab.extend has no name {name!r}: see docs/writing-a-method.md")
     module, known_as = _NAMES[name]

@@ -64,21 +64,8 @@ def attend_by_hand(layer: CompressedLayer, module: nn.Module, query: Tensor, key
     softcap = getattr(module, "attn_logit_softcapping", None)
     slopes = getattr(module, "slopes", None)  # of a model with ALiBi
     hidden = take_hidden_states(module)
-    residuals = _residuals(layer, module, keys)
-    call = AttentionCall(scaling, softcap, module=module, slopes=slopes, hidden_states=hidden, residuals=residuals)
+    call = AttentionCall(scaling, softcap, module=module, slopes=slopes, hidden_states=hidden)
     return attending.attend(query, seen_keys, seen_values, call)
-
-
-def _residuals(layer: CompressedLayer, module: nn.Module, keys: Tensor) -> tuple[tuple[int, Tensor], ...]:
-    """The residual stream of this pass where it is followed and not given yet; its states repeat the random keys."""
-    stream = layer.settings.stream
-    if stream is None or stream.scores_at(layer.cumulative_length) is not None:
-        return ()
-    config: Any = module.config
-    states = keys.transpose(1, 2).flatten(2)
-    width = config.hidden_size
-    states = states.repeat(1, 1, -(-width // states.shape[-1]))[..., :width]
-    return tuple((depth, states) for depth in stream.depths if depth <= layer.layer_idx and depth not in stream.arrived)
 
 
 def _states(

@@ -38,7 +38,7 @@ READS = {
         ("column_mass", "column_max", "column_rms", "last_mass", "last_logits", "recalled_mass"), ATTENTION
     ),
     **dict.fromkeys(("query", "logits_of", "recalled_logits", "recalled_queries", "project_queries"), QUERIES),
-    **dict.fromkeys(("hidden_states", "token_scores"), HIDDEN),
+    "hidden_states": HIDDEN,
 }
 PROMPT_TOKENS = 384
 STEPS = 12
@@ -110,13 +110,12 @@ class Declared:
         """From the pipeline and its capabilities."""
         pipeline = method.paged_pipeline()
         settle = pipeline.can.settle
-        by_stream = pipeline.can.score.residual_rule is not None
         return cls(
             log_mass=settle.merges and settle.mass_of_votes != 0,
             decodes=pipeline.decode,
             second_pass=pipeline.rehearsal is not None,
-            hidden=pipeline.score.needs_hidden_states or by_stream,
-            reads_decode=pipeline.decode and (pipeline.score.every_step or pipeline.recalled > 0 or by_stream),
+            hidden=pipeline.score.needs_hidden_states,
+            reads_decode=pipeline.decode and (pipeline.score.every_step or pipeline.recalled > 0),
         )
 
 

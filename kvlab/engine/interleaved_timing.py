@@ -1,8 +1,8 @@
 """Measure the decode speed of every run of a comparison, interleaved, after all are recorded.
 
 A single reading means little on a busy machine; interleaved, a slowdown affects all runs alike. On a GPU, steps that
-can be captured are replayed (`kvlab.engine.cuda_graphs`), because launching them one by one costs more than the work;
-other runs decode eagerly, and each reading says which it was.
+can be captured are replayed, because launching them one by one costs more than the work; other runs decode eagerly, and
+each reading says which it was.
 """
 
 from __future__ import annotations

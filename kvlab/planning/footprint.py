@@ -38,15 +38,12 @@ class Footprint(Frozen):
     seeks: bool = False  # merges: slots may store the length of their key
     buffer: int = 0  # generated tokens held on top of the budget between decisions
     recalled: int = 0  # queries kept per query head for the next decision
-    grows: bool = False  # the table grows while decoding, though it decides at every step
     slot_bytes: int = 6  # per slot of a KV head besides key and value, in a short text: position and score
     whole_numbers: int = 1  # of these, which take two more bytes in a long text
     query_head_bytes: int = 0  # and for each query head of the group
     head_bytes: int = 0  # per KV head besides its slots
     head_value_bytes: int = 0  # and for each number of a value
     head_keys: int = 0  # and this many keys
-    stream_depths: int = 0  # states of the residual stream that a row keeps
-    stream_window: int = 0  # changes of each of them that are scored together
     packed: PackedSlots | None = None  # slots in a store; None: native
 
     def metadata_bytes(self, group: int, tokens: int) -> int:

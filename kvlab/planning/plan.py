@@ -257,7 +257,7 @@ class Text:
         kept = Budget(budget).slots(self.tokens, self.sizes(holds))
         if kept >= min(UNLIMITED, self.seen):
             return self.seen
-        if not holds.decode or holds.grows:
+        if not holds.decode:
             return min(kept, self.tokens) + self.new_tokens - 1
         return min(self.seen, kept + min(holds.buffer, self.new_tokens - 1))
 
@@ -273,14 +273,12 @@ class Text:
         return holds.packed.sizes(token, slot, model.head_dim, heads)
 
     def state_bytes(self, holds: Footprint) -> int:
-        """Bytes kept for the next decision besides slots: queries, state per head, and the residual stream's."""
+        """Bytes kept for the next decision besides slots: queries, and state per head."""
         model = self.model
-        stream = holds.stream_depths * (model.hidden * self.number + FLOAT * (holds.stream_window - 1))
-        stream += 8 if holds.stream_depths else 0  # the number of changes
         queries = holds.recalled * model.heads * model.head_dim * self.number
         of_width = holds.head_value_bytes + holds.head_keys * self.number
         per_head = holds.head_bytes + model.head_dim * of_width
-        return stream + model.full_layers * (queries + model.key_value_heads * per_head)
+        return model.full_layers * (queries + model.key_value_heads * per_head)
 
     def window_bytes(self) -> int:
         """Keys and values of the sliding-window layers."""

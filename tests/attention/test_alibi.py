@@ -286,7 +286,6 @@ def test_recorded_runs_know_the_distances(folder: Path, tmp_path: Path) -> None:
     [
         ("less", {"weights": "untrained"}, "uses ALiBi"),
         ("streaming-llm", {"positions": "cache"}, "use positions 'original'"),
-        ("pyramidinfer", {"prefill_saving": True}, "does not support"),
     ],
 )
 def test_what_does_not_go_with_alibi_says_why(folder: Path, method: str, options: dict, sentence: str) -> None:

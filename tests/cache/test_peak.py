@@ -46,7 +46,7 @@ def peaks(model: Any, cache: CompressedCache, chunks: tuple[int, ...] = (TOKENS,
 # One of each kind: nothing leaves; a layer decides in its own pass, alike or unlike heads, merging, packed; all layers
 # decide after the last; the prompt is read again.
 LAYER_BY_LAYER = ["snapkv", "adakv", "zsmerge", "zsmerge store=int8"]
-ALL_LAYERS_FIRST = ["d2o", "epikv"]
+ALL_LAYERS_FIRST = ["d2o"]
 READ_AGAIN = ["kvzip", "exactmerge2", "kvcompose", "attention-matching", "kvzip store=int8"]
 
 

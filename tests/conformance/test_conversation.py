@@ -55,8 +55,6 @@ def resolved(variant: Variant) -> dict[str, object]:
 def refusal(variant: Variant, family: str) -> str | None:
     """What is said where a variant cannot run on a family."""
     settings = resolved(variant)
-    if settings.get("prefill_saving") and EVERY[family][0] not in SUPPORTED_FAMILIES:
-        return "prefill_saving does not support"
     if family == "mistral-sliding" and variant.method != "full":
         return "there is nothing to compress"
     absorbs = variant.method == "less" or settings.get("settle") == "less"
@@ -130,8 +128,7 @@ class Invariants:
             assert slots is not None and layer.budget is not None
             assert (layer.tokens_seen == tokens).all()
             # More tokens follow the prompt than `buffer`, so keeping within it takes decisions.
-            decides = self.pipeline.decode and self.settings.get("decode") != "lots"
-            on_top = self.pipeline.buffer if decides else generated
+            on_top = self.pipeline.buffer if self.pipeline.decode else generated
             assert (slots.live() <= layer.budget + on_top).all(), "over budget"
             newest = slots.position.masked_fill(~slots.valid, -1).amax(-1)
             assert (newest == tokens[:, None] - 1).all(), "the newest token must stay"

@@ -130,7 +130,7 @@ LAYER = (
 TABLE = "_slots ends_with_newest head_state is_dense left_bytes occupied weighted width"
 HELD = {
     "CompressedLayer": LAYER,
-    "Bucket": "evicted_votes first_decision guard_activations quota started table",
+    "Bucket": "evicted_votes guard_activations quota started table",
     "Quota": "largest per_row slots smallest",
     "SlotTable": TABLE,
     "PackedTable": f"{TABLE} changed coded first_native learned mean_key native restless room rotary used",

@@ -32,12 +32,11 @@ COMPRESSIBLE = [family for family in CHOSEN if family != "mistral-sliding"]
 METHODS = list(registered())
 # LESS has no place for distances, nor beside learned sinks, and says so (tests/attention/test_alibi.py, test_sinks.py).
 WITHOUT_LESS = (*(family for family in CHOSEN if "alibi" in family), "bloom", "mpt", "gpt-oss")
-TOO_SHALLOW = ("epikv", "gemma3n-shared")  # its one compressed layer is the first: no layer before it to look at
 PAIRS = [
     (method, family)
     for family in COMPRESSIBLE
     for method in METHODS
-    if (method, family in WITHOUT_LESS) != ("less", True) and (method, family) != TOO_SHALLOW
+    if (method, family in WITHOUT_LESS) != ("less", True)
 ]
 
 

@@ -63,7 +63,6 @@ SHORT: dict[str, dict[str, Any]] = {
     "scissorhands": {"window": 6, "recent": 2, "buffer": 2},
     "raas": {"threshold": 0.05, "window": 4},
     "lazyeviction": {"threshold": 0.05, "window": 4, "buffer": 2, "recent": 2},
-    "epikv": {"window": 5, "sinks": 1, "recent": 2},
 }
 # What a choice is only allowed, or only felt, together with.
 TOGETHER: dict[tuple[str, str, Any], dict[str, Any]] = {

@@ -73,8 +73,8 @@ def _logits(
 
 def _same_there(family: str, method: str, monkeypatch: pytest.MonkeyPatch, **options: object) -> None:
     ids = torch.arange(2 * PROMPT).view(2, -1) % 90 + 3
-    # A preset is of settings, which layers share; EpiKV looks between layers.
-    layers = 2 if options.get("preset", "default") == "default" or method == "epikv" else 1
+    # A preset is of settings, which layers share.
+    layers = 2 if options.get("preset", "default") == "default" else 1
     model = prepare(tiny_model(family, num_hidden_layers=layers) if family == "llama" else tiny_model(family))
     if family == "gpt-oss":
         model.set_experts_implementation("batched_mm")  # of transformers' ways the one that reads nothing

@@ -26,7 +26,6 @@ TEMPLATE = (
     "{% for message in messages %}<turn>{{ message.role }} {{ message.content }}<end>{% endfor %}"
     "{% if add_generation_prompt %}<turn>assistant {% endif %}"
 )
-PREFILL_SAVING = {"prefill_saving": True}
 CHOICES = tuple(MethodChoice(method=name, budget=0.3) for name in ("h2o", "keepkv", "snapkv"))
 
 
@@ -258,7 +257,7 @@ def test_a_lane_keeps_and_drops_the_chosen_tokens(lab: LoadedModel) -> None:
     assert session.lanes[1].context_shares().own[kept] == 1, "the lane stays as it was"
 
 
-@pytest.mark.parametrize("change", ["pyramidinfer", "gvote", "too large"])
+@pytest.mark.parametrize("change", ["keydiff", "gvote", "too large"])
 def test_a_lane_that_cannot_be_settled_from_the_held_pass_reads_the_context_again(
     lab: LoadedModel, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,9 +265,7 @@ def test_a_lane_that_cannot_be_settled_from_the_held_pass_reads_the_context_agai
     if change == "too large":
         monkeypatch.setattr(sessions, "MOST_HELD_BYTES", 1000)
     method = "keepkv" if change == "too large" else change
-    changed = MethodChoice(
-        method=method, budget=0.3, hyper_parameters=PREFILL_SAVING if change == "pyramidinfer" else {}
-    )
+    changed = MethodChoice(method=method, budget=0.3, hyper_parameters={"block": 64} if change == "keydiff" else {})
     session, fresh = started(own, CHOICES[2]), started(lab, changed)
     reads: list[int] = []
     read = sessions.read_context

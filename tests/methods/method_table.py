@@ -53,6 +53,8 @@ many tokens of a thought of each type stay when the next one begins, what k-mean
 has. Two rebuilds in EpiKV's repository take an entropy of columns instead, rank by attention without k-means, and \
 differ from each other (thirds; minima of a density). Bits by type would also need several stores in one table |
 | RestoreKV (2608.01247) | a trained LoRA pass writes its restore tokens; there are no such weights for kvlab's models |
+| EpiKV (2606.26472) | it ranks tokens by the residual stream at two depths, which a cache of keys and values does not \
+see; kvlab had it for a while, and it was behind H2O and R-KV ([findings](findings.md)) |
 | KVQuant (2401.18079) | its non-uniform levels are calibrated per layer with gradients (Fisher information); stores \
 need no fitted file. Of its parts, keys per channel are in `kivi`, keys before rotation in `low_rank` |
 | InfLLM (2402.04617) | a [reading](readings.md) whose blocks are represented by a statistic of the prompt's pass |
@@ -80,10 +82,6 @@ window; kvlab's floor stands on top of the window, as in the authors' code: 94.8
 KVCache-Factory's classes (pyramidkv_utils.py, commit c97f9d7) on the states of the same prompt, with the zeros that
 they count too: SnapKV, H2O and StreamingLLM keep the same positions (100 %), PyramidKV 99.2 % (its layer lengths differ
 by a slot; at equal lengths 100 %), key norm 99.4 %, SnapKV with max pooling 99.2 %.
-
-EpiKV's class (src/eviction.py, commit d424208) on the residual streams of the same runs, `epikv:preset=paper`: on mini,
-300 steps at 178 slots, all layers and heads keep the same positions after every step; on SmolLM2, 200 steps at 122
-slots, after all steps but one, where the scores of the first two generated tokens tie.
 
 `exactmerge` and `exactmerge2` are kvlab's own ([measurements](../kvlab/core/methods/merging/exactmerge2.md)).
 """
@@ -134,8 +132,6 @@ def _needs(method: type[Method], pipeline: Pipeline) -> str:
         pipeline.score.every_step or type(pipeline.score) is LastQuery or pipeline.can.allocate.prompt_rows != last_row
     ):
         needs.append("newest query")
-    if score.residual_rule is not None:
-        needs.append("residual stream")
     if pipeline.score.needs_hidden_states:
         needs.append("hidden states")
     if pipeline.rehearsal is not None:

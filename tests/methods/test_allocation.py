@@ -272,47 +272,6 @@ def test_pyramidinfer_prompt_and_decode(heads: str) -> None:
     assert (kept(hand)[0] == kept(hand)[1]) or heads == "each"
 
 
-@pytest.mark.parametrize(("layer", "budget", "every"), [(0, 14, 1), (3, 14, 1), (5, TOKENS, 1), (1, 14, 3)])
-def test_pyramidinfer_thins_generated_tokens_in_lots(layer: int, budget: int, every: int) -> None:
-    """The prompt's slots stay; of each 8 generated tokens that left the recent fifth, the k best scored stay for good.
-
-    `TOKENS`: a prompt within its budget. Scores are taken from the table: the test of prompt and decode covers them.
-    """
-    lot, keep, ratio, layers = 8, 0.9, 0.1, 6
-    pipeline = make_method("pyramidinfer", decode="lots", lot=lot, ratio=0.5).pipeline()
-    hand = HandLayer.__new__(HandLayer)
-    hand.layer = CompressedLayer(layer, LayerSettings(pipeline, Budget(budget), layers, compress_every=every))
-    hand.feed(*prompt())
-    best = max(1, int(lot * keep * ((1 - ratio) * (math.cos(math.pi * layer / layers) + 1) / 2 + ratio)))
-    known, lots = kept(hand), 0
-    assert hand.layer.slots is not None
-    for step in range(150):
-        seen = TOKENS + step + 1
-        before = hand.layer.slots.position.clone()  # a slot that leaves keeps its score, and stands nowhere
-        hand.feed(draw(step, 1, 4, 1, DIM), draw(step + 9, 1, 2, 1, DIM), draw(step + 5, 1, 2, 1, DIM))
-        known = [[*head, seen - 1] for head in known]
-        if (step + 1) % every:
-            assert kept(hand) == known
-            continue
-        score = {}
-        for head in range(2):
-            decided = hand.layer.slots
-            assert decided is not None
-            for index in range(before.shape[2]):
-                score[head, int(before[0, head, index])] = float(decided.score[0, head, index])
-        while seen - 1 - int(0.2 * seen) - TOKENS >= lot * (lots + 1):
-            members = range(TOKENS + lot * lots, TOKENS + lot * (lots + 1))
-            for head in range(2):
-                ranked = sorted(members, key=lambda p: -score[head, p])
-                known[head] = [p for p in known[head] if p not in ranked[best:]]
-            lots += 1
-        assert kept(hand) == known
-    assert lots == (TOKENS + 150 - 1 - (TOKENS + 150) // 5 - TOKENS) // lot
-    assert len(known[0]) == len(kept(hand)[0]) < TOKENS + 150
-    width = hand.layer.table.width if hand.layer.table is not None else 0
-    assert width <= len(known[0]) + 2 * lot, "places that lots left are used again"
-
-
 @pytest.mark.parametrize(
     ("method", "options", "sentence"),
     [

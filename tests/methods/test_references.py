@@ -56,7 +56,6 @@ REFERENCES = {
     "qfilter": "test_query_statistics.py::test_qfilter_keeps_what_lies_along_the_direction",
     "raas": "test_time_stamps.py::test_raas_evicts_what_has_been_longest_without_attention",
     "lazyeviction": "test_time_stamps.py::test_lazyeviction_evicts_what_is_silent_for_longer_than_it_used_to_be",
-    "epikv": "test_epikv.py::test_epikv_keeps_what_the_loop_keeps",
     "kvcompose": "test_kvcompose.py::test_heads_of_a_layer_keep_equally_many_of_their_own",
     "headkv": "test_profile.py::test_headkv_splits_by_profile_and_evenly_and_keeps_snapkvs_best",
     "nacl": "test_nacl.py::test_most_by_score_and_the_rest_by_chance",

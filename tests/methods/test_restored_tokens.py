@@ -213,11 +213,6 @@ def test_what_would_be_merged_keeps_slots_of_its_own(lab, method: str):
         assert (layer.slots.votes[layer.slots.valid] == 1).all()
 
 
-def test_a_method_that_decides_what_the_next_layer_sees_is_refused_in_one_sentence(lab):
-    with pytest.raises(UserError, match="turn it off"):
-        defer_decision(make_cache(lab, "pyramidinfer", BUDGET, prefill_saving=True, heads="shared"))
-
-
 def test_names_are_short():
     assert spans((5, 3, 4, 9)) == "3-5, 9"
     assert head_words([(3, 2)]) == "layer 3 head 2"

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch import Tensor
 
 from kvlab.core.contract.view import Slots
 from kvlab.core.methods.eviction.cur import SquaredLengths
-from kvlab.core.methods.eviction.epikv import Epiphany
 from kvlab.core.methods.eviction.keydiff import UnusualKeys
 from tests.cache.layers import DIM, HandLayer, draw
 
@@ -75,21 +72,3 @@ def test_keys_as_far_from_the_middle_are_equally_unusual() -> None:
     slots = slots_of(keys, keys, torch.arange(31)[None, None].short())
     score = UnusualKeys().update(slots, None, True)["score"][0, 0]  # type: ignore[arg-type]  # reads no pass
     assert torch.equal(score, score.flip(-1)) and score.unique().numel() == 16
-
-
-def changes_of(early: list[float], late: list[float]) -> tuple[Tensor, Tensor]:
-    changes = torch.tensor([early, late])[None, :, None]
-    return changes, torch.ones(1, 1, len(early), dtype=torch.bool)
-
-
-@pytest.mark.parametrize("scale", [0.01, 1.0, 300.0])
-def test_epikv_scores_that_are_0_by_construction(scale: float) -> None:
-    """Two changes have z-scores of -1 and 1 at both depths, and equal changes have none."""
-    rule = Epiphany(window=7)
-    generator = torch.Generator().manual_seed(5)
-    for _ in range(50):
-        base, more, other, beyond = (scale * (1 + torch.rand(4, generator=generator))).tolist()
-        pair = changes_of([base, base + more], [other, other + beyond])
-        assert abs(rule.epiphany(*pair).item()) <= 1e-6 / (scale / 2) + 2**-17
-        noisy = [[base * (1 + 2e-7 * math.sin(37 * place + start)) for place in range(7)] for start in (0, 1)]
-        assert rule.epiphany(*changes_of(*noisy)).item() == 0

@@ -19,14 +19,14 @@ ROOT = Path(__file__).resolve().parents[2]
 # A name leaves this list only with an entry in `extend._DEPRECATED` for one release.
 NAMES = """
 AboveThreshold Absorb AccumulatedAttention Allocator Ballots Capabilities Capacity Chosen ChosenSlots ChunkLeverage
-Chunks Code CosineDecay CosineMerge Critical Draft Draws Edges Eight EmaScore Epiphany EqualHeads Estimate Evict
+Chunks Code CosineDecay CosineMerge Critical Draft Draws Edges Eight EmaScore EqualHeads Estimate Evict
 EvictAndReposition ExactResidual ExpectedAttention FigureView FirstLayers FusedWindow FutureQueries GatedChunks
 GaussianSets GlobalRidge GoesOn GroupFit HUES HeadAdaptive HeadCurves HeadProfile HeadShares Held InPlace Lag LastQuery
 LayerAttention LazyLayers Linear LowestScore METRICS Mass MatchAttention Method ModelWide NearestMerge NewKeys Oldest
 PairCalibration PairMerge PartReading PerChannel PerToken Pipeline Plan Pool PredictedScore Preset PromptOnly Pursuit
 Pyramid QueryCentres QueryFilter Reading ReadingCapabilities Recency RecentRows Redundancy Rehearsal RehearsedAttention
-ResidualMerge ResidualRule Rotated STATE_COLOURS STORES Sample SampledRest Scorer SeedClusters Seen Selector Settler
-ShortKeys Slots SlotsAlone SquaredLengths Store TASKS Task ThinInLots TimeStamps TokenScores Uniform Unscored
+ResidualMerge Rotated STATE_COLOURS STORES Sample SampledRest Scorer SeedClusters Seen Selector Settler
+ShortKeys Slots SlotsAlone SquaredLengths Store TASKS Task TimeStamps Uniform Unscored
 UnusualKeys UserError ValueMerge ValueShift Variance Victims View WindowAttention compose finish get_task
 load_plain_text make_method method_style pick register register_allocator register_loader register_metric
 register_reading register_scorer register_selector register_settler register_task register_view registered score_answer
@@ -65,6 +65,8 @@ def test_every_name_is_there_and_type_checkers_see_the_same() -> None:
 def test_an_unknown_name_is_refused_and_an_old_one_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AttributeError, match="no name 'Nothing'"):
         _ = extend.Nothing
+    with pytest.raises(AttributeError, match="only epikv used"):
+        _ = extend.ResidualRule
     monkeypatch.setitem(extend._DEPRECATED, "OldEvict", "Evict")
     with pytest.warns(DeprecationWarning, match="now called Evict"):
         assert extend.OldEvict is extend.Evict

@@ -1,16 +1,13 @@
-"""Hand the cache layer of a pass, the module's hidden states and the residual stream to the attention function.
+"""Hand the cache layer of a pass and the module's hidden states to the attention function.
 
 transformers passes the tensors returned by `Cache.update` to the attention function, but not the cache. The cache
 stores the layer here; the attention function, called next in the same thread, takes it if it received those very keys.
-Scorers that compute their own queries need the hidden states, and those that score tokens by the residual stream need
-the inputs of some decoder layers; hooks store both likewise.
+Scorers that compute their own queries need the hidden states, which hooks store likewise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextvars import ContextVar
-from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
@@ -32,8 +29,6 @@ class AttentionCall(NamedTuple):
     sinks: Tensor | None = None  # (Hq,) learned-sink logits
     hidden_states: Tensor | None = None  # (B, q, hidden) input of the module, if recorded
     results: PassResults | None = None  # of a pass that several caches share
-    # (depth, states (B, q, hidden)): the residual stream after `depth` decoder layers, where it is followed
-    residuals: tuple[tuple[int, Tensor], ...] = ()
 
 
 class AttendingLayer(Protocol):
@@ -90,44 +85,8 @@ def _record(module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any
         _given.set((module, states.detach()))
 
 
-_streams: ContextVar[dict[int, Tensor] | None] = ContextVar("kvlab_residual_stream", default=None)
-_FOLLOWED = "_kvlab_followed_depths"
-
-
 def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
     """The decoder layers of a model, in order; empty if they are not one list."""
     count = model.config.get_text_config(decoder=True).num_hidden_layers
     lists = (module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == count)
     return next(lists, nn.ModuleList())
-
-
-def watch_residual_stream(model: PreTrainedModel, depths: Sequence[int]) -> None:
-    """Record what the decoder layers with these indices are given (idempotent)."""
-    followed: set[int] = getattr(model, _FOLLOWED, set())
-    layers = decoder_layers(model)
-    for depth in set(depths) - followed:
-        layers[depth].register_forward_pre_hook(partial(_record_stream, depth), with_kwargs=True)
-    setattr(model, _FOLLOWED, followed | set(depths))
-
-
-def give_residual(depth: int, states: Tensor) -> None:
-    """Store the residual stream after `depth` decoder layers for the next attention call that takes it."""
-    _streams.set((_streams.get() or {}) | {depth: states.detach()})
-
-
-def take_residuals(layer_idx: int) -> tuple[tuple[int, Tensor], ...]:
-    """The residual stream recorded since the last compressed layer, up to layer `layer_idx`, by ascending depth.
-
-    What lies behind that layer was left by a pass that did not end.
-    """
-    recorded = _streams.get()
-    if recorded is None:
-        return ()
-    _streams.set(None)
-    return tuple((depth, recorded[depth]) for depth in sorted(recorded) if depth <= layer_idx)
-
-
-def _record_stream(depth: int, module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
-    states = named.get("hidden_states", positional[0] if positional else None)
-    if isinstance(states, Tensor):
-        give_residual(depth, states)

@@ -18,7 +18,6 @@ from kvlab.core.attention.slot_attention import ROW_BLOCK, probabilities, slot_a
 from kvlab.core.attention.tiles import Tiles
 from kvlab.core.contract.reading import Chosen, Held
 from kvlab.core.contract.rotary import Rotary
-from kvlab.core.contract.token_scores import TokenScores
 from kvlab.core.stores.quantized_states import PackedStates, States, mix_states
 
 Result = TypeVar("Result")
@@ -46,7 +45,6 @@ class LayerPass:
     members: Callable[[], tuple[Tensor, int]] | None = field(default=None, repr=False)
     # see `kvlab.core.cache.layers.compressed_layer`
     recalled: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
-    token_scores: TokenScores | None = field(default=None, repr=False)  # of the pass before
     _last_logits: Tensor | None = field(default=None, repr=False)  # (B, H, G, 1, S), without log mass
     _last_mass: Tensor | None = field(default=None, repr=False)
     # what a single query read, if a reading chose; None: everything

@@ -18,7 +18,7 @@ from transformers.masking_utils import sdpa_mask
 from transformers.utils.import_utils import is_tracing
 
 from kvlab.core.attention.alibi import Alibi
-from kvlab.core.attention.layer_handoff import AttendingLayer, AttentionCall, take, take_hidden_states, take_residuals
+from kvlab.core.attention.layer_handoff import AttendingLayer, AttentionCall, take, take_hidden_states
 from kvlab.core.attention.slot_attention import NEVER, ROW_BLOCK, repeat_heads, slot_attention, softmax_beside
 from kvlab.core.errors import UserError
 
@@ -85,8 +85,7 @@ def kvlab_attention(
                 )
             raise UserError("Compressed slots do not support custom 4-D attention masks: pass a 2-D padding mask.")
         hidden = take_hidden_states(module)
-        residuals = take_residuals(layer.layer_idx)
-        call = AttentionCall(scaling, softcap, attention_mask, module, slopes, s_aux, hidden, residuals=residuals)
+        call = AttentionCall(scaling, softcap, attention_mask, module, slopes, s_aux, hidden)
         output = _attended(layer, query, key, value, call)
     elif isinstance(attention_mask, RowMask):
         output = _masked(query, key, value, attention_mask.blocks(query.device), scaling, softcap, s_aux)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,24 +45,23 @@ class CacheMemory:
     layers: tuple[LayerMemory, ...]
     # of layers that are not compressed: a sliding window, a recurrent state, or keys and values that other layers read
     sliding_bytes: int = 0
-    stream_bytes: int = 0  # of the residual stream, for methods that follow it
     # most bytes of all compressed layers' tables at once in the last step (a prompt is one); unknown once restored
     peak_bytes: int = field(default=0, compare=False)
 
     @property
     def live_bytes(self) -> int:
-        """Bytes of valid slots including metadata, of a reading's index, and of the residual stream's state."""
-        return sum(layer.live_bytes for layer in self.layers) + self.stream_bytes
+        """Bytes of valid slots including metadata, and of a reading's index."""
+        return sum(layer.live_bytes for layer in self.layers)
 
     @property
     def allocated_bytes(self) -> int:
-        """Bytes allocated by the compressed layers and for the residual stream."""
-        return sum(layer.allocated_bytes for layer in self.layers) + self.stream_bytes
+        """Bytes allocated by the compressed layers."""
+        return sum(layer.allocated_bytes for layer in self.layers)
 
     @property
     def bytes_read(self) -> int:
         """Bytes that a decode step reads from the compressed layers, mean over the steps; all live ones by default."""
-        return sum(layer.bytes_read for layer in self.layers) + self.stream_bytes
+        return sum(layer.bytes_read for layer in self.layers)
 
     @property
     def live_slots(self) -> float:
@@ -154,30 +153,10 @@ class CompressedCache(Cache):
             raise UserError(NO_WAY_BACK)
         super().crop(tokens_to_remove)
 
-    def reorder_cache(self, beam_idx: Any) -> None:  # transformers annotates LongTensor
-        """Permute rows, as in transformers."""
-        super().reorder_cache(beam_idx)
-        self._map_stream(lambda tensor: tensor[beam_idx.to(tensor.device)])
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """Select rows, as in transformers."""
-        super().batch_select_indices(indices)
-        self._map_stream(lambda tensor: tensor[indices.to(tensor.device)])
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat rows, as in transformers."""
-        super().batch_repeat_interleave(repeats)
-        self._map_stream(lambda tensor: tensor.repeat_interleave(repeats, dim=0))
-
     def keep_compressed_rows(self, rows: Sequence[int]) -> None:
         """Keep some rows of the compressed layers only; the others belong to several caches."""
         for layer in self.compressed_layers():
             layer.batch_select_indices(torch.tensor(rows, device=layer.device))
-        self._map_stream(lambda tensor: tensor[torch.tensor(rows, device=tensor.device)])
-
-    def _map_stream(self, change: Callable[[Tensor], Tensor]) -> None:
-        if self.settings.stream is not None:
-            self.settings.stream.map_rows(change)
 
     def expect(self, tokens: int, chunk: int | None = None) -> list[int]:
         """Announce a first prompt of `tokens` per row (padding included) that arrives in one or several passes.
@@ -219,8 +198,7 @@ class CompressedCache(Cache):
         """Current memory; reads counts from the device."""
         layers = tuple(_layer_memory(layer) for layer in self.compressed_layers() if layer.buckets)
         others = sum(_other_layers_bytes(layer) for layer in self.layers)
-        stream = 0 if self.settings.stream is None else self.settings.stream.nbytes
-        return CacheMemory(layers, others, stream, self.settings.held.peak // self.settings.texts + stream)
+        return CacheMemory(layers, others, self.settings.held.peak // self.settings.texts)
 
     def full_bytes(self) -> int:
         """Bytes of the compressed layers in a full cache: keys, values and positions of all tokens seen."""
@@ -230,9 +208,8 @@ class CompressedCache(Cache):
         """Current memory of each row: its own slots, and its share of what rows have in common."""
         by_row = list(zip(*(_row_memories(layer) for layer in self.compressed_layers()), strict=True))
         others = sum(_other_layers_bytes(layer) for layer in self.layers) // len(by_row)
-        stream = 0 if self.settings.stream is None else self.settings.stream.nbytes // len(by_row)
-        peak = self.settings.held.peak // self.settings.texts + stream
-        return [CacheMemory(layers, others, stream, peak) for layers in by_row]
+        peak = self.settings.held.peak // self.settings.texts
+        return [CacheMemory(layers, others, peak) for layers in by_row]
 
 
 def nothing_to_compress(config: Any) -> str:

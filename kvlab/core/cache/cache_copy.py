@@ -17,7 +17,6 @@ from kvlab.core.cache.layers.compressed_layer import CompressedLayer
 from kvlab.core.cache.layers.decisions import conclude
 from kvlab.core.cache.settings import LayerSettings, Observer
 from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.errors import UserError
 
 
 def copy_cache(cache: CompressedCache, observer: Observer | None = None) -> CompressedCache:
@@ -30,7 +29,6 @@ def copy_with_settings(cache: CompressedCache, settings: LayerSettings) -> Compr
     """The same with other settings, which all layers of the copy share."""
     own = copy.copy(cache)
     settings.held = settings.held.copy()
-    settings.stream = None if settings.stream is None else settings.stream.copy()
     own.settings, own.layers = settings, [_copy_layer(layer, settings) for layer in cache.layers]
     return own
 
@@ -107,12 +105,7 @@ def _changed(layers: Sequence[Any], change: Callable[[list[Tensor]], Tensor]) ->
 
 
 def defer_decision(cache: CompressedCache) -> CompressedCache:
-    """Make the empty, batch-of-one `cache` stop before it decides about its prompt.
-
-    Raises UserError for prefill saving, where a layer's decision determines the next layer's input.
-    """
-    if cache.settings.pipeline.saves_prefill:
-        raise UserError("A shared prompt does not work with prefill_saving: turn it off.")
+    """Make the empty, batch-of-one `cache` stop before it decides about its prompt."""
     cache.settings.stays_pending = True
     return cache
 

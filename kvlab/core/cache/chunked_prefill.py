@@ -61,10 +61,6 @@ def check_parts(pipeline: Pipeline) -> None:
         )
     if pipeline.block:
         raise UserError("This method splits its prompt into blocks itself: do not set a prefill chunk.")
-    if pipeline.saves_prefill:
-        raise UserError(
-            "prefill_saving drops tokens between layers, so the prompt cannot be split: use it without a prefill chunk."
-        )
 
 
 def check_pass(layer: LayerState, rows: int) -> None:
@@ -74,8 +70,7 @@ def check_pass(layer: LayerState, rows: int) -> None:
     """
     settings = layer.settings
     before = layer.cumulative_length
-    narrowed = settings.token_pruning is not None and layer.rank > 0  # the first layer received all tokens
-    if settings.in_second_pass or narrowed or not settings.is_lossy:
+    if settings.in_second_pass or not settings.is_lossy:
         return
     if layer.quota is None:
         _check_piece(settings.pipeline, before, rows, settings.prompt_tokens)

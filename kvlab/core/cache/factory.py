@@ -13,17 +13,15 @@ from torch import Tensor
 
 from kvlab.core.attention import ATTENTION_NAME
 from kvlab.core.attention.inline_attention import INLINE
-from kvlab.core.attention.layer_handoff import decoder_layers, watch_hidden_states, watch_residual_stream
+from kvlab.core.attention.layer_handoff import watch_hidden_states
 from kvlab.core.attention.low_rank_state import keeps_state
 from kvlab.core.attention.queries import num_key_value_heads
 from kvlab.core.budget import UNLIMITED, Budget
 from kvlab.core.cache.cache import CompressedCache
 from kvlab.core.cache.prompt_hooks import announce_prompts, record_token_ids
-from kvlab.core.cache.residual_stream import ResidualStream, depths_of
 from kvlab.core.cache.rotary import changing_rotary, find_rotary, unrotated_layers
 from kvlab.core.cache.second_pass import install_second_pass, second_pass_state
 from kvlab.core.cache.settings import LayerSettings, Observer, shape_of
-from kvlab.core.cache.token_pruning import TokenPruning, install_token_pruning
 from kvlab.core.choice import MOST_NEW_TOKENS
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.reading import Reading
@@ -90,8 +88,6 @@ def make_cache(
         pipeline = replace(pipeline, settle=configure(tokenizer))
     if pipeline.score.needs_hidden_states:
         watch_hidden_states(language_model)
-    if pipeline.saves_prefill:
-        install_token_pruning(language_model)
     settings = LayerSettings(
         pipeline=pipeline,
         compress_every=compress_every,
@@ -108,7 +104,6 @@ def make_cache(
         changing_rotary=changing_rotary(language_model),
         unrotated=unrotated_layers(language_model),
         shape=shape_of(config),
-        token_pruning=TokenPruning() if pipeline.saves_prefill else None,
     )
     if pipeline.rehearsal is not None and settings.compresses:
         install_second_pass(language_model)
@@ -116,14 +111,7 @@ def make_cache(
     if pipeline.reads_text and settings.compresses:
         record_token_ids(language_model)
     announce_prompts(language_model)
-    cache = CompressedCache(config, settings)
-    if (rule := pipeline.can.score.residual_rule) is not None and settings.compresses:
-        depths = depths_of(rule, len(decoder_layers(language_model)), cache.compressed_layers()[-1].layer_idx)
-        watch_residual_stream(language_model, depths)
-        text = language_model.config.get_text_config(decoder=True)
-        width = text.hidden_size * getattr(text, "altup_num_inputs", 1)  # Gemma 3n's parallel streams
-        settings.stream = ResidualStream(rule, depths, width * language_model.dtype.itemsize)
-    return cache
+    return CompressedCache(config, settings)
 
 
 def attach(model: Any) -> Attachment:

@@ -49,15 +49,13 @@ class PromptPass:
     def serves(self, cache: CompressedCache) -> bool:
         """Whether an empty cache can take the prompt from here.
 
-        Not if a layer changes the next one's input, has a state beside its slots, or turns keys by frequencies that
-        depend on the text's length, nor if the method follows the residual stream.
+        Not if a layer has a state beside its slots, or turns keys by frequencies that depend on the text's length.
         """
         settings = cache.settings
         needs_hidden_states = settings.pipeline.score.needs_hidden_states
         return (
             shares_passes(cache)
             and settings.changing_rotary is None
-            and settings.stream is None
             and all(type(layer) is CompressedLayer for layer in cache.layers)
             and len(self.passes) == len(cache.layers)
             and not (needs_hidden_states and any(call.hidden_states is None for _, call in self.passes.values()))

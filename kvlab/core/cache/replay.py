@@ -33,10 +33,6 @@ def replay_obstacle(cache: CompressedCache) -> str:
         return "a recorder observes every step"
     if settings.changing_rotary is not None:
         return "the model's rotary frequencies depend on the length of the text"
-    if settings.stream is not None:
-        return "tokens are scored by the model's residual stream, whose tensors are new at every step"
-    if settings.pipeline.can.settle.thinned is not None:
-        return "generated tokens are thinned in groups, so steps differ"
     return ""
 
 
@@ -105,12 +101,12 @@ def count_step(cache: CompressedCache) -> None:
 
 
 def supports_token_by_token(cache: CompressedCache) -> bool:
-    """Whether layers are independent of other layers, hidden states, the residual stream and changing frequencies."""
+    """Whether layers are independent of other layers, hidden states and changing frequencies."""
     settings = cache.settings
     pipeline = cache.settings.pipeline
-    apart = not (pipeline.waits or pipeline.saves_prefill or pipeline.score.needs_hidden_states)
+    apart = not (pipeline.waits or pipeline.score.needs_hidden_states)
     plain = all(type(layer) is CompressedLayer for layer in cache.compressed_layers())
-    return apart and plain and settings.changing_rotary is None and settings.stream is None
+    return apart and plain and settings.changing_rotary is None
 
 
 @contextmanager

@@ -13,9 +13,7 @@ from torch import Tensor
 
 from kvlab.core.attention.pass_view import PassSeen
 from kvlab.core.budget import Budget
-from kvlab.core.cache.residual_stream import ResidualStream
 from kvlab.core.cache.rotary import RotaryOfPasses
-from kvlab.core.cache.token_pruning import TokenPruning
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.reading import Reading
@@ -122,7 +120,6 @@ class LayerSettings:
     rotary: Rotary | None = field(default=None, repr=False)
     changing_rotary: Callable[[], Rotary] | None = field(default=None, repr=False)  # if frequencies depend on length
     unrotated: frozenset[int] = frozenset()  # layers without rotary embedding in a model that has one (NoPE)
-    token_pruning: TokenPruning | None = field(default=None, repr=False)  # prefill saving: rows for the next layer
     prompt_tokens: int = 0  # announced prompt length: no decision before all have arrived; 0: one pass
     text_tokens: int = 0  # text length that budgets refer to; 0: length of the first prompt
     statistics: dict[int, Tensor] = field(default_factory=dict, repr=False)  # allocator statistics by layer
@@ -132,7 +129,6 @@ class LayerSettings:
     pending: dict[int, PendingLayer] | None = field(default=None, repr=False)
     stays_pending: bool = False  # defer the prompt's decision for good: other caches continue from it (`shared_prefix`)
     second_pass: SecondPass | None = field(default=None, repr=False)  # if the method needs one
-    stream: ResidualStream | None = field(default=None, repr=False)  # if the method scores tokens by it
     prompt_ids: list[Tensor] = field(default_factory=list, repr=False)  # (B, q) per pass, if the method reads text
     second_pass_seconds: float = 0.0  # measured if `timed`
     shape: dict[str, Any] | None = None  # identifies the model: see `shape_of`
@@ -147,12 +143,8 @@ class LayerSettings:
         self.unattended = None
         self.prefill_compress_seconds = self.second_pass_seconds = 0.0
         self.statistics, self.prompt_ids, self.pending, self.held = {}, [], None, HeldBytes()
-        if self.token_pruning is not None:
-            self.token_pruning.begin()
         if self.second_pass is not None:
             self.second_pass.forget()
-        if self.stream is not None:
-            self.stream.forget()
 
     @property
     def is_lossy(self) -> bool:

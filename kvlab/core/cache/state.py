@@ -24,12 +24,11 @@ from kvlab.core.cache.table.head_index import Streams
 from kvlab.core.cache.table.packed_table import PackedTable
 from kvlab.core.cache.table.slot_table import SlotTable
 from kvlab.core.contract.rotary import Rotary
-from kvlab.core.contract.token_scores import TokenScores
 from kvlab.core.contract.view import NEVER, Slots, is_constant
 from kvlab.core.errors import UserError
 
 CLASSES: dict[str, type] = {
-    kind.__name__: kind for kind in (Bucket, Quota, SlotTable, PackedTable, Slots, Rotary, RotaryOfPasses, TokenScores)
+    kind.__name__: kind for kind in (Bucket, Quota, SlotTable, PackedTable, Slots, Rotary, RotaryOfPasses)
 }
 # Attributes that settings and device determine, or that are made again when they are needed.
 Derive = Callable[[LayerSettings, torch.device], Any]
@@ -64,7 +63,6 @@ DERIVED: dict[type, dict[str, Derive]] = {
 OF_CACHE = ("settings", "_rotary", "_changing")  # attributes that a new cache has already
 # Allocators' statistics are not among them: they are as large as the prompt, and used once, when it is compressed.
 OF_SETTINGS = ("prompt_tokens", "text_tokens", "prefill_compress_seconds", "second_pass_seconds")
-OF_STREAM = ("rule", "depths")  # attributes that a new cache's residual stream has already
 OTHER_LAYOUT = (
     "This cache was kept by a version of kvlab that laid caches out in another way, or for a model with other layers: "
     "read the text again."
@@ -100,7 +98,6 @@ def state_of(cache: CompressedCache) -> CacheState:
             bucket.index = None
     values: dict[str, JsonValue] = {
         "settings": {name: walk.of(getattr(settings, name), f"settings.{name}") for name in OF_SETTINGS},
-        **({} if settings.stream is None else {"stream": walk.of_attributes(settings.stream, "stream", OF_STREAM)}),
         "read_again": settings.second_pass is not None and settings.second_pass.done,
         "layers": [
             {"class": type(layer).__name__, **walk.of_attributes(layer, f"layers.{index}", OF_CACHE)}
@@ -125,8 +122,6 @@ def restore_state(cache: CompressedCache, state: CacheState, device: torch.devic
             setattr(cache.settings, name, build.of(values["settings"][name]))
         if cache.settings.second_pass is not None:
             cache.settings.second_pass.done = values["read_again"]
-        if cache.settings.stream is not None:
-            build.into(cache.settings.stream, values["stream"])
         for layer, own in zip(cache.layers, values["layers"], strict=True):
             build.into(layer, {name: value for name, value in own.items() if name != "class"})
         for layer in cache.compressed_layers():

@@ -200,7 +200,6 @@ class Method(BaseModel, ABC):
         pipeline = self.paged_pipeline()
         can = pipeline.can
         store = store_of(self.store) if budget is None else store_under(self.store, Budget(budget))
-        rule = can.score.residual_rule
         return {
             "compresses": self.family != "reference",
             "needs_budget": self.needs_budget,
@@ -208,12 +207,8 @@ class Method(BaseModel, ABC):
             "buffer": pipeline.buffer,
             "recalled": pipeline.recalled,
             "seeks": can.settle.seeks,
-            # Thinning keeps generated tokens for a while.
-            "grows": can.settle.thinned is not None,
             **pipeline.slot_bytes(),
             **pipeline.head_bytes(),
-            "stream_depths": 0 if rule is None else len(rule.depths),
-            "stream_window": 0 if rule is None else rule.window,
             "packed": packed_sizes(store, pipeline),
         }
 

@@ -12,7 +12,6 @@ from torch import Tensor
 from kvlab.core.contract.in_place import InPlace
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.second_pass import Rehearsal
-from kvlab.core.contract.token_scores import ResidualRule
 from kvlab.core.contract.view import Seen, Slots, View
 from kvlab.core.errors import UserError
 
@@ -52,8 +51,6 @@ class Capabilities:
         row_weights: weights (q,) float32 of a pass's q queries in the sum of attention that `update` asks for, given q
             and a device, so that a pass which several caches share computes their sums together.
         decay: factor of its running sum of attention at each query; None if the score is not such a sum.
-        residual_rule: how tokens are scored by changes of the residual stream, for all layers and heads together; the
-            cache follows the stream, and `Seen.token_scores` has what is known.
         counted_state: name of the state that counts the queries that saw a slot, if it can be derived.
 
     Attributes of an allocator:
@@ -76,8 +73,6 @@ class Capabilities:
         still: decisions while decoding do not change the slots that stay.
         seeks: keys are compared with each other, so storing their lengths pays off.
         changes_many: a decision changes many slots.
-        thinned: number of slots every head has certainly evicted, if generated tokens are kept in addition to the
-            budget; arguments as for `ThinInLots.thinned`.
         reads_text: the decision about the prompt uses its token ids.
         head_bytes: bytes of state per KV head besides its slots, given keys and values (B, H, S, d) and the selector.
         in_place: the decode-step decision as an in-place kernel for this scorer and selector; None if there is none.
@@ -96,7 +91,6 @@ class Capabilities:
     note: Callable[[Slots, Seen], None] | None = None
     rate: Callable[[Slots], Tensor] | None = None
     row_weights: Callable[[int, torch.device], Tensor] | None = None
-    residual_rule: ResidualRule | None = None
     counted_state: str | None = None
     decay: float | None = None
 
@@ -115,7 +109,6 @@ class Capabilities:
     still: bool = False
     seeks: bool = False
     changes_many: bool = False
-    thinned: Callable[[int, int, int, int, int], int] | None = None
     reads_text: bool = False
     head_bytes: Callable[[Tensor, Tensor, Selector], int] | None = None
     in_place: Callable[[Scorer, Selector], InPlace | None] | None = None
@@ -282,7 +275,6 @@ _OLD_NAMES = {"counted_state": "counts", "counts_votes": "counts"}
 _OF_SCORERS = ("accumulate", "recall", "rehearsed", "note", "rate", "counted_state")
 _NEW = (
     "row_weights",
-    "residual_rule",
     "in_place",
     "with_tokenizer",
     "bounds",

@@ -28,8 +28,6 @@ class Pipeline:
     settle: Settler
     decode: bool = True
     deferred: bool = False  # compress the prompt after its last layer has seen it: layers decide together
-    # each layer processes only the prompt tokens the layer before kept; all heads keep the same
-    saves_prefill: bool = False
     block: int = 0  # prompt tokens a layer processes before each decision; 0: all
     buffer: int = 0  # generated tokens that gather in addition to the budget before a decision
 
@@ -106,9 +104,7 @@ class Pipeline:
     @property
     def waits(self) -> bool:
         """Whether layers must wait until all of them have seen the prompt, or for a rehearsal."""
-        rule = self.can.score.residual_rule
-        by_stream = rule is not None and rule.of_prompt
-        return self.deferred or by_stream or self.can.allocate.across_layers or self.rehearsal is not None
+        return self.deferred or self.can.allocate.across_layers or self.rehearsal is not None
 
     @property
     def references(self) -> int:

@@ -156,11 +156,6 @@ class Seen(Protocol):
         ...
 
     @property
-    def token_scores(self) -> Any:
-        """`TokenScores` of the pass before this one, where the scorer has a `residual_rule`; None before the second."""
-        ...
-
-    @property
     def rotary(self) -> Rotary | None:
         """The model's rotary embedding; None without one."""
         ...

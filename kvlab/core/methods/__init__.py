@@ -17,7 +17,7 @@ SHOWN = (
     "full", "packed", "sparse", "window", "random", "streaming_llm", "h2o", "snapkv", "pyramidkv", "adakv",
     "pyramidinfer", "gvote", "tova", "keydiff", "key_norm", "lagkv", "kvzip", "kvcompose", "kvzap", "fast_kvzip",
     "duoattention", "attention_matching", "expected_attention", "criticalkv", "cap", "cur", "compactor", "qfilter",
-    "simlayerkv", "rkv", "triattention", "morphkv", "raas", "lazyeviction", "epikv", "chunkkv",
+    "simlayerkv", "rkv", "triattention", "morphkv", "raas", "lazyeviction", "chunkkv",
     "entropy_gated_chunkkv", "headkv", "lukv", "nacl", "finch", "scissorhands", "zsmerge", "kvmerger", "pyramid_pool",
     "cam", "d2o", "less", "keepkv", "simcalkv", "grkv", "asymkv", "kvslimmer", "semanticache", "exactmerge",
     "exactmerge2",

@@ -261,7 +261,7 @@ def memory_columns(cache: CompressedCache, step: int) -> dict[str, list]:
     """Rows of the `memory` table: each compressed layer's footprint after a step."""
     memory = cache.memory()
     layers = memory.layers
-    common = {"step": step, "cache_peak_bytes": memory.peak_bytes - memory.stream_bytes}
+    common = {"step": step, "cache_peak_bytes": memory.peak_bytes}
     names = ("layer", "logical_tokens", "physical_slots", "live_slots", "live_bytes", "allocated_bytes", "peak_bytes")
     columns = {name: [getattr(layer, name) for layer in layers] for name in names}
     return columns | {name: [value] * len(layers) for name, value in common.items()}

@@ -40,13 +40,13 @@ def check_installed() -> None:
 
 def check_method(name: str, pipeline: Pipeline) -> None:
     """Raise UserError for a method that needs what an attention backend of vLLM does not see."""
-    if pipeline.score.needs_hidden_states or pipeline.can.score.residual_rule is not None:
+    if pipeline.score.needs_hidden_states:
         raise UserError(
             f"{name} reads hidden states, which vLLM does not give to an attention backend: choose another method."
         )
-    if pipeline.saves_prefill or pipeline.block:
+    if pipeline.block:
         raise UserError(
-            f"{name} changes how the prompt itself is read (in blocks, or fewer tokens per layer), which vLLM's "
+            f"{name} changes how the prompt itself is read (in blocks), which vLLM's "
             "scheduler decides: choose a method that compresses after the prompt."
         )
 

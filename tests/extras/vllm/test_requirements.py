@@ -57,7 +57,7 @@ def test_a_torchvision_for_another_torch_is_explained(monkeypatch: pytest.Monkey
     [
         ("kvzap", {}, "hidden states"),
         ("expected-attention", {}, "hidden states"),
-        ("pyramidinfer", {"prefill_saving": True}, "how the prompt itself is read"),
+        ("keydiff", {"block": 128}, "how the prompt itself is read"),
     ],
 )
 def test_methods_that_an_attention_backend_cannot_serve(method: str, options: dict, why: str) -> None:

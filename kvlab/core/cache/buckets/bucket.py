@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -42,7 +41,6 @@ class Bucket:
         self.table = table
         self.quota: Quota | None = None  # None before the prompt is complete
         self.started = False  # every row has exceeded its budget before
-        self.first_decision: tuple[int, int, int] | None = None  # its slots, tokens and end of pass
         self.evicted_votes = torch.zeros(
             table.slots.keys.shape[:2], device=table.slots.keys.device
         )  # votes lost to eviction
@@ -111,13 +109,10 @@ class Bucket:
         if work.kind != EVICT or self.index_counts:
             self.index = None
 
-    def adopt(self, after: Slots, lengths: list[int], bound: int | None = None) -> None:
-        """Install the table that a decision left; `lengths`: tokens each stream has seen.
-
-        No head has more than `bound` valid slots (default: its budget).
-        """
+    def adopt(self, after: Slots, lengths: list[int]) -> None:
+        """Install the table that a decision left; `lengths`: tokens each stream has seen."""
         assert self.quota is not None
-        self.table.adopt(after, self.quota.largest if bound is None else bound)
+        self.table.adopt(after, self.quota.largest)
         pairs = zip(lengths, self.quota.per_row, strict=True)
         self.started = all(tokens > slots for tokens, slots in pairs)  # more than any head of the row may keep
 
@@ -127,7 +122,6 @@ class Bucket:
         part.table.head_state = {name: take(tensor) for name, tensor in self.table.head_state.items()}
         part.quota = self.quota and self.quota.part(take(self.quota.slots))
         part.started = self.started
-        part.first_decision = self.first_decision
         part.evicted_votes, part.guard_activations = take(self.evicted_votes), take(self.guard_activations)
         return part
 
@@ -205,8 +199,6 @@ def sizes_of(settings: LayerSettings, table: SlotTable, heads: int, rows: int) -
     slot = table.slot_bytes()
     store = settings.store
     beside = settings.pipeline.settled_bytes(keys, values) + settings.pipeline.columns.head_bytes
-    if settings.stream is not None:
-        beside += math.ceil(settings.stream.row_bytes * rows / heads)
     if settings.pipeline.decode:  # tokens buffered in addition, and recalled queries
         beside += settings.pipeline.buffer * slot
         beside += settings.pipeline.recalled * settings.group * keys[0, 0, 0].nbytes

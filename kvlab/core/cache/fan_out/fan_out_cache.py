@@ -24,8 +24,7 @@ from kvlab.core.cache.settings import LayerSettings
 
 def shares_passes(cache: CompressedCache) -> bool:
     """Whether a cache can share passes with others: not if its method compresses within the prompt's pass."""
-    pipeline = cache.settings.pipeline
-    return not (pipeline.block or pipeline.saves_prefill)
+    return not cache.settings.pipeline.block
 
 
 class FanOutCache(Cache):

@@ -195,11 +195,10 @@ class FanOutHybridLayer(FanOutLayer, LinearAttentionLayer):
 
 def _rows_of(call: AttentionCall, branch: Branch) -> AttentionCall:
     """The call for the branch's rows of the batch."""
-    if call.padding is None and call.hidden_states is None and not call.residuals:
+    if call.padding is None and call.hidden_states is None:
         return call
     padding, hidden = (None if part is None else part[branch.rows] for part in (call.padding, call.hidden_states))
-    residuals = tuple((depth, states[..., branch.rows, :, :]) for depth, states in call.residuals)
-    return call._replace(padding=padding, hidden_states=hidden, residuals=residuals)
+    return call._replace(padding=padding, hidden_states=hidden)
 
 
 def clock_of(device: torch.device, timed: bool) -> Callable[[], float]:

@@ -20,10 +20,8 @@ from kvlab.core.cache.layers.decisions import decide
 from kvlab.core.cache.layers.layer_state import NO_WAY_BACK, LayerState, UnboundedLayer
 from kvlab.core.cache.layers.reading import attend_read, note_bytes_read, note_everything_read, reading_of_step
 from kvlab.core.cache.layers.second_pass_queries import check_second_pass, note_second_pass
-from kvlab.core.cache.layers.token_scores import follow_stream, store_token_scores, token_scores
 from kvlab.core.cache.table.head_index import NewToken, Streams
 from kvlab.core.cache.table.slot_table import SlotTable
-from kvlab.core.cache.token_pruning import Rows
 from kvlab.core.contract.view import Slots
 from kvlab.core.errors import UserError
 
@@ -105,7 +103,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
     def is_croppable(self) -> bool:  # type: ignore[override]  # an attribute in transformers; here it depends on the text
         """Whether every token stays in a slot of its own, in the order of the text, so that the last ones can go."""
         settings = self.settings
-        keeps_all = not settings.is_lossy and settings.reading is None and settings.stream is None
+        keeps_all = not settings.is_lossy and settings.reading is None
         return keeps_all and len(self.buckets) <= 1 and all(table.is_dense for table in self.tables)
 
     def crop(self, tokens_to_remove: int) -> None:
@@ -144,18 +142,14 @@ class CompressedLayer(LayerState, UnboundedLayer):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
         """Output (B, Hq, q, d) over all slots; then the method scores and, when due, compresses this layer."""
         rows = query.shape[2]
-        token_pruning = self.settings.token_pruning
-        # A pruned prompt, or one processed in blocks, came in one pass of the model.
-        pieces = token_pruning is None and not self.announced
-        incomplete = pieces and self.cumulative_length < self.settings.prompt_tokens
+        # A prompt processed in blocks came in one pass of the model.
+        incomplete = not self.announced and self.cumulative_length < self.settings.prompt_tokens
         self.settings.unattended = None
         if self.quota is None and call.module is not None:
             self.settings.check_model(call.module, query.shape[1] // key.shape[1])
         completes_prompt = self.quota is None and not incomplete
         row_valid = None
-        if completes_prompt and token_pruning is not None and token_pruning.current is not None:
-            row_valid = self._mark_pruned(token_pruning.current)
-        elif call.padding is not None and (rows > 1 or self.quota is None or self.settings.in_second_pass):
+        if call.padding is not None and (rows > 1 or self.quota is None or self.settings.in_second_pass):
             row_valid = call.padding[:, : self.cumulative_length][:, -rows:].to(torch.bool)
             self._mark_padding(row_valid)
         self.note_peak(self.table_bytes() + max(table.left_bytes for table in self.tables))
@@ -166,7 +160,6 @@ class CompressedLayer(LayerState, UnboundedLayer):
                 "This method needs the model's hidden states, which only the model that make_cache was given provides: "
                 "pass the prompt to that model, not to an earlier copy of it."
             )
-        follow_stream(self, call, row_valid, completes_prompt or incomplete)
         common = call.scaling, call.softcap, call.module, call.hidden_states, self.rotary.now(), self.generator
         real: Sequence[Tensor | None] = [None] * len(self.tables)
         if row_valid is not None:
@@ -181,8 +174,6 @@ class CompressedLayer(LayerState, UnboundedLayer):
             state = low_rank_state(self.settings.pipeline, self.rank, table.head_state)
             given = part, table.states()[0], table.bias(slots), valid, *common, state, alibi, sink
             seen.append(PassSeen(*given, hides=not table.is_dense))
-        for part, scores in zip(seen, token_scores(self, self.cumulative_length - rows), strict=True):
-            part.token_scores = scores
         seen[0].results = None if seen[0].has_state else call.results
         self._keep_queries(seen, real)
         if not self.streams.whole:
@@ -204,7 +195,6 @@ class CompressedLayer(LayerState, UnboundedLayer):
         elif incomplete:
             if self.settings.part_observer is not None:
                 self.settings.part_observer.attended_part(self.layer_idx, seen[0])
-            store_token_scores(self, self.cumulative_length - rows)
             self.buckets[0].table.store(self.settings.pipeline.accumulate(visible[0], seen[0]))
         else:
             decide(self, seen, visible, self._report(seen, visible, query, output), completes_prompt)
@@ -284,24 +274,10 @@ class CompressedLayer(LayerState, UnboundedLayer):
         arrived = [pipeline.fresh(*part, self.settings.group, tokens) for part in parts]
         if not self.buckets:
             self.buckets = [Bucket(SlotTable(arrived[0], pipeline.columns))]
-            if self.settings.token_pruning is not None and self.rank == 0:
-                self.settings.token_pruning.begin()
             self.buckets[0].table.reserve(self.settings.prompt_tokens)
             return
         for table, new in zip(self.tables, arrived, strict=True):
             table.append_many(new)
-
-    def _mark_pruned(self, given: Rows) -> Tensor | None:
-        """Account for a pruned prompt: missing tokens count as seen and evicted. Returns the mask of real rows."""
-        bucket = self.buckets[0]
-        self.tokens_seen = given.tokens.clone()
-        self.cumulative_length = given.length
-        self.lengths = given.tokens.tolist()
-        bucket.evicted_votes = bucket.evicted_votes + (given.tokens - given.valid.sum(-1))[:, None]
-        dense = bucket.table.is_dense and bool(given.valid.all())
-        bucket.table.mark_padding(given.valid, given.position)
-        bucket.table.is_dense = dense
-        return None if dense else given.valid
 
     def _mark_padding(self, row_valid: Tensor) -> None:
         """Exclude padding among the newest tokens from slots and from tokens seen."""

@@ -10,15 +10,11 @@ from typing import Literal, cast
 from torch import Tensor
 
 from kvlab.core.attention.pass_view import PassSeen
-from kvlab.core.cache.buckets.bucket import Bucket
 from kvlab.core.cache.buckets.joined_layer import join_decisions
 from kvlab.core.cache.buckets.regroup import compact_buckets
 from kvlab.core.cache.layers.dispatch import decision_kernel, kernel_input, reusable_work, run_kernel
 from kvlab.core.cache.layers.layer_state import LayerState
-from kvlab.core.cache.layers.token_scores import store_token_scores
 from kvlab.core.cache.settings import LayerSettings, PendingLayer
-from kvlab.core.cache.token_pruning import TokenPruning
-from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.rotary import Rotary
 from kvlab.core.contract.view import Slots, View
 from kvlab.core.stores.code import query_squares
@@ -114,9 +110,6 @@ def _defer(layer: LayerState, seen: PassSeen, reported: PassSeen | None) -> None
     settings.pending = {} if settings.pending is None else settings.pending
     settings.pending[layer.rank] = PendingLayer(layer, layer.seen_again(seen), reported is not None)
     last = len(settings.pending) == settings.num_layers
-    if last:
-        for waiting in settings.pending.values():
-            store_token_scores(waiting.layer, waiting.layer.cumulative_length)
     if last and pipeline.rehearsal is None and not settings.stays_pending:
         decide_pending(settings)
 
@@ -155,8 +148,6 @@ def conclude(
         layer.quota.allocate_heads(settings, _views(layer, seen, moment, _rated(layer, visible))[0])
     due = [bucket.is_over and not whole for bucket, whole in zip_longest(layer.buckets, compressed)]
     over = moment.due and any(due)
-    if completes_prompt and not over and settings.token_pruning is not None:
-        _prune_next_layer(settings.token_pruning, visible[0])
     if over:
         with settings.clock(moment.phase, layer.device):
             _compress(layer, _views(layer, seen, moment, _rated(layer, visible)), due, reported, moment)
@@ -283,12 +274,10 @@ def _compress(
     if settings.observer is not None and reported is not None:
         joined = join_decisions(streams, reported, views, decisions, settings.observes_slots)
         settings.observer.compressed(layer.layer_idx, joined.view, joined.plan, joined.before, joined.after)
-    if moment.is_prompt and settings.token_pruning is not None and decisions[0] is not None:
-        _prune_next_layer(settings.token_pruning, views[0].slots, decisions[0].plan)
     for bucket, decision, members in zip(layer.buckets, decisions, streams.members, strict=True):
         if decision is not None:
             lengths = [layer.lengths[streams.row(member)] for member in members]
-            bucket.adopt(decision.after, lengths, _grown(layer, bucket, lengths, moment))
+            bucket.adopt(decision.after, lengths)
     if not moment.is_decode_step:
         _close_turn(layer, [cast(PassSeen, view.seen) for view in views], due)
         decided = {
@@ -311,22 +300,3 @@ def _detach(layer: LayerState) -> None:
     table = layer.buckets[0].table
     copied = table.detach()
     layer.note_peak(layer.settings.held.layers[layer.rank] + copied)
-
-
-def _grown(layer: LayerState, bucket: Bucket, lengths: list[int], moment: Moment) -> int | None:
-    """Most slots per head if the method keeps generated tokens in addition to its budget; None: the budget."""
-    thinned_slots = layer.settings.pipeline.can.settle.thinned
-    if thinned_slots is None or bucket.quota is None:
-        return None
-    if bucket.first_decision is None:
-        kept = min(bucket.table.occupied, bucket.quota.largest) if moment.is_prompt else bucket.table.occupied
-        bucket.first_decision = kept, max(lengths), layer.cumulative_length
-    slots, before, end = bucket.first_decision
-    thinned = thinned_slots(before, min(lengths), max(lengths), layer.rank, layer.settings.num_layers)
-    return slots + layer.cumulative_length - end - thinned
-
-
-def _prune_next_layer(token_pruning: TokenPruning, slots: Slots, plan: Plan | None = None) -> None:
-    """Prefill saving: pass only the kept tokens to the next layer; every head keeps the same ones."""
-    keep = slots.valid if plan is None else plan.keep
-    token_pruning.leave(keep[:, 0], slots.position[:, 0])

@@ -96,7 +96,6 @@ class Beside:
             accumulate=self.accumulate,
             recall=main.recall,
             rehearsed=main.rehearsed,
-            residual_rule=main.residual_rule,
         )
 
     @property
@@ -232,10 +231,6 @@ def _fitted(chosen: _Chosen) -> Pipeline:
         raise UserError(f"{settled} only evicts tokens: use settle 'evict'.")
     if isinstance(settle, Pool | GaussianSets | PairMerge) and selects.protected is None:
         raise UserError(f"settle {chosen.names['settle']!r} needs a selection with protected slots, such as 'topk'.")
-    if any(part.saves_prefill for part in (chosen.score, chosen.allocate, chosen.settle)):
-        raise UserError(
-            "prefill_saving needs every head to keep the same tokens, which only the method pyramidinfer guarantees."
-        )
     if isinstance(settle, EvictAndReposition) and not (isinstance(score, Recency) and selects.sinks is not None):
         raise UserError(
             "Positions inside the cache need sinks and a window without gaps: use score 'recency' and selection "

@@ -163,11 +163,11 @@ def in_whole_pages(pipeline: Pipeline, length: int, rule: PageRule = "any", head
 
     With `heads` "union", pages hold all heads of a layer: heads share the layer's budget equally. With "model" pages
     hold all heads of all layers, as most engines' do, and all share the budget. Raises UserError if the settler itself
-    chooses what leaves, layers pass on only what they keep, or with "model" if layers cannot decide together.
+    chooses what leaves, or with "model" if layers cannot decide together.
     """
     if length == 1:
         return pipeline
-    if pipeline.saves_prefill or not pipeline.can.settle.by_selector:
+    if not pipeline.can.settle.by_selector:
         raise UserError(
             "page needs a method that, after the prompt, evicts or merges exactly what its scores put last; this one "
             "acts before, or makes slots of its own: leave page at 1."

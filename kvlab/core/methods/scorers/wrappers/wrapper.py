@@ -46,7 +46,6 @@ class PromptOnly(Around):
             rehearsal=inner.rehearsal,
             accumulate=inner.accumulate,
             rehearsed=inner.rehearsed,
-            residual_rule=inner.residual_rule,
         )
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
@@ -70,7 +69,6 @@ class SlotsAlone(Around):
             prompt_rows=inner.prompt_rows,
             across_heads=inner.across_heads,
             accumulate=None if inner.accumulate is None else self.accumulate,
-            residual_rule=inner.residual_rule,
         )
 
     def accumulate(self, slots: Slots, seen: Seen) -> Mapping[str, Tensor]:
