@@ -103,7 +103,7 @@ def train_less(
 
     chosen: Any = form
     fitted = {"rank": rank, "hidden": hidden, "form": chosen, "minutes": minutes, "length": length, "seed": seed}
-    fit_less(LessRequest(corpus=corpus, **fitted, **asdict(loading)), out, say=typer.echo)
+    fit_less(LessRequest(corpus=corpus, **fitted, **asdict(loading)), out, report=typer.echo)
 
 
 @group_parameters
@@ -120,7 +120,7 @@ def profile(
     from kvlab.models.fitting.profile import BUDGETS, ProfileRequest, make_profile  # torch is slow to import
 
     request = ProfileRequest(texts=texts, windows=windows, length=length, seed=seed, **asdict(loading))
-    shares = make_profile(request, out, say=typer.echo)
+    shares = make_profile(request, out, report=typer.echo)
     for budget, by_layer in zip(BUDGETS, shares.sum(-1).tolist(), strict=True):
         parts = ", ".join(f"{100 * share:.0f}" for share in by_layer)
         typer.echo(f"at {100 * budget:g} % the layers get these percentages of all slots: {parts}")

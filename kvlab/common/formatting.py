@@ -34,12 +34,12 @@ def model_title(name: str) -> str:
     return f"{cached[1]}/{cached[2]}" if cached else parts[-1]
 
 
-def shared_prefix(one: Sequence[object], other: Sequence[object]) -> int:
+def shared_prefix(first: Sequence[object], second: Sequence[object]) -> int:
     """Number of elements that two sequences have in common from the start, before the first that differs."""
-    for index, (left, right) in enumerate(zip(one, other, strict=False)):
+    for index, (left, right) in enumerate(zip(first, second, strict=False)):
         if left != right:
             return index
-    return min(len(one), len(other))
+    return min(len(first), len(second))
 
 
 Show = Callable[[float], str]  # must never print a larger number below a smaller one

@@ -281,8 +281,8 @@ def measurable_tasks(request: EvalRequest, loaded: Loaded) -> Measurable:
 def _length(request: EvalRequest, tokenizer: PreTrainedTokenizerBase, window: int, has_chat: bool) -> int | None:
     """None if the default lengths hold the request's only task, else the longest; raises UserError if none does."""
 
-    def answer_tokens(asked: EvalRequest, room: int) -> int:
-        return max(prompt.make().new_tokens for prompt in make_plan(asked, tokenizer, room, has_chat).prompts)
+    def answer_tokens(requested: EvalRequest, room: int) -> int:
+        return max(prompt.make().new_tokens for prompt in make_plan(requested, tokenizer, room, has_chat).prompts)
 
     try:
         answer_tokens(request, window)

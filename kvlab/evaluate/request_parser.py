@@ -59,9 +59,9 @@ def parse_cut(text: str) -> Cut:
     return _one_of(text, "--cut", get_args(Cut))
 
 
-def _one_of(text: str, option: str, words: tuple[str, ...]) -> Any:
-    if text not in words:
-        raise UserError(f"{option} takes {', '.join(words)}, not '{text}'.")
+def _one_of(text: str, option: str, allowed: tuple[str, ...]) -> Any:
+    if text not in allowed:
+        raise UserError(f"{option} takes {', '.join(allowed)}, not '{text}'.")
     return text
 
 

@@ -143,14 +143,14 @@ def _collect(
 
 
 def _answer(
-    loaded: Loaded, questions: Questions, asked: Sequence[_Asked], logits: dict[_Asked, Tensor], check: Check
+    loaded: Loaded, questions: Questions, questions_read: Sequence[_Asked], logits: dict[_Asked, Tensor], check: Check
 ) -> None:
     """Write one more answer with each of them; `logits` are those after the question.
 
     What ends an answer is not read: the model's end token is part of the text before the next question.
     """
     ends = end_ids(loaded)
-    writing = [one for one in asked if one in logits]
+    writing = [one for one in questions_read if one in logits]
     for one in writing:
         one.answers.append([])
     for step in range(questions.max_new_tokens):

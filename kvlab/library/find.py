@@ -135,13 +135,14 @@ def to_url(wanted: Search) -> dict[str, str]:
     return {name: value for name, value in (plain | several | flags | sort).items() if value}
 
 
-def from_url(given: Mapping[str, str]) -> Search:
+def from_url(parameters: Mapping[str, str]) -> Search:
     """The search of URL parameters; missing or invalid ones use the defaults."""
-    fields: dict[str, Any] = {"text": given.get("text", "")}
-    fields |= {name: tuple(filter(None, given.get(name, "").split(SEPARATOR))) for name in FILTERS}
-    fields |= {name: given.get(name) == "1" for name in ("starred", "archived", "turned")}
-    fields |= {name: given.get(name, "") if is_day(given.get(name, "")) else "" for name in ("since", "until")}
-    sort = given.get("sort", "")
+    fields: dict[str, Any] = {"text": parameters.get("text", "")}
+    fields |= {name: tuple(filter(None, parameters.get(name, "").split(SEPARATOR))) for name in FILTERS}
+    fields |= {name: parameters.get(name) == "1" for name in ("starred", "archived", "turned")}
+    days = {name: parameters.get(name, "") for name in ("since", "until")}
+    fields |= {name: day if is_day(day) else "" for name, day in days.items()}
+    sort = parameters.get("sort", "")
     return Search(**fields, sort=sort if sort in SORTS else Search.sort)
 
 
@@ -154,15 +155,15 @@ def is_day(text: str) -> bool:
 
 
 def _holds(
-    table: pd.DataFrame, words: Sequence[str], in_prompt: Callable[[Sequence[str]], Collection[str]]
+    table: pd.DataFrame, search_words: Sequence[str], in_prompt: Callable[[Sequence[str]], Collection[str]]
 ) -> list[bool]:
     """Each word may be in any field: one in the title and another in the prompt also match."""
-    hits = {word: set(in_prompt([word])) for word in words}
+    hits = {word: set(in_prompt([word])) for word in search_words}
     columns = [table[name] for name in ("id", "title", "name", "note", "model", "status", "tags", "methods", "members")]
     kept = []
     for identity, title, name, note, model, status, tags, methods, members in zip(*columns, strict=True):
         said = " ".join((identity, title, name, note, model, status, *tags, *methods)).casefold()
-        kept.append(all(word in said or not hits[word].isdisjoint(members) for word in words))
+        kept.append(all(word in said or not hits[word].isdisjoint(members) for word in search_words))
     return kept
 
 

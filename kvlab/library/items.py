@@ -52,21 +52,22 @@ AllLabels = Mapping[tuple[Kind, str], Labels]
 
 
 def without_results(
-    comparisons: Sequence[ComparisonEntry], known: Mapping[str, Mapping[str, object]], said: AllLabels
+    comparisons: Sequence[ComparisonEntry], known: Mapping[str, Mapping[str, object]], labels_of: AllLabels
 ) -> list[ComparisonEntry]:
     """Finished comparisons whose results are not cached, or were judged by another answer."""
-    return [entry for entry in comparisons if entry.status != "running" and _is_unread(entry, known, said)]
+    return [entry for entry in comparisons if entry.status != "running" and _is_unread(entry, known, labels_of)]
 
 
 def cache_results(
-    root: Path, comparisons: Sequence[ComparisonEntry], said: AllLabels, seconds: float = float("inf")
+    root: Path, comparisons: Sequence[ComparisonEntry], labels_of: AllLabels, seconds: float = float("inf")
 ) -> int:
     """Compute and cache results for about `seconds`; returns how many comparisons are left."""
     until = time.monotonic() + seconds
     for place, entry in enumerate(comparisons):
         if time.monotonic() > until:
             return len(comparisons) - place
-        catalogue.keep_results(root, list(_outcomes(root, entry, said.get(("comparison", entry.comparison_id), NONE))))
+        labels = labels_of.get(("comparison", entry.comparison_id), NONE)
+        catalogue.keep_results(root, list(_outcomes(root, entry, labels)))
     return 0
 
 
@@ -80,8 +81,8 @@ def folder_bytes(folder: Path) -> int:
     return total
 
 
-def _is_unread(entry: ComparisonEntry, known: Mapping[str, Mapping[str, object]], said: AllLabels) -> bool:
-    answer = said.get(("comparison", entry.comparison_id), NONE).answer
+def _is_unread(entry: ComparisonEntry, known: Mapping[str, Mapping[str, object]], labels_of: AllLabels) -> bool:
+    answer = labels_of.get(("comparison", entry.comparison_id), NONE).answer
     return any(known.get(run.run_id, {}).get("basis") != _basis(run, answer) for run in entry.runs)
 
 
@@ -140,10 +141,10 @@ NOTHING: Mapping[str, object] = {}
 NO_LABELS = Labels()
 
 
-def item_table(root: Path, comparisons: Sequence[ComparisonEntry], known: Known, said: AllLabels) -> pd.DataFrame:
-    """The table, newest first; `known` are the cached results in the index, `said` all labels."""
-    rows = [_comparison(group, known, said) for group in by_batch(comparisons)]
-    rows += [_results(root, kind, path, said) for kind in FOLDERS for path in result_paths(root, kind)]
+def item_table(root: Path, comparisons: Sequence[ComparisonEntry], known: Known, labels_of: AllLabels) -> pd.DataFrame:
+    """The table, newest first; `known` are the cached results in the index, `labels_of` all labels."""
+    rows = [_comparison(group, known, labels_of) for group in by_batch(comparisons)]
+    rows += [_results(root, kind, path, labels_of) for kind in FOLDERS for path in result_paths(root, kind)]
     table = pd.DataFrame(rows, columns=COLUMNS)
     table = table.astype({"tokens": "Int64", "runs": "Int64", "right": "Int64", "judged": "Int64", "bytes": "Int64"})
     table = table.astype({"least_kl": float, "score": float, "starred": bool, "archived": bool})
@@ -170,9 +171,9 @@ def result_path(root: Path, kind: Kind, name: str) -> Path:
     return Path(root) / FOLDERS[kind] / (f"{name}.parquet" if kind == "benchmark" else name)
 
 
-def _comparison(group: Sequence[ComparisonEntry], known: Known, said: AllLabels) -> dict[str, object]:
+def _comparison(group: Sequence[ComparisonEntry], known: Known, labels_of: AllLabels) -> dict[str, object]:
     first = group[0]
-    labels = said.get(("comparison", first.comparison_id), NO_LABELS)
+    labels = labels_of.get(("comparison", first.comparison_id), NO_LABELS)
     runs = [run for entry in group for run in entry.runs]
     compressed = [run for run in runs if run.method != FULL.method]
     found = [known.get(run.run_id, NOTHING) for run in compressed]
@@ -206,9 +207,9 @@ def _comparison(group: Sequence[ComparisonEntry], known: Known, said: AllLabels)
     }
 
 
-def _results(root: Path, kind: Kind, path: Path, said: AllLabels) -> dict[str, object]:
+def _results(root: Path, kind: Kind, path: Path, labels_of: AllLabels) -> dict[str, object]:
     name = result_name(kind, path)
-    labels = said.get((kind, name), NO_LABELS)
+    labels = labels_of.get((kind, name), NO_LABELS)
     files = sorted(_parts(path)) if path.is_dir() else [path]
     stamps = tuple((str(file), file.stat().st_mtime_ns) for file in files)
     return {

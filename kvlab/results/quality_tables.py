@@ -78,7 +78,7 @@ def budgets(rows: pd.DataFrame) -> list[str]:
     return count.sort_values(ascending=False, kind="stable").index.tolist()
 
 
-def ranks(rows: pd.DataFrame, asked: str) -> pd.DataFrame:
+def ranks(rows: pd.DataFrame, budget: str) -> pd.DataFrame:
     """One row per task and arm at one budget, with its rank; also over the tasks where more is better, if several.
 
     `rank` is one plus the number of arms that are better on the same prompts, i.e. whose paired difference has a 95 %
@@ -86,7 +86,7 @@ def ranks(rows: pd.DataFrame, asked: str) -> pd.DataFrame:
     (paired difference of the best mean to this arm), both with `_low` and `_high`. With one prompt all ranks are 1.
     """
     table = label_rows(rows)
-    table = table[(table["asked"] == asked) & (table["method"] != FULL.method)]
+    table = table[(table["asked"] == budget) & (table["method"] != FULL.method)]
     table = table.assign(higher=table["metric"].map(higher_is_better))
     groups = [(str(task), group) for task, group in table.groupby("task", sort=False)]
     better = table[table["higher"]]
@@ -154,7 +154,7 @@ def by_bytes(rows: pd.DataFrame, axis: str = "live_bytes") -> pd.DataFrame:
     )
 
 
-def needles(rows: pd.DataFrame, asked: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+def needles(rows: pd.DataFrame, budget: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Cells and arm means for `figures.needle_map` at one budget.
 
     Uses the needle tasks if there are any, else all tasks with several depths; empty if there are none.
@@ -172,18 +172,18 @@ def needles(rows: pd.DataFrame, asked: str) -> tuple[pd.DataFrame, pd.DataFrame]
         return pd.DataFrame(), pd.DataFrame()
     table = label_rows(known)
     full = table["method"] == FULL.method
-    table, full = table[full | (table["asked"] == asked)], full[full | (table["asked"] == asked)]
+    table, full = table[full | (table["asked"] == budget)], full[full | (table["asked"] == budget)]
     table = table.assign(row=np.where(full, "full cache", table["arm"] + " " + table["asked"]))
     return over_tasks(table, ["row", "length", "depth"], ("score",)), over_tasks(table, ["row"], ("score",))
 
 
-def prompts_behind(rows: pd.DataFrame, task: str, arm: str, asked: str) -> pd.DataFrame:
+def prompts_behind(rows: pd.DataFrame, task: str, arm: str, budget: str) -> pd.DataFrame:
     """The prompts of a cell, worst first: largest loss against the full cache, then lowest score.
 
     Columns of the rows plus `full` (the full cache's score on the prompt) and `lost` (how much worse it got).
     """
     table = label_rows(rows)
-    cell = table[(table["task"] == task) & (table["arm"] == arm) & (table["asked"] == asked)]
+    cell = table[(table["task"] == task) & (table["arm"] == arm) & (table["asked"] == budget)]
     measured = with_measures(rows[rows["task"] == task])
     full = measured[measured["method"] == FULL.method].drop_duplicates(PAIR)[[*PAIR, "score", "prediction"]]
     both = cell.merge(full, on=PAIR, how="left", suffixes=("", "_full"))

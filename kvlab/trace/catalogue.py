@@ -232,11 +232,11 @@ def upsert(root: Path, record: RunRecord) -> None:
         log.warning("the catalogue in %s could not be updated: %s", root, error)
 
 
-def comparisons_with(root: Path, words: Sequence[str]) -> set[str]:
+def comparisons_with(root: Path, search_words: Sequence[str]) -> set[str]:
     """Ids of the comparisons whose prompt contains every word within its first `SEARCHED` characters, ignoring case."""
     if not Path(root).is_dir():
         return set()
-    asked = [word.casefold() for word in words]
+    asked = [word.casefold() for word in search_words]
     where = " AND ".join(["instr(text, ?) > 0"] * len(asked)) or "1"
     question = f"SELECT comparison_id FROM prompts WHERE {where}"
     return {name for (name,) in in_database(root, lambda database: database.execute(question, asked).fetchall())}

@@ -89,7 +89,7 @@ def test_layers_are_watched_in_blocks_that_fit(
 
     monkeypatch.setattr(less, "_watch", noted)
     request = LessRequest(model=str(tiny_model_folder), corpus=books, rank=4, minutes=0.02, length=256, device="cpu")
-    assert len(fit_less(request, tmp_path / "maps.safetensors", say=lambda _: None)) == 3
+    assert len(fit_less(request, tmp_path / "maps.safetensors", report=lambda _: None)) == 3
     assert [block for block, _ in watched] == [[0, 1], [2]]
     assert all(size <= less.MOST_BYTES for _, size in watched)
     monkeypatch.setattr(less, "MOST_BYTES", 1)

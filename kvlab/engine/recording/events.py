@@ -92,12 +92,13 @@ def unread_mass(slots: Slots, columns: Tensor, read: Tensor, shadow: Shadow, tru
     return (by_name.gather(1, columns) * slots.valid[0] * (1 - read[0])).sum(-1)
 
 
-def relative_error(given: Tensor, true: Tensor, heads: int) -> Tensor:
-    """||given - true|| / ||true|| of (Hq, d) outputs, mean over each KV head's group; (H,).
+def relative_error(approximate: Tensor, true: Tensor, heads: int) -> Tensor:
+    """||approximate - true|| / ||true|| of (Hq, d) outputs, mean over each KV head's group; (H,).
 
-    A zero true output has no relative error unless `given` is exact; NaN where no query head of the group has one.
+    A zero true output has no relative error unless `approximate` is exact; NaN where no query head of the group has
+    one.
     """
-    off = (given - true).norm(dim=-1)
+    off = (approximate - true).norm(dim=-1)
     size = true.norm(dim=-1)
     error = (off / size).masked_fill((size == 0) & (off > 0), torch.nan).masked_fill(off == 0, 0.0)
     return error.view(heads, -1).nanmean(-1)
@@ -153,11 +154,11 @@ Place = tuple[np.ndarray, ...]  # head and slot of each event
 
 
 def event_columns(
-    before: Slots, plan: Plan, after: Slots, given: Answer, answered: Answer, leaving: Tensor
+    before: Slots, plan: Plan, after: Slots, answer_before: Answer, answered: Answer, leaving: Tensor
 ) -> dict[str, np.ndarray]:
     """Columns (one entry per event) of the slots that left one layer: evictions first, then merges. Batch of one.
 
-    `given` and `answered` are the same query's results before and after, `leaving` (H, S) the slots that left.
+    `answer_before` and `answered` are the same query's results before and after, `leaving` (H, S) the slots that left.
     """
     evicted = _numpy(leaving).copy()
     merging = None
@@ -166,15 +167,16 @@ def event_columns(
         merging = _active(plan.edges)
         evicted[merging.source] = False
         if len(merging.head):
-            parts.append(_merges(before, plan.edges, merging, after, given, answered))
+            parts.append(_merges(before, plan.edges, merging, after, answer_before, answered))
     place = evicted.nonzero()
     if len(place[0]) or not parts:
         position = _first(before.position)
         votes = _first(before.votes)
-        mass = _numpy(given.mass)
+        mass = _numpy(answer_before.mass)
         parts.insert(0, _evictions(place[0], position[place], votes[place], mass[place]))
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts[1:] else parts[0]
-    columns["perturbation"] = _numpy(relative_error(answered.output, given.output, len(evicted)))[columns["head"]]
+    changed = relative_error(answered.output, answer_before.output, len(evicted))
+    columns["perturbation"] = _numpy(changed)[columns["head"]]
     return columns
 
 
@@ -233,11 +235,11 @@ def _evictions(head: np.ndarray, source: np.ndarray, votes: np.ndarray, mass: np
 
 
 def _merges(
-    before: Slots, edges: Edges, merging: _Merging, after: Slots, given: Answer, answered: Answer
+    before: Slots, edges: Edges, merging: _Merging, after: Slots, answer_before: Answer, answered: Answer
 ) -> dict[str, np.ndarray]:
     position = _first(before.position)
     votes = _first(before.votes)
-    mass = _numpy(given.mass)
+    mass = _numpy(answer_before.mass)
     edge = merging.edge
     source = merging.source
     target = merging.target

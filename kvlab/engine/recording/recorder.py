@@ -229,14 +229,14 @@ class Recorder:
             place = {"step": np.full(count, self.step), "layer": np.full(count, layer_idx)}
             self.writer.append("events", place | columns)
 
-    def _note_prediction(self, layer: LayerRecord, slots: Slots, given: Answer) -> None:
+    def _note_prediction(self, layer: LayerRecord, slots: Slots, answer: Answer) -> None:
         """Relative error of the method's predicted attention, over the slots it had a prediction for."""
         if EMA not in slots.extra:
             return
         newest = slots.position[0] == slots.position[0].amax(-1, keepdim=True)
         judged = slots.valid[0] & ~newest
         predicted = slots.score[0].exp().masked_fill(~judged, 0.0)
-        real = given.mass.masked_fill(~judged, 0.0)
+        real = answer.mass.masked_fill(~judged, 0.0)
         received = real.sum(-1)
         error = (predicted - real).abs().sum(-1) / received
         layer.columns["score_error"] = error.masked_fill(received == 0, torch.nan)

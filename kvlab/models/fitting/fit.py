@@ -46,11 +46,11 @@ def fit(
             begun = time.process_time()
             seconds = round(60 * request.minutes)
             report = _following(say, progress, cancelled, seconds, lambda: round(time.process_time() - begun))
-            fit_less(_specific_request(LessRequest, request), out, say=report)
+            fit_less(_specific_request(LessRequest, request), out, report=report)
         elif request.method == "duoattention":
             read = count(1)
             report = _following(say, progress, cancelled, request.windows, lambda: next(read))
-            make_profile(_specific_request(ProfileRequest, request), out, say=report)
+            make_profile(_specific_request(ProfileRequest, request), out, report=report)
         else:
             loaded = held_model(request)
             windows = windows_to_read(request, loaded, progress, cancelled)
@@ -61,7 +61,7 @@ def fit(
             else:
                 with TemporaryDirectory() as scratch:
                     place = Path(scratch) if kept is None else kept
-                    fit_kvzap(request, loaded, out, windows, kept=place, cancelled=cancelled, say=say)
+                    fit_kvzap(request, loaded, out, windows, kept=place, cancelled=cancelled, report=say)
     if out.exists():
         say(f"written to {out}: use it with {_reader(request)}:{SETTING[request.method]}={out}")
 

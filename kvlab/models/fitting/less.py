@@ -66,7 +66,7 @@ class Fitted:
     after: float
 
 
-def fit_less(request: LessRequest, out: Path, say: Callable[[str], None] = print) -> list[Fitted]:
+def fit_less(request: LessRequest, out: Path, report: Callable[[str], None] = print) -> list[Fitted]:
     """Fit maps for every compressible layer, write them to `out` atomically, and return them.
 
     The model is frozen and reads windows of text with the full cache. For random queries and budgets, what H2O would
@@ -83,13 +83,15 @@ def fit_less(request: LessRequest, out: Path, say: Callable[[str], None] = print
     left = compressible_layers(loaded)
     for block in layer_blocks(loaded, left, request.length):
         share = (deadline - time.process_time()) * len(block) / len(left)
-        windows.append(_fit_block(loaded, request, block, fitted, time.process_time() + share, WATCHING * share, say))
+        windows.append(
+            _fit_block(loaded, request, block, fitted, time.process_time() + share, WATCHING * share, report)
+        )
         left = left[len(block) :]
     about = {name: str(value) for name, value in vars(request).items() if name not in ("corpus", *LOADING)}
     about |= {"windows": str(min(windows)), "error_before": _mean([f.before for f in fitted])}
     about |= {"error_after": _mean([f.after for f in fitted])}
     replace_file(out, lambda path: write_maps(path, [f.maps for f in fitted], loaded.model, about))
-    say(f"mean over layers: {about['error_before']} before, {about['error_after']} after; written to {out}")
+    report(f"mean over layers: {about['error_before']} before, {about['error_after']} after; written to {out}")
     return fitted
 
 
@@ -113,21 +115,21 @@ def _fit_block(
     fitted: list[Fitted],
     deadline: float,
     watching: float,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> int:
     """Append the maps of a block's layers to `fitted`; returns the number of observed windows."""
-    watched = _watch(loaded, request, block, time.process_time() + watching, say)
+    watched = _watch(loaded, request, block, time.process_time() + watching, report)
     windows = len(watched[0])
     for projection in projections(loaded, block):
         layer = len(fitted)
         share = (deadline - time.process_time()) / len(watched)
         fitted.append(_fit_layer(watched.pop(0), projection, request, layer, time.process_time() + share))
-        say(f"layer {layer}: error {fitted[-1].before:.4f} with eviction, {fitted[-1].after:.4f} with the state")
+        report(f"layer {layer}: error {fitted[-1].before:.4f} with eviction, {fitted[-1].after:.4f} with the state")
     return windows
 
 
 def _watch(
-    loaded: LoadedModel, request: LessRequest, layers: list[int], until: float, say: Callable[[str], None]
+    loaded: LoadedModel, request: LessRequest, layers: list[int], until: float, report: Callable[[str], None]
 ) -> list[list[Observation]]:
     """Observations per layer, one per window; at least two windows, whatever the time."""
     windows = text_windows(loaded, request.corpus, request.length, request.seed)
@@ -136,7 +138,7 @@ def _watch(
     while len(found) < 2 or (len(found) < MOST_WINDOWS and time.process_time() < until):
         found.append(observe(loaded, next(windows), random, layers))
         if len(found) % 8 == 0:
-            say(f"{len(found)} windows of {request.length} tokens observed")
+            report(f"{len(found)} windows of {request.length} tokens observed")
     return [list(layer) for layer in zip(*found, strict=True)]
 
 

@@ -27,7 +27,7 @@ class ProfileRequest(FromModel):
     windows: int = 8
 
 
-def make_profile(request: ProfileRequest, out: Path, say: Callable[[str], None] = lambda line: None) -> torch.Tensor:
+def make_profile(request: ProfileRequest, out: Path, report: Callable[[str], None] = lambda line: None) -> torch.Tensor:
     """Write the profile to `out` and return its shares (budgets, L, H), which sum to 1 per budget.
 
     Each window of text is read, and read again, as in `kvzip` with 16 recent tokens; a head's share is its part of all
@@ -40,7 +40,7 @@ def make_profile(request: ProfileRequest, out: Path, say: Callable[[str], None] 
     windows = islice(text_windows(loaded, request.texts, request.length, request.seed), request.windows)
     for number, ids in enumerate(windows):
         found.append(torch.stack([_counts(loaded, ids, budget) for budget in BUDGETS]))
-        say(f"text {number + 1} of {request.windows}: {found[-1].shape[1]} layers, {found[-1].shape[2]} heads")
+        report(f"text {number + 1} of {request.windows}: {found[-1].shape[1]} layers, {found[-1].shape[2]} heads")
     counts = torch.stack(found).double().mean(0)
     shares = counts / counts.sum((1, 2), keepdim=True)
     about = {"texts": str(request.windows), "tokens": str(request.length), "seed": str(request.seed)}
