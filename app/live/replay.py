@@ -13,8 +13,7 @@ from app.figures.image_writer import browser
 from app.navigation.selection import runs_root
 from kvlab.common.formatting import format_bytes, model_title
 from kvlab.live.events import read_events
-from kvlab.report.live_gif import live_gif
-from kvlab.report.live_replay import KEYS, replay
+from kvlab.report.live_replay import KEYS, live_gif, replay
 from kvlab.requests.live_session import LiveRequest
 
 

@@ -73,7 +73,8 @@ class ChunkLeverage(PromptScorer):
             centred = centred @ self._sketch(keys.shape[-1], seen)
         matrix = centred.mT @ centred + JITTER * torch.eye(centred.shape[-1], device=keys.device)
         factor = torch.linalg.cholesky_ex(matrix).L
-        return torch.linalg.solve_triangular(factor, centred.mT, upper=False).square().sum(2)
+        leverage = torch.linalg.solve_triangular(factor, centred.mT, upper=False).square().sum(2)
+        return round_to_step(leverage, 2.0**-20)  # 0 where all tokens are one, whose centred keys are rounding
 
     def _sketch(self, width: int, seen: Seen) -> Tensor:
         seed = 0 if seen.generator is None else seen.generator.initial_seed()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from kvlab.core.contract.parts import Capabilities
+from kvlab.core.contract.ties import round_relatively
 from kvlab.core.contract.view import Seen, Slots
 from kvlab.core.methods.scorers.key_value.value_norm import output_norms
 from kvlab.core.methods.scorers.lookahead.sampled_queries import ROW_BLOCK, average_turn
@@ -76,7 +77,7 @@ class ExpectedAttention:
         candidates = (slots.valid & (slots.position >= self.sinks))[:, :, None]
         logits = self._logits(slots.keys, seen.scaling, mean, covariance)
         share = torch.softmax(logits.masked_fill(~candidates, -torch.inf), -1).nan_to_num(0.0)
-        score = ((share + self.epsilon) * self._weights(slots, seen) * candidates).mean(2)
+        score = round_relatively(((share + self.epsilon) * self._weights(slots, seen) * candidates).mean(2))
         return torch.where(slots.valid & (slots.position < self.sinks), score.amax(-1, keepdim=True) + 1, score)
 
     def _logits(self, keys: Tensor, scaling: float, mean: Tensor, covariance: Tensor) -> Tensor:
