@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
 from kvlab.common.thoughts import is_mark
 from kvlab.core.errors import UserError
-from kvlab.models.load import LoadedModel
 from kvlab.models.sources import Source
 from kvlab.requests.compare import ChatRequest, ModelRequest
 from kvlab.requests.conversation import Turn
 from kvlab.requests.live_session import GAP
 from kvlab.requests.prompt_notes import TokenizerInfo
+
+if TYPE_CHECKING:  # a prompt is rendered in a process without torch
+    from kvlab.models.load import LoadedModel
 
 
 def decode_answer(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
