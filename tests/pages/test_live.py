@@ -306,7 +306,8 @@ def test_words_are_shaded_by_their_kl_and_escaped() -> None:
     assert html.endswith("▍")
     answer.reason, answer.seconds = "end", 2.0
     assert "▍" not in answer_html(answer, "dark", is_written=True)
-    assert answer_note(answer, True) == "4 tokens · 2.0 s · leaves the full cache's text at token 3"
+    ends = "leaves the full cache's text at token 3, where shading ends"
+    assert answer_note(answer, True) == f"4 tokens · 2.0 s for all lanes together · {ends}"
     blank = Answer([Word(" \n", None, False, token=5)])
     assert answer_note(blank, is_written=True) == "1 token · only white space · writing"
     assert answer_note(blank, is_written=False) == "1 token · only white space · interrupted"

@@ -235,3 +235,11 @@ def test_a_chunk_and_the_generation_config_are_sent(form: AppTest, runs_root: Pa
     assert messages(page) == []
     asked = jobs.request_of(runs_root, only_job(runs_root).job_id)
     assert (asked.prefill_chunk, asked.generation_config) == (64, "honour")
+
+
+def test_the_forms_of_other_questions_open_from_here(form: AppTest, open_page: Callable[..., AppTest]):
+    links = [one.proto for one in form.get("page_link") if "_view=" in one.proto.query_string]
+    assert len(links) == 3
+    page = open_page("quality", quality_view="New evaluation")
+    assert not page.exception
+    assert any("Evaluate" in button.label for button in page.button), "its form, not its results"

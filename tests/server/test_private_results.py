@@ -15,7 +15,7 @@ from kvlab.bench.request import BenchJob, BenchRequest
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob, EvalRequest, SampleJob, TaskChoice
-from kvlab.forms import fit_form
+from kvlab.forms import measurement_job
 from kvlab.jobs.access_check import check_settings
 from kvlab.jobs.reruns import counterfactual
 from kvlab.jobs.work import Work
@@ -151,10 +151,10 @@ def test_a_private_fit_is_offered_and_used_by_its_owner_alone(
     claim_name(tmp_path, FIT.name, "fit", private=True)
     uses = MethodChoice(method="kvzap", hyper_parameters={"heads": f"fit:{FIT.name}"})
     check_settings(tmp_path, uses)
-    (one,) = fit_form.fitted_files(tmp_path, "mini", "kvzap")
-    assert fit_form.request_name(one) == f"fit:{FIT.name}", "on a server never by its path"
+    (one,) = measurement_job.fitted_files(tmp_path, "mini", "kvzap")
+    assert measurement_job.request_name(one) == f"fit:{FIT.name}", "on a server never by its path"
     act_as("carl")
-    assert fit_form.fitted_files(tmp_path, "mini", "kvzap") == []
+    assert measurement_job.fitted_files(tmp_path, "mini", "kvzap") == []
     sentences = []
     for name in (FIT.name, "kvzap-mini-2"):  # private, and not there at all
         missing = uses.model_copy(update={"hyper_parameters": {"heads": f"fit:{name}"}})
