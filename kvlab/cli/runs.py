@@ -213,14 +213,25 @@ def export(
 
 @runs_commands.command("import")
 def import_files(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="files written by `kvlab runs export`")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="files of `kvlab runs export`, or recordings (`kvlab watch`)"),
+    ],
     root: Root = RUNS,
+    model: Annotated[str | None, typer.Option(help="the model of a recording, where its name does not say")] = None,
 ) -> None:
-    """Import exported files; every file is checked first."""
+    """Import exported files and recordings of other caches; every file is checked first."""
     from kvlab.library.archive import unpack
+    from kvlab.watch.recording import is_recording
 
     root.mkdir(parents=True, exist_ok=True)
     for file in files:
+        if is_recording(file):
+            from kvlab.watch.run_folder import import_recording
+
+            for path in import_recording(file, root, model):
+                typer.echo(f"run {path.name} is in {root}")
+            continue
         made = unpack(root, file)
         typer.echo(f"{made.kind} {made.title or made.names[0]}: {len(made.files)} files are in {root}")
 
