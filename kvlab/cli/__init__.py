@@ -34,6 +34,7 @@ GROUP = "kvlab.commands"  # entry points of packages that add commands, each a f
 COMMANDS = {
     "compare": ("compare:compare", "Compare methods and budgets with the full cache on prompts."),
     "live": ("live:live", "Read a text once, and answer questions in all caches side by side."),
+    "view": ("view:view", "Draw one view of a run or comparison as picture, page or table."),
     "restore": ("restore:restore", "Find what a wrong run would have had to keep."),
     "eval": ("eval:evaluate", "Score compressed caches against the full cache on the same prompts."),
     "safe-budget": ("safe_budget:safe_budget", "Find the smallest budget that is safe on your prompts."),
@@ -52,6 +53,7 @@ COMMANDS = {
     "prefix": ("prefix:prefix_commands", "Read a text once, keep it compressed in a file, and ask it many questions."),
     "fit": ("fit:fit", "Fit what a method has to learn about a model."),
     "plugin": ("plugin:plugin_commands", "Write and check methods, tasks, metrics and views of your own."),
+    "watch": ("watch:watch_commands", "Record what a foreign KV cache holds, and hold it against a method."),
     "serve-check": ("serve_check:serve_check", "Say what a serving engine would have to hold for a method."),
     "doctor": ("doctor:doctor", "Report versions, devices and memory, and test a cache; or check recorded runs."),
 }

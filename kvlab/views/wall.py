@@ -1,0 +1,183 @@
+"""The cache wall as a picture: layers across, KV heads down, each tile the text with what has become of its tokens."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from PIL import Image
+
+from kvlab.core.errors import UserError
+from kvlab.trace.reader import Run
+from kvlab.views.base.amounts import part
+from kvlab.views.base.palette import STATE_COLOURS, SURFACES, WALL_FATES, Theme, pick
+from kvlab.views.base.template import finish, round_distance
+from kvlab.views.base.view import view
+from kvlab.views.frames.lineage import keep_by_run
+from kvlab.views.frames.wall import Wall, shares_by_head, wall_of
+
+# pixels of all tiles: width, and bounds of the height
+WIDTH = 1_080
+LEAST = 300
+MOST = 560
+CELL_ASPECT = 2.5  # as in `kvlab/browser/src/wall/geometry.js`
+HELD = 3  # codes below this one are held; they are drawn by the square root of their share, as in the browser
+# pixels between labels
+LABEL_WIDTH = 24
+LABEL_HEIGHT = 14
+
+
+@view("wall", title="The cache: every layer and head", needs="full", page="cache")
+def wall(run: Run, step: int | None = None) -> pd.DataFrame:
+    """`shares_by_head` at the step, else at the last one."""
+    return shares_by_head(open_wall(run), _step_of(run, step))
+
+
+@wall.figure
+def draw_wall(frame: pd.DataFrame, theme: Theme, run: Run, step: int | None = None) -> go.Figure:
+    """The fate of every token in every head."""
+    fates = open_wall(run)
+    step = _step_of(run, step)
+    colours, names, _ = fate_looks(theme)
+    title = f"{run.record.label}: the cache after {'the prompt' if step == 0 else f'step {step}'}"
+    return wall_picture(fates.fates(step), list(fates.layers), fates.heads, colours, names, title, theme)
+
+
+@wall.caption
+def describe_wall(frame: pd.DataFrame) -> str:
+    held = 1 - float(frame["dropped"].mean())
+    together = ", some of it merged" if float(frame["absorbed"].mean()) > 0 and held > 0 else ""
+    step = int(frame["step"].iloc[0])
+    when = "the prompt" if step == 0 else f"step {step}"
+    return f"After {when}, over all heads, {part(held)} of the text is still held{together}."
+
+
+def _step_of(run: Run, step: int | None) -> int:
+    return int(open_wall(run).steps[-1]) if step is None else step
+
+
+@keep_by_run(1)
+def open_wall(run: Run) -> Wall:
+    """The wall of a run; raises UserError as `wall_of`."""
+    return wall_of(run)
+
+
+def fate_looks(theme: Theme) -> tuple[list[str], list[str], list[str]]:
+    """(colours, names, meanings) of the codes of a wall: fates, then not yet read."""
+    texts = [text.split(": ") for _, text in WALL_FATES.values()]
+    colours = [pick(STATE_COLOURS[state], theme) for state, _ in WALL_FATES.values()]
+    return colours, [parts[0] for parts in texts], [parts[-1] for parts in texts]
+
+
+def wall_picture(
+    codes: np.ndarray, layers: list[int], heads: int, colours: list[str], names: list[str], title: str, theme: Theme
+) -> go.Figure:
+    """Draw `codes` (layers * heads, tokens) uint8, indices into `colours` and `names`.
+
+    A pixel that covers several tokens mixes their colours.
+    """
+    width = max(2, WIDTH // len(layers))
+    height = max(2, max(LEAST, min(MOST, heads * width)) // heads)
+    gap = 2 if min(width, height) > 12 else 1
+    tiles = _tiles(codes, colours, height - gap, width - gap, theme)
+    image = np.empty((heads * height, len(layers) * width, 3), np.uint8)
+    image[:] = _rgb(SURFACES[theme])
+    for index, tile in enumerate(tiles):
+        layer, head = divmod(index, heads)
+        image[head * height : head * height + height - gap, layer * width : layer * width + width - gap] = tile
+    # As a PNG it takes a tenth of the size of its numbers.
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "PNG", optimize=True)
+    source = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    figure = go.Figure(go.Image(source=source, hovertemplate="<extra></extra>"))
+    for code, name in enumerate(names):
+        if (codes == code).any():
+            square = {"color": colours[code], "size": 12, "symbol": "square"}
+            figure.add_trace(go.Scatter(x=[None], y=[None], mode="markers", marker=square, name=name, hoverinfo="skip"))
+    finish(figure, title=title, x="layer", y="KV head", theme=theme, height=heads * height + 150)
+    across = round_distance(LABEL_WIDTH / width)
+    down = round_distance(LABEL_HEIGHT / height)
+    places = np.arange(len(layers))[::across]
+    figure.update_xaxes(
+        tickvals=places * width + width / 2,
+        ticktext=[str(layers[place]) for place in places],
+        showgrid=False,
+        zeroline=False,
+        constrain="domain",
+        range=[0, image.shape[1]],
+    )
+    rows = np.arange(heads)[::down]
+    return figure.update_yaxes(
+        tickvals=rows * height + height / 2,
+        ticktext=[str(row) for row in rows],
+        showgrid=False,
+        zeroline=False,
+        constrain="domain",
+        scaleanchor="x",
+        range=[image.shape[0], 0],
+    )
+
+
+def _tiles(codes: np.ndarray, colours: list[str], height: int, width: int, theme: Theme) -> np.ndarray:
+    """(heads, height, width, 3) uint8: the tokens of each head in lines, resized to the tile."""
+    heads, tokens = codes.shape
+    per_line = max(1, round(math.sqrt(tokens * width / (height * CELL_ASPECT))))
+    lines = -(-tokens // per_line)
+    empty = len(colours)
+    cells = np.full((heads, lines * per_line), empty, np.uint8)
+    cells[:, :tokens] = codes
+    cells = cells.reshape(heads, lines, per_line)
+    counts = np.stack([_resized(cells == code, height, width) for code in range(empty)], -1)  # (heads, h, w, codes)
+    every = counts.sum(-1)
+    held = counts[..., :HELD].sum(-1)
+    strength = np.sqrt(held / np.maximum(every, 1))
+    palette = np.array([_rgb(colour) for colour in colours], np.float32)
+    of_held = counts[..., :HELD] @ palette[:HELD] / np.maximum(held, 1)[..., None]
+    of_rest = counts[..., HELD:] @ palette[HELD:] / np.maximum(every - held, 1)[..., None]
+    image = strength[..., None] * of_held + (1 - strength)[..., None] * of_rest
+    return np.where(every[..., None] > 0, image, _rgb(SURFACES[theme])).round().astype(np.uint8)
+
+
+def _resized(mask: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Count true cells (heads, lines, per line) under each pixel (heads, height, width), at least one cell a pixel."""
+    for axis, size in ((1, height), (2, width)):
+        count = mask.shape[axis]
+        if size >= count:
+            mask = np.take(mask, np.arange(size) * count // size, axis)
+        else:
+            mask = np.add.reduceat(mask, np.arange(size) * count // size, axis, dtype=np.int32)
+    return mask.astype(np.float32)
+
+
+def _rgb(colour: str) -> tuple[int, int, int]:
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return red, green, blue
+
+
+def most_read(run: Run, layers: tuple[int, ...], row: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Positions (heads, count) int32 and attention (heads, count) float32 of the slots read most, most first.
+
+    `row` counts recorded attention rows. Heads are those of `layers`, one layer after the other; a head without a
+    recorded row has positions -1.
+    """
+    heads = run.record.model.num_key_value_heads
+    positions = np.full((len(layers) * heads, count), -1, np.int32)
+    masses = np.zeros((len(layers) * heads, count), np.float32)
+    for place, layer in enumerate(layers):
+        for head in range(heads):
+            try:
+                found = run.attention_row(layer, head, row)
+            except UserError:  # this layer or head was not recorded
+                continue
+            if found is None:
+                return positions, masses
+            mass = found[1].astype(np.float32)
+            most = np.argsort(mass)[::-1][:count]
+            most = most[mass[most] > 0]
+            positions[place * heads + head, : len(most)] = most
+            masses[place * heads + head, : len(most)] = mass[most]
+    return positions, masses
