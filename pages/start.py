@@ -15,8 +15,7 @@ from app.navigation.selection import runs_root, session_id
 from app.queue.job_panel import badge
 from app.runs.table import begin_reading, shelf
 from kvlab import jobs
-from kvlab.common.formatting import prompts
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title, prompts
 from kvlab.core.errors import UserError
 from kvlab.forms.compare_form import sample_request
 from kvlab.trace.catalogue import ComparisonEntry, by_batch, list_comparisons, rebuild, worst_status

@@ -13,7 +13,7 @@ from app.navigation.selection import runs_root
 from app.new_run.prompt_view import further_down
 from app.queue.submit import queue_and_open
 from app.session.url_state import in_url
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title
 from kvlab.core.errors import UserError
 from kvlab.forms import measurement_job
 from kvlab.forms.compare_form import PLACEMENTS

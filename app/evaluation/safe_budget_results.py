@@ -27,8 +27,7 @@ from kvlab.report.views import table_of
 from kvlab.results.quality_tables import label_rows
 from kvlab.results.risk import sentences
 from kvlab.results.risk.export import as_json
-from kvlab.results.risk.flips import flips, overlap
-from kvlab.results.risk.losses import KL_ABOVE, Measure, measurable, measured_by
+from kvlab.results.risk.losses import KL_ABOVE, Measure, flips, measurable, measured_by, overlap
 from kvlab.results.risk.safe_budget import ALL, Criterion, SafeBudgets, find_safe_budgets
 from kvlab.views.base.provenance import Provenance
 

@@ -22,9 +22,8 @@ from kvlab.core.restore import token_words
 from kvlab.core.validation import quote_value
 from kvlab.figures import token_heads as figures
 from kvlab.forms import compare_form
-from kvlab.live.context_classes import NAMES, codes_of, merge_notes, what_is_left_sentence
-from kvlab.live.log import heads_path
-from kvlab.live.transcript import Transcript
+from kvlab.live.events import heads_path
+from kvlab.live.transcript import NAMES, Transcript, codes_of, merge_notes, what_is_left_sentence
 from kvlab.planning.methods import methods
 from kvlab.planning.parameters import DEFAULT, PRESET
 from kvlab.report.views import Cue, TokenClass

@@ -23,12 +23,10 @@ from app.queue.submit import queue_job
 from app.session.url_state import forget, in_url, remember, set_param
 from kvlab import jobs
 from kvlab.browser import read_static
-from kvlab.common.formatting import format_bytes
+from kvlab.common.formatting import format_bytes, model_title
 from kvlab.common.lab_file import lab
-from kvlab.common.model_title import model_title
-from kvlab.library.prefix_lanes import proposed_name
-from kvlab.library.prefixes import free_path
-from kvlab.live.log import append_event, read_events
+from kvlab.library.prefixes import free_path, proposed_name
+from kvlab.live.events import append_event, read_events
 from kvlab.live.transcript import LaneState, Transcript
 from kvlab.report.live_replay import KEYS, live_gif, replay
 from kvlab.requests.live_session import Action, LiveRequest, comparison_of, runs_of_lanes

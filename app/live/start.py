@@ -17,16 +17,14 @@ from app.new_run.method_section import hyper_parameter_section, method_section
 from app.new_run.model_section import download_buttons
 from app.new_run.prompt_library import saved_prompt
 from app.session.url_state import get_params, in_url, params, set_param
-from kvlab.common.formatting import format_bytes
+from kvlab.common.formatting import format_bytes, model_title
 from kvlab.common.lab_file import lab
-from kvlab.common.model_title import model_title
 from kvlab.core.choice import FULL, MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.validation import in_one_sentence
 from kvlab.forms import compare_form
 from kvlab.forms.uploads import TEXTS, read_upload
-from kvlab.library.prefix_lanes import KeptText, in_order, kept_texts, live_request
-from kvlab.library.prefixes import PrefixFile, list_prefixes
+from kvlab.library.prefixes import KeptText, PrefixFile, in_order, kept_texts, list_prefixes, live_request
 from kvlab.requests.live_session import MOST_LANES, LiveRequest
 from kvlab.tasks.shipped_samples import shipped_samples
 

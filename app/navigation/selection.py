@@ -26,8 +26,7 @@ from app.session.url_state import (
     set_param,
     url_value,
 )
-from kvlab.common.formatting import ONE_PROMPT, prompts
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import ONE_PROMPT, model_title, prompts
 from kvlab.core.errors import UserError
 from kvlab.library import side_by_side
 from kvlab.results.sources import Sources

@@ -25,8 +25,8 @@ from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.forms import compare_form, plan_preview
 from kvlab.forms.fact_proposals import proposed_facts
+from kvlab.jobs.client import busy_words, place_words
 from kvlab.jobs.live_file import read_live
-from kvlab.jobs.wait_reasons import busy_words, place_words
 from kvlab.models.info.names import EMBEDDED
 from kvlab.models.mini import phrasing
 from kvlab.models.mini.card import taught
@@ -34,7 +34,7 @@ from kvlab.requests.compare import CompareRequest, OnePrompt
 from kvlab.requests.conversation import Turn
 from kvlab.requests.facts import check_answer, find_facts
 from kvlab.requests.repeats import MOST_REPEATS, VARIED, Planting, plantings
-from kvlab.tasks.plant import WORDINGS, plant
+from kvlab.tasks.haystack import WORDINGS, plant
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.views.base.words import plural
 from kvlab.views.frames.board import answer_texts, judge_any, phase_texts
@@ -283,7 +283,7 @@ def plant_needle(text: str, repeats: tuple[Planting, ...], notes: tuple[str, ...
     """The question with the needle of the first of `repeats`; `notes` are those of the text.
 
     Raises:
-        UserError: as `kvlab.tasks.plant.plant`.
+        UserError: as `kvlab.tasks.haystack.plant`.
     """
     first = repeats[0]
     needle = plant(text, first.depth, first.draw, first.wording)

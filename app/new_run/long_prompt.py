@@ -12,7 +12,7 @@ from app.new_run.answer import Question, plant_needle
 from app.new_run.prompt_preview import cut_as_html, cut_as_passages
 from app.new_run.prompt_view import further_down
 from app.session.url_state import parse_number
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title
 from kvlab.forms import uploads
 from kvlab.models.info.chat_template import ChatFormat
 from kvlab.requests.facts import find_facts

@@ -13,7 +13,7 @@ from app.base.widgets import button_unless
 from app.figures.export_menu import Offer, show_title
 from app.navigation.selection import runs_root
 from app.session.url_state import in_url
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title
 from kvlab.core.errors import UserError
 from kvlab.forms import compare_form
 from kvlab.models.info import names, token_count
@@ -23,7 +23,7 @@ from kvlab.models.info.names import EMBEDDED
 from kvlab.models.info.offered_models import offered_models, short_name
 from kvlab.models.info.packaged_models import PACKAGED, PackagedModel
 from kvlab.models.mini.card import cannot_do, taught
-from kvlab.planning.models import local_models, model_field_help
+from kvlab.planning.methods import local_models, model_field_help
 from kvlab.report.views import table_of
 from kvlab.requests.generation_settings import generation_notes
 

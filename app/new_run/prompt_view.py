@@ -13,7 +13,7 @@ from app.base.text import plain
 from app.figures.export_menu import Offer, menu
 from app.new_run.prompt_preview import facts_as_html, tokens_as_html, tokens_as_text
 from app.session.url_state import get_param, in_url
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title
 from kvlab.core.errors import UserError
 from kvlab.forms import compare_form, uploads
 from kvlab.models.info.chat_template import ChatFormat, render_prompt

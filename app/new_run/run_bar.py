@@ -17,8 +17,7 @@ from app.new_run.answer import Question, withdraw
 from app.new_run.long_prompt import NEW_TOKENS
 from app.session.url_state import in_url
 from kvlab import jobs
-from kvlab.common.formatting import format_bytes
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import format_bytes, model_title
 from kvlab.core.errors import UserError
 from kvlab.forms import compare_form, plan_preview
 from kvlab.forms.plan_preview import run_summary

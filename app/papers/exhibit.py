@@ -18,7 +18,7 @@ from app.navigation.place import pick_head, pick_layer, pick_step, pick_token
 from app.papers.figure_cache import FigureCache
 from app.papers.measure_button import measure_button
 from app.session.url_state import in_url
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title
 from kvlab.core.errors import UserError
 from kvlab.papers.exhibit import Choice, Control, Drawn, Exhibit, Needs
 from kvlab.papers.model_exhibits import OWN, draw_shown, measured_on, with_badge

@@ -18,7 +18,7 @@ from app.figures.figure import show
 from app.papers.exhibit import BADGES, describe_failure
 from app.papers.figure_cache import FigureCache
 from app.papers.measure_button import measure_all, measure_button
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title
 from kvlab.papers import scorecard
 from kvlab.papers.exhibit import Exhibit
 from kvlab.papers.scorecard import (

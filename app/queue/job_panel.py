@@ -19,16 +19,15 @@ from app.queue.submit import live_status
 from app.session.url_state import get_param
 from kvlab import jobs
 from kvlab.bench.request import BenchJob
-from kvlab.common.formatting import format_duration, hide_paths, time_left
+from kvlab.common.formatting import format_duration, hide_paths, model_title, time_left
 from kvlab.common.lab_file import lab
-from kvlab.common.model_title import model_title
 from kvlab.common.users import acting
 from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.jobs import JobStatus
 from kvlab.jobs.batch import missing_repeats
+from kvlab.jobs.client import busy_words, place_words
 from kvlab.jobs.live_file import read_live
-from kvlab.jobs.wait_reasons import busy_words, place_words
 from kvlab.jobs.work import Work
 from kvlab.models.fitting.request import SETTING, FitJob, fitted_file
 from kvlab.planning.methods import methods

@@ -17,12 +17,11 @@ from app.figures.export_menu import Offer, menu
 from app.figures.figure import slug
 from app.navigation.selection import runs_root
 from app.session.url_state import get_param, params, set_param
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title
 from kvlab.core.errors import UserError
-from kvlab.library import catalogue as library
 from kvlab.library import find
-from kvlab.library.catalogue import Listing
-from kvlab.library.find import ANSWERS, SORTS, Search, from_url, to_url
+from kvlab.library import find as library
+from kvlab.library.find import ANSWERS, SORTS, Listing, Search, from_url, to_url
 from kvlab.library.items import COLUMNS as ENTRY_COLUMNS
 from kvlab.report.views import Table, table_of
 from kvlab.views.base.words import byte_size

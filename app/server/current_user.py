@@ -13,7 +13,7 @@ from kvlab.common.binding import OPEN, OPEN_TO_EVERYONE
 from kvlab.common.lab_file import lab
 from kvlab.common.users import ALONE, User, set_current_user
 from kvlab.core.errors import UserError
-from kvlab.jobs import disk_space
+from kvlab.jobs import access_check as disk_space
 from kvlab.trace.index import index_note
 
 

@@ -95,7 +95,7 @@ def _run_able(work: Work, root: Path, stop: float) -> str:
     try:
         return _run(work, root, stop)
     except UserError:
-        from kvlab.evaluate.refusals import without_refused
+        from kvlab.evaluate.harness import without_refused
 
         again: Work = work
         names: tuple[str, ...] = ()
@@ -156,7 +156,7 @@ def scores(
     as_csv: Annotated[bool, typer.Option("--csv", help="print claim by claim, one column per model, as CSV")] = False,
 ) -> None:
     """Print how many claims of each paper hold, a column per model, from the folder and from the shipped results."""
-    from kvlab.common.model_title import model_title
+    from kvlab.common.formatting import model_title
     from kvlab.papers.registry import PAPERS
     from kvlab.papers.scorecard import claims_by_model, counts, scorecard
 

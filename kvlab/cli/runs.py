@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from kvlab.common.formatting import format_bytes
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import format_bytes, model_title
 from kvlab.common.terminal import print_wide
 from kvlab.core.errors import UserError
 from kvlab.core.validation import quote_value
@@ -50,8 +49,7 @@ def list_kept(
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False,
 ) -> None:
     """List comparisons, evaluations and benchmarks, newest first."""
-    from kvlab.library.catalogue import list_all
-    from kvlab.library.find import Search, is_day
+    from kvlab.library.find import Search, is_day, list_all
 
     chosen: dict[str, list[str]] = {name: [] for name in FILTERS}
     for text_of_filter in where or []:
@@ -251,7 +249,7 @@ def _comparison_of(root: Path, name: str) -> str:
 
 
 def _rows(root: Path, names: list[str]) -> pd.DataFrame:
-    from kvlab.library.catalogue import list_all, rows_of
+    from kvlab.library.find import list_all, rows_of
 
     return rows_of(list_all(_folder(root)).table, names)
 

@@ -24,7 +24,7 @@ from kvlab.planning.methods import MethodEntry, methods
 from kvlab.planning.parameters import PRESET
 from kvlab.requests.compare import CompareRequest
 from kvlab.requests.recording import Recording
-from kvlab.tasks.plant import WORDINGS
+from kvlab.tasks.haystack import WORDINGS
 from kvlab.tasks.shipped_samples import ShippedSample, shipped_samples
 
 # The form's choices and their labels; `make_request` accepts the keys.

@@ -12,8 +12,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from kvlab.bench.request import BenchJob
+from kvlab.common.formatting import model_title
 from kvlab.common.lab_file import lab
-from kvlab.common.model_title import model_title
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import parse_spec

@@ -9,8 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kvlab.common.formatting import join_words, prompts
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import join_words, model_title, prompts
 from kvlab.core.budget import Budget
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
@@ -19,10 +18,9 @@ from kvlab.forms import compare_form, measurement_job
 from kvlab.jobs.size_check import refusal, requested_device
 from kvlab.jobs.work import Work
 from kvlab.models.info.size import find_model
-from kvlab.planning.machine import Machine, this_machine
 from kvlab.planning.method_footprints import footprints_of, observation_window, window_notes
 from kvlab.planning.methods import MethodEntry
-from kvlab.planning.plan import Plan, make_plan
+from kvlab.planning.plan import Machine, Plan, make_plan, this_machine
 from kvlab.planning.tasks import TaskList, task_list
 from kvlab.requests.compare import CompareRequest, RestoreRequest
 

@@ -15,7 +15,6 @@ from pydantic import JsonValue
 
 from kvlab.common.formatting import mean_words
 from kvlab.common.intervals import Interval
-from kvlab.common.model_title import model_title
 from kvlab.core.choice import FULL
 from kvlab.core.method_spec import format_spec, parse_spec
 from kvlab.evaluate.results.rows import canonical_json

@@ -11,8 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvlab.common.formatting import prompts
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title, prompts
 from kvlab.core.errors import UserError
 from kvlab.papers.disk_cache import DiskCache
 from kvlab.papers.exhibit import RECORDED, Choice, Drawn, Exhibit, Needs

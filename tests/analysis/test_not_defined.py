@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from kvlab.engine.probe import _inside, _overlaps
+from kvlab.engine.recording.events import relative_error
 from kvlab.engine.recording.shadow import _stored
-from kvlab.engine.recording.step_errors import relative_error
 from kvlab.papers.attention_rows import LAST, Rows, concentration, prediction_errors
 from kvlab.papers.keepkv import merge_effects
 from kvlab.papers.keepkv.attention import caption_attention_map, locality, variance_ratios

@@ -23,10 +23,10 @@ from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.evaluate.harness import cache_maker, evaluate
 from kvlab.evaluate.lm_eval import run
-from kvlab.evaluate.lm_eval.answers import Answers
 from kvlab.evaluate.lm_eval.model import KvlabLM
 from kvlab.evaluate.lm_eval.own_tasks import write_tasks
 from kvlab.evaluate.lm_eval.request import LmEvalRequest
+from kvlab.evaluate.lm_eval.rows import Answers
 from kvlab.evaluate.lm_eval.run import run_lm_eval
 from kvlab.evaluate.request_parser import parse_request
 from kvlab.evaluate.results.store import ResultStore

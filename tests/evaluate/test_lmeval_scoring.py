@@ -11,10 +11,20 @@ from typer.testing import CliRunner
 from kvlab.cli import commands
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
-from kvlab.evaluate.lm_eval.answers import Answers, Measurement, request_key
 from kvlab.evaluate.lm_eval.own_tasks import write_tasks
 from kvlab.evaluate.lm_eval.request import LmEvalRequest
-from kvlab.evaluate.lm_eval.rows import CHOICES, GENERATION, ROLLING, RowMaker, identity_of, score_of, select_metric
+from kvlab.evaluate.lm_eval.rows import (
+    CHOICES,
+    GENERATION,
+    ROLLING,
+    Answers,
+    Measurement,
+    RowMaker,
+    identity_of,
+    request_key,
+    score_of,
+    select_metric,
+)
 from kvlab.evaluate.lm_eval.run import check_kinds, check_simulated
 from kvlab.evaluate.results.store import ResultStore
 from kvlab.evaluate.results.summary import summarize

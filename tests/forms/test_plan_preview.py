@@ -22,9 +22,8 @@ from kvlab.forms.plan_preview import run_notes
 from kvlab.models.info.size import find_model
 from kvlab.planning import method_footprints as footprint
 from kvlab.planning import methods
-from kvlab.planning.machine import Machine
 from kvlab.planning.methods import MethodEntry
-from kvlab.planning.plan import Plan, make_plan
+from kvlab.planning.plan import Machine, Plan, make_plan
 from kvlab.requests.compare import CompareRequest
 
 HERE = Machine("cpu", "cpu", 10**12, 10**12)

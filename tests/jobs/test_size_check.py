@@ -17,14 +17,15 @@ from kvlab.core.errors import UserError
 from kvlab.evaluate.harness import EvalResult
 from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice, SampleJob, TaskChoice
 from kvlab.forms import plan_preview
-from kvlab.jobs import queue_db, worker, worker_slots
+from kvlab.jobs import device_shares as worker_slots
+from kvlab.jobs import queue_db, worker
 from kvlab.jobs.size_check import longest_prompt, refusal
 from kvlab.jobs.work import Work
 from kvlab.models.fitting.request import FitJob, FitRequest
 from kvlab.models.info.names import context_length
 from kvlab.models.info.size import find_model
 from kvlab.planning.footprint import Footprint
-from kvlab.planning.machine import Machine
+from kvlab.planning.plan import Machine
 from kvlab.planning.tasks import TaskEntry, TaskList
 from tests import benchmark_files
 

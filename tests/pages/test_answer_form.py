@@ -14,7 +14,8 @@ from app.new_run import model_section
 from kvlab import jobs
 from kvlab.common.liveness import host_id
 from kvlab.core.choice import MethodChoice
-from kvlab.jobs import queue_db, worker_slots
+from kvlab.jobs import device_shares as worker_slots
+from kvlab.jobs import queue_db
 from kvlab.jobs.batch import repeat_request
 from kvlab.models.mini.phrasing import NEEDLE_PHRASINGS
 from kvlab.requests.compare import CompareRequest

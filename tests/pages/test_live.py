@@ -15,9 +15,8 @@ from kvlab import jobs
 from kvlab.core.choice import MethodChoice
 from kvlab.core.restore import Restore
 from kvlab.library.prompts import save_prompt
-from kvlab.live.context_classes import codes_of, merge_notes
-from kvlab.live.log import append_event, heads_path
-from kvlab.live.transcript import Answer, LaneState, Word
+from kvlab.live.events import append_event, heads_path
+from kvlab.live.transcript import Answer, LaneState, Word, codes_of, merge_notes
 from kvlab.requests.compare import CompareRequest, OnePrompt
 from kvlab.requests.live_session import LiveJob, LiveRequest
 from kvlab.requests.token_edits import edit_tokens

@@ -10,7 +10,7 @@ import torch
 
 from kvlab import jobs
 from kvlab.core.choice import FULL, MethodChoice
-from kvlab.engine.prefix.tensor_file import write_tensors
+from kvlab.engine.prefix.prefix import write_tensors
 from kvlab.library.prefixes import (
     FORMAT,
     HEADER,
@@ -21,7 +21,7 @@ from kvlab.library.prefixes import (
     PrefixModel,
     prefix_path,
 )
-from kvlab.live.log import append_event
+from kvlab.live.events import append_event
 from kvlab.requests.live_session import FIXED, LiveRequest
 from tests.pages.test_live import REQUEST, Open, talked, the_job, told
 

@@ -10,7 +10,7 @@ from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
 from kvlab.forms import plan_preview
-from kvlab.planning.machine import Machine
+from kvlab.planning.plan import Machine
 from kvlab.requests.compare import LARGEST_PROMPT_BYTES
 from kvlab.requests.recording import Recording
 from tests.pages.forms import previews
@@ -199,7 +199,7 @@ def test_what_is_too_big_is_said_before_the_start_and_refused(
 
 
 def test_a_device_that_is_not_here_is_not_judged(form: AppTest, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("kvlab.planning.machine.cards", list)
+    monkeypatch.setattr("kvlab.planning.plan.cards", list)
     page = paste(form, "some text")
     page = page.selectbox(key="device").select("cuda").run()
     assert not page.exception

@@ -17,7 +17,7 @@ from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
 from kvlab.bench.request import BenchJob
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title
 from kvlab.core.assets import asset_path
 from kvlab.evaluate.request import EvalJob
 from kvlab.papers import registry

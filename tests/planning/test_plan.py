@@ -20,8 +20,7 @@ from kvlab.engine.environment import model_shape
 from kvlab.models.info.size import find_model, kinds_of_layers, model_from
 from kvlab.models.load import LoadedModel, prepare
 from kvlab.planning.footprint import Footprint
-from kvlab.planning.machine import Machine
-from kvlab.planning.plan import make_plan
+from kvlab.planning.plan import Machine, make_plan
 from kvlab.requests.compare import CompareRequest
 from tests.bench.test_shapes import PARAMETERS
 from tests.families import FAMILIES, tiny_folder, tiny_model

@@ -10,9 +10,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from kvlab.common.formatting import mean_words
+from kvlab.common.formatting import mean_words, model_title
 from kvlab.common.intervals import LEVEL, Interval
-from kvlab.common.model_title import model_title
 from kvlab.core.choice import FULL
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.evaluate.results.summary import with_measures

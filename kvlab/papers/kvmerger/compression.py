@@ -8,9 +8,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.common.formatting import mean_words, prompts
+from kvlab.common.formatting import mean_words, model_title, prompts
 from kvlab.common.intervals import Interval, mean_interval, pairs_interval
-from kvlab.common.model_title import model_title
 from kvlab.papers.evidence import Evidence, basis_of, comparison, gather, mean_text, over_prompts
 from kvlab.papers.exhibit import Choice, Drawn, Needs
 from kvlab.papers.kvmerger.merging_sets import (

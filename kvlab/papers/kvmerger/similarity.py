@@ -13,8 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from kvlab.common.formatting import join_words
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import join_words, model_title
 from kvlab.papers.evidence import Evidence, basis_of, gather, interval_of, mean_text, over_prompts
 from kvlab.papers.exhibit import Choice, Drawn, Needs
 from kvlab.papers.kvmerger.merging_sets import run_with_keys, sample_sentence
