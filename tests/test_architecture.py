@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from kvlab.core.methods import registered
+
 ROOT = Path(__file__).resolve().parent.parent
 SHOWING = [
     "server", "trace", "analysis", "figures", "views", "atlas", "results", "jobs", "forms", "catalogue", "model_info",
@@ -114,6 +116,10 @@ UNDECLARED = {
 }  # fmt: skip
 
 
+# Registered names that are words of the field too.
+WORDS = {"full", "window", "random", "packed", "sparse", "less", "cur", "cap", "compose"}
+
+
 @cache
 def imports(path: Path) -> list[tuple[str, list[str]]]:
     """Every import of a file, wherever in the file: a module, and the names taken from it (none: the module itself)."""
@@ -181,8 +187,20 @@ def test_the_cache_knows_no_method(part: str) -> None:
         assert not [name for name in imported(path) if name.startswith(f"kvlab.core.methods.{part}")], path
 
 
+def test_shared_code_names_no_method() -> None:
+    """Neither as an identifier nor as a string: it asks for what a part declares. The full cache is the reference."""
+    names = {name for name in registered() if name not in WORDS}
+    spelled = {"".join(re.findall("[a-z0-9]", name)): name for name in names}
+    for path in files("kvlab/core/cache", "kvlab/core/attention", "kvlab/core/stores"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            words = [getattr(node, name, None) for name in ("id", "attr", "name", "arg", "value", "asname", "module")]
+            found = [re.sub("[^a-z0-9]", "", part.lower()) for word in words if isinstance(word, str)
+                     for part in (word, *word.split("."))]  # fmt: skip
+            assert not spelled.keys() & set(found), f"{path.relative_to(ROOT)} names {spelled.keys() & set(found)}"
+
+
 def test_nothing_looks_for_attributes_of_parts() -> None:
-    """What a part can do is its `capabilities`; only parts of plug-ins from before that type are looked into."""
+    """What a part can do is its `capabilities`, or asked for by `optional`, which knows the names."""
     for path in files("kvlab/core/methods", "kvlab/core/cache"):
         if path.name == "parts.py":
             continue

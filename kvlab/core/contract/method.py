@@ -25,7 +25,7 @@ from pydantic_core import CoreSchema, PydanticCustomError
 from kvlab.core.budget import STORE_RULES, Amount, Budget, window_note
 from kvlab.core.contract.checked_numbers import MOST, MOST_WHOLE, check_number
 from kvlab.core.contract.packed_size import packed_sizes
-from kvlab.core.contract.parts import PAGE_HEADS, PAGE_RULES
+from kvlab.core.contract.parts import PAGE_HEADS, PAGE_RULES, optional
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import DEFAULT, PAPER, Preset
 from kvlab.core.contract.reading import EVERYTHING, READINGS, Reading, reading_of
@@ -198,7 +198,6 @@ class Method(BaseModel, ABC):
         Stores `auto` and `adaptive` are resolved by `budget`, and native without one.
         """
         pipeline = self.paged_pipeline()
-        can = pipeline.can
         store = store_of(self.store) if budget is None else store_under(self.store, Budget(budget))
         return {
             "compresses": self.family != "reference",
@@ -206,7 +205,7 @@ class Method(BaseModel, ABC):
             "decode": pipeline.decode,
             "buffer": pipeline.buffer,
             "recalled": pipeline.recalled,
-            "seeks": can.settle.seeks,
+            "seeks": optional(pipeline.settle, "seeks"),
             **pipeline.slot_bytes(),
             **pipeline.head_bytes(),
             "packed": packed_sizes(store, pipeline),

@@ -39,7 +39,11 @@ class SampledRest:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(protected=self.protected, sinks=self.inner.sinks)
+        return Capabilities(protected=self.protected)
+
+    @property
+    def sinks(self) -> float | int:
+        return self.inner.sinks
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The inner selector's, by these scores."""

@@ -41,9 +41,7 @@ class Pursuit:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(
-            prompt_rows=self.prompt_rows, references=self.references, protected=self.protected, sinks=self.sinks
-        )
+        return Capabilities(prompt_rows=self.prompt_rows, protected=self.protected)
 
     def prompt_rows(self, tokens: int) -> int:
         return max(self.window, 1)

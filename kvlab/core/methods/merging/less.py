@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import gelu
 
 from kvlab.core.contract.method import Method, make_method, register
-from kvlab.core.contract.parts import Capabilities, Selector
+from kvlab.core.contract.parts import Capabilities, Selector, StateBesideSlots
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.preset import Preset
@@ -156,7 +156,27 @@ class Absorb:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(fills_budget=True, by_selector=True, head_bytes=self.head_bytes)
+        return Capabilities(fills_budget=True, by_selector=True)
+
+    @property
+    def state_beside_slots(self) -> StateBesideSlots:
+        """The two sums."""
+        return self
+
+    def is_empty(self, head_state: Mapping[str, Tensor]) -> bool:
+        return HEAD not in head_state
+
+    def column(self, layer: int, head_state: Mapping[str, Tensor], query: Tensor) -> tuple[Tensor, Tensor]:
+        """logit = log(phi(q) z), value = phi(q) H / phi(q) z; the logit is -inf for a head that absorbed nothing."""
+        head = head_state[HEAD]
+        normalizer = head_state[NORMALIZER]
+        self.place(layer, head.shape[1], query)
+        features = self.maps(layer, head).of_queries(query.unflatten(1, (head.shape[1], -1)))
+        group = features.shape[2:4]
+        beside = features.flatten(2, 3)  # the queries of a group read the same state without copying it
+        total = (beside @ normalizer[..., None]).unflatten(2, group)
+        values = (beside @ head_state[NUMERATOR]).unflatten(2, group)
+        return total[..., 0].log(), values / total.clamp_min(torch.finfo(total.dtype).tiny)
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Move everything over budget into the state; raises UserError without fitted maps."""

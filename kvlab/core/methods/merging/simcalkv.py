@@ -36,13 +36,15 @@ class PairCalibration:
     sum of the query, and weights values by the unrotated query.
     """
 
+    seeks: ClassVar[bool] = True
+
     threshold: float = 0.0
     variant: Literal["repaired", "code"] = "repaired"
     state: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(by_selector=True, merges=True, mass_of_votes=None, seeks=True)
+        return Capabilities(by_selector=True, merges=True, mass_of_votes=None)
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Merge victims with a similar enough key, evict the others."""

@@ -85,7 +85,11 @@ class Chunks:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(across_heads=True, protected=self.protected, sinks=self.inner.sinks)
+        return Capabilities(across_heads=True, protected=self.protected)
+
+    @property
+    def sinks(self) -> float | int:
+        return self.inner.sinks
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The inner selector's, by rank of chunks, then of slots."""

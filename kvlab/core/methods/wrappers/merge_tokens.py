@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.parts import Capabilities, Selector, Victims, capabilities_of
+from kvlab.core.contract.parts import Capabilities, Selector, Victims, Wrapper, capabilities_of
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Edges
 from kvlab.core.contract.slot_columns import Columns
@@ -17,15 +18,17 @@ from kvlab.core.methods.settlers.edges import first_of, gather, nearest_slot, su
 
 
 @dataclass(frozen=True)
-class ChosenVictims:
+class ChosenVictims(Wrapper):
     """The slots `chosen` (B, H, S), then as many of the inner selector's victims as are still in excess."""
+
+    bounds: ClassVar[None] = None
 
     inner: Selector
     chosen: Tensor
 
     @property
     def capabilities(self) -> Capabilities:
-        return replace(capabilities_of(self.inner), bounds=None)
+        return capabilities_of(self.inner)
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """All chosen slots, also where they are more than `excess` (B, H), and the inner selector's."""
