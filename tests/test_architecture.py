@@ -183,20 +183,19 @@ def test_the_core_stands_alone_and_its_floors_go_one_way() -> None:
 @pytest.mark.parametrize("part", ["scorers", "allocators", "selectors", "settlers", "eviction", "merging", "whole"])
 def test_the_cache_knows_no_method(part: str) -> None:
     """It dispatches on what a pipeline's parts declare (`kvlab.core.contract.parts`)."""
-    for path in files("kvlab/core/cache"):
+    for path in files("kvlab/core/cache", "kvlab/core/attention", "kvlab/core/stores"):
         assert not [name for name in imported(path) if name.startswith(f"kvlab.core.methods.{part}")], path
 
 
 def test_shared_code_names_no_method() -> None:
     """Neither as an identifier nor as a string: it asks for what a part declares. The full cache is the reference."""
-    names = {name for name in registered() if name not in WORDS}
-    spelled = {"".join(re.findall("[a-z0-9]", name)): name for name in names}
-    for path in files("kvlab/core/cache", "kvlab/core/attention", "kvlab/core/stores"):
+    names = {re.sub("[^a-z0-9]", "", name) for name in registered() if name not in WORDS}
+    for path in files("kvlab/core/cache", "kvlab/core/attention", "kvlab/core/stores", "kvlab/engine"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            words = [getattr(node, name, None) for name in ("id", "attr", "name", "arg", "value", "asname", "module")]
-            found = [re.sub("[^a-z0-9]", "", part.lower()) for word in words if isinstance(word, str)
-                     for part in (word, *word.split("."))]  # fmt: skip
-            assert not spelled.keys() & set(found), f"{path.relative_to(ROOT)} names {spelled.keys() & set(found)}"
+            texts = [getattr(node, field, None) for field in ("id", "attr", "name", "arg", "value", "asname", "module")]
+            words = [word for text in texts if isinstance(text, str) for word in text.lower().split(".")]
+            named = names & {re.sub("[^a-z0-9]", "", word) for word in words}
+            assert not named, f"{path.relative_to(ROOT)} names {named}"
 
 
 def test_nothing_looks_for_attributes_of_parts() -> None:

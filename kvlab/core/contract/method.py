@@ -185,6 +185,16 @@ class Method(BaseModel, ABC):
         """Newest prompt tokens that always stay, so that a budget must exceed them; 0: none."""
         return 0
 
+    def query_probe(self) -> Any:
+        """What a recorded comparison keeps of the full cache's queries for this method's figures; None for most.
+
+        An object with the number of first tokens to leave out of the statistics of hidden states (`sinks`), the number
+        of the prompt's last queries it uses (`rows`), and `arrays(slots, seen, prompt_tokens, inner_states, dtype)`:
+        tensors by name (`kvlab.trace.schema.ARRAYS`) from the slots and the pass of prompt and continuation, and mean
+        and deviation of the prompt's hidden states without the sinks.
+        """
+        return None
+
     def differences(self, preset: str = PAPER) -> dict[str, JsonValue]:
         """The preset's values of hyper-parameters that differ from it; empty without such a preset."""
         published = self.presets[preset].settings() if preset in self.presets else {}

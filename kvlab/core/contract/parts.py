@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, ClassVar, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -108,8 +108,8 @@ OPTIONAL: Mapping[str, Any] = {
     "reads_text": False,
     "head_bytes": None,
     "with_tokenizer": None,
-    # A settler's: what queries attend to besides the slots (`StateBesideSlots`).
-    "state_beside_slots": None,
+    # A settler's: queries also attend to its state besides the slots, so that it is a `StateBesideSlots` too.
+    "keeps_state": False,
 }
 
 
@@ -120,9 +120,13 @@ def optional(part: Any, name: str) -> Any:
 
 
 class Wrapper:
-    """Base class of what wraps the part `inner`: it has that one's optional attributes where it defines no other."""
+    """Base class of what wraps the part `inner`: it has that one's optional attributes where it defines no other.
+
+    A wrapper of a selector evicts other slots than the lowest scores outside the inner one's bounds, so it has none.
+    """
 
     inner: Any
+    bounds: ClassVar[None] = None
 
     def __getattr__(self, name: str) -> Any:
         if name in OPTIONAL:

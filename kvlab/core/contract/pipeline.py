@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -128,8 +128,7 @@ class Pipeline:
     @cached_property
     def state_beside_slots(self) -> StateBesideSlots | None:
         """What queries attend to besides the slots; None for most methods."""
-        found: StateBesideSlots | None = optional(self.settle, "state_beside_slots")
-        return found
+        return cast(StateBesideSlots, self.settle) if optional(self.settle, "keeps_state") else None
 
     def rehearsed(self, slots: Slots, seen: Seen) -> Mapping[str, Tensor]:
         """New state of the prompt's slots after a pass of the rehearsal."""

@@ -86,8 +86,8 @@ class Beside:
 
         Second pass and decisions while decoding are the main scorer's only; the side state follows the prompt.
         """
-        main = self._main
-        aside = self._aside
+        main = capabilities_of(self.main)
+        aside = capabilities_of(self.aside)
         return Capabilities(
             prompt_rows=lambda tokens: max(main.prompt_rows(tokens), aside.prompt_rows(tokens)),
             across_heads=main.across_heads or aside.across_heads,
@@ -99,14 +99,6 @@ class Beside:
     @property
     def rehearsed(self) -> Any:
         return optional(self.main, "rehearsed")
-
-    @property
-    def _main(self) -> Capabilities:
-        return capabilities_of(self.main)
-
-    @property
-    def _aside(self) -> Capabilities:
-        return capabilities_of(self.aside)
 
     @property
     def state(self) -> Mapping[str, float]:

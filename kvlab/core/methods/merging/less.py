@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import gelu
 
 from kvlab.core.contract.method import Method, make_method, register
-from kvlab.core.contract.parts import Capabilities, Selector, StateBesideSlots
+from kvlab.core.contract.parts import Capabilities, Selector
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.preset import Preset
@@ -148,6 +148,8 @@ class Absorb:
     `fitted`: maps of every compressed layer, set by the cache, which knows the model.
     """
 
+    keeps_state: ClassVar[bool] = True
+
     weights: str = UNTRAINED
     rank: int = 8
     state: Mapping[str, float] = field(default_factory=dict)
@@ -157,11 +159,6 @@ class Absorb:
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(fills_budget=True, by_selector=True)
-
-    @property
-    def state_beside_slots(self) -> StateBesideSlots:
-        """The two sums."""
-        return self
 
     def is_empty(self, head_state: Mapping[str, Tensor]) -> bool:
         return HEAD not in head_state

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,8 +19,6 @@ from kvlab.core.methods.settlers.edges import first_of, gather, nearest_slot, su
 @dataclass(frozen=True)
 class ChosenVictims(Wrapper):
     """The slots `chosen` (B, H, S), then as many of the inner selector's victims as are still in excess."""
-
-    bounds: ClassVar[None] = None
 
     inner: Selector
     chosen: Tensor

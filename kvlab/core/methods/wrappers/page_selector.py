@@ -41,7 +41,6 @@ class WholePages(Wrapper):
     of the others stay. Every other page is whole or gone. A head may end below its budget, by less than a page.
     """
 
-    bounds: ClassVar[None] = None
     leaves_room: ClassVar[bool] = True
 
     inner: Selector

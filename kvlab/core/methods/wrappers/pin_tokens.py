@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,8 +19,6 @@ class Keeping(Wrapper):
     Pinned tokens count in the budget, so a head has as many slots as without them; if it has too few, the first of them
     are kept, and one slot is always left for the newest token.
     """
-
-    bounds: ClassVar[None] = None
 
     inner: Selector
     positions: tuple[int, ...]
