@@ -56,3 +56,4 @@ class MethodChoice(Strict):
 
 
 FULL = MethodChoice(method="full", budget=1.0)
+DEFAULT_METHOD = "keepkv"  # of a run that names none

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from kvlab.common.limits import TURNS_SHARE
 from kvlab.core.budget import Budget
-from kvlab.core.choice import MethodChoice
+from kvlab.core.choice import DEFAULT_METHOD, MethodChoice
 from kvlab.core.errors import UserError, is_out_of_memory
 from kvlab.core.validation import in_one_sentence, path_of, quote_value
 from kvlab.engine.comparison_passes import ComparisonPasses, Group, groups_of, most_together, num_steps
@@ -79,7 +79,7 @@ def compare(
 
 def run(
     prompt: str,
-    method: str = "keepkv",
+    method: str = DEFAULT_METHOD,
     budget: float | int | str = 0.2,
     *,
     model: str | LoadedModel = "mini",

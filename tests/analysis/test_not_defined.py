@@ -19,7 +19,7 @@ from kvlab.atlas.figures.attention_rows import caption_attention_map
 from kvlab.atlas.figures.one_merge import caption_slot_before_and_after, slot_before_and_after
 from kvlab.atlas.keepkv.attention import locality, variance_ratios
 from kvlab.atlas.kvmerger.weights import weight_ratio
-from kvlab.engine.probe import _inside, _overlaps
+from kvlab.core.methods.eviction.gvote import _inside, _overlaps
 from kvlab.engine.recording.shadow import _stored
 from kvlab.engine.recording.step_errors import relative_error
 from kvlab.figures.merges import caption_mass_balance

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.parts import Capabilities, Selector, capabilities_of
+from kvlab.core.contract.parts import NONE, Capabilities, Selector, capabilities_of
 from kvlab.core.contract.view import Seen, Slots, View
 from kvlab.core.methods.selectors.top_k import LowestScore
 
@@ -28,12 +28,11 @@ class ModelWide:
     gets less than its protected slots. If everything fits, heads stay equal.
     """
 
+    capabilities: ClassVar[Capabilities] = NONE
+    across_layers: ClassVar[bool] = True
+
     level: Literal["slot", "head", "rank"] = "slot"
     select: Selector = field(default_factory=LowestScore)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(across_layers=True)
 
     def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
         """The average, until the prompt has been seen."""

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, JsonValue
 from torch import Tensor
 
 from kvlab.core.contract.method import Method, make_method, register
-from kvlab.core.contract.parts import Capabilities, Scorer, Selector, Settler, capabilities_of
+from kvlab.core.contract.parts import Capabilities, Scorer, Selector, Settler, capabilities_of, optional
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.view import Seen, Slots
 from kvlab.core.errors import UserError
@@ -86,25 +86,19 @@ class Beside:
 
         Second pass and decisions while decoding are the main scorer's only; the side state follows the prompt.
         """
-        main = self._main
-        aside = self._aside
+        main = capabilities_of(self.main)
+        aside = capabilities_of(self.aside)
         return Capabilities(
             prompt_rows=lambda tokens: max(main.prompt_rows(tokens), aside.prompt_rows(tokens)),
             across_heads=main.across_heads or aside.across_heads,
             recalls=main.recalls,
-            rehearsal=main.rehearsal,
-            accumulate=self.accumulate,
+            second_pass=main.second_pass,
             recall=main.recall,
-            rehearsed=main.rehearsed,
         )
 
     @property
-    def _main(self) -> Capabilities:
-        return capabilities_of(self.main)
-
-    @property
-    def _aside(self) -> Capabilities:
-        return capabilities_of(self.aside)
+    def rehearsed(self) -> Any:
+        return optional(self.main, "rehearsed")
 
     @property
     def state(self) -> Mapping[str, float]:
@@ -112,10 +106,10 @@ class Beside:
         return {**self.aside.state, **self.main.state, **own}
 
     def accumulate(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
-        main = self._main.accumulate(slots, seen) if self._main.accumulate is not None else {}
-        if self._aside.accumulate is None:
-            return dict(main)
-        return self._named(dict(self._aside.accumulate(self._hidden(slots), seen))) | dict(main)
+        main = optional(self.main, "accumulate")
+        aside = optional(self.aside, "accumulate")
+        changed = {} if main is None else dict(main(slots, seen))
+        return changed if aside is None else self._named(dict(aside(self._hidden(slots), seen))) | changed
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """The main scorer's update and the other's state."""
@@ -231,7 +225,9 @@ def _fitted(chosen: _Chosen) -> Pipeline:
         raise UserError(f"{settled} only evicts tokens: use settle 'evict'.")
     if isinstance(settle, Pool | GaussianSets | PairMerge) and selects.protected is None:
         raise UserError(f"settle {chosen.names['settle']!r} needs a selection with protected slots, such as 'topk'.")
-    if isinstance(settle, EvictAndReposition) and not (isinstance(score, Recency) and selects.sinks is not None):
+    if isinstance(settle, EvictAndReposition) and not (
+        isinstance(score, Recency) and optional(chosen.select, "sinks") is not None
+    ):
         raise UserError(
             "Positions inside the cache need sinks and a window without gaps: use score 'recency' and selection "
             "'topk' or 'oldest', or positions 'original'."

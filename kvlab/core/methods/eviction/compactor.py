@@ -70,15 +70,14 @@ class ChunkLeverage(PromptScorer):
         weight = among[..., None].float()
         centred = (keys - (keys * weight).sum(2, keepdim=True) / weight.sum(2, keepdim=True).clamp_min(1)) * weight
         if self.sketch:
-            centred = centred @ self._sketch(keys.shape[-1], seen)
+            # one Gaussian sketch for all heads and rows, drawn on the CPU so that devices agree
+            seed = 0 if seen.generator is None else seen.generator.initial_seed()
+            source = torch.Generator().manual_seed(seed % 2**63)
+            drawn = torch.randn(keys.shape[-1], self.sketch, generator=source)
+            centred = centred @ (drawn / self.sketch**0.5).to(seen.query.device)
         matrix = centred.mT @ centred + JITTER * torch.eye(centred.shape[-1], device=keys.device)
         factor = torch.linalg.cholesky_ex(matrix).L
         return torch.linalg.solve_triangular(factor, centred.mT, upper=False).square().sum(2)
-
-    def _sketch(self, width: int, seen: Seen) -> Tensor:
-        seed = 0 if seen.generator is None else seen.generator.initial_seed()
-        drawn = torch.randn(width, self.sketch, generator=torch.Generator().manual_seed(seed % 2**63))
-        return (drawn / self.sketch**0.5).to(seen.query.device)
 
     def attention(self, slots: Slots, seen: Seen, among: Tensor) -> Tensor:
         """Attention (B, H, S) within chunks of the tokens `among`, both ways, times |v|, smoothed."""

@@ -52,6 +52,8 @@ class ValueMerge:
     next kept slot; its value weight there is what reached it over all paths. A slot that did not merge is evicted.
     """
 
+    changes_many: ClassVar[bool] = True
+
     chance: Chance = "mean"
     reach: int | None = 16
     draw: Literal["bernoulli", "expected"] = "bernoulli"
@@ -67,7 +69,6 @@ class ValueMerge:
             across_heads=self.draw == "bernoulli",
             fills_budget=True,
             merges=True,
-            changes_many=True,
             in_place=self.in_place,
         )
 

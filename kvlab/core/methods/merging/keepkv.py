@@ -14,7 +14,7 @@ from torch import Tensor
 from kvlab.core.contract.in_place import NEAREST, InPlace
 from kvlab.core.contract.log_averages import NEVER_SEEN, correct_bias, correction, missing
 from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.parts import Allocator, Capabilities, Scorer, Selector, capabilities_of
+from kvlab.core.contract.parts import Allocator, Capabilities, Scorer, Selector, optional
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Edges, Plan
 from kvlab.core.contract.preset import Preset
@@ -174,6 +174,8 @@ class NearestMerge:
     (`merge_first`). `combine_score` is for compositions with scorers whose scores are not log masses.
     """
 
+    seeks: ClassVar[bool] = True
+
     rule: KeyRule = "bias"
     threshold: float = 0.8
     predict: Literal["ema", "current"] = "ema"
@@ -196,7 +198,6 @@ class NearestMerge:
             by_selector=True,
             merges=True,
             mass_of_votes=self.mass_of_votes,
-            seeks=True,
             in_place=self.in_place,
         )
 
@@ -218,7 +219,7 @@ class NearestMerge:
 
     def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
         """Needs the averages used for prediction and a selector of the lowest scores."""
-        bounds = capabilities_of(select).bounds
+        bounds = optional(select, "bounds")
         if bounds is None or not isinstance(score, EmaScore) or score.raw:
             return None
         if not self.goes_by_scores or self.per_head_mass:

@@ -38,9 +38,8 @@ class RehearsedAttention(PromptScorer):
         return Capabilities(
             prompt_rows=self.prompt_rows,
             recalls=self.recalls,
-            rehearsal=self.rehearsal,
+            second_pass=self.rehearsal,
             recall=self.recall,
-            rehearsed=self.rehearsed,
         )
 
     def prompt_rows(self, tokens: int) -> int:

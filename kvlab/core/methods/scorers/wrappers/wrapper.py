@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
-from kvlab.core.contract.parts import Capabilities, Scorer, capabilities_of
+from kvlab.core.contract.parts import Capabilities, Scorer, capabilities_of, optional
 from kvlab.core.contract.view import Seen, Slots
 
 
@@ -43,10 +44,16 @@ class PromptOnly(Around):
         inner = self.inner
         return Capabilities(
             prompt_rows=inner.prompt_rows,
-            rehearsal=inner.rehearsal,
-            accumulate=inner.accumulate,
-            rehearsed=inner.rehearsed,
+            second_pass=inner.second_pass,
         )
+
+    @property
+    def accumulate(self) -> Any:
+        return optional(self.scorer, "accumulate")
+
+    @property
+    def rehearsed(self) -> Any:
+        return optional(self.scorer, "rehearsed")
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """The scorer's update on the first prefill only."""
@@ -68,13 +75,13 @@ class SlotsAlone(Around):
         return Capabilities(
             prompt_rows=inner.prompt_rows,
             across_heads=inner.across_heads,
-            accumulate=None if inner.accumulate is None else self.accumulate,
         )
 
-    def accumulate(self, slots: Slots, seen: Seen) -> Mapping[str, Tensor]:
+    @property
+    def accumulate(self) -> Any:
         """As the inner scorer, without the state."""
-        assert self.inner.accumulate is not None
-        return self.inner.accumulate(slots, seen.of_slots())
+        inner = optional(self.scorer, "accumulate")
+        return None if inner is None else lambda slots, seen: inner(slots, seen.of_slots())
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """The inner scorer's update, without the state."""
