@@ -88,8 +88,15 @@ OPTIONAL: Mapping[str, Any] = {
     "rehearsed": None,
     "row_weights": None,
     "counted_state": None,
-    # An allocator's: no layer may be compressed before all of them have seen the prompt.
+    # A scorer's: later passes cost it nothing, or it takes none of their attention.
+    "costs_no_step": False,
+    # An allocator's: no layer may be compressed before all of them have seen the prompt; heads of all layers share the
+    # budget.
     "across_layers": False,
+    "shares_budget": False,
+    # An allocator's and settler's, for compositions: (scorer, this part) that fit together, given the scorer, the
+    # selector and the scorer of this part's own method; raises UserError if they do not.
+    "fitted_to": None,
     # A selector's: number of first tokens it keeps, if fixed; (recent (B, H), sinks (B, H, 1)) tokens protected under a
     # budget (B, H), if it evicts the lowest scores outside them; it may choose more victims than asked for.
     "sinks": None,
@@ -334,6 +341,14 @@ def _from_attributes(part: Any) -> Capabilities:
         # only a scorer's
         declared |= {"accumulate": None, "rehearsed": None, "counts_votes": getattr(part, "counts", True)}
     return PluginCapabilities(**declared)
+
+
+def check_protection(select: Selector) -> None:
+    """Raise UserError if a selector defines no protected slots, which a settler that pools or merges needs."""
+    if capabilities_of(select).protected is None:
+        raise UserError(
+            f"The selector {type(select).__name__} defines no protected slots: use one that does, as 'topk'."
+        )
 
 
 def protected_slots(select: Selector, view: View) -> Tensor:

@@ -37,6 +37,8 @@ class ChunkLeverage(PromptScorer):
     queries it needs together.
     """
 
+    costs_no_step: ClassVar[bool] = True
+
     blend: float = 0.35
     sketch: int = 48
     chunk: int = 256

@@ -11,10 +11,11 @@ from pydantic import Field
 from torch import Tensor
 
 from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.parts import Capabilities
+from kvlab.core.contract.parts import Allocator, Capabilities, Scorer, Selector
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import Seen, Slots, View
+from kvlab.core.errors import UserError
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.lookahead.sampled_queries import FutureQueries
 from kvlab.core.methods.selectors.top_k import LowestScore
@@ -35,6 +36,8 @@ class Ballots:
     group first, for k and for each sample. The samples' Gaussian always excludes the sinks. For a prompt of at most
     `sinks` + 2 tokens, every sample chooses everything.
     """
+
+    costs_no_step: ClassVar[bool] = True
 
     future: FutureQueries = field(default_factory=FutureQueries)
     p_nuc: float = 0.95
@@ -123,6 +126,14 @@ class ChosenSlots(Uniform):
     """Each head gets as many slots as were chosen at least once or are protected; needs no budget."""
 
     protect: LowestScore = field(default_factory=LowestScore)
+
+    def fitted_to(self, score: Scorer, select: Selector, own: Scorer) -> tuple[Scorer, Allocator]:
+        """Only with a score that counts ballots."""
+        if BALLOTS not in score.state:
+            raise UserError(
+                "gvote's allocation needs the votes of its own score: use score 'gvote' with it, or another allocation."
+            )
+        return score, self
 
     def head_budgets(self, view: View) -> Tensor:
         """Size (B, H) of the union of all choices, including protected slots."""

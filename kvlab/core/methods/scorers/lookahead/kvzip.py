@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -27,6 +27,8 @@ class RehearsedAttention(PromptScorer):
     its largest attention from the prompt's last `window` queries. Later tokens keep score 0, unless decisions while
     decoding use the newest `recalls` queries, which then count like the rehearsal's.
     """
+
+    costs_no_step: ClassVar[bool] = True
 
     over: Over = "max"
     window: int = 0

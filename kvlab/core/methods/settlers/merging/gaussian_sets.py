@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.parts import Capabilities, Selector, protected_slots
+from kvlab.core.contract.parts import Capabilities, Scorer, Selector, Settler, check_protection, protected_slots
 from kvlab.core.contract.plan import Edges, Plan
 from kvlab.core.contract.token_draws import uniform_draws
 from kvlab.core.contract.view import View
@@ -56,6 +56,11 @@ class GaussianSets:
     def capabilities(self) -> Capabilities:
         """Settling a prompt stores the similarity of each slot to those before it, twice."""
         return Capabilities(merges=True, mass_of_votes=self.mass.of_votes)
+
+    def fitted_to(self, score: Scorer, select: Selector, own: Scorer) -> tuple[Scorer, Settler]:
+        """Only with a selector that protects slots."""
+        check_protection(select)
+        return score, self
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Merge sets at prefill, evict while decoding."""
