@@ -18,18 +18,18 @@ from app.run_views import page, view
 from app.run_views.require_level import full_run
 from app.session.open_runs import BY_STAMP, expected_answer, full_cache_of
 from app.session.url_state import clear_page_param, in_url, set_page_param, url_numbers
-from kvlab.analysis.attention import unread
-from kvlab.analysis.attention.unread import Unread
 from kvlab.core.errors import UserError
-from kvlab.figures import autopsy as figures
 from kvlab.jobs.reruns import counterfactual
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace.reader import Run
+from kvlab.views import autopsy as figures
+from kvlab.views import unread
 from kvlab.views.base.head_map import Place
 from kvlab.views.base.palette import FATES_OF_READING
 from kvlab.views.frames import autopsy, board
 from kvlab.views.frames.facts import fact_positions
 from kvlab.views.frames.lineage import states_at
+from kvlab.views.unread import Unread
 
 TEXT = "autopsy-text"
 PLACE = "autopsy-place"

@@ -1,4 +1,4 @@
-"""Head fingerprints: four features of each head, and groups of similar heads."""
+"""Heads: four features of each head, and which kinds of heads lose most attention."""
 
 from __future__ import annotations
 
@@ -12,27 +12,31 @@ from app.navigation.selection import current_run
 from app.run_views import page
 from app.session.open_runs import BY_STAMP
 from app.session.url_state import in_url
-from kvlab.analysis.attention import fingerprints
-from kvlab.figures import heads as figures
-from kvlab.figures.memory import caption_slots_by_head, slots_by_head
 from kvlab.trace.reader import Run
+from kvlab.views import heads
 from kvlab.views.frames.memory import budgets_by_layer
+from kvlab.views.memory import caption_slots_by_head, slots_by_head
 
 MAX_VECTORS = 4_000_000  # tokens x layers x heads that are read without a switch
 
 
 def main() -> None:
     page.heading(
-        "Head fingerprints",
-        "Four features of each head: **sink** (true attention on the first 4 tokens), **local** (on the last 32), "
-        "**key likeness** (cosine of neighbouring keys: how well they merge) and **regret**. Nearby points are similar "
-        "heads. The first figure shows where the memory is: the slots of each head after the prompt.",
+        "Heads",
+        "Which kinds of heads lose most attention to dropped tokens, by four features: **sink** (attention on the "
+        "first 4 tokens), **local** (on the last 32), **key likeness** (cosine of neighbouring keys) and **regret**, "
+        "of which less is better.",
     )
     run = current_run("budgets")
     if run is None:
         return
     page.explain_status(run)
+    groups_of_heads(run)
     slots_of_heads(run)
+
+
+def groups_of_heads(run: Run) -> None:
+    """The heads by their features, with a sentence if the run did not record them."""
     if run.record.level != "full":
         page.explain_level(run, "keys and attention rows")
         return
@@ -63,18 +67,19 @@ def slots_of_heads(run: Run) -> None:
 def groups_of(run: Run, table: pd.DataFrame) -> None:
     most = min(8, len(table))
     count = most if most < 3 else st.slider("Groups", 2, most, min(4, most), **in_url("groups"))
-    table = table.assign(group=fingerprints.cluster(table, count))
-    groups = fingerprints.describe(table.drop(columns="group"), table["group"].to_numpy())
+    table = table.assign(group=heads.cluster(table, count))
+    groups = heads.describe(table.drop(columns="group"), table["group"].to_numpy())
+    page.verdict(heads.verdict(groups, run.record.label))
     theme = page_theme()
     left, right = page.map_columns(run, (3, 2))
     with left:
-        places, directions, shares = fingerprints.plane(table)
-        figure = figures.heads_plane(table, places, directions, shares, groups["name"].tolist(), theme)
-        page.show_figure(run, figure, table, figures.caption_heads_plane(table, groups), "heads-plane", "fingerprints")
+        places, directions, shares = heads.plane(table)
+        figure = heads.heads_plane(table, places, directions, shares, groups["name"].tolist(), theme)
+        page.show_figure(run, figure, table, heads.caption_heads_plane(table, groups), "heads-plane", "fingerprints")
     with right:
         focus = head_in_view(run)
-        figure = figures.groups_by_head(table, theme, focus)
-        caption = figures.caption_groups_by_head(table)
+        figure = heads.groups_by_head(table, theme, focus)
+        caption = heads.caption_groups_by_head(table)
         page.show_figure(run, figure, table, caption, "heads-where", "groups-by-head", focus)
     shown = groups.assign(group=groups["group"] + 1).rename(columns={"alike": "key likeness"})
     shown = shown[["group", "heads", "sink", "local", "key likeness", "regret"]]
@@ -83,7 +88,7 @@ def groups_of(run: Run, table: pd.DataFrame) -> None:
 
 @st.cache_data(max_entries=8, hash_funcs=BY_STAMP, show_spinner="Reading every head")
 def fingerprints_of(run: Run, layers: tuple[int, ...]) -> pd.DataFrame:
-    return fingerprints.fingerprints(run, list(layers))
+    return heads.fingerprints(run, list(layers))
 
 
 main()

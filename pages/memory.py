@@ -16,11 +16,8 @@ from app.navigation.selection import current_sources
 from app.navigation.shortcuts import page_keys
 from app.run_views import page, view
 from app.session.open_runs import BY_STAMP
-from kvlab.analysis.attention import health
-from kvlab.analysis.comparison import cost
-from kvlab.figures import health as health_figures
-from kvlab.figures import memory as figures
 from kvlab.trace.reader import Run
+from kvlab.views import health, memory
 from kvlab.views.base.provenance import join_sources, of_comparison
 from kvlab.views.frames.memory import over_steps
 
@@ -29,7 +26,7 @@ SHAPES = ("stacked", "lines")
 
 def main() -> None:
     page.heading(
-        "Memory and cost",
+        "Bytes",
         "What compression really saves: **live** bytes are those of valid slots, **allocated** those of the tensors, "
         "the **peak** is the most that existed at once within a step, **logical** what the whole text would take.",
     )
@@ -47,16 +44,17 @@ def main() -> None:
 
 def bytes_over_steps(run: Run) -> None:
     page_keys(steps=True)
+    table = memory.memory_stack_frame(run.memory, run.record)
+    page.verdict(memory.verdict(table, run.record.label))
     shape = one_of("Draw", SHAPES, key="shape")
     offset = run.record.prompt_tokens - 1
     if shape == SHAPES[0]:
-        table = cost.memory_stack(run.memory, run.record)
-        figure = figures.memory_stack(table, page_theme())
-        caption = figures.caption_memory_stack(table)
+        figure = memory.memory_stack(table, page_theme())
+        caption = memory.caption_memory_stack(table)
     else:
         table = over_steps(run.memory, run.record)
-        figure = figures.memory_over_steps(table, page_theme())
-        caption = figures.caption_memory_over_steps(table)
+        figure = memory.memory_over_steps(table, page_theme())
+        caption = memory.caption_memory_over_steps(table)
     page.show_figure(run, along_text(figure, offset=offset), table, caption, "memory-steps", "memory")
     by_layer(run)
 
@@ -64,9 +62,9 @@ def bytes_over_steps(run: Run) -> None:
 @st.fragment
 def by_layer(run: Run) -> None:
     step = view.run_scrubber(run)
-    table = cost.layer_bytes(run.memory, run.record, step)
-    figure = figures.layer_bytes(table, page_theme())
-    caption = figures.caption_layer_bytes(table)
+    table = memory.layer_bytes_frame(run.memory, run.record, step)
+    figure = memory.layer_bytes(table, page_theme())
+    caption = memory.caption_layer_bytes(table)
     page.show_figure(run, figure, table, caption, "memory-layers", f"memory-step-{step}")
 
 
@@ -80,11 +78,11 @@ def health_of(runs: Sequence[Run]) -> None:
     if table.empty:
         st.info("No compressed run of this comparison has recorded its steps.", icon=":material/info:")
         return
-    caption = health_figures.caption_growth_over_steps(table)
+    caption = health.caption_growth_over_steps(table)
     if table[list(health.GROWTHS)].isna().all(axis=None):
         st.info(plain(caption), icon=":material/info:")
         return
-    figure = health_figures.growth_over_steps(table, page_theme())
+    figure = health.growth_over_steps(table, page_theme())
     origin = of_comparison(runs)
     show(figure, table, caption, "memory-health", "health", join_sources(origin, page.source(runs[-1])))
 
@@ -101,12 +99,12 @@ def recording_cost(runs: Sequence[Run]) -> None:
         "decode step that also takes what recording took. Throughput in kvlab is always the unrecorded rate; `kvlab "
         "bench overhead` measures one step alternately at every level."
     )
-    table = cost.instrument_cost(runs)
+    table = memory.instrument_cost_frame(runs)
     if not table["off"].notna().any():
         st.info("No run of this comparison has timings.", icon=":material/info:")
         return
-    figure = figures.instrument_cost(table, page_theme())
-    caption = figures.caption_instrument_cost(table)
+    figure = memory.instrument_cost(table, page_theme())
+    caption = memory.caption_instrument_cost(table)
     show(figure, table, caption, "memory-instrument", "instrument-cost", of_comparison(runs))
 
 

@@ -1,8 +1,8 @@
-"""Merges, votes and sag: which slots were evicted or merged, and the effect on attention."""
+"""Lost by merging: what left the cache and how, what merged slots get of the attention, and the runs side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,65 +13,62 @@ from app.base.lazy_views import after_first_chart
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
+from app.figures.figure import show
 from app.navigation.place import head_in_view
 from app.run_views import page, view
 from app.run_views.require_level import run_with_steps
 from app.session.open_runs import BY_STAMP
-from kvlab.analysis.attention import sag
-from kvlab.analysis.lineage import merges
-from kvlab.figures import merges as merge_figures
-from kvlab.figures import sag as sag_figures
 from kvlab.trace.reader import Run
+from kvlab.views import merges, sag
 from kvlab.views.base.head_map import Place
-from kvlab.views.base.words import percent
+from kvlab.views.base.provenance import of_comparison
 
 
 def main() -> None:
     page.heading(
-        "Merges, votes and sag",
-        "Which slots were evicted or merged, how many tokens each slot represents (votes), and the effect on "
-        "attention: **sag** is the attention that a merge loses, **regret** the attention that dropped tokens would "
-        "still get.",
+        "Lost by merging",
+        "What each run's cache loses of the attention that it would have with nothing dropped: by dropping tokens "
+        "(**regret**), and by merging them into common slots (**sag**). A smaller output error is better.",
     )
-    run = run_with_steps("merging")
-    if run is None:
+    found = run_with_steps("merging")
+    if found is None:
         return
+    run, runs = found
+    beside = by_run(runs)
     if one_of("Show", ["all heads", "one head"], key="scope") == "one head":
-        view.at_place(run, partial(show_head, run), steps=False)
+        view.at_place(run, partial(show_head, run, runs, beside), steps=False)
     else:
-        show_head(run, None, None)
+        show_head(run, runs, beside, None, None)
 
 
-def show_head(run: Run, layer: int | None, head: int | None) -> None:
+@st.cache_data(max_entries=16, hash_funcs=BY_STAMP, show_spinner="Reading the steps of every run")
+def by_run(runs: tuple[Run, ...]) -> pd.DataFrame:
+    return sag.attention_by_run_frame(runs)
+
+
+def show_head(run: Run, runs: Sequence[Run], beside: pd.DataFrame, layer: int | None, head: int | None) -> None:
     """One layer and head, or all of them with None."""
     steps = run.steps if layer is None else run.select("steps", layer, head)
-    facts(run, steps)
+    total = sag.totals(steps)
+    where = run.record.label if layer is None else f"{run.record.label} in layer {layer}, head {head}"
+    place = sag.place_among(beside, run.record.run_id) if layer is None else ""
+    page.verdict(f"{sag.verdict(total, where)} {place}")
+    explain_nothing(run, total)
+    if layer is None and len(beside) > 1:
+        figure = sag.attention_by_run(beside, page_theme())
+        caption = sag.caption_attention_by_run(beside)
+        show(figure, beside, caption, "merges-runs", "attention-by-run", of_comparison(runs))
     what_left(run, steps, layer, head)
     after_first_chart(f"merges-{run.record.run_id}", the_rest, run, steps, layer, head)
 
 
 def the_rest(run: Run, steps: pd.DataFrame, layer: int | None, head: int | None) -> None:
     if run.record.level == "full" and steps["merged"].any():
-        merged_groups(run, layer, head)
+        merged_groups(run, steps, layer, head)
     if sag.has_shadow(steps):
         what_it_did(run, steps)
     else:
         page.explain_level(run, "single events, and the attention with nothing dropped behind sag and regret")
-
-
-def facts(run: Run, steps: pd.DataFrame) -> None:
-    total = sag.totals(steps)
-    values = [
-        ("Slots merged", f"{total['merged']:,.0f}", "Merged and pooled slots, over the layers and heads shown."),
-        ("Slots evicted", f"{total['evicted']:,.0f}", "Slots dropped with their content."),
-        ("Mean sag", percent(total["sag"]), "Attention that merged tokens lose; below 0 they gain."),
-        ("Mean regret", percent(total["regret"]), "Attention, with nothing dropped, on dropped tokens."),
-        ("Mean output error", percent(total["output_error"]), "Distance from the output with nothing dropped."),
-    ]
-    if guarded := total["guard_activations"]:  # most methods have no safeguard
-        values.insert(2, ("Guard activations", f"{guarded:,.0f}", "How often the method's safeguard intervened."))
-    page.metrics(values)
-    explain_nothing(run, total)
 
 
 def explain_nothing(run: Run, total: dict[str, float]) -> None:
@@ -94,61 +91,54 @@ def what_left(run: Run, steps: pd.DataFrame, layer: int | None, head: int | None
     if counts.empty:
         return
     st.header("Evicted and merged slots")
-    merged = recorded and bool(steps["merged"].sum())
     left, right = page.map_columns(run)
     with left:
-        picture(
-            run, merge_figures.events_over_steps, merge_figures.caption_events_over_steps, counts, "steps", "events"
-        )
-    with right:
-        if layer is None and merged:
+        picture(run, merges.events_over_steps, merges.caption_events_over_steps, counts, "steps", "events")
+    if recorded and layer is None and steps["merged"].any():
+        with right:
             focus = head_in_view(run)
-            draw = partial(merge_figures.events_by_head, focus=focus)
+            draw = partial(merges.events_by_head, focus=focus)
             table = table_of(run, layer, head, "by_head")
-            picture(run, draw, merge_figures.caption_events_by_head, table, "heads", "merged-share", focus)
+            picture(run, draw, merges.caption_events_by_head, table, "heads", "merged-share", focus)
 
 
-def merged_groups(run: Run, layer: int | None, head: int | None) -> None:
+def merged_groups(run: Run, steps: pd.DataFrame, layer: int | None, head: int | None) -> None:
     st.header("Merges and votes")
+    votes = table_of(run, layer, head, "votes")
+    balance = table_of(run, layer, head, "balance")
+    st.markdown(plain(merges.count_sentence(steps["merged"].sum(), len(balance), int(votes["slots"].sum()))))
     left, right = st.columns(2, gap="large")
     with left:
-        if len(table := table_of(run, layer, head, "alike")):
-            draw = merge_figures.similarity_distribution
-            read = merge_figures.caption_similarity_distribution
-            picture(run, draw, read, table, "alike", "merge-similarity")
+        if len(alike := table_of(run, layer, head, "alike")):
+            caption = merges.caption_similarity_distribution
+            picture(run, merges.similarity_distribution, caption, alike, "alike", "merge-similarity")
     with right:
-        draw = merge_figures.votes_distribution
-        read = merge_figures.caption_votes_distribution
-        picture(run, draw, read, table_of(run, layer, head, "votes"), "votes", "votes")
-    if len(table := table_of(run, layer, head, "balance")):
-        picture(run, merge_figures.mass_balance, merge_figures.caption_mass_balance, table, "balance", "mass-balance")
+        picture(run, merges.votes_distribution, merges.caption_votes_distribution, votes, "votes", "votes")
+    if len(balance):
+        picture(run, merges.mass_balance, merges.caption_mass_balance, balance, "balance", "mass-balance")
 
 
 def picture(
     run: Run,
     draw: Callable[..., Any],
-    read: Callable[[pd.DataFrame], str],
+    caption: Callable[[pd.DataFrame], str],
     table: pd.DataFrame,
     key: str,
     name: str,
     focus: Place | None = None,
 ) -> None:
-    figure = draw(table, page_theme())
-    page.show_figure(run, figure, table, read(table), f"merges-{key}", name, focus)
+    page.show_figure(run, draw(table, page_theme()), table, caption(table), f"merges-{key}", name, focus)
 
 
 PLACE = ("layer", "head")
 # Each table with the columns of the events that it needs.
 TABLES: dict[str, tuple[Callable[[pd.DataFrame], pd.DataFrame], tuple[str, ...]]] = {
-    "counts": (merges.events_over_steps, ("step", "kind")),
-    "by_head": (merges.events_by_head, (*PLACE, "kind")),
-    "alike": (merges.similarity_distribution, ("target", "similarity", "kind")),
-    "votes": (
-        lambda events: merges.votes_distribution(merges.final_votes(events)),
-        ("step", *PLACE, "source", "target", "votes_after"),
-    ),
+    "counts": (merges.events_over_steps_frame, ("step", "kind")),
+    "by_head": (merges.events_by_head_frame, (*PLACE, "kind")),
+    "alike": (merges.similarity_distribution_frame, ("target", "similarity", "kind")),
+    "votes": (merges.votes_distribution_frame, ("step", *PLACE, "source", "target", "votes_after")),
     "balance": (
-        merges.mass_balance,
+        merges.mass_balance_frame,
         ("step", *PLACE, "source", "target", "mass_source", "mass_target", "mass_after", "sag", "votes_after"),
     ),
 }
@@ -162,28 +152,26 @@ def table_of(run: Run, layer: int | None, head: int | None, name: str) -> pd.Dat
 
 
 def what_it_did(run: Run, steps: pd.DataFrame) -> None:
-    st.header("Effect on attention")
+    st.header("Over the steps")
     table = sag.over_steps(steps)
-    theme = page_theme()
     figures = [
-        ("mass", sag_figures.mass_over_steps, sag_figures.caption_mass_over_steps),
-        ("error", sag_figures.errors_over_steps, sag_figures.caption_errors_over_steps),
+        ("mass", sag.mass_over_steps, sag.caption_mass_over_steps),
+        ("error", sag.errors_over_steps, sag.caption_errors_over_steps),
     ]
     if table["merged_true_mass"].fillna(0).any():
-        figures.append(("sag", sag_figures.sag_over_steps, sag_figures.caption_sag_over_steps))
+        figures.append(("sag", sag.sag_over_steps, sag.caption_sag_over_steps))
     if table["guard_activations"].any():
-        figures.append(("guard", sag_figures.guard_over_steps, sag_figures.caption_guard_over_steps))
+        figures.append(("guard", sag.guard_over_steps, sag.caption_guard_over_steps))
     columns = st.columns(2, gap="large")
-    for place, (name, draw, read) in enumerate(figures):
+    for place, (name, draw, caption) in enumerate(figures):
         with columns[place % 2]:
-            page.show_figure(run, draw(table, theme), table, read(table), f"merges-{name}", name)
+            picture(run, draw, caption, table, name, name)
     if steps[["layer", "head"]].drop_duplicates().shape[0] > 1:
         where(run, steps)
 
 
 def where(run: Run, steps: pd.DataFrame) -> None:
     st.header("Where it happened")
-    table = sag.by_head(steps)
     names = {
         "sag": "sag",
         "regret": "regret",
@@ -192,9 +180,10 @@ def where(run: Run, steps: pd.DataFrame) -> None:
         "max_votes": "largest votes",
     }
     measure = one_of("Measure", names, "output_error", key="measure")
+    table = sag.by_head(steps)
     focus = head_in_view(run)
-    figure = sag_figures.measure_by_head(table, measure, page_theme(), focus)
-    caption = sag_figures.caption_measure_by_head(table, measure)
+    figure = sag.measure_by_head(table, measure, page_theme(), focus)
+    caption = sag.caption_measure_by_head(table, measure)
     page.show_figure(run, figure, table, caption, "merges-where", f"{measure}-by-head", focus)
 
 

@@ -1,4 +1,4 @@
-"""Regret and budget: where dropped tokens are missed, which ones, and whether slots are where the loss is."""
+"""Lost by dropping: where dropped tokens are missed, which ones, and whether slots are where the loss is."""
 
 from __future__ import annotations
 
@@ -14,25 +14,29 @@ from app.navigation.place import head_in_view
 from app.run_views import page, view
 from app.run_views.require_level import run_with_steps
 from app.session.url_state import go_to_and_redraw
-from kvlab.analysis.attention import regret, sag
-from kvlab.figures import memory as memory_figures
-from kvlab.figures import regret as figures
-from kvlab.figures import sag as sag_figures
 from kvlab.trace.reader import Run
+from kvlab.views import memory, regret, sag
 from kvlab.views.base.head_map import Place
 from kvlab.views.base.words import percent, plural
 
 
 def main() -> None:
     page.heading(
-        "Regret and budget",
+        "Lost by dropping",
         "**Regret** is the share of a step's attention that would go to tokens already dropped, had nothing been "
-        "dropped: asked of this run's own query, not of the full cache's run. The map shows "
-        "in which layers and at which steps it occurs, the budgets whether the slots are where the loss is.",
+        "dropped: of this run's own query, not of the full cache's run. Less is better.",
     )
-    run = run_with_steps("budgets")
-    if run is None:
+    found = run_with_steps("budgets")
+    if found is None:
         return
+    run, _ = found
+    page.verdict(
+        regret.verdict(
+            regret.regret_over_steps_frame(run.steps, run.tokens),
+            regret.budget_and_regret(run.steps),
+            run.record.label,
+        )
+    )
     if not sag.has_shadow(run.steps):
         page.explain_level(run, "the attention with nothing dropped behind regret")
         budgets(run, head_in_view(run))
@@ -47,18 +51,18 @@ def show_head(run: Run, layer: int, head: int) -> None:
 
 @st.fragment
 def show_missed_mass(run: Run, layer: int, head: int) -> None:
-    table = regret.regret_over_steps(run.steps, run.tokens)
+    table = regret.regret_over_steps_frame(run.steps, run.tokens)
     step = view.run_scrubber(run)
     theme = page_theme()
     offset = run.record.prompt_tokens - 1
     left, right = st.columns(2, gap="large")
     with left:
-        picture = regret.regret_map(run.steps)
-        figure = along_text(figures.regret_map(picture, step, theme), offset=offset)
-        page.show_figure(run, figure, picture, figures.caption_regret_map(picture), "regret-map", "regret-map")
+        picture = regret.regret_map_frame(run.steps)
+        figure = along_text(regret.regret_map(picture, step, theme), offset=offset)
+        page.show_figure(run, figure, picture, regret.caption_regret_map(picture), "regret-map", "regret-map")
     with right:
-        figure = along_text(figures.regret_over_steps(table, theme), offset=offset)
-        page.show_figure(run, figure, table, figures.caption_regret_over_steps(table), "regret-steps", "regret-steps")
+        figure = along_text(regret.regret_over_steps(table, theme), offset=offset)
+        page.show_figure(run, figure, table, regret.caption_regret_over_steps(table), "regret-steps", "regret-steps")
     show_dropped_tokens(run, layer, head, step)
     worst_head(run, step, (layer, head))
 
@@ -105,21 +109,21 @@ def budgets(run: Run, focus: Place) -> None:
     theme = page_theme()
     left, right = page.map_columns(run)
     with left:
-        figure = memory_figures.slots_by_head(table, theme, focus)
-        caption = memory_figures.caption_slots_by_head(table)
+        figure = memory.slots_by_head(table, theme, focus)
+        caption = memory.caption_slots_by_head(table)
         page.show_figure(run, figure, table, caption, "regret-budget", "slots-by-head", focus)
     if not table["regret"].notna().any():
         return
     with right:
-        figure = sag_figures.measure_by_head(table, "regret", theme, focus)
-        caption = sag_figures.caption_measure_by_head(table, "regret")
+        figure = sag.measure_by_head(table, "regret", theme, focus)
+        caption = sag.caption_measure_by_head(table, "regret")
         page.show_figure(run, figure, table, caption, "regret-heads", "regret-by-head", focus)
     if table["live_slots"].nunique() < 2:
         st.caption("All heads have the same number of slots, so there is nothing to compare their losses with.")
         return
     correlation = regret.rank_correlation(table["live_slots"], table["regret"])
-    figure = figures.budget_against_regret(table, theme)
-    caption = figures.caption_budget_against_regret(table, correlation)
+    figure = regret.budget_against_regret(table, theme)
+    caption = regret.caption_budget_against_regret(table, correlation)
     page.show_figure(run, figure, table, caption, "regret-scatter", "budget-against-regret")
 
 

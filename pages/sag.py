@@ -1,4 +1,4 @@
-"""Sag and bound: the change of attention and output at each step, compared with KeepKV's bound, for any method."""
+"""Bound of the loss: the change of attention and output at each step, compared with KeepKV's bound, for any method."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from app.navigation.place import recorded_layers
 from app.run_views import page, view
 from app.run_views.require_level import full_run
 from app.session.open_runs import BY_STAMP
-from kvlab.analysis.attention import bound
-from kvlab.analysis.attention.bound import query_heads_per_slot
-from kvlab.figures import bound as figures
 from kvlab.trace.reader import Run
+from kvlab.views import bound
 from kvlab.views.base.head_map import Place
 from kvlab.views.base.words import number, percent
 
@@ -28,9 +26,9 @@ SCOPES = ("one head", "heads of the layer", "all heads")
 
 def main() -> None:
     page.heading(
-        "Sag and bound",
-        "How each step changed one head's attention (**sag**) and output, and the bound KeepKV proves for merging: "
-        "2ε(1+ε)γ/(1-ε)², with ε the error of the predicted scores and γ the spread of the values.",
+        "Bound of the loss",
+        "How each step changed one head's attention (**sag**) and output, beside the largest change that KeepKV's "
+        "theorem allows a merge. A step above the bound lost more than the theorem covers.",
     )
     run = full_run("bound", "values, attention rows and the attention with nothing dropped")
     if run is None:
@@ -49,9 +47,10 @@ def show_scope(run: Run, layer: int, head: int) -> None:
 
 def one_head(run: Run, layer: int, head: int) -> None:
     table = table_of_head(run, layer, head)
-    figure = figures.sag_against_bound(table, page_theme())
+    figure = bound.sag_against_bound(table, page_theme())
     figure = along_text(figure, offset=run.record.prompt_tokens - 1, place=f"{layer}/{head}")
-    caption = figures.caption_sag_against_bound(table, predicts(run))
+    caption = bound.caption_sag_against_bound(table, predicts(run))
+    page.verdict(bound.verdict(table, run.record.label, (layer, head)))
     facts(table)
     page.show_figure(run, figure, table, caption, "sag-bound", f"sag-bound-layer-{layer}-head-{head}")
     flush()
@@ -94,6 +93,7 @@ def how_it_is_computed(run: Run) -> None:
         st.caption(words)
     with st.expander("How the bound is computed"):
         st.markdown(
+            "- The bound is 2ε(1+ε)γ/(1-ε)², with ε the error of the predicted scores and γ the spread of the values.\n"
             f"- ε is {own if predicts(run) else other}: its mean over attention, while the theorem needs the largest "
             "over all slots. So the line is optimistic, and a step above it need not contradict the theorem.\n"
             "- γ is the largest distance between the value of a merged token and any other value of the head. It is "
@@ -113,7 +113,7 @@ def prediction_note(run: Run) -> str:
 
 
 def shared_slots(run: Run) -> str:
-    heads = query_heads_per_slot(run)
+    heads = bound.query_heads_per_slot(run)
     if heads == 1:
         return ""
     return (
@@ -138,14 +138,14 @@ def many_heads(run: Run, layers: list[int], focus: Place) -> None:
         st.info("Nothing was recorded for these layers.", icon=":material/info:")
         return
     medians = bound.over_heads(table)
-    figure = along_text(figures.sag_against_bound(medians, page_theme()), offset=run.record.prompt_tokens - 1)
-    caption = figures.caption_sag_against_bound(medians, predicts(run)).within(before="Medians over heads.")
+    figure = along_text(bound.sag_against_bound(medians, page_theme()), offset=run.record.prompt_tokens - 1)
+    caption = f"Medians over heads. {bound.caption_sag_against_bound(medians, predicts(run))}"
     page.show_figure(run, figure, medians, caption, "sag-medians", "sag-bound-medians")
-    titles = {title: name for name, (title, _) in figures.MEASURES.items()}
+    titles = {title: name for name, (title, _) in bound.MEASURES.items()}
     measure = titles[one_of("Measure", list(titles), key="measure")]
     heads = bound.heads_summary(table)
-    figure = figures.bound_by_head(heads, measure, page_theme(), focus)
-    caption = figures.caption_bound_by_head(heads, measure)
+    figure = bound.bound_by_head(heads, measure, page_theme(), focus)
+    caption = bound.caption_bound_by_head(heads, measure)
     page.show_figure(run, figure, heads, caption, "sag-heads", f"bound-{measure}", focus)
     how_it_is_computed(run)
 
@@ -155,12 +155,12 @@ def table_of_head(run: Run, layer: int, head: int) -> pd.DataFrame:
     steps = page.head_steps(run, layer, head)
     events = page.head_events(run, layer, head)
     arrays = bound.read_arrays(run, layer, head, bound.predicts_scores(steps))
-    return bound.bound_over_steps(steps, events, arrays, query_heads_per_slot(run))
+    return bound.bound_over_steps(steps, events, arrays, bound.query_heads_per_slot(run))
 
 
 @st.cache_data(max_entries=8, hash_funcs=BY_STAMP, show_spinner="Reading values and attention of every head")
 def table_of_layers(run: Run, layers: tuple[int, ...]) -> pd.DataFrame:
-    return bound.bound_by_head(run, list(layers))
+    return bound.bound_by_head_frame(run, list(layers))
 
 
 main()

@@ -17,10 +17,10 @@ from app.figures.tables import csv_button, show_table
 from app.navigation.selection import current_sources
 from app.run_views import page, view
 from app.session.open_runs import BY_STAMP
-from kvlab.figures import serving as figures
 from kvlab.planning.serving_levels import LEVELS, Servability
 from kvlab.planning.serving_table import read_csv
 from kvlab.trace.reader import Run
+from kvlab.views import serving
 from kvlab.views.base.provenance import join_sources, of_comparison
 from kvlab.views.frames import run_pages
 from kvlab.views.frames.wall import Wall, wall_of
@@ -58,10 +58,11 @@ def of_runs(run: Run, runs: Sequence[Run]) -> None:
     size = int(one_of("Page", PAGE_SIZES, key="page_size"))
     rows = servability(runs)
     own = next(row for row, one in zip(rows, runs, strict=True) if one is run)
-    st.markdown(plain(f"{own.title} is level {own.level} ({own.held.why}): an engine must hold {LEVELS[own.level]}."))
     table = run_pages.freed_by_run(rows, size)
-    figure = figures.freed_by_run(table, page_theme())
-    caption = figures.caption_freed_by_run(table)
+    page.verdict(serving.verdict(table, own.title))
+    st.markdown(plain(f"{own.title} is level {own.level} ({own.held.why}): an engine must hold {LEVELS[own.level]}."))
+    figure = serving.freed_by_run(table, page_theme())
+    caption = serving.caption_freed_by_run(table)
     source = join_sources(of_comparison(runs), page.source(runs[-1]))
     show(figure, table, caption, "serving-freed", "freed-pages", source)
     pages_of(run, size)
@@ -74,14 +75,14 @@ def pages_of(run: Run, size: int) -> None:
     left, right = st.columns(2, gap="large")
     with left:
         table = run_pages.pages_map(wall(run), size, step)
-        figure = figures.pages_map(table, size, page_theme())
-        caption = figures.caption_pages_map(table)
+        figure = serving.pages_map(table, size, page_theme())
+        caption = serving.caption_pages_map(table)
         page.show_figure(run, figure, table, caption, "serving-map", f"pages-step-{step}")
     with right:
         table = pages_over_steps(run, size)
-        figure = along_text(figures.pages_over_steps(table, size, page_theme()), offset=run.record.prompt_tokens - 1)
+        figure = along_text(serving.pages_over_steps(table, size, page_theme()), offset=run.record.prompt_tokens - 1)
         page.show_figure(
-            run, figure, table, figures.caption_pages_over_steps(table), "serving-steps", "pages-over-steps"
+            run, figure, table, serving.caption_pages_over_steps(table), "serving-steps", "pages-over-steps"
         )
 
 

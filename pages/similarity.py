@@ -20,26 +20,25 @@ from app.navigation.token_cursor import offer_token
 from app.run_views import page, view
 from app.session.open_runs import BY_STAMP
 from app.session.url_state import in_url, set_param, url_numbers
-from kvlab.analysis.similarity import similarity as maps
-from kvlab.analysis.similarity.merge_sets import as_outlines, consecutive_sets, merge_sets, outlines, set_count
 from kvlab.core.errors import UserError
-from kvlab.figures import similarity as figures
 from kvlab.trace.reader import Run
+from kvlab.views import similarity
 from kvlab.views.base.words import percent
+from kvlab.views.frames.merge_sets import as_outlines, consecutive_sets, merge_sets, outlines, set_count
 
 TILE = 384
 MAP = "similarity-map"
 MAX_VECTORS = 2_000_000  # tokens x layers x heads that are read without a switch
 MAP_KEYS = (("+ and -", "zoom the map (click it first)"), ("arrows", "move the map"), ("0", "the whole text"))
 OUTLINES = ("merged slots", "threshold", "none")
-MODES: dict[maps.Mode, str] = {"mean": "mean", "max": "largest"}
+MODES: dict[similarity.Mode, str] = {"mean": "mean", "max": "largest"}
 
 
 def main() -> None:
     page.heading(
         "Similarity",
-        "The cosine similarity of a head's cached keys (or values), for every pair of tokens: 1 is the same "
-        "direction, 0 unrelated. Methods that merge rely on similar neighbours.",
+        "How well a head's tokens can be merged: the cosine of its cached keys (or values) for every pair of tokens. 1 "
+        "is the same direction, 0 unrelated; a merge of similar tokens loses less.",
     )
     run = current_run()
     if run is None:
@@ -72,38 +71,42 @@ def one_head(run: Run, layer: int, head: int) -> None:
         return
     if run.record.state_note:
         st.caption(run.record.state_note)
+    frame = band_of(run, str(run.path), run.record.status, what, layer, head)
+    if not frame.empty:
+        page.verdict(similarity.verdict(frame, what, (layer, head)))
     zoom, details = st.columns([3, 2], gap="large")
     with zoom:
         zoomable_map(run, layer, head, step, what, mode, outlined)
     flush()
     with details:
         neighbours(run, layer, head, what)
-    band(run, layer, head, what)
+    if not frame.empty:
+        band(run, frame, layer, head, what)
     wall(run, layer, head, what)
 
 
 @st.fragment
-def zoomable_map(run: Run, layer: int, head: int, step: int, what: str, mode: maps.Mode, outlined: str) -> None:
+def zoomable_map(run: Run, layer: int, head: int, step: int, what: str, mode: similarity.Mode, outlined: str) -> None:
     unit = page.unit_vectors(run, what, layer, head)
     lineage, _, texts = page.head_history(run, layer, head)
     window = clamp(url_numbers("window", 4), len(unit))
     span = window[1] - window[0]
-    shown = mode if mode in maps.allowed_modes(span, TILE) else maps.allowed_modes(span, TILE)[0]
-    tile = maps.tile(unit, window[:2], window[2:], TILE, shown)
+    shown = mode if mode in similarity.allowed_modes(span, TILE) else similarity.allowed_modes(span, TILE)[0]
+    tile = similarity.tile(unit, window[:2], window[2:], TILE, shown)
     sets = empty_outlines()
     if outlined == OUTLINES[0] and len(lineage.steps):
         sets = sets_in(run, layer, head, step, window)
     elif outlined == OUTLINES[1]:
         sets = sets_at_threshold(run, layer, head, what, window)
-    every = len(sets)
     cell = max(1, span // TILE)
-    sets = sets[sets["reach"] >= cell].head(figures.MOST_OUTLINES)
+    every = len(sets)
+    sets = sets[sets["reach"] >= cell].head(similarity.MOST_OUTLINES)
     frame = tile.frame()
     theme = page_theme()
-    caption = figures.caption_similarity_map(frame, len(sets), every)
+    caption = similarity.caption_similarity_map(frame, len(sets), every)
     name = page.file_name(run, f"{what}-layer-{layer}-head-{head}")
 
-    draw = partial(figures.similarity_map, frame, texts, theme, what=what, mode=shown, sets=sets)
+    draw = partial(similarity.similarity_map, frame, texts, theme, what=what, mode=shown, sets=sets)
     heading(f"Similarity of the {what}", draw, frame, caption, "similarity-map-export", name, page.source(run))
     tilemap(
         tile,
@@ -118,7 +121,8 @@ def zoomable_map(run: Run, layer: int, head: int, step: int, what: str, mode: ma
     note(caption)
     if mode == "max" and shown == "mean":
         st.caption(
-            f"The largest value of a block is computed for at most {maps.MAX_PAIR_WINDOW:,} tokens: zoom in to see it."
+            f"The largest value of a block is computed for at most {similarity.MAX_PAIR_WINDOW:,} tokens: zoom in to "
+            "see it."
         )
 
 
@@ -162,18 +166,15 @@ def neighbours(run: Run, layer: int, head: int, what: str) -> None:
     chosen = st.number_input("Look around token", 0, last, middle, **in_url("token"))
     token = middle if chosen is None else int(chosen)  # the field of this name on another page may be empty
     texts = page.head_history(run, layer, head)[2]
-    frame = maps.neighbour_profile(unit, token)
-    figure = figures.neighbours(frame, texts, token, page_theme(), what)
-    caption = figures.caption_neighbours(frame)
+    frame = similarity.neighbour_profile(unit, token)
+    figure = similarity.neighbours(frame, texts, token, page_theme(), what)
+    caption = similarity.caption_neighbours(frame)
     page.show_figure(run, figure, frame, caption, "similarity-near", f"token-{token}-{what}-layer-{layer}-head-{head}")
 
 
-def band(run: Run, layer: int, head: int, what: str) -> None:
-    frame = band_of(run, str(run.path), run.record.status, what, layer, head)
-    if frame.empty:
-        return
-    figure = figures.similarity_band(frame, page.head_history(run, layer, head)[2], page_theme(), what)
-    caption = figures.caption_similarity_band(frame)
+def band(run: Run, frame: pd.DataFrame, layer: int, head: int, what: str) -> None:
+    figure = similarity.similarity_band(frame, page.head_history(run, layer, head)[2], page_theme(), what)
+    caption = similarity.caption_similarity_band(frame)
     page.show_figure(run, figure, frame, caption, "similarity-band", f"band-{what}-layer-{layer}-head-{head}")
 
 
@@ -187,10 +188,10 @@ def wall(run: Run, layer: int, head: int, what: str) -> None:
     if not thumbnails:
         st.caption("No vectors were recorded in any layer.")
         return
-    shown = figures.layers_to_show(frame["layer"].unique().tolist(), layer, *figures.extreme_layers(frame))
+    shown = similarity.layers_to_show(frame["layer"].unique().tolist(), layer, *similarity.extreme_layers(frame))
     drawn = {place: thumbnail for place, thumbnail in thumbnails.items() if place[0] in shown}
-    figure = figures.similarity_wall(drawn, page_theme(), what, every=len(thumbnails), focus=(layer, head))
-    caption = figures.caption_similarity_wall(frame, shown)
+    figure = similarity.similarity_wall(drawn, page_theme(), what, every=len(thumbnails), focus=(layer, head))
+    caption = similarity.caption_similarity_wall(frame, shown)
     page.show_figure(run, figure, frame, caption, "similarity-wall", f"wall-{what}", (layer, head))
 
 
@@ -204,16 +205,16 @@ def wall_of(_run: Run, path: str, what: str, layers: tuple[int, ...]) -> tuple[d
             unit = (_run.keys if what == "keys" else _run.values)(layer, head)[0]
         except UserError:
             continue
-        thumbnails[layer, head] = maps.thumbnail(unit)
+        thumbnails[layer, head] = similarity.thumbnail(unit)
         rows.append(
-            {"layer": layer, "head": head, "mean": float(thumbnails[layer, head].mean()), **maps.locality(unit)}
+            {"layer": layer, "head": head, "mean": float(thumbnails[layer, head].mean()), **similarity.locality(unit)}
         )
     return thumbnails, pd.DataFrame(rows)
 
 
 @st.cache_data(max_entries=32, show_spinner=False)
 def band_of(_run: Run, path: str, status: str, what: str, layer: int, head: int) -> pd.DataFrame:
-    return maps.diagonal_band(page.unit_vectors(_run, what, layer, head))
+    return similarity.diagonal_band(page.unit_vectors(_run, what, layer, head))
 
 
 def remember_window() -> None:

@@ -20,13 +20,11 @@ from app.navigation.token_cursor import chosen_token
 from app.run_views import page, view
 from app.run_views.decision import decision_section, played_decision
 from app.session.url_state import go_to, in_url, set_page_param, set_page_param_from, url_number
-from kvlab.analysis.attention import unread
 from kvlab.core.errors import UserError
 from kvlab.figures import lineage as river
-from kvlab.figures import memory as memory_figures
 from kvlab.figures import timeline
-from kvlab.figures import unread as unread_figures
 from kvlab.trace.reader import Run
+from kvlab.views import memory, unread
 from kvlab.views.frames.lineage import (
     Lineage,
     check_slots,
@@ -85,8 +83,8 @@ def show_without_events(run: Run) -> None:
         return
     budgets = budgets_by_layer(run.steps)
     focus = head_in_view(run)
-    figure = memory_figures.slots_by_head(budgets, page_theme(), focus)
-    caption = memory_figures.caption_slots_by_head(budgets)
+    figure = memory.slots_by_head(budgets, page_theme(), focus)
+    caption = memory.caption_slots_by_head(budgets)
     page.show_figure(run, figure, budgets, caption, "timeline-budget", "slots-by-head", focus)
 
 
@@ -194,15 +192,15 @@ def what_was_read(run: Run, layer: int, head: int) -> None:
         return
     lineage, _, texts = page.head_history(run, layer, head)
     try:
-        table = unread.reading_map(run, lineage, layer, head)
+        table = unread.reading_map_frame(run, lineage, layer, head)
     except UserError as error:
         st.caption(plain(str(error)))
         return
-    caption = unread_figures.caption_reading_map(table)
+    caption = unread.caption_reading_map(table)
     if table.empty:
         st.caption(plain(caption))
         return
-    figure = along_text(unread_figures.reading_map(table, texts, page_theme()), "y")
+    figure = along_text(unread.reading_map(table, texts, page_theme()), "y")
     page.show_figure(run, figure, table, caption, "timeline-read", f"read-layer-{layer}-head-{head}")
 
 

@@ -18,8 +18,9 @@ from kvlab.cli.compare import _show
 from kvlab.cli.options.tables import _mean as mean_on_command_line
 from kvlab.common.formatting import in_range, mean_words, range_words, short, telling_digits
 from kvlab.evaluate.results import table as eval_table
-from kvlab.figures import memory, repeats, scores
+from kvlab.figures import repeats
 from kvlab.trace import open_run
+from kvlab.views import scores
 from kvlab.views.base.words import number, percent
 from kvlab.views.frames.compare import headline
 from kvlab.views.frames.speed import SCATTERED, Speed, ratio_text
@@ -157,12 +158,6 @@ def test_scores_with_intervals_are_within_them_everywhere(one: float, other: flo
             assert found[1] <= found[0] <= found[2], (place, text)
         else:
             assert place == "kept" and len(found) == 1, (place, text)
-
-
-def test_a_mean_of_slots_has_the_digits_of_its_bounds() -> None:
-    """1,234 to 1,235 slots were said to be 1,230 on average."""
-    frame = pd.DataFrame({"live_slots": [1234, 1235, 1235], "share": [0.5, 0.5, 0.5]})
-    assert "1,234 to 1,235 slots, 1,235 on average" in memory.caption_slots_by_head(frame)
 
 
 def test_json_on_the_command_line_is_not_rounded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
 
@@ -20,7 +21,12 @@ def page_exists(name: str) -> bool:
 def link(name: str, label: str, icon: str | None = None, help: str | None = None, **query: str) -> None:
     """A link to `pages/<name>.py` with these URL parameters; nothing if there is no such page."""
     if page_exists(name):
-        st.page_link(PAGES / f"{name}.py", label=label, icon=icon, help=help, query_params=query or None)
+        page_link(PAGES / f"{name}.py", label, icon, help, **query)
+
+
+def page_link(page: Any, label: str, icon: str | None = None, help: str | None = None, **query: str) -> None:
+    """A link to a page of Streamlit or a script with these URL parameters."""
+    st.page_link(page, label=label, icon=icon, help=help, query_params=query or None)
 
 
 def go(name: str, /, **query: str) -> None:

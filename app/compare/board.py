@@ -21,7 +21,6 @@ from app.run_views import page
 from app.run_views.require_level import warn_reference_fails
 from app.session.open_runs import BY_STAMP
 from app.session.url_state import in_url, set_page_param, set_page_param_from, url_value
-from kvlab.analysis.comparison.killers import failed_runs, short_words
 from kvlab.core.errors import UserError
 from kvlab.figures import board as figures
 from kvlab.figures.board_texts import verdict_text
@@ -34,6 +33,7 @@ from kvlab.views.base.words import byte_size, plural
 from kvlab.views.frames import board as analysis
 from kvlab.views.frames.compare import rename_runs
 from kvlab.views.frames.facts import fact_fates, head_shares
+from kvlab.views.lost_heads import failed_runs, short_words
 
 CHART = "board-chart"
 CELL = "board-cell"
@@ -149,7 +149,7 @@ def cell_section(runs: Sequence[Run], board: Board) -> None:
             width=330,
         )
         if cell["verdict"] in ("nearly", "wrong") and board.question.reference.kind == "right":
-            restore.button(run, f"killed-{run_id}")
+            restore.button(run, f"restore-{run_id}")
         if run_id in recorded.index:
             fact = f"{int(board.question.positions[0])}-{int(board.question.positions[-1])}"
             place = {} if reader is None else {"layer": str(int(reader["layer"])), "head": str(int(reader["head"]))}

@@ -17,11 +17,9 @@ from app.compare.home import budget_slider, home_view
 from app.figures.export_menu import Offer, show_title
 from app.figures.figure import show
 from app.session.open_runs import runs_root
-from kvlab.analysis.comparison.killers import count_killers, failed_runs
 from kvlab.analysis.comparison.trade_off import at_budget, batch_points
 from kvlab.common.formatting import prompts
 from kvlab.core.errors import UserError
-from kvlab.figures import killers as killer_figures
 from kvlab.figures import repeats as figures
 from kvlab.figures.board_texts import verdict_text
 from kvlab.report.views import table_of
@@ -35,6 +33,7 @@ from kvlab.views.base.provenance import Provenance
 from kvlab.views.base.words import byte_size, plural
 from kvlab.views.frames import repeats as analysis
 from kvlab.views.frames.verdict import NO_REFERENCE
+from kvlab.views.lost_heads import caption_lost_heads, count_lost_heads, failed_runs, lost_heads
 
 LEAST_RESULTS = 2  # of searches, from which heads are counted
 CHART = "repeats-chart"
@@ -74,7 +73,7 @@ def batch_section(record: RunRecord, repeat: Repeat, batch: analysis.Batch) -> s
         if batch.is_asked:
             figure = figures.board(batch.cells, page_theme())
             show(figure, batch.prompts, figures.caption_board(batch), CHART, "repeats", origin, on_click=choose_clicked)
-        killer_section(batch, record, origin)
+        lost_heads_section(batch, record, origin)
         ranking(batch)
         cell_section(batch, record.comparison_id)
     st.header(f"Prompt {repeat.number} of {repeat.of}")
@@ -82,17 +81,17 @@ def batch_section(record: RunRecord, repeat: Repeat, batch: analysis.Batch) -> s
     return budget
 
 
-def killer_section(batch: analysis.Batch, record: RunRecord, origin: Provenance) -> None:
+def lost_heads_section(batch: analysis.Batch, record: RunRecord, origin: Provenance) -> None:
     """The heads that lost the answers, over all prompts and as far as searches found them, and the missing searches."""
     shown = set(batch.cells["row"] + "|" + batch.cells["column"])
     failed = failed_runs(batch.prompts[(batch.prompts["row"] + "|" + batch.prompts["column"]).isin(shown)])
     results = restore.results_of(zip(failed["comparison_id"], failed["run_id"], strict=True))
     if len(results) >= LEAST_RESULTS:
         layers = [layer for layer in range(record.model.num_hidden_layers) if layer not in record.sliding_layers]
-        killers = count_killers(list(results.values()), layers, record.model.num_key_value_heads)
-        caption = killer_figures.caption_killer_heads(killers, len({one.comparison_id for one in results.values()}))
-        figure = killer_figures.killer_heads(killers, page_theme())
-        show(figure, killers.heads, caption, "killer-heads", "killer-heads", origin)
+        lost = count_lost_heads(list(results.values()), layers, record.model.num_key_value_heads)
+        caption = caption_lost_heads(lost, len({one.comparison_id for one in results.values()}))
+        figure = lost_heads(lost, page_theme())
+        show(figure, lost.heads, caption, "lost-heads", "lost-heads", origin)
     restore.search_all([name for name in failed["run_id"] if name not in results], restore.EACH, "search-batch")
 
 

@@ -17,7 +17,7 @@ from app.session.open_runs import BY_STAMP, open_cached
 from kvlab import jobs
 from kvlab.common.formatting import format_duration
 from kvlab.core.errors import UserError
-from kvlab.requests.compare import RescueRequest
+from kvlab.requests.compare import RestoreRequest
 from kvlab.trace.reader import Run
 from kvlab.trace.restore_results import RestoreResult, load_result, result_path
 from kvlab.views.frames.restore import estimate_seconds, sentence
@@ -33,7 +33,7 @@ def queue_search(run: Run, most_reruns: int = MOST_RERUNS) -> str | None:
     record = run.record
     title = f"Restore the answer: {record.label}"
     fields = {"run_id": record.run_id, "most_reruns": most_reruns, "title": title, "private": record.private}
-    return queue_job(lambda: RescueRequest(**fields))
+    return queue_job(lambda: RestoreRequest(**fields))
 
 
 def button(run: Run, key: str, label: str = "Restore the answer") -> None:
@@ -43,9 +43,9 @@ def button(run: Run, key: str, label: str = "Restore the answer") -> None:
     if not st.button(label, icon=":material/mystery:", key=key):
         return
     if exists:
-        go("killed", run=record.run_id)
+        go("restore", run=record.run_id)
     if job := queue_search(run):
-        go("killed", run=record.run_id, search=job)
+        go("restore", run=record.run_id, search=job)
 
 
 def results_of(runs: Iterable[tuple[str, str]]) -> dict[str, RestoreResult]:
@@ -71,7 +71,7 @@ def say_results(runs: Sequence[Run], results: Mapping[str, RestoreResult]) -> No
     known = [run for run in runs if run.record.run_id in results]
     if known:
         lines = [f"- {plain(_sentence(run, results[run.record.run_id]))}" for run in known]
-        st.markdown("\n".join(["**Who killed it?**", "", *lines]))
+        st.markdown("\n".join(["**What restores the answer**", "", *lines]))
 
 
 @st.cache_data(max_entries=256, show_spinner=False, hash_funcs=BY_STAMP | {RestoreResult: lambda one: repr(one)})
@@ -91,7 +91,7 @@ def search_all(run_ids: Sequence[str], duration: str, key: str) -> None:
         st.caption(f"{searches} in the queue for the failed runs: open the page again for the results.")
     if not missing:
         return
-    label = f"Who killed it? Search {'the failed run' if len(missing) == 1 else f'all {len(missing)} failed runs'}"
+    label = "Restore the answer of " + ("the failed run" if len(missing) == 1 else f"all {len(missing)} failed runs")
     words = f"In the background, {duration}. What is found appears here."
     if st.button(label, icon=":material/mystery:", key=key, help=words):
         for run_id in missing:
@@ -112,7 +112,7 @@ def _searching() -> set[str]:
         requests = [jobs.request_of(runs_root(), job.job_id) for job in waiting]
     except UserError:
         return set()
-    return {request.run_id for request in requests if isinstance(request, RescueRequest)}
+    return {request.run_id for request in requests if isinstance(request, RestoreRequest)}
 
 
 def total_estimate(runs: Sequence[Run]) -> str:

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 
 from app.base.component import component
-from kvlab.analysis.similarity.similarity import Tile
 from kvlab.views.base.palette import DIVERGING, STATE_COLOURS, Theme, pick
 from kvlab.views.base.template import INK, QUIET
 from kvlab.views.base.words import MARKS
+from kvlab.views.similarity import Tile
 
 TEXT_LIMIT = 32
 Window = tuple[int, int, int, int]

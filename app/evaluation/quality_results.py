@@ -25,13 +25,14 @@ from kvlab.atlas.scores import origin_of
 from kvlab.common.model_title import model_title
 from kvlab.core.choice import FULL
 from kvlab.evaluate.request import SampleJob
-from kvlab.figures import needle_map, scores
+from kvlab.figures import needle_map
 from kvlab.figures import quality as figures
 from kvlab.forms import eval_form
 from kvlab.report.views import table_of
 from kvlab.results import quality_tables
 from kvlab.results.informative import informative
 from kvlab.trace.user_labels import load_labels
+from kvlab.views import scores
 from kvlab.views.base.provenance import Provenance
 from kvlab.views.base.words import plural
 

@@ -10,13 +10,13 @@ from app.base.theme import theme as page_theme
 from app.evaluation.result_rows import measured_rows
 from app.figures.figure import show
 from app.session.url_state import drop_stale_option, in_url
-from kvlab.figures import speed as figures
 from kvlab.results import speed_tables
+from kvlab.views import speed
 
 # Title, whether more is better, and the meaning of the tick.
 TITLES = {
-    "rate": ("Decode rate", True, figures.DEVICE_BOUND),
-    "prefill": ("Seconds to read and compress the prompt", False, figures.DEVICE_BOUND),
+    "rate": ("Decode rate", True, speed.DEVICE_BOUND),
+    "prefill": ("Seconds to read and compress the prompt", False, speed.DEVICE_BOUND),
     "memory": ("Memory footprint, compared with the budget", False, "the budget"),
     "freed": ("Memory that the device's allocator gave to the cache", False, "the budget"),
 }
@@ -62,15 +62,15 @@ def draw(here: pd.DataFrame, rows: pd.DataFrame, place: str) -> None:
         figure_name, unit = speed_tables.MEASURES[name]
         frame = speed_tables.speed_table(here, figure_name)
         if frame["value"].notna().any():
-            figure = figures.measured(frame, unit, place, theme, title, bound)
-            caption = figures.caption_measured(frame, unit, more, bound)
+            figure = speed.measured(frame, unit, place, theme, title, bound)
+            caption = speed.caption_measured(frame, unit, more, bound)
             show(figure, frame, caption, f"speed-{name}", f"{name}-{place}", origin)
     parts = speed_tables.split(here)
     if len(parts):
-        figure = figures.step_split(parts, place, theme)
-        show(figure, parts, figures.caption_step_split(parts), "speed-split", f"step-{place}", origin)
+        figure = speed.step_split(parts, place, theme)
+        show(figure, parts, speed.caption_step_split(parts), "speed-split", f"step-{place}", origin)
     cost = speed_tables.recording(here)
     if len(cost):
-        figure = figures.recording(cost, place, theme)
-        show(figure, cost, figures.caption_recording(cost), "speed-recording", f"recording-{place}", origin)
+        figure = speed.recording(cost, place, theme)
+        show(figure, cost, speed.caption_recording(cost), "speed-recording", f"recording-{place}", origin)
     st.caption(f":material/folder_open: {plain(str(origin))}")

@@ -33,7 +33,7 @@ from kvlab.jobs.wait_reasons import busy_words, place_words
 from kvlab.jobs.work import Work
 from kvlab.models.fitting.request import SETTING, FitJob, fitted_file
 from kvlab.planning.methods import methods
-from kvlab.requests.compare import CompareRequest, RescueRequest
+from kvlab.requests.compare import CompareRequest, RestoreRequest
 from kvlab.requests.live_session import LiveJob
 from kvlab.trace.catalogue import RunEntry, list_repeats, list_runs
 from kvlab.views.frames.labels import distinct_names
@@ -81,8 +81,8 @@ def badge(state: str, reason: str = "") -> None:
 
 def _request(request: Work, results: str) -> None:
     """The request, or a link to its results with the label `results`."""
-    if isinstance(request, RescueRequest):
-        link("killed", "Results", run=request.run_id)
+    if isinstance(request, RestoreRequest):
+        link("restore", "Results", run=request.run_id)
         return
     if isinstance(request, EvalJob):
         link("quality", results, evaluation=request.name)
@@ -170,7 +170,7 @@ def _actions(status: JobStatus) -> None:
     request = jobs.request_of(runs_root(), status.job_id)
     if isinstance(request, CompareRequest) and request.is_batch:
         _batch_actions(status, request)
-    if status.state in ("cancelled", "failed") and not isinstance(request, RescueRequest):
+    if status.state in ("cancelled", "failed") and not isinstance(request, RestoreRequest):
         _resume(status, request)
     if not status.ended:
         label = "Cancelling …" if status.cancelling else "Cancel"
@@ -289,7 +289,7 @@ def run_count(status: JobStatus) -> list[str]:
 
 def _runs(status: JobStatus) -> None:
     request = jobs.request_of(runs_root(), status.job_id)
-    if isinstance(request, RescueRequest | EvalJob | BenchJob | FitJob | LiveJob):
+    if isinstance(request, RestoreRequest | EvalJob | BenchJob | FitJob | LiveJob):
         return  # records no runs; its results are linked below
     if isinstance(request, SampleJob):
         for run in reversed(list_runs(runs_root(), comparison_id=status.job_id)):

@@ -40,6 +40,11 @@ def heading(title: str, description: str) -> None:
     st.markdown(description)
 
 
+def verdict(sentence: str) -> None:
+    """The first line below the title: what the page found in the run in view."""
+    st.markdown(f"#### {plain(sentence)}")
+
+
 def file_name(run: Run, what: str) -> str:
     """A file name with the run and the figure."""
     return f"{run.record.label}-{what}"

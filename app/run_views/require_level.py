@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from app.navigation.selection import Prefer, current_run
+from app.navigation.selection import Prefer, current_run, current_sources
 from app.run_views import page, view
 from app.session.open_runs import BY_STAMP, runs_root
 from kvlab.core.errors import UserError
@@ -28,16 +28,17 @@ def full_run(prefer: Prefer, missing: str) -> Run | None:
     return None if view.nothing_recorded(run) else run
 
 
-def run_with_steps(prefer: Prefer = "any") -> Run | None:
-    """The run to show, if it has steps; None, with a sentence, if not."""
-    run = current_run(prefer)
+def run_with_steps(prefer: Prefer = "any") -> tuple[Run, tuple[Run, ...]] | None:
+    """The run to show, if it has steps, and all runs of its comparison; None, with a sentence, if it has none."""
+    sources = current_sources(prefer)
+    run = sources.run
     if run is None:
         return None
     page.explain_status(run)
     if run.steps.empty:
         page.explain_level(run, "everything this page shows")
         return None
-    return run
+    return run, tuple(sources.runs)
 
 
 CLEAR_REFERENCE = f"{NO_REFERENCE[0].upper()}{NO_REFERENCE[1:]}."

@@ -9,7 +9,7 @@ import streamlit as st
 
 from app.base.text import plain
 from kvlab.common.binding import OPEN, OPEN_TO_EVERYONE
-from kvlab.common.lab_file import Lab, lab
+from kvlab.common.lab_file import lab
 from kvlab.common.users import ALONE, User, set_current_user
 from kvlab.core.errors import UserError
 
@@ -19,7 +19,17 @@ NAME = "kvlab_name"  # in `st.user`, from the header that `app.server.gate` sets
 def current_person() -> User:
     """The authenticated user, or the only one of a single-user server. Raises UserError if nobody has signed in."""
     settings = lab()
-    return ALONE if settings is None else _signed_in(settings)
+    if settings is None:
+        return ALONE
+    if settings.people.way == "oidc":
+        name = st.user.get(settings.people.claim) if st.user.get("is_logged_in") else None
+        missing = f"Sign in first: no {settings.people.claim!r} came from the identity provider."
+    else:
+        name = unquote(str(st.user.get(NAME) or ""))
+        missing = "Sign in first: no name came from the lab's proxy."
+    if not name:
+        raise UserError(missing)
+    return User(str(name))
 
 
 def let_in() -> bool:
@@ -41,27 +51,11 @@ def let_in() -> bool:
         if os.environ.get(OPEN):
             st.sidebar.warning(f"{OPEN_TO_EVERYONE} Start it with `--lab`.", icon=":material/lock_open:")
         return True
-    _sidebar(settings, person)
-    return True
-
-
-def _signed_in(settings: Lab) -> User:
-    if settings.people.way == "oidc":
-        name = st.user.get(settings.people.claim) if st.user.get("is_logged_in") else None
-        missing = f"Sign in first: no {settings.people.claim!r} came from the identity provider."
-    else:
-        name = unquote(str(st.user.get(NAME) or ""))
-        missing = "Sign in first: no name came from the lab's proxy."
-    if not name:
-        raise UserError(missing)
-    return User(str(name))
-
-
-def _sidebar(settings: Lab, person: User) -> None:
     with st.sidebar.container(horizontal=True, vertical_alignment="center", key="who"):
         st.caption(plain(person.name))
         if settings.people.way == "oidc" and st.button("Sign out", type="tertiary"):
             st.logout()
+    return True
 
 
 set_current_user(current_person)

@@ -107,8 +107,9 @@ class Gate:
             await self.app(_with(scope, name), receive, respond.with_headers)
 
     def _is_proxy(self, scope: Any) -> bool:
+        client = scope.get("client") or ("",)
         try:
-            peer = ipaddress.ip_address(_peer(scope).removeprefix("::ffff:"))
+            peer = ipaddress.ip_address(client[0].removeprefix("::ffff:"))
         except ValueError:
             return False
         return any(peer in network for network in self.proxies)
@@ -161,10 +162,6 @@ def _host(scope: Any) -> str:
         return urlsplit(f"//{''.join(_all(scope, 'host'))}").hostname or ""
     except ValueError:
         return ""
-
-
-def _peer(scope: Any) -> str:
-    return scope["client"][0] if scope.get("client") else ""
 
 
 def _cookies(scope: Any) -> dict[str, str]:

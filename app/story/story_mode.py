@@ -18,6 +18,7 @@ from app.base.widgets import button_unless
 from app.figures.add_slide import MOST_SLIDES, default_story, slides_of_view
 from app.figures.page_contents import Item, telling_items
 from app.figures.provenance import PLACE, TELLING, view_query
+from app.navigation.moved_pages import current_place
 from app.navigation.selection import runs_root
 from app.session.url_state import get_param, parse_number
 from kvlab.core.errors import UserError
@@ -78,8 +79,9 @@ def _add(page: str, name: str, caption: str, items: Sequence[Item]) -> None:
 def tell(story: Story, at: int) -> None:
     """Go to a view of a story, with its caption at the top."""
     view = story.views[at]
-    if page_exists(view.page):
-        go(view.page, **_query(story, at))
+    page, query = current_place(view.page, _query(story, at))
+    if page_exists(page):
+        go(page, **query)
     st.error(f"There is no page {code(view.page)}: this story was created with another version of kvlab.")
 
 

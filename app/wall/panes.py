@@ -18,12 +18,12 @@ from app.session.open_runs import BY_STAMP
 from app.session.url_state import set_page_param, url_value
 from app.wall.edits import edit_section
 from kvlab.analysis.comparison import difference
-from kvlab.figures import attention as attention_figures
 from kvlab.figures import board as board_figures
 from kvlab.figures import compare as compare_figures
 from kvlab.figures import difference as difference_figures
 from kvlab.figures import lineage as river
 from kvlab.trace.reader import Run
+from kvlab.views import attention as attention_figures
 from kvlab.views.base.provenance import join_sources, of_comparison
 from kvlab.views.frames import compare
 from kvlab.views.frames.lineage import lineage_tree, merged_slots

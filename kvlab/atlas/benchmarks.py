@@ -15,10 +15,10 @@ from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs
 from kvlab.atlas.measurements import benchmark
 from kvlab.bench.rows import Row
 from kvlab.bench.tables import beside_the_paper, paper_numbers, statistic_name
-from kvlab.figures import speed
 from kvlab.requests.measurement import Benchmark, Measurement
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, HOLDS, OPEN, Basis, Claim, Threshold, Verdict
+from kvlab.views import speed
 from kvlab.views.base.palette import Theme
 from kvlab.views.base.provenance import Provenance, settings_of_rows
 from kvlab.views.base.words import byte_size, number, percent

@@ -21,7 +21,6 @@ from kvlab.core.choice import FULL
 from kvlab.core.method_spec import format_spec
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.evaluate.scoring.metrics import higher_is_better, packages
-from kvlab.figures import scores as figures
 from kvlab.models.info.names import context_length
 from kvlab.requests.measurement import Evaluation, Measurement
 from kvlab.results.score_tables import (
@@ -36,7 +35,8 @@ from kvlab.results.score_tables import (
 )
 from kvlab.results.sources import EVAL_FOLDER, Sources
 from kvlab.results.verdict import OPEN, Basis, Claim, Effect, Threshold, decisive
-from kvlab.views.base.caption import FigureCaption
+from kvlab.views import scores as figures
+from kvlab.views.base.caption import FigureCaption, as_caption
 from kvlab.views.base.provenance import Provenance, as_published, settings_of_rows
 from kvlab.views.base.words import number
 
@@ -214,17 +214,18 @@ def origin_of(rows: pd.DataFrame) -> Provenance:
 
 def caption_by_budget(rows: pd.DataFrame, table: pd.DataFrame, panel: str = "task") -> FigureCaption:
     """Caption of `figures.score_against_budget` from its rows and table."""
-    return figures.caption_score_against_budget(means_over_tasks(rows, shared_by_all_arms(table), ["arm"]), panel)
+    means = means_over_tasks(rows, shared_by_all_arms(table), ["arm"])
+    return as_caption(figures.caption_score_against_budget(means, panel))
 
 
 def caption_by_option(rows: pd.DataFrame, table: pd.DataFrame, option: str) -> FigureCaption:
     """Caption of `figures.score_by_option` from its rows and table."""
-    return figures.caption_score_by_option(means_over_tasks(rows, table, ["asked", option]), option)
+    return as_caption(figures.caption_score_by_option(means_over_tasks(rows, table, ["asked", option]), option))
 
 
 def caption_table(rows: pd.DataFrame, table: pd.DataFrame) -> FigureCaption:
     """Caption of `figures.benchmark_table` from its rows and table."""
-    return figures.caption_benchmark_table(means_over_tasks(rows, table))
+    return as_caption(figures.caption_benchmark_table(means_over_tasks(rows, table)))
 
 
 def gap(

@@ -28,7 +28,7 @@ from kvlab.cli.plugin import plugin_commands
 from kvlab.cli.prefix import prefix_commands
 from kvlab.cli.prompts import prompts_commands
 from kvlab.cli.report import report
-from kvlab.cli.restore import killed
+from kvlab.cli.restore import restore
 from kvlab.cli.runs import runs_commands
 from kvlab.cli.safe_budget import safe_budget
 from kvlab.cli.serve_check import serve_check
@@ -117,7 +117,7 @@ commands.command("tasks")(with_plugins(tasks))
 commands.command("run")(with_plugins(run))
 commands.command("compare")(with_plugins(compare))
 commands.command("chat")(with_plugins(chat))
-commands.command("killed")(with_plugins(killed))
+commands.command("restore")(with_plugins(restore))
 commands.command("plan")(with_plugins(plan))
 commands.command("serve-check")(with_plugins(serve_check))
 commands.command("eval")(with_plugins(evaluate))

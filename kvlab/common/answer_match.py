@@ -1,4 +1,4 @@
-"""Find an answer in a text, by one rule for comparisons, evaluations and `kvlab killed`.
+"""Find an answer in a text, by one rule for comparisons, evaluations and `kvlab restore`.
 
 Text and answer are folded first, much as Unicode's NFKC_Casefold does, so that case, composed and decomposed letters,
 full-width digits, curly quotes and the amount of white space make no difference. A match must then stand alone: it may

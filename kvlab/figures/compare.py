@@ -9,27 +9,22 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.memory import PEAK_NOT_RECORDED
 from kvlab.figures.simple import comparison as simple
 from kvlab.views.base.caption import with_simple
 from kvlab.views.base.end_labels import End, label_ends, labelled_height
-from kvlab.views.base.palette import Style, Theme, run_styles
+from kvlab.views.base.lines import styles_of
+from kvlab.views.base.palette import Theme
 from kvlab.views.base.template import HEIGHT, QUIET, axis_height, finish, layer_axis, log_axis
 from kvlab.views.base.words import byte_size, byte_unit, number, percent, plural, visible
+from kvlab.views.memory import PEAK_NOT_RECORDED
 
 FLOOR = 1e-6
-MAX_MARKERS = 12
 TALLEST = 400  # pixels of the axis of layers
 
 
 def tall_enough(frame: pd.DataFrame) -> int:
     """Height in pixels that leaves room under a legend of many runs on a narrow page."""
     return HEIGHT + 16 * max(0, frame["label"].nunique() - 3)
-
-
-def styles_of(frame: pd.DataFrame, theme: Theme) -> dict[str, Style]:
-    """The style of each run in a frame with columns label and method."""
-    return run_styles(frame[["label", "method"]].drop_duplicates().itertuples(index=False, name=None), theme)
 
 
 def kl_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
@@ -255,7 +250,7 @@ def _each_run(frame: pd.DataFrame, theme: Theme) -> Iterator[tuple[str, pd.DataF
         look = {
             "mode": "lines+markers",
             "line": {"color": style.colour, "dash": style.dash, "width": 1.8},
-            "marker": {"symbol": style.marker, "color": style.colour, "size": 6, "maxdisplayed": MAX_MARKERS},
+            "marker": {"symbol": style.marker, "color": style.colour, "size": 6, "maxdisplayed": 12},
         }
         yield label, frame[frame["label"] == label], look
 

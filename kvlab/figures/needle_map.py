@@ -8,13 +8,13 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from kvlab.common.formatting import prompts
-from kvlab.figures.scores import line_text
 from kvlab.figures.simple import scores as simple
 from kvlab.views.base.caption import with_simple
 from kvlab.views.base.lines import add_points, hatch
 from kvlab.views.base.palette import FATES, HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, pick
 from kvlab.views.base.template import QUIET, colour_bar, finish
 from kvlab.views.base.words import percent, plural, two_digits
+from kvlab.views.scores import line_text
 
 COLUMNS = 3
 COLUMN_FATES = {"hidden_own": "kept", "hidden_merged": "merged", "gone": "dropped"}

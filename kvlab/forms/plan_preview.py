@@ -20,7 +20,7 @@ from kvlab.planning.method_footprints import footprints_of
 from kvlab.planning.methods import MethodEntry
 from kvlab.planning.plan import Plan, make_plan
 from kvlab.planning.tasks import TaskList, task_list
-from kvlab.requests.compare import CompareRequest, RescueRequest
+from kvlab.requests.compare import CompareRequest, RestoreRequest
 
 MACHINE_SECONDS = 10  # after which free memory is measured again
 
@@ -67,7 +67,7 @@ def check_work(work: Work) -> None:
     Models and devices that are not on this machine are not judged. The worker checks again when it starts, as the
     machine may be fuller then.
     """
-    if isinstance(work, RescueRequest):
+    if isinstance(work, RestoreRequest):
         return
     machine = _machine(requested_device(work), int(time.monotonic() / MACHINE_SECONDS))
     if not machine.device_bytes:

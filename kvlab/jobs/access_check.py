@@ -17,7 +17,7 @@ from kvlab.jobs.work import Work
 from kvlab.library.prefixes import find_prefix
 from kvlab.models.fitting.request import SETTING, FitJob, fitted_file
 from kvlab.models.info.offered_models import place_of
-from kvlab.requests.compare import MOST_RUNS, CompareRequest, RescueRequest
+from kvlab.requests.compare import MOST_RUNS, CompareRequest, RestoreRequest
 from kvlab.requests.live_session import LiveJob
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.user_labels import Kind, claim_name, load_labels, may_view
@@ -40,7 +40,7 @@ def check_access(root: Path, request: Work) -> None:
         raise UserError(f"This asks for {runs:,} runs, and {MOST_RUNS:,} a request are allowed: ask for fewer.")
     if lab() is None:
         return
-    if isinstance(request, RescueRequest):
+    if isinstance(request, RestoreRequest):
         if all(run.run_id != request.run_id for run in list_runs(root)):
             raise UserError(f"There is no run {request.run_id[:80]!r} here: choose one on the page Runs.")
         return
@@ -111,7 +111,7 @@ def _models(request: Work) -> Iterator[tuple[str, str | None, str | None]]:
     if isinstance(request, BenchJob):
         requests = [part for part in request.requests if not part.model.startswith("shape:")]
         yield from ((part.model, part.revision, part.cache_dir) for part in requests)
-    elif not isinstance(request, RescueRequest):
+    elif not isinstance(request, RestoreRequest):
         part = request if isinstance(request, CompareRequest) else request.request
         yield part.model, part.revision, part.cache_dir
 

@@ -22,7 +22,7 @@ from kvlab.models.info.token_count import count_tokens
 from kvlab.planning.machine import Machine
 from kvlab.planning.plan import FootprintOf, Held, Plan, make_plan
 from kvlab.planning.tasks import TaskEntry, TaskList
-from kvlab.requests.compare import LARGEST_PROMPT_BYTES, LOADING, CompareRequest, RescueRequest
+from kvlab.requests.compare import LARGEST_PROMPT_BYTES, LOADING, CompareRequest, RestoreRequest
 from kvlab.requests.live_session import LiveJob, comparison_of
 
 SEEKS_THE_LIMIT = "batch"  # a benchmark mode that is not judged
@@ -63,7 +63,7 @@ def too_big(work: Work) -> str:
     from kvlab.models.load import pick_device
 
     listed = TaskList(tasks=(), formats=())
-    if isinstance(work, RescueRequest):
+    if isinstance(work, RestoreRequest):
         return ""  # it repeats a run that fitted
     if isinstance(work, BenchJob) and work.preset:
         from kvlab.bench.presets import preset_requests
@@ -132,7 +132,7 @@ def requested_device(work: Work) -> str:
     """The device that the job names, such as `auto`; of several the first."""
     if isinstance(work, BenchJob):
         return str(work.requests[0].device if work.requests else work.changes.get("device", "auto"))
-    return work.device if isinstance(work, CompareRequest | RescueRequest) else work.request.device
+    return work.device if isinstance(work, CompareRequest | RestoreRequest) else work.request.device
 
 
 MOST_LINES = 1000  # read of a file to find its longest prompt

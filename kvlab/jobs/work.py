@@ -7,10 +7,10 @@ from pydantic import TypeAdapter
 from kvlab.bench.request import BenchJob
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.models.fitting.request import FitJob
-from kvlab.requests.compare import CompareRequest, RescueRequest
+from kvlab.requests.compare import CompareRequest, RestoreRequest
 from kvlab.requests.live_session import LiveJob
 
-Work = CompareRequest | RescueRequest | EvalJob | SampleJob | BenchJob | FitJob | LiveJob
+Work = CompareRequest | RestoreRequest | EvalJob | SampleJob | BenchJob | FitJob | LiveJob
 
 
 def read_request(text: str | bytes) -> Work:

@@ -37,11 +37,11 @@ from kvlab.jobs.work import Work, read_request
 from kvlab.jobs.worker_slots import WorkerSlot
 from kvlab.models.fitting.request import FitJob
 from kvlab.planning.machine import visible_gpus
-from kvlab.requests.compare import CompareRequest, RescueRequest
+from kvlab.requests.compare import CompareRequest, RestoreRequest
 
 Compare = Callable[..., Any]
 COMPARE = "kvlab.engine:compare"
-RESCUE = "kvlab.engine.restore:rescue"
+RESTORE = "kvlab.engine.restore:restore"
 LIVE = "kvlab.live.job:run_live"
 EVALUATE = "kvlab.evaluate.job:run_evaluation"
 SAMPLE = "kvlab.evaluate.job:run_sample"
@@ -152,9 +152,9 @@ def _work(request: Work, root: Path, compare: str, job_id: str, again: bool) -> 
     A comparison gets the job's id. One that was started before resumes from its finished runs; other jobs do so by
     themselves.
     """
-    if isinstance(request, RescueRequest):
-        log_line(f"who killed {request.run_id}, at most {request.most_reruns} reruns")
-        return load_function(RESCUE), root
+    if isinstance(request, RestoreRequest):
+        log_line(f"restore the answer of {request.run_id}, at most {request.most_reruns} reruns")
+        return load_function(RESTORE), root
     if isinstance(request, EvalJob | BenchJob | FitJob):
         log_line(f"{request.kind} {request.name}")
         return load_function(NAMED[type(request)]), root

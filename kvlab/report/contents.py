@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from kvlab.analysis.attention.regret import regret_over_steps
 from kvlab.analysis.comparison.trade_off import run_points
 from kvlab.common.formatting import ONE_PROMPT
 from kvlab.common.model_title import model_title
@@ -15,11 +14,12 @@ from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
 from kvlab.figures import board as board_figures
 from kvlab.figures import compare as figures
-from kvlab.figures import regret, trade_off
+from kvlab.figures import trade_off
 from kvlab.figures.board_texts import excess_text, verdict_text
 from kvlab.report.subject import last_words, provenance, subject_of
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import Labels
+from kvlab.views import regret
 from kvlab.views.base.export import Section
 from kvlab.views.base.palette import Theme
 from kvlab.views.base.words import byte_size, number, percent
@@ -128,12 +128,12 @@ def _figures(
         drawn = figures.memory_over_steps(memory, "live_bytes", theme)
         yield Section(drawn, figures.caption_memory_over_steps(memory, "live_bytes"), origin)
     worst = _furthest(runs, table)
-    lost = regret_over_steps(worst.steps, worst.tokens) if worst is not None and len(worst.steps) else pd.DataFrame()
+    lost = pd.DataFrame()
+    if worst is not None and len(worst.steps):
+        lost = regret.regret_over_steps_frame(worst.steps, worst.tokens)
     if worst is not None and len(lost) and lost["mean"].notna().any():  # level light records no regret
         of = f"{worst.record.label}, the run furthest from the full cache."
-        yield Section(
-            regret.regret_over_steps(lost, theme), regret.caption_regret_over_steps(lost).within(before=of), origin
-        )
+        yield Section(regret.regret_over_steps(lost, theme), f"{of} {regret.caption_regret_over_steps(lost)}", origin)
 
 
 def _furthest(runs: Sequence[Run], table: pd.DataFrame) -> Run | None:

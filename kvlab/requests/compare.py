@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from kvlab.core.choice import FULL, MOST_NEW_TOKENS, MethodChoice
 from kvlab.core.validation import Frozen, Seed, Strict, Text, check_text
@@ -190,10 +190,14 @@ def run_id_of(request: CompareRequest, comparison_id: str, index: int) -> str:
     return f"{comparison_id}-{index:02d}-{request.runs[index].method}"
 
 
-class RescueRequest(Strict):
+# Queues of earlier versions say "rescue".
+KindOfRestore = Annotated[Literal["restore"], BeforeValidator(lambda kind: "restore" if kind == "rescue" else kind)]
+
+
+class RestoreRequest(Strict):
     """Find what to restore in a recorded run with a wrong answer, so that it answers right."""
 
-    kind: Literal["rescue"] = "rescue"
+    kind: KindOfRestore = "restore"
     run_id: str = Field(pattern=r"^[^./\\\x00-\x1f][^/\\\x00-\x1f]{0,254}$", description="a folder's name, no path")
     most_reruns: int = Field(40, ge=1, le=1000)
     device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d{1,3})?)$")

@@ -10,7 +10,7 @@ from kvlab.common.atomic_write import replace_text
 from kvlab.core.errors import UserError
 from kvlab.core.restore import Restore
 
-FOLDER = "killed"
+FOLDER = "killed"  # as folders of runs made by earlier versions have it
 
 
 class SearchResult(BaseModel):
@@ -27,6 +27,17 @@ class SearchResult(BaseModel):
     text: str = ""
     kl: tuple[float, ...] = Field((), description="from the full cache, nats, of each token of its continuation")
     attention: tuple[float, ...] = Field((), description="as `RestoreResult.attention_before`")
+
+
+class NeededBudget(BaseModel):
+    """The smallest budget at which the run answers right, found by reruns at budgets between its own and all tokens."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    right_at: float = Field(gt=0, le=1, description="smallest share of the tokens that was right; 1: no smaller")
+    wrong_at: float = Field(ge=0, lt=1, description="largest share below it that was tried or run, and wrong")
+    of_head: float | None = Field(None, description="slots of the reading head at `right_at`, as a share of the tokens")
+    tried: int = Field(ge=0)
 
 
 class RestoreResult(BaseModel):
@@ -53,6 +64,7 @@ class RestoreResult(BaseModel):
     attention_full: tuple[float, ...] = Field((), description="of the reader's answer queries, for each of `tokens`")
     attention_before: tuple[float, ...] = ()
     found: tuple[SearchResult, ...] = ()
+    budget: NeededBudget | None = Field(None, description="None: not searched, as for a method without a budget")
 
 
 def result_path(root: Path, comparison_id: str, run_id: str) -> Path:
@@ -71,8 +83,8 @@ def load_result(root: Path, comparison_id: str, run_id: str) -> RestoreResult | 
         raise UserError(f"{file} is damaged: remove it and run the search again.") from error
 
 
-def save_result(root: Path, rescue: RestoreResult) -> Path:
+def save_result(root: Path, result: RestoreResult) -> Path:
     """Atomically write the result; returns its file."""
-    file = result_path(root, rescue.comparison_id, rescue.run_id)
-    replace_text(file, rescue.model_dump_json(indent=1))
+    file = result_path(root, result.comparison_id, result.run_id)
+    replace_text(file, result.model_dump_json(indent=1))
     return file

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from kvlab.analysis.attention import bound, regret
 from kvlab.analysis.lineage import influence
 from kvlab.trace import Run
+from kvlab.views import bound, regret
 from kvlab.views.frames.lineage import State, states_at, token_texts
 from tests.analysis.conftest import METHODS, head
 
@@ -62,7 +62,7 @@ def test_expecting_the_same_again_is_right_where_nothing_changes():
 
 def test_a_step_is_flagged_just_where_the_output_changed_by_more(runs: dict[str, Run]):
     for run in runs.values():
-        table = bound.bound_by_head(run, [0, 1])
+        table = bound.bound_by_head_frame(run, [0, 1])
         above = table["bound"].notna() & (table[["perturbation", "output_error"]].max(axis=1) > table["bound"])
         assert ((table["flag"] != "") == above).all()
         dropped = table.groupby(["layer", "head"])["regret"].cummax() > 0
@@ -71,8 +71,8 @@ def test_a_step_is_flagged_just_where_the_output_changed_by_more(runs: dict[str,
 
 def test_the_bound_needs_merges_and_says_none_without(runs: dict[str, Run]):
     for method in ("full", "h2o"):
-        assert bound.bound_by_head(runs[method], [0])["bound"].isna().all()
-    assert bound.bound_by_head(runs["keepkv"], [0])["bound"].notna().any()
+        assert bound.bound_by_head_frame(runs[method], [0])["bound"].isna().all()
+    assert bound.bound_by_head_frame(runs["keepkv"], [0])["bound"].notna().any()
 
 
 def test_a_bound_does_not_depend_on_the_scale_of_the_values(runs: dict[str, Run]):
@@ -132,9 +132,9 @@ def test_dropped_tokens_are_those_gone_and_their_mass_is_the_regret(runs: dict[s
 
 def test_the_map_has_the_mean_of_every_layer_and_step(runs: dict[str, Run]):
     steps = runs["h2o"].steps
-    table = regret.regret_map(steps)
+    table = regret.regret_map_frame(steps)
     assert table.loc[1, 5] == pytest.approx(steps.query("layer == 1 and step == 5")["regret"].mean(), rel=1e-5)
-    over_steps = regret.regret_over_steps(steps, runs["h2o"].tokens)
+    over_steps = regret.regret_over_steps_frame(steps, runs["h2o"].tokens)
     assert over_steps.loc[over_steps["mean"].idxmax(), "step"] == table.mean().idxmax()
 
 

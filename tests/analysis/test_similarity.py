@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvlab.analysis.similarity import similarity as maps
-from kvlab.analysis.similarity.merge_sets import merge_sets, outlines
 from kvlab.core.errors import UserError
+from kvlab.views import similarity as maps
 from kvlab.views.frames.float16 import block_edges, block_means
 from kvlab.views.frames.lineage import fold
+from kvlab.views.frames.merge_sets import merge_sets, outlines
 
 
 def units(tokens: int, seed: int = 0, width: int = 16) -> np.ndarray:

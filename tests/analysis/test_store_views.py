@@ -8,12 +8,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from kvlab.analysis.comparison import cost
 from kvlab.analysis.comparison.trade_off import run_points
 from kvlab.cli.compare import PartsOptions
 from kvlab.evaluate.results.summary import with_measures
-from kvlab.figures import memory as cost_figures
 from kvlab.figures import trade_off as figures
+from kvlab.views import memory as cost
+from kvlab.views import memory as cost_figures
 
 
 def memory(codes: float | None) -> pd.DataFrame:
@@ -29,16 +29,15 @@ def record() -> Any:
 
 
 def test_parts_of_a_packed_layer_add_up_to_what_is_allocated() -> None:
-    table = cost.layer_bytes(memory(100.0), record(), 3)
+    table = cost.layer_bytes_frame(memory(100.0), record(), 3)
     assert table[["codes", "scales", "native"]].iloc[0].tolist() == [100, 20, 80]
     bars = [trace.name for trace in cost_figures.layer_bytes(table).data if trace.type == "bar"]
     assert bars == ["codes of quantised slots", "scales", "native slots, metadata and slack"]
-    assert "50 % codes, 10 % scales" in cost_figures.caption_layer_bytes(table)
 
 
 @pytest.mark.parametrize("frame", [memory(None), memory(None).drop(columns=["codes_bytes", "scales_bytes"])])
 def test_a_native_layer_shows_live_and_empty_bytes(frame: pd.DataFrame) -> None:
-    table = cost.layer_bytes(frame, record(), 3)
+    table = cost.layer_bytes_frame(frame, record(), 3)
     bars = [trace.name for trace in cost_figures.layer_bytes(table).data if trace.type == "bar"]
     assert bars == ["live: valid slots", "allocated but empty"]
 

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvlab.analysis.similarity.head_states import BEFORE, KEYS, VALUES, head_states, spread_heads
 from kvlab.atlas.analysis.merging_sets import Walkthrough, merged_pairs, persistence, representing_keys, walkthrough
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures.merging_steps import caption_three_ways
@@ -24,6 +23,7 @@ from kvlab.requests.compare import CompareRequest
 from kvlab.requests.measurement import command_line
 from kvlab.results.sources import Sources
 from kvlab.trace import Run, open_run
+from kvlab.views.frames.head_states import BEFORE, KEYS, VALUES, head_states, spread_heads
 from tests.atlas.claim_frames import six_times
 from tests.synthetic.runs import write_synthetic_run
 

@@ -12,22 +12,22 @@ import pandas as pd
 import pytest
 from safetensors.numpy import load_file
 
-from kvlab.analysis.comparison.cost import memory_stack
 from kvlab.atlas import cards
 from kvlab.atlas.keepkv import merging
 from kvlab.atlas.registry import EXHIBITS
 from kvlab.atlas.scorecard import claims_by_model
 from kvlab.core.choice import MethodChoice
 from kvlab.engine.compare import compare
-from kvlab.figures import autopsy as autopsy_figures
 from kvlab.figures import compare as compare_figures
-from kvlab.figures import memory as memory_figures
 from kvlab.requests.compare import CompareRequest
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import verdict_sentence
 from kvlab.trace.reader import Run, open_run
+from kvlab.views import autopsy as autopsy_figures
+from kvlab.views import memory as memory_figures
 from kvlab.views.frames import autopsy
 from kvlab.views.frames import compare as comparison
+from kvlab.views.memory import memory_stack_frame
 
 STEPS, CHOSEN = 10, (40, 46)
 KEEPKV = {"predict": "current", "per_head_mass": True}
@@ -93,7 +93,7 @@ def test_without_the_full_caches_attention_the_figure_says_so(runs: dict[str, Ru
     assert drawn["full"].isna().all()
     assert not any(trace.name.startswith("full cache") for trace in autopsy_figures.needle_mass(drawn).data)
     caption = autopsy_figures.caption_needle_mass(drawn)
-    assert "The full cache's own attention on them was not recorded" in caption and "nothing dropped" in caption
+    assert caption.startswith("When this run, with nothing dropped, would look at the chosen text most")
 
 
 def test_another_text_is_not_taken_for_the_full_caches(runs: dict[str, Run]) -> None:
@@ -118,7 +118,7 @@ def test_the_peak_of_a_step_is_at_least_what_is_held_and_the_whole_cache_where_a
     runs: dict[str, Run], method: str
 ) -> None:
     run = runs[method]
-    drawn = memory_stack(run.memory, run.record).set_index("step")["peak_bytes"]
+    drawn = memory_stack_frame(run.memory, run.record).set_index("step")["peak_bytes"]
     held = table(run, "memory").groupby("step")["allocated_bytes"].sum()
     assert (drawn >= held).all()
     whole = uncompressed(run)
@@ -132,9 +132,9 @@ def test_the_peak_of_a_step_is_at_least_what_is_held_and_the_whole_cache_where_a
 
 def test_captions_tell_the_peak_and_its_step_and_old_runs_say_that_they_have_none(runs: dict[str, Run]) -> None:
     run = runs["kvzip"]
-    stack = memory_stack(run.memory, run.record)
-    assert "while the prompt was read" in memory_figures.caption_memory_stack(stack)
-    old = memory_stack(run.memory.drop(columns="cache_peak_bytes"), run.record)
+    stack = memory_stack_frame(run.memory, run.record)
+    assert "while it read the prompt it held" in memory_figures.verdict(stack, "kvzip")
+    old = memory_stack_frame(run.memory.drop(columns="cache_peak_bytes"), run.record)
     assert old["peak_bytes"].isna().all() and len(memory_figures.memory_stack(old).data)
     assert "was not recorded by the version" in memory_figures.caption_memory_stack(old)
     of_all = comparison.memory_over_steps(list(runs.values()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache, partial
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +12,11 @@ from transformers import PreTrainedModel
 
 from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.cache.table.packed_table import PackedTable
+from kvlab.core.errors import UserError
 from kvlab.core.methods.readings import READINGS
 from kvlab.core.stores import STORES
 from kvlab.models.load import prepare
+from tests.conformance.variants import Variant, every_variant
 from tests.families import tiny_model
 
 LENGTHS, TURN, STEPS = (60, 60, 41), (9, 5, 9), 40
@@ -50,10 +53,10 @@ def padded(rows: list[int], lengths: tuple[int, ...], seed: int) -> tuple[Tensor
 
 
 @torch.inference_mode()
-def talk(compressed: CompressedCache, rows: list[int]) -> Tensor:
+def talk(compressed: CompressedCache, rows: list[int], turn: tuple[int, ...] = TURN, steps: int = STEPS) -> Tensor:
     """Logits (rows, passes, vocabulary) behind a prompt, decode steps, a turn and decode steps again."""
     every = (1,) * len(LENGTHS)
-    passes = [LENGTHS, *[every] * STEPS, TURN, *[every] * STEPS]
+    passes = [LENGTHS, *[every] * steps, turn, *[every] * steps]
     mask, found = torch.zeros(len(rows), 0, dtype=torch.int64), []
     for seed, lengths in enumerate(passes):
         ids, new = padded(rows, lengths, seed)
@@ -64,7 +67,7 @@ def talk(compressed: CompressedCache, rows: list[int]) -> Tensor:
     return torch.stack(found, 1)
 
 
-def apart(method: str, budget: float, **settings: str) -> tuple[float, CompressedCache, list[CompressedCache]]:
+def apart(method: str, budget: float, **settings: Any) -> tuple[float, CompressedCache, list[CompressedCache]]:
     """(largest difference of a logit, the cache of the batch, those of its rows alone)."""
     make = partial(make_cache, model(), method, budget, **settings)
     together, rows = make(), [make() for _ in LENGTHS]
@@ -107,3 +110,24 @@ def test_a_row_reports_its_own_slots_and_bytes(method: str, settings: dict[str, 
     assert sum(own.live_bytes for own in by_row) == pytest.approx(whole.live_bytes, abs=len(by_row))
     assert sum(own.allocated_bytes for own in by_row) == pytest.approx(whole.allocated_bytes, abs=len(by_row))
     assert sum(own.bytes_read for own in by_row) == pytest.approx(whole.bytes_read, abs=6 * len(by_row))
+
+
+@pytest.mark.parametrize(
+    "variant", [variant for variant in every_variant() if variant.changed.keys() <= {"preset"}], ids=str
+)
+def test_padding_of_a_later_turn_is_no_query(variant: Variant) -> None:
+    """No average ages by it, and no sum holds its attention."""
+    turn, steps = (9, 2, 4), 5  # one token alone would be a decode step, which a reading reads otherwise
+    together, *rows = (make_cache(model(), variant.method, 0.4, **variant.settings) for _ in range(4))
+    both = talk(together, [0, 1, 2], turn, steps)
+    alone = torch.cat([talk(own, [row], turn, steps) for row, own in enumerate(rows)])
+    assert (both - alone).abs().max() < 1e-3
+
+
+def test_a_decode_step_without_a_token_in_a_row_is_refused() -> None:
+    compressed = make_cache(model(), "h2o", 0.4)
+    ids, mask = padded([0, 1], (12, 12), 0)
+    model()(ids, attention_mask=mask, past_key_values=compressed)
+    more = torch.cat([mask, torch.tensor([[1], [0]])], 1)
+    with pytest.raises(UserError, match="Row 1 of this pass of one token is padding"):
+        model()(ids[:, :1], attention_mask=more, past_key_values=compressed)

@@ -10,13 +10,13 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from kvlab.analysis.similarity.head_states import BEFORE, KEYS, head_states
 from kvlab.core.choice import MethodChoice
 from kvlab.engine import compare
 from kvlab.engine.environment import model_shape
 from kvlab.models.load import LoadedModel, load_model, prepare
 from kvlab.requests.compare import CompareRequest
 from kvlab.trace import open_run
+from kvlab.views.frames.head_states import BEFORE, KEYS, head_states
 from tests.families import scaled, tiny_model
 
 TEXT = "The old house on the hill."

@@ -8,19 +8,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvlab.analysis.attention.unread import reading_map, unread_tokens, with_unread
 from kvlab.analysis.comparison.trade_off import READ, reads_less, run_points
 from kvlab.core.methods.spec import parse_choices
 from kvlab.engine.compare import compare
 from kvlab.evaluate.results.summary import with_measures
 from kvlab.figures.trade_off import caption_quality_against_bytes, quality_against_bytes
-from kvlab.figures.unread import caption_reading_map
 from kvlab.requests.compare import CompareRequest
 from kvlab.trace import Run, open_run
 from kvlab.views.frames import autopsy
 from kvlab.views.frames.compare import headline
 from kvlab.views.frames.lineage import fold
 from kvlab.views.frames.memory import over_steps
+from kvlab.views.unread import caption_reading_map, reading_map_frame, unread_tokens, with_unread
 
 METHODS = "full:read=oracle-topk:read_share=0.2,snapkv:window=4:kernel=3:read=random,snapkv:window=4:kernel=3"
 PROMPT = "The harbour lamp was lit at seven, and the old captain counted the boats as they came in."
@@ -71,11 +70,11 @@ def test_what_was_held_and_not_read_is_a_fate_and_a_map(runs: list[Run]) -> None
     assert np.allclose(over.iloc[-1][[*autopsy.FATES, autopsy.UNREAD]].astype(float),
                        [(fates == fate).mean() for fate in (*autopsy.FATES, autopsy.UNREAD)])  # fmt: skip
     steps = both.select("steps", 1, 0)
-    blocks = reading_map(both, fold(both.select("events", 1, 0), steps), 1, 0)
+    blocks = reading_map_frame(both, fold(both.select("events", 1, 0), steps), 1, 0)
     missed = blocks.groupby("step")[["missed", "held"]].sum()
     assert missed["missed"].to_numpy() == pytest.approx(steps["unread_mass"].iloc[1:].to_numpy(), abs=2e-3)
     assert (missed["held"].to_numpy() == steps["live_slots"].to_numpy()[:-1] + 1).all(), "and the step's own token"
-    assert "missed" in caption_reading_map(blocks)
+    assert "misses" in caption_reading_map(blocks)
 
 
 def test_bytes_read_are_recorded_by_step_and_older_runs_read_what_they_hold(runs: list[Run]) -> None:

@@ -13,7 +13,6 @@ import torch
 from safetensors.numpy import load_file
 
 import kvlab
-from kvlab.analysis.similarity.head_states import spread_heads
 from kvlab.atlas.analysis.attention_rows import heads_with_attention, read_rows
 from kvlab.atlas.analysis.pyramid import attention_map
 from kvlab.core.cache import make_cache
@@ -35,6 +34,7 @@ from kvlab.requests.recording import (
 )
 from kvlab.trace import Run, open_run
 from kvlab.views.frames.autopsy import autopsy, needle_mass
+from kvlab.views.frames.head_states import spread_heads
 
 PROMPT = "The harbour lamp was lit at seven, and the old captain counted the boats as they came in."
 

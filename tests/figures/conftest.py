@@ -10,17 +10,15 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from kvlab.analysis.attention import sag as sagging
 from kvlab.analysis.comparison.trade_off import run_points
-from kvlab.analysis.lineage import merges as merged
-from kvlab.analysis.similarity import similarity as maps
-from kvlab.analysis.similarity.merge_sets import merge_sets, outlines
-from kvlab.figures import compare, lineage, memory, merges, sag, similarity, timeline, trade_off
+from kvlab.figures import compare, lineage, timeline, trade_off
 from kvlab.trace import Run, open_run
+from kvlab.views import memory, merges, sag, similarity
 from kvlab.views.frames import compare as compared
 from kvlab.views.frames import memory as memories
 from kvlab.views.frames.board import places
 from kvlab.views.frames.lineage import fold, lineage_tree, mosaic, slot_table, state_counts, token_texts
+from kvlab.views.frames.merge_sets import merge_sets, outlines
 from tests.figures.views import drawn_views
 from tests.synthetic.runs import write_synthetic_run
 
@@ -65,14 +63,17 @@ def _of_a_head(run: Run) -> Iterator[Drawn]:
         tree,
     )
     whole = (0, len(unit))
-    tile, sets = maps.tile(unit, whole, whole, similarity.MAX_CELLS).frame(), outlines(merge_sets(history, step), whole)
+    tile, sets = (
+        similarity.tile(unit, whole, whole, similarity.MAX_CELLS).frame(),
+        outlines(merge_sets(history, step), whole),
+    )
     yield (
         "map",
         lambda theme: similarity.similarity_map(tile, texts, theme, sets=sets),
         similarity.caption_similarity_map(tile),
         tile,
     )
-    band, near = maps.diagonal_band(unit), maps.neighbour_profile(unit, 700)
+    band, near = similarity.diagonal_band(unit), similarity.neighbour_profile(unit, 700)
     yield (
         "band",
         lambda theme: similarity.similarity_band(band, texts, theme),
@@ -85,9 +86,9 @@ def _of_a_head(run: Run) -> Iterator[Drawn]:
         similarity.caption_neighbours(near),
         near,
     )
-    thumbnails = {(layer, head): maps.thumbnail(unit) for layer in range(32) for head in range(8)}
+    thumbnails = {(layer, head): similarity.thumbnail(unit) for layer in range(32) for head in range(8)}
     heads = pd.DataFrame(
-        [{"layer": layer, "head": head, "mean": 0.4, **maps.locality(unit)} for layer, head in [(0, 0), (1, 0)]]
+        [{"layer": layer, "head": head, "mean": 0.4, **similarity.locality(unit)} for layer, head in [(0, 0), (1, 0)]]
     )
     yield (
         "wall",
@@ -99,20 +100,20 @@ def _of_a_head(run: Run) -> Iterator[Drawn]:
 
 def _of_one_run(run: Run) -> Iterator[Drawn]:
     for module, name, frame in (
-        (merges, "events_over_steps", merged.events_over_steps(run.events)),
-        (merges, "events_by_head", merged.events_by_head(run.events)),
-        (merges, "similarity_distribution", merged.similarity_distribution(run.events)),
-        (merges, "votes_distribution", merged.votes_distribution(merged.final_votes(run.events))),
-        (merges, "mass_balance", merged.mass_balance(run.events)),
-        (sag, "mass_over_steps", sagging.over_steps(run.steps)),
-        (sag, "sag_over_steps", sagging.over_steps(run.steps)),
-        (sag, "errors_over_steps", sagging.over_steps(run.steps)),
-        (sag, "guard_over_steps", sagging.over_steps(run.steps)),
+        (merges, "events_over_steps", merges.events_over_steps_frame(run.events)),
+        (merges, "events_by_head", merges.events_by_head_frame(run.events)),
+        (merges, "similarity_distribution", merges.similarity_distribution_frame(run.events)),
+        (merges, "votes_distribution", merges.votes_distribution_frame(run.events)),
+        (merges, "mass_balance", merges.mass_balance_frame(run.events)),
+        (sag, "mass_over_steps", sag.over_steps(run.steps)),
+        (sag, "sag_over_steps", sag.over_steps(run.steps)),
+        (sag, "errors_over_steps", sag.over_steps(run.steps)),
+        (sag, "guard_over_steps", sag.over_steps(run.steps)),
         (memory, "memory_over_steps", memories.over_steps(run.memory, run.record)),
         (memory, "slots_by_head", memories.budgets_by_layer(run.steps)),
     ):
         yield _drawn(module, name, frame)
-    heads = sagging.by_head(run.steps)
+    heads = sag.by_head(run.steps)
     for measure in sag.MEASURES:
         yield (
             f"by_head {measure}",

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.comparison.killers import Killers
 from kvlab.atlas.analysis.merging_sets import Walkthrough
 from kvlab.views.frames.repeats import Batch
+from kvlab.views.lost_heads import LostHeads
 
 NAMES = ("h2o 20 %", "keepkv 20 %", "zsmerge 20 %", "snapkv 20 %", "exactmerge2 20 %", "streaming-llm 20 %")
 VARIANTS = ("seed 1", "seed 2", "seed 3", "single", "none", "all", "equal", "missing")
@@ -77,9 +77,9 @@ def _text(measure: str) -> Callable[[Values], tuple[Any, ...]]:
     return lambda values: (values.frame(f"label:l token:i {measure}", method="some"),)
 
 
-def _killers(values: Values) -> tuple[Any, ...]:
+def _lost_heads(values: Values) -> tuple[Any, ...]:
     located = {"none": 0, "all": 4, "missing": 0}.get(values.variant, 2)
-    return Killers(values.frame("layer:i head:p count:n"), 4, located, 0, (3,)), 7
+    return LostHeads(values.frame("layer:i head:p count:n"), 4, located, 0, (3,)), 7
 
 
 def _batch(values: Values) -> tuple[Any, ...]:
@@ -136,35 +136,37 @@ def _series(columns: str) -> Callable[[Values], tuple[Any, ...]]:
 
 STEP = "step:i"
 OF_SCORES = "label:l arm:l row:l score:s held:s kept:s certified:b level:b frontier:b live_bytes:v"
+WITH_BOUNDS = {"score_low": 0.1, "score_high": 0.9, "prompts": 8, "tasks": 1}
 SCORED = {"method": "some", "asked": "20 %", "task": "recall"}
 # By module and function of the simple sentences: how the arguments are made.
 CASES: dict[str, Callable[[Values], tuple[Any, ...]]] = {
-    "attention.attention_along_text": _frame("true:s slot:s text:t position:i"),
-    "attention.mass_over_steps": _frame(f"{STEP} kept_mass:s merged_true_mass:s regret:s"),
-    "attention.sag_over_steps": _frame(f"{STEP} sag:d merged_true_mass:s"),
-    "attention.errors_over_steps": _frame(f"{STEP} output_error:v"),
-    "attention.guard_over_steps": _frame(f"{STEP} guard_activations:n merged:n"),
-    "attention.measure_by_head": lambda values: (*_heads("sag:d")(values), "sag"),
-    "attention.sag_against_bound": _frame("gamma:v bound:v epsilon:v output_error:v", True, flag=""),
-    "attention.bound_by_head": lambda values: (*_heads("above:s")(values), "above"),
-    "attention.survival_by_head": _heads("dropped:s"),
-    "attention.fates_over_steps": _frame(f"{STEP} dropped:s"),
-    "attention.reading_map": _frame(f"{STEP} held:n read:n missed:s"),
-    "attention.needle_mass": _frame(f"{STEP} full:s true:s received:s"),
-    "attention.regret_map": lambda values: (values.frame("1:s 2:s"),),
-    "attention.regret_over_steps": _frame(f"{STEP} mean:s text:t kl:v"),
-    "attention.budget_against_regret": lambda values: (
+    "view attention.attention_along_text": _frame("true:s slot:s text:t position:i"),
+    "view sag.attention_by_run": _frame("label:l output_error:v"),
+    "view sag.mass_over_steps": _frame(f"{STEP} kept_mass:s merged_true_mass:s regret:s"),
+    "view sag.sag_over_steps": _frame(f"{STEP} sag:d merged_true_mass:s"),
+    "view sag.errors_over_steps": _frame(f"{STEP} output_error:v"),
+    "view sag.guard_over_steps": _frame(f"{STEP} guard_activations:n merged:n"),
+    "view sag.measure_by_head": lambda values: (*_heads("sag:d")(values), "sag"),
+    "view bound.sag_against_bound": _frame("gamma:v bound:v epsilon:v output_error:v", True, flag=""),
+    "view bound.bound_by_head": lambda values: (*_heads("above:s")(values), "above"),
+    "view autopsy.survival_by_head": _heads("dropped:s"),
+    "view autopsy.fates_over_steps": _frame(f"{STEP} dropped:s"),
+    "view unread.reading_map": _frame(f"{STEP} held:n read:n missed:s"),
+    "view autopsy.needle_mass": _frame(f"{STEP} full:s true:s received:s"),
+    "view regret.regret_map": lambda values: (values.frame("1:s 2:s"),),
+    "view regret.regret_over_steps": _frame(f"{STEP} mean:s text:t kl:v"),
+    "view regret.budget_against_regret": lambda values: (
         values.frame("live_slots:n regret:s"), 0.5 if values.variant.startswith("seed") else np.nan,
     ),
     "attention.heads_that_hold": _heads("state:n"),
     "attention.attention_to_token": _heads("attention:s"),
-    "attention.kl_before_after": _series("kl:v"),
-    "attention.attention_before_after": _series("mass:s"),
-    "merging.events_over_steps": _frame(f"{STEP} count:n", kind="merge"),
-    "merging.events_by_head": _heads("evict:n merge:n pool:n"),
-    "merging.similarity_distribution": _frame("similarity:s count:n"),
-    "merging.votes_distribution": _frame("votes:i slots:n"),
-    "merging.mass_balance": _frame("mass_before:s sag:d"),
+    "view restore.kl_before_after": _series("kl:v"),
+    "view restore.attention_before_after": _series("mass:s"),
+    "view merges.events_over_steps": _frame(f"{STEP} count:n", kind="merge"),
+    "view merges.events_by_head": _heads("evict:n merge:n pool:n"),
+    "view merges.similarity_distribution": _frame("similarity:s count:n"),
+    "view merges.votes_distribution": _frame("votes:i slots:n"),
+    "view merges.mass_balance": _frame("mass_before:s sag:d"),
     "merging.scores_at_decision": _frame("kept:b placed:b score:s rank:i"),
     "merging.budgets_for": _heads("needed:v slots:v"),
     "merging.merge_sankey": _frame("source:i"),
@@ -174,7 +176,7 @@ CASES: dict[str, Callable[[Values], tuple[Any, ...]]] = {
     "merging.members_over_steps": _frame("token:i text:t share:s", step=4),
     "merging.token_mosaic": lambda values: (pd.DataFrame(), _counts(values)),
     "merging.state_totals": lambda values: (_counts(values),),
-    "merging.growth_over_steps": _frame("label:l non_finite:n key_growth:v value_growth:v"),
+    "view health.growth_over_steps": _frame("label:l non_finite:n key_growth:v value_growth:v"),
     "comparison.kl_along_text": _text("kl:v"),
     "comparison.agreement_along_text": _text("agree:s"),
     "comparison.extra_nll_along_text": _text("extra_nll:d"),
@@ -184,41 +186,41 @@ CASES: dict[str, Callable[[Values], tuple[Any, ...]]] = {
     "comparison.fact_by_head": lambda values: (*_heads("dropped:s")(values), None),
     "comparison.repeats_board": _batch,
     "comparison.quality_against_bytes": _points,
-    "comparison.killer_heads": _killers,
+    "view lost_heads.lost_heads": _lost_heads,
     "comparison.kl_of_both": _frame("token:i a:v b:v"),
     "comparison.wall": _walls,
     "comparison.difference": _apart,
     "comparison.spans": _frame("span:l held:s", method="some"),
-    "memory.memory_over_steps": _frame(f"{STEP} allocated_bytes:v", full_bytes=2.0),
-    "memory.memory_stack": _frame(f"{STEP} allocated_bytes:v", full_bytes=2.0),
-    "memory.slots_by_head": _heads("live_slots:n share:s"),
-    "memory.layer_bytes": _frame("layer:i live:v slack:v"),
-    "memory.instrument_cost": _frame("label:l overhead:v", doubt=""),
-    "memory.freed_by_run": _frame("label:l dropped:s layer:s"),
-    "memory.pages_over_steps": _frame(f"{STEP} fragmentation:s", sharing="layer"),
-    "memory.pages_map": _frame("page:i kept:n"),
-    "memory.measured": _frame("label:l value:v ratio:v", "tokens/s", True, method="h2o", repeats=3, spread=0.0),
-    "memory.step_split": _frame("label:l attention:v deciding:v rest:v"),
-    "memory.recording": _frame("label:l value:v"),
-    "memory.over_length": _sizes,
-    "memory.against_the_paper": _frame("method:l our_ratio:v paper_ratio:v"),
+    "view memory.memory_over_steps": _frame(f"{STEP} allocated_bytes:v", full_bytes=2.0),
+    "view memory.memory_stack": _frame(f"{STEP} allocated_bytes:v", full_bytes=2.0, peak_bytes=2.0),
+    "view memory.slots_by_head": _heads("live_slots:n share:s"),
+    "view memory.layer_bytes": _frame("layer:i live:v slack:v"),
+    "view memory.instrument_cost": _frame("label:l overhead:v", doubt=""),
+    "view serving.freed_by_run": _frame("label:l dropped:s layer:s"),
+    "view serving.pages_over_steps": _frame(f"{STEP} fragmentation:s", sharing="layer"),
+    "view serving.pages_map": _frame("page:i kept:n"),
+    "view speed.measured": _frame("label:l value:v ratio:v", "tokens/s", True, method="h2o", repeats=3, spread=0.0),
+    "view speed.step_split": _frame("label:l attention:v deciding:v rest:v"),
+    "view speed.recording": _frame("label:l value:v"),
+    "view speed.over_length": _sizes,
+    "view speed.against_the_paper": _frame("method:l our_ratio:v paper_ratio:v"),
     "scores.needle_map": lambda values: (pd.DataFrame(), values.frame(OF_SCORES)),
     "scores.needle_fates": _frame(OF_SCORES),
     "scores.rank_table": _frame(OF_SCORES, **SCORED),
     "scores.score_against_bytes": _frame(OF_SCORES, **SCORED),
-    "scores.score_against_budget": _frame(OF_SCORES, **SCORED),
-    "scores.score_by_option": _frame("alpha:l score:s", "alpha", **SCORED),
-    "scores.benchmark_table": _frame(OF_SCORES, **SCORED),
+    "view scores.score_against_budget": _frame(OF_SCORES, **SCORED, **WITH_BOUNDS),
+    "view scores.score_by_option": _frame("alpha:l score:s", "alpha", **SCORED, **WITH_BOUNDS),
+    "view scores.benchmark_table": _frame(OF_SCORES, **SCORED, **WITH_BOUNDS),
     "scores.risk_against_budget": _frame(OF_SCORES, 0.05),
     "scores.ours_beside_theirs": lambda values: {
         "none": (0, 5), "all": (5, 5), "single": (0, 1), "missing": (0, 0),
     }.get(values.variant, (2, 5)),
-    "vectors.similarity_map": lambda values: (values.frame("1:s 2:s").fillna(0.4),),
-    "vectors.similarity_band": lambda values: (values.frame("1:s 2:s").fillna(0.4),),
-    "vectors.similarity_wall": _frame("near:s far:s"),
-    "vectors.neighbours": lambda values: (values.frame("similarity:s offset:i"),),
-    "vectors.heads_plane": lambda values: (values.frame("group:p"), values.frame("group:i")),
-    "vectors.groups_by_head": _frame("layer:p group:n"),
+    "view similarity.similarity_map": lambda values: (values.frame("1:s 2:s").fillna(0.4),),
+    "view similarity.similarity_band": lambda values: (values.frame("1:s 2:s").fillna(0.4),),
+    "view similarity.similarity_wall": _frame("near:s far:s"),
+    "view similarity.neighbours": lambda values: (values.frame("similarity:s offset:i"),),
+    "view heads.heads_plane": lambda values: (values.frame("group:p"), values.frame("group:i")),
+    "view heads.groups_by_head": _frame("layer:p group:n"),
     "atlas budgets.usage_by_task": _frame("task:l kept:s"),
     "atlas budgets.option_sweep": _frame("alpha:i score:s", "alpha"),
     "atlas budgets.budgets_by_layer": _frame("layer:i asked:v"),

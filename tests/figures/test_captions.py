@@ -19,18 +19,22 @@ from hypothesis import strategies as st
 
 import kvlab.atlas.figures
 import kvlab.figures
+import kvlab.views
 from kvlab.atlas.figures import simple as of_atlas
-from kvlab.figures import autopsy, regret, restore, serving, trade_off
 from kvlab.figures import board as boards
-from kvlab.figures.simple import attention, comparison, memory, merging, scores, vectors
+from kvlab.figures import trade_off
+from kvlab.figures.simple import attention, comparison, merging, scores
+from kvlab.views import autopsy, regret, restore, serving
 from kvlab.views.base import amounts, export
 from kvlab.views.base.caption import FigureCaption, as_caption, both_of, simple_of
 from tests.figures.generated_frames import CASES, NAMES, cases
 
-MODULES = {
-    "attention": attention, "merging": merging, "comparison": comparison, "memory": memory, "scores": scores,
-    "vectors": vectors,
-}  # fmt: skip
+MODULES = {"attention": attention, "merging": merging, "comparison": comparison, "scores": scores}
+VIEWS = {
+    f"view {view.name}": import_module(f"{kvlab.views.__name__}.{view.name}")
+    for view in iter_modules(kvlab.views.__path__)
+    if not view.ispkg
+}
 for _module in iter_modules(of_atlas.__path__):
     MODULES[f"atlas {_module.name}"] = import_module(f"{of_atlas.__name__}.{_module.name}")
 # Sentences that join another caption, or stand below a table.
@@ -68,12 +72,19 @@ def test_there_are_frames_for_every_simple_sentence():
         for function in vars(module).values()
         if inspect.isfunction(function) and function.__module__ == module.__name__ and function.__name__[0] != "_"
     }
+    made |= {
+        f"{name}.{caption.removeprefix('caption_')}"
+        for name, module in VIEWS.items()
+        for caption in vars(module)
+        if caption.startswith("caption_")
+    }
     assert made == set(CASES)
 
 
 def test_simple_sentences_are_plain_and_single_out_nothing_where_all_are_equal():
     for name in CASES:
-        tell = getattr(MODULES[name.partition(".")[0]], name.partition(".")[2])
+        module, _, figure = name.partition(".")
+        tell = getattr(VIEWS[module], f"caption_{figure}") if module in VIEWS else getattr(MODULES[module], figure)
         said = set()
         for variant, case in cases(name):
             told = tell(*case.args)
@@ -168,10 +179,8 @@ def test_the_step_of_a_loss_is_not_hidden_by_another_one_that_reads_as_much():
     steps["full"] = steps["true"]
     steps.loc[4, "received"], steps.loc[6, "received"] = 0.45, 0.0
     caption = autopsy.caption_needle_mass(steps)
-    assert "less than half as much attention" in caption.simple and "about as much" not in caption.simple
-    assert caption.startswith("At step 4 the full cache ") and "45 %" in caption
-    alike = autopsy.caption_needle_mass(steps.assign(received=steps["true"]))
-    assert "about as much attention" in alike.simple
+    assert "less than half as much attention" in caption and "about as much" not in caption
+    assert "about as much attention" in autopsy.caption_needle_mass(steps.assign(received=steps["true"]))
 
 
 def answer_attention(**masses: tuple[float, float, float]) -> pd.DataFrame:
@@ -189,12 +198,11 @@ def answer_attention(**masses: tuple[float, float, float]) -> pd.DataFrame:
 def test_an_attention_sink_is_not_the_token_that_explains_an_answer():
     frame = answer_attention(full=(0.571, 0.08, 0.2), ran=(0.568, 0.08, 0.01))
     caption = restore.caption_attention_before_after(frame)
-    assert caption.simple.startswith("Apart from the attention sink, the full cache looks most at “3”")
-    assert "less attention with as it ran" in caption.simple
-    assert caption.startswith("Attention sink “<s>” (token 0): 57.1 %") and "“3” (token 41): 20 %; 1 %" in caption
+    assert caption.startswith("Apart from the attention sink, the full cache looks most at “3”")
+    assert "less attention with as it ran" in caption
     alone = restore.caption_attention_before_after(answer_attention(full=(0.571, 0, 0), ran=(0.568, 0, 0)))
-    assert "an attention sink, which says nothing about the text, the others about as much" in alone.simple
-    assert "at least" not in caption.simple + alone.simple
+    assert "an attention sink, which says nothing about the text, the others about as much" in alone
+    assert "at least" not in caption + alone
 
 
 def points_with_verdicts() -> pd.DataFrame:
@@ -226,19 +234,18 @@ def test_the_headline_of_quality_against_bytes_names_no_loser():
 
 
 def test_a_correlation_that_its_interval_does_not_tell_from_none_is_not_told_as_none():
-    def caption(heads: int, correlation: float) -> FigureCaption:
+    def caption(heads: int, correlation: float) -> str:
         frame = pd.DataFrame({"live_slots": np.arange(heads), "regret": 0.1, "layer": 0, "head": np.arange(heads)})
         return regret.caption_budget_against_regret(frame, correlation)
 
     few = caption(24, 0.0565)
-    assert "not related" not in few and "cannot be told" in few and "cannot be told" in few.simple
-    # Fisher's z, 1.96 standard errors of sqrt(1.06 / 21) around atanh(0.0565), by hand
-    assert "0.057 (-0.37 to 0.46, n = 24 heads of one prompt)" in few
+    assert "not related" not in few and "cannot be told" in few
     assert "lose less" in caption(24, -0.7) and "lose more" in caption(200, 0.3)
     assert "cannot be told" in caption(24, 0.3)
 
 
 def test_a_merged_slot_is_given_up_not_dropped():
     frame = pd.DataFrame({"label": ["zsmerge"], "dropped": [0.8], "layer": [0.2], "model": [0.1], "page": [16]})
-    caption, figure = serving.caption_freed_by_run(frame), serving.freed_by_run(frame)
-    assert "gives up 80 %" in caption and "drop" not in caption + str([trace.name for trace in figure.data])
+    told, figure = serving.verdict(frame, "zsmerge"), serving.freed_by_run(frame)
+    assert "gives up 80 %" in told
+    assert "drop" not in told + serving.caption_freed_by_run(frame) + str([trace.name for trace in figure.data])

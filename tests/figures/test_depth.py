@@ -10,7 +10,8 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from kvlab.figures import autopsy, board, bound, compare, decision, heads, memory, merges, regret, sag
+from kvlab.figures import board, compare, decision
+from kvlab.views import autopsy, bound, heads, memory, merges, regret, sag
 from kvlab.views.base.head_map import (
     LARGEST,
     SMALLEST,

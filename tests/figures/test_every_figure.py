@@ -1,4 +1,4 @@
-"""Properties of every figure: small enough, named axes, both themes, something to see, a caption with numbers."""
+"""Properties of every figure: small enough, named axes, both themes, something to see, a caption."""
 
 from __future__ import annotations
 
@@ -56,9 +56,8 @@ def test_light_and_dark_differ_in_colours_only(figures: list[Drawn]):
         assert without_colours(light) == without_colours(dark), name
 
 
-def test_every_caption_is_one_line_with_a_number(figures: list[Drawn]):
+def test_every_caption_is_one_line(figures: list[Drawn]):
     for name, _, caption, frame in figures:
-        assert re.search(r"\d", caption), name
         assert "\n" not in caption, name
         assert "nan" not in caption, (name, caption)
         assert len(frame), name

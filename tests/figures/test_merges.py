@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from kvlab.figures import merges
+from kvlab.views import merges
 
 
 def departures(counts: dict[str, list[int]]) -> pd.DataFrame:

@@ -9,7 +9,7 @@ from itertools import product
 
 import pandas as pd
 
-from kvlab.figures import regret
+from kvlab.views import regret
 from kvlab.views.base.palette import HUES, METHODS, STATE_COLOURS, SURFACES, method_style, mix, run_styles, state_scale
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -11,8 +9,8 @@ import pytest
 
 from kvlab.bench.rows import Row, to_table
 from kvlab.figures import quality
-from kvlab.figures import speed as speeds
 from kvlab.results import speed_tables
+from kvlab.views import speed as speeds
 
 PLACE = "cpu: a processor · float32 · mini · batch 1 · 512 tokens"
 
@@ -73,7 +71,6 @@ def drawn(theme: str):
 def test_every_figure_is_named_read_and_not_empty(theme: str):
     for name, figure, caption in drawn(theme):
         assert figure.layout.title.text and figure.layout.xaxis.title.text and figure.layout.yaxis.title.text, name
-        assert re.search(r"\d", caption) or name == "split", name
         assert "nan" not in caption and "\n" not in caption, name
         assert any(trace.hoverinfo != "skip" for trace in figure.data), name
 
@@ -118,8 +115,7 @@ def test_bounds_ratios_and_reasons_are_drawn():
     assert ratios(figure) == ["1 x full", "2.2 x full", "oom: the model does not fit"]
     assert np.nanmax(figure.data[2].x) == 900
     caption = speeds.caption_measured(frame, "tokens/s", True)
-    assert "h2o 20 % has 220 tokens/s, 2.2 times the full cache's" in caption
-    assert "1 row could not be measured" in caption
+    assert caption == "Best of the compressed caches: h2o 20 %, better than the full cache."
 
 
 def test_a_figure_measured_again_is_the_newest():
@@ -149,8 +145,6 @@ def against(*full: tuple[str, float, bool], repeats: int = 5, spread: float = 0.
 def test_the_reference_of_a_ratio_is_named_and_that_of_comparisons_stands_beside_it():
     frame = against(("full: kvlab", 200.0, False), ("full: transformers sdpa", 250.0, True))
     assert ratios(speeds.measured(frame, "tokens/s", PLACE))[-1] == "0.88 x transformers sdpa, 1.1 x kvlab"
-    caption = speeds.caption_measured(frame, "tokens/s", True)
-    assert "0.88 times the full cache's (transformers sdpa) and 1.1 times that of kvlab's" in caption
     alone = against(("full: kvlab", 200.0, True))
     assert ratios(speeds.measured(alone, "tokens/s", PLACE))[-1] == "1.1 x kvlab"
 
@@ -162,6 +156,6 @@ def test_one_repeat_or_scattered_ones_have_a_hatched_bar_and_no_ratio(repeats: i
     bars = figure.data[0]
     assert ratios(figure) == [f"– ({doubt})"] * 2
     assert list(bars.marker.pattern.shape) == ["/", "/"]
-    assert f"ratios are unreliable ({doubt})" in speeds.caption_measured(frame, "tokens/s", True)
+    assert speeds.caption_measured(frame, "tokens/s", True) == "Nothing here can be compared with the full cache."
     counted = speeds.measured(frame, "bytes", PLACE).data[0]
     assert "/" not in list(counted.marker.pattern.shape), "bytes are the same however often they are counted"

@@ -6,8 +6,8 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from kvlab.figures import scores
 from kvlab.results.score_tables import shared_by_all_arms
+from kvlab.views import scores
 from kvlab.views.base.arm_names import arm_text
 from kvlab.views.base.palette import method_style
 from kvlab.views.base.template import LEGEND_ROW, legend_room
@@ -55,11 +55,11 @@ def test_each_methods_largest_budget_comes_first_and_tasks_are_words():
 
 
 def test_ties_are_not_called_the_best():
-    assert "All 4 compressed rows score the same" in by_row(table(h2o=0.0, keepkv=0.0))
-    assert "2 rows share the best mean" in by_row(table(h2o=0.0, keepkv=0.5))
+    assert "all alike" in by_row(table(h2o=0.0, keepkv=0.0))
+    assert "keepkv 10 % and keepkv 40 %" in by_row(table(h2o=0.0, keepkv=0.5))
     alone = table(h2o=0.0, keepkv=0.5)
     alone = alone[~((alone["arm"] == "keepkv") & (alone["budget"] == 0.1))]
-    assert by_row(alone).startswith("keepkv 40 % has the best mean")
+    assert by_row(alone).startswith("Best of the compressed caches on average: keepkv 40 % at")
 
 
 def test_a_composition_is_named_by_its_parts_and_coloured_as_what_settles():
@@ -75,36 +75,29 @@ def test_an_arm_is_placed_where_all_arms_were_evaluated_and_ties_are_ties():
     frame = table(h2o=0.2, keepkv=0.4)
     elsewhere = frame[frame["arm"] == "h2o"].assign(task="needle", score=1.0)
     caption = by_arm(pd.concat([frame, elsewhere]))
-    assert caption.startswith("keepkv scores 0.4 (0.3 to 0.5, n = 8) on average over 1 task")
-    assert caption.endswith("; h2o is last with 0.2 (0.1 to 0.3, n = 8).")
-    assert "All 2 score the same on average over 1 task: 0" in by_arm(table(h2o=0, keepkv=0))
-    three = by_arm(table(h2o=0.0, keepkv=0.0, cam=0.5))
-    assert three.endswith("h2o and keepkv are last with 0 (-0.1 to 0.1, n = 8).")
+    assert caption == (
+        "On average, the score is highest with keepkv at 0.4 (0.3 to 0.5, n = 8), and lowest with h2o at 0.2 (0.1 to "
+        "0.3, n = 8)."
+    )
+    assert by_arm(table(h2o=0, keepkv=0)) == "On average, all score the same: 0 (-0.1 to 0.1, n = 8)."
+    assert "lowest with h2o at 0 (-0.1 to 0.1, n = 8) and keepkv at 0" in by_arm(table(h2o=0.0, keepkv=0.0, cam=0.5))
     five = by_arm(table(a=0.5, b=0.5, c=0.1, d=0.1, e=0.1, f=0.1))
-    assert five.startswith("a and b score 0.5 (0.4 to 0.6, n = 8)")
-    assert five.endswith("4 of them are last with 0.1 (0 to 0.2, n = 8).")
+    assert "highest with a at 0.5 (0.4 to 0.6, n = 8) and b at" in five and five.endswith(" and 2 others.")
 
 
 def test_without_a_task_that_all_were_given_each_arm_stands_for_itself():
     frame = table(h2o=0.2, keepkv=0.4)
     frame.loc[frame["arm"] == "h2o", "task"] = "needle"
-    assert by_arm(frame).startswith("keepkv scores 0.4 (0.3 to 0.5, n = 8) on average over 1 task")
+    assert by_arm(frame).startswith("On average, the score is highest with keepkv at 0.4 (0.3 to 0.5, n = 8)")
 
 
 def test_the_best_value_of_an_option_is_none_where_all_are_alike():
     frame = table(a=0.0, b=0.0, c=0.0).query("method != 'full'").assign(beta=lambda rows: rows["arm"])
-    assert "0 (-0.1 to 0.1, n = 8) with every value alike at 10 %" in scores.caption_score_by_option(
-        means(frame, "asked", "beta"), "beta"
-    )
+    told = scores.caption_score_by_option(means(frame, "asked", "beta"), "beta")
+    assert told == "The score does not depend on the beta: 0 (-0.1 to 0.1, n = 8)."
     frame.loc[frame["arm"].isin(["a", "b"]), "score"] = 0.5
-    assert "0.5 (0.4 to 0.6, n = 8) with a and b at 40 %" in scores.caption_score_by_option(
-        means(frame, "asked", "beta"), "beta"
-    )
-
-
-def test_a_panel_that_is_no_task_is_called_what_it_is():
-    frame = table(h2o=0.2, keepkv=0.4).assign(task="512 tokens")
-    assert "on average over 1 length, -0.6 (-0.7 to -0.5, n = 8) against the full cache" in by_arm(frame, "length")
+    told = scores.caption_score_by_option(means(frame, "asked", "beta"), "beta")
+    assert told == "The score is highest with beta a and b at every budget, at most 0.5 (0.4 to 0.6, n = 8)."
 
 
 @pytest.mark.parametrize(("count", "letters", "rows"), [(3, 6, 0), (14, 45, 12), (14, 10, 3)])

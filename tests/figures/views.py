@@ -8,29 +8,22 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.analysis.attention import bound, fingerprints, health, regret
-from kvlab.analysis.comparison import cost, difference, span_shares
+from kvlab.analysis.comparison import difference, span_shares
 from kvlab.analysis.comparison.prompt_spans import parse_spans
 from kvlab.analysis.lineage import decision, influence
 from kvlab.core.restore import Restore
-from kvlab.figures import attention as attentions
-from kvlab.figures import autopsy as autopsies
 from kvlab.figures import board as boards
-from kvlab.figures import bound as bounds
 from kvlab.figures import decision as decisions
 from kvlab.figures import difference as differences
-from kvlab.figures import heads, span_panels
-from kvlab.figures import health as healths
 from kvlab.figures import lineage as rivers
-from kvlab.figures import memory as costs
 from kvlab.figures import prompt_spans as spans_of_prompt
-from kvlab.figures import regret as regrets
-from kvlab.figures import restore as killeds
-from kvlab.figures import serving as servings
-from kvlab.figures import unread as unreads
+from kvlab.figures import span_panels
 from kvlab.figures import wall as walls
 from kvlab.trace import Run
 from kvlab.trace.restore_results import RestoreResult, SearchResult
+from kvlab.views import attention, bound, heads, health, memory, regret, serving, unread
+from kvlab.views import autopsy as autopsies
+from kvlab.views import restore as restored
 from kvlab.views.frames import autopsy, board, facts, restore, run_pages, wall
 from kvlab.views.frames.lineage import fold, lineage_tree, merged_slots, token_texts
 
@@ -49,29 +42,29 @@ def drawn_views(runs: list[Run]) -> Iterator[Drawn]:
     yield from _of_board(runs)
     yield from _of_cost(merging)
     yield from _of_decision(merging)
-    yield from _of_killed(runs[1])
+    yield from _of_restored(runs[1])
     yield from _of_unread()
     yield from _of_serving(runs[1:3])
     yield from _of_spans(runs)
     table = health.over_steps(runs)
     yield (
         "health",
-        lambda theme: healths.growth_over_steps(table, theme),
-        healths.caption_growth_over_steps(table),
+        lambda theme: health.growth_over_steps(table, theme),
+        health.caption_growth_over_steps(table),
         table,
     )
 
 
 def _of_bound(run: Run) -> Iterator[Drawn]:
-    table = bound.bound_by_head(run, [0, 1])
+    table = bound.bound_by_head_frame(run, [0, 1])
     one = table.query("layer == 0 and head == 1").reset_index(drop=True)
     for name, frame in (("bound head", one), ("bound medians", bound.over_heads(table))):
-        caption = bounds.caption_sag_against_bound(frame, predicts=True)
-        yield name, lambda theme, frame=frame: bounds.sag_against_bound(frame, theme), caption, frame
+        caption = bound.caption_sag_against_bound(frame, predicts=True)
+        yield name, lambda theme, frame=frame: bound.sag_against_bound(frame, theme), caption, frame
     summary = bound.heads_summary(table)
-    for measure in bounds.MEASURES:
-        caption = bounds.caption_bound_by_head(summary, measure)
-        yield measure, lambda theme, m=measure: bounds.bound_by_head(summary, m, theme), caption, summary
+    for measure in bound.MEASURES:
+        caption = bound.caption_bound_by_head(summary, measure)
+        yield measure, lambda theme, m=measure: bound.bound_by_head(summary, m, theme), caption, summary
 
 
 def _of_influence(run: Run) -> Iterator[Drawn]:
@@ -93,22 +86,22 @@ def _of_influence(run: Run) -> Iterator[Drawn]:
 
 
 def _of_regret(run: Run) -> Iterator[Drawn]:
-    picture, table = regret.regret_map(run.steps), regret.regret_over_steps(run.steps, run.tokens)
+    picture, table = regret.regret_map_frame(run.steps), regret.regret_over_steps_frame(run.steps, run.tokens)
     yield (
         "regret map",
-        lambda theme: regrets.regret_map(picture, 9, theme),
-        regrets.caption_regret_map(picture),
+        lambda theme: regret.regret_map(picture, 9, theme),
+        regret.caption_regret_map(picture),
         picture,
     )
     yield (
         "regret",
-        lambda theme: regrets.regret_over_steps(table, theme),
-        regrets.caption_regret_over_steps(table),
+        lambda theme: regret.regret_over_steps(table, theme),
+        regret.caption_regret_over_steps(table),
         table,
     )
     budgets = regret.budget_and_regret(run.steps)
-    caption = regrets.caption_budget_against_regret(budgets, 0.3)
-    yield "scatter", lambda theme: regrets.budget_against_regret(budgets, theme), caption, budgets
+    caption = regret.caption_budget_against_regret(budgets, 0.3)
+    yield "scatter", lambda theme: regret.budget_against_regret(budgets, theme), caption, budgets
 
 
 def _of_difference(a: Run, b: Run) -> Iterator[Drawn]:
@@ -136,8 +129,8 @@ def _of_difference(a: Run, b: Run) -> Iterator[Drawn]:
     read = a.attention_row(0, 1, 4)
     masses = pd.DataFrame({"true": read[0], "slot": read[1]}).astype(np.float32).iloc[:40]
     masses = masses.assign(position=range(40), text=a.tokens["text"].iloc[:40])
-    caption = attentions.caption_attention_along_text(masses)
-    yield "attention", lambda theme: attentions.attention_along_text(masses, theme), caption, masses
+    caption = attention.caption_attention_along_text(masses)
+    yield "attention", lambda theme: attention.attention_along_text(masses, theme), caption, masses
 
 
 def _of_needle(run: Run) -> Iterator[Drawn]:
@@ -189,7 +182,7 @@ def _of_decision(run: Run) -> Iterator[Drawn]:
     yield "decision budgets", lambda theme: decisions.budgets_for(heads_of, theme), caption, heads_of
 
 
-def _of_killed(run: Run) -> Iterator[Drawn]:
+def _of_restored(run: Run) -> Iterator[Drawn]:
     found = SearchResult(search="tokens", returned=Restore(tokens=(3,)), restores=True, complete=True, tried=1, slots=1,
                   kl=(0.1, 0.0), attention=(0.4, 0.1))  # fmt: skip
     known = RestoreResult(
@@ -198,9 +191,9 @@ def _of_killed(run: Run) -> Iterator[Drawn]:
         attention_full=(0.5, 0.2), attention_before=(0.0, 0.3), found=(found,),
     )  # fmt: skip
     kl, looks = restore.kl_by_series(known, found), restore.attention_by_series(known, found, run)
-    yield "killed kl", lambda theme: killeds.kl_before_after(kl, theme), killeds.caption_kl_before_after(kl), kl
-    caption = killeds.caption_attention_before_after(looks)
-    yield "killed looks", lambda theme: killeds.attention_before_after(looks, (0, 1), theme), caption, looks
+    yield "restored kl", lambda theme: restored.kl_before_after(kl, theme), restored.caption_kl_before_after(kl), kl
+    caption = restored.caption_attention_before_after(looks)
+    yield "restored looks", lambda theme: restored.attention_before_after(looks, (0, 1), theme), caption, looks
 
 
 def _of_unread() -> Iterator[Drawn]:
@@ -209,8 +202,8 @@ def _of_unread() -> Iterator[Drawn]:
                           zip(first, draw.integers(0, 13, len(first)), draw.random(len(first)) / 60, strict=True)],
                          columns=["step", "first", "last", "held", "read", "true", "missed"])  # fmt: skip
     texts = [f"word {number}" for number in range(1512)]
-    draw_map = lambda theme: unreads.reading_map(table, texts, theme, 5)  # noqa: E731
-    yield "reading map", draw_map, unreads.caption_reading_map(table), table
+    draw_map = lambda theme: unread.reading_map(table, texts, theme, 5)  # noqa: E731
+    yield "reading map", draw_map, unread.caption_reading_map(table), table
 
 
 def _of_serving(runs: list[Run]) -> Iterator[Drawn]:
@@ -218,27 +211,27 @@ def _of_serving(runs: list[Run]) -> Iterator[Drawn]:
     rows = [run_pages.run_servability(run, own) for run, own in zip(runs, walls, strict=True)]
     freed, over = run_pages.freed_by_run(rows, 16), run_pages.pages_over_steps(walls[0], 16)
     stays = run_pages.pages_map(walls[0], 16, 20)
-    yield "freed", lambda theme: servings.freed_by_run(freed, theme), servings.caption_freed_by_run(freed), freed
-    caption = servings.caption_pages_over_steps(over)
-    yield "pages over steps", lambda theme: servings.pages_over_steps(over, 16, theme), caption, over
-    yield "pages map", lambda theme: servings.pages_map(stays, 16, theme), servings.caption_pages_map(stays), stays
+    yield "freed", lambda theme: serving.freed_by_run(freed, theme), serving.caption_freed_by_run(freed), freed
+    caption = serving.caption_pages_over_steps(over)
+    yield "pages over steps", lambda theme: serving.pages_over_steps(over, 16, theme), caption, over
+    yield "pages map", lambda theme: serving.pages_map(stays, 16, theme), serving.caption_pages_map(stays), stays
 
 
 def _of_heads(run: Run) -> Iterator[Drawn]:
-    table = fingerprints.fingerprints(run, [0, 1, 2])
-    table = table.assign(group=fingerprints.cluster(table, 3))
-    groups = fingerprints.describe(table.drop(columns="group"), table["group"].to_numpy())
-    places, directions, shares = fingerprints.plane(table)
+    table = heads.fingerprints(run, [0, 1, 2])
+    table = table.assign(group=heads.cluster(table, 3))
+    groups = heads.describe(table.drop(columns="group"), table["group"].to_numpy())
+    places, directions, shares = heads.plane(table)
     draw = lambda theme: heads.heads_plane(table, places, directions, shares, groups["name"].tolist(), theme)  # noqa: E731
     yield "plane", draw, heads.caption_heads_plane(table, groups), table
     yield "groups", lambda theme: heads.groups_by_head(table, theme), heads.caption_groups_by_head(table), table
 
 
 def _of_cost(run: Run) -> Iterator[Drawn]:
-    stack = cost.memory_stack(run.memory, run.record)
-    yield "stack", lambda theme: costs.memory_stack(stack, theme), costs.caption_memory_stack(stack), stack
-    layers = cost.layer_bytes(run.memory, run.record, 7)
-    yield "layers", lambda theme: costs.layer_bytes(layers, theme), costs.caption_layer_bytes(layers), layers
+    stack = memory.memory_stack_frame(run.memory, run.record)
+    yield "stack", lambda theme: memory.memory_stack(stack, theme), memory.caption_memory_stack(stack), stack
+    layers = memory.layer_bytes_frame(run.memory, run.record, 7)
+    yield "layers", lambda theme: memory.layer_bytes(layers, theme), memory.caption_layer_bytes(layers), layers
     timed = Run(run.path, run.record.model_copy(update={"recorded_tokens_per_second": 20.0}))
-    table = cost.instrument_cost([timed, run])
-    yield "cost", lambda theme: costs.instrument_cost(table, theme), costs.caption_instrument_cost(table), table
+    table = memory.instrument_cost_frame([timed, run])
+    yield "cost", lambda theme: memory.instrument_cost(table, theme), memory.caption_instrument_cost(table), table

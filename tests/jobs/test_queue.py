@@ -16,7 +16,8 @@ from kvlab import jobs
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.jobs import queue_db, worker
-from kvlab.requests.compare import CompareRequest, Progress, RescueRequest
+from kvlab.jobs.work import read_request
+from kvlab.requests.compare import CompareRequest, Progress, RestoreRequest
 from tests.jobs.by_hand import STAND_IN, work_off
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that the worker finds the stand-in by name
@@ -147,20 +148,21 @@ def test_a_damaged_queue_is_one_sentence(tmp_path: Path):
         jobs.list_jobs(tmp_path)
 
 
-def test_a_search_for_what_killed_an_answer_is_a_job_of_its_own_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    asked: list[RescueRequest] = []
+def test_restoring_an_answer_is_a_job_of_its_own_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    asked: list[RestoreRequest] = []
 
-    def rescue(request, root, *, progress, cancelled) -> Path:
+    def restore(request, root, *, progress, cancelled) -> Path:
         assert root == tmp_path and not cancelled()
         progress(Progress(stage="tokens: rerun 7 of at most 40, at most 12 s left", done=6, total=40))
         asked.append(request)
         return root
 
-    monkeypatch.setattr(worker, "load_function", lambda name: {worker.RESCUE: rescue}[name])
-    request = RescueRequest(run_id="some-run", title="Who killed it? h2o 20 %")
+    monkeypatch.setattr(worker, "load_function", lambda name: {worker.RESTORE: restore}[name])
+    request = RestoreRequest(run_id="some-run", title="Restore the answer: h2o 20 %")
     job = jobs.submit(tmp_path, request)
     work_off(tmp_path, STAND_IN)
     status = jobs.status(tmp_path, job)
     assert (status.state, status.title, asked) == ("complete", request.title, [request])
     assert status.progress is not None and status.progress.stage.startswith("tokens: rerun 7 of at most 40")
     assert jobs.request_of(tmp_path, job) == request
+    assert read_request(request.model_dump_json().replace('"restore"', '"rescue"')) == request, "of an older queue"

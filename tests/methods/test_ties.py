@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,9 +14,12 @@ from torch import Tensor
 from kvlab.core.contract.view import Slots
 from kvlab.core.methods.eviction.cur import SquaredLengths
 from kvlab.core.methods.eviction.keydiff import UnusualKeys
+from kvlab.core.methods.settlers.edges import nearest, nearest_slot
+from kvlab.core.methods.settlers.residuals.observed_queries import nearest_pivot
 from tests.cache.layers import DIM, HandLayer, draw
 
 TOKENS, BUDGET = 40, 14
+PROCESSORS = {"AVX2": "avx2", "AVX512": "avx512"}  # by torch's name of what this one has
 
 
 def slots_of(keys: Tensor, values: Tensor, position: Tensor) -> Slots:
@@ -72,3 +80,35 @@ def test_keys_as_far_from_the_middle_are_equally_unusual() -> None:
     slots = slots_of(keys, keys, torch.arange(31)[None, None].short())
     score = UnusualKeys().update(slots, None, True)["score"][0, 0]  # type: ignore[arg-type]  # reads no pass
     assert torch.equal(score, score.flip(-1)) and score.unique().numel() == 16
+
+
+def test_every_method_keeps_and_merges_alike_on_every_processor() -> None:
+    """On texts of one token, of two in turn, of blanks and duplicates, and plain ones."""
+    here = PROCESSORS.get(torch.backends.cpu.get_cpu_capability())
+    if here is None:
+        pytest.skip("this processor has no vector instructions to compare with")
+    surveys = []
+    for capability in ("default", here):
+        settings = os.environ | {"ATEN_CPU_CAPABILITY": capability, "OMP_NUM_THREADS": "1"}
+        asked = [sys.executable, "-m", "tests.methods.kept_by_processor"]
+        surveys.append(
+            json.loads(subprocess.run(asked, env=settings, capture_output=True, check=True, text=True).stdout)
+        )
+    assert len(surveys[0]) > 200
+    assert [name for name, kept in surveys[0].items() if surveys[1][name] != kept] == []
+
+
+def test_of_equally_similar_targets_the_oldest_is_taken() -> None:
+    """Equal to within 2^-16, whether few sources are compared or many, and wherever the slots are."""
+    generator = torch.Generator().manual_seed(2)
+    for count in (1, 3, 300):
+        keys = torch.ones(1, 2, 400, 4) * (1 + 2e-7 * torch.randn(1, 2, 400, 4, generator=generator))
+        position = torch.stack([torch.randperm(400, generator=generator) for _ in range(2)])[None].short()
+        slots = slots_of(keys, keys, position)
+        index = torch.arange(count).expand(1, 2, -1)
+        allowed = torch.arange(400).expand(1, 2, -1) >= count
+        oldest = position.masked_fill(~allowed, 1000).argmin(-1, keepdim=True).expand(1, 2, count)
+        assert torch.equal(nearest_slot(slots, index, allowed)[1], oldest)
+        assert torch.equal(nearest(slots, index, allowed, "cosine")[1], oldest)
+        pivots = torch.arange(count, 400).expand(1, 2, -1)
+        assert torch.equal(nearest_pivot(slots, index, pivots, torch.ones_like(pivots).bool()) + count, oldest)

@@ -19,7 +19,7 @@ from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace import open_run
 from kvlab.trace.stories import Story, View, load_story, save_story
 from tests.pages.conftest import ROOT
-from tests.pages.test_killed import looked_into
+from tests.pages.test_restore_page import looked_into
 from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]
@@ -42,6 +42,8 @@ NO_VIEW = {  # what draws and is nothing to show alone, with the reason
     "app/live/present.py last_answers": "words of a conversation on a projector",
     "app/live/conversation.py show_questions": "words of a conversation, which is not a recorded view",
     "app/navigation/context_bar.py begin": "styles",
+    "app/navigation/menu.py top_tools": "the choice of the theme",
+    "app/navigation/menu.py page_tabs": "styles",
     "app/atlas/exhibit.py needs": "a command to copy",
     "app/atlas/exhibit.py figure": "a command to copy; the figure has its menu by `show`",
     "app/atlas/measure_button.py measure_button": "a command to copy",
@@ -56,7 +58,7 @@ NO_VIEW = {  # what draws and is nothing to show alone, with the reason
 }
 CONTROLS = {  # components that one works with and does not look at
     "add_slide", "context_bar", "lazy_views", "links", "payload", "plotly_preload", "scrubber", "shortcuts",
-    "story_mode", "theme_switch", "wordpicker",
+    "story_mode", "wordpicker",
 }  # fmt: skip
 ELSEWHERE = {"tilemap"}  # whose page draws the heading over it
 PAGES = sorted(file.stem for file in (ROOT / "pages").glob("*.py"))
@@ -91,7 +93,7 @@ def menus(page: AppTest) -> list[str]:
     return [button.key for button in page.button if str(button.key).endswith("-slide")]
 
 
-@pytest.mark.parametrize("name", [name for name in PAGES if name not in ("atlas", "killed")])
+@pytest.mark.parametrize("name", [name for name in PAGES if name not in ("atlas", "restore")])
 def test_a_page_has_as_many_menus_as_tables_and_charts(look: Open, name: str):
     page = look(name)
     assert not page.exception
@@ -157,9 +159,9 @@ def test_what_was_written_before_and_after_is_a_slide(runs_root: Path, open_page
     write_synthetic_run(runs_root, method="full")
     run = open_run(write_synthetic_run(runs_root, method="h2o", budget=0.2))
     looked_into(runs_root, run)
-    page = open_page("killed", run=run.record.run_id)
+    page = open_page("restore", run=run.record.run_id)
     assert len(menus(page)) >= 1 + len(page.dataframe) + len(page.get("plotly_chart"))
-    _, shown = added(page, runs_root, "killed-texts")
+    _, shown = added(page, runs_root, "restore-texts")
     assert isinstance(shown, Passages)
     assert [segments[0].text for _, segments in shown.passages] == ["<b>wrong</b>", "the answer 7"]
 

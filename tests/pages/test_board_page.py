@@ -178,7 +178,7 @@ def test_what_leads_on_from_a_cell_is_about_the_cell_that_is_named(runs: list[Pa
         page = page.selectbox(key="board-cell").set_value(path.name).run()
         offered = [str(button.key) for button in page.button if "Restore the answer" in button.label]
         lost = str(table[label]).startswith(("wrong", "nearly"))
-        assert offered == ([f"killed-{path.name}"] if lost else [])
+        assert offered == ([f"restore-{path.name}"] if lost else [])
     assert {str(words).startswith(("wrong", "nearly")) for words in table} == {True, False}, "both are among them"
 
 

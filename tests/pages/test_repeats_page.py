@@ -115,15 +115,15 @@ def search_of(root: Path, comparison_id: str, run_id: str, heads: tuple[tuple[in
     ))  # fmt: skip
 
 
-def test_killer_heads_are_counted_over_prompts_from_two_results_on(runs_root: Path, open_page: Open):
+def test_lost_heads_are_counted_over_prompts_from_two_results_on(runs_root: Path, open_page: Open):
     names = [write_repeat(runs_root, number) for number in (1, 2)]
     page = open_page("compare", comparison=names[0])
     failed = [path.name for path in sorted(runs_root.iterdir()) if "h2o" in path.name or "keepkv" in path.name]
     (button,) = [button for button in page.button if button.key == "search-batch"]
     assert re.search(r"Search (all \d+ failed runs|the failed run)", button.label)
-    assert "Killer heads" not in told(page)
+    assert "Heads that lost the answer" not in told(page)
     search_of(runs_root, names[0], next(name for name in failed if "h2o" in name), ((0, 0),))
-    assert "Killer heads" not in told(open_page("compare", comparison=names[0])), "one result is no map"
+    assert "Heads that lost the answer" not in told(open_page("compare", comparison=names[0])), "one result is no map"
     for name in failed:
         search_of(runs_root, open_run(runs_root / name).record.comparison_id, name, ((0, 0),))
     text = told(open_page("compare", comparison=names[0]))

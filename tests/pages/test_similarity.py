@@ -27,7 +27,7 @@ def test_keys_and_values_are_drawn(runs_root: Path, open_page: Open, what: str, 
     assert not page.exception
     assert f"Similarity of the {what}" in texts(page)
     assert len(page.get("plotly_chart")) == 3  # neighbours, band, wall
-    assert "Each cell is one pair" in texts(page)
+    assert f"neighbouring {what} have a cosine of" in texts(page)
 
 
 def test_a_window_that_makes_no_sense_shows_the_whole_text(runs_root: Path, open_page: Open):

@@ -15,7 +15,6 @@ from PIL import Image, ImageSequence
 
 from kvlab.cli import commands
 from kvlab.core.errors import UserError
-from kvlab.figures.similarity import similarity_map
 from kvlab.report.draw import columns
 from kvlab.report.pictures import MOST_FRAMES, animation, frames_of, history_picture, laid_out, picture
 from kvlab.report.subject import provenance, slide_title, subject_of
@@ -23,6 +22,7 @@ from kvlab.report.views import History, Text
 from kvlab.trace.reader import Run
 from kvlab.views.base.export import ImageWriter
 from kvlab.views.frames.lineage import Lineage, State, states_at
+from kvlab.views.similarity import similarity_map
 from tests.report.test_views import HOSTILE, SVG, needs_browser
 
 

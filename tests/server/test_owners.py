@@ -18,7 +18,7 @@ from kvlab.library import archive, catalogue
 from kvlab.library import recycle_bin as rubbish
 from kvlab.library.find import Search
 from kvlab.library.side_by_side import join_comparisons, joint_id
-from kvlab.requests.compare import CompareRequest, RescueRequest
+from kvlab.requests.compare import CompareRequest, RestoreRequest
 from kvlab.trace.catalogue import list_comparisons, list_runs, rebuild
 from kvlab.trace.stories import Story, save_story
 from kvlab.trace.user_labels import change_labels, change_tags, claim_name, load_labels, owner_of, save_answer
@@ -96,7 +96,7 @@ def test_a_private_run_is_in_no_list_link_comparison_or_search_of_others(
 ) -> None:
     write_lab()
     (hidden,) = list_runs(root, comparison_id="hidden")
-    asked = RescueRequest(run_id=hidden.run_id)
+    asked = RestoreRequest(run_id=hidden.run_id)
     both = joint_id(["open", "hidden"])
     act_as("carl")
     assert hidden.run_id not in {run.run_id for run in list_runs(root)}

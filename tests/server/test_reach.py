@@ -27,7 +27,7 @@ from kvlab.models.fitting.request import FitJob, FitRequest, fitted_file
 from kvlab.models.info.names import check_model, context_length
 from kvlab.models.load import load_model
 from kvlab.planning.models import local_models, model_field_help
-from kvlab.requests.compare import CompareRequest, RescueRequest
+from kvlab.requests.compare import CompareRequest, RestoreRequest
 from kvlab.trace.user_labels import load_labels
 from tests.families import tiny_folder
 
@@ -145,7 +145,7 @@ def test_a_request_names_nothing_by_its_path(server: Path, tmp_path: Path) -> No
         FitJob(name="it", request=FitRequest(corpus=tmp_path)),
         BenchJob(name="it", requests=(BenchRequest(mode="decode", model=str(tmp_path / "elsewhere"), choices=(H2O,)),)),
         BenchJob(name="it", preset="small", changes={"model": str(tmp_path / "elsewhere")}),
-        RescueRequest(run_id="of-somebody-else"),
+        RestoreRequest(run_id="of-somebody-else"),
     ]
     for request in refused:
         said = sentence(lambda request=request: jobs.submit(server, request))

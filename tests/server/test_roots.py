@@ -13,7 +13,7 @@ from kvlab.evaluate.request import EvalJob
 from kvlab.jobs.batch import load_batch
 from kvlab.library import archive
 from kvlab.library import recycle_bin as rubbish
-from kvlab.requests.compare import RescueRequest
+from kvlab.requests.compare import RestoreRequest
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.schema import RunRecord, check_id
 from kvlab.trace.stories import story_path
@@ -31,7 +31,7 @@ USES: dict[str, Callable[[Path, str], object]] = {
     "deleted results": lambda root, name: rubbish.delete(root, "evaluation", [name]),
     "brought back": lambda root, name: rubbish.restore_deleted(root, name),
     "exported": lambda root, name: archive.pack(root, "evaluation", [name], "", root / "out.zip"),
-    "searched": lambda root, name: RescueRequest(run_id=name),
+    "searched": lambda root, name: RestoreRequest(run_id=name),
     "evaluated": lambda root, name: EvalJob.model_validate({"name": name, "request": {}}),
 }
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import psutil
 
+from app.navigation.menu import MENU
 from tests.dashboard_speed.pages import PICTURES
 from tests.dashboard_speed.server import BROWSERS, FLAGS
 from tests.synthetic.runs import write_synthetic_run
@@ -29,6 +30,7 @@ from tests.torture.table import Row, at
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(path.stem for path in (ROOT / "pages").glob("*.py") if path.stem != "start")
 BOX = '[data-testid="stException"]'
+ENTRIES = [entry.views[0][0] for entry in MENU[1:]]  # of the sidebar, but the first page
 LINK = '[data-testid="stSidebarNavLink"][href$="/{}"]'
 OLD = "data-of-the-page-before"
 MARK = f"(nodes) => nodes.forEach((node) => node.setAttribute('{OLD}', ''))"
@@ -237,7 +239,7 @@ async def _real(stay: Stay, row: Row, browser: Any, chance: random.Random, think
     context = await browser.new_context(viewport={"width": 1280, "height": 900}, bypass_csp=True)
     page, left, name = await context.new_page(), 0, ""
     while time.monotonic() < stay.until:
-        name = chance.choice([one for one in PAGES if one != name])  # the page one is on draws no new picture
+        name = chance.choice([one for one in ENTRIES if one != name])  # the page one is on draws no new picture
         begun = time.monotonic()
         try:
             if left:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.dashboard_speed.server import Dashboard, chromium_at_home
 from tests.synthetic.runs import write_synthetic_run
-from tests.torture.browsers import BOX, LINK, PAGES
+from tests.torture.browsers import BOX, ENTRIES, LINK, PAGES
 from tests.torture.table import Row
 
 KEYS = ("j", "k", "]", "[", "ArrowLeft", "ArrowRight", "Home", "End", "n", " ", "?", "Escape")
@@ -169,7 +169,7 @@ def slide(page: Any, chance: random.Random) -> str:
 
 
 def go(page: Any, chance: random.Random) -> str:
-    name = chance.choice(PAGES)
+    name = chance.choice(ENTRIES)
     page.click(LINK.format(name), timeout=CLICK_MS)
     return f"to {name}"
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.attention.bound import query_heads_per_slot
 from kvlab.atlas.analysis.attention_rows import ALPHA, EMA, WINDOW, Predictors, read_rows
 from kvlab.trace.reader import Run
+from kvlab.views.bound import query_heads_per_slot
 from kvlab.views.frames.compare import unique_labels
 from kvlab.views.frames.lineage import fold, token_texts
 

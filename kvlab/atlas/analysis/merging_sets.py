@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.similarity.merge_sets import consecutive_sets, set_count
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
+from kvlab.views.frames.merge_sets import consecutive_sets, set_count
 
 PAPER_THRESHOLD = 0.75  # KVMerger, section 6.1
 MOST_TOKENS = 4096  # about the length of the paper's samples

@@ -21,11 +21,11 @@ from kvlab.atlas.scores import (
 )
 from kvlab.common.intervals import Interval
 from kvlab.evaluate.scoring.metrics import higher_is_better
-from kvlab.figures import scores as figures
 from kvlab.requests.measurement import Measurement
 from kvlab.results.score_tables import PROMPT, paired_gap, score_table, with_names, without_preset
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim, Threshold
+from kvlab.views import scores as figures
 from kvlab.views.base.palette import Theme
 
 NEEDLES = ("needle", "key_value")

@@ -7,12 +7,12 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.atlas.figures.simple import merging as simple
-from kvlab.figures.scores import line_text
 from kvlab.views.base.caption import with_simple
 from kvlab.views.base.lines import add_line, add_points
 from kvlab.views.base.palette import DASHES, FALLBACK_MARKERS, HUES, STATE_COLOURS, Theme, pick
 from kvlab.views.base.template import finish
 from kvlab.views.base.words import number, percent, plural, shown_of
+from kvlab.views.scores import line_text
 
 HUES_OF_CURVES = ("blue", "green", "orange", "purple", "grey")
 MOST_POINTS = 2000

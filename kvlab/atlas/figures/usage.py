@@ -10,12 +10,12 @@ from plotly.subplots import make_subplots
 
 from kvlab.atlas.figures.simple import budgets as simple
 from kvlab.common.formatting import prompts
-from kvlab.figures.scores import TASK_HUES, TASK_MARKERS, line_text, sample_note
 from kvlab.views.base.caption import with_simple
 from kvlab.views.base.lines import interval_bars
 from kvlab.views.base.palette import HUES, SURFACES, Theme, method_style, mix, pick
 from kvlab.views.base.template import finish
 from kvlab.views.base.words import number, percent, plural, shown_of, with_spaces
+from kvlab.views.scores import TASK_HUES, TASK_MARKERS, line_text, sample_note
 
 MEASURES = {"score": "score", "kept": "tokens kept", "seconds": "seconds per prompt"}
 MOST_TASKS = len(TASK_HUES)

@@ -11,8 +11,8 @@ import pandas as pd
 from kvlab.atlas.scores import ABLE
 from kvlab.common.formatting import mean_words
 from kvlab.common.intervals import LEVEL, Interval
-from kvlab.figures import scores as figures
 from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge
+from kvlab.views import scores as figures
 from kvlab.views.base.words import number, percent
 
 OURS = "gvote"

@@ -16,11 +16,11 @@ from kvlab.core.choice import FULL
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.evaluate.results.summary import with_measures
 from kvlab.evaluate.scoring.metrics import higher_is_better
-from kvlab.figures import scores as figures
 from kvlab.requests.measurement import Measurement
 from kvlab.results.score_tables import NAMES, PROMPT, means_over_tasks, option_column, score_table, with_names
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim
+from kvlab.views import scores as figures
 from kvlab.views.base.palette import Theme
 from kvlab.views.base.words import plural
 

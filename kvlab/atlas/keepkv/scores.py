@@ -23,10 +23,10 @@ from kvlab.atlas.scores import (
     unable,
 )
 from kvlab.core.choice import FULL
-from kvlab.figures import scores as figures
 from kvlab.results.score_tables import option_column
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim
+from kvlab.views import scores as figures
 from kvlab.views.base.arm_names import arm_text
 from kvlab.views.base.palette import Theme
 

@@ -24,11 +24,11 @@ from kvlab.atlas.scores import (
     unable,
 )
 from kvlab.core.choice import FULL
-from kvlab.figures import scores as figures
 from kvlab.requests.measurement import Measurement
 from kvlab.results.score_tables import PROMPT, full_score, option_column, score_table
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim
+from kvlab.views import scores as figures
 from kvlab.views.base.palette import Theme
 from kvlab.views.base.words import percent
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvlab.analysis.similarity.head_states import heads_with_states
 from kvlab.atlas.exhibit import Needs
 from kvlab.atlas.measurements import comparison
 from kvlab.core.errors import UserError
@@ -12,6 +11,7 @@ from kvlab.results.sources import Sources
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.reader import Run, open_run
 from kvlab.views.base.words import plural
+from kvlab.views.frames.head_states import heads_with_states
 
 METHODS = ("kvmerger:preset=paper-35",)
 BUDGETS = (0.35,)

@@ -11,8 +11,22 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.similarity import similarity as maps
-from kvlab.analysis.similarity.head_states import (
+from kvlab.atlas.evidence import Evidence, basis_of, gather, interval_of, mean_text, over_prompts
+from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs
+from kvlab.atlas.figures import similarity_panels as panels
+from kvlab.atlas.figures.simple import similarity as simple
+from kvlab.atlas.kvmerger.recordings import run_with_keys, sample_sentence
+from kvlab.common.model_title import model_title
+from kvlab.results.sources import Sources
+from kvlab.results.verdict import OPEN, Claim, Threshold, decisive, judge
+from kvlab.trace.reader import Run
+from kvlab.views import similarity as maps
+from kvlab.views import similarity as walls
+from kvlab.views.base.caption import FigureCaption
+from kvlab.views.base.palette import Theme
+from kvlab.views.base.provenance import of_run
+from kvlab.views.base.words import number, two_digits
+from kvlab.views.frames.head_states import (
     BEFORE,
     KEYS,
     VALUES,
@@ -21,20 +35,6 @@ from kvlab.analysis.similarity.head_states import (
     readable_heads,
     spread_heads,
 )
-from kvlab.atlas.evidence import Evidence, basis_of, gather, interval_of, mean_text, over_prompts
-from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs
-from kvlab.atlas.figures import similarity_panels as panels
-from kvlab.atlas.figures.simple import similarity as simple
-from kvlab.atlas.kvmerger.recordings import run_with_keys, sample_sentence
-from kvlab.common.model_title import model_title
-from kvlab.figures import similarity as walls
-from kvlab.results.sources import Sources
-from kvlab.results.verdict import OPEN, Claim, Threshold, decisive, judge
-from kvlab.trace.reader import Run
-from kvlab.views.base.caption import FigureCaption
-from kvlab.views.base.palette import Theme
-from kvlab.views.base.provenance import of_run
-from kvlab.views.base.words import number, two_digits
 
 OFFSETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024)
 NEAR = 8
@@ -223,7 +223,7 @@ def _walls(run: Run, layer: int, paper: str, claim: Claim, theme: Theme) -> tupl
         frame = _wall_frame(near[near["kind"] == kind], small)
         layers = walls.layers_to_show(frame["layer"].unique().tolist(), layer, *walls.extreme_layers(frame))
         figure = walls.similarity_wall({place: one for place, one in small.items() if place[0] in layers}, theme, kind)
-        caption = walls.caption_similarity_wall(frame, layers, every).within(before=paper)
+        caption = f"{paper} {walls.caption_similarity_wall(frame, layers, every)}".strip()
         drawn.append(Drawn(kind, figure, frame, caption, of_run(run), claim if kind == KEYS else None))
     return tuple(drawn)
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.similarity.head_states import readable_heads, spread_heads
 from kvlab.atlas.analysis.merging_sets import MOST_TOKENS, PAPER_THRESHOLD, persistence, ratios
 from kvlab.atlas.evidence import Evidence, basis_of, gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
@@ -22,6 +21,7 @@ from kvlab.trace.reader import Run
 from kvlab.views.base.palette import Theme
 from kvlab.views.base.provenance import of_run
 from kvlab.views.base.words import plural, two_digits
+from kvlab.views.frames.head_states import readable_heads, spread_heads
 
 SAME = "Which layers merging shrinks most is a property of the model: it stays the same from prompt to prompt."
 ORDER = Threshold(0.8, "about where four pairs of layers of five are in the same order in two prompts")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.similarity.head_states import readable_heads, spread_heads
 from kvlab.atlas.analysis.merging_sets import kernel, merged_pairs
 from kvlab.atlas.evidence import Evidence, basis_of, gather, mean_text, over_prompts
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
@@ -18,6 +17,7 @@ from kvlab.trace.reader import Run
 from kvlab.views.base.palette import Theme
 from kvlab.views.base.provenance import of_run
 from kvlab.views.base.words import number, percent, two_digits
+from kvlab.views.frames.head_states import readable_heads, spread_heads
 
 NEARER = "Tokens whose keys are nearer to the pivot's get more weight."
 CLEARLY = Threshold(1.1, "equal weights give 1; a tenth more is the least that can move a merged key")

@@ -24,11 +24,11 @@ from kvlab.atlas.scores import (
 from kvlab.common.intervals import Interval, mean_interval
 from kvlab.core.choice import FULL
 from kvlab.evaluate.scoring.metrics import higher_is_better
-from kvlab.figures import scores as figures
 from kvlab.requests.measurement import Evaluation, Measurement
 from kvlab.results.score_tables import PROMPT, means_over_tasks, option_column, paired_gap, shared_budgets
 from kvlab.results.sources import EVAL_FOLDER, Sources
 from kvlab.results.verdict import Claim
+from kvlab.views import scores as figures
 from kvlab.views.base.palette import Theme
 from kvlab.views.base.provenance import Provenance
 from kvlab.views.base.words import plural, with_spaces

@@ -8,10 +8,10 @@ from kvlab.atlas import benchmarks
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.papers import grey_table, paper_gap, paper_values
 from kvlab.atlas.scores import OWN_TASKS, Arm, Experiment, caption_table, contest, gap, gap_text
-from kvlab.figures import scores, speed
 from kvlab.requests.measurement import Measurement
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim
+from kvlab.views import scores, speed
 from kvlab.views.base.palette import Theme
 from kvlab.views.base.words import percent
 

@@ -88,7 +88,10 @@ class PassSeen(LayerPass):
         return None if self.row_valid is None else self.row_valid[:, first:].float()
 
     def last_logits(self, rows: int = 1) -> Tensor:
-        """Logits (B, H, G, rows, S) of the last `rows` queries without log mass, -inf at hidden slots."""
+        """Logits (B, H, G, rows, S) of the last `rows` queries without log mass.
+
+        -inf at hidden slots, and in rows of padding, which in a later turn could see all older slots.
+        """
         return self._once(("last_logits", rows), lambda: self._newest_logits(rows))
 
     def _newest_logits(self, rows: int) -> Tensor:
@@ -97,6 +100,8 @@ class PassSeen(LayerPass):
             logits = self._logits(self._first_row(rows), self.num_new)
         if self.bias is not None:
             logits = logits.masked_fill(torch.isneginf(self.bias)[:, :, :, None], float("-inf"))
+        if self.row_valid is not None:
+            logits = logits.masked_fill(~self.row_valid[:, None, None, -logits.shape[3] :, None], float("-inf"))
         return logits
 
     def project_queries(self, hidden_states: Tensor, position: Tensor | None = None) -> Tensor:

@@ -18,4 +18,5 @@ def round_to_step(score: Tensor, step: float = STEP) -> Tensor:
 
 def round_relatively(score: Tensor) -> Tensor:
     """`score` >= 0 to within .02 %: its logarithm to base 2 in multiples of 2^-12."""
-    return round_to_step(score.log2(), 2.0**-12).exp2()
+    # In double precision, since a vector of floats and the few numbers behind it are not raised alike to the last bit.
+    return round_to_step(score.log2(), 2.0**-12).double().exp2().float()

@@ -227,7 +227,10 @@ class Seen(Protocol):
         ...
 
     def last_logits(self, rows: int = 1) -> Tensor:
-        """Logits (B, H, G, rows, S) of the last `rows` queries, without log mass, -inf at hidden slots."""
+        """Logits (B, H, G, rows, S) of the last `rows` queries, without log mass.
+
+        -inf at hidden slots and in rows of padding.
+        """
         ...
 
     def place_bias(self, index: Tensor, rows: int = 1) -> Tensor | None:

@@ -1,5 +1,5 @@
 """Find the smallest sets of tokens or heads whose restoration brings a run's right answer back, by reruns."""
 
-from kvlab.engine.restore.search import rescue
+from kvlab.engine.restore.search import restore
 
-__all__ = ["rescue"]
+__all__ = ["restore"]

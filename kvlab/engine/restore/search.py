@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from kvlab.common.formatting import format_duration
+from kvlab.core.budget import Budget
 from kvlab.core.errors import UserError
+from kvlab.core.methods import make_method
 from kvlab.core.restore import Restore
 from kvlab.engine.out_of_memory import memory_guard
 from kvlab.engine.progress import Cancelled
@@ -18,10 +20,10 @@ from kvlab.engine.restore.bisect import smallest
 from kvlab.engine.restore.failed_run import Evidence, decode_forced, gather_evidence
 from kvlab.engine.restore.shared_prompt import Prompt, read_prompt
 from kvlab.models.load import LoadedModel, held_model, pick_device
-from kvlab.requests.compare import CompareRequest, Progress, RescueRequest
+from kvlab.requests.compare import CompareRequest, Progress, RestoreRequest
 from kvlab.trace import Run, open_run
 from kvlab.trace.record import choice_of, model_fields
-from kvlab.trace.restore_results import RestoreResult, SearchResult, save_result
+from kvlab.trace.restore_results import NeededBudget, RestoreResult, SearchResult, save_result
 from kvlab.trace.user_labels import load_labels
 
 MOST_TOKENS = 64  # candidates if the fact is unknown or not sufficient
@@ -30,8 +32,8 @@ UNLIKELY = ("evict", "apart")  # searches that test the whole set first
 SHOWN_TOKENS = 16  # whose attention is saved in addition to the fact's
 
 
-def rescue(
-    request: RescueRequest,
+def restore(
+    request: RestoreRequest,
     root: Path | str = "runs",
     *,
     progress: Callable[[Progress], None] | None = None,
@@ -56,12 +58,48 @@ def rescue(
         search = _Search(run, root, prompt, evidence, watch)
         try:
             search.all()
+            search.budget = needed_budget(repeated, loaded, evidence, prompt, watch)
         except Cancelled:
             return search.save("Stopped; earlier results are kept.")
     return search.save("" if watch.done < watch.most else f"All {watch.most} reruns were used.")
 
 
-def _request_of(run: Run, request: RescueRequest) -> CompareRequest:
+def needed_budget(
+    request: CompareRequest, loaded: LoadedModel, evidence: Evidence, prompt: Prompt, reruns: _Reruns
+) -> NeededBudget | None:
+    """Bisect for the smallest budget, in whole percent of the prompt's tokens, at which the run answers right.
+
+    Each rerun reads the prompt again, and counts beside the reruns of the searches. The run is wrong at its own budget
+    and right with all tokens; between these, a larger budget is taken to be right where a smaller one is. None for a
+    budget in bytes, and for a method that takes none.
+    """
+    choice = request.choices[0]
+    own = Budget(choice.budget)
+    if isinstance(own.amount, str) or not make_method(choice.method, **choice.hyper_parameters).needs_budget:
+        return None
+    low = min(own.slots(prompt.tokens) / prompt.tokens, 0.99)
+    right = 100
+    wrong = int(100 * low)
+    of_head = None
+    tried = 0
+    while right - wrong > 1:
+        percent = (wrong + right) // 2
+        reruns.report(f"budget: would {percent} % have been enough?")
+        more = choice.model_copy(update={"budget": percent / 100})
+        again = read_prompt(loaded, request.model_copy(update={"choices": (more,)}))
+        ids = again.write(None, evidence.wanted.ended(again.decode))
+        tried += 1
+        if evidence.wanted.is_there(ids, again.texts(ids)):
+            right = percent
+            layer, head = evidence.reader(prompt.layers)
+            slots = again.cache(None).compressed_layers()[prompt.layers.index(layer)].slots
+            of_head = None if slots is None else float(slots.valid[0, head].sum()) / prompt.tokens
+        else:
+            wrong = percent
+    return NeededBudget(right_at=right / 100, wrong_at=max(wrong / 100, low), of_head=of_head, tried=tried)
+
+
+def _request_of(run: Run, request: RestoreRequest) -> CompareRequest:
     record = run.record
     if record.method == "full":
         raise UserError("This run is the full cache itself, which drops nothing: choose a compressed run.")
@@ -117,6 +155,7 @@ class _Search:
     evidence: Evidence
     reruns: _Reruns
     found: list[SearchResult] = field(default_factory=list)
+    budget: NeededBudget | None = None
 
     def all(self) -> None:
         """Search every kind; tokens that restore the answer are then restricted to as few heads as possible."""
@@ -232,6 +271,7 @@ class _Search:
                 attention_full=self._shown(evidence.full.look),
                 attention_before=self._shown(evidence.before.look),
                 found=tuple(self.found),
+                budget=self.budget,
             ),
         )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pandas as pd
 
-from kvlab.analysis.comparison.killers import Killers
 from kvlab.analysis.comparison.trade_off import HELD, UNEQUAL, at_budget, measures_kl, with_axis
 from kvlab.views.base.amounts import (
     EXACT,
@@ -173,12 +172,6 @@ def _sized_names(points: pd.DataFrame, name: str) -> str:
     """Names of points with their bytes."""
     sizes = zip(points[name], points["live_bytes"], strict=True)
     return join_names([f"{label} ({byte_size(size)})" for label, size in sizes])
-
-
-def killer_heads(killers: Killers, over: int) -> str:
-    """How many lost answers a few heads bring back."""
-    count = some_of(killers.located, killers.results, "lost answer")
-    return sentence(f"giving their tokens back to single heads restores {count}")
 
 
 def kl_of_both(frame: pd.DataFrame) -> str:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.views.base.palette import HUES, SURFACES, Theme, mix, pick
+from kvlab.views.base.palette import HUES, SURFACES, Style, Theme, mix, pick, run_styles
 
 
 class Line(NamedTuple):
@@ -114,3 +114,8 @@ def add_area(
         fillpattern=pattern,
         hovertemplate=f"{hover}<extra></extra>",
     )
+
+
+def styles_of(frame: pd.DataFrame, theme: Theme) -> dict[str, Style]:
+    """The style of each run in a frame with columns label and method."""
+    return run_styles(frame[["label", "method"]].drop_duplicates().itertuples(index=False, name=None), theme)

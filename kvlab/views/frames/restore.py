@@ -13,6 +13,7 @@ from kvlab.trace.restore_results import RestoreResult, SearchResult
 from kvlab.views.frames.facts import fact_fates
 from kvlab.views.frames.lineage import SINKS
 
+MOST_BUDGETS = 7  # tried by bisection of whole percents
 LEAST_MASS = 2e-3  # tokens with less attention in every series are not shown
 SEARCHES = {
     "unread fact": "read the fact's slots in every head",
@@ -28,22 +29,22 @@ SEARCHES = {
 }
 
 
-def restoring(rescue: RestoreResult) -> list[SearchResult]:
+def restoring(result: RestoreResult) -> list[SearchResult]:
     """The changes that restore the answer, fewest slots first; at equal cost, named tokens and heads first."""
 
     def rank(found: SearchResult) -> tuple[int, bool, bool, str]:
         back = found.returned
         return found.slots, back.kind == "read" and not back.tokens, back.heads is None, found.search
 
-    return sorted((found for found in rescue.found if found.restores), key=rank)
+    return sorted((found for found in result.found if found.restores), key=rank)
 
 
-def cheapest(rescue: RestoreResult) -> SearchResult | None:
+def cheapest(result: RestoreResult) -> SearchResult | None:
     """The change that restores the answer with the fewest slots; None if nothing does."""
-    return next(iter(restoring(rescue)), None)
+    return next(iter(restoring(result)), None)
 
 
-def search_table(rescue: RestoreResult) -> pd.DataFrame:
+def search_table(result: RestoreResult) -> pd.DataFrame:
     """One row per search (key of `SEARCHES`): what, outcome (a sentence), restores, slots, tried, mean_kl, text."""
     rows = [
         (
@@ -56,7 +57,7 @@ def search_table(rescue: RestoreResult) -> pd.DataFrame:
             float(np.mean(found.kl)) if found.kl else np.nan,
             found.text,
         )
-        for found in rescue.found
+        for found in result.found
     ]
     columns = ["search", "what", "outcome", "restores", "slots", "tried", "mean_kl", "text"]
     return pd.DataFrame(rows, columns=columns)
@@ -77,12 +78,27 @@ def is_plural(found: SearchResult) -> bool:
     return len(back.tokens) > 1 or (back.kind == "apart")
 
 
-def sentence(rescue: RestoreResult, run: Run) -> str:
+def sentence(result: RestoreResult, run: Run) -> str:
     """Why the run fails, and the cheapest change that restores its answer."""
-    best = cheapest(rescue)
+    best = cheapest(result)
     if best is None:
-        return f"{rescue.label} fails, and nothing that was tried in {rescue.reruns} reruns restores “{rescue.answer}”."
-    return f"{rescue.label} fails {_why(rescue, best, run)} the answer, costing {slot_count_text(best.slots)}."
+        return f"{result.label} fails, and nothing that was tried in {result.reruns} reruns restores “{result.answer}”."
+    return f"{result.label} fails {_why(result, best, run)} the answer, costing {slot_count_text(best.slots)}."
+
+
+def budget_sentence(result: RestoreResult) -> str:
+    """Whether a larger budget would have kept the answer, and the slots of the reading head then; "" if unknown."""
+    needed = result.budget
+    if needed is None:
+        return ""
+    wrong = f"{result.label} is still wrong at {100 * needed.wrong_at:.0f} %"
+    if needed.right_at == 1:
+        return f"More budget alone does not help: {wrong} of the tokens."
+    head = ""
+    if needed.of_head is not None and result.reader is not None:
+        layer, number = result.reader
+        head = f", when layer {layer} head {number}, which reads it, has slots for {100 * needed.of_head:.0f} % of them"
+    return f"More budget would have kept it: from {100 * needed.right_at:.0f} % of the tokens on{head}; {wrong}."
 
 
 def slot_count_text(slots: int) -> str:
@@ -90,7 +106,7 @@ def slot_count_text(slots: int) -> str:
     return "no slot more" if slots == 0 else f"{slots:,} slot{'s' if slots != 1 else ''}"
 
 
-def _why(rescue: RestoreResult, best: SearchResult, run: Run) -> str:
+def _why(result: RestoreResult, best: SearchResult, run: Run) -> str:
     """The reason, and the change that fixes it."""
     back = best.returned
     if back.tokens:
@@ -102,7 +118,7 @@ def _why(rescue: RestoreResult, best: SearchResult, run: Run) -> str:
             these = "its slot" if count == 1 else f"their {count} slots"
             return f"because its reading left out {quote_tokens(run, back.tokens)}; reading {these} in {where} restores"
         these = "this token" if count == 1 else f"these {count} tokens"
-        return f"because {culprit(rescue, best, run)}; keeping {these} in {where} restores"
+        return f"because {culprit(result, best, run)}; keeping {these} in {where} restores"
     where = "every head" if back.heads is None else head_words(back.heads)
     if back.kind == "read":
         return f"by what {where} did not read; reading everything there restores"
@@ -112,11 +128,11 @@ def _why(rescue: RestoreResult, best: SearchResult, run: Run) -> str:
     return f"by merging; {how} in {where} restores"
 
 
-def culprit(rescue: RestoreResult, best: SearchResult, run: Run) -> str:
+def culprit(result: RestoreResult, best: SearchResult, run: Run) -> str:
     """Which head dropped or merged which of the tokens, and when."""
     tokens = best.returned.tokens
     heads = best.returned.heads
-    reader = rescue.reader
+    reader = result.reader
     # Where no head reads the answer, some are given back.
     layer, head = reader if heads is None or reader in heads else heads[0]  # type: ignore[misc]
     words = quote_tokens(run, tokens)
@@ -124,7 +140,7 @@ def culprit(rescue: RestoreResult, best: SearchResult, run: Run) -> str:
         fates = fates_of(run, tokens, layer, head)
     except UserError:
         return f"layer {layer} head {head} lost {words}"
-    for step, when in ((0, "at the prompt's end"), (1, "while decoding")):
+    for step, when in ((0, "when the prompt was compressed"), (1, "while decoding")):
         for fate, did in (("dropped", "dropped"), ("merged", "merged away")):
             gone = tuple(fates.loc[(fates["fate"] == fate) & (fates["step"] == step), "token"])
             if gone:
@@ -150,27 +166,27 @@ def quote_tokens(run: Run, tokens: tuple[int, ...]) -> str:
     return join_words([*(f"“{word}”" for word in words[:3]), *more])
 
 
-def kl_by_series(rescue: RestoreResult, found: SearchResult | None) -> pd.DataFrame:
+def kl_by_series(result: RestoreResult, found: SearchResult | None) -> pd.DataFrame:
     """Columns series (`as it ran`, and the change), token (of the full cache's continuation), text, kl."""
-    series = {"as it ran": rescue.kl_before} | ({} if found is None else {found.returned.words: found.kl})
+    series = {"as it ran": result.kl_before} | ({} if found is None else {found.returned.words: found.kl})
     parts = [
-        pd.DataFrame({"series": name, "token": range(len(kl)), "text": list(rescue.reference[: len(kl)]), "kl": kl})
+        pd.DataFrame({"series": name, "token": range(len(kl)), "text": list(result.reference[: len(kl)]), "kl": kl})
         for name, kl in series.items()
     ]
     return pd.concat(parts, ignore_index=True)
 
 
-def attention_by_series(rescue: RestoreResult, found: SearchResult | None, run: Run) -> pd.DataFrame:
+def attention_by_series(result: RestoreResult, found: SearchResult | None, run: Run) -> pd.DataFrame:
     """Columns series, token, text, mass: the reading head's attention from the answer's queries.
 
     Covers the tokens the full cache attends to most and the fact's tokens, except those with negligible attention.
     """
     read = run.tokens[run.tokens["phase"] == "prompt"].set_index("position")["text"].fillna("")
-    series = {"full cache": rescue.attention_full, "as it ran": rescue.attention_before}
+    series = {"full cache": result.attention_full, "as it ran": result.attention_before}
     series |= {} if found is None else {found.returned.words: found.attention}
-    texts = [read.get(token, "") for token in rescue.tokens]
+    texts = [read.get(token, "") for token in result.tokens]
     parts = [
-        pd.DataFrame({"series": name, "token": rescue.tokens, "text": texts, "mass": mass})
+        pd.DataFrame({"series": name, "token": result.tokens, "text": texts, "mass": mass})
         for name, mass in series.items()
         if mass
     ]
@@ -183,13 +199,14 @@ def attention_by_series(rescue: RestoreResult, found: SearchResult | None, run: 
 def estimate_seconds(run: Run, most_reruns: int) -> float | None:
     """Upper estimate of a search's duration from the run's own timings; None if it was not timed.
 
-    Counts four texts and two readings of the prompt besides the reruns, but not loading the model.
+    Counts four texts and two readings of the prompt besides the reruns, and one of each for a budget, but not loading
+    the model.
     """
     record = run.record
     if record.seconds_prefill is None or not record.decode_tokens_per_second:
         return None
     text = record.max_new_tokens / record.decode_tokens_per_second
-    return 2 * record.seconds_prefill + (most_reruns + 4) * text
+    return (2 + MOST_BUDGETS) * record.seconds_prefill + (most_reruns + 4 + MOST_BUDGETS) * text
 
 
 def most_read(masses: pd.DataFrame) -> pd.Series:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from kvlab.common.formatting import join_words
-from kvlab.figures.simple.vectors import FAR
 from kvlab.views.base.amounts import alike, near, sentence
+from kvlab.views.similarity import FAR
 
 
 def maps_side_by_side(found: pd.DataFrame) -> str:

@@ -256,14 +256,19 @@ def _decide(
         lost = tl.where(weight > 0, 0.0, lost)
 
     if (KIND == _RESIDUAL) | (KIND == _NEAREST) | (KIND == _SIMILAR):
-        # Slot with the nearest key: by cosine among all kept slots, or by product among the residual ones.
+        # Slot with the nearest key: by cosine among all kept slots, or by product among the residual ones. Of those
+        # equal to within 2^-16 the oldest, as in `oldest_of_nearest`.
         key = tl.load(key_at + source * key_s, mask=wide, other=0.0).to(tl.float32)
+        length = tl.maximum(tl.sqrt(tl.sum(key * key, 0)), 1e-12)
         nearest = tl.full((), float("-inf"), tl.float32)
+        closest = tl.full((), float("-inf"), tl.float32)  # the same in steps
+        since = tl.full((), 0, tl.int64)
         into = victim
         for start in range(0, slots, BLOCK_S):
             s = start + tl.arange(0, BLOCK_S)
             at = column + s.to(tl.int64)
-            stays = (s < slots) & (tl.load(position + at, mask=s < slots, other=-1) >= 0) & (s != victim)
+            place = tl.load(position + at, mask=s < slots, other=-1).to(tl.int64)
+            stays = (s < slots) & (place >= 0) & (s != victim)
             if KIND == _RESIDUAL:
                 stays = stays & (tl.load(residual + at, mask=s < slots, other=0) != 0)
             if tl.sum(stays.to(tl.int32), 0) > 0:
@@ -271,12 +276,17 @@ def _decide(
                 other = tl.load(each, mask=stays[:, None] & wide[None, :], other=0.0).to(tl.float32)
                 like = tl.sum(other * key[None, :], 1)
                 if KIND != _RESIDUAL:
-                    like = like / tl.maximum(tl.sqrt(tl.sum(other * other, 1)), 1e-12)
-                like = tl.where(stays, like, float("-inf"))
-                high = tl.max(like, 0)
-                first = tl.min(tl.where(like == high, s, slots), 0)
-                into = tl.where(high > nearest, first, into)
-                nearest = tl.maximum(high, nearest)
+                    like = like / tl.maximum(tl.sqrt(tl.sum(other * other, 1)), 1e-12) / length
+                steps = tl.where(stays, tl.floor(like * 65536.0 + 0.5), float("-inf"))
+                high = tl.max(steps, 0)
+                oldest_high = tl.min(tl.where(steps == high, place, now), 0)
+                chosen = stays & (steps == high) & (place == oldest_high)
+                first = tl.min(tl.where(chosen, s, slots), 0)
+                wins = (high > closest) | ((high == closest) & (oldest_high < since))
+                into = tl.where(wins, first, into)
+                nearest = tl.where(wins, tl.max(tl.where(s == first, like, float("-inf")), 0), nearest)
+                since = tl.where(wins, oldest_high, since)
+                closest = tl.maximum(high, closest)
         target = into.to(tl.int64)
         here = column + source
         there = column + target
@@ -288,8 +298,6 @@ def _decide(
             rated_there = tl.load(score + there)
             after = rated + rated_there if SUMS else tl.maximum(rated, rated_there)
             tl.store(score + there, after, mask=merges)
-        else:
-            nearest = nearest / tl.maximum(tl.sqrt(tl.sum(key * key, 0)), 1e-12)
         if KIND == _SIMILAR:
             old = tl.load(threshold + head)
             least = tl.where(old == -2.0, nearest, old + least * (nearest - old))

@@ -79,7 +79,8 @@ class ChunkLeverage(PromptScorer):
             centred = centred @ (drawn / self.sketch**0.5).to(seen.query.device)
         matrix = centred.mT @ centred + JITTER * torch.eye(centred.shape[-1], device=keys.device)
         factor = torch.linalg.cholesky_ex(matrix).L
-        return torch.linalg.solve_triangular(factor, centred.mT, upper=False).square().sum(2)
+        leverage = torch.linalg.solve_triangular(factor, centred.mT, upper=False).square().sum(2)
+        return round_to_step(leverage, 2.0**-20)  # 0 where all tokens are one, whose centred keys are rounding
 
     def attention(self, slots: Slots, seen: Seen, among: Tensor) -> Tensor:
         """Attention (B, H, S) within chunks of the tokens `among`, both ways, times |v|, smoothed."""

@@ -15,6 +15,7 @@ from kvlab.core.contract.method import register
 from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
+from kvlab.core.contract.ties import round_relatively
 from kvlab.core.contract.view import Seen, Slots
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.eviction.window_methods import PROMPT_ONLY, RKV_BUFFER
@@ -56,7 +57,7 @@ class Lag(PromptScorer):
         chosen = order[..., self.sinks : self.sinks + parts * self.lag]  # (B, H, parts * lag)
         both = [self._spread(states, chosen, parts) for states in (slots.keys, slots.values)]
         spread = (both[0] + both[1]) / 2  # (B, H, parts - 1, lag)
-        rank = spread.argsort(dim=-1, stable=True).argsort(-1).float() / self.lag
+        rank = round_relatively(spread).argsort(dim=-1, stable=True).argsort(-1).float() / self.lag
         followed = self.sinks + self.lag * torch.arange(2, parts + 1, device=tokens.device) <= tokens[..., None]
         old = score.gather(2, chosen)[..., : -self.lag]
         rank = torch.where(followed[..., None].expand_as(rank), rank, old.unflatten(-1, rank.shape[-2:]))
@@ -70,8 +71,9 @@ class Lag(PromptScorer):
         cut = states.gather(2, index).float().unflatten(2, (parts, self.lag))
         low = cut[:, :, 1:].amin(-2, keepdim=True)
         high = cut[:, :, 1:].amax(-2, keepdim=True)
-        # Channels that are constant in the next partition would be divided by 0.
-        scaled = (cut[:, :, :-1] - low) / (high - low).clamp_min(1e-6)
+        # Channels that are constant in the next partition, to rounding, would be divided by 0.
+        least = torch.maximum(low.abs(), high.abs()).mul(1e-3).clamp_min(1e-6)
+        scaled = (cut[:, :, :-1] - low) / torch.maximum(high - low, least)
         return scaled.std(-1).softmax(-1)
 
 

@@ -14,6 +14,7 @@ from kvlab.core.contract.method import register
 from kvlab.core.contract.parts import Capabilities, Scorer, Selector, Settler, Victims
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Plan, ValueShift
+from kvlab.core.contract.ties import round_to_step
 from kvlab.core.contract.view import View
 from kvlab.core.errors import UserError
 from kvlab.core.methods.allocators.adaptive import HeadAdaptive
@@ -42,7 +43,7 @@ def settle_while_decoding(view: View, select: Selector, window: int, most: int) 
     keep = victims.keep(slots.valid)
     pivot, exists = first_of(residual, most)
     merges = victims.active & residual.any(-1, keepdim=True)
-    near = nearest_pivot(slots.keys, victims.index, pivot, exists)
+    near = nearest_pivot(slots, victims.index, pivot, exists)
     grouping = Grouping(victims.index, merges, victims.active, near, pivot, exists)
     observed = Observed.of(view, window)
     weight = slots.score.clamp_min(0) + TINY
@@ -50,7 +51,8 @@ def settle_while_decoding(view: View, select: Selector, window: int, most: int) 
     most_mass = grouping.sums(slots.votes).clamp_min(1).log().maximum(gather(slots.log_mass, pivot))
     trial, log_mass = grouping.trial(observed, stays, slots.values, weight, most_mass)
     rows = torch.ones_like(observed.held_back)
-    better = trial.error(observed, rows, None) < _eviction_error(observed, keep, slots.values)
+    merged = round_to_step(trial.error(observed, rows, None))
+    better = merged < round_to_step(_eviction_error(observed, keep, slots.values))
     grouping = replace(grouping, active=merges & better[..., None])
     return Plan(keep=keep, edges=grouping.edges(view, weight, log_mass))
 
@@ -115,7 +117,7 @@ class ExactResidual:
         weight = observed.total_mass() + TINY
         errors = [self._error(view, select, observed, weight, self._reserved(view, share)) for share in self.shares]
         handicap = torch.tensor([share > 0 for share in self.shares], device=weight.device) * self.margin
-        best = (torch.stack(errors, -1) * (1 + handicap)).argmin(-1)  # (B, H)
+        best = round_to_step(torch.stack(errors, -1) * (1 + handicap)).argmin(-1)  # (B, H); of equal ones the first
         reserved = torch.stack([self._reserved(view, share) for share in self.shares], -1)
         chosen = reserved.gather(-1, best[..., None])[..., 0]
         return self._plan(view, select, observed, weight, chosen)
@@ -145,7 +147,7 @@ class ExactResidual:
         chosen = torch.zeros_like(slots.valid).scatter(2, torch.where(exists, pivot, pivot[..., :1]), True)
         chosen &= exists.any(-1, keepdim=True)
         leaves = victims.active & ~gather(chosen, victims.index)
-        residual = nearest_pivot(view.slots.keys, victims.index, pivot, exists)
+        residual = nearest_pivot(view.slots, victims.index, pivot, exists)
         grouping = Grouping(victims.index, leaves & (reserved > 0)[..., None], leaves, residual, pivot, exists)
         return grouping, victims.keep(view.slots.valid)
 

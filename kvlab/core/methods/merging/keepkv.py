@@ -19,6 +19,7 @@ from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Edges, Plan
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.slot_columns import ASKED, log_total
+from kvlab.core.contract.ties import round_to_step
 from kvlab.core.contract.view import HEAD_MASS, View
 from kvlab.core.errors import UserError
 from kvlab.core.methods.allocators.cosine import CosineDecay
@@ -143,7 +144,8 @@ def _nearest_above(keys: Tensor, rank: Tensor) -> tuple[Tensor, Tensor]:
     for first in range(0, keys.shape[2], ROW_BLOCK):
         rows = slice(first, first + ROW_BLOCK)
         above = rank[:, :, None, :] > rank[:, :, rows, None]
-        blocks.append(similarity(keys[:, :, rows], keys, "cosine").masked_fill(~above, -torch.inf).max(-1))
+        cosines = round_to_step(similarity(keys[:, :, rows], keys, "cosine"))
+        blocks.append(cosines.masked_fill(~above, -torch.inf).max(-1))
     return torch.cat([block.values for block in blocks], 2), torch.cat([block.indices for block in blocks], 2)
 
 

@@ -27,6 +27,7 @@ from kvlab.core.methods.settlers.edges import (
     gather,
     max_to_target,
     nearest,
+    oldest_of_nearest,
     similarity,
     sum_to_target,
 )
@@ -172,7 +173,7 @@ class ResidualMerge:
         slots = view.slots
         pivots = self._pivots(view, victims, allowed, eligible)
         start = ~residual.any(-1, keepdim=True)  # (B, H, 1): no residual slot yet
-        near = nearest(gather(slots.keys, victims.index), slots.keys, residual, self.similarity)[1]
+        near = nearest(slots, victims.index, residual, self.similarity)[1]
         target = torch.where(start, pivots, near)
         active = merges & (target != victims.index)
         leaves = active | (victims.active & ~merges)
@@ -188,7 +189,8 @@ class ResidualMerge:
         place, exists = first_of(residual, self._upper_bound(view) + 1)
         keys = view.slots.keys
         similarities = similarity(gather(keys, source), gather(keys, place), self.similarity)
-        return place.gather(2, torch.where(exists[:, :, None], similarities, view.never()).argmax(-1))
+        similarities = torch.where(exists[:, :, None], similarities, view.never())
+        return place.gather(2, oldest_of_nearest(similarities, gather(view.slots.position, place)))
 
     def _pivots(self, view: View, victims: Victims, allowed: Tensor, eligible: Tensor) -> Tensor:
         """Slot (B, H, E) each victim would start a residual from: its chunk's first, or as `prefill` says."""
@@ -201,7 +203,7 @@ class ResidualMerge:
             rank = torch.arange(victims.index.shape[-1], device=count.device)
             chosen = (rank >= count - allowed[..., None]) & victims.active
             candidates = torch.zeros_like(view.slots.valid).scatter(2, victims.index, chosen)
-            near = nearest(gather(view.slots.keys, victims.index), view.slots.keys, candidates, self.similarity)[1]
+            near = nearest(view.slots, victims.index, candidates, self.similarity)[1]
             return torch.where(chosen | ~victims.active, victims.index, near)
         position = gather(view.slots.position, victims.index).long().masked_fill(~victims.active, 2**40)
         order = position.argsort(-1)

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from kvlab.core.contract.slot_columns import TINY, key_lengths
+from kvlab.core.contract.ties import STEP, round_to_step
 from kvlab.core.contract.view import KEY_LENGTH, Slots, View
 
 Similarity = Literal["dot", "cosine", "l2"]
@@ -64,21 +65,36 @@ def similarity(left: Tensor, right: Tensor, kind: Similarity) -> Tensor:
     return products / lengths.clamp_min(TINY)
 
 
-def nearest(sources: Tensor, keys: Tensor, allowed: Tensor, kind: Similarity) -> tuple[Tensor, Tensor]:
-    """(similarity, index), each (B, H, E): the most similar allowed slot of each source, in row blocks.
+def oldest_of_nearest(similarity: Tensor, position: Tensor) -> Tensor:
+    """Slot (B, H, E) of the largest `similarity` (B, H, E, S); of those equal to within 2^-16, the oldest.
 
-    The similarity is -inf if no slot is allowed. With many sources (a prompt), only the allowed keys are used, whose
-    number is read on the host.
+    Cosines of a text that repeats its tokens are equal by construction, and rounding must not decide between them.
+    KeepKV's code takes the first of the largest, which is the oldest too.
     """
-    if sources.shape[2] <= ROW_BLOCK:
-        best = similarity(sources, keys, kind).masked_fill(~allowed[:, :, None], -torch.inf).max(-1)
-        return best.values, best.indices
+    # One number for both: 17 bits of a cosine and 31 of a position fit the 53 of a double.
+    order = (similarity / STEP).round_().double()
+    return order.sub_(position[:, :, None], alpha=2.0**-32).argmax(-1)
+
+
+def nearest(slots: Slots, index: Tensor, allowed: Tensor, kind: Similarity) -> tuple[Tensor, Tensor]:
+    """(similarity, slot), each (B, H, E): the most similar allowed slot of each in `index`, in row blocks.
+
+    The similarity is -inf if no slot is allowed. Of equally similar ones the oldest. With many sources (a prompt), only
+    the allowed keys are used, whose number is read on the host.
+    """
+    sources = gather(slots.keys, index)
+    keys = slots.keys
+    if index.shape[2] <= ROW_BLOCK:
+        similarities = similarity(sources, keys, kind).masked_fill(~allowed[:, :, None], -torch.inf)
+        place = oldest_of_nearest(similarities, slots.position)
+        return similarities.gather(-1, place[..., None])[..., 0], place
     count = allowed.sum(-1)
     most = int(count.max())
     if most == 0:
-        index = torch.zeros(sources.shape[:3], dtype=torch.int64, device=keys.device)
-        return torch.full(index.shape, -torch.inf, device=keys.device), index
-    place = (~allowed).to(torch.uint8).argsort(dim=-1, stable=True)[..., :most]
+        return torch.full(index.shape, -torch.inf, device=keys.device), torch.zeros_like(index)
+    # In the order of the text, so that the first of the nearest is the oldest.
+    late = torch.iinfo(slots.position.dtype).max
+    place = slots.position.masked_fill(~allowed, late).argsort(dim=-1, stable=True)[..., :most]
     keys, there = gather(keys, place), torch.arange(most, device=keys.device) < count[..., None]
     if kind == "cosine":  # the blocks would normalize the same keys repeatedly
         sources = normalize(sources.float(), dim=-1)
@@ -89,9 +105,11 @@ def nearest(sources: Tensor, keys: Tensor, allowed: Tensor, kind: Similarity) ->
     indices = []
     for block in sources.split(ROW_BLOCK, 2):
         similarities = similarity(block, keys, kind)
-        best = (similarities if alike else similarities.masked_fill_(~there[:, :, None], -torch.inf)).max(-1)
-        values.append(best.values)
-        indices.append(best.indices)
+        if not alike:
+            similarities.masked_fill_(~there[:, :, None], -torch.inf)
+        best = round_to_step(similarities).argmax(-1, keepdim=True)
+        values.append(similarities.gather(-1, best)[..., 0])
+        indices.append(best[..., 0])
     return torch.cat(values, 2), place.gather(2, torch.cat(indices, 2))
 
 
@@ -103,14 +121,12 @@ def nearest_slot(
     Computed in the dtype of the keys with float32 sums; the cosine of 16-bit keys is recomputed in float32. `never` is
     -inf, as a device scalar if available.
     """
-    sources = gather(slots.keys, index)
-    keys = slots.keys
     if index.shape[-1] > ROW_BLOCK:
-        return nearest(sources, keys, allowed, "cosine")
-    lengths, best, place = _best(slots, sources, allowed, never)
-    if keys.dtype == torch.float32:
-        return best / gather(lengths, index), place
-    both = sources.float()[..., None, :] @ gather(keys, place).float()[..., None]
+        return nearest(slots, index, allowed, "cosine")
+    lengths, best, place = _best(slots, index, allowed, never)
+    if slots.keys.dtype == torch.float32:
+        return best, place
+    both = gather(slots.keys, index).float()[..., None, :] @ gather(slots.keys, place).float()[..., None]
     exact = both[..., 0, 0] / (gather(lengths, index) * gather(lengths, place))
     return exact.masked_fill(best.isneginf(), -torch.inf), place
 
@@ -122,32 +138,22 @@ def nearest_pair(
 
     Returns (cosine (B, H, 1), source and nearest (B, H, 2), their keys (B, H, 2, d) float32).
     """
-    lengths, best, place = _best(slots, gather(slots.keys, source), allowed, never)
+    lengths, best, place = _best(slots, source, allowed, never)
     ends = torch.cat([source, place], -1)
     keys = gather(slots.keys, ends).float()
     if slots.keys.dtype == torch.float32:
-        return best / gather(lengths, source), ends, keys
-    return cosine_of_pair(keys, gather(lengths, ends)), ends, keys
+        return best, ends, keys
+    return (keys[:, :, :1] * keys[:, :, 1:]).sum(-1) / gather(lengths, ends).prod(-1, keepdim=True), ends, keys
 
 
-def cosine_of_pair(keys: Tensor, lengths: Tensor) -> Tensor:
-    """Cosine (B, H, 1) of two keys (B, H, 2, d) float32 with lengths (B, H, 2)."""
-    return (keys[:, :, :1] * keys[:, :, 1:]).sum(-1) / lengths.prod(-1, keepdim=True)
-
-
-def _best(slots: Slots, sources: Tensor, allowed: Tensor, never: Tensor | float) -> tuple[Tensor, Tensor, Tensor]:
-    """(lengths of all keys (B, H, S), largest product with a unit key, its slot); the last two (B, H, E)."""
+def _best(slots: Slots, index: Tensor, allowed: Tensor, never: Tensor | float) -> tuple[Tensor, Tensor, Tensor]:
+    """(lengths of all keys (B, H, S), largest cosine, its slot); the last two (B, H, E)."""
     lengths = slots.extra[KEY_LENGTH] if KEY_LENGTH in slots.extra else key_lengths(slots.keys)
-    products = products_with(sources, slots.keys, lengths)
-    products = torch.where(allowed[:, :, None], products, never)
-    place = products.argmax(-1, keepdim=True)  # a third of the time of `max`, which returns both
-    return lengths, products.gather(-1, place)[..., 0], place[..., 0]
-
-
-def products_with(sources: Tensor, keys: Tensor, lengths: Tensor) -> Tensor:
-    """Products (B, H, E, S) of `sources` (B, H, E, d) with unit-length `keys` (B, H, S, d)."""
     # This operand order takes a third of the time on a CPU.
-    return (keys @ sources.transpose(-1, -2)).transpose(-1, -2) / lengths[:, :, None]
+    products = (slots.keys @ gather(slots.keys, index).transpose(-1, -2)).transpose(-1, -2) / lengths[:, :, None]
+    cosines = torch.where(allowed[:, :, None], products / gather(lengths, index)[..., None], never)
+    place = oldest_of_nearest(cosines, slots.position)
+    return lengths, cosines.gather(-1, place[..., None])[..., 0], place
 
 
 def cosine(left: Tensor, right: Tensor) -> Tensor:

@@ -45,7 +45,9 @@ class AccumulatedAttention:
         rows = self._rows(seen.num_new)
         weights = self.row_weights(seen.num_new, slots.score.device)[-rows:]
         mass = seen.column_mass(rows, weights if rows > 1 else None)
-        return {"score": slots.score * self.decay**seen.num_new + mass}
+        # Padding in front of a later turn is no query. Slots of this pass have no score to decay.
+        queries = seen.rows_seen() if seen.num_new > 1 else 1
+        return {"score": slots.score * self.decay**queries + mass}
 
     def row_weights(self, queries: int, device: torch.device) -> Tensor:
         """Weights (queries,) float32: the decay by age, and 0 where that is below 1e-6."""

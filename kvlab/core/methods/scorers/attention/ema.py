@@ -64,9 +64,12 @@ class EmaScore:
         logits = seen.last_logits(rows)  # (B, H, G, r, S)
         weighted = logits + slots.log_mass_of_heads()[:, :, :, None]
         normalizer = log_total(weighted, seen.sinks)
-        changed = {EMA: self._average(slots.extra[EMA], weighted - slots.log_mass[:, :, None, None] - normalizer)}
+        # Padding in front of a later turn is no query and ages no average.
+        queries = seen.rows_seen(rows) if rows > 1 else 1
+        centred = weighted - slots.log_mass[:, :, None, None] - normalizer
+        changed = {EMA: self._average(slots.extra[EMA], centred, queries)}
         if self.raw:
-            changed[RAW_EMA] = self._average(slots.extra[RAW_EMA], logits)
+            changed[RAW_EMA] = self._average(slots.extra[RAW_EMA], logits, queries)
         if SEEN_ROWS not in slots.extra:
             return changed
         most = BYTE if fits_byte(self.alpha) else SHORT_TEXT
@@ -83,10 +86,11 @@ class EmaScore:
     def rate(self, slots: Slots) -> Tensor:
         return correct_bias(slots.extra[EMA], slots.extra[SEEN_ROWS], self.alpha).add_(slots.log_mass)
 
-    def _average(self, old: Tensor, logits: Tensor) -> Tensor:
+    def _average(self, old: Tensor, logits: Tensor, queries: Tensor | int) -> Tensor:
+        """`old` (B, H, S) after the rows of `logits` (B, H, G, r, S), of which `queries` are no padding."""
         group = logits.shape[2]
         rows = logits.shape[3]
         age = torch.arange(rows - 1, -1, -1, device=logits.device, dtype=torch.float32)
         weight = age * math.log(self.alpha) + math.log(1 - self.alpha) - math.log(group)
         new = torch.logsumexp(torch.nan_to_num(logits, nan=-math.inf) + weight[:, None], dim=(2, 3))
-        return torch.logaddexp(old + rows * math.log(self.alpha), new)
+        return torch.logaddexp(old + queries * math.log(self.alpha), new)

@@ -60,8 +60,11 @@ class WindowAttention(PromptScorer):
 
     def _running(self, slots: Slots, seen: Seen) -> Tensor:
         keep = 1 - 1 / self.window
+        if seen.num_new == 1:
+            return slots.score * keep + seen.column_mass()
         age = torch.arange(seen.num_new - 1, -1, -1, device=slots.score.device, dtype=torch.float32)
-        return slots.score * keep**seen.num_new + seen.column_mass(None, keep**age if seen.num_new > 1 else None)
+        # Padding in front of a later turn is no query. Slots of this pass have no score to decay.
+        return slots.score * keep ** seen.rows_seen() + seen.column_mass(None, keep**age)
 
     def _pool(self, mass: Tensor, candidates: Tensor) -> Tensor:
         half = self.kernel // 2

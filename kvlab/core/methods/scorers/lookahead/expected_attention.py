@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from kvlab.core.contract.parts import Capabilities
+from kvlab.core.contract.ties import round_relatively
 from kvlab.core.contract.view import Seen, Slots
 from kvlab.core.methods.scorers.key_value.value_norm import output_norms
 from kvlab.core.methods.scorers.lookahead.sampled_queries import ROW_BLOCK, average_turn
@@ -82,7 +83,7 @@ class ExpectedAttention:
             weight = slots.values.float().norm(dim=-1)[:, :, None]
         else:
             weight = slots.score.new_ones(1)
-        score = ((share + self.epsilon) * weight * candidates).mean(2)
+        score = round_relatively(((share + self.epsilon) * weight * candidates).mean(2))
         return torch.where(slots.valid & (slots.position < self.sinks), score.amax(-1, keepdim=True) + 1, score)
 
     def _logits(self, keys: Tensor, scaling: float, mean: Tensor, covariance: Tensor) -> Tensor:

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from kvlab.core.contract.plan import Edges
 from kvlab.core.contract.slot_columns import log_total
-from kvlab.core.contract.view import View
+from kvlab.core.contract.view import Slots, View
 from kvlab.core.methods.scorers.lookahead.sampled_queries import FutureQueries
-from kvlab.core.methods.settlers.edges import ROW_BLOCK, cosine, gather, similarity
+from kvlab.core.methods.settlers.edges import ROW_BLOCK, cosine, gather, oldest_of_nearest, similarity
 
 
 @dataclass(frozen=True)
@@ -251,13 +251,12 @@ class Grouping:
         return pooled.transpose(-1, -2)
 
 
-def nearest_pivot(keys: Tensor, source: Tensor, pivot: Tensor, exists: Tensor) -> Tensor:
+def nearest_pivot(slots: Slots, source: Tensor, pivot: Tensor, exists: Tensor) -> Tensor:
     """Index (B, H, E) of the pivot (B, H, R) with the key most similar (cosine) to each source's, in row blocks."""
-    candidates = gather(keys, pivot)
-    blocks = [
-        similarity(gather(keys, source[:, :, first : first + ROW_BLOCK]), candidates, "cosine")
-        .masked_fill(~exists[:, :, None], -torch.inf)
-        .argmax(-1)
-        for first in range(0, source.shape[-1], ROW_BLOCK)
-    ]
+    candidates = gather(slots.keys, pivot)
+    position = gather(slots.position, pivot)
+    blocks = []
+    for block in source.split(ROW_BLOCK, 2):
+        cosines = similarity(gather(slots.keys, block), candidates, "cosine")
+        blocks.append(oldest_of_nearest(cosines.masked_fill(~exists[:, :, None], -torch.inf), position))
     return torch.cat(blocks, 2)

@@ -1,4 +1,4 @@
-"""Which heads lost the answers of failed runs, and what restoring them costs: counts over restore results."""
+"""Heads that lost answers: how often restoring one head brought a lost answer back, over many prompts."""
 
 from __future__ import annotations
 
@@ -8,16 +8,26 @@ from itertools import product
 from statistics import median
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 
+from kvlab.common.formatting import prompts
 from kvlab.core.restore import head_words
 from kvlab.trace.restore_results import RestoreResult
+from kvlab.views.base.amounts import (
+    sentence,
+    some_of,
+)
+from kvlab.views.base.head_map import head_map
+from kvlab.views.base.palette import LOSS, Theme
+from kvlab.views.base.words import plural
 from kvlab.views.frames.restore import cheapest, slot_count_text
 
 FAILED = ("nearly", "wrong")
 
 
-class Killers(NamedTuple):
+class LostHeads(NamedTuple):
     """Counts over restore results.
 
     Attributes:
@@ -49,7 +59,7 @@ def failed_runs(table: pd.DataFrame) -> pd.DataFrame:
     return failed[failed["reference"] == "right"] if "reference" in failed else failed
 
 
-def count_killers(results: Sequence[RestoreResult], layers: Sequence[int], heads: int) -> Killers:
+def count_lost_heads(results: Sequence[RestoreResult], layers: Sequence[int], heads: int) -> LostHeads:
     """Count over results how often the cheapest change that restores an answer names each head."""
     changes = [change for result in results if (change := cheapest(result)) is not None]
     located = [change for change in changes if change.returned.heads is not None]
@@ -65,7 +75,7 @@ def count_killers(results: Sequence[RestoreResult], layers: Sequence[int], heads
     ]
     table = pd.DataFrame(rows, columns=["layer", "head", "count", "slots"]).astype({"slots": float})
     slots = tuple(sorted(change.slots for change in changes))
-    return Killers(table, len(results), len(located), len(changes) - len(located), slots)
+    return LostHeads(table, len(results), len(located), len(changes) - len(located), slots)
 
 
 def short_words(result: RestoreResult) -> str:
@@ -78,3 +88,36 @@ def short_words(result: RestoreResult) -> str:
     if change.slots < 1:
         return f"restored in {where} for no slot more"
     return f"restored by {slot_count_text(change.slots)} in {where}"
+
+
+def lost_heads(lost: LostHeads, theme: Theme = "light") -> go.Figure:
+    """Failed runs whose answer one or few heads restore, counted by layer and KV head."""
+    counts, slots = (lost.heads.pivot(index="layer", columns="head", values=name) for name in ("count", "slots"))
+    words = np.array([[f"{count}" if count else "" for count in row] for row in counts.to_numpy()], object)
+    prices = np.array(
+        [
+            ["" if pd.isna(price) else f", median price {slot_count_text(round(price))}" for price in row]
+            for row in slots.to_numpy()
+        ],
+        object,
+    )
+    highest = max(1, int(counts.to_numpy().max()))
+    ticks = sorted({0, (highest + 1) // 2, highest})
+    return head_map(
+        counts,
+        f"Heads that lost the answer: where {plural(lost.results, 'lost answer')} can be restored",
+        theme,
+        bar="failed runs",
+        hover=": %{z:.0f} failed runs%{text}",
+        high=highest,
+        colours=LOSS[theme],
+        bar_options={"tickvals": ticks},
+        words=words,
+        text=prices,
+    )
+
+
+def caption_lost_heads(lost: LostHeads, over: int) -> str:
+    """How many lost answers a few heads bring back."""
+    count = some_of(lost.located, lost.results, "lost answer")
+    return sentence(f"giving their tokens back to single heads restores {count}, of {prompts(over)}")

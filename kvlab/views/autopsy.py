@@ -1,17 +1,23 @@
-"""Fates of chosen tokens: by head, over steps, and the attention they would receive."""
+"""Fates of chosen tokens: by head, over steps, and the attention that they get."""
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.simple import attention as simple
-from kvlab.views.base.caption import with_simple
+from kvlab.views.base.amounts import (
+    EXACT,
+    are_known,
+    comparison_words,
+    near,
+    part,
+    sentence,
+)
 from kvlab.views.base.head_map import Place, head_map
 from kvlab.views.base.lines import Line, add_area, add_lines
 from kvlab.views.base.palette import FATES_OF_READING, STATE_COLOURS, Theme, fate_scale, pick
 from kvlab.views.base.template import finish
-from kvlab.views.base.words import percent, plural
 from kvlab.views.frames.autopsy import step_of_most
 
 MASSES = (
@@ -19,6 +25,7 @@ MASSES = (
     Line("true", "this run with nothing dropped: on these tokens", "grey", "dot", "square"),
     Line("received", "this run: on slots that hold them", "purple", "dash", "diamond"),
 )
+HARDLY = 1e-4  # a share of attention that is told as hardly any
 
 
 def survival_by_head(frame: pd.DataFrame, fate: str, theme: Theme = "light", focus: Place | None = None) -> go.Figure:
@@ -40,18 +47,10 @@ def survival_by_head(frame: pd.DataFrame, fate: str, theme: Theme = "light", foc
     )
 
 
-@with_simple(simple.survival_by_head)
 def caption_survival_by_head(frame: pd.DataFrame, moment: str = "") -> str:
-    """Shares over all heads; `moment` names the step."""
-    fates = {fate: words for fate, (words, *_) in FATES_OF_READING.items() if fate in frame}
-    shares = ", ".join(f"{percent(frame[fate].mean())} {words}" for fate, words in fates.items())
-    whole = int((frame["dropped"] == 0).sum())
-    first = frame["first_lost"].min()
-    when = "" if pd.isna(first) else f"; the first drop is at step {first}"
-    return (
-        f"Over all {plural(len(frame), 'head')}{f', {moment}' if moment else ''}: {shares}; {whole} of "
-        f"{plural(len(frame), 'head')} dropped none{when}."
-    )
+    """What is left of the chosen tokens over all heads; `moment` names the step."""
+    when = f", {moment}" if moment else ""
+    return sentence(f"over all heads, {part(1 - frame['dropped'].mean())} of the chosen text is still held{when}")
 
 
 def fates_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
@@ -67,18 +66,20 @@ def fates_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(range=[0, 1.02], tickformat=".0%")
 
 
-@with_simple(simple.fates_over_steps)
 def caption_fates_over_steps(frame: pd.DataFrame) -> str:
-    """Shares after the prompt and after the last step."""
-    first = frame.iloc[0]
-    last = frame.iloc[-1]
-    unread = ""
-    if "not read" in frame and len(frame) > 1:
-        unread = f" A decode step leaves {percent(frame['not read'].iloc[1:].mean())} of them unread."
-    return (
-        f"After the prompt's compression {percent(1 - first['dropped'])} of them remain; "
-        f"after step {int(last['step'])}, {percent(1 - last['dropped'])}.{unread}"
-    )
+    """What is left after the prompt and at the end."""
+    first, last = (1 - float(frame["dropped"].iloc[place]) for place in (0, -1))
+    if not are_known(first, last):
+        return "What became of the chosen text was not recorded."
+    if max(first, last) <= EXACT:
+        return "Nothing of the chosen text is held after the prompt, or later."
+    if near(first, last):
+        return sentence(f"{part(first)} of the chosen text is held after the prompt, and as much at the end")
+    told = f"{part(first)} of the chosen text is held after the prompt"
+    end = part(last)
+    if end == part(first):
+        end = f"slightly {'less' if last < first else 'more'}"
+    return sentence(f"{told}, and {end} at the end")
 
 
 def needle_mass(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
@@ -90,19 +91,18 @@ def needle_mass(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(rangemode="tozero", tickformat=".3~p")
 
 
-@with_simple(simple.needle_mass)
 def caption_needle_mass(frame: pd.DataFrame) -> str:
-    """The step with the most attention on them."""
-    known = frame["full"].notna().any()
-    column, whose = ("full", "the full cache") if known else ("true", "this run, with nothing dropped,")
-    top = step_of_most(frame, column)
-    lacks = "" if known else " The full cache's own attention on them was not recorded."
-    if top[column] < 1e-4:
-        least = "less than 0.01 % of this head's attention"
-        return f"{whose[0].upper()}{whose[1:]} gives them {least} at each of {len(frame)} steps.{lacks}"
-    most, undropped, received = (percent(float(top[name])) for name in (column, "true", "received"))
-    between = f"with nothing dropped this run would give them {undropped}, and " if known else ""
-    return (
-        f"At step {int(top['step'])} {whose} attends to them most: {most} of this head's attention; {between}the slots "
-        f"that hold them get {received} (merged slots count in full).{lacks}"
-    )
+    """Whether the chosen tokens get the attention they would get."""
+    column = "full" if frame["full"].notna().any() else "true"
+    whose = "the full cache looks" if column == "full" else "this run, with nothing dropped, would look"
+    top = step_of_most(frame, column) if frame[column].notna().any() else None
+    if top is None or top[column] < HARDLY:
+        return "This head hardly looks at the chosen text."
+    received = float(top["received"])
+    if not np.isfinite(received):
+        return f"When {whose} at the chosen text most, this run's attention was not recorded."
+    if received < HARDLY:
+        return f"When {whose} at the chosen text most, this run does not look at it."
+    less = "less than half as much" if received < top[column] / 2 else "less"
+    how = comparison_words(received, float(top[column]), "more", less, "about as much", 0.1)
+    return f"When {whose} at the chosen text most, this run gives it {how} attention."

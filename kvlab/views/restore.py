@@ -5,20 +5,24 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.simple import attention as simple
-from kvlab.views.base.caption import with_simple
+from kvlab.views.base.amounts import (
+    join_names,
+    near,
+)
 from kvlab.views.base.lines import add_line
 from kvlab.views.base.palette import HUES, Theme, pick
 from kvlab.views.base.template import finish
-from kvlab.views.base.words import number, percent, visible
+from kvlab.views.base.words import token_text, visible
+from kvlab.views.frames.lineage import SINKS
 from kvlab.views.frames.restore import most_read
 
 LOOK = (("grey", "dot", "circle"), ("blue", "solid", "diamond"))
 BARS = {"full cache": ("ink", ""), "as it ran": ("grey", "/")}
+CHANGED = 0.1  # a relative change of a token's attention that is told as one
 
 
 def kl_before_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """KL from the full cache at every token of its continuation, from `analysis.comparison.restore.kl_by_series`."""
+    """KL from the full cache at every token of its continuation, from `frames.restore.kl_by_series`."""
     figure = go.Figure()
     for (name, part), (hue, dash, symbol) in zip(frame.groupby("series", sort=False), LOOK, strict=False):
         hover = f"token %{{x}} “%{{customdata}}”<br>{name}: %{{y:.4g}} nats"
@@ -40,13 +44,17 @@ def kl_before_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(rangemode="tozero")
 
 
-@with_simple(simple.kl_before_after)
 def caption_kl_before_after(frame: pd.DataFrame) -> str:
-    """The means."""
-    means = frame.groupby("series", sort=False)["kl"].mean()
-    told = f"Mean KL {number(float(means.iloc[0]))} nats per token {means.index[0]}"
-    after = [f", {number(float(mean))} with {str(name).removeprefix('+ ')}" for name, mean in means.iloc[1:].items()]
-    return f"{told}{''.join(after)}."
+    """Whether the predictions come closer to the full cache's."""
+    means = frame.groupby("series", sort=False)["kl"].mean().dropna()
+    if len(means) < 2:
+        return "Only one run is shown, without anything restored."
+    first = float(means.iloc[0])
+    best = float(means.iloc[1:].min())
+    if near(first, best):
+        return "What was restored changes the predictions hardly at all."
+    way = "closer to" if best < first else "further from"
+    return f"With what was restored, the predictions are {way} the full cache's."
 
 
 def attention_before_after(frame: pd.DataFrame, head: tuple[int, int], theme: Theme = "light") -> go.Figure:
@@ -68,23 +76,23 @@ def attention_before_after(frame: pd.DataFrame, head: tuple[int, int], theme: Th
     return figure.update_yaxes(tickformat=".3~p", rangemode="tozero").update_xaxes(type="category", tickangle=-45)
 
 
-@with_simple(simple.attention_before_after)
 def caption_attention_before_after(frame: pd.DataFrame) -> str:
-    """The token with the most attention apart from attention sinks, and the sink if it has more."""
-    if frame.empty:
-        return "Attention was not recorded: the answer is the first token after the prompt."
+    """What the token that the full cache reads most, attention sinks aside, gets in the other runs."""
     full = frame[frame["series"] == "full cache"]
-    first = full.loc[full["mass"].idxmax()]
+    if full.empty or not full["mass"].notna().any() or full["mass"].max() <= 0:
+        return "The attention of the answer was not recorded."
     top = most_read(full)
-    if first["token"] == top["token"]:
-        return f"The full cache attends most to {_masses(frame, top)}."
-    return (
-        f"Attention sink {_masses(frame, first)}. Apart from it the full cache attends most to {_masses(frame, top)}."
-    )
-
-
-def _masses(frame: pd.DataFrame, top: pd.Series) -> str:
-    """A token and its attention in every series."""
-    here = frame[frame["token"] == top["token"]].set_index("series")["mass"]
-    rest = "".join(f"; {percent(float(mass))} {name}" for name, mass in here.items() if name != "full cache")
-    return f"“{top['text'].strip()}” (token {top['token']}): {percent(top['mass'])}{rest}"
+    others = frame[(frame["token"] == top["token"]) & (frame["series"] != "full cache")]
+    word = f"The full cache looks most at “{token_text(top['text'].strip())}”"
+    if top["token"] < SINKS:
+        word += ", an attention sink, which says nothing about the text"
+    elif full.loc[full["mass"].idxmax(), "token"] < SINKS:
+        word = f"Apart from the attention sink, the{word.removeprefix('The')}"
+    if others.empty:
+        return f"{word}."
+    masses = others.set_index("series")["mass"]
+    less = masses.index[masses < (1 - CHANGED) * top["mass"]].tolist()
+    if less:
+        return f"{word}; it gets less attention with {join_names(less)}."
+    more = masses.index[masses > (1 + CHANGED) * top["mass"]].tolist()
+    return f"{word}; it gets more attention with {join_names(more)}." if more else f"{word}, the others about as much."

@@ -1,4 +1,4 @@
-"""Benchmarks: bars with the device's bound and the ratio to the full cache, by context length, and against a paper."""
+"""Speed of benchmarks: rates beside the full cache and the bound of the device, parts of a step, context length."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from kvlab.figures.simple import memory as simple
-from kvlab.views.base.caption import with_simple
-from kvlab.views.base.doubts import doubt_of
-from kvlab.views.base.doubts import drop_doubtful as trusted_rows
+from kvlab.views.base.amounts import comparison_words, contrast, join_names, near, part, sentence, some_of
+from kvlab.views.base.doubts import doubt_of, drop_doubtful
 from kvlab.views.base.palette import HUES, SURFACES, Theme, method_style, mix, pick
 from kvlab.views.base.template import INK, QUIET, finish
-from kvlab.views.base.words import byte_size, byte_unit, number, plural
+from kvlab.views.base.words import byte_size, byte_unit, number
 from kvlab.views.frames.speed import REFERENCE
 
 PARTS = (("attention", "attention", "blue", ""), ("deciding", "deciding", "orange", "/"), ("rest", "rest", "grey", "."))
 DEVICE_BOUND = "device bound"
 ROOM_FOR_RATIO = 1.5  # of the longest bar
 LEVEL_HUES = {"light": ("blue", ""), "full": ("orange", "/")}
+PANELS = (("bytes", "weights and cache"), ("rate", "decode rate (tokens/s)"))
 
 
 def measured(
@@ -36,6 +35,10 @@ def measured(
     figure = go.Figure()
     colours = [mix(method_style(method, theme).colour, SURFACES[theme], 0.15) for method in frame["method"]]
     words = [_ratio(line, unit) for line in frame.itertuples(index=False)]
+    hover = [
+        f"{line.status}, {line.note}" if pd.isna(line.value) else f"{_amount(line.value, unit)}, {ratio}"
+        for line, ratio in zip(frame.itertuples(index=False), words, strict=True)
+    ]
     hatched = ["/" if doubt_of(line, unit) else "" for line in frame.itertuples(index=False)]
     figure.add_bar(
         y=frame["label"],
@@ -45,7 +48,7 @@ def measured(
         showlegend=False,
         marker={"color": colours, "pattern": {"shape": hatched, "solidity": 0.3}},
         error_x=_spread(frame["spread"] / factor, theme),
-        customdata=[_told(line, unit) for line in frame.itertuples(index=False)],
+        customdata=hover,
         hovertemplate="%{y}: %{customdata}<extra></extra>",
     )
     ends = (value + frame["spread"].fillna(0) / factor / 2).fillna(0)  # plotly's texts at bars cover their error bars
@@ -80,24 +83,18 @@ def measured(
     return figure.update_yaxes(autorange="reversed", type="category", showgrid=False).update_xaxes(range=[0, most])
 
 
-@with_simple(simple.measured)
 def caption_measured(frame: pd.DataFrame, unit: str, more_is_better: bool, bound: str = DEVICE_BOUND) -> str:
-    """The best against the full cache."""
-    ran = frame.dropna(subset="value")
-    trusted = trusted_rows(ran, unit)
-    compressed = trusted[~trusted["method"].str.startswith("full")].dropna(subset="ratio")
-    repeats = f"medians of {plural(ran['repeats'].max(), 'repeat')}" if len(ran) else "nothing ran"
-    missing = f"; {plural(len(frame) - len(ran), 'row')} could not be measured" if len(ran) < len(frame) else ""
-    if compressed.empty:
-        doubts = "; ".join(dict.fromkeys(filter(None, (doubt_of(line, unit) for line in ran.itertuples(index=False)))))
-        why = f"ratios are unreliable ({doubts})" if doubts else "no compressed cache to compare with the full one"
-        return f"{plural(len(ran), 'cache')} measured, {repeats}{missing}; {why}."
-    best = compressed.loc[compressed["ratio"].idxmax() if more_is_better else compressed["ratio"].idxmin()]
-    reached = "" if pd.isna(best["bound"]) else f"; {bound}: {_amount(best['bound'], unit)}"
-    return (
-        f"{best['label']} has {_amount(best['value'], unit)}, {number(best['ratio'])} times the full cache's"
-        f"{_beside_own(best)}{reached}; {repeats}, in turns in one process{missing}."
-    )
+    """The best compressed cache, and whether it is better than the full one."""
+    ran = frame[~frame["method"].str.startswith("full")].dropna(subset=["value", "ratio"])
+    ratios = drop_doubtful(ran, unit).set_index("label")["ratio"]
+    if ratios.empty:
+        return "Nothing here can be compared with the full cache."
+    best = float(ratios.max() if more_is_better else ratios.min())
+    leading = [name for name, value in ratios.items() if near(float(value), best)]
+    names = "all alike" if len(leading) == len(ratios) > 1 else join_names(leading)
+    better, worse = ("better", "worse") if more_is_better else ("worse", "better")
+    how = comparison_words(best, 1.0, f"{better} than", f"{worse} than", "about as good as", 0.05)
+    return f"Best of the compressed caches: {names}, {how} the full cache."
 
 
 def step_split(frame: pd.DataFrame, place: str, theme: Theme = "light") -> go.Figure:
@@ -118,16 +115,18 @@ def step_split(frame: pd.DataFrame, place: str, theme: Theme = "light") -> go.Fi
     return figure.update_layout(barmode="stack").update_yaxes(autorange="reversed", type="category", showgrid=False)
 
 
-@with_simple(simple.step_split)
 def caption_step_split(frame: pd.DataFrame) -> str:
-    """The methods that spend most and least of a step on deciding."""
-    share = frame["deciding"] / frame[["attention", "deciding", "rest"]].sum(axis=1)
-    most = share.idxmax()
-    least = share.idxmin()
-    first = f"{frame.loc[most, 'label']} spends {number(100 * share[most], 2)} % of its step on deciding"
-    if len(frame) == 1:
-        return f"{first}."
-    return f"{first}, {frame.loc[least, 'label']} {number(100 * share[least], 2)} %."
+    """Who spends most and least of a step on deciding."""
+    shares = frame.set_index("label")["deciding"] / frame.set_index("label")[["attention", "deciding", "rest"]].sum(
+        axis=1
+    )
+    share = part(float(shares.iloc[0])) if len(shares) else ""
+    return contrast(
+        shares,
+        "Deciding what to keep takes the largest part of a step with {most}, the smallest with {least}.",
+        f"Deciding what to keep takes {share} of a step with every method.",
+        f"Deciding what to keep takes {share} of a step with {{only}}.",
+    )
 
 
 def _spread(spread: pd.Series, theme: Theme) -> dict[str, object]:
@@ -157,17 +156,12 @@ def recording(frame: pd.DataFrame, place: str, theme: Theme = "light") -> go.Fig
     return figure.update_layout(barmode="group").update_yaxes(autorange="reversed", type="category", showgrid=False)
 
 
-@with_simple(simple.recording)
 def caption_recording(frame: pd.DataFrame) -> str:
-    """The maximum per level."""
-    parts = [
-        f"level {level} at most {number(group['value'].max(), 3)} times"
-        for level, group in frame.groupby("level", sort=False)
-    ]
-    return (
-        f"A recorded step takes at {', at '.join(parts)} as long as an unrecorded one, over "
-        f"{plural(frame['label'].nunique(), 'cache')}."
-    )
+    """Whether recording slows steps down."""
+    if not frame["value"].notna().any():
+        return "How much recording slows a step down was not measured."
+    slower = bool(frame["value"].max() > 1.05)
+    return "A recorded step can take longer." if slower else "Recording slows no step down by more than a twentieth."
 
 
 def _ratio(line: Any, unit: str) -> str:
@@ -192,23 +186,8 @@ def _has_own(line: Any) -> bool:
     return bool(pd.notna(line.own_ratio)) and line.reference != REFERENCE
 
 
-def _beside_own(line: Any) -> str:
-    named = f" ({_reference(line)})" if _reference(line) else ""
-    own = f" and {number(line.own_ratio)} times that of kvlab's own" if _has_own(line) else ""
-    return named + own
-
-
-def _told(line: Any, unit: str) -> str:
-    if pd.isna(line.value):
-        return f"{line.status}, {line.note}"
-    return f"{_amount(line.value, unit)}, {_ratio(line, unit)}"
-
-
 def _amount(value: float, unit: str) -> str:
     return byte_size(value) if unit == "bytes" else f"{number(value)} {unit}"
-
-
-PANELS = (("bytes", "weights and cache"), ("rate", "decode rate (tokens/s)"))
 
 
 def over_length(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
@@ -231,18 +210,20 @@ def over_length(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_xaxes(title_text="tokens in the cache", row=2)
 
 
-@with_simple(simple.over_length)
 def caption_over_length(frame: pd.DataFrame) -> str:
-    """Rate and bytes of each line at both ends."""
-    parts = []
-    for name, group in frame[frame["status"] == "ok"].groupby("name", sort=False):
-        group = group.sort_values("context")
-        rate, size = (group.loc[group["measure"] == measure, "value"] for measure in ("rate", "bytes"))
-        if len(rate) and len(size):
-            rates = f"{number(rate.iloc[0])} to {number(rate.iloc[-1])} tokens/s"
-            parts.append(f"{name}: {rates}, {byte_size(size.iloc[0])} to {byte_size(size.iloc[-1])}")
-    lengths = frame["context"]
-    return f"From {lengths.min():,} to {lengths.max():,} tokens: {'; '.join(parts)}."
+    """Whose memory grows with the text."""
+    sizes = frame[(frame["status"] == "ok") & (frame["measure"] == "bytes")].sort_values("context")
+    ends = sizes.groupby("name", sort=False)["value"].agg(["first", "last", "size"])
+    ends = ends[ends["size"] > 1]
+    if ends.empty:
+        return "No cache was measured at two lengths."
+    lengths = f"{frame['context'].min():,} to {frame['context'].max():,} tokens"
+    grows = list(ends.index[ends["last"] > 1.05 * ends["first"]])
+    if not grows:
+        return f"From {lengths}, no cache needs more memory."
+    if len(grows) == len(ends):
+        return f"From {lengths}, every cache needs more memory."
+    return f"From {lengths}, more memory is needed with {join_names(grows)}, and not with the others."
 
 
 def against_the_paper(frame: pd.DataFrame, theme: Theme = "light", title: str = "") -> go.Figure:
@@ -266,39 +247,32 @@ def against_the_paper(frame: pd.DataFrame, theme: Theme = "light", title: str = 
             hovertemplate=f"%{{y}}<br>{name}: %{{x:.3g}} times the full cache<extra></extra>",
         )
     for column, reason, shift in (("our_ratio", "why", 9), ("paper_ratio", "note", -9)):
-        if reason in frame:
-            _why_missing(figure, names, frame[frame[column].isna()][reason], shift, theme)
+        # The reason in place of a missing bar.
+        for place, why in frame[frame[column].isna()][reason].items() if reason in frame else ():
+            if isinstance(why, str) and why:
+                figure.add_annotation(
+                    x=0,
+                    y=names[place],
+                    text=why,
+                    showarrow=False,
+                    xanchor="left",
+                    yshift=shift,
+                    xshift=4,
+                    font={"size": 11, "color": QUIET[theme]},
+                )
     height = 130 + 44 * len(frame)
     finish(figure, title=title, x="times the full cache", y="method and setting", theme=theme, height=height)
     figure.add_vline(1, line={"color": QUIET[theme], "width": 1, "dash": "dot"})
     return figure.update_yaxes(autorange="reversed").update_xaxes(rangemode="tozero")
 
 
-def _why_missing(figure: go.Figure, names: pd.Series, reasons: pd.Series, shift: int, theme: Theme) -> None:
-    """The reason in place of a missing bar."""
-    for place, reason in reasons.items():
-        if isinstance(reason, str) and reason:
-            figure.add_annotation(
-                x=0,
-                y=names[place],
-                text=reason,
-                showarrow=False,
-                xanchor="left",
-                yshift=shift,
-                xshift=4,
-                font={"size": 11, "color": QUIET[theme]},
-            )
-
-
-@with_simple(simple.against_the_paper)
 def caption_against_the_paper(frame: pd.DataFrame) -> str:
-    """The ratios, where both exist."""
+    """How many ratios are like the paper's."""
     both = frame.dropna(subset=["our_ratio", "paper_ratio"])
-    parts = [
-        f"{row.method} {row.setting}: {row.our_ratio:.2f} here, {row.paper_ratio:.2f} in the paper"
-        for row in both.itertuples()
-    ]
-    return f"Ratio to the full cache, measured in both for {len(both)} of {len(frame)} settings. {'; '.join(parts)}."
+    if both.empty:
+        return "No setting was measured both here and in the paper."
+    close = int(((both["our_ratio"] / both["paper_ratio"] - 1).abs() <= 0.1).sum())
+    return sentence(f"the gain is like the paper's (within a tenth) in {some_of(close, len(both), 'setting')}")
 
 
 def _line(figure: go.Figure, group: pd.DataFrame, name: str, method: str, scale: float, theme: Theme, row: int) -> None:

@@ -14,14 +14,19 @@ from plotly.subplots import make_subplots
 
 from kvlab.common.formatting import ONE_PROMPT, Show, mean_words, range_words
 from kvlab.core.choice import FULL
-from kvlab.figures.simple import scores as simple
+from kvlab.views.base.amounts import (
+    NOT_RECORDED,
+    comparison_words,
+    contrast,
+    join_names,
+    near,
+)
 from kvlab.views.base.arm_names import arm_text, composition, row_names
-from kvlab.views.base.caption import with_simple
 from kvlab.views.base.cells import cell_text
 from kvlab.views.base.lines import interval_bars
 from kvlab.views.base.palette import DIVERGING, HUES, Style, Theme, pick, run_styles
 from kvlab.views.base.template import QUIET, colour_bar, finish, legend_room
-from kvlab.views.base.words import number, percent, plural, shown_of, with_spaces
+from kvlab.views.base.words import number, shown_of, with_spaces
 
 MOST_PANELS = 9
 MOST_ON_ONE_LINE = 5  # tasks; with more, the interval goes on a second line
@@ -34,14 +39,27 @@ def score_against_budget(frame: pd.DataFrame, theme: Theme = "light", title: str
     tasks = frame["task"].drop_duplicates().tolist()[:MOST_PANELS]
     columns = min(3, len(tasks))
     figure = _panels([with_spaces(task) for task in tasks], columns)
-    styles = _arm_styles(frame, theme)
+    pairs = frame[["arm", "method"]].drop_duplicates().itertuples(index=False)
+    settled = ((str(arm), str(composition(str(arm)).get("settle", method))) for arm, method in pairs)
+    styles = run_styles(settled, theme)
     for place, task in enumerate(tasks):
         cell = {"row": place // columns + 1, "col": place % columns + 1}
         here = frame[frame["task"] == task]
         for arm, group in here[here["method"] != FULL.method].groupby("arm", sort=False):
             group = group.sort_values("kept")
             figure.add_scatter(**_line(group, arm_text(str(arm)), styles[str(arm)], "kept"), **cell)
-        _full_line(figure, here, theme, cell)
+        full = here[here["method"] == FULL.method]
+        if len(full):
+            figure.add_scatter(
+                x=[0, 1],
+                y=[full["score"].iloc[0]] * 2,
+                name="full cache",
+                legendgroup="full cache",
+                mode="lines",
+                line={"color": pick(HUES["ink"], theme), "dash": "dash", "width": 1.4},
+                hovertemplate=f"full cache: {line_text(full.iloc[0])}<extra></extra>",
+                **cell,
+            )
     _show_each_name_once(figure)
     rows = -(-len(tasks) // columns)
     finish(figure, title=title, x="", y="", theme=theme, height=110 + 230 * rows + legend_room(figure))
@@ -50,25 +68,16 @@ def score_against_budget(frame: pd.DataFrame, theme: Theme = "light", title: str
     return _finish_panels(figure, frame, theme)
 
 
-@with_simple(simple.score_against_budget)
 def caption_score_against_budget(means: pd.DataFrame, panel: str = "task") -> str:
-    """The best arm with its difference to the full cache, and the worst, where all were evaluated.
-
-    `means` has one row per arm; `panel` names what its column tasks counts.
-    """
-    means = means.set_index("arm").sort_values("score", ascending=False, kind="stable")
-    scored = means["score"].round(9)
-    best = means.iloc[0]
-    worst = means.iloc[-1]
-    over = f"on average over {plural(best['tasks'], panel)}"
-    gap = "" if pd.isna(best["difference"]) else f", {line_text(best, 'difference')} against the full cache"
-    top, low = ([arm_text(str(arm)) for arm in means.index[scored == edge]] for edge in (scored.max(), scored.min()))
-    few = shown_of(MOST_PANELS, int(best["tasks"]), panel, "the first")
-    if len(top) == len(means) > 1:
-        return f"All {len(means)} score the same {over}: {line_text(best)}{gap}.{few}"
-    first = f"{_named(top)} {'scores' if len(top) == 1 else 'score'} {line_text(best)} {over}{gap}"
-    last = f"; {_named(low)} {'is' if len(low) == 1 else 'are'} last with {line_text(worst)}"
-    return f"{first}{last if len(means) > 1 else ''}.{few}"
+    """Who scores highest and lowest on average."""
+    names = [f"{arm_text(str(row['arm']))} at {line_text(row)}" for _, row in means.iterrows()]
+    told = contrast(
+        means["score"].round(9).set_axis(names),
+        "On average, the score is highest with {most}, and lowest with {least}.",
+        f"On average, all score the same: {line_text(means.iloc[0])}.",
+        "Only {only} was measured.",
+    )
+    return f"{told}{shown_of(MOST_PANELS, int(means['tasks'].max()), panel, 'the first')}"
 
 
 def score_by_option(frame: pd.DataFrame, option: str, theme: Theme = "light", title: str = "") -> go.Figure:
@@ -104,17 +113,27 @@ def score_by_option(frame: pd.DataFrame, option: str, theme: Theme = "light", ti
     return _finish_panels(figure, frame, theme)
 
 
-@with_simple(simple.score_by_option)
 def caption_score_by_option(means: pd.DataFrame, option: str) -> str:
-    """The best values of the option in each budget; `means` has one row per requested budget and value."""
-    parts = []
-    for asked, group in means.groupby("asked", sort=False):
-        top = group[group["score"].round(9) == group["score"].round(9).max()]
-        best = top[option].astype(str).tolist()
-        who = "every value alike" if len(best) == len(group) > 1 else _named(best)
-        parts.append(f"{line_text(top.iloc[0])} with {who} at {asked}")
-    few = shown_of(MOST_PANELS, len(parts), "budget", "the first")
-    return f"Best mean score over {plural(means['tasks'].max(), 'task')}: {', '.join(parts)}.{few}"
+    """Whether one value of the option is best in every budget."""
+    if not means["score"].notna().any():
+        return NOT_RECORDED
+    top = means.loc[means["score"].idxmax()]
+    highest = line_text(top)
+    best = []
+    few = shown_of(MOST_PANELS, means["asked"].nunique(), "budget", "the first")
+    for _, group in means.groupby("asked", sort=False):
+        values = group.set_index(option)["score"]
+        best.append({value for value, score in values.items() if near(float(score), float(values.max()))})
+    name = with_spaces(option)
+    if all(len(tops) == means[option].nunique() for tops in best):
+        told = f"The score does not depend on the {name}" if means[option].nunique() > 1 else f"One {name} is shown"
+        return f"{told}: {highest}.{few}"
+        return ()
+    common = set.intersection(*best)
+    if not common:
+        return f"Which {name} is best depends on the budget; the highest score is {highest} at {top['asked']}.{few}"
+    where = " at every budget" if len(best) > 1 else ""
+    return f"The score is highest with {name} {join_names(sorted(common, key=str))}{where}, at most {highest}.{few}"
 
 
 def benchmark_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Scores") -> go.Figure:
@@ -159,22 +178,23 @@ def benchmark_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "S
     return figure.update_yaxes(autorange="reversed", showgrid=False).update_xaxes(showgrid=False)
 
 
-@with_simple(simple.benchmark_table)
 def caption_benchmark_table(means: pd.DataFrame) -> str:
-    """The best compressed row by its mean over the tasks, and the share of tokens it kept; `means` has all rows."""
-    means = means.assign(row=row_names).sort_values("score", ascending=False, kind="stable")
-    compressed = means[means["method"] != FULL.method]
-    full = means[means["method"] == FULL.method]
-    top = compressed.iloc[0]
-    beside = f"; full cache: {line_text(full.iloc[0])}" if len(full) else ""
-    over = plural(top["tasks"], "task")
-    equal = int((compressed["score"].round(9) == round(top["score"], 9)).sum())
-    if equal == len(compressed) > 1:
-        return f"All {equal} compressed rows score the same on average over {over}: {line_text(top)}{beside}."
-    if equal > 1:
-        return f"{equal} rows share the best mean over {over}: {line_text(top)}{beside}."
-    kept = f"keeping {line_text(top, 'kept', percent)} of the tokens"
-    return f"{top['row']} has the best mean over {over}: {line_text(top)}, {kept}{beside}."
+    """The best compressed caches, and whether they reach the full one."""
+    compressed = means[means["method"] != "full"]
+    full = means[means["method"] == "full"]
+    if not compressed["score"].notna().any():
+        return "No compressed cache was measured."
+    top = float(compressed["score"].max())
+    best = compressed[[near(float(score), top) for score in compressed["score"]]]
+    names = row_names(best)
+    who = "all alike" if len(best) == len(compressed) > 1 else join_names(names)
+    who = f"{who} at {line_text(best.iloc[0])}"
+    if full.empty:
+        return f"Best of the compressed caches on average: {who}."
+    how = comparison_words(
+        top, float(full["score"].max()), "a higher score than", "a lower score than", "the score of", 1e-6
+    )
+    return f"Best of the compressed caches on average: {who}, with {how} the full cache."
 
 
 def line_text(line: pd.Series, name: str = "score", show: Show = number) -> str:
@@ -189,12 +209,6 @@ def sample_note(frame: pd.DataFrame) -> str:
     if most == 1:
         return ONE_PROMPT
     return f"95 %, n = {least:,}" + (f" to {most:,}" if most > least else "")
-
-
-def _named(names: list[str], most: int = 3) -> str:
-    if len(names) > most:
-        return f"{len(names)} of them"
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _line(group: pd.DataFrame, name: str, style: Style, x: str) -> dict[str, object]:
@@ -212,22 +226,6 @@ def _line(group: pd.DataFrame, name: str, style: Style, x: str) -> dict[str, obj
         "text": [line_text(line) for _, line in group.iterrows()],
         "hovertemplate": f"{name}, budget %{{customdata}}: %{{text}}<extra></extra>",
     }
-
-
-def _full_line(figure: go.Figure, frame: pd.DataFrame, theme: Theme, cell: dict[str, int]) -> None:
-    full = frame[frame["method"] == FULL.method]
-    if len(full):
-        line = {"color": pick(HUES["ink"], theme), "dash": "dash", "width": 1.4}
-        figure.add_scatter(
-            x=[0, 1],
-            y=[full["score"].iloc[0]] * 2,
-            name="full cache",
-            legendgroup="full cache",
-            mode="lines",
-            line=line,
-            hovertemplate=f"full cache: {line_text(full.iloc[0])}<extra></extra>",
-            **cell,
-        )
 
 
 def _panels(titles: list[str], columns: int) -> go.Figure:
@@ -253,11 +251,6 @@ def _show_each_name_once(figure: go.Figure) -> None:
     for trace in figure.data:
         trace.showlegend = trace.name not in seen
         seen.add(trace.name)
-
-
-def _arm_styles(frame: pd.DataFrame, theme: Theme) -> dict[str, Style]:
-    pairs = frame[["arm", "method"]].drop_duplicates().itertuples(index=False)
-    return run_styles(((str(arm), str(composition(str(arm)).get("settle", method))) for arm, method in pairs), theme)
 
 
 def _by_cell(frame: pd.DataFrame, name: str, rows: list[str], tasks: list[str]) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""What a rescue finds restores the answer, also when the run is made from the start; what it tried in vain does not."""
+"""What the search finds restores the answer, also when the run is made from the start; what failed does not."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from kvlab.core.errors import UserError
 from kvlab.core.methods.readings import READINGS
 from kvlab.core.methods.readings.selection import of_sets
 from kvlab.engine import compare
-from kvlab.engine.restore import rescue
+from kvlab.engine.restore import restore
 from kvlab.models.load import load_model
-from kvlab.requests.compare import CompareRequest, RescueRequest
+from kvlab.requests.compare import CompareRequest, RestoreRequest
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace import open_run
 from kvlab.trace.record import choice_of, model_fields
 from kvlab.trace.restore_results import RestoreResult, load_result, result_path, save_result
-from kvlab.views.frames.restore import sentence
+from kvlab.views.frames.restore import budget_sentence, sentence
 
 SAMPLE = next(sample for sample in shipped_samples() if sample.name == "needle_in_a_story")
 LINES = SAMPLE.text.splitlines()
@@ -52,7 +52,7 @@ def made(mini, tmp_path_factory):
 
 
 def found_of(root: Path, path: Path, mini, **options) -> RestoreResult:
-    file = rescue(RescueRequest(run_id=path.name, **options), root, loaded=mini)
+    file = restore(RestoreRequest(run_id=path.name, **options), root, loaded=mini)
     return RestoreResult.model_validate_json(file.read_bytes())
 
 
@@ -78,6 +78,26 @@ def test_every_set_found_restores_the_answer_in_a_run_made_from_the_start(made, 
         assert kl.tolist() == pytest.approx(one.kl, abs=1e-4) and sum(one.kl) < sum(found.kl_before)
         slots = run.steps[run.steps["step"] == 0]["live_slots"].sum()
         assert slots - found.slots == one.slots
+
+
+def test_a_larger_budget_is_found_by_runs_made_from_the_start(made, found, mini, tmp_path):
+    """The run answers right at the budget that is named, and wrong at the one below."""
+    record = open_run(made[1][0]).record
+    needed = found.budget
+    assert needed is not None and 0.1 <= needed.wrong_at < needed.right_at <= 1
+    assert needed.right_at - needed.wrong_at <= 0.0101 and 1 <= needed.tried <= 7
+    budgets = [share for share in (needed.right_at, needed.wrong_at) if 0.1 < share < 1]
+    choices = tuple(choice_of(record).model_copy(update={"budget": share}) for share in budgets)
+    again = CompareRequest(prompt=PROMPT, choices=choices, max_new_tokens=NEW, level="light", **model_fields(record))
+    for share, path in zip(budgets, compare(again, tmp_path, loaded=mini)[-len(budgets) :], strict=True):
+        run = open_run(path)
+        assert ("48213" in run.record.free_text) == (share == needed.right_at)
+        if share == needed.right_at and needed.of_head is not None:
+            steps = run.select("steps", *found.reader).query("step == 0")
+            assert steps["live_slots"].item() / record.prompt_tokens == pytest.approx(needed.of_head)
+    assert "budget" in budget_sentence(found) and "%" in budget_sentence(found)
+    old = found.model_dump(exclude={"budget"})
+    assert budget_sentence(RestoreResult.model_validate(old)) == "", "of an older version"
 
 
 def test_taking_anything_out_of_what_is_found_loses_the_answer_again(made, found, mini, tmp_path):
@@ -107,9 +127,9 @@ def test_a_search_keeps_to_its_reruns_says_so_finds_the_same_twice_and_is_loaded
 def test_a_stop_keeps_what_was_found(made, mini):
     root, paths = made
     seen = []
-    asked = RescueRequest(run_id=paths[0].name)
+    asked = RestoreRequest(run_id=paths[0].name)
     stop = lambda: any("reading heads" in stage for stage in seen)  # noqa: E731
-    path = rescue(asked, root, loaded=mini, progress=lambda told: seen.append(told.stage), cancelled=stop)
+    path = restore(asked, root, loaded=mini, progress=lambda told: seen.append(told.stage), cancelled=stop)
     found = RestoreResult.model_validate_json(path.read_bytes())
     assert [one.search for one in found.found] == ["tokens"] and found.ending.startswith("Stopped")
     assert "rerun 1 of at most 40" in seen[1] and any("s left" in stage for stage in seen)
@@ -166,7 +186,7 @@ def test_without_an_answer_the_full_caches_text_counts(tiny_model_folder: Path, 
     full, h2o = (open_run(path) for path in sorted(compare(request, tmp_path), key=lambda path: "h2o" in path.name))
     texts = [run.tokens[run.tokens["phase"] == "free"]["id"].tolist() for run in (full, h2o)]
     assert texts[0] != texts[1], "a budget that changes the text"
-    found = RestoreResult.model_validate_json(rescue(RescueRequest(run_id=h2o.record.run_id), tmp_path).read_bytes())
+    found = RestoreResult.model_validate_json(restore(RestoreRequest(run_id=h2o.record.run_id), tmp_path).read_bytes())
     assert not found.expected and found.found[-1].restores
     assert found.found[-1].text.startswith(found.answer)
 
@@ -175,7 +195,7 @@ def test_without_an_answer_the_full_caches_text_counts(tiny_model_folder: Path, 
 def test_what_cannot_be_looked_into_is_one_sentence(made, mini, which: int, said: str):
     root, paths = made
     with pytest.raises(UserError, match=said):
-        rescue(RescueRequest(run_id=paths[which].name), root, loaded=mini)
+        restore(RestoreRequest(run_id=paths[which].name), root, loaded=mini)
 
 
 def test_a_damaged_file_is_one_sentence(made, found):

@@ -42,19 +42,19 @@ def test_the_cheapest_is_named_with_the_head_that_dropped_it_and_when(run: Run):
     token = dropped_first(run, 0, 1, 0)
     text = run.tokens[run.tokens["phase"] == "prompt"]["text"].tolist()[token].strip()
     some, one = Restore(tokens=(token,)), Restore(tokens=(token,), heads=((0, 0), (0, 1)))
-    rescue = known(
+    result = known(
         run, found("tokens", some, 12), found("reading heads", one, 2), found("heads", Restore(kind="heads"), 1, False)
     )
-    assert restore.sentence(rescue, run) == (
-        f"h2o 20 % fails because layer 0 head 1 dropped “{text}” at the prompt's end; "
+    assert restore.sentence(result, run) == (
+        f"h2o 20 % fails because layer 0 head 1 dropped “{text}” when the prompt was compressed; "
         "keeping this token in 2 heads restores the answer, costing 2 slots."
     )
 
 
 def test_what_left_later_is_said_to_have_left_while_decoding(run: Run):
     later = dropped_first(run, 0, 1, 3)
-    rescue = known(run, found("tokens", Restore(tokens=(later,), heads=((0, 1),)), 1))
-    assert "while decoding; keeping this token in 1 head" in restore.sentence(rescue, run)
+    result = known(run, found("tokens", Restore(tokens=(later,), heads=((0, 1),)), 1))
+    assert "while decoding; keeping this token in 1 head" in restore.sentence(result, run)
 
 
 def test_heads_and_merges_have_sentences_of_their_own(run: Run):
@@ -70,9 +70,9 @@ def test_heads_and_merges_have_sentences_of_their_own(run: Run):
 
 
 def test_nothing_found_is_said_with_how_much_was_tried(run: Run):
-    rescue = known(run, found("tokens", Restore(tokens=(1,)), 4, restores=False))
-    assert "nothing that was tried in 7 reruns restores “48213”" in restore.sentence(rescue, run)
-    assert restore.search_table(rescue)["outcome"].tolist() == ["not even all of it restores the answer"]
+    result = known(run, found("tokens", Restore(tokens=(1,)), 4, restores=False))
+    assert "nothing that was tried in 7 reruns restores “48213”" in restore.sentence(result, run)
+    assert restore.search_table(result)["outcome"].tolist() == ["not even all of it restores the answer"]
 
 
 def test_a_run_made_of_the_result_is_named_by_what_differs(run: Run):
@@ -85,6 +85,6 @@ def test_a_run_made_of_the_result_is_named_by_what_differs(run: Run):
 
 def test_the_estimate_follows_the_speed_of_the_run(run: Run, tmp_path: Path):
     slow = run.record.model_copy(update={"decode_tokens_per_second": 1.0, "seconds_prefill": 3.0})
-    assert restore.estimate_seconds(Run(run.path, slow), 40) == pytest.approx(2 * 3.0 + 44 * slow.max_new_tokens)
+    assert restore.estimate_seconds(Run(run.path, slow), 40) == pytest.approx(9 * 3.0 + 51 * slow.max_new_tokens)
     untimed = slow.model_copy(update={"decode_tokens_per_second": None})
     assert restore.estimate_seconds(Run(run.path, untimed), 40) is None

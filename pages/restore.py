@@ -21,11 +21,11 @@ from app.session.url_state import get_param, params, set_param
 from kvlab.common.answer_match import find_answer
 from kvlab.common.thoughts import hide_thinking
 from kvlab.core.errors import UserError
-from kvlab.figures import restore as figures
 from kvlab.jobs.reruns import rerun_with_restored
 from kvlab.report.views import Passages
 from kvlab.trace.reader import Run
 from kvlab.trace.restore_results import RestoreResult, SearchResult, load_result
+from kvlab.views import restore as figures
 from kvlab.views.frames import restore as analysis
 from kvlab.views.frames.textdiff import Segment
 
@@ -44,14 +44,14 @@ def main() -> None:
     if run is None:
         return
     try:
-        rescue = load_result(runs_root(), run.record.comparison_id, run.record.run_id)
+        result = load_result(runs_root(), run.record.comparison_id, run.record.run_id)
     except UserError as error:
         st.error(plain(str(error)))
-        rescue = None
+        result = None
     if (job := get_param("search")) is not None:
         restore.follow(job)
-    if rescue is not None:
-        result(run, rescue)
+    if result is not None:
+        show_result(run, result)
     elif "search" not in params():
         offer(run)
 
@@ -61,66 +61,68 @@ def offer(run: Run) -> None:
     if run.record.method == "full":
         st.info("The full cache evicts nothing: choose a compressed run above.", icon=":material/info:")
         return
-    estimate = restore.estimate(run, restore.MOST_RERUNS)
     record = run.record
+    estimate = restore.estimate(run, restore.MOST_RERUNS)
+    page.verdict(f"What {record.label} would have had to keep is not searched yet: it takes {estimate}.")
+    restore.button(run, "ask-restore")
     texts = [("The full cache writes", record.forced_text), (f"{record.label} writes", record.free_text)]
     show_texts(run, "What was lost", "The full cache's text and that of this run.", texts, record.answer or "")
-    st.markdown(f"There is no search for **{plain(run.record.label)}** yet. It takes {estimate}.")
-    restore.button(run, "ask-killed")
 
 
-def result(run: Run, rescue: RestoreResult) -> None:
-    st.markdown(f"## {plain(analysis.sentence(rescue, run))}")
-    kind = "the expected answer" if rescue.expected else "the full cache's own text up to where this run diverges"
-    criterion = f"Restored means that the run generates “{rescue.answer.strip()}”, {kind}."
-    st.caption(plain(f"{criterion} {rescue.reruns} reruns. {rescue.ending}"))
-    table = analysis.search_table(rescue)
-    chosen = choose(rescue)
-    before_after(run, rescue, chosen)
+def show_result(run: Run, result: RestoreResult) -> None:
+    page.verdict(analysis.sentence(result, run))
+    if budget := analysis.budget_sentence(result):
+        st.markdown(plain(budget))
+    kind = "the expected answer" if result.expected else "the full cache's own text up to where this run diverges"
+    criterion = f"Restored means that the run generates “{result.answer.strip()}”, {kind}."
+    st.caption(plain(f"{criterion} {result.reruns} reruns. {result.ending}"))
+    table = analysis.search_table(result)
+    chosen = choose(result)
+    before_after(run, result, chosen)
     left, right = st.columns(2, gap="large")
     theme = page_theme()
     with left:
-        kl = analysis.kl_by_series(rescue, chosen)
+        kl = analysis.kl_by_series(result, chosen)
         figure = figures.kl_before_after(kl, theme)
-        page.show_figure(run, figure, kl, figures.caption_kl_before_after(kl), "killed-kl", "killed-kl")
+        page.show_figure(run, figure, kl, figures.caption_kl_before_after(kl), "restore-kl", "restore-kl")
     with right:
-        looks = analysis.attention_by_series(rescue, chosen, run)
-        if looks.empty or rescue.reader is None:
+        looks = analysis.attention_by_series(result, chosen, run)
+        if looks.empty or result.reader is None:
             st.caption(plain(figures.caption_attention_before_after(looks)))
         else:
-            figure = figures.attention_before_after(looks, rescue.reader, theme)
+            figure = figures.attention_before_after(looks, result.reader, theme)
             caption = figures.caption_attention_before_after(looks)
-            page.show_figure(run, figure, looks, caption, "killed-looks", "killed-attention")
+            page.show_figure(run, figure, looks, caption, "restore-looks", "restore-attention")
     everything(run, table)
-    further(run, rescue, chosen)
+    further(run, result, chosen)
 
 
-def choose(rescue: RestoreResult) -> SearchResult | None:
+def choose(result: RestoreResult) -> SearchResult | None:
     """The search in the URL, else the cheapest that restores the answer."""
-    if not rescue.found:
+    if not result.found:
         return None
-    best = analysis.cheapest(rescue) or rescue.found[0]
+    best = analysis.cheapest(result) or result.found[0]
     searches = {
-        found.search: f"{found.search}{'' if found.restores else ' (does not restore it)'}" for found in rescue.found
+        found.search: f"{found.search}{'' if found.restores else ' (does not restore it)'}" for found in result.found
     }
     name = one_of("Restore", searches, best.search, key="given")
-    found = next(found for found in rescue.found if found.search == name)
+    found = next(found for found in result.found if found.search == name)
     search = analysis.SEARCHES.get(name, name).capitalize()
     st.caption(plain(f"{search}: {analysis.outcome(found)}, costing {analysis.slot_count_text(found.slots)}."))
     return found
 
 
-def before_after(run: Run, rescue: RestoreResult, chosen: SearchResult | None) -> None:
+def before_after(run: Run, result: RestoreResult, chosen: SearchResult | None) -> None:
     """The texts before and after, side by side."""
-    texts = [("Before", rescue.text_before)]
+    texts = [("Before", result.text_before)]
     texts += [(chosen.returned.words, chosen.text)] if chosen is not None else []
-    show_texts(run, "Before and after", analysis.sentence(rescue, run), texts, rescue.answer)
+    show_texts(run, "Before and after", analysis.sentence(result, run), texts, result.answer)
 
 
 def show_texts(run: Run, title: str, told: str, texts: list[tuple[str, str]], answer: str) -> None:
     """Texts side by side, each under its name and with the answer marked."""
     passages = tuple((name, (Segment("same", text),)) for name, text in texts)
-    show_title(Offer(title, lambda: Passages(passages=passages), told, page.source(run)), "killed-texts")
+    show_title(Offer(title, lambda: Passages(passages=passages), told, page.source(run)), "restore-texts")
     for column, (name, text) in zip(st.columns(2, gap="large"), texts, strict=False):
         with column, st.container(border=True):
             st.markdown(f"**{plain(name)}**")
@@ -140,23 +142,23 @@ def everything(run: Run, table: pd.DataFrame) -> None:
     st.header("All searches")
     shown = table[list(COLUMNS)].rename(columns=COLUMNS)
     show_table(shown, "One row per search", height=38 + 35 * len(shown))
-    csv_button(table, page.file_name(run, "killed"))
+    csv_button(table, page.file_name(run, "restore"))
 
 
-def further(run: Run, rescue: RestoreResult, chosen: SearchResult | None) -> None:
+def further(run: Run, result: RestoreResult, chosen: SearchResult | None) -> None:
     """Buttons to record the result, to open its tokens in the autopsy, and to search again."""
     left, middle, right = st.columns(3, vertical_alignment="bottom")
     with left:
-        if chosen is not None and st.button("Record this run", icon=":material/replay:", key="record-rescue"):
+        if chosen is not None and st.button("Record this run", icon=":material/replay:", key="record-restored"):
             queue_and_open("new_run", lambda: rerun_with_restored(run.record, chosen.returned))
     with middle:
         tokens = chosen.returned.tokens if chosen is not None else ()
-        if tokens and rescue.reader is not None:
-            layer, head = rescue.reader
+        if tokens and result.reader is not None:
+            layer, head = result.reader
             place = {"span": f"{tokens[0]}-{tokens[-1]}", "layer": str(layer), "head": str(head)}
-            link("autopsy", "These tokens in the autopsy", run=rescue.run_id, **place)
+            link("autopsy", "These tokens in the autopsy", run=result.run_id, **place)
     with right:
-        reruns = 2 * rescue.most_reruns if rescue.ending else rescue.most_reruns
+        reruns = 2 * result.most_reruns if result.ending else result.most_reruns
         label = f"Search again, at most {reruns} reruns"
         again = st.button(label, icon=":material/refresh:", key="look-again")
         if again and (job_id := restore.queue_search(run, reruns)):

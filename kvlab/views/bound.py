@@ -1,4 +1,4 @@
-"""KeepKV's bound on the output perturbation (theorem 5), computed from one head's recorded data.
+"""Sag and KeepKV's bound on the output's change (theorem 5), computed from one head's recorded data.
 
 For one query head: if every score is predicted to a relative error of at most epsilon < 1 and values differ by at most
 gamma, merging changes the output by less than 2 epsilon (1 + epsilon) gamma / (1 - epsilon)^2. A run records the
@@ -13,14 +13,42 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 
 from kvlab.core.errors import UserError
 from kvlab.trace.reader import Run
+from kvlab.views.base.amounts import (
+    NOT_RECORDED,
+    near,
+    sentence,
+    some_of,
+)
+from kvlab.views.base.head_map import Place, head_map
+from kvlab.views.base.lines import Line, add_lines, add_points
+from kvlab.views.base.palette import HUES, LOSS, SEQUENTIAL, Theme, pick
+from kvlab.views.base.template import finish, log_axis
+from kvlab.views.base.words import plural
 from kvlab.views.frames.float16 import as_float32, block_buffer, token_blocks, weighted_sums
 
 MOST_PAIRS = 16_000_000
 ROWS_AT_ONCE = 512
 COLUMNS = ("step", "sag", "perturbation", "output_error", "regret", "merged", "epsilon", "gamma", "bound", "flag")
+LINES = (
+    Line("bound", "KeepKV's bound", "ink", "solid"),
+    Line("output_error", "output error, all steps so far", "blue", "solid", "circle"),
+    Line("perturbation", "perturbation by this step alone", "orange", "dash", "diamond"),
+    Line("sag", "absolute sag", "red", "dot", "triangle-down"),
+)
+MEASURES = {
+    "bounded": ("Bound exists", "share of steps with epsilon < 1"),
+    "above": ("Above the bound", "share of steps"),
+    "epsilon": ("Prediction error", "median epsilon (at most 2 shown)"),
+}
+FLOOR = 1e-7
+BOUNDS = {
+    "bounded": "share of steps for which the theorem promises something",
+    "above": "share of steps that change by more than the bound",
+}
 
 
 class HeadArrays(NamedTuple):
@@ -129,26 +157,21 @@ def bound_over_steps(
         tokens = len(arrays.unit)
         sums = weighted_sums(arrays.true_mass[:rows], arrays.unit, arrays.norm)
         length[:rows] = np.linalg.norm(sums[:-1], axis=1)
-        gamma = value_spread(arrays.unit, arrays.norm, _merged(events, tokens), sums[-1] / tokens)
+        merges = events[events["target"] >= 0]
+        merged = np.unique(merges[["source", "target"]].to_numpy())
+        gamma = value_spread(arrays.unit, arrays.norm, merged, sums[-1] / tokens)
         if arrays.slot_mass is not None and np.isnan(epsilon).all():
             epsilon = np.append(persistence_error(arrays.slot_mass[:rows]), np.full(count - rows, np.nan))
     bound = keepkv_bound(epsilon, gamma) / np.where(length > 0, length, np.nan)
-    return table.assign(epsilon=epsilon, gamma=gamma, bound=bound, flag=_flags(table, bound, query_heads))[
-        list(COLUMNS)
-    ]
+    change = table[["perturbation", "output_error"]].max(axis=1).to_numpy(np.float64)
+    broken = np.isfinite(bound) & (change > bound)
+    dropped = (table["regret"].fillna(0).cummax() > 0).to_numpy()
+    kept = "above" if query_heads == 1 else "above, heads share slots"
+    flag = np.where(broken, np.where(dropped, "above, tokens dropped", kept), "")
+    return table.assign(epsilon=epsilon, gamma=gamma, bound=bound, flag=flag)[list(COLUMNS)]
 
 
-def _merged(events: pd.DataFrame, tokens: int) -> np.ndarray:
-    """Sorted positions that are source or target of a merge."""
-    source = events["source"].to_numpy()
-    target = events["target"].to_numpy()
-    there = np.zeros(tokens, bool)
-    merges = target >= 0
-    there[source[merges]] = there[target[merges]] = True
-    return np.flatnonzero(there)
-
-
-def bound_by_head(run: Run, layers: list[int]) -> pd.DataFrame:
+def bound_by_head_frame(run: Run, layers: list[int]) -> pd.DataFrame:
     """`bound_over_steps` of every KV head of these layers, with columns layer and head."""
     parts = []
     for layer in layers:
@@ -194,14 +217,92 @@ def heads_summary(table: pd.DataFrame) -> pd.DataFrame:
     ).reset_index()
 
 
-def _flags(table: pd.DataFrame, bound: np.ndarray, query_heads: int) -> np.ndarray:
-    change = table[["perturbation", "output_error"]].max(axis=1).to_numpy(np.float64)
-    broken = np.isfinite(bound) & (change > bound)
-    dropped = (table["regret"].fillna(0).cummax() > 0).to_numpy()
-    kept = "above" if query_heads == 1 else "above, heads share slots"
-    return np.where(broken, np.where(dropped, "above, tokens dropped", kept), "")
-
-
 def query_heads_per_slot(run: Run) -> int:
     """Query heads per KV head; above 1, no merged slot can be exact for all of them (docs/grouped-queries.md)."""
     return run.record.model.num_attention_heads // run.record.model.num_key_value_heads
+
+
+def sag_against_bound(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """The three measures and the bound over the steps of one head (`bound_over_steps`) or as medians over heads
+    (`over_heads`); steps above the bound are marked."""
+    # On a log axis: floored, and nothing where values are not positive.
+    values = frame[[line.column for line in LINES]].astype(np.float64)
+    drawn = values.where(values > 0).clip(lower=FLOOR)
+    figure = go.Figure()
+    for line in LINES:
+        if drawn[line.column].notna().any():
+            width = 2.4 if line.column == "bound" else 1.6
+            hover = "step %{x}: {name} %{y:.3g}"
+            add_lines(figure, frame["step"], drawn, [line], theme, hover, size=5, width=width)
+    broken = frame[frame["flag"] != ""] if "flag" in frame else frame.iloc[:0]
+    if len(broken):
+        largest = broken[["perturbation", "output_error"]].max(axis=1)
+        add_points(
+            figure,
+            broken["step"],
+            largest,
+            "above the bound",
+            pick(HUES["red"], theme),
+            "step %{x}: %{customdata}",
+            size=12,
+            marker_symbol="x-open",
+            marker_line_width=2.5,
+            customdata=broken["flag"],
+        )
+    if not figure.data:
+        figure.add_scatter(x=frame["step"], y=frame["output_error"], name="output error", mode="lines")
+    title = "Sag, output change and KeepKV's bound"
+    finish(figure, title=title, x="step", y="share of attention, relative change (log)", theme=theme, height=430)
+    figure.layout.showlegend = True
+    return figure.update_yaxes(**log_axis(drawn.to_numpy()))
+
+
+def caption_sag_against_bound(frame: pd.DataFrame, predicts: bool) -> str:
+    """Whether KeepKV's theorem applies, and whether its bound holds."""
+    if not frame["gamma"].notna().any():
+        return "KeepKV's bound on the change cannot be computed here."
+    if not frame["bound"].notna().any():
+        return "The condition of KeepKV's theorem is never met here, so it promises nothing."
+    above = frame["above"].mean() > 0 if "above" in frame else bool((frame["flag"] != "").any())
+    if above:
+        return "Where KeepKV's theorem applies, some changes are larger than its bound."
+    return "Where KeepKV's theorem applies, no change is larger than its bound."
+
+
+def bound_by_head(frame: pd.DataFrame, measure: str, theme: Theme = "light", focus: Place | None = None) -> go.Figure:
+    """One of `MEASURES` by layer and KV head, from `heads_summary`."""
+    title, unit = MEASURES[measure]
+    table = frame.assign(epsilon=frame["epsilon"].clip(upper=2)).pivot(index="layer", columns="head", values=measure)
+    largest = 2.0 if measure == "epsilon" else 1.0
+    colours = SEQUENTIAL[theme] if measure == "bounded" else LOSS[theme]
+    hover = f"<br>{unit} %{{z:.3g}}"
+    return head_map(table, title, theme, bar=unit, hover=hover, high=largest, colours=colours, focus=focus)
+
+
+def caption_bound_by_head(frame: pd.DataFrame, measure: str) -> str:
+    """In which heads the theorem applies, or the head with the largest share."""
+    if measure == "epsilon":
+        count = int((frame["epsilon"] < 1).sum())
+        return sentence(f"the condition of KeepKV's theorem is met in {some_of(count, len(frame), 'head')}")
+    if not frame[measure].notna().any():
+        return NOT_RECORDED
+    values = frame[measure].fillna(0)
+    if near(float(values.min()), float(values.max())):
+        return sentence(f"the {BOUNDS[measure]} is the same in every head")
+    top = frame.loc[values.idxmax()]
+    return sentence(f"the {BOUNDS[measure]} is largest in layer {int(top['layer'])}, head {int(top['head'])}")
+
+
+def verdict(frame: pd.DataFrame, label: str, place: Place) -> str:
+    """At how many steps KeepKV's bound exists, and at how many the output changed by more."""
+    where = f"layer {place[0]}, head {place[1]} of {label}"
+    if not frame["gamma"].notna().any():
+        why = "its values or attention rows are missing" if frame["merged"].any() else "nothing was merged there"
+        return f"KeepKV's bound cannot be computed for {where}: {why}."
+    bounded = int(frame["bound"].notna().sum())
+    steps = f"{bounded:,} of {plural(len(frame), 'step')}"
+    if not bounded:
+        return f"KeepKV's bound promises nothing for {where}: its condition is met at no step."
+    above = int((frame["flag"] != "").sum())
+    more = f"{above:,}" if above else "none"
+    return f"KeepKV's bound exists for {steps} of {where}; the output changed by more at {more}."

@@ -1,14 +1,13 @@
-"""Killer heads: counts over results by hand, which runs count as failed, and what is said of them."""
+"""Heads that lost the answer: counts over results by hand, which runs count as failed, and what is said of them."""
 
 from __future__ import annotations
 
 import pandas as pd
 import pytest
 
-from kvlab.analysis.comparison.killers import count_killers, failed_runs, short_words
 from kvlab.core.restore import Restore
-from kvlab.figures.killers import caption_killer_heads, killer_heads
 from kvlab.trace.restore_results import RestoreResult, SearchResult
+from kvlab.views.lost_heads import caption_lost_heads, count_lost_heads, failed_runs, lost_heads, short_words
 
 
 def change(slots: int, heads: tuple | None = None, kind: str = "tokens", restores: bool = True) -> SearchResult:
@@ -34,36 +33,30 @@ RESULTS = [
 
 
 def test_the_heads_of_the_cheapest_changes_are_counted_with_their_price():
-    killers = count_killers(RESULTS, (0, 1), 2)
-    counts = killers.heads.set_index(["layer", "head"])
+    lost = count_lost_heads(RESULTS, (0, 1), 2)
+    counts = lost.heads.set_index(["layer", "head"])
     assert counts["count"].to_dict() == {(0, 0): 0, (0, 1): 1, (1, 0): 3, (1, 1): 0}
     assert counts.loc[(1, 0), "slots"] == 6 and counts.loc[(0, 1), "slots"] == 6
     assert counts.loc[[(0, 0), (1, 1)], "slots"].isna().all()
-    assert (killers.results, killers.located, killers.everywhere, killers.unrestored) == (5, 3, 1, 1)
-    assert killers.slots == (2, 6, 8, 30)
+    assert (lost.results, lost.located, lost.everywhere, lost.unrestored) == (5, 3, 1, 1)
+    assert lost.slots == (2, 6, 8, 30)
 
 
-def test_layers_without_a_recording_are_left_out_and_no_result_is_no_killer():
-    killers = count_killers([], (1, 3), 1)
-    assert killers.heads["layer"].tolist() == [1, 3] and killers.heads["count"].sum() == 0
-    assert (killers.results, killers.slots) == (0, ())
+def test_layers_without_a_recording_are_left_out_and_no_result_is_no_lost_head():
+    lost = count_lost_heads([], (1, 3), 1)
+    assert lost.heads["layer"].tolist() == [1, 3] and lost.heads["count"].sum() == 0
+    assert (lost.results, lost.slots) == (0, ())
 
 
-def test_n_and_the_price_are_said():
-    caption = caption_killer_heads(count_killers(RESULTS, (0, 1), 2), over=4)
-    assert caption.startswith(
-        "Of 5 lost answers over 4 prompts, 3 can be restored in single heads, 1 only in every head"
-    )
-    assert "1 not by anything that was tried." in caption
-    assert "Most often: layer 1, head 0 (3 of 5)." in caption
-    assert "Price of an answer: 2 to 30 slots, median 7" in caption
-    lost = caption_killer_heads(count_killers([RESULTS[4]] * 2, (0, 1), 2), over=2)
-    assert "Most often" not in lost and "Price" not in lost and "2 not by anything" in lost
+def test_n_is_said():
+    caption = caption_lost_heads(count_lost_heads(RESULTS, (0, 1), 2), over=4)
+    assert caption == "Giving their tokens back to single heads restores 3 of the 5 lost answers, of 4 prompts."
+    assert "none of the 2 lost answers" in caption_lost_heads(count_lost_heads([RESULTS[4]] * 2, (0, 1), 2), over=2)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_map_has_layers_across_and_counts_on_its_cells(theme: str):
-    figure = killer_heads(count_killers(RESULTS, (0, 1), 2), theme)
+    figure = lost_heads(count_lost_heads(RESULTS, (0, 1), 2), theme)
     heat = figure.data[0]
     assert heat.z.tolist() == [[0, 3], [1, 0]]
     assert "median price 6 slots" in str(heat.text[0][1])

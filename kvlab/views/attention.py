@@ -5,18 +5,20 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.simple import attention as simple
-from kvlab.views.base.caption import with_simple
+from kvlab.views.base.amounts import (
+    part,
+    sentence,
+)
 from kvlab.views.base.palette import MASS_COLOURS, Theme, pick
 from kvlab.views.base.template import finish
-from kvlab.views.base.words import percent, plural, token_text, visible
+from kvlab.views.base.words import visible
 
 FLOOR = 1e-6
 LOOKS = {"true": ("with nothing dropped", "regret"), "slot": ("with this cache", "kept")}
 
 
 def attention_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Attention on each token with nothing dropped, and on each slot of this cache, from `analysis.attention_at`."""
+    """Attention on each token with nothing dropped, and on each slot of this cache."""
     figure = go.Figure()
     words = [visible(text) for text in frame["text"]]
     for column, (name, look) in LOOKS.items():
@@ -39,15 +41,15 @@ def attention_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figu
     return figure.update_yaxes(type="log", tickformat=".6~%").update_layout(showlegend=True)
 
 
-@with_simple(simple.attention_along_text)
 def caption_attention_along_text(frame: pd.DataFrame) -> str:
-    """What the slots hold of the query's attention with nothing dropped, and the token that it would read most."""
-    held = frame["true"].where(frame["slot"] > 0, 0).sum()
-    top = frame.loc[frame["true"].idxmax()]
-    most = f"token {int(top['position'])} “{token_text(top['text'])}” ({percent(float(top['true']))})"
-    kept = "is" if top["slot"] > 0 else "is not"
-    slots = plural(int((frame["slot"] > 0).sum()), "slot")
-    return (
-        f"{slots} get attention; their tokens would have {percent(float(held))} of this query's attention with nothing "
-        f"dropped. It would read {most} most, which {kept} among them."
+    """What the cache still holds of the attention with nothing dropped, and of the token that would be read most."""
+    here = frame["slot"] > 0
+    held = float(frame["true"].where(here, 0).sum())
+    true = frame["true"]
+    whole = float(true.sum())
+    if whole <= 0:
+        return "The attention with nothing dropped was not recorded here."
+    among = "" if here[true.idxmax()] else "; the token that would get most is not among them"
+    return sentence(
+        f"with nothing dropped, {part(held / whole)} of the attention is on tokens that are read here{among}"
     )

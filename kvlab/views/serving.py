@@ -6,12 +6,11 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.simple import memory as simple
-from kvlab.views.base.caption import with_simple
+from kvlab.views.base.amounts import contrast, part, sentence
 from kvlab.views.base.lines import Line, add_lines
 from kvlab.views.base.palette import HUES, SEQUENTIAL, Theme, pick
 from kvlab.views.base.template import axis_height, colour_bar_below, finish, layer_axis
-from kvlab.views.base.words import percent, plural
+from kvlab.views.base.words import percent
 
 BARS = (
     ("dropped", "given up by the method", "grey", ""),
@@ -49,27 +48,28 @@ def freed_by_run(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_layout(barmode="group").update_yaxes(autorange="reversed", type="category", showgrid=False)
 
 
-@with_simple(simple.freed_by_run)
 def caption_freed_by_run(frame: pd.DataFrame) -> str:
-    """What the best and the worst run free of what they give up."""
-    compressed = frame[frame["dropped"] > 0]
-    if compressed.empty:
-        return "No run gives up a slot, so no page becomes free."
-    compressed = compressed.assign(label=compressed["label"].str.partition(" · ")[0])  # without the level
-    best, worst = (compressed.loc[place] for place in (compressed["layer"].idxmax(), compressed["layer"].idxmin()))
-    told = (
-        f"{best['label']} gives up {percent(best['dropped'])} of the prompt's slots, and pages of {int(best['page'])} "
-        f"free {percent(best['layer'])} where a layer has a page table ({percent(best['model'])} where all layers "
-        "share one)"
+    """Whether slots that are given up free memory of an engine."""
+    runs = frame["label"].str.partition(" · ")[0]  # without the level
+    dropped = frame.set_index(runs).query("dropped > 0")["layer"]
+    if dropped.empty:
+        return "No run gives up a slot, so no memory becomes free."
+    if dropped.max() <= 0:
+        return "Slots are given up, but an engine could free no memory for them."
+    share = part(float(dropped.iloc[0]))
+    return contrast(
+        dropped,
+        "An engine could free the most memory with {most}, the least with {least}.",
+        f"With every run, an engine could free {share} of the prompt's memory.",
+        f"With {{only}}, an engine could free {share} of the prompt's memory.",
     )
-    if len(compressed) == 1:
-        return f"{told}."
-    return f"{told}; {worst['label']} gives up {percent(worst['dropped'])} and frees {percent(worst['layer'])}."
 
 
 def pages_over_steps(frame: pd.DataFrame, page: int, theme: Theme = "light") -> go.Figure:
     """Slots of a head that an engine holds over the steps, mean over heads; from `run_pages.pages_over_steps`."""
-    wide = _by_sharing(frame)
+    wide = frame.pivot(index="step", columns="sharing", values="paged").reset_index()
+    once = frame.drop_duplicates("step").set_index("step")
+    wide = wide.assign(slots=wide["step"].map(once["slots"]), read=wide["step"].map(once["read"]))
     figure = go.Figure()
     mode = "lines" if len(wide) > 1 else "markers"
     add_lines(figure, wide["step"], wide, LINES, theme, "step %{x}: %{y:.1f} slots, {name}", mode=mode)
@@ -77,23 +77,12 @@ def pages_over_steps(frame: pd.DataFrame, page: int, theme: Theme = "light") -> 
     return figure.update_yaxes(rangemode="tozero")
 
 
-@with_simple(simple.pages_over_steps)
 def caption_pages_over_steps(frame: pd.DataFrame) -> str:
-    """Fragmentation after the prompt and at the end."""
-    own = frame[frame["sharing"] == "layer"]
-    first = own.iloc[0]
-    last = own.iloc[-1]
-    return (
-        f"After the prompt {percent(first['fragmentation'])} of the slots in the pages that stay hold nothing, at "
-        f"step {int(last['step'])} {percent(last['fragmentation'])} (a page table per layer): {last['paged']:,.0f} "
-        f"slots of a head are held for {last['slots']:,.0f} that are used."
+    """How much of the pages that stay is empty at the end."""
+    last = frame[frame["sharing"] == "layer"].iloc[-1]
+    return sentence(
+        f"at the end, {part(float(last['fragmentation']))} of the memory that an engine must hold is unused"
     )
-
-
-def _by_sharing(frame: pd.DataFrame) -> pd.DataFrame:
-    wide = frame.pivot(index="step", columns="sharing", values="paged").reset_index()
-    once = frame.drop_duplicates("step").set_index("step")
-    return wide.assign(slots=wide["step"].map(once["slots"]), read=wide["step"].map(once["read"]))
 
 
 def pages_map(frame: pd.DataFrame, page: int, theme: Theme = "light") -> go.Figure:
@@ -123,14 +112,20 @@ def pages_map(frame: pd.DataFrame, page: int, theme: Theme = "light") -> go.Figu
     return figure.update_yaxes(showgrid=False, **layer_axis(layers, pixels)).update_xaxes(showgrid=False)
 
 
-@with_simple(simple.pages_map)
 def caption_pages_map(frame: pd.DataFrame) -> str:
-    """How many pages stay, and how much of them is used."""
-    stays = frame[frame["kept"] > 0]
-    free = 1 - len(stays) / len(frame)
-    used = stays["kept"].sum() / stays["slots"].sum()
-    nowhere = frame.groupby("page")["kept"].sum().eq(0).mean()
-    return (
-        f"{percent(free)} of {plural(len(frame), 'page')} (each holds all heads of a layer) are free, and blank; of "
-        f"the slots in the others {percent(used)} are used. {percent(nowhere)} of the pages are free in every layer."
+    """How much memory can be given back."""
+    return sentence(f"{part(float((frame['kept'] <= 0).mean()))} of the memory pages can be given back")
+
+
+def verdict(frame: pd.DataFrame, label: str) -> str:
+    """What pages free of what a run gives up, and the run of the comparison that frees most; from `freed_by_run`."""
+    names = frame["label"].str.partition(" · ")[0]  # without the level
+    here = frame[names == label].iloc[0]
+    told = (
+        f"{label} gives up {percent(here['dropped'])} of the prompt's slots, of which an engine could free "
+        f"{percent(here['layer'])}"
     )
+    best = frame["layer"].idxmax()
+    if names[best] == label or frame.loc[best, "layer"] <= here["layer"]:
+        return f"{told}: no run of this comparison frees more." if len(frame) > 1 else f"{told}."
+    return f"{told}; most is freed by {names[best]}, {percent(frame.loc[best, 'layer'])}."
