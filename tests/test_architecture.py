@@ -120,7 +120,7 @@ def test_every_room_has_its_layer() -> None:
 
 
 def test_nothing_imports_an_extra() -> None:
-    """Its commands are found by name (`kvlab.cli.EXTRAS`), so that everything else works without it."""
+    """It is run as a module, `python -m kvlab.extras.NAME`, so that everything else works without it."""
     for path in files("kvlab", "app", "pages", "training"):
         found = {name for name in imported(path) if name.startswith("kvlab.extras")}
         assert not found or path.is_relative_to(ROOT / "kvlab/extras"), f"{path} imports {sorted(found)}"

@@ -17,7 +17,7 @@ from kvlab.forms.compare_form import PLACEMENTS
 from kvlab.forms.eval_form import new_name
 from kvlab.planning.models import model_field_help
 
-FIRST = ["decode", "compress", "memory"]
+FIRST = ["decode", "prefill", "memory"]
 
 
 def speed_form() -> None:

@@ -14,8 +14,7 @@ from app.navigation.selection import runs_root
 from kvlab.common.formatting import format_bytes
 from kvlab.common.model_title import model_title
 from kvlab.live.log import read_events
-from kvlab.report.live_gif import live_gif
-from kvlab.report.live_replay import KEYS, replay
+from kvlab.report.live_replay import KEYS, live_gif, replay
 from kvlab.requests.live_session import LiveRequest
 
 

@@ -80,7 +80,7 @@ def with_paper_numbers(sources: Sources, preset: str) -> pd.DataFrame:
 
 def needs(sources: Sources, preset: str) -> Needs:
     """What is missing while `newest` is empty: the preset at a sixteenth of its size, which any machine can run."""
-    options = f"--scale {SMALL} --shorten {SMALL}"
+    options = f"--set scale={SMALL} --set shorten={SMALL}"
     sentence = f"The benchmark {preset} was not measured (on a GPU of 80 GB leave {options} out). {NO_MODEL}"
     return Needs(sentence, benchmark(sources, preset, SMALL, SMALL))
 

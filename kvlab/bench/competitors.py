@@ -38,7 +38,7 @@ class Load:
     batch: int
     prompt: int
     generated: int = 0
-    asked: int = 0  # the requested prompt length, before --shorten
+    asked: int = 0  # the requested prompt length, before shorten
 
     @property
     def context(self) -> int:
@@ -100,18 +100,17 @@ class Contender(ABC):
     def prefill(self) -> None:
         """Run a real prompt of random tokens."""
         ids = random_token(self.model, self.load.batch, self.load.context, self.request.seed)
-        for part in ids.split(self._pass_sizes(), dim=1):
-            self.model.model(part, past_key_values=self.cache, use_cache=True, logits_to_keep=1)
-
-    def _pass_sizes(self) -> list[int]:
         tokens = self.load.context
-        chunk = self.request.prefill_chunk or self.load.context
-        if not isinstance(self.cache, CompressedCache):
-            return chunk_sizes(tokens, chunk)
-        try:
-            return self.cache.expect(tokens, chunk)
-        except UserError as error:
-            raise Skipped(str(error)) from None
+        chunk = self.request.prefill_chunk or tokens
+        if isinstance(self.cache, CompressedCache):
+            try:
+                sizes = self.cache.expect(tokens, chunk)
+            except UserError as error:
+                raise Skipped(str(error)) from None
+        else:
+            sizes = chunk_sizes(tokens, chunk)
+        for part in ids.split(sizes, dim=1):
+            self.model.model(part, past_key_values=self.cache, use_cache=True, logits_to_keep=1)
 
     def step(self) -> None:
         output = self.model.model(self.token, past_key_values=self.cache, use_cache=True)

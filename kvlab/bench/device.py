@@ -68,19 +68,11 @@ class Peaks:
 
 def measure_peaks(device: torch.device, dtype: torch.dtype) -> Peaks:
     """The device's copy bandwidth and its matrix product rate for `dtype`."""
-    return Peaks(_copy_rate(device), _matmul_rate(device, dtype))
-
-
-def _copy_rate(device: torch.device) -> float:
     size = min(COPY_BYTES.get(device.type, 2**27), max(2**20, free_bytes(device) // 8))
     source = torch.zeros(size, dtype=torch.uint8, device=device)
     target = torch.ones_like(source)
-    best = min(seconds_of(lambda: target.copy_(source), device) for _ in range(REPEATS))
-    return 2 * size / best
-
-
-def _matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
+    copied = min(seconds_of(lambda: target.copy_(source), device) for _ in range(REPEATS))
     side = MATRIX_SIDE.get(device.type, 1024)
     left = torch.randn(side, side, device=device, dtype=dtype)
-    best = min(seconds_of(lambda: left @ left, device) for _ in range(REPEATS))
-    return 2 * side**3 / best
+    multiplied = min(seconds_of(lambda: left @ left, device) for _ in range(REPEATS))
+    return Peaks(2 * size / copied, 2 * side**3 / multiplied)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -17,10 +16,9 @@ from kvlab.bench.competitors import method_label
 from kvlab.bench.device import Peaks, measure_peaks
 from kvlab.bench.models import BenchModel, open_model
 from kvlab.bench.modes import MEASURE
-from kvlab.bench.presets import find_preset, preset_requests
+from kvlab.bench.presets import preset_requests
 from kvlab.bench.request import BenchJob, BenchRequest, parts_of
 from kvlab.bench.rows import ResultFile, Row, Status, read_rows
-from kvlab.common.formatting import format_duration
 from kvlab.core.errors import is_out_of_memory
 from kvlab.core.methods import make_method
 from kvlab.engine.energy import energy_counter, words
@@ -66,10 +64,8 @@ class OpenModel:
             release_memory(device)
 
 
-def run_requests(
-    requests: Sequence[BenchRequest], *, seconds: float | None = None, listener: Listener | None = None
-) -> Iterator[Row]:
-    """Yield rows as they are measured. After `seconds`, requests not yet started become rows of status `skipped`.
+def run_requests(requests: Sequence[BenchRequest], *, listener: Listener | None = None) -> Iterator[Row]:
+    """Yield rows as they are measured.
 
     Raises UserError, before anything runs, for an unknown method or device.
     """
@@ -78,13 +74,9 @@ def run_requests(
         for choice in request.choices:
             make_method(choice.method, **choice.hyper_parameters)
     opened = OpenModel()
-    begun = time.monotonic()
     for index, request in enumerate(requests):
         if listener is not None:
             listener(f"{request.mode} {request.model}", index, len(requests))
-        if seconds is not None and time.monotonic() - begun > seconds:
-            yield from _not_run(request, "skipped", f"the time limit of {format_duration(seconds)} was reached")
-            continue
         yield from _run(opened, request)
     opened.close()
 
@@ -176,7 +168,6 @@ def run_bench(
     if results.path.exists():
         results.rows.extend(read_rows(results.path))
     requests = preset_requests(job.preset, **job.changes) if job.preset else job.requests
-    seconds = find_preset(job.preset).seconds if job.preset else None
     parts = parts_of(requests)
     missing = [part for part in parts if not is_measured(part, results.rows)]
     done = len(parts) - len(missing)
@@ -194,7 +185,7 @@ def run_bench(
             results.add(waiting)
             waiting.clear()
 
-    for row in run_requests(missing, seconds=seconds, listener=listen):
+    for row in run_requests(missing, listener=listen):
         if cancelled():
             return results.path
         waiting.append(row)

@@ -120,7 +120,9 @@ def open_model(
 def random_model(shape: Shape, device: torch.device, dtype: torch.dtype, seed: int = 0) -> PreTrainedModel:
     """A model of this shape with random weights, created directly on its device and in its dtype."""
     config = shape.config()
-    check_room(_parameters(config) * torch.finfo(dtype).bits // 8, device)
+    with torch.device("meta"), no_init_weights():
+        empty = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    check_room(sum(p.numel() for p in empty.parameters()) * torch.finfo(dtype).bits // 8, device)
     with device, no_init_weights():
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
     generator = torch.Generator(device).manual_seed(seed)
@@ -131,8 +133,3 @@ def random_model(shape: Shape, device: torch.device, dtype: torch.dtype, seed: i
             elif weight.dim() == 1 and not bool((weight == 1).all()):
                 weight.zero_()  # a bias; norms are already ones
     return prepare(model).eval()
-
-
-def _parameters(config: Any) -> int:
-    with torch.device("meta"), no_init_weights():
-        return sum(p.numel() for p in AutoModelForCausalLM.from_config(config, trust_remote_code=False).parameters())

@@ -1,4 +1,4 @@
-"""Named benchmark experiments: those of the papers, and kvlab's own targets."""
+"""Named benchmark experiments: those of the papers, and what one pass for many methods costs."""
 
 from __future__ import annotations
 
@@ -6,26 +6,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvlab.bench.request import BenchRequest, make_request
-from kvlab.bench.targets import EVICTION, evicting
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
-from kvlab.core.methods import make_method, registered
-from kvlab.core.methods.allocators.uniform import Uniform
-from kvlab.core.methods.settlers.eviction.evict import Evict
 
 SEVEN = "shape:llama2-7b"
 THIRTEEN = "shape:llama2-13b"
-SMALL = "shape:llama3-8b"
 
 
 @dataclass(frozen=True)
 class Preset:
-    """Requests as dicts of fields, most important first; after `seconds` no further one starts."""
+    """Requests as dicts of fields."""
 
     title: str
     requests: tuple[dict[str, Any], ...]
     device: str = "cuda"
-    seconds: float | None = None
 
 
 # Presets run shapes with random weights, for which no fitted files exist.
@@ -57,11 +51,6 @@ def _published(budget: float | int, *methods: str, preset: str = "paper") -> tup
     )
 
 
-def _every(budget: float) -> tuple[MethodChoice, ...]:
-    """Every registered method that compresses."""
-    return _at(budget, *(name for name in registered() if make_method(name).family != "reference"))
-
-
 _FIGURE_3 = {"model": SEVEN, "contexts": (20000, 28000, 36000, 45000, 54000), "choices": _published(18000, "zsmerge")}
 _TABLE_1 = {"mode": "generate", "choices": _published(0.05, "h2o", "less", "zsmerge"), "repeats": 3}
 _TABLE_2 = {
@@ -73,29 +62,12 @@ _TABLE_2 = {
 }
 
 
-def _merging(budget: float) -> tuple[MethodChoice, ...]:
-    """Every registered merging method, preceded by the eviction it is compared with."""
-    merging = [
-        name
-        for name, method in registered().items()
-        if name != "compose" and method().needs_budget and not isinstance(method().pipeline().settle, Evict)
-    ]
-    own = [name for name in merging if not isinstance(make_method(name).pipeline().allocate, Uniform)]
-    return *_at(budget, EVICTION), *(evicting(name, budget) for name in own), *_at(budget, *merging)
-
-
-# 819 slots, as 16k tokens at 5 %.
-_MERGING = {"mode": "decode", "model": SMALL, "contexts": (4096,), "batches": (8,), "choices": _merging(0.2)}
-AMORTISED = {"compress_every": 16, "steps": 16}
 _TWELVE = {
     "choices": _at(
         0.2, "keepkv", "streaming-llm", "h2o", "snapkv", "zsmerge", "kvmerger", "pyramid-pool", "gvote", "d2o", "kvzip",
         "attention-matching", "exactmerge2",
     )
 }  # fmt: skip
-# Process time is counted in ticks of about 4 ms, so rounds are long.
-_OVERHEAD = {"mode": "overhead", "choices": _at(0.2, "keepkv"), "steps": 64}
-
 PRESETS = {
     "zsmerge-fig3": Preset(
         "ZSMerge, figure 3: memory and decode rate from 20k to 54k tokens at a budget of 18k slots",
@@ -116,72 +88,6 @@ PRESETS = {
     "kvmerger-table2": Preset(
         "KVMerger, table 2: cache and peak memory of 3,900 + 1,024 tokens at 100, 50 and 35 %",
         ({"model": SEVEN, **_TABLE_2}, {"model": THIRTEEN, **_TABLE_2}),
-    ),
-    "gpu-bars": Preset(
-        "What kvlab promises on a GPU, in under ten minutes",
-        (
-            {
-                "mode": "decode",
-                "model": SEVEN,
-                "contexts": (54000,),
-                "choices": _at(0.05, "streaming-llm", "h2o", "zsmerge", "keepkv"),
-                "repeats": 3,
-                **AMORTISED,
-            },
-            {
-                "mode": "decode",
-                "model": SEVEN,
-                "batches": (8,),
-                "choices": (*_at(0.2, "h2o", "d2o", "zsmerge", "keepkv"), evicting("d2o", 0.2)),
-                **AMORTISED,
-            },
-            {
-                "mode": "generate",
-                "model": SEVEN,
-                "batches": (8,),
-                "new_tokens": 4096,
-                **AMORTISED,
-                "choices": _at(0.05, "h2o", "zsmerge"),
-                "repeats": 3,
-            },
-            {"mode": "memory", "model": SEVEN, "choices": _every(0.2)},
-            {"model": SEVEN, "contexts": (2048,), "repeats": 3, **_OVERHEAD},
-            {
-                "mode": "compress",
-                "model": SEVEN,
-                "contexts": (16384,),
-                "choices": _at(0.05, "h2o", "zsmerge", "keepkv"),
-                "repeats": 3,
-            },
-        ),
-        seconds=480,
-    ),
-    "cpu-bars": Preset(
-        "What kvlab promises on a laptop: a small Llama 3 shape, 16k tokens, 5 %, batch 8",
-        (
-            {
-                "mode": "decode",
-                "model": SMALL,
-                "contexts": (16384,),
-                "batches": (8,),
-                "choices": _at(0.05, "streaming-llm", "h2o", "snapkv", "zsmerge", "keepkv"),
-                "scale": 16,
-                **AMORTISED,
-            },
-            {**_MERGING, "scale": 16, "repeats": 9, **AMORTISED, "steps": 32},
-            {**_MERGING, "scale": 16, "repeats": 9, "steps": 32},
-            {
-                "mode": "prefill",
-                "model": SMALL,
-                "contexts": (4096, 16384),
-                "choices": _at(0.2, "snapkv", "keepkv", "h2o", "less"),
-                "scale": 16,
-                "repeats": 2,
-            },
-            {"mode": "memory", "model": SMALL, "choices": _every(0.2), "scale": 16},
-            {"model": SMALL, "contexts": (1024,), "scale": 16, "repeats": 15, **_OVERHEAD},
-        ),
-        device="cpu",
     ),
     "one-pass": Preset(
         "What twelve methods cost next to one: a comparison and an evaluation on mini, 1,500 tokens and 32 new ones",

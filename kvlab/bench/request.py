@@ -9,9 +9,9 @@ from pydantic import Field, ValidationError, model_validator
 
 from kvlab.core.choice import MOST_NEW_TOKENS, MethodChoice
 from kvlab.core.errors import UserError
-from kvlab.core.validation import Seed, Strict, Text, quote_value
+from kvlab.core.validation import Seed, Strict, Text, as_option, in_one_sentence, quote_value
 
-Mode = Literal["decode", "prefill", "memory", "batch", "generate", "overhead", "compress", "profile", "together"]
+Mode = Literal["decode", "prefill", "memory", "generate", "together"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 Fill = Literal["synthetic", "prefill"]
 MOST_SIZE = 2**24  # of a context or a batch
@@ -73,12 +73,12 @@ class BenchRequest(Strict):
 
     def choices_run(self) -> tuple[MethodChoice, ...]:
         """The choices, with budgets in slots shortened like the contexts."""
-        return tuple(self._shorten_budget(choice) for choice in self.choices)
-
-    def _shorten_budget(self, choice: MethodChoice) -> MethodChoice:
-        if not isinstance(choice.budget, int):
-            return choice
-        return choice.model_copy(update={"budget": self.shortened(choice.budget)})
+        return tuple(
+            choice.model_copy(update={"budget": self.shortened(choice.budget)})
+            if isinstance(choice.budget, int)
+            else choice
+            for choice in self.choices
+        )
 
 
 def make_request(**fields: object) -> BenchRequest:
@@ -86,10 +86,7 @@ def make_request(**fields: object) -> BenchRequest:
     try:
         request = BenchRequest.model_validate(fields)
     except ValidationError as error:
-        first = error.errors()[0]
-        option = "--" + str(first["loc"][0]).replace("_", "-")
-        given = "an empty list" if first["input"] in ((), []) else quote_value(first["input"])
-        raise UserError(f"{option} cannot be {given}: {first['msg'].lower()}.") from None
+        raise UserError(in_one_sentence(error, as_option)) from None
     for name, numbers in (("--contexts", request.contexts), ("--batches", request.batches)):
         wrong = [number for number in numbers if not 1 <= number <= MOST_SIZE]
         if wrong:
@@ -101,11 +98,11 @@ def make_request(**fields: object) -> BenchRequest:
     if request.mode == "together" and not request.choices:
         raise UserError("Mode together needs --methods to compare.")
     if request.placement == "auto" and request.model.startswith("shape:"):
-        raise UserError("--placement auto distributes a loaded model: shapes are created on one device.")
+        raise UserError("--set placement=auto distributes a loaded model: shapes are created on one device.")
     if request.placement == "auto" and request.capture == "on":
-        raise UserError("Steps over several devices cannot be captured: leave --capture out with --placement auto.")
+        raise UserError("Steps over several devices cannot be captured: leave capture out with --set placement=auto.")
     if request.scale > 1 and not request.model.startswith("shape:"):
-        raise UserError("--scale reduces shapes, not trained models: use it with --model shape:NAME.")
+        raise UserError("--set scale reduces shapes, not trained models: use it with --model shape:NAME.")
     return request
 
 
@@ -131,20 +128,11 @@ class BenchJob(Strict):
 
 
 def parts_of(requests: Sequence[BenchRequest]) -> tuple[BenchRequest, ...]:
-    """Split into one request per mode, batch and context; each is measured completely or not at all.
-
-    Mode `overhead` records one prompt and has no batches; mode `batch` doubles batches itself and is not split.
-    """
+    """Split into one request per mode, batch and context; each is measured completely or not at all."""
     split = [
-        request.model_copy(update={"batches": batches, "contexts": (context,)})
+        request.model_copy(update={"batches": (batch,), "contexts": (context,)})
         for request in requests
         for context in request.contexts
-        for batches in _batches(request)
+        for batch in request.batches
     ]
     return tuple({part.model_dump_json(): part for part in split}.values())
-
-
-def _batches(request: BenchRequest) -> list[tuple[int, ...]]:
-    if request.mode == "overhead":
-        return [(1,)]
-    return [request.batches] if request.mode == "batch" else [(batch,) for batch in request.batches]

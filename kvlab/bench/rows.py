@@ -73,7 +73,8 @@ class ResultFile:
     """A Parquet file that always has every row measured so far, so that a killed benchmark keeps its rows."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.rows = path, list[Row]()
+        self.path = path
+        self.rows: list[Row] = []
         self._table = to_table(())  # of the leading rows, so that no row is converted twice
 
     def add(self, rows: Iterable[Row]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ MISSING = "–"
 
 
 def reductions(row: Row) -> str:
-    """Effects of --scale, --shorten and --compress-every in parentheses; empty without any."""
+    """Effects of scale, shorten and compress_every in parentheses; empty without any."""
     parts = [f"1/{row.scale} of the layers and width"] if row.scale > 1 else []
     parts += [f"1/{row.shorten} of the tokens"] if row.shorten > 1 else []
     parts += [f"deciding every {row.compress_every} steps"] if row.compress_every > 1 else []
@@ -72,7 +72,7 @@ def statistic_name(counts: Iterable[int]) -> str:
 
 def measurement_tables(rows: Sequence[Row]) -> list[Table]:
     """One table per mode and model: each method's measurements and their share of the bound."""
-    shown = [row for row in rows if row.figure != "copy bandwidth" and row.mode != "bar"]
+    shown = [row for row in rows if row.figure != "copy bandwidth"]
     tables = []
     for (mode, model, _), group in groupby(shown, key=lambda row: (row.mode, row.model, row.compress_every)):
         draw = memory_table if mode == "memory" else _measurements
@@ -160,20 +160,6 @@ def paper_table(rows: Sequence[Row], preset: str) -> Table | None:
     return table
 
 
-def bar_table(rows: Sequence[Row]) -> Table | None:
-    """The targets, met or not; None if no row is one."""
-    bars = [row for row in rows if row.mode == "bar"]
-    if not bars:
-        return None
-    table = Table("bar", "method", "batch", "tokens", "figure", "", title="bars", box=SIMPLE_HEAD, title_justify="left")
-    for row in bars:
-        figure = MISSING if row.median is None else f"{row.median:.3g}"
-        table.add_row(row.figure, row.method, str(row.batch or MISSING), tokens(row), figure, row.note)
-    smaller = reductions(replace(bars[0], compress_every=1))  # the bars' notes state it
-    table.caption = f"{statistic_name(row.repeats for row in bars)}, not of prompts; {bars[0].device}{smaller}"
-    return table
-
-
 def rows_json(rows: Sequence[Row], path: str) -> str:
     """The rows as one JSON object: `file`, `rows`, and `paper` for a preset that has paper numbers."""
     named = [row.preset for row in rows if row.preset]
@@ -188,7 +174,8 @@ def _readable(row: Row) -> dict[str, Any]:
 
 
 def _caption(own: Sequence[Row], rows: Sequence[Row]) -> str:
-    row, over = own[0], statistic_name(row.repeats for row in own)
+    row = own[0]
+    over = statistic_name(row.repeats for row in own)
     rate = next((r for r in rows if r.figure == "copy bandwidth" and r.device == row.device), None)
     copied = f"; copies {rate.median:.1f} GB/s" if rate is not None and rate.median is not None else ""
     return f"{over}, not of prompts; * the full cache of the ratios, the best one; {row.device}, {row.dtype}{copied}"

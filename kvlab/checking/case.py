@@ -170,7 +170,8 @@ class Observed:
 @lru_cache(maxsize=64)
 def observe_case(method: Method, case: Case) -> Observed:
     """Run the case once; cached per method and case."""
-    cache, (ids, mask) = case.cache(method), case.prompt()
+    cache = case.cache(method)
+    ids, mask = case.prompt()
     states: list[LayerAfterPass] = []
     passes = 0
 

@@ -143,7 +143,8 @@ def chunks_are_the_whole(method: Method, case: Case) -> str:
 
 def steps_do_not_wait(method: Method, case: Case) -> str:
     """A decode step at the budget does not synchronise, so it can be captured in a CUDA graph."""
-    cache, (ids, _) = case.cache(method), case.prompt()
+    cache = case.cache(method)
+    ids, _ = case.prompt()
     with torch.inference_mode():
         case.model()(ids, past_key_values=cache)
         for step in range(WARM):

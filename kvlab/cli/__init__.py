@@ -3,37 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import typer
-from typer.core import TyperGroup, TyperOption
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from kvlab.cli.app import app_command
-from kvlab.cli.atlas import atlas_commands
-from kvlab.cli.bench import bench
-from kvlab.cli.chat import chat
-from kvlab.cli.compare import compare, run
-from kvlab.cli.data import data_commands
-from kvlab.cli.doctor import doctor
-from kvlab.cli.eval import evaluate
-from kvlab.cli.fit import fit, profile, train_less
-from kvlab.cli.lm_eval import lm_eval
-from kvlab.cli.methods import methods
-from kvlab.cli.models import models_commands
 from kvlab.cli.options.signature import with_plugins
-from kvlab.cli.options.tables import table
-from kvlab.cli.plan import plan
-from kvlab.cli.plugin import plugin_commands
-from kvlab.cli.prefix import prefix_commands
-from kvlab.cli.prompts import prompts_commands
-from kvlab.cli.report import report
-from kvlab.cli.restore import restore
-from kvlab.cli.runs import runs_commands
-from kvlab.cli.safe_budget import safe_budget
-from kvlab.cli.serve_check import serve_check
-from kvlab.cli.tasks import tasks
-from kvlab.cli.train_mini import train_mini
+from kvlab.cli.replacements import replacement
 from kvlab.core.errors import UserError
 from kvlab.core.validation import check_text, quote_value
 
@@ -52,42 +30,86 @@ if hasattr(TyperOption, "display_type"):  # older versions show none
     _hide_type_of_switches()
 
 GROUP = "kvlab.commands"  # entry points of packages that add commands, each a function or a Typer application
-EXTRAS = (
-    EntryPoint("vllm", "kvlab.extras.vllm.command:vllm", GROUP),
-    EntryPoint("openvino", "kvlab.extras.engines.command:openvino", GROUP),
-)
+# Where each command is and its line in `kvlab --help`, in this order; a command is imported when it is asked for.
+COMMANDS = {
+    "compare": ("compare:compare", "Compare methods and budgets with the full cache on prompts."),
+    "live": ("live:live", "Read a text once, and answer questions in all caches side by side."),
+    "restore": ("restore:restore", "Find what a wrong run would have had to keep."),
+    "eval": ("eval:evaluate", "Score compressed caches against the full cache on the same prompts."),
+    "safe-budget": ("safe_budget:safe_budget", "Find the smallest budget that is safe on your prompts."),
+    "lm-eval": ("lm_eval:lm_eval", "Score compressed caches on tasks of lm-eval."),
+    "table": ("table:table", "Write a table of scores, with intervals."),
+    "bench": ("bench:bench", "Measure memory and speed of compressed caches."),
+    "plan": ("plan:plan", "Count what a comparison holds in memory, and whether that fits."),
+    "app": ("app:app_command", "Open the dashboard; its jobs run in a worker process."),
+    "runs": ("runs:runs_commands", "List, find, label, delete, export and import runs."),
+    "report": ("report:report", "Export a comparison or a story as HTML, PPTX or PDF, or a run as GIF."),
+    "atlas": ("atlas:atlas_commands", "Fill the figure atlas, and print how many claims of each paper hold."),
+    "methods": ("methods:methods", "List the methods with their parts, or one method's presets."),
+    "tasks": ("tasks:tasks", "List tasks and file formats, or check a file."),
+    "models": ("models:models_commands", "List the models on this machine, or download one."),
+    "prompts": ("prompts:prompts_commands", "Save prompts under a name, list, print and remove them."),
+    "prefix": ("prefix:prefix_commands", "Read a text once, keep it compressed in a file, and ask it many questions."),
+    "fit": ("fit:fit", "Fit what a method has to learn about a model."),
+    "plugin": ("plugin:plugin_commands", "Write and check methods, tasks, metrics and views of your own."),
+    "serve-check": ("serve_check:serve_check", "Say what a serving engine would have to hold for a method."),
+    "doctor": ("doctor:doctor", "Report versions, devices and memory, and test a cache; or check recorded runs."),
+}
+WITHOUT_PLUGINS = ("report",)
 
 
 class CommandGroup(TyperGroup):
-    """kvlab's commands, and those of `EXTRAS` and of installed packages, which are imported when they are asked for."""
+    """kvlab's commands, and those of installed packages, which are imported when they are asked for."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.added: list[EntryPoint] = []
+        self.only_lines = False
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """List the commands by their lines, without importing them."""
+        self.only_lines = True
+        super().format_help(ctx, formatter)
+        self.only_lines = False
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Every name; a command that cannot be added is left out, with a sentence on standard error."""
-        for point in (*EXTRAS, *entry_points(group=GROUP)):
+        """Every name; a package's command that cannot be added is left out, with a sentence on standard error."""
+        for point in entry_points(group=GROUP):
             try:
                 self._add(point)
             except UserError as error:
                 print(f"kvlab: {error}", file=sys.stderr)
-        return super().list_commands(ctx)
+        return [*COMMANDS, *(name for name in super().list_commands(ctx) if name not in COMMANDS)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command, or None if nothing has that name; raises UserError if it cannot be added."""
-        if cmd_name not in self.commands:
-            for point in (*EXTRAS, *entry_points(group=GROUP)):
+        """The command, or None if nothing has that name; raises UserError if it cannot be added, or was replaced."""
+        if cmd_name in COMMANDS:
+            place, line = COMMANDS[cmd_name]
+            if self.only_lines:
+                return TyperCommand(cmd_name, help=line)
+            self._add(EntryPoint(cmd_name, f"kvlab.cli.{place}", GROUP))
+        elif cmd_name not in self.commands:
+            for point in entry_points(group=GROUP):
                 if point.name == cmd_name:
                     self._add(point)
                     break
         return super().get_command(ctx, cmd_name)
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; raises UserError for a replaced command or option, with what to use now."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            if now := replacement(error):
+                raise UserError(now) from None
+            raise
+
     def _add(self, point: EntryPoint) -> None:
         if point in self.added:
             return
         name = f"The command {quote_value(point.name)} of {point.dist.name if point.dist else 'kvlab'}"
-        if point.name in self.commands:
+        is_own = point.dist is None
+        if point.name in self.commands or (point.name in COMMANDS and not is_own):
             raise UserError(f"{name} is left out: another one has that name.")
         around = typer.Typer(add_completion=False)
         around.callback()(lambda: None)  # so that it is a group, even of one command
@@ -96,9 +118,11 @@ class CommandGroup(TyperGroup):
             if isinstance(command, typer.Typer):
                 around.add_typer(command, name=point.name)
             else:
-                around.command(point.name)(with_plugins(command))
+                around.command(point.name)(command if point.name in WITHOUT_PLUGINS else with_plugins(command))
             made: Any = typer.main.get_command(around)
         except (Exception, SystemExit) as error:
+            if is_own:
+                raise
             why = " ".join(f"{type(error).__name__}: {error}".split())
             raise UserError(f"{name} cannot be loaded; mend or remove its package ({why}).") from error
         self.commands[point.name] = made.commands[point.name]
@@ -112,41 +136,26 @@ commands = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-commands.command("methods")(with_plugins(methods))
-commands.command("tasks")(with_plugins(tasks))
-commands.command("run")(with_plugins(run))
-commands.command("compare")(with_plugins(compare))
-commands.command("chat")(with_plugins(chat))
-commands.command("restore")(with_plugins(restore))
-commands.command("plan")(with_plugins(plan))
-commands.command("serve-check")(with_plugins(serve_check))
-commands.command("eval")(with_plugins(evaluate))
-commands.command("safe-budget")(with_plugins(safe_budget))
-commands.command("lm-eval")(with_plugins(lm_eval))
-commands.command("table")(with_plugins(table))
-commands.command("bench")(with_plugins(bench))
-commands.command("app")(with_plugins(app_command))
-commands.command("doctor")(with_plugins(doctor))
-commands.command("train-mini")(with_plugins(train_mini))
-commands.command("fit")(with_plugins(fit))
-commands.command("profile")(with_plugins(profile))
-commands.command("train-less")(with_plugins(train_less))
-commands.command("report")(report)
-commands.add_typer(models_commands, name="models")
-commands.add_typer(runs_commands, name="runs")
-commands.add_typer(prompts_commands, name="prompts")
-commands.add_typer(prefix_commands, name="prefix")
-commands.add_typer(plugin_commands, name="plugin")
-commands.add_typer(atlas_commands, name="atlas")
-commands.add_typer(data_commands, name="data")
+commands.callback()(lambda: None)  # a group without a command of its own
 
 
 def main() -> None:
     """Run the command line; a UserError becomes one sentence on standard error."""
+    run(commands)
+
+
+def run_alone(command: Callable[..., None]) -> None:
+    """Run one command that is a module of its own, as `main` runs kvlab's."""
+    around = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    around.command()(with_plugins(command))
+    run(around)
+
+
+def run(application: typer.Typer) -> None:
     try:
         for word in sys.argv[1:]:
             check_text(word, "An argument")
-        commands()
+        application()
     except UserError as error:
         print(f"kvlab: {error}", file=sys.stderr)
         sys.exit(2)

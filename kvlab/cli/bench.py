@@ -5,23 +5,19 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from kvlab.bench.request import MODES, BenchRequest, make_request
 from kvlab.cli.options.model import CacheDir, LoadIn, Revision
 from kvlab.cli.options.plan_check import Force, check_fits
-from kvlab.cli.options.signature import group_parameters
+from kvlab.cli.options.signature import Setting, group_parameters
 from kvlab.common.terminal import standard_error, standard_output
 from kvlab.core.errors import UserError
 
-if TYPE_CHECKING:
-    from kvlab.bench.rows import ResultFile
-
 DEFAULT_METHODS = "streaming-llm,h2o,snapkv,zsmerge,keepkv"
 RESULTS = Path("runs/bench")
-UNTIL_FULL = tuple(2**n for n in range(11))
 TABLE_WIDTH = 170  # without a terminal
 
 Own = Annotated[str | None, typer.Option(help="such as h2o,keepkv:rule=paper")]
@@ -34,46 +30,36 @@ class MeasuredOptions:
     model: Annotated[str | None, typer.Option(help="mini, a folder, a hub name, or shape:llama3-8b (see above)")] = None
     new_tokens: Annotated[int | None, typer.Option(help="mode generate; mode memory: steps before reading")] = None
     repeats: Annotated[int | None, typer.Option(help="timed repeats, in turns")] = None
-    steps: Annotated[int | None, typer.Option(help="decode steps per repeat")] = None
-    warmup: Annotated[int | None, typer.Option(help="untimed steps before the first repeat")] = None
-    points: Annotated[int | None, typer.Option(help="mode generate: number of lengths at which steps are timed")] = None
-    fill: Annotated[str | None, typer.Option(help="synthetic: random states; prefill: a real prompt")] = None
-    prefill_chunk: Annotated[int | None, typer.Option(help="prefill real prompts in chunks of N tokens")] = None
-    compress_every: Annotated[
-        int | None, typer.Option(help="decide every N decode steps; repeats cover whole periods")
-    ] = None
-    capture: Annotated[
-        str | None, typer.Option(help="replay captured decode steps: on, off, or auto (on a GPU, as CUDA graphs)")
-    ] = None
     device: Annotated[str | None, typer.Option(help="auto, cpu, mps, cuda, or a GPU such as cuda:1")] = None
     dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16")] = None
-    placement: Annotated[
-        str | None, typer.Option(help="single: one device; auto: distribute weights over all (needs accelerate)")
-    ] = None
+    steps: Annotated[int | None, Setting("decode steps per repeat")] = None
+    warmup: Annotated[int | None, Setting("untimed steps before the first repeat")] = None
+    points: Annotated[int | None, Setting("mode generate, number of lengths at which steps are timed")] = None
+    fill: Annotated[str | None, Setting("synthetic for random states, prefill for a real prompt")] = None
+    prefill_chunk: Annotated[int | None, Setting("prefill real prompts in chunks of N tokens")] = None
+    compress_every: Annotated[int | None, Setting("decide every N decode steps; repeats cover whole periods")] = None
+    capture: Annotated[str | None, Setting("replay captured decode steps, on, off, or auto (on a GPU)")] = None
+    placement: Annotated[str | None, Setting("single, or auto to distribute weights over all devices")] = None
     load_in: LoadIn = None
     revision: Revision = None
     cache_dir: CacheDir = None
-    scale: Annotated[int | None, typer.Option(help="divide a shape's layers and width by this")] = None
-    shorten: Annotated[int | None, typer.Option(help="divide contexts and budgets in slots by this")] = None
-    seed: Annotated[int | None, typer.Option(help="seed of weights, states and random methods")] = None
+    scale: Annotated[int | None, Setting("divide a shape's layers and width by this")] = None
+    shorten: Annotated[int | None, Setting("divide contexts and budgets in slots by this")] = None
+    seed: Annotated[int | None, Setting("seed of weights, states and random methods")] = None
 
 
 @group_parameters
 def bench(
-    mode: Annotated[
-        str, typer.Argument(help="decode, prefill, memory, batch, generate, overhead, compress, profile, together")
-    ] = "decode",
+    mode: Annotated[str, typer.Argument(help="decode, prefill, memory, generate, together")] = "decode",
     methods: Own = None,
     budgets: Annotated[str | None, typer.Option(help="fractions of the prompt, or slots per KV head")] = None,
-    read: Annotated[str | None, typer.Option(help="readings of the full cache, such as quest,oracle-topk")] = None,
-    read_shares: Annotated[str | None, typer.Option(help="shares of the slots that they read")] = None,
     contexts: Annotated[str | None, typer.Option(help="tokens in the cache, such as 4096,16384")] = None,
-    batches: Annotated[str | None, typer.Option(help="batch sizes; mode batch: doubled until memory is full")] = None,
+    batches: Annotated[str | None, typer.Option(help="batch sizes")] = None,
     *,
     measured: MeasuredOptions,
     preset: Annotated[
         str | None,
-        typer.Option(help="zsmerge-fig3, zsmerge-table1, keepkv-table1, kvmerger-table2, gpu-bars, cpu-bars, one-pass"),
+        typer.Option(help="zsmerge-fig3, zsmerge-table1, keepkv-table1, kvmerger-table2, one-pass"),
     ] = None,
     out: Annotated[Path, typer.Option(help="folder of result files; the atlas reads the default")] = RESULTS,
     force: Force = False,
@@ -86,7 +72,6 @@ def bench(
     """
     changes = {name: value for name, value in asdict(measured).items() if value is not None}
     lists = {"contexts": contexts, "batches": batches}
-    methods = _with_readings(methods, read, read_shares)
     requests = (
         _from_preset(preset, changes, lists, methods, budgets)
         if preset is not None
@@ -99,28 +84,6 @@ def bench(
     _measure_and_show(requests, preset or "", out, as_json)
 
 
-def _with_readings(methods: str | None, read: str | None, shares: str | None) -> str | None:
-    """The methods, and the full cache under each reading at each share; readings that have no share once.
-
-    Raises UserError for an unknown reading, or for shares without one.
-    """
-    from kvlab.core.method_spec import split_list
-    from kvlab.core.methods.readings import READINGS
-
-    if read is None:
-        if shares is not None:
-            raise UserError("--read-shares needs --read, such as --read quest.")
-        return methods
-    added = []
-    for name in split_list(read):
-        kind = READINGS.get(name.partition("/")[0])
-        if kind is None:
-            raise READINGS.unknown(name)
-        own = split_list(shares or "") if "share" in kind.model_fields else []
-        added += [f"full:read={name}:read_share={share}" for share in own] or [f"full:read={name}"]
-    return ",".join([*split_list(methods or ""), *added])
-
-
 def _from_options(
     mode: str, changes: dict[str, Any], lists: dict[str, str | None], methods: str | None, budgets: str | None
 ) -> BenchRequest:
@@ -129,8 +92,6 @@ def _from_options(
     if mode not in MODES:
         raise UserError(f"There is no mode {mode!r}; choose one of {', '.join(MODES)}.")
     fields = changes | _numbers(lists) | {"mode": mode}
-    if mode == "batch":
-        fields.setdefault("batches", UNTIL_FULL)
     names = DEFAULT_METHODS if methods is None else methods
     return make_request(choices=parse_choices(names, budgets or "0.2"), **fields)
 
@@ -150,7 +111,7 @@ def _from_preset(
     on_device = pick_device(str(changes.get("device", "auto"))).type
     if preset.device == "cuda" and on_device != "cuda" and "scale" not in changes:
         raise UserError(
-            f"--preset {name} needs a GPU with 80 GB or more; add --scale 16 to run a smaller version here."
+            f"--preset {name} needs a GPU with 80 GB or more; add --set scale=16 to run a smaller version here."
         )
     return preset_requests(name, **changes)
 
@@ -163,46 +124,33 @@ def _numbers(lists: dict[str, str | None]) -> dict[str, Any]:
 
 
 def _measure_and_show(requests: tuple[BenchRequest, ...], preset: str, out: Path, as_json: bool) -> None:
-    from kvlab.bench.presets import find_preset
-    from kvlab.bench.rows import ResultFile
-    from kvlab.bench.tables import bar_table, measurement_tables, paper_table, rows_json
-    from kvlab.bench.targets import judge
-
-    results = ResultFile(_new_file(out, preset or requests[0].mode))
-    _measure(requests, results, find_preset(preset).seconds if preset else None)
-    if preset.endswith("-bars"):
-        results.add(judge(results.rows, find_preset(preset).device))
-    if as_json:
-        typer.echo(rows_json(results.rows, str(results.path)))
-        return
-    screen = standard_output(TABLE_WIDTH)
-    for table in [*measurement_tables(results.rows), paper_table(results.rows, preset), bar_table(results.rows)]:
-        if table is not None:
-            screen.print(table)
-    screen.print(f"Rows are in {results.path}", soft_wrap=True)
-
-
-def _measure(requests: tuple[BenchRequest, ...], results: ResultFile, seconds: float | None) -> None:
     from kvlab.bench.harness import run_requests
+    from kvlab.bench.rows import ResultFile
+    from kvlab.bench.tables import measurement_tables, paper_table, rows_json
 
+    stem = f"{preset or requests[0].mode}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    path = out / f"{stem}.parquet"
+    number = 1
+    while path.exists():
+        path = out / f"{stem}-{number}.parquet"
+        number = number + 1
+    results = ResultFile(path)
     errors = standard_error()
 
     def listen(stage: str, done: int, total: int) -> None:
         errors.print(f"{done + 1} of {total}: {stage}")
 
     try:
-        for row in run_requests(requests, seconds=seconds, listener=listen):
+        for row in run_requests(requests, listener=listen):
             results.add([row])
     except KeyboardInterrupt:
         errors.print(f"Stopped. Measured rows are in {results.path}", soft_wrap=True)
         raise typer.Exit(130) from None
-
-
-def _new_file(folder: Path, name: str) -> Path:
-    stem = f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    path = folder / f"{stem}.parquet"
-    number = 1
-    while path.exists():
-        path = folder / f"{stem}-{number}.parquet"
-        number = number + 1
-    return path
+    if as_json:
+        typer.echo(rows_json(results.rows, str(results.path)))
+        return
+    screen = standard_output(TABLE_WIDTH)
+    for table in [*measurement_tables(results.rows), paper_table(results.rows, preset)]:
+        if table is not None:
+            screen.print(table)
+    screen.print(f"Rows are in {results.path}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`kvlab run` and `kvlab compare`: run one or several methods on prompts, with progress, and print a table."""
+"""`kvlab compare`: run methods on prompts beside the full cache, with progress, and print a table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvlab.cli.options.model import ModelOptions
 from kvlab.cli.options.plan_check import Force, check_fits, notes_of
 from kvlab.cli.options.prompt import AnswerOptions, PromptOptions
 from kvlab.cli.options.repeats import RepeatsOptions, Resume, new_batch_id, run_repeats, show_batch
-from kvlab.cli.options.signature import group_parameters
+from kvlab.cli.options.signature import Setting, group_parameters
 from kvlab.cli.options.tables import print_headline
 from kvlab.common.terminal import progress_columns, standard_error
 from kvlab.core.errors import UserError
@@ -39,16 +39,12 @@ class RunningOptions:
     """Options of prefill, generation and recording."""
 
     new_tokens: Annotated[int, typer.Option(help="tokens to generate")] = 64
-    compress_every: Annotated[int, typer.Option(help="decide every N decode steps")] = 1
-    prefill_chunk: Annotated[int | None, typer.Option(help="prefill in chunks of N tokens, with the same result")] = (
-        None
-    )
+    compress_every: Annotated[int, Setting("decide every N decode steps")] = 1
+    prefill_chunk: Annotated[int | None, Setting("prefill in chunks of N tokens, with the same result")] = None
     generation_config: Annotated[
-        str, typer.Option(help="ignore or honour the checkpoint's penalties, suppressed tokens and so on")
+        str, Setting("ignore or honour the checkpoint's penalties, suppressed tokens and so on")
     ] = "ignore"
-    record: Annotated[
-        str, typer.Option(help="limit recorded arrays, such as layers=0-3,8,heads=0,every=4; empty for all")
-    ] = ""
+    record: Annotated[str, Setting("recorded arrays, such as layers=0-3,8,heads=0,every=4")] = ""
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -70,7 +66,7 @@ class RequestOptions:
     answer: AnswerOptions
     running: RunningOptions
     model: ModelOptions
-    parts: PartsOptions
+    storage: StorageOptions
     out: Out = Path("runs")
     seed: Annotated[int, typer.Option(help="seed of random methods")] = 0
 
@@ -219,61 +215,30 @@ def _show(paths: list[Path], as_json: bool) -> None:
 
 
 @dataclass(frozen=True)
-class PartsOptions:
-    """The parts of a composed method, the store and the reading."""
+class StorageOptions:
+    """How slots are stored and read, for all methods but the full cache."""
 
-    score: Annotated[str | None, typer.Option(help="compose a method: its score, such as snapkv")] = None
-    allocate: Annotated[str | None, typer.Option(help="compose a method: its budget allocation, such as adakv")] = None
-    select: Annotated[str | None, typer.Option(help="compose a method: its selection, such as topk")] = None
-    settle: Annotated[str | None, typer.Option(help="compose a method: its merging, such as zsmerge")] = None
     store: Annotated[
         str | None, typer.Option(help="how slots are stored, for all methods except full, such as kivi4")
     ] = None
-
     read: Annotated[
         str | None, typer.Option(help="which slots a step reads, for all methods except full, such as quest")
     ] = None
 
     def added_to(self, methods: str) -> str:
-        """The requested methods plus one composed of the given parts, all with the given store and reading.
-
-        Raises UserError if there is neither a method nor a part.
-        """
-        parts = {"score": self.score, "allocate": self.allocate, "select": self.select, "settle": self.settle}
-        chosen = [f":{part}={choice}" for part, choice in parts.items() if choice is not None]
-        if not chosen and not methods:
-            raise UserError(
-                "Name a method, such as keepkv, or compose one with --score, --allocate, --select, --settle."
-            )
-        named = [*split_list(methods), *(["compose" + "".join(chosen)] if chosen else [])]
+        """The methods, each but full with this store and reading unless it names its own. Raises UserError for none."""
+        if not methods:
+            raise UserError("Name a method, such as keepkv, or compose one: compose:score=snapkv:allocate=adakv.")
+        named = split_list(methods)
         for choice, value in (("store", self.store), ("read", self.read)):
-            own = "" if value is None else f":{choice}={value}"
-            named = [name if name == "full" or f":{choice}=" in name else name + own for name in named]
+            suffix = "" if value is None else f":{choice}={value}"
+            named = [name if name == "full" or f":{choice}=" in name else name + suffix for name in named]
         return ",".join(named)
 
 
 LevelOfMany = Annotated[
     str, typer.Option(help="what to record: off, light or full; default: full, light for several prompts")
 ]
-
-
-@group_parameters
-def run(
-    method: Annotated[str, typer.Argument(help="a method, such as keepkv or keepkv:rule=paper")] = "",
-    budget: Annotated[str, typer.Option(help="a fraction of the prompt (0.2, 20%) or slots per KV head (128)")] = "0.2",
-    *,
-    options: RequestOptions,
-    level: Level = "full",
-    labels: LabelOptions,
-    force: Force = False,
-    as_json: Json = False,
-) -> None:
-    """Run one method, named or composed, on one or several prompts, and record it."""
-    text = options.text
-    out = options.out
-    prompts = text.read_all(out)
-    fields = options.fields(prompts, level)
-    execute(options.parts.added_to(method), budget, text.title_of(prompts), out, as_json, force, labels, **fields)
 
 
 @group_parameters
@@ -297,7 +262,7 @@ def compare(
         return
     text = options.text
     out = options.out
-    methods = options.parts.added_to(methods)
+    methods = options.storage.added_to(methods)
     planted = repeats.plantings(options.seed)
     prompts = text.read_all(out)
     fields = options.fields(prompts, level or level_of(len(prompts), planted), bool(planted))

@@ -19,7 +19,7 @@ import psutil
 import typer
 from rich.table import Table
 
-from kvlab.cli.options.tables import print_wide
+from kvlab.common.terminal import print_wide
 from kvlab.core.choice import MethodChoice
 from kvlab.requests.compare import CompareRequest
 from kvlab.trace import open_run

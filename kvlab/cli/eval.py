@@ -2,28 +2,57 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import JsonValue
 
-from kvlab.cli.options.model import ModelOptions, thinking_of
+from kvlab.cli.options.model import ModelOptions
 from kvlab.cli.options.part_tables import as_table, frame_of
 from kvlab.cli.options.plan_check import Force, check_fits
 from kvlab.cli.options.prefix import PrefixOptions
-from kvlab.cli.options.signature import group_parameters
-from kvlab.cli.options.tables import SUMMARY_WIDTH, print_summary, print_wide
-from kvlab.common.terminal import standard_error
+from kvlab.cli.options.signature import Setting, group_parameters
+from kvlab.cli.options.tables import SUMMARY_WIDTH, print_summary
+from kvlab.common.terminal import print_wide, standard_error
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import parse_spec
-from kvlab.evaluate.request import EvalJob, EvalRequest
+from kvlab.evaluate.request import EvalJob
 
 DEFAULT_TASKS = "needle,needle_multikey,key_value,few_shot"
 DEFAULT_METHODS = "streaming-llm,h2o,snapkv,keepkv"
 DEFAULT_BUDGETS = "0.1,0.2,0.4"  # at 0.05 nearly all scores are 0, at 0.5 eviction is near the full cache
+
+
+@dataclass(frozen=True)
+class ReadingOptions:
+    """How prompts of files and tasks are read."""
+
+    max_prompt: Annotated[int | None, Setting("tokens allowed per prompt of files, by default the window")] = None
+    cut: Annotated[str, Setting("part cut from longer prompts of files, start, middle (LongBench) or end")] = "middle"
+    style: Annotated[
+        str, Setting("how tasks ask, continuation, chat, question, or auto for chat if the model has a template")
+    ] = "auto"
+    skip_malformed: Annotated[bool, Setting("yes to skip malformed lines of files")] = False
+    batch: Annotated[int | None, Setting("batch size, of prompts of equal length")] = None
+    prefill_chunk: Annotated[
+        int | None, Setting("prefill prompts in chunks of N tokens; an error for methods this would change")
+    ] = None
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The request's fields. Raises UserError for an unknown cut or style."""
+        from kvlab.evaluate.request_parser import parse_cut, parse_style
+
+        return {
+            "max_prompt": self.max_prompt,
+            "cut": parse_cut(self.cut),
+            "style": parse_style(self.style),
+            "skip_malformed": self.skip_malformed,
+            "batch_rows": self.batch,
+            "prefill_chunk": self.prefill_chunk,
+        }
 
 
 @group_parameters
@@ -51,25 +80,12 @@ def evaluate(
     new_tokens: Annotated[
         int | None, typer.Option(help="tokens per answer for prompts of files; default: the benchmark's")
     ] = None,
-    max_prompt: Annotated[
-        int | None, typer.Option(help="tokens allowed per prompt of files; default: the context window")
-    ] = None,
-    cut: Annotated[
-        str, typer.Option(help="part cut from longer prompts of files: start, middle (LongBench) or end")
-    ] = "middle",
-    style: Annotated[
-        str, typer.Option(help="how tasks ask: continuation, chat, question; auto: chat if the model has a template")
-    ] = "auto",
     forced: Annotated[
         bool, typer.Option("--forced", help="measure KL on the text that the full cache writes, not scored answers")
     ] = False,
-    skip_malformed: Annotated[bool, typer.Option("--skip-malformed", help="skip malformed lines of files")] = False,
-    batch: Annotated[int | None, typer.Option(help="batch size, of prompts of equal length")] = None,
-    prefill_chunk: Annotated[
-        int | None, typer.Option(help="prefill prompts in chunks of N tokens; an error for methods this would change")
-    ] = None,
     *,
     loading: ModelOptions,
+    reading: ReadingOptions,
     kept: PrefixOptions,
     preset: Annotated[
         str,
@@ -78,17 +94,12 @@ def evaluate(
             "reproduce a paper's table from files in --data DIR, such as keepkv-table2"
         ),
     ] = "",
-    table: Annotated[Path | None, typer.Option(help="write the scores to FILE.md or FILE.tex, with intervals")] = None,
-    figure: Annotated[
-        Path | None, typer.Option(help="with --preset: plot our scores next to the paper's to FILE.html")
-    ] = None,
     shard: Annotated[
         str, typer.Option(help="measure a part alone, such as 3/8; any number of parts may share --out at once")
     ] = "",
     on: Annotated[
-        str, typer.Option(help="where to measure --shards parts: ray, slurm, or slurm:partition=gpu:time=240:mem=64G")
+        str, typer.Option(help="measure all parts as Ray tasks: ray, or ray:parts=16:address=auto (parts: 8)")
     ] = "",
-    shards: Annotated[int, typer.Option(min=1, max=999_999, help="with --on: parts, one task each")] = 8,
     force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
 ) -> None:
@@ -101,21 +112,11 @@ def evaluate(
     from kvlab.evaluate.plan import Shard
     from kvlab.evaluate.progress import shown_progress
 
-    fields: dict[str, Any] = {
-        "samples": samples,
-        "seed": seed,
-        "skip_malformed": skip_malformed,
-        "batch": batch,
-        "prefill_chunk": prefill_chunk,
-        "max_prompt": max_prompt,
-        "cut": cut,
-        "style": style,
-        **asdict(loading),
-    }
+    fields: dict[str, Any] = {"samples": samples, "seed": seed, **reading.fields, **loading.fields}
     part = Shard.parse(shard) if shard else None
     engine, options = parse_spec(on) if on else ("", {})
     if part or engine:
-        _check_in_parts(engine, options, shard, table, kept, is_table=preset not in ("", reasoning_preset.NAME))
+        _check_in_parts(engine, shard, kept, is_table=preset not in ("", reasoning_preset.NAME))
     if preset and preset != reasoning_preset.NAME:
         from kvlab.cli.paper_table import run_paper_table
 
@@ -125,19 +126,18 @@ def evaluate(
             data or [],
             out,
             "" if methods == DEFAULT_METHODS else methods,
-            table,
-            figure,
             as_json,
             lengths=request_parser.parse_numbers(lengths, "--lengths", int),
             depths=request_parser.parse_numbers(depths, "--depths", float),
             question_aware=request_parser.parse_yes_no(question_aware, "--question-aware"),
             new_tokens=new_tokens,
             force=force,
-            **_as_fields(**fields),
+            **fields,
         )
         return
-    folder = _check_outputs(out, table, figure)
-    asked = kept.asked(folder)
+    if out is None:
+        raise UserError("Name a folder for the results: --out runs/eval/NAME.")
+    asked = kept.asked(out)
     errors = standard_error()
     choices: tuple[MethodChoice, ...] = ()
     if preset:
@@ -150,10 +150,9 @@ def evaluate(
         )
         for note in notes:
             errors.print(note)
-    request = request_from(
+    request = request_parser.parse_request(
         tasks=DEFAULT_TASKS if asked else tasks,
-        data=data,
-        new_tokens=new_tokens,
+        files=files_with(data, new_tokens),
         methods=methods,
         budgets=budgets,
         lengths=lengths,
@@ -167,50 +166,29 @@ def evaluate(
     if not force and not engine:  # the memory of other machines is not known
         check_fits(EvalJob(name="request", request=request))
     check_tasks(request)
-    if engine == "slurm":
-        from kvlab.evaluate.shards import submit_to_slurm
-
-        job = submit_to_slurm(request, folder, shards, options)
-        typer.echo(
-            f"Slurm job {job} measures {shards} parts in {folder}. Then the same command without --on measures what is "
-            "missing, and prints the table."
-        )
-        return
     if engine == "ray":
         from kvlab.evaluate.shards import measure_on_ray
 
-        result = measure_on_ray(request, folder, shards, options, errors.print)
+        parts = options.pop("parts", 8)
+        if not isinstance(parts, int) or not 1 <= parts < 1_000_000:
+            raise UserError(f"--on ray:parts=N takes a number of parts, not {parts}.")
+        result = measure_on_ray(request, out, parts, options, errors.print)
     else:
         with shown_progress(errors) as listener:
-            result = run(request, folder, on_progress=listener, prefixes=kept.root, shard=part)
-    if table is not None:
-        from kvlab.atlas.paper_table_text import score_tables, write
-
-        write(table, score_tables(result.rows))
+            result = run(request, out, on_progress=listener, prefixes=kept.root, shard=part)
     for note in result.notes:
         errors.print(note)
     if part:
-        errors.print(f"Part {part}: {len(result.rows)} rows are in {folder}.", soft_wrap=True)
+        errors.print(f"Part {part}: {len(result.rows)} rows are in {out}.", soft_wrap=True)
         return
     print_summary(result.rows, result.notes, out, as_json, bool(request.depths))
     if preset and not as_json:
         print_wide(as_table(frame_of(result.rows, "reasoning"), "reasoning"), SUMMARY_WIDTH)
 
 
-def request_from(*, data: list[str] | None, new_tokens: int | None, **options: Any) -> EvalRequest:
-    """Build the request from this command's options. Raises UserError for the first invalid one."""
-    from kvlab.evaluate.request_parser import parse_request
-
-    files = [file if new_tokens is None else f"{file}:max_new_tokens={new_tokens}" for file in data or []]
-    return parse_request(files=files, **_as_fields(**options))
-
-
-def _as_fields(*, batch: int | None, cut: str, style: str, thinking: str | None, **options: Any) -> dict[str, Any]:
-    """Options renamed to the fields of a request."""
-    from kvlab.evaluate.request_parser import parse_cut, parse_style
-
-    words = {"cut": parse_cut(cut), "style": parse_style(style), "thinking": thinking_of(thinking)}
-    return {**options, "batch_rows": batch, **words}
+def files_with(data: list[str] | None, new_tokens: int | None) -> list[str]:
+    """Files of `--data` with the number of tokens per answer, if one is given."""
+    return [file if new_tokens is None else f"{file}:max_new_tokens={new_tokens}" for file in data or []]
 
 
 def _check_defaults(preset: str, **is_default: bool) -> None:
@@ -219,28 +197,13 @@ def _check_defaults(preset: str, **is_default: bool) -> None:
             raise UserError(f"--preset {preset} defines the experiment: leave out --{name}.")
 
 
-def _check_in_parts(
-    engine: str, options: dict[str, JsonValue], shard: str, table: Path | None, kept: PrefixOptions, is_table: bool
-) -> None:
+def _check_in_parts(engine: str, shard: str, kept: PrefixOptions, is_table: bool) -> None:
     """Raise UserError for an unknown engine, and for options that need the whole evaluation in one process."""
-    if engine not in ("", "ray", "slurm"):
-        raise UserError(f"--on takes ray or slurm, not {engine!r}.")
+    if engine not in ("", "ray"):
+        raise UserError(f"--on takes ray, not {engine!r}.")
     if engine and shard:
         raise UserError("--on starts every part: leave out --shard.")
-    whole = {"--table": table, "--keep-prefixes": kept.keep_prefixes, "--prefix": kept.prefix, "--preset": is_table}
+    whole = {"--set keep_prefixes": kept.keep_prefixes, "--prefix": kept.prefix, "--preset": is_table}
     for option, value in whole.items():
         if value:
             raise UserError(f"{option} needs the whole evaluation in one process: leave out --shard and --on.")
-
-
-def _check_outputs(out: Path | None, table: Path | None, figure: Path | None) -> Path:
-    """The folder of results. Raises UserError if there is none, or a file cannot be written."""
-    if out is None:
-        raise UserError("Name a folder for the results: --out runs/eval/NAME.")
-    if figure is not None:
-        raise UserError("--figure plots a paper's table: use it with --preset.")
-    if table is not None:
-        from kvlab.atlas.paper_table_text import check_file
-
-        check_file(table)
-    return out

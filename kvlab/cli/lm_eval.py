@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from kvlab.cli.eval import DEFAULT_BUDGETS, DEFAULT_METHODS
 from kvlab.cli.options.model import ChatWay, ModelOptions
 from kvlab.cli.options.plan_check import Force, check_fits
-from kvlab.cli.options.signature import group_parameters
+from kvlab.cli.options.signature import Setting, group_parameters
 from kvlab.cli.options.tables import print_summary
 from kvlab.common.terminal import standard_error
 from kvlab.core.errors import UserError
@@ -34,17 +34,17 @@ def lm_eval(
         Path, typer.Option(help="results folder, from which a killed run resumes; the dashboard reads runs/eval/NAME")
     ],
     tasks: Annotated[str, typer.Option(help="lm-eval's tasks, such as piqa,openbookqa, or tasks in --include-path")],
-    include_path: Annotated[Path | None, typer.Option(help="a folder with your own tasks in lm-eval's YAML")] = None,
+    include_path: Annotated[Path | None, Setting("a folder with your own tasks in lm-eval's YAML")] = None,
     methods: Annotated[str, typer.Option(help="such as h2o,keepkv:preset=paper")] = DEFAULT_METHODS,
     budgets: Annotated[str, typer.Option(help="fractions of the context, or slots per KV head")] = DEFAULT_BUDGETS,
     protocol: Annotated[
-        str, typer.Option(help="decode: compress the context, then decode; simulated: feed all text token by token")
+        str, Setting("decode to compress the context and then decode, simulated to feed all text token by token")
     ] = "decode",
-    hold_back: Annotated[int, typer.Option(help="decode: last context tokens fed after compression")] = 1,
+    hold_back: Annotated[int, Setting("last context tokens fed after compression")] = 1,
     limit: Annotated[int | None, typer.Option(help="prompts per task; default: all")] = None,
-    num_fewshot: Annotated[int | None, typer.Option(help="few-shot examples; default: each task's own number")] = None,
-    metric: Annotated[str, typer.Option(help="METRIC or METRIC,FILTER; default: each task's first")] = "",
-    seed: Annotated[int, typer.Option(help="seed for the choice of few-shot examples")] = 1234,
+    num_fewshot: Annotated[int | None, Setting("few-shot examples, by default each task's own number")] = None,
+    metric: Annotated[str, Setting("METRIC or METRIC,FILTER, by default each task's first")] = "",
+    seed: Annotated[int, Setting("seed for the choice of few-shot examples")] = 1234,
     *,
     loading: PlainTextOptions,
     force: Force = False,

@@ -11,7 +11,7 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 from rich.table import Table
 
-from kvlab.cli.options.tables import print_wide
+from kvlab.common.terminal import print_wide
 from kvlab.core.errors import UserError
 from kvlab.models.info.chat_template import has_template
 from kvlab.models.info.names import context_length

@@ -14,8 +14,7 @@ from rich.table import Table
 
 import kvlab
 from kvlab.cli.options.plan_check import check_fits
-from kvlab.cli.options.tables import print_wide
-from kvlab.common.terminal import standard_error
+from kvlab.common.terminal import print_wide, standard_error
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import parse_spec, split_list
@@ -37,8 +36,6 @@ def run_paper_table(
     data: Sequence[str],
     out: Path | None,
     methods: str,
-    written: Path | None,
-    figure: Path | None,
     as_json: bool,
     new_tokens: int | None,
     *,
@@ -50,13 +47,10 @@ def run_paper_table(
     `methods` selects among the table's methods, or sets further options; `fields` are those of `EvalRequest`. Raises
     UserError if no file is found, or if this machine is too small (without `force`).
     """
-    from kvlab.atlas import paper_table_text as texts
     from kvlab.atlas import paper_tables
 
     table = paper_tables.paper_table(name)
     errors = standard_error()
-    if written is not None:
-        texts.check_file(written)
     found = table.found(_folder(name, data))
     _list_files(table, found, errors)
     files = paper_tables.file_choices(found, {} if new_tokens is None else {"max_new_tokens": new_tokens})
@@ -65,18 +59,14 @@ def run_paper_table(
     request = _request(table, files, _chosen(table, methods), fields)
     if not force:
         check_fits(EvalJob(name="request", request=request))
-    rows = _run(request, out or RESULTS / name, errors)
+    folder = out or RESULTS / name
+    rows = _run(request, folder, errors)
     frame = paper_tables.compare_scores(table, rows)
     if as_json:
         typer.echo(frame.to_json(orient="records", indent=2, force_ascii=False, double_precision=15))
     else:
         _print(table, frame, rows)
-    if written is not None:
-        texts.write(written, [texts.comparison_table(table, frame, rows)])
-        errors.print(f"The table is in {written}", soft_wrap=True)
-    if figure is not None:
-        _draw(table, frame, rows, figure)
-        errors.print(f"The figure is in {figure}", soft_wrap=True)
+    errors.print(f"As a file: kvlab table {folder} --preset {name} --out FILE.md, .tex or .html", soft_wrap=True)
 
 
 def _folder(name: str, data: Sequence[str]) -> Path:
@@ -164,16 +154,3 @@ def _print(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame) -> None:
     for line in text.lines:
         shown.add_row(*(cell.text for cell in line))
     print_wide(shown, WIDTH)
-
-
-def _draw(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame, path: Path) -> None:
-    from kvlab.atlas.paper_table_text import comparison_caption
-    from kvlab.figures.quality import caption_ours_beside_theirs, ours_beside_theirs
-    from kvlab.views.base.export import page
-
-    drawn = ours_beside_theirs(frame, title=table.title)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(page(drawn, caption_ours_beside_theirs(frame), comparison_caption(table, frame, rows)))
-    except OSError as error:
-        raise UserError(f"The figure cannot be written to {path} ({error.strerror or error}).") from error

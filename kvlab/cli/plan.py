@@ -13,8 +13,8 @@ from kvlab.cli.compare import Json, LevelOfMany, RequestOptions, level_of, make_
 from kvlab.cli.options.plan_check import notes_of
 from kvlab.cli.options.repeats import RepeatsOptions
 from kvlab.cli.options.signature import group_parameters
-from kvlab.cli.options.tables import print_wide
 from kvlab.common.formatting import format_bytes
+from kvlab.common.terminal import print_wide
 from kvlab.core.errors import UserError
 from kvlab.core.validation import quote_value
 from kvlab.jobs.size_check import plan_of, tokens_of
@@ -58,7 +58,7 @@ def plan(
     planted = repeats.plantings(options.seed)
     prompts = [OnePrompt(prompt="-")] if tokens is not None else options.text.read_all(options.out)
     fields = options.fields(prompts, level or level_of(len(prompts), planted), bool(planted))
-    request = make_request(options.parts.added_to(methods), budgets, repeats=planted, **fields)
+    request = make_request(options.storage.added_to(methods), budgets, repeats=planted, **fields)
     count, exact = (tokens, True) if tokens is not None else tokens_of(request)
     estimate = plan_of(request, count, _machine(options.model.device, memory, devices))
     too_long = too_long_message(request.model, count, request.max_new_tokens) if exact else ""

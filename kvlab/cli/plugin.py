@@ -1,4 +1,4 @@
-"""`kvlab plugin new | check | list`: write a first plug-in, check one, list what is loaded."""
+"""`kvlab plugin new | check`: write a first plug-in, or check one; `kvlab doctor` lists what is loaded."""
 
 from __future__ import annotations
 
@@ -56,20 +56,3 @@ def check_file(
         typer.echo(json.dumps(results, indent=2))
     if failed:
         raise typer.Exit(1)
-
-
-@plugin_commands.command("list")
-@with_plugins
-def list_plugins(as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False) -> None:
-    """List the requested plug-ins, what each registers, and why any failed to load."""
-    from kvlab.core.plugins.load import load_plugins
-
-    loaded = load_plugins()
-    if as_json:
-        found = [{**vars(plugin.origin), "brings": plugin.brought, "failure": plugin.failure} for plugin in loaded]
-        typer.echo(json.dumps(found, indent=2))
-        return
-    for plugin in loaded:
-        typer.echo(plugin.failure or f"{plugin.origin}, {plugin.origin.stamp}: {plugin.words}")
-    if not loaded:
-        typer.echo("There is no plug-in: use --plugin FILE.py, or install a package that has one.")

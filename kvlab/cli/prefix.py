@@ -14,10 +14,10 @@ from rich.table import Table
 
 from kvlab.cli.options.model import CacheDir, Device, ModelOptions
 from kvlab.cli.options.prompt import PromptOptions
-from kvlab.cli.options.signature import group_parameters, with_plugins
-from kvlab.cli.options.tables import print_wide
+from kvlab.cli.options.signature import Setting, group_parameters, with_plugins
 from kvlab.common.formatting import format_bytes
 from kvlab.common.model_title import model_title
+from kvlab.common.terminal import print_wide
 from kvlab.core.errors import UserError
 from kvlab.core.validation import as_option, in_one_sentence
 from kvlab.requests.compare import ModelRequest
@@ -48,12 +48,19 @@ def make(
     budget: Annotated[str, typer.Option(help="a fraction of the text, slots per KV head, or bytes")] = "0.2",
     title: Annotated[str, typer.Option(help="a name in lists; default: the text's first words")] = "",
     seed: Annotated[int, typer.Option(help="seed of random methods")] = 0,
-    compress_every: Annotated[int, typer.Option(min=1, help="decode steps between decisions")] = 1,
-    prefill_chunk: Annotated[int | None, typer.Option(min=1, help="tokens read at once, for less memory")] = None,
+    compress_every: Annotated[int, Setting("decode steps between decisions")] = 1,
+    prefill_chunk: Annotated[int | None, Setting("tokens read at once, for less memory")] = None,
+    base: Annotated[
+        str, typer.Option("--from", metavar="OLD", help="start from this prefix: read the text on top, or copy it")
+    ] = "",
     replace: Annotated[bool, typer.Option("--replace", help="overwrite a prefix of this name")] = False,
     root: Root = RUNS,
 ) -> None:
-    """Read a text, compress it, and keep the result under a name."""
+    """Read a text, compress it, and keep the result under a name.
+
+    With --from OLD the text is read on top of that prefix, as a further turn of a conversation is; OLD stays as it is,
+    unless it has the same name.
+    """
     from kvlab.core.budget import Budget
     from kvlab.core.method_spec import parse_spec
     from kvlab.core.methods.spec import parse_choices
@@ -63,7 +70,10 @@ def make(
     from kvlab.models.load import held_model
     from kvlab.tasks.shipped_samples import shipped_sample
 
-    path = prefix_path(root, name) if replace else free_path(root, name)
+    path = prefix_path(root, name) if replace or base == name else free_path(root, name)
+    if base:
+        _make_from(base, path, text, model, root)
+        return
     context = text.read()
     if text.sample is not None:  # its question is asked later
         context = shipped_sample(Path(text.sample).stem).context
@@ -89,19 +99,47 @@ def make(
     _report(made, path, f"read and compressed in {made.header.seconds:.1f} s")
 
 
-def list_prefixes(root: Root = RUNS, as_json: Json = False) -> None:
-    """List prefixes, newest first."""
+def _make_from(base: str, path: Path, text: PromptOptions, model: ModelOptions, root: Path) -> None:
+    """Read the text on top of prefix `base` into `path`; without a text, copy it."""
+    if not text.given:
+        from kvlab.library.prefixes import fork_prefix
+
+        made = fork_prefix(root, base, path.stem)
+        typer.echo(f"{made.name} is a copy of {base}, {format_bytes(made.bytes)}.")
+        return
+    more = text.read()
+    place = "" if model.model == ModelOptions.model else model.model
+    _, prefix = _opened(root, base, place, model.device, model.cache_dir)
+    before = prefix.header.tokens
+    begun = time.perf_counter()
+    prefix.extend(more)
+    seconds = time.perf_counter() - begun
+    prefix.save(path)
+    _report(prefix, path, f"{prefix.header.tokens - before:,} more read in {seconds:.1f} s")
+
+
+def list_prefixes(
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="show this one; default: list all")] = "",
+    root: Root = RUNS,
+    text: Annotated[bool, typer.Option("--text", help="of one: print what it read, questions and answers too")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="of one: verify every checksum")] = False,
+    as_json: Json = False,
+) -> None:
+    """List prefixes, newest first; or show how one was made, and the memory of its layers."""
     from kvlab.library import prefixes
 
+    if name:
+        _show_one(prefixes.find_prefix(root, name), text, verify, as_json)
+        return
     found, problems = prefixes.list_prefixes(root)
     if as_json:
-        typer.echo(json.dumps([_as_data(one) for one in found], indent=2))
+        typer.echo(json.dumps([_as_data(file) for file in found], indent=2))
     else:
         table = Table("name", "model", "method", "tokens", "in memory", "on disk", "made", "title")
-        for one in found:
-            head = one.header
-            sizes = format_bytes(head.allocated_bytes), format_bytes(one.bytes)
-            row = one.name, model_title(head.model.name), head.choice.label, f"{head.tokens:,}", *sizes
+        for file in found:
+            head = file.header
+            sizes = format_bytes(head.allocated_bytes), format_bytes(file.bytes)
+            row = file.name, model_title(head.model.name), head.choice.label, f"{head.tokens:,}", *sizes
             table.add_row(*row, head.created[:16].replace("T", " "), head.title)
         print_wide(table)
         typer.echo(
@@ -111,32 +149,24 @@ def list_prefixes(root: Root = RUNS, as_json: Json = False) -> None:
         typer.echo(f"Not listed: {problem}", err=True)
 
 
-def show(
-    name: Name,
-    root: Root = RUNS,
-    text: Annotated[
-        bool, typer.Option("--text", help="print what was read instead, questions and answers too")
-    ] = False,
-    verify: Annotated[bool, typer.Option("--verify", help="read the whole file and verify every checksum")] = False,
-    as_json: Json = False,
-) -> None:
-    """Show a prefix: how it was made, and the memory of its layers. The header is always verified."""
-    from kvlab.library.prefixes import check_tensors, find_prefix, read_texts
+def _show_one(file: PrefixFile, text: bool, verify: bool, as_json: bool) -> None:
+    from kvlab.library.prefixes import check_tensors, read_texts
 
-    file = find_prefix(root, name)
     if verify:
         check_tensors(file)
     if text:
-        for one in read_texts(file):
-            typer.echo(f"[{one.kind}]\n{one.text}\n")
+        for part in read_texts(file):
+            typer.echo(f"[{part.kind}]\n{part.text}\n")
     elif as_json:
-        typer.echo(json.dumps(_as_data(file) | {"layers": [one.model_dump() for one in file.header.layers]}, indent=2))
+        layers = [layer.model_dump() for layer in file.header.layers]
+        typer.echo(json.dumps(_as_data(file) | {"layers": layers}, indent=2))
     else:
         _show(file)
     if verify:
         typer.echo(f"All {len(file.sums)} checksums are right.", err=True)
 
 
+@group_parameters
 def ask(
     name: Name,
     questions: Annotated[list[str], typer.Argument(metavar="QUESTION...", help="several are asked one by one")],
@@ -166,39 +196,6 @@ def ask(
             made.save(path)
 
 
-@group_parameters
-def extend(
-    name: Name,
-    *,
-    text: PromptOptions,
-    to: Annotated[str, typer.Option(help="keep the result under this name, and this prefix as it is")] = "",
-    model: ModelHere = "",
-    device: Device = "auto",
-    cache_dir: CacheDir = None,
-    root: Root = RUNS,
-) -> None:
-    """Read more text on top of a prefix, as a further turn of a conversation is read."""
-    from kvlab.library.prefixes import free_path
-
-    target = free_path(root, to) if to else None
-    more = text.read()
-    path, made = _opened(root, name, model, device, cache_dir)
-    before = made.header.tokens
-    begun = time.perf_counter()
-    made.extend(more)
-    seconds = time.perf_counter() - begun
-    made.save(target or path)
-    _report(made, target or path, f"{made.header.tokens - before:,} more read in {seconds:.1f} s")
-
-
-def fork(name: Name, to: Annotated[str, typer.Argument(metavar="NEW_NAME")], root: Root = RUNS) -> None:
-    """Copy a prefix under a new name; both go on apart."""
-    from kvlab.library.prefixes import fork_prefix
-
-    made = fork_prefix(root, name, to)
-    typer.echo(f"{made.name} is a copy of {name}, {format_bytes(made.bytes)}.")
-
-
 def remove(
     names: Annotated[list[str], typer.Argument(metavar="NAME...")],
     root: Root = RUNS,
@@ -219,10 +216,7 @@ def remove(
 
 prefix_commands.command("make")(with_plugins(make))
 prefix_commands.command("ls")(list_prefixes)
-prefix_commands.command("show")(show)
 prefix_commands.command("ask")(with_plugins(ask))
-prefix_commands.command("extend")(with_plugins(extend))
-prefix_commands.command("fork")(fork)
 prefix_commands.command("rm")(remove)
 
 

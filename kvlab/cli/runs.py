@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from kvlab.cli.options.tables import print_wide
 from kvlab.common.formatting import format_bytes
 from kvlab.common.model_title import model_title
+from kvlab.common.terminal import print_wide
 from kvlab.core.errors import UserError
 from kvlab.core.validation import quote_value
 from kvlab.trace.catalogue import list_runs
@@ -25,9 +25,9 @@ Root = Annotated[Path, typer.Option("--runs", help="the folder of runs")]
 Names = Annotated[
     list[str], typer.Argument(metavar="ID...", help="ids from `kvlab runs ls`; evaluation/NAME if ambiguous")
 ]
-Several = Annotated[list[str] | None, typer.Option(help="repeatable")]
 RUNS = Path("runs")
 SPANS = {"h": 3600, "d": 86400, "w": 7 * 86400}
+FILTERS = ("kind", "state", "model", "method", "budget", "tag", "answer", "since", "until")
 SHOWN = ("kind", "id", "title", "status", "created", "model", "methods", "budgets", "answer", "least_kl", "tags")
 
 
@@ -35,21 +35,17 @@ SHOWN = ("kind", "id", "title", "status", "created", "model", "methods", "budget
 def list_kept(
     text: Annotated[str, typer.Argument(help="words of the title, prompt, note, tags")] = "",
     root: Root = RUNS,
-    kind: Several = None,
-    state: Several = None,
-    model: Several = None,
-    method: Several = None,
-    budget: Several = None,
-    tag: Several = None,
-    answer: Annotated[list[str] | None, typer.Option(help="right, some, wrong or unknown; repeatable")] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE", help=f"only these; repeatable. Names: {', '.join(FILTERS)} (days as 2026-01-31)"
+        ),
+    ] = None,
     starred: Annotated[bool, typer.Option("--starred")] = False,
     archived: Annotated[bool, typer.Option("--archived")] = False,
-    since: Annotated[str, typer.Option(help="a day, such as 2026-01-31")] = "",
-    until: Annotated[str, typer.Option(help="a day, such as 2026-01-31")] = "",
     sort: Annotated[
-        str, typer.Option(help="created, title, answer, least_kl, score, tokens, runs, bytes ...")
+        str, typer.Option(help="created, title, answer, least_kl, score, tokens, runs, bytes ...; -created: reversed")
     ] = "created",
-    reverse: Annotated[bool, typer.Option("--reverse")] = False,
     limit: Annotated[int, typer.Option(help="rows; 0 for all", min=0)] = 50,
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False,
 ) -> None:
@@ -57,6 +53,16 @@ def list_kept(
     from kvlab.library.catalogue import list_all
     from kvlab.library.find import Search, is_day
 
+    chosen: dict[str, list[str]] = {name: [] for name in FILTERS}
+    for text_of_filter in where or []:
+        name, equals, value = text_of_filter.partition("=")
+        if not equals or name not in FILTERS:
+            raise UserError(
+                f"--where takes NAME=VALUE, not {quote_value(text_of_filter)}; the names are {', '.join(FILTERS)}."
+            )
+        chosen[name].append(value)
+    since = "".join(chosen.pop("since")[-1:])
+    until = "".join(chosen.pop("until")[-1:])
     for day in filter(None, (since, until)):
         if not is_day(day):
             raise UserError(f"{day[:40]!r} is no day: write it as 2026-01-31.")
@@ -64,17 +70,15 @@ def list_kept(
     if shelf.unread:
         shelf.read(float("inf"))
         shelf = list_all(root)
-    filters = {"kinds": kind, "states": state, "models": model, "methods": method, "budgets": budget, "tags": tag}
     wanted = Search(
         text=text,
         starred=starred,
         archived=archived,
         since=since,
         until=until,
-        sort=sort,
-        turned=reverse,
-        answers=tuple(answer or ()),
-        **{name: tuple(values or ()) for name, values in filters.items()},
+        sort=sort.removeprefix("-"),
+        turned=sort.startswith("-"),
+        **{f"{name}s": tuple(values) for name, values in chosen.items()},
     )
     found = shelf.find(wanted)
     _print(found.head(limit) if limit else found, len(found), as_json)
@@ -82,48 +86,43 @@ def list_kept(
         typer.echo(f"Not listed: {problem}", err=True)
 
 
-@runs_commands.command("tag")
-def tag(
+@runs_commands.command("label")
+def label(
     names: Names,
     root: Root = RUNS,
-    add: Annotated[list[str] | None, typer.Option(help="repeatable")] = None,
-    remove: Annotated[list[str] | None, typer.Option(help="repeatable")] = None,
+    title: Annotated[str | None, typer.Option(help="a new title; the id stays")] = None,
+    note: Annotated[str | None, typer.Option(help="a note (Markdown) in place of the previous one")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="add this tag; repeatable")] = None,
+    untag: Annotated[list[str] | None, typer.Option(help="remove this tag; repeatable")] = None,
+    star: Annotated[bool | None, typer.Option("--star/--no-star")] = None,
+    archive: Annotated[
+        bool | None, typer.Option("--archive/--no-archive", help="hide them from lists; nothing is deleted")
+    ] = None,
 ) -> None:
-    """Add and remove tags."""
-    if not add and not remove:
-        raise UserError("Name the tags: --add paper, or --remove draft.")
-    for kind, name, title in _chosen(root, names):
-        now = change_tags(root, name, kind, add=add or (), remove=remove or ())
-        typer.echo(f"{title}: {', '.join(now.tags) or 'no tags'}")
-
-
-@runs_commands.command("rename")
-def rename(name: Annotated[str, typer.Argument(metavar="ID")], title: str, root: Root = RUNS) -> None:
-    """Change its title; its id stays."""
-    _change(root, [name], name=title.strip())
-
-
-@runs_commands.command("note")
-def note(name: Annotated[str, typer.Argument(metavar="ID")], text: str, root: Root = RUNS) -> None:
-    """Set its note (Markdown), replacing the previous one."""
-    _change(root, [name], note=text)
-
-
-@runs_commands.command("star")
-def star(names: Names, root: Root = RUNS, off: Annotated[bool, typer.Option("--off")] = False) -> None:
-    """Star them, or remove the star with --off."""
-    _change(root, names, starred=not off)
-
-
-@runs_commands.command("archive")
-def archive(names: Names, root: Root = RUNS, off: Annotated[bool, typer.Option("--off")] = False) -> None:
-    """Hide them from lists, or show them again with --off; nothing is deleted."""
-    _change(root, names, archived=not off)
+    """Change their title, note, tags and star, or hide them from lists."""
+    named = {"name": None if title is None else title.strip(), "note": note, "starred": star, "archived": archive}
+    changes: dict[str, Any] = {field: value for field, value in named.items() if value is not None}
+    if not changes and not tag and not untag:
+        raise UserError("Name a change: --title, --note, --tag, --untag, --star or --archive.")
+    # a batch counts as its comparisons
+    members = [
+        (row["kind"], member, row["title"]) for _, row in _rows(root, names).iterrows() for member in row["members"]
+    ]
+    if title is not None and len(members) > 1:
+        raise UserError(f"A title is for one of them, and {len(members)} are named.")
+    for kind, member, old_title in members:
+        summary = [f"{field} {value}" for field, value in changes.items()]
+        if changes:
+            change_labels(root, member, kind, **changes)
+        if tag or untag:
+            now = change_tags(root, member, kind, add=tag or (), remove=untag or ())
+            summary.append(", ".join(now.tags) or "no tags")
+        typer.echo(f"{old_title}: {'; '.join(summary)}")
 
 
 @runs_commands.command("rm")
 def remove(names: Names, root: Root = RUNS) -> None:
-    """Move them to the bin; `kvlab runs undo` restores them."""
+    """Move them to the bin; `kvlab runs bin --restore` brings them back."""
     from kvlab.library.recycle_bin import delete
     from kvlab.views.base.words import byte_size
 
@@ -134,34 +133,30 @@ def remove(names: Names, root: Root = RUNS) -> None:
 
 @runs_commands.command("bin")
 def show_bin(
+    keys: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY...", help="with --restore; default: the last"),
+    ] = None,
     root: Root = RUNS,
+    restore: Annotated[bool, typer.Option("--restore", help="bring back what was deleted")] = False,
     empty: Annotated[bool, typer.Option("--empty", help="delete everything in it permanently")] = False,
 ) -> None:
-    """List the contents of the bin, or empty it."""
-    from kvlab.library import recycle_bin as rubbish
+    """List the contents of the bin, restore from it, or empty it."""
+    from kvlab.library.recycle_bin import empty_bin, list_bin, restore_deleted
     from kvlab.views.base.words import byte_size
 
     if empty:
-        typer.echo(f"{byte_size(rubbish.empty_bin(root))} freed")
+        typer.echo(f"{byte_size(empty_bin(root))} freed")
         return
-    for one in rubbish.list_bin(root):
-        typer.echo(f"{one.key}  {one.deleted[:16]}  {byte_size(one.bytes):>9}  {one.kind} {one.title}")
-
-
-@runs_commands.command("undo")
-def undo(
-    keys: Annotated[
-        list[str] | None, typer.Argument(help="keys from `kvlab runs bin`; default: the last one deleted")
-    ] = None,
-    root: Root = RUNS,
-) -> None:
-    """Restore from the bin."""
-    from kvlab.library.recycle_bin import list_bin, restore_deleted
-
-    last = [one.key for one in list_bin(root)[:1]]
-    if not keys and not last:
+    listed = list_bin(root)
+    if not restore:
+        for entry in listed:
+            size = byte_size(entry.bytes)
+            typer.echo(f"{entry.key}  {entry.deleted[:16]}  {size:>9}  {entry.kind} {entry.title}")
+        return
+    if not keys and not listed:
         raise UserError(f"The bin of {root} is empty.")
-    for key in keys or last:
+    for key in keys or [listed[0].key]:
         typer.echo(f"{restore_deleted(root, key).title} is restored")
 
 
@@ -248,20 +243,6 @@ def _rows(root: Path, names: list[str]) -> pd.DataFrame:
     from kvlab.library.catalogue import list_all, rows_of
 
     return rows_of(list_all(_folder(root)).table, names)
-
-
-def _chosen(root: Path, names: list[str]) -> list[tuple[Any, str, str]]:
-    """(kind, id, title) of everything named; a batch counts as its comparisons."""
-    return [
-        (row["kind"], member, row["title"]) for _, row in _rows(root, names).iterrows() for member in row["members"]
-    ]
-
-
-def _change(root: Path, names: list[str], **changes: Any) -> None:
-    summary = ", ".join(f"{name} {value}" for name, value in changes.items())
-    for kind, name, title in _chosen(root, names):
-        change_labels(root, name, kind, **changes)
-        typer.echo(f"{title}: {summary}")
 
 
 def _print(found: pd.DataFrame, count: int, as_json: bool) -> None:

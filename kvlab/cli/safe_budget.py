@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -12,13 +11,12 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from kvlab.cli.options.model import ModelOptions, thinking_of
+from kvlab.cli.options.model import ModelOptions
 from kvlab.cli.options.own_prompts import OwnPrompts
 from kvlab.cli.options.plan_check import Force, check_fits
-from kvlab.cli.options.signature import group_parameters
-from kvlab.cli.options.tables import print_wide
+from kvlab.cli.options.signature import Setting, group_parameters
 from kvlab.common.atomic_write import replace_text
-from kvlab.common.terminal import standard_error
+from kvlab.common.terminal import print_wide, standard_error
 from kvlab.core.budget import Budget
 from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
@@ -47,11 +45,11 @@ def safe_budget(
     budgets: Annotated[str, typer.Option(help="the ladder of budgets, in one unit")] = LADDER,
     by: Annotated[
         str,
-        typer.Option(help="answer (right answers lost), score (mean fall), text (differs), or kl (above --kl-above)"),
+        typer.Option(help="answer (right answers lost), score (mean fall), text (differs), or kl (above 0.1 nats)"),
     ] = "answer",
     tolerance: Annotated[str, typer.Option(help="at most this share may change, such as 2% or 0.02")] = "2%",
     confidence: Annotated[str, typer.Option(help="of the whole answer, such as 95%")] = "95%",
-    kl_above: Annotated[float, typer.Option(help="with --by kl: nats per token above which a text has changed")] = 0.1,
+    kl_above: Annotated[float, Setting("with --by kl, nats per token above which a text has changed")] = 0.1,
     groups: Annotated[
         bool, typer.Option("--groups", help="certify each group (column group, or task) on its own")
     ] = False,
@@ -165,7 +163,7 @@ def _request(
         depths=None,
         samples=samples or (enough if tasks else 100_000),
         forced=criterion.by == "kl",
-        **(asdict(loading) | {"thinking": thinking_of(loading.thinking)}),
+        **loading.fields,
         **options,
     )
     return wanted, notes

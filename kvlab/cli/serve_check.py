@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from kvlab.cli.options.model import Device, Model
-from kvlab.cli.options.tables import print_wide
+from kvlab.common.terminal import print_wide
 from kvlab.core.budget import Budget
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import parse_spec, split_list

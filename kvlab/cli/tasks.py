@@ -1,4 +1,4 @@
-"""`kvlab tasks`: list the generated tasks and file formats, or measure which tasks a model can do."""
+"""`kvlab tasks`: list tasks and file formats, inspect a file, or measure which tasks a model can do."""
 
 from __future__ import annotations
 
@@ -6,23 +6,44 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
-from kvlab.cli.options.tables import print_wide
-from kvlab.common.terminal import standard_error
+from kvlab.cli.options.model import CacheDir, Revision
+from kvlab.cli.options.signature import Setting, group_parameters
+from kvlab.cli.stored_list import stored_list
+from kvlab.common.terminal import print_wide, standard_error
 from kvlab.core.errors import UserError
-from kvlab.evaluate.request import EvalRequest, TaskChoice
+from kvlab.core.validation import quote_value
+from kvlab.evaluate.request import EvalRequest, TaskChoice, split_file
+
+if TYPE_CHECKING:
+    from kvlab.evaluate.data_check import FileCheck, Lengths
+
+SHOWN_LINES = 20
 
 
+@group_parameters
 def tasks(
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON, with the formats of files")] = False,
-    model: Annotated[str, typer.Option(help="measure what this model's full cache scores in each task")] = "",
+    check: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="inspect this file of prompts, with options as for --data"),
+    ] = None,
+    model: Annotated[
+        str, typer.Option(help="measure what this model's full cache scores in each task; with --check its tokenizer")
+    ] = "",
     samples: Annotated[int, typer.Option(min=1, help="prompts per task, with --model")] = 10,
-    style: Annotated[str, typer.Option(help="how the tasks ask, with --model, as for `kvlab eval`")] = "auto",
+    style: Annotated[str, Setting("how the tasks ask, with --model, as for kvlab eval")] = "auto",
+    loader: Annotated[str, Setting("with --check, the file's format, by default recognised from its fields")] = "",
+    max_prompt: Annotated[int | None, Setting("with --check, tokens allowed per prompt, by default the window")] = None,
+    cut: Annotated[str, Setting("with --check, part cut from longer prompts, start, middle or end")] = "middle",
+    revision: Revision = None,
+    cache_dir: CacheDir = None,
     out: Annotated[
         Path | None, typer.Option(help="folder of results, with --model [default: runs/eval/tasks-MODEL]")
     ] = None,
@@ -30,46 +51,56 @@ def tasks(
 ) -> None:
     """List the tasks of `kvlab eval` with their parameters, and the file formats of its --data.
 
-    With --model: run the full cache alone, and mark tasks that are not informative for this model.
+    With --model: run the full cache alone, and mark tasks that are not informative for this model. With --check: report
+    a file's benchmark, prompts, token lengths and what would be cut; exit status 1 for malformed lines.
     """
     if fits:
         typer.echo(json.dumps({"problem": _problem(sys.stdin.read())}))
         return
+    if check is not None:
+        _check(check, loader, model or "mini", max_prompt, cut, revision, cache_dir, as_json)
+        return
     if model:
         _measure(model, samples, style, out, as_json)
         return
+    lists = stored_list("tasks", "kvlab.tasks.registry", describe_tasks)
+    if as_json:
+        typer.echo(json.dumps(lists, indent=2))
+        return
+    table = Table("task", "what it tests", "parameters", "lengths")
+    for task in lists["tasks"]:
+        words = {name: f" ({', '.join(choices)})" for name, choices in task["choices"].items()}
+        takes = ", ".join(f"{key}={value}{words.get(key, '')}" for key, value in task["parameters"].items())
+        table.add_row(task["name"], task["summary"], takes, ", ".join(f"{length:,}" for length in task["lengths"]))
+    print_wide(table)
+    files = Table("format of --data", "what it reads", "options, as FORMAT=FILE:name=value", show_lines=False)
+    for name, form in lists["about_formats"].items():
+        takes = ", ".join(f"{option}={default}" for option, default in form["defaults"].items())
+        files.add_row(name, form["about"], takes)
+    of_samples = ", ".join(lists["of_samples"])
+    files.caption = f"Every format also takes {of_samples}; `kvlab tasks --check FILE` inspects a file."
+    print_wide(files)
+    typer.echo(f"Papers' tables for kvlab eval --preset NAME --data DIR: {', '.join(lists['paper_tables'])}.")
+
+
+def describe_tasks() -> dict[str, Any]:
+    """Every task, every format of files and the papers' tables, as JSON data."""
     from kvlab.atlas.paper_tables import table_names
     from kvlab.tasks.loaders import LOADERS, OF_SAMPLES, about, options_of
     from kvlab.tasks.registry import TASKS
 
-    if as_json:
-        listed = [
-            {
-                "name": name,
-                "summary": task.summary,
-                "parameters": task.parameters,
-                "choices": task.choices,
-                "lengths": task.lengths,
-                "uses_depth": task.uses_depth,
-            }
-            for name, task in TASKS.items()
-        ]
-        formats = {name: {"about": about(name), "options": [*options_of(name)]} for name in LOADERS}
-        typer.echo(json.dumps({"tasks": listed, "formats": list(LOADERS), "about_formats": formats}, indent=2))
-        return
-    table = Table("task", "what it tests", "parameters", "lengths")
-    for name, task in TASKS.items():
-        words = {name: f" ({', '.join(choices)})" for name, choices in task.choices.items()}
-        takes = ", ".join(f"{key}={value}{words.get(key, '')}" for key, value in task.parameters.items())
-        table.add_row(name, task.summary, takes, ", ".join(f"{length:,}" for length in task.lengths))
-    print_wide(table)
-    files = Table("format of --data", "what it reads", "options, as FORMAT=FILE:name=value", show_lines=False)
-    for name in LOADERS:
-        takes = ", ".join(f"{option}={default}" for option, default in options_of(name).items())
-        files.add_row(name, about(name), takes)
-    files.caption = f"Every format also takes {', '.join(OF_SAMPLES)}; `kvlab data check FILE` inspects a file."
-    print_wide(files)
-    typer.echo(f"Papers' tables for kvlab eval --preset NAME --data DIR: {', '.join(table_names())}.")
+    fields = ("summary", "parameters", "choices", "lengths", "uses_depth")
+    formats = {
+        name: {"about": about(name), "options": [*options_of(name)], "defaults": dict(options_of(name))}
+        for name in LOADERS
+    }
+    return {
+        "tasks": [{"name": name} | {field: getattr(task, field) for field in fields} for name, task in TASKS.items()],
+        "formats": list(LOADERS),
+        "about_formats": formats,
+        "of_samples": list(OF_SAMPLES),
+        "paper_tables": list(table_names()),
+    }
 
 
 def _measure(model: str, samples: int, style: str, out: Path | None, as_json: bool) -> None:
@@ -156,3 +187,74 @@ def _problem(request: str) -> str:
     except UserError as error:
         return str(error)
     return ""
+
+
+def _check(
+    file: str,
+    loader: str,
+    model: str,
+    max_prompt: int | None,
+    cut: str,
+    revision: str | None,
+    cache_dir: str | None,
+    as_json: bool,
+) -> None:
+    """Report a file's benchmark, prompts, token lengths and what would be cut; exit status 1 for malformed lines."""
+    from kvlab.evaluate.data_check import check_file
+    from kvlab.evaluate.request_parser import parse_cut, parse_whole
+    from kvlab.models.tokenizer import load_tokenizer
+
+    try:
+        _, path, options = split_file(f"file={file}")
+    except ValueError:
+        raise UserError(f"{quote_value(file)} names no file: give a path, with options as FILE:name=value.") from None
+    most = parse_whole(max_prompt, "--set max_prompt", 8)
+    tokenizer, window = load_tokenizer(model, revision, cache_dir)
+    report = check_file(Path(path), tokenizer, window, loader, most, parse_cut(cut), options)
+    if as_json:
+        typer.echo(json.dumps(asdict(report) | {"count": report.count}, indent=2, default=str, ensure_ascii=False))
+    else:
+        _show_check(report, model)
+    if report.malformed:
+        raise typer.Exit(1)
+
+
+def _show_check(report: FileCheck, model: str) -> None:
+    lines: list[tuple[str, Any]] = [
+        ("file", report.path),
+        ("benchmark", f"{report.benchmark} (--data {report.form}={report.path})"),
+        ("prompts", _tasks(report.tasks)),
+        ("tokens per prompt", f"{_lengths(report.prompts)} by {model}'s tokenizer"),
+        ("tokens per answer", f"{_lengths(report.answers)}; at most {report.new_tokens:,} are generated"),
+        ("scored by", ", ".join(report.metrics)),
+        ("cut", _cut(report)),
+        ("malformed", f"{len(report.malformed)} lines" if report.malformed else "none"),
+    ]
+    for name, words in lines:
+        typer.echo(f"{name:18}{words}")
+    for sentence in report.malformed[:SHOWN_LINES]:
+        typer.echo(f"  {sentence}")
+    if len(report.malformed) > SHOWN_LINES:
+        typer.echo(f"  and {len(report.malformed) - SHOWN_LINES:,} more")
+    for note in report.notes:
+        typer.echo(f"note: {note}")
+
+
+def _tasks(tasks: dict[str, int]) -> str:
+    shown = [f"{count:,} {name}" for name, count in list(tasks.items())[:6]]
+    return ", ".join([*shown, *([f"and {len(tasks) - 6} more tasks"] if len(tasks) > 6 else [])])
+
+
+def _lengths(report: Lengths) -> str:
+    return f"median {report.median:,.0f}, 95 % at most {report.p95:,.0f}, longest {report.longest:,}"
+
+
+def _cut(report: FileCheck) -> str:
+    allowed = f"at most {report.most:,} tokens per prompt"
+    if not report.shortened:
+        return f"nothing ({allowed})"
+    share = 100 * report.lost / sum(report.shortened)
+    return (
+        f"{len(report.shortened):,} of {report.count:,} prompts lose their {report.cut}: {report.lost:,} tokens, "
+        f"{share:.0f} % of these prompts ({allowed})"
+    )

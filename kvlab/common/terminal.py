@@ -7,8 +7,10 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
 from rich.text import Text
 
+WIDTH = 150  # of tables without a terminal
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line feed
 
 
@@ -32,6 +34,11 @@ def standard_output(piped_width: int) -> Console:
     """Standard output: as wide as the terminal; when piped, `piped_width` or COLUMNS, whichever is larger."""
     console = PlainConsole()
     return console if console.is_terminal else PlainConsole(width=max(console.width, piped_width))
+
+
+def print_wide(table: Table, piped_width: int = WIDTH) -> None:
+    """Print at the terminal's width, or wide enough for all columns without a terminal."""
+    standard_output(piped_width).print(table)
 
 
 def standard_error() -> Console:

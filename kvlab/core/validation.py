@@ -15,6 +15,7 @@ from pydantic_core import from_json
 from kvlab.core.errors import UserError
 
 LONGEST_SHOWN = 60
+SETTINGS: set[str] = set()  # fields that the command which runs takes by `--set`
 BREAKS_LINES = frozenset("\t\n\v\f\r\x1b")
 # Longest first: the mark of UTF-32 LE begins with that of UTF-16 LE.
 BYTE_ORDER_MARKS = (
@@ -89,8 +90,9 @@ def plain_text(text: str) -> str:
 
 
 def as_option(field: str) -> str:
-    """The command-line option of a request's field."""
-    return "The option --" + field.split(".")[0].replace("max_new_tokens", "new_tokens").replace("_", "-")
+    """How a request's field is given on the command line."""
+    name = field.split(".")[0].replace("max_new_tokens", "new_tokens")
+    return f"--set {name}" if name in SETTINGS else f"The option --{name.replace('_', '-')}"
 
 
 Text = Annotated[str, AfterValidator(check_text)]

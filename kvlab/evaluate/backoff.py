@@ -88,7 +88,8 @@ class Backoff(Generic[Prompt, Result]):
         device = input_device(self.loaded.model).type
         return (
             f"{device} ran out of memory on one prompt of {prompt.prompt_tokens:,} tokens ({choice.label}): use "
-            "shorter --lengths, a --prefill-chunk, --dtype bfloat16 or --placement auto; measured rows are kept."
+            "shorter --lengths, --set prefill_chunk=N, --dtype bfloat16 or --set placement=auto; measured "
+            "rows are kept."
         )
 
 

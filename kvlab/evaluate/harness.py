@@ -113,7 +113,7 @@ def _kept_contexts(root: Path, loaded: Loaded, request: EvalRequest) -> KeptCont
     if request.question_aware and not alone:
         raise UserError("A prefix has read no question: add --question-aware no.")
     if not isinstance(loaded, LoadedModel) or (request.batch_rows or 1) > 1:
-        raise UserError("Prefixes are asked one by one: leave out --batch.")
+        raise UserError("Prefixes are asked one by one: leave out --set batch.")
     return KeptContexts(root, loaded, request)
 
 

@@ -60,13 +60,13 @@ def parse_whole(number: int | None, option: str, least: int) -> int | None:
 
 
 def parse_style(text: str) -> StyleChoice:
-    """Parse `--style`; raises UserError for an unknown one."""
-    return _one_of(text, "--style", get_args(StyleChoice))
+    """Parse a style; raises UserError for an unknown one."""
+    return _one_of(text, "--set style", get_args(StyleChoice))
 
 
 def parse_cut(text: str) -> Cut:
-    """Parse `--cut`; raises UserError for anything but start, middle and end."""
-    return _one_of(text, "--cut", get_args(Cut))
+    """Parse a cut; raises UserError for anything but start, middle and end."""
+    return _one_of(text, "--set cut", get_args(Cut))
 
 
 def _one_of(text: str, option: str, words: tuple[str, ...]) -> Any:

@@ -17,10 +17,8 @@ from kvlab.planning.methods import MethodEntry
 # Modes of the form and their labels.
 KINDS = {
     "decode": "Decode rate",
-    "compress": "What deciding costs",
     "prefill": "Prefill",
     "memory": "Memory",
-    "overhead": "What recording costs",
 }
 
 

@@ -42,7 +42,7 @@ class Lengths(Frozen):
 
 
 class Checked(Frozen):
-    """The result of `kvlab data check`."""
+    """The result of `kvlab tasks --check`."""
 
     form: str
     benchmark: str

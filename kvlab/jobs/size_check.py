@@ -25,7 +25,6 @@ from kvlab.planning.tasks import TaskEntry, TaskList
 from kvlab.requests.compare import LARGEST_PROMPT_BYTES, LOADING, CompareRequest, RestoreRequest
 from kvlab.requests.live_session import LiveJob, comparison_of
 
-SEEKS_THE_LIMIT = "batch"  # a benchmark mode that is not judged
 ANSWER_TOKENS = 64  # of an answer; the tasks' own are shorter
 FootprintsOf = Callable[[Iterable[MethodChoice]], FootprintOf]
 
@@ -115,12 +114,11 @@ def comparisons_of(
         yield _comparison(work.request, (FULL,), 1), work.request.length, 1, "largest", 1
     elif isinstance(work, BenchJob):
         for part in parts_of(work.requests):  # a preset's are known only where methods are
-            if part.mode != SEEKS_THE_LIMIT:
-                new_tokens = part.shortened(part.new_tokens) or part.repeats * part.timed_steps + part.warm_steps
-                chosen = full_first(part.choices_run())
-                tokens = part.shortened(part.contexts[0])
-                held: Held = "smallest" if on_gpu else "largest"
-                yield _comparison(part, chosen, new_tokens), tokens, part.batches[0], held, part.scale
+            new_tokens = part.shortened(part.new_tokens) or part.repeats * part.timed_steps + part.warm_steps
+            chosen = full_first(part.choices_run())
+            tokens = part.shortened(part.contexts[0])
+            held: Held = "smallest" if on_gpu else "largest"
+            yield _comparison(part, chosen, new_tokens), tokens, part.batches[0], held, part.scale
 
 
 def _comparison(request: object, chosen: tuple[MethodChoice, ...], new_tokens: int, **more: object) -> CompareRequest:

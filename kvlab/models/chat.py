@@ -46,14 +46,14 @@ class Chat:
             )
         except Exception as error:  # a template is a program of its own
             message = " ".join(str(error).split())[:160].rstrip(".")
-            raise UserError(f"The model's chat template rejects this prompt ({message}): use --chat no.") from None
+            raise UserError(f"The model's chat template rejects this prompt ({message}): use --set chat=no.") from None
         return str(text)
 
     def sides(self) -> tuple[str, str]:
         """Text before and after the prompt. Raises UserError if the template leaves the prompt out."""
         before, found, after = self.rendered(PLACE).partition(PLACE)
         if not found:
-            raise UserError("The model's chat template leaves the prompt out: use --chat no.")
+            raise UserError("The model's chat template leaves the prompt out: use --set chat=no.")
         return before, after
 
     def around(self) -> tuple[list[int], list[int]]:

@@ -96,7 +96,7 @@ def quantization(load_in: str | None) -> Any:
         return TorchAoConfig(Int4WeightOnlyConfig() if load_in == "4bit" else Int8WeightOnlyConfig())
     raise UserError(
         f"Weights in {load_in.replace('bit', ' bit')} need another package: install bitsandbytes or torchao, or omit "
-        "--load-in."
+        "--set load_in."
     )
 
 

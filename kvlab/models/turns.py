@@ -44,7 +44,7 @@ class Turns:
         _, answered, rest = later.partition(ANSWER)
         between, asked, _ = rest.partition(QUESTION)
         if not (found and answered and asked):
-            raise UserError("The model's chat template leaves parts of a conversation out: use --chat no.")
+            raise UserError("The model's chat template leaves parts of a conversation out: use --set chat=no.")
         return cls(opening, between, closing, special=False)
 
     def context_ids(self, loaded: LoadedModel, context: str) -> list[int]:
@@ -65,4 +65,4 @@ def _render(chat: Chat, turns: list[tuple[str, str]]) -> str:
         return str(chat.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
     except Exception as error:  # a template is a program of its own
         message = " ".join(str(error).split())[:160].rstrip(".")
-        raise UserError(f"The model's chat template rejects a conversation ({message}): use --chat no.") from None
+        raise UserError(f"The model's chat template rejects a conversation ({message}): use --set chat=no.") from None

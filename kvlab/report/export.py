@@ -15,7 +15,6 @@ from kvlab.core.errors import UserError
 from kvlab.library.items import find_comparison
 from kvlab.report.contents import Report, report
 from kvlab.report.deck import deck, remove_title
-from kvlab.report.native_charts import values
 from kvlab.report.page import page
 from kvlab.report.pictures import animation, estimate_gif
 from kvlab.report.slide_parts import Picture, why_no_slides
@@ -25,6 +24,7 @@ from kvlab.trace.reader import Run, open_run
 from kvlab.trace.stories import Story
 from kvlab.trace.user_labels import load_labels
 from kvlab.views.base.export import NO_BROWSER, ImageWriter, find_browser
+from kvlab.views.base.packed_arrays import decode_arrays
 from kvlab.views.base.palette import Theme
 from kvlab.views.frames.lineage import fold, token_texts
 from kvlab.views.frames.starting_point import suggest_head
@@ -129,7 +129,8 @@ def _picture(writer: ImageWriter, shown: go.Figure | bytes, theme: Theme) -> Pic
     figure = remove_title(go.Figure(shown))
     figure.layout.height = max(figure.layout.height or 0, SLIDE_HEIGHT)
     # Many marks take megabytes as SVG, and seconds in office programs.
-    light = all(len(values(getattr(trace, "y", None))) <= MOST_MARKS for trace in shown.data)
+    heights = [decode_arrays(getattr(trace, "y", None)) for trace in shown.data]
+    light = all(values is None or len(values) <= MOST_MARKS for values in heights)  # type: ignore[arg-type]  # arrays
     svg = writer.image(figure, "svg", theme=theme) if light else None
     return Picture(writer.image(figure, "png", theme=theme), svg if svg and len(svg) <= LARGEST_SVG else None)
 

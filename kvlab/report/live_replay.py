@@ -1,14 +1,23 @@
-"""A live session as one HTML file that plays without a server or network. Torch-free."""
+"""A live session as one HTML file that plays without a server or network, or as a looping GIF of it. Torch-free."""
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import html
+import io
 import json
-from collections.abc import Iterable, Mapping
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
+
+from PIL import Image
 
 from kvlab.browser import read_static
 from kvlab.core.errors import UserError
+from kvlab.views.base.export import find_browser
 from kvlab.views.base.palette import Theme
 
 KINDS = (
@@ -30,6 +39,22 @@ BODY = f"""<main>
 <input type="range" min="0" value="0" aria-label="Step"><span class="place"></span>
 <button class="full" type="button">Full screen</button></footer>
 </main>"""
+
+# pixels
+WIDTH = 1120
+HEIGHT = 630
+MOST_FRAMES = 72
+COLOURS = 128
+PALETTE_FRAMES = 6
+FRAME_MS = 120
+QUESTION_MS = 1200
+LAST_MS = 3500
+SECONDS = 180
+NO_BROWSER = "A GIF needs Chromium, which was not found: install it (Debian: apt install chromium), or export HTML."
+# A picture has no use for controls.
+STILL = "footer, .hint { display: none !important; }"
+
+OnFrame = Callable[[int, int], None]
 
 
 def replay(events: Iterable[Mapping[str, Any]], title: str, theme: Theme = "light") -> str:
@@ -54,3 +79,85 @@ def replay(events: Iterable[Mapping[str, Any]], title: str, theme: Theme = "ligh
             f"<script>{read_static('live-replay.js')}</script></body></html>",
         )
     )
+
+
+def live_gif(
+    events: Iterable[Mapping[str, Any]], title: str, theme: Theme = "light", on_frame: OnFrame | None = None
+) -> bytes:
+    """The session told by `events` as a GIF; `on_frame` is called with each frame's number (from 1) and the total.
+
+    Raises UserError if no context has been read yet, or there is no Chromium that draws within `SECONDS`.
+    """
+    from choreographer.errors import BrowserFailedError
+
+    page = replay(events, title, theme)
+    if find_browser() is None:
+        raise UserError(NO_BROWSER)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1, "kvlab-live-gif") as worker:
+        path = Path(folder) / "replay.html"
+        path.write_text(page, encoding="utf-8")
+        try:  # a thread of its own: the caller may have a running event loop
+            frames = worker.submit(asyncio.run, _limited(path.as_uri(), on_frame)).result()
+        except (TimeoutError, BrowserFailedError) as error:
+            raise UserError("Chromium did not draw the replay in time: export HTML instead.") from error
+    return _animated(frames)
+
+
+async def _limited(url: str, on_frame: OnFrame | None) -> list[tuple[Image.Image, int]]:
+    return await asyncio.wait_for(_pictures(url, on_frame), SECONDS)
+
+
+def frames_of(pauses: Sequence[bool]) -> list[int]:
+    """The steps that are drawn: the first, last, every question, and of the others as many as there is room for.
+
+    `pauses` is for each step whether the replay pauses at it.
+    """
+    fixed = {0, len(pauses) - 1, *(step for step, pause in enumerate(pauses) if pause)}
+    others = [step for step in range(len(pauses)) if step not in fixed]
+    every = max(1, -(-len(others) // max(1, MOST_FRAMES - len(fixed))))
+    return sorted(fixed | set(others[every - 1 :: every]))
+
+
+async def _pictures(url: str, on_frame: OnFrame | None) -> list[tuple[Image.Image, int]]:
+    """Every frame and how long it is shown, in milliseconds."""
+    from choreographer import Browser
+
+    async with Browser(headless=True) as browser:
+        tab = await browser.create_tab(url)
+        size = {"width": WIDTH, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": False}
+        await tab.send_command("Emulation.setDeviceMetricsOverride", size)
+
+        async def run(script: str) -> Any:
+            given = {"expression": script, "returnByValue": True, "awaitPromise": True}
+            answer = await tab.send_command("Runtime.evaluate", given)
+            return answer["result"]["result"].get("value")
+
+        while not await run("'player' in globalThis"):
+            await asyncio.sleep(0.05)
+        await run(f"document.head.append(Object.assign(document.createElement('style'), {{textContent: `{STILL}`}}))")
+        pauses = await run("player.pauses()")
+        steps = frames_of(pauses)
+        frames = []
+        for number, step in enumerate(steps, 1):
+            await run(f"player.show({step})")
+            await run("new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
+            taken = await tab.send_command("Page.captureScreenshot", {"format": "png"})
+            picture = Image.open(io.BytesIO(base64.b64decode(taken["result"]["data"]))).convert("RGB")
+            frames.append((picture, LAST_MS if step == steps[-1] else QUESTION_MS if pauses[step] else FRAME_MS))
+            if on_frame is not None:
+                on_frame(number, len(steps))
+        return frames
+
+
+def _animated(frames: Sequence[tuple[Image.Image, int]]) -> bytes:
+    # One palette, from frames of all parts side by side, so that only differences between frames are stored.
+    samples = [picture for picture, _ in frames[:: max(1, len(frames) // PALETTE_FRAMES)]]
+    together = Image.new("RGB", (WIDTH, HEIGHT * len(samples)))
+    for place, picture in enumerate(samples):
+        together.paste(picture, (0, HEIGHT * place))
+    palette = together.quantize(COLOURS, dither=Image.Dither.NONE)
+    small = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture, _ in frames]
+    file = io.BytesIO()
+    times = [duration for _, duration in frames]
+    small[0].save(file, "gif", save_all=True, append_images=small[1:], duration=times, loop=0, optimize=False)
+    return file.getvalue()

@@ -242,7 +242,9 @@ def _run(paragraph: Any, text: str, points: int, ink: str, bold: bool = False, s
 
     run = paragraph.add_run()
     run.text = clean(text)
-    run.font.size, run.font.bold, run.font.color.rgb = Pt(points), bold, _rgb(ink)
+    run.font.size = Pt(points)
+    run.font.bold = bold
+    run.font.color.rgb = _rgb(ink)
     if struck:
         run._r.get_or_add_rPr().set("strike", "sngStrike")
 

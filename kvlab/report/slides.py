@@ -10,11 +10,10 @@ import plotly.graph_objects as go
 from kvlab.report import slide_parts as parts
 from kvlab.report.contents import Report
 from kvlab.report.deck import content, missing_picture_text, slide_text
-from kvlab.report.native_charts import add_chart, chart_kind
 from kvlab.report.pictures import picture
 from kvlab.report.views import Passages, Shown, Table, table_of
 from kvlab.trace.stories import Story
-from kvlab.views.base.caption import as_caption, both_of
+from kvlab.views.base.caption import as_caption
 from kvlab.views.base.palette import Theme
 
 MOST_ROWS = 10
@@ -95,14 +94,10 @@ def add_figure(
     draw: Draw,
     theme: Theme = "light",
 ) -> None:
-    """Add an editable chart if the figure is simple, else a picture, with its caption."""
+    """Add a picture of the figure with its caption."""
     slide = parts.add_slide(deck, title, notes, theme)
     top = parts.TITLE_HEIGHT + 0.25
     room = parts.HEIGHT - top - parts.CAPTION_HEIGHT - parts.OF_HEIGHT - 0.2
-    if isinstance(shown, go.Figure) and chart_kind(shown):
-        add_chart(slide, shown, parts.inches(parts.EDGE, top, parts.WIDTH - 2 * parts.EDGE, room), theme)
-        slide.shapes[-1]._element.nvGraphicFramePr.cNvPr.set("descr", parts.clean(both_of(caption)))
-    else:
-        made = draw(shown if isinstance(shown, go.Figure) else picture(shown, theme), theme)
-        parts.add_picture(slide, made, top, room, caption)
+    drawn = draw(shown if isinstance(shown, go.Figure) else picture(shown, theme), theme)
+    parts.add_picture(slide, drawn, top, room, caption)
     parts.add_caption(slide, caption, of, theme)

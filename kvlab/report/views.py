@@ -77,7 +77,8 @@ class History(Shown):
 
     def lineage(self) -> Lineage:
         """The original lineage, without departure kinds."""
-        known = {name: _ever(getattr(self, name)) for name in VECTORS}
+        vectors = {name: np.array(getattr(self, name), np.int64) for name in VECTORS}
+        known = {name: np.where(vector < 0, NEVER, vector) for name, vector in vectors.items()}
         steps = np.array(self.steps, np.int64)
         parent = np.array(self.parent, np.int64)
         seen = np.array([(known["birth"] <= step).sum() for step in self.steps])
@@ -177,11 +178,6 @@ def _small(steps: np.ndarray) -> np.ndarray:
     return steps.astype(next(kind for kind in kinds if steps.max(initial=0) <= np.iinfo(kind).max))
 
 
-def _ever(steps: Sequence[int]) -> np.ndarray:
-    known = np.array(steps, np.int64)
-    return np.where(known < 0, NEVER, known)
-
-
 def _cell(value: Any) -> str:
     if value is None or value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
         return ""
@@ -202,13 +198,10 @@ def _check(shown: Shown) -> None:
         lists = (shown.birth, shown.leave, shown.death, shown.absorb, shown.parent)
         if any(len(one) != len(shown.texts) for one in lists) or any(at >= len(shown.texts) for at in shown.parent):
             raise ValueError("a token has no history")
-        if _in_circles(np.array(shown.parent, np.int64)):
+        # a cycle of parents, found by pointer doubling
+        parent = np.array(shown.parent, np.int64)
+        root = np.where(parent >= 0, parent, np.arange(len(parent)))
+        for _ in range(len(parent).bit_length()):
+            root = root[root]
+        if (parent[root] >= 0).any():
             raise ValueError("slots went into each other in a circle")
-
-
-def _in_circles(parent: np.ndarray) -> bool:
-    """Whether the parents contain a cycle, by pointer doubling."""
-    here = np.where(parent >= 0, parent, np.arange(len(parent)))
-    for _ in range(len(parent).bit_length()):
-        here = here[here]
-    return bool((parent[here] >= 0).any())

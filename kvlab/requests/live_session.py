@@ -19,7 +19,7 @@ SessionId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,63}$")]
 
 
 FIXED = "A kept prefix cannot be compressed in another way: make another with `kvlab prefix make`."
-KEPT_ALREADY = "This lane is a kept prefix already: `kvlab prefix fork` copies it."
+KEPT_ALREADY = "This lane is a kept prefix already: `kvlab prefix make NEW --from NAME` copies it."
 EDITED = "A prefix holds no words that were kept, dropped or merged by hand: undo the edits of this lane first."
 
 

@@ -93,7 +93,10 @@ class Benchmark:
 
     @property
     def arguments(self) -> list[str]:
-        return ["bench", *_options({"preset": self.preset, **self.changes}), "--out", path_text(self.out)]
+        sizes = {"scale": self.scale, "shorten": self.shorten}
+        settings = [word for name, size in sizes.items() if size for word in ("--set", f"{name}={size}")]
+        options = _options({"preset": self.preset, "device": self.device})
+        return ["bench", *options, *settings, "--out", path_text(self.out)]
 
 
 @dataclass(frozen=True)

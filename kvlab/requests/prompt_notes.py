@@ -78,7 +78,7 @@ def _rendered(prompt: str, templated: bool, info: TokenizerInfo) -> str:
     if marker and templated:
         return (
             f"The prompt holds {marker} and looks like a chat that is rendered already, and the model's chat template "
-            "is applied to it once more: give it as plain text (--chat no), or as a conversation (--messages)."
+            "is applied to it once more: give it as plain text (--set chat=no), or as a conversation (a .json file)."
         )
     if marker and marker not in info.special and marker not in info.template:
         return (

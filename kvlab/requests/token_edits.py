@@ -30,18 +30,16 @@ def edit_tokens(
     if edit == "keep" and head is None:
         kept |= chosen
     else:
-        returned = _added(returned, KINDS[edit], chosen, head)
+        # beside those that are changed already
+        heads = None if head is None else (head,)
+        kind = KINDS[edit]
+        if returned is None:
+            returned = Restore(kind=kind, tokens=tuple(sorted(chosen)), heads=heads)
+        elif (returned.kind, returned.heads) != (kind, heads):
+            raise UserError(f"This lane already has the edit “{returned.words}”: undo it first.")
+        else:
+            returned = returned.model_copy(update={"tokens": tuple(sorted({*returned.tokens, *chosen}))})
     return choice.model_copy(update={"force_keep": tuple(sorted(kept)), "returned": returned})
-
-
-def _added(returned: Restore | None, kind: RestoreKind, tokens: set[int], head: tuple[int, int] | None) -> Restore:
-    """The tokens beside those that are changed already."""
-    heads = None if head is None else (head,)
-    if returned is None:
-        return Restore(kind=kind, tokens=tuple(sorted(tokens)), heads=heads)
-    if (returned.kind, returned.heads) != (kind, heads):
-        raise UserError(f"This lane already has the edit “{returned.words}”: undo it first.")
-    return returned.model_copy(update={"tokens": tuple(sorted({*returned.tokens, *tokens}))})
 
 
 def without_edits(choice: MethodChoice) -> MethodChoice:

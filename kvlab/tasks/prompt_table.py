@@ -1,6 +1,6 @@
 """Interpret a row of a table of prompts: its prompt, right answers, and columns left out of the prompt.
 
-Used by every reader of rows (`kvlab compare`, the forms, `kvlab eval`, `kvlab data check`), so that a file means the
+Used by every reader of rows (`kvlab compare`, the forms, `kvlab eval`, `kvlab tasks --check`), so that a file means the
 same everywhere. Torch-free.
 """
 

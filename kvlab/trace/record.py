@@ -60,7 +60,7 @@ def _content(file: Path) -> dict[str, Any]:
         data = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(
-            f"{file.parent} is not a run folder (it has no {FILE}): give one created by kvlab run."
+            f"{file.parent} is not a run folder (it has no {FILE}): give one created by kvlab compare."
         ) from None
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror or error}.") from error

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from kvlab.analysis.comparison.trade_off import run_points
-from kvlab.cli.compare import PartsOptions
+from kvlab.cli.compare import StorageOptions
 from kvlab.evaluate.results.summary import with_measures
 from kvlab.figures import trade_off as figures
 from kvlab.views import memory as cost
@@ -61,7 +61,7 @@ def test_bytes_stand_over_the_full_caches_on_the_same_prompt() -> None:
 
 
 def test_a_store_is_for_all_methods_of_a_command_that_name_none() -> None:
-    named = PartsOptions(store="kivi4", score="snapkv").added_to("full,snapkv,h2o:decay=0.9,adakv:store=fp8")
+    named = StorageOptions(store="kivi4").added_to("full,snapkv,h2o:decay=0.9,adakv:store=fp8,compose:score=snapkv")
     expected = ["full", "snapkv:store=kivi4", "h2o:decay=0.9:store=kivi4", "adakv:store=fp8",
                 "compose:score=snapkv:store=kivi4"]  # fmt: skip
     assert named.split(",") == expected

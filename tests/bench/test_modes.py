@@ -117,31 +117,11 @@ def test_memory_after_a_real_prompt_and_new_tokens(bench) -> None:
     assert {row.median for row in rows if row.figure == "logical tokens"} == {96.0 + 9}
 
 
-def test_batches_grow_until_memory_is_out(bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The batch that did not fit is a row, and nobody is asked for more than that."""
-    prepare = SlotContender.prepare
-
-    def small_device(self: SlotContender) -> None:
-        if self.load.batch >= (4 if self.label == "h2o" else 2) and self.label != "keepkv":
-            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
-        prepare(self)
-
-    monkeypatch.setattr(SlotContender, "prepare", small_device)
-    rows = [
-        r for r in measured(bench(mode="batch", batches=(8, 1, 2, 4), choices=CHOICES)) if r.figure == "decode rate"
-    ]
-    points = {method: [(r.batch, r.status) for r in rows if r.method == method] for method in ("full: kvlab", "h2o")}
-    assert points == {"full: kvlab": [(1, "ok"), (2, "oom")], "h2o": [(1, "ok"), (2, "ok"), (4, "oom")]}
-    assert [r.batch for r in rows if r.method == "keepkv"] == [1, 2, 4, 8]
-    assert all(r.note == "CUDA out of memory." and r.median is None for r in rows if r.status == "oom")
-
-
 def test_memory_that_runs_out_is_a_row_in_every_mode(bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_room(*_: object, **__: object) -> None:
         raise MemoryError("needs 9.0 GiB, 1.0 GiB may be used")
 
-    for module in ("competitors", "modes.compress"):
-        monkeypatch.setattr(f"kvlab.bench.{module}.make_cache", no_room)
+    monkeypatch.setattr("kvlab.bench.competitors.make_cache", no_room)
     for mode in (mode for mode in MEASURE if mode != "together"):
         rows = measured(bench(mode=mode, choices=CHOICES[:1], new_tokens=4))
         own = [row for row in rows if row.method == "h2o"]
@@ -163,20 +143,7 @@ def test_every_repeat_holds_the_same_number_of_decisions(bench, monkeypatch: pyt
     assert {row.repeats for row in rows} == {3}
 
 
-def test_recording_levels_leave_no_run_behind(bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    rows = measured(bench(mode="overhead", choices=CHOICES[1:]))
-    assert [row.figure for row in rows] == [
-        "decode step, recording off",
-        "decode step, recording light",
-        "decode step, recording full",
-        "recording light / off",
-        "recording full / off",
-    ]
-    assert not list(tmp_path.iterdir())
-
-
-def test_requests_run_in_order_share_a_model_and_stop_when_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_run_in_order_and_share_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[tuple[str, int]] = []
     real = harness.open_model
     monkeypatch.setattr(harness, "open_model", lambda name, **o: opened.append((name, o["scale"])) or real(name, **o))
@@ -191,9 +158,6 @@ def test_requests_run_in_order_share_a_model_and_stop_when_time_is_up(monkeypatc
         assert {"torch", "transformers", "kvlab", "python"} <= set(json.loads(row.versions))
         assert row.timestamp
         assert row.dtype == "float32"
-    late = list(harness.run_requests(requests, seconds=-1.0))
-    assert {row.status for row in late} == {"skipped"}
-    assert {row.method for row in late} == {"h2o", "keepkv"}
 
 
 def test_a_model_that_does_not_fit_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,13 +204,12 @@ def test_prompts_in_chunks_hold_the_same_bytes_or_say_why_not(bench) -> None:
     assert "hidden states of the whole prompt" in refused.note
 
 
-def test_captured_steps_are_told_and_recorded_ones_are_never_captured(bench) -> None:
+def test_captured_steps_are_told(bench) -> None:
     asked = {"choices": CHOICES, "capture": "on", "compress_every": 2}
     rows = {r.method: r for r in measured(bench(mode="decode", **asked)) if r.figure == "decode step"}
     assert rows["h2o"].note == rows["keepkv"].note == "captured steps"
     assert rows["full: kvlab"].note == "not captured: its table grows"
     assert rows["full: transformers sdpa"].note == ""
-    assert {r.note for r in measured(bench(mode="overhead", **asked))} == {"", "processor time"}
 
 
 def test_a_merging_step_is_compared_with_eviction_of_the_same_budget_round_by_round(bench) -> None:

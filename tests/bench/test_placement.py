@@ -51,5 +51,5 @@ def test_what_cannot_be_spread_is_refused() -> None:
         make_request(mode="decode", model="shape:tiny", placement="auto")
     with pytest.raises(UserError, match="cannot be captured"):
         make_request(mode="decode", model="mini", placement="auto", capture="on")
-    said = CliRunner().invoke(commands, ["bench", "--placement", "everywhere"])
-    assert isinstance(said.exception, UserError) and "--placement cannot be 'everywhere'" in str(said.exception)
+    said = CliRunner().invoke(commands, ["bench", "--set", "placement=everywhere"])
+    assert isinstance(said.exception, UserError) and "--set placement cannot be 'everywhere'" in str(said.exception)

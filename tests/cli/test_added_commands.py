@@ -1,4 +1,4 @@
-"""Commands of installed packages, and of kvlab's own extras: loaded when they are asked for, whatever the others do."""
+"""Commands of installed packages: loaded when they are asked for, whatever the others do."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import typer
 
-from kvlab.cli import EXTRAS, commands, main
-from kvlab.core.errors import UserError
+from kvlab.cli import COMMANDS, commands, main
 
 MODULE = """
 import typer
@@ -47,7 +46,7 @@ BROKEN = {
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An installed distribution with commands that work, that are broken, and with names that kvlab has."""
     points = {"hello": "added_by_test:hello", "tree": "added_by_test:tree", **BROKEN}
-    points |= {"plan": "added_by_test:hello", "vllm": "added_by_test:hello"}
+    points |= {"plan": "added_by_test:hello", "fit": "added_by_test:hello"}
     (tmp_path / "added_by_test.py").write_text(MODULE)
     (tmp_path / "added_ends.py").write_text("raise SystemExit(3)")
     (tmp_path / "added_raises.py").write_text("raise ValueError('one\\ntwo')")
@@ -69,7 +68,7 @@ def test_functions_and_applications_become_commands(capsys: pytest.CaptureFixtur
     run("hello", "--name", "Ada")
     run("tree", "leaf")
     assert capsys.readouterr().out == "hello Ada\ngreen\n"
-    for command in (["hello"], ["tree"], ["openvino"]):
+    for command in (["hello"], ["tree"]):
         run(*command, "--help")
         assert "completion" not in capsys.readouterr().out
 
@@ -78,11 +77,11 @@ def test_functions_and_applications_become_commands(capsys: pytest.CaptureFixtur
 def test_a_broken_one_is_a_sentence_and_the_others_work(capsys: pytest.CaptureFixture[str]) -> None:
     run("--help")
     shown = capsys.readouterr()
-    for name in ("hello", "tree", "compare", *(point.name for point in EXTRAS)):
+    for name in ("hello", "tree", "compare", *COMMANDS):
         assert f" {name} " in shown.out
     sentences = shown.err.splitlines()
     assert len(sentences) == len(BROKEN) + 2 and all("of added-package" in one for one in sentences)
-    for name in (*BROKEN, "plan", "vllm"):
+    for name in (*BROKEN, "plan", "fit"):
         assert sum(f"'{name}'" in one for one in sentences) == 1
     run("hello")
     assert capsys.readouterr().err == ""  # asked for alone, nothing is said of the others
@@ -103,13 +102,5 @@ def test_a_broken_one_asked_for_by_name_is_refused_in_one_sentence(
 @pytest.mark.usefixtures("package")
 def test_names_of_kvlab_stay_its_own() -> None:
     group = typer.main.get_command(commands)
-    assert "Greet somebody" not in f"{group.get_command(None, 'plan').help} {group.get_command(None, 'vllm').help}"
+    assert "Greet somebody" not in f"{group.get_command(None, 'plan').help} {group.get_command(None, 'fit').help}"
     assert group.get_command(None, "no-such-command") is None
-
-
-def test_extras_are_loaded_when_they_are_asked_for() -> None:
-    group = typer.main.get_command(commands)
-    names = {point.name for point in EXTRAS}
-    assert not names & {*group.commands} and names <= {*group.list_commands(None)}
-    with pytest.raises(UserError, match="make openvino"):
-        run("openvino", "--python", "no-such-python")

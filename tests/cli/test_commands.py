@@ -11,9 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
-from kvlab.cli import commands, main
+from kvlab.cli import COMMANDS, commands, main, replacements
 from kvlab.models.info.packaged_models import PACKAGED, PackagedModel
 from kvlab.planning.machine import Machine
 from kvlab.trace import open_run
@@ -32,9 +33,36 @@ def complaint(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
 
 
 def test_every_command_has_help() -> None:
-    for command in ("methods", "run", "compare", "plan", "eval", "bench", "app", "doctor", "train-mini"):
+    for command, (_, line) in COMMANDS.items():
         assert command in kvlab("--help")
         assert "--help" in kvlab(command, "--help")
+        assert line.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["run", "h2o"], "kvlab run is now `kvlab compare --methods METHOD --budgets BUDGET`."),
+        (["runs", "star", "it"], "kvlab runs star is now `kvlab runs label ID --star` or `--no-star`."),
+        (["compare", "--chat", "no"], "--chat is now `--set chat=VALUE`."),
+        (["compare", "--score", "h2o"], "--score is now `--methods compose:"),
+        (["compare", "--set", "chat"], "--set takes NAME=VALUE, not 'chat'; the names are field, "),
+        (["compare", "--set", "moon=full"], "the names are field, "),
+        (["compare", "--set", "depth=deep"], "--set depth cannot be 'deep': input should be a valid number"),
+    ],
+)
+def test_what_went_names_what_to_use_now_and_settings_are_checked(arguments, sentence, capsys, monkeypatch) -> None:
+    told = complaint(capsys, monkeypatch, *arguments)
+    assert sentence in told and told.count("\n") == 1
+
+
+def test_every_replaced_name_is_gone() -> None:
+    """Each command of the table is unknown now, and each option belongs to no command that it once had."""
+    group = typer.main.get_command(commands)
+    for words in replacements.COMMANDS:
+        *path, name = words.split()
+        parent = group.get_command(None, path[0]) if path else group
+        assert parent.get_command(None, name) is None or words == "restore"
 
 
 def test_methods_as_data() -> None:
@@ -82,9 +110,9 @@ def test_compare_repeats_a_needle_and_goes_on_with_a_batch_that_was_stopped(
     assert [entry.number for entry in list_repeats(tmp_path, str(first.batch))] == [1, 2]
     assert list_comparisons(tmp_path)[-1].comparison_id == first.comparison_id, "what was there was not run again"
     wrong = {
-        "--answer": (["--answer", "x"], "plant their own"), "--depth": (["--depth", "2"], "depth 2"),
-        "--vary": (["--vary", "colour"], "'colour'"), "--repeats": (["--repeats", "900"], "900"),
-        "--wording": (["--wording", "9"], "wording 9"), "--resume": (["--resume", "nothing"], "or batch 'nothing'"),
+        "--answer": (["--answer", "x"], "plant their own"), "--depth": (["--set", "depth=2"], "depth 2"),
+        "--vary": (["--set", "vary=colour"], "'colour'"), "--repeats": (["--repeats", "900"], "900"),
+        "--wording": (["--set", "wording=9"], "wording 9"), "--resume": (["--resume", "nothing"], "or batch 'nothing'"),
     }  # fmt: skip
     for more, why in wrong.values():
         told = complaint(capsys, monkeypatch, *common, "--repeats", "2", "--out", str(tmp_path / "none"), *more)
@@ -113,11 +141,11 @@ def test_compare_prints_every_run_and_writes_folders(tiny_model_folder: Path, tm
     assert {open_run(Path(row["path"])).record.budget for row in rows[1:]} == {0.3, 24}
 
 
-def test_run_prints_a_table(tiny_model_folder: Path, tmp_path: Path) -> None:
+def test_a_text_in_a_file_is_compared(tiny_model_folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "prompt.txt"
     file.write_text(PROMPT)
     printed = kvlab(
-        "run", "zsmerge", "--model", str(tiny_model_folder), "--file", str(file), "--new-tokens", "3",
+        "compare", "--methods", "zsmerge", "--model", str(tiny_model_folder), "--file", str(file), "--new-tokens", "3",
         "--out", str(tmp_path / "runs"), "--level", "light",
     )  # fmt: skip
     assert "zsmerge 20 %" in printed
@@ -129,21 +157,21 @@ def test_run_prints_a_table(tiny_model_folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["run", "h2o", "--prompt", ""], "prompt is empty"),
-        (["run", "h2o"], "exactly one prompt"),
-        (["run", "h2o", "--prompt", "a", "--file", "b"], "exactly one prompt"),
-        (["run", "h2o", "--file", "no-such-file.txt"], "cannot be read"),
-        (["run", "h2o", "--sample", "nope"], "no sample prompt 'nope'"),
-        (["run", "h20", "--prompt", "a b c"], "no method called 'h20'"),
-        (["run", "h2o", "--prompt", "a b c", "--budget", "0"], "budget 0 cannot be used"),
-        (["run", "h2o", "--prompt", "a b c", "--budget", "abc"], "budget 'abc' cannot be used"),
-        (["run", "h2o", "--prompt", "a b c", "--budget", "1.5"], "budget 1.5 cannot be used"),
-        (["run", "h2o", "--prompt", "a b c", "--new-tokens", "0"], "--new-tokens cannot be 0"),
-        (["run", "h2o", "--prompt", "a b c", "--level", "most"], "--level cannot be 'most'"),
-        (["run", "h2o:recent", "--prompt", "a b c"], "write name:parameter=value"),
-        (["run", "h2o:recent=2", "--prompt", "a b c"], "'recent' of h2o cannot be 2"),
-        (["run", "h2o", "--prompt", "a b c", "--model", "no/model"], "no model 'no/model'"),
-        (["run", "h2o", "--prompt", "a b c", "--device", "cuda"], "no device 'cuda'"),
+        (["compare", "--methods", "h2o", "--prompt", ""], "prompt is empty"),
+        (["compare"], "exactly one prompt"),
+        (["compare", "--methods", "h2o", "--prompt", "a", "--file", "b"], "exactly one prompt"),
+        (["compare", "--methods", "h2o", "--file", "no-such-file.txt"], "cannot be read"),
+        (["compare", "--methods", "h2o", "--sample", "nope"], "no sample prompt 'nope'"),
+        (["compare", "--methods", "h20", "--prompt", "a b c"], "no method called 'h20'"),
+        (["compare", "--methods", "h2o", "--prompt", "a b c", "--budgets", "0"], "budget 0 cannot be used"),
+        (["compare", "--methods", "h2o", "--prompt", "a b c", "--budgets", "abc"], "budget 'abc' cannot be used"),
+        (["compare", "--methods", "h2o", "--prompt", "a b c", "--budgets", "1.5"], "budget 1.5 cannot be used"),
+        (["compare", "--methods", "h2o", "--prompt", "a b c", "--new-tokens", "0"], "--new-tokens cannot be 0"),
+        (["compare", "--methods", "h2o", "--prompt", "a b c", "--level", "most"], "--level cannot be 'most'"),
+        (["compare", "--methods", "h2o:recent", "--prompt", "a b c"], "write name:parameter=value"),
+        (["compare", "--methods", "h2o:recent=2", "--prompt", "a b c"], "'recent' of h2o cannot be 2"),
+        (["compare", "--methods", "h2o", "--prompt", "a b c", "--model", "no/model"], "no model 'no/model'"),
+        (["compare", "--methods", "h2o", "--prompt", "a b c", "--device", "cuda"], "no device 'cuda'"),
     ],
 )
 def test_bad_input_gets_one_sentence(
@@ -168,16 +196,14 @@ def test_undecodable_and_huge_files(
     broken, huge = tmp_path / "broken.txt", tmp_path / "huge.txt"
     broken.write_bytes(b"caf\xe9 ol\xe9")
     huge.write_bytes(b"a" * (2 * 1024 * 1024 + 1))
-    assert "not UTF-8 text (byte 3 cannot be read)" in complaint(
-        capsys, monkeypatch, "run", "h2o", "--file", str(broken)
-    )
-    assert "at most 2,097,152" in complaint(capsys, monkeypatch, "run", "h2o", "--file", str(huge))
+    assert "not UTF-8 text (byte 3 cannot be read)" in complaint(capsys, monkeypatch, "compare", "--file", str(broken))
+    assert "at most 2,097,152" in complaint(capsys, monkeypatch, "compare", "--file", str(huge))
 
 
 @pytest.mark.parametrize("budget", ["1", "1000000000"])
 def test_extreme_budgets_work(budget: str, tiny_model_folder: Path, tmp_path: Path) -> None:
-    arguments = ["--model", str(tiny_model_folder), "--prompt", PROMPT, "--budget", budget, "--new-tokens", "3"]
-    (row,) = json.loads(kvlab("run", "keepkv", *arguments, "--out", str(tmp_path), "--json"))
+    arguments = ["--model", str(tiny_model_folder), "--prompt", PROMPT, "--budgets", budget, "--new-tokens", "3"]
+    (row,) = json.loads(kvlab("compare", "--methods", "keepkv", *arguments, "--out", str(tmp_path), "--json"))
     live = open_run(Path(row["path"])).memory["live_slots"]
     assert (live == 1).all() if budget == "1" else live.max() > len(PROMPT)
 
@@ -215,9 +241,9 @@ def test_doctor_finds_no_fault_or_names_it() -> None:
 
 
 def test_a_method_composed_on_the_command_line(tiny_model_folder: Path, tmp_path: Path) -> None:
-    parts = ["--score", "snapkv", "--allocate", "adakv", "--settle", "zsmerge"]
+    parts = ["--methods", "compose:score=snapkv:allocate=adakv:settle=zsmerge"]
     arguments = ["--model", str(tiny_model_folder), "--prompt", PROMPT, "--new-tokens", "3", "--out", str(tmp_path)]
-    (row,) = json.loads(kvlab("run", *parts, *arguments, "--json"))
+    (row,) = json.loads(kvlab("compare", *parts, *arguments, "--json"))
     run = open_run(Path(row["path"]))
     assert run.record.hyper_parameters["settle"] == "zsmerge"
     assert "merge" in set(run.events["kind"])

@@ -1,19 +1,19 @@
-"""`kvlab data check`: a file is told apart, measured, and its bad lines are named."""
+"""`kvlab tasks --check FILE`: a file is told apart, measured, and its bad lines are named."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from kvlab.cli.data import check
+from kvlab.cli import commands
 from kvlab.core.errors import UserError
 from tests import benchmark_files as files
 
-app = typer.Typer()
-app.command()(check)
+
+def invoked(*arguments):
+    return CliRunner().invoke(commands, ["tasks", "--check", *map(str, arguments)])
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def folder(tmp_path_factory):
 
 
 def checked(*arguments):
-    told = CliRunner().invoke(app, [*map(str, arguments), "--json"])
+    told = invoked(*arguments, "--json")
     assert told.exit_code in (0, 1), told.exception
     return json.loads(told.stdout)
 
@@ -50,12 +50,12 @@ def test_every_benchmark_is_told_by_its_fields(folder, name, form, benchmark):
 
 
 def test_what_is_cut_is_said_before_it_is(folder):
-    free, tight = (checked(folder / "qasper.jsonl", *more) for more in ((), ("--max-prompt", 300)))
+    free, tight = (checked(folder / "qasper.jsonl", *more) for more in ((), ("--set", "max_prompt=300")))
     assert (free["shortened"], free["most"]) == ([], free["window"] - 128)
     assert len(tight["shortened"]) == 3
     assert min(tight["shortened"]) > 300
     assert 0 <= tight["lost"] - sum(before - 300 for before in tight["shortened"]) <= 3 * 4
-    table = CliRunner().invoke(app, [str(folder / "qasper.jsonl"), "--max-prompt", "300"])
+    table = invoked(str(folder / "qasper.jsonl"), "--set", "max_prompt=300")
     assert "3 of 3 prompts lose their middle" in table.stdout
     assert "at most 300 tokens per prompt" in table.stdout
 
@@ -63,7 +63,7 @@ def test_what_is_cut_is_said_before_it_is(folder):
 def test_bad_lines_are_named_by_number_and_the_status_says_so(tmp_path):
     path = files.write_lines(tmp_path / "mine.jsonl", [files.table(0)] * 2)
     path.write_text(path.read_text() + '{"context": "c"}\nnot json\n')
-    told = CliRunner().invoke(app, [str(path)])
+    told = invoked(str(path))
     assert told.exit_code == 1
     assert f"{path}:3: there is no field 'answer'" in told.stdout
     assert f"{path}:4: not valid JSON" in told.stdout
@@ -75,17 +75,17 @@ def test_bad_lines_are_named_by_number_and_the_status_says_so(tmp_path):
     [
         ("x.jsonl", '{"a": 1}', [], r"no benchmark that kvlab knows \(its fields: a\)"),
         ("x.csv", "a,b\n1,2\n", [], r"no benchmark that kvlab knows \(its fields: a, b\)"),
-        ("x.jsonl", '{"a": 1}', ["--loader", "squad"], "There is no loader called 'squad'"),
-        ("x.jsonl", '{"a": 1}', ["--loader", "ruler"], "no usable line"),
-        ("x.txt", "words", ["--max-prompt", "3"], "--max-prompt takes a whole number of at least 8"),
-        ("x.txt", "words", ["--cut", "top"], "--cut takes start, middle, end"),
+        ("x.jsonl", '{"a": 1}', ["--set", "loader=squad"], "There is no loader called 'squad'"),
+        ("x.jsonl", '{"a": 1}', ["--set", "loader=ruler"], "no usable line"),
+        ("x.txt", "words", ["--set", "max_prompt=3"], "--set max_prompt takes a whole number of at least 8"),
+        ("x.txt", "words", ["--set", "cut=top"], "--set cut takes start, middle, end"),
         ("x.txt", "words", ["--model", "/no/such/folder"], "no/such"),
     ],
 )
 def test_what_cannot_be_checked_is_one_sentence(tmp_path, name, content, options, said):
     path = tmp_path / name
     path.write_text(content)
-    told = CliRunner().invoke(app, [str(path), *options])
+    told = invoked(str(path), *options)
     assert isinstance(told.exception, UserError)
     with pytest.raises(UserError, match=said):
         raise told.exception
@@ -99,10 +99,10 @@ def test_an_answer_that_fills_the_window_is_a_note(folder):
 
 @pytest.mark.parametrize("name", ["", " ", "a\0b"])
 def test_a_name_that_is_none_is_one_sentence(name):
-    told = CliRunner().invoke(app, [name])
+    told = invoked(name)
     assert isinstance(told.exception, UserError) and "names no file" in str(told.exception)
 
 
 def test_a_device_is_one_sentence():
-    told = CliRunner().invoke(app, ["/dev/zero"])
+    told = invoked("/dev/zero")
     assert isinstance(told.exception, UserError) and "a pipe or a device" in str(told.exception)

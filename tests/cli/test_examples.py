@@ -37,6 +37,7 @@ def ended(example: str) -> str:
 
 
 def examples(text: str) -> Iterator[str]:
+    text = "\n".join(line for line in text.splitlines() if "--plugin" not in line)  # whose parts are not loaded here
     yield from (ended(found[0]) for found in SPEC.finditer(text))
     for found in LIST.finditer(text):
         yield from ended(found[1]).split(",")

@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from kvlab.cli.eval import evaluate
-from kvlab.cli.options.tables import table
+from kvlab.cli.table import table
 from kvlab.core.errors import UserError
 from tests import benchmark_files as files
 
@@ -26,11 +26,13 @@ def ran(tiny_folder, tmp_path_factory):
         app,
         [
             "eval", "--preset", "keepkv-table3", "--data", str(folder / "data"), "--model", str(tiny_folder),
-            "--samples", "2", "--max-prompt", "150", "--out", str(folder / "out"), "--table", str(folder / "t.md"),
-            "--figure", str(folder / "t.html"),
+            "--samples", "2", "--set", "max_prompt=150", "--out", str(folder / "out"),
         ],
     )  # fmt: skip
     assert told.exit_code == 0, told.exception
+    for name in ("t.md", "t.html"):
+        words = ["table", str(folder / "out"), "--preset", "keepkv-table3", "--out", str(folder / name)]
+        assert CliRunner().invoke(app, words).exit_code == 0
     return folder, told
 
 
@@ -71,11 +73,8 @@ def test_missing_files_are_listed_with_where_to_get_them(ran, tiny_folder):
         (["--preset", "keepkv-table2"], "takes one folder"),
         (["--preset", "keepkv-table2", "--data", "/no/such"], "is not a folder"),
         (["--preset", "keepkv-table2", "--data", ".", "--tasks", "needle"], "leave out --tasks"),
-        (["--preset", "keepkv-table2", "--data", ".", "--table", "x.csv"], r"\.md or \.tex"),
         (["--tasks", "needle"], "Name a folder for the results"),
-        (["--tasks", "needle", "--out", "x", "--figure", "x.html"], "use it with --preset"),
-        (["--tasks", "needle", "--out", "x", "--table", "x.pdf"], r"\.md or \.tex"),
-        (["--tasks", "needle", "--out", "x", "--cut", "top"], "--cut takes start, middle, end"),
+        (["--tasks", "needle", "--out", "x", "--set", "cut=top"], "--set cut takes start, middle, end"),
     ],
 )
 def test_what_cannot_be_asked_is_one_sentence(options, said):
@@ -91,7 +90,7 @@ def test_a_method_may_be_picked_and_given_an_option(ran, tiny_folder):
         app,
         [
             "eval", "--preset", "zsmerge-table2", "--data", str(folder / "data"), "--model", str(tiny_folder),
-            "--samples", "1", "--max-prompt", "120", "--out", str(folder / "z"), "--methods", "less,h2o", "--json",
+            "--samples", "1", "--set", "max_prompt=120", "--out", str(folder / "z"), "--methods", "less,h2o", "--json",
         ],
     )  # fmt: skip
     assert told.exit_code == 0, told.exception

@@ -48,8 +48,8 @@ def test_a_plan_says_that_a_prompt_is_longer_than_the_model_reads(tmp_path: Path
 def test_a_plan_takes_every_option_of_a_comparison() -> None:
     """But what is done with a comparison that is made, and the start of one that does not fit."""
     options = {
-        name: {word for one in command.params for word in one.opts}
-        for name, command in typer.main.get_command(commands).commands.items()
+        name: {word for one in typer.main.get_command(commands).get_command(None, name).params for word in one.opts}
+        for name in ("compare", "plan")
     }
     assert options["compare"] - options["plan"] == {"--title", "--tag", "--force", "--resume"}
 
@@ -63,7 +63,7 @@ def test_a_plan_is_of_the_prompt_as_the_model_is_given_it(tmp_path: Path, templa
         return json.loads(kvlab(*arguments, *more))
 
     plain, spoken, told = (
-        planned("--prompt", text, *more)["tokens"] for more in (("--chat", "no"), (), ("--system", "Be brief."))
+        planned("--prompt", text, *more)["tokens"] for more in (("--set", "chat=no"), (), ("--set", "system=Be brief."))
     )
     assert plain == len(text) + 1
     assert plain < spoken < told

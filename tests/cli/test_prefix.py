@@ -43,11 +43,11 @@ def test_a_prefix_from_its_text_to_its_end(root: Path, tiny_folder: Path) -> Non
     )
     assert "keepkv 30 %" in run(root, "ls") and "A house" in run(root, "ls")
 
-    shown = run(root, "show", "house", "--verify")
+    shown = run(root, "ls", "house", "--verify")
     for words in ("keepkv 30 % (paper)", row["text_sha256"], "rope_theta", "slots per head", "checksums are right"):
         assert words in shown
-    assert SENTENCE in run(root, "show", "house", "--text")
-    assert len(json.loads(run(root, "show", "house", "--json"))["layers"]) == 2
+    assert SENTENCE in run(root, "ls", "house", "--text")
+    assert len(json.loads(run(root, "ls", "house", "--json"))["layers"]) == 2
 
     ask = ("ask", "house", "Who lived in it?", "--new-tokens", "3", "--json")
     told = run(root, *ask).splitlines()
@@ -55,12 +55,12 @@ def test_a_prefix_from_its_text_to_its_end(root: Path, tiny_folder: Path) -> Non
     again = json.loads(run(root, *ask).splitlines()[-1])
     assert again["answer"] == json.loads(told[-1])["answer"]
 
-    assert "is a copy of house" in run(root, "fork", "house", "talk")
+    assert "is a copy of house" in run(root, "make", "talk", "--from", "house")
     run(root, "ask", "talk", "Who?", "Why?", "--new-tokens", "2", "--keep")
-    assert "more read in" in run(root, "extend", "house", "--prompt", "A cat moved in.", "--to", "cat")
+    assert "more read in" in run(root, "make", "cat", "--from", "house", "--prompt", "A cat moved in.")
     rows = {one["name"]: one for one in json.loads(run(root, "ls", "--json"))}
     assert rows["talk"]["questions"] == 2 and rows["house"] == row and rows["cat"]["tokens"] > row["tokens"]
-    assert "A cat moved in." in run(root, "show", "cat", "--text")
+    assert "A cat moved in." in run(root, "ls", "cat", "--text")
 
     assert "Nothing was removed" in str(invoked(root, "rm", "talk", typed="n\n").exception)
     assert "freed" in run(root, "rm", "talk", typed="y\n")
@@ -73,9 +73,9 @@ def test_a_prefix_from_its_text_to_its_end(root: Path, tiny_folder: Path) -> Non
     ("words", "sentence"),
     [
         (("ask", "nothing", "Who?"), "There is no prefix 'nothing'"),
-        (("show", "nothing"), "There is no prefix 'nothing'"),
+        (("ls", "nothing"), "There is no prefix 'nothing'"),
         (("rm", "nothing", "--yes"), "There is no prefix 'nothing'"),
-        (("fork", "nothing", "other"), "There is no prefix 'nothing'"),
+        (("make", "other", "--from", "nothing"), "There is no prefix 'nothing'"),
         (("make", "a/b", "--prompt", "x"), "A prefix cannot be called 'a/b'"),
         (("make", "a", "--prompt", "x", "--method", "nothing"), "There is no method called"),
         (("make", "a", "--prompt", "x", "--budget", "none"), "budget"),

@@ -47,8 +47,8 @@ def test_a_chat_and_a_page_say_what_of_them_is_not_read(tiny_model_folder: Path,
     chat, page = tmp_path / "chat.json", tmp_path / "page.html"
     chat.write_text(json.dumps([{"role": "user", "content": parts}]))
     page.write_text(f"<p>{PROMPT}<img src='x'>")
-    for option, file in (("--messages", chat), ("--file", page)):
-        said, records = compared(tiny_model_folder, tmp_path / file.stem, option, str(file))
+    for file in (chat, page):
+        said, records = compared(tiny_model_folder, tmp_path / file.stem, "--file", str(file))
         assert f"{file.name}: 1 image was left out." in said
         assert [one.notes[0] for one in records] == ["1 image was left out."] * len(records)
 

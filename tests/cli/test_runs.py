@@ -46,16 +46,15 @@ def listed(say: Say, *words: str) -> list[str]:
 
 def test_what_is_kept_is_found_and_labelled(say: Say):
     assert listed(say) == ["Two", "One"]
-    say("runs", "tag", "one", "--add", "paper", "--add", "draft")
-    assert "paper" in say("runs", "tag", "one", "--remove", "draft")
-    say("runs", "rename", "two", "The second")
-    say("runs", "note", "two", "seen with the group")
-    say("runs", "star", "two")
-    assert listed(say, "--tag", "paper") == ["One"]
+    say("runs", "label", "one", "--tag", "paper", "--tag", "draft")
+    assert "paper" in say("runs", "label", "one", "--untag", "draft")
+    say("runs", "label", "two", "--title", "The second", "--note", "seen with the group", "--star")
+    assert listed(say, "--where", "tag=paper") == ["One"]
     assert listed(say, "--starred") == ["The second"]
     assert listed(say, "group") == ["The second"]
     assert listed(say, "--sort", "title", "--limit", "1") == ["One"]
-    say("runs", "archive", "two")
+    assert listed(say, "--sort", "-title", "--limit", "1") == ["The second"]
+    say("runs", "label", "two", "--archive")
     assert listed(say) == ["One"] and listed(say, "--archived") == ["The second"]
 
 
@@ -63,7 +62,7 @@ def test_what_is_deleted_comes_back(say: Say):
     assert "in the bin" in say("runs", "rm", "one")
     assert listed(say) == ["Two"]
     assert "One" in say("runs", "bin")
-    assert "One is restored" in say("runs", "undo")
+    assert "One is restored" in say("runs", "bin", "--restore")
     assert set(listed(say)) == {"One", "Two"}
 
 
@@ -82,11 +81,13 @@ def test_what_is_exported_is_taken_in_elsewhere(say: Say, tmp_path: Path, capsys
     ("words", "named"),
     [
         (("runs", "rm", "../one"), "There is no"),
-        (("runs", "tag", "one"), "Name the tags"),
-        (("runs", "tag", "one", "--add", "<b>"), "is not a valid tag"),
-        (("runs", "ls", "--since", "yesterday"), "is no day"),
+        (("runs", "label", "one"), "Name a change"),
+        (("runs", "label", "one", "two", "--title", "x"), "A title is for one"),
+        (("runs", "label", "one", "--tag", "<b>"), "is not a valid tag"),
+        (("runs", "ls", "--where", "since=yesterday"), "is no day"),
+        (("runs", "ls", "--where", "colour=red"), "the names are kind"),
         (("runs", "ls", "--sort", "colour"), "cannot be sorted"),
-        (("runs", "undo",), "is empty"),
+        (("runs", "bin", "--restore"), "is empty"),
         (("runs", "export"), "Name what to export"),
         (("runs", "export", "--story", "None"), "no story"),
         (("runs", "import", "nothing.zip"), "no file"),
@@ -106,7 +107,7 @@ def test_a_comparison_has_the_title_and_tags_it_was_given(tiny_model_folder: Pat
     assert not list(tmp_path.glob("*full*"))
     commands(["compare", *words, *prompt, "--title", "Lamps", "--tag", "talk"], standalone_mode=False)
     capsys.readouterr()
-    commands(["runs", "ls", "--json", "--tag", "talk", "--runs", str(tmp_path)], standalone_mode=False)
+    commands(["runs", "ls", "--json", "--where", "tag=talk", "--runs", str(tmp_path)], standalone_mode=False)
     assert [row["title"] for row in json.loads(capsys.readouterr().out)] == ["Lamps"]
 
 

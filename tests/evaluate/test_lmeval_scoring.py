@@ -130,7 +130,13 @@ def test_without_the_package_the_command_says_how_to_get_it(monkeypatch, tmp_pat
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("--protocol", "both"), ("--limit", "0"), ("--tasks", ","), ("--hold-back", "-1"), ("--methods", "nobody")],
+    [
+        ("--set", "protocol=both"),
+        ("--limit", "0"),
+        ("--tasks", ","),
+        ("--set", "hold_back=-1"),
+        ("--methods", "nobody"),
+    ],
 )
 def test_bad_options_are_one_sentence_before_anything_is_looked_for(tmp_path, option, value) -> None:
     given = {"--out": str(tmp_path / "out"), "--tasks": "piqa"} | {option: value}

@@ -46,6 +46,6 @@ def test_a_method_that_chunks_would_change_says_so_before_anything_runs(tiny, tm
 def test_the_command_refuses_a_chunk_of_nothing(tmp_path):
     app = typer.Typer()
     app.command()(command)
-    result = CliRunner().invoke(app, ["--out", str(tmp_path), "--prefill-chunk", "0"])
+    result = CliRunner().invoke(app, ["--out", str(tmp_path), "--set", "prefill_chunk=0"])
     assert isinstance(result.exception, UserError)
     assert "--prefill-chunk" in str(result.exception)

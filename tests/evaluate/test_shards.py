@@ -208,13 +208,15 @@ def test_parts_that_are_killed_outright_lose_no_row_that_is_in_the_folder(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--on", "moon"], "--on takes ray or slurm, not 'moon'"),
-        (["--on", "slurm:partition"], "cannot be read"),
+        (["--on", "moon"], "--on takes ray, not 'moon'"),
+        (["--on", "ray:partition"], "cannot be read"),
         (["--on", "ray", "--shard", "1/2"], "leave out --shard"),
         (["--shard", "3/2"], "such as 3/8"),
-        (["--shard", "1/2", "--table", "it.md"], "--table needs the whole evaluation"),
-        (["--shard", "1/2", "--question-aware", "no", "--keep-prefixes"], "--keep-prefixes needs the whole evaluation"),
-        (["--on", "slurm", "--preset", "keepkv-table2", "--data", "none"], "--preset needs the whole evaluation"),
+        (
+            ["--shard", "1/2", "--question-aware", "no", "--set", "keep_prefixes=yes"],
+            "--set keep_prefixes needs the whole evaluation",
+        ),
+        (["--on", "ray", "--preset", "keepkv-table2", "--data", "none"], "--preset needs the whole evaluation"),
     ],
 )
 def test_what_cannot_be_measured_in_parts_is_refused(tmp_path: Path, options: list[str], sentence: str) -> None:

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
@@ -17,6 +16,8 @@ from kvlab.core.errors import UserError
 from kvlab.evaluate import shards
 from kvlab.evaluate.harness import EvalResult, evaluate
 from kvlab.evaluate.plan import Shard
+from kvlab.evaluate.request import EvalRequest
+from kvlab.evaluate.shards import measure_part
 from tests.evaluate.test_shards import asked, assert_equal
 
 pytestmark = pytest.mark.skipif(
@@ -29,22 +30,18 @@ def processes(folder: Path) -> list[int]:
     return [int(path.name) for path in folder.glob("[0-9]*") if Path(f"/proc/{path.name}").exists()]
 
 
-class NotedTask(shards.ShardTask):
-    """A task that notes its process, writes every row at once and takes some seconds longer."""
+def noted_part(request: EvalRequest, out: Path, directory: Path, shard: Shard) -> EvalResult:
+    """`measure_part`, which notes its process, writes every row at once and takes half a second longer."""
+    from kvlab.evaluate.results import store
 
-    seconds: ClassVar[float] = 0.5
-
-    def __call__(self, shard: Shard) -> EvalResult:
-        from kvlab.evaluate.results import store
-
-        store.FLUSH_SECONDS = 0.0
-        note = self.out / str(os.getpid())
-        self.out.mkdir(parents=True, exist_ok=True)
-        note.touch()
-        result = super().__call__(shard)
-        time.sleep(self.seconds)
-        note.unlink()
-        return result
+    store.FLUSH_SECONDS = 0.0
+    note = out / str(os.getpid())
+    out.mkdir(parents=True, exist_ok=True)
+    note.touch()
+    result = measure_part(request, out, directory, shard)
+    time.sleep(0.5)
+    note.unlink()
+    return result
 
 
 def wait_for(what: Callable[[], object], seconds: float = 180) -> None:
@@ -65,7 +62,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_killed_task_and_a_killed_node_cost_no_row(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shards, "ShardTask", NotedTask)
+    monkeypatch.setattr(shards, "measure_part", noted_part)
     cluster_utils = pytest.importorskip("ray.cluster_utils", reason="Ray is not installed: pip install 'kvlab[ray]'")
     request, folder = asked(model=str(tiny_folder), samples=16), tmp_path / "eval"
     serial = evaluate(request, tmp_path / "serial").rows

@@ -10,14 +10,15 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+import typer
 from typer.testing import CliRunner
 
-from kvlab.cli import commands
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import parse_spec
 from kvlab.core.methods import make_method
 from kvlab.evaluate.request import EvalRequest, TaskChoice
 from kvlab.extras.engines import comparison
+from kvlab.extras.engines.__main__ import openvino
 from kvlab.extras.engines.cache_types import of_llama
 from kvlab.extras.engines.comparison import Answer, FullCaches, run_side
 from kvlab.extras.engines.modes import BLOCK, METHODS, MODES, RECENT, START, Mode, kept_tokens
@@ -150,9 +151,11 @@ def test_the_table_goes_between_its_marks(tmp_path: Path) -> None:
 
 
 def test_bad_input_is_said_before_anything_runs(tmp_path: Path) -> None:
+    alone = typer.Typer()
+    alone.command()(openvino)
     cases = {tmp_path / "none": "make openvino", Path(sys.executable): "share of the prompt or a number"}
     for python, sentence in cases.items():
-        refused = CliRunner().invoke(commands, ["openvino", "--python", str(python), "--budget", "20%B"])
+        refused = CliRunner().invoke(alone, ["--python", str(python), "--budget", "20%B"])
         assert isinstance(refused.exception, UserError) and sentence in str(refused.exception)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -13,6 +14,7 @@ from kvlab.bench.request import BenchJob, BenchRequest
 from kvlab.cli import commands
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
+from kvlab.evaluate.harness import EvalResult
 from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice, SampleJob, TaskChoice
 from kvlab.forms import plan_preview
 from kvlab.jobs import queue_db, worker, worker_slots
@@ -167,7 +169,7 @@ def test_the_browser_and_the_worker_refuse_it(
     "command",
     [
         ["eval", "--out", "OUT", "--tasks", "needle", "--methods", "h2o", "--samples", "1", "--lengths", "256"],
-        ["bench", "--out", "OUT", "--methods", "h2o", "--contexts", "64", "--repeats", "1", "--steps", "1"],
+        ["bench", "--out", "OUT", "--methods", "h2o", "--contexts", "64", "--repeats", "1", "--set", "steps=1"],
         ["eval", "--preset", "keepkv-table3", "--data", "FILES", "--out", "OUT", "--samples", "1"],
         ["lm-eval", "--tasks", "piqa", "--out", "OUT"],
         ["fit", "--method", "less", "--minutes", "0.001", "--out", "OUT/it.safetensors"],
@@ -189,11 +191,13 @@ def test_the_command_line_refuses_it_and_says_how_to_start_all_the_same(
 def test_an_evaluation_on_other_machines_is_not_held_to_this_ones_memory(
     tmp_path: Path, little_memory: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvlab.evaluate.shards.submit_to_slurm", lambda *_: "17")
+    rows = EvalResult(pd.DataFrame(), ["measured elsewhere"])
+    monkeypatch.setattr("kvlab.evaluate.shards.measure_on_ray", lambda *_: rows)
+    monkeypatch.setattr("kvlab.cli.eval.print_summary", lambda *_: None)
     options = ["--tasks", "needle", "--methods", "h2o", "--samples", "1", "--lengths", "256", "--budgets", "0.2"]
     command = ["eval", "--out", str(tmp_path / "it"), *options]
-    submitted = CliRunner().invoke(commands, [*command, "--on", "slurm", "--shards", "2"])
-    assert submitted.exit_code == 0 and "Slurm job 17 measures 2 parts" in submitted.output, submitted.exception
+    submitted = CliRunner().invoke(commands, [*command, "--on", "ray:parts=2"])
+    assert submitted.exit_code == 0 and "measured elsewhere" in submitted.output, submitted.exception
     refused = CliRunner().invoke(commands, [*command, "--shard", "1/2"])
     assert isinstance(refused.exception, UserError) and "This needs about" in str(refused.exception)
 

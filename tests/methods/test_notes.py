@@ -49,5 +49,7 @@ def test_a_run_keeps_its_notes_and_the_command_prints_them(tiny_model_folder: Pa
     assert large.notes == ()
     options = ["--prompt", TEXT, "--model", str(tiny_model_folder), "--new-tokens", "3", "--out", str(tmp_path)]
     for budget, said in (("8", True), ("40", False)):
-        printed = CliRunner().invoke(commands, ["run", "snapkv", "--budget", budget, *options], catch_exceptions=False)
+        printed = CliRunner().invoke(
+            commands, ["compare", "--methods", "snapkv", "--budgets", budget, *options], catch_exceptions=False
+        )
         assert ("as a local window does" in " ".join(printed.output.split())) is said

@@ -121,8 +121,8 @@ def test_the_command_says_how_to_use_what_it_wrote(tmp_path: Path, books: Path, 
     out = tmp_path / "heads.safetensors"
     told = CliRunner().invoke(
         commands,
-        ["fit", "--model", str(tiny_model_folder), "--device", "cpu", "--corpus", str(books), "--windows", "2",
-         "--length", "256", "--form", "linear", "--out", str(out)],
+        ["fit", "--model", str(tiny_model_folder), "--device", "cpu", "--corpus", str(books), "--set", "windows=2",
+         "--set", "length=256", "--set", "form=linear", "--out", str(out)],
     )  # fmt: skip
     assert told.exit_code == 0, told.output
     assert f"use it with kvzap:heads={out}" in told.output
@@ -140,7 +140,7 @@ def test_query_statistics_are_measured_by_command_and_stop_when_asked(
     told = CliRunner().invoke(
         commands,
         ["fit", "--method", "qfilter", "--model", str(tiny_model_folder), "--device", "cpu", "--corpus", str(books),
-         "--windows", "2", "--length", "256", "--out", str(out)],
+         "--set", "windows=2", "--set", "length=256", "--out", str(out)],
     )  # fmt: skip
     assert told.exit_code == 0, told.output
     assert f"use it with qfilter:queries={out}" in told.output

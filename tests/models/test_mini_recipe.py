@@ -14,12 +14,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from kvlab.cli.train_mini import train_mini
 from kvlab.core.errors import UserError
 from kvlab.models.mini.corpus import VALIDATION_BOOKS, training_books, unwrap, validation_books
 from kvlab.models.mini.words import ADJECTIVES, NAMES
 from training.mini import checkpoint as saved
 from training.mini import recipe as recipes
+from training.mini.__main__ import train_mini
 from training.mini.curve import curve_figure, read_curve
 from training.mini.growth import grow_depth, grow_width
 from training.mini.presets import CPU_PHASES, GPU_PHASES, PRESETS, Phase

@@ -1,4 +1,4 @@
-"""`kvlab train-less`: the examples it fits to, and what comes out of a minute fraction on a tiny model."""
+"""`kvlab fit --method less`: the examples it fits to, and what comes out of a minute fraction on a tiny model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvlab.core.cache import make_cache
 from kvlab.core.errors import UserError
 from kvlab.core.methods.merging.less import random_feature_maps
 from kvlab.models.fitting import less
-from kvlab.models.fitting.less import LessRequest, fit_less, layer_blocks
+from kvlab.models.fitting.less import fit_less, layer_blocks
 from kvlab.models.fitting.observations import (
     compressible_layers,
     heavy_and_recent,
@@ -23,6 +23,7 @@ from kvlab.models.fitting.observations import (
     observe,
     projections,
 )
+from kvlab.models.fitting.request import FitRequest
 from kvlab.models.fitting.text import text_windows
 from kvlab.models.load import LoadedModel, load_model
 from tests.families import tiny_folder
@@ -82,13 +83,14 @@ def test_layers_are_watched_in_blocks_that_fit(
     monkeypatch.setattr(less, "MOST_BYTES", 2.5 * less.MOST_WINDOWS * observation_bytes(tiny, 256))
     watched, watch = [], less._watch
 
-    def noted(loaded: LoadedModel, request: LessRequest, block: list[int], *rest: Any) -> Any:
+    def noted(loaded: LoadedModel, request: FitRequest, block: list[int], *rest: Any) -> Any:
         found = watch(loaded, request, block, *rest)
         watched.append((block, sum(len(seen) for seen in found) * observation_bytes(loaded, 256)))
         return found
 
     monkeypatch.setattr(less, "_watch", noted)
-    request = LessRequest(model=str(tiny_model_folder), corpus=books, rank=4, minutes=0.02, length=256, device="cpu")
+    fields = {"corpus": books, "rank": 4, "minutes": 0.02, "length": 256, "device": "cpu"}
+    request = FitRequest(method="less", model=str(tiny_model_folder), **fields)
     assert len(fit_less(request, tmp_path / "maps.safetensors", say=lambda _: None)) == 3
     assert [block for block, _ in watched] == [[0, 1], [2]]
     assert all(size <= less.MOST_BYTES for _, size in watched)
@@ -102,7 +104,7 @@ def test_a_fit_lowers_the_error_and_its_file_serves_the_method(
     out = tmp_path / "maps.safetensors"
     arguments = ["--model", str(tiny_model_folder), "--corpus", str(books), "--out", str(out), "--minutes", "0.04"]
     result = CliRunner().invoke(
-        commands, ["train-less", *arguments, "--length", "256", "--rank", "4", "--device", "cpu"]
+        commands, ["fit", "--method", "less", *arguments, "--set", "length=256", "--set", "rank=4", "--device", "cpu"]
     )
     assert result.exit_code == 0, result.output
     lines = [line for line in result.output.splitlines() if line.startswith("layer")]
@@ -119,15 +121,15 @@ def test_a_fit_lowers_the_error_and_its_file_serves_the_method(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--minutes", "0"], "--minutes is 0"),
-        (["--rank", "0"], "--rank is 0"),
-        (["--length", "10"], "--length is 10"),
-        (["--form", "softmax"], "no form 'softmax'"),
+        (["--minutes", "0"], "--minutes cannot be 0"),
+        (["--set", "rank=0"], "--set rank cannot be 0"),
+        (["--set", "length=10"], "--set length cannot be 10"),
+        (["--set", "form=softmax"], "--set form cannot be 'softmax'"),
         (["--corpus", "nowhere", "--minutes", "0.01"], "No .txt books in nowhere"),
     ],
 )
 def test_bad_input_is_one_sentence(arguments: list[str], sentence: str) -> None:
-    result = CliRunner().invoke(commands, ["train-less", *arguments])
+    result = CliRunner().invoke(commands, ["fit", "--method", "less", *arguments])
     assert isinstance(result.exception, UserError)
     assert sentence in str(result.exception)
     assert "\n" not in str(result.exception)
@@ -135,7 +137,9 @@ def test_bad_input_is_one_sentence(arguments: list[str], sentence: str) -> None:
 
 def test_a_model_on_which_the_method_means_nothing_is_refused_before_any_work(tmp_path: Path) -> None:
     folder, out = tiny_folder(tmp_path / "model", "falcon-alibi"), tmp_path / "maps.safetensors"
-    result = CliRunner().invoke(commands, ["train-less", "--model", str(folder), "--out", str(out), "--minutes", "60"])
+    result = CliRunner().invoke(
+        commands, ["fit", "--method", "less", "--force", "--model", str(folder), "--out", str(out), "--minutes", "60"]
+    )
     assert isinstance(result.exception, UserError)
     assert "ALiBi" in str(result.exception)
     assert not out.exists()

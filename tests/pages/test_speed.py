@@ -55,7 +55,7 @@ def test_the_form_sends_one_request_a_figure(measured: Path, open_page: Open, st
     (job,) = jobs.list_jobs(measured)
     request = jobs.request_of(measured, job.job_id)
     assert isinstance(request, BenchJob) and request.name == "tonight"
-    assert [one.mode for one in request.requests] == ["decode", "compress", "memory"]
+    assert [one.mode for one in request.requests] == ["decode", "prefill", "memory"]
     assert request.requests[0].contexts == (256, 512)
     assert request.requests[0].choices == (MethodChoice(method="h2o", budget=0.2),)
     assert started_workers

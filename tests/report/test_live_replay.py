@@ -14,8 +14,7 @@ from PIL import Image, ImageSequence
 from kvlab.browser import read_static
 from kvlab.core.errors import UserError
 from kvlab.live.context_classes import NAMES, SHARES
-from kvlab.report.live_gif import HEIGHT, MOST_FRAMES, WIDTH, frames_of, live_gif
-from kvlab.report.live_replay import HELD, replay
+from kvlab.report.live_replay import HEIGHT, HELD, MOST_FRAMES, WIDTH, frames_of, live_gif, replay
 from kvlab.views.base.export import find_browser
 
 EVENTS = [
@@ -73,13 +72,13 @@ def test_a_session_is_a_gif() -> None:
 
 @pytest.mark.skipif(find_browser() is None, reason="Chromium is not installed")
 def test_a_chromium_that_takes_too_long_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvlab.report.live_gif.SECONDS", 0.01)
-    monkeypatch.setattr("kvlab.report.live_gif._pictures", lambda *_: asyncio.sleep(60))
+    monkeypatch.setattr("kvlab.report.live_replay.SECONDS", 0.01)
+    monkeypatch.setattr("kvlab.report.live_replay._pictures", lambda *_: asyncio.sleep(60))
     with pytest.raises(UserError, match="did not draw the replay in time"):
         live_gif(EVENTS, "x")
 
 
 def test_without_chromium_a_gif_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvlab.report.live_gif.find_browser", lambda: None)
+    monkeypatch.setattr("kvlab.report.live_replay.find_browser", lambda: None)
     with pytest.raises(UserError, match="A GIF needs Chromium"):
         live_gif(EVENTS, "x")

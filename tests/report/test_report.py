@@ -18,7 +18,6 @@ from kvlab.cli import commands
 from kvlab.core.errors import UserError
 from kvlab.report.contents import Report, report
 from kvlab.report.export import export_report, render_report
-from kvlab.report.native_charts import chart_kind
 from kvlab.report.page import page
 from kvlab.report.slide_parts import Picture
 from kvlab.report.slides import MOST_ROWS, slides
@@ -96,9 +95,7 @@ def test_slides_hold_all_of_it_inside_their_edges(told: Report, runs: list[Run])
     titles = [slide.shapes.title.text for slide in deck.slides]
     assert titles[0] == told.title and titles.count("Runs") == -(-len(told.table) // MOST_ROWS)
     pictures = [shape for slide in deck.slides for shape in slide.shapes if shape.shape_type == 13]
-    charts = [shape for slide in deck.slides for shape in slide.shapes if shape.has_chart]
-    simple = [bool(chart_kind(section.figure)) for section in told.figures]
-    assert [len(charts), len(pictures)] == [sum(simple), len(simple) - sum(simple)] and any(simple) and not all(simple)
+    assert len(pictures) == len(told.figures) > 0
     assert all(abs(shape.width / shape.height - 3) < 0.01 for shape in pictures), "nothing is stretched"
     for slide in deck.slides:
         notes = slide.notes_slide.notes_text_frame.text

@@ -77,7 +77,7 @@ def read_by_all(path: Path, tokenizer: Any) -> list[tuple[str, tuple[str, ...]]]
     uploaded = prompts_of([read_upload(path.name, path.read_bytes())])
     given = PromptOptions(file=[path]).read_all(path.parent)
     samples = load_file("table", path, tokenizer).samples
-    checked = json.loads(CliRunner().invoke(commands, ["data", "check", str(path), "--json"]).stdout)
+    checked = json.loads(CliRunner().invoke(commands, ["tasks", "--check", str(path), "--json"]).stdout)
     assert given == uploaded
     assert (checked["form"], checked["count"], checked["malformed"]) == ("table", len(given), [])
     asked = [(one.prompt, tuple(filter(None, (one.answer, *one.other_answers)))) for one in given]
@@ -121,7 +121,7 @@ def test_a_text_has_the_same_characters_in_every_encoding(
     for name in ("t.jsonl", "list.json", "t.csv"):
         assert [one for one, _ in read_by_all(written(name, FILES[name]), small_tokenizer)] == WHOLE
     turns = written("c.json", json.dumps({"messages": [{"role": "user", "content": text}]}, ensure_ascii=False))
-    assert PromptOptions(messages=turns).read() == f"User: {text}\n\nAssistant:"
+    assert PromptOptions(file=[turns]).read() == f"User: {text}\n\nAssistant:"
     assert read_messages(turns.name, turns.read_bytes()).one(0).turns[0].content == text
     page = ENCODINGS[encoding] + f'<meta charset="utf-8"><pre>{text}</pre>'.replace("\n", breaks).encode(encoding)
     assert read_html(page).text == text
@@ -247,7 +247,7 @@ def test_what_messages_hold_beside_text_is_said_of_the_rows_that_hold_it(tmp_pat
     assert [one.notes for one in found] == [("1 image was left out.",), (), ()]
     assert notes_of(found) == ["One prompt: 1 image was left out."]
     assert load_file("table", path, small_tokenizer).notes == [f"{path}, one prompt: 1 image was left out."]
-    told = CliRunner().invoke(commands, ["data", "check", str(path)]).stdout
+    told = CliRunner().invoke(commands, ["tasks", "--check", str(path)]).stdout
     assert f"note: {path}, one prompt: 1 image was left out." in told
 
 

@@ -26,7 +26,7 @@ def draw_memory(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     if frame.empty:
         return Needs(
             "No benchmark of the paper's memory table was found; this one is a small version for any machine, and on a "
-            f"GPU the same without --device, --scale and --shorten is the paper's own size. {benchmarks.NO_MODEL}",
+            f"GPU the same without --device, scale and shorten is the paper's own size. {benchmarks.NO_MODEL}",
             benchmark(sources, PRESET, scale=16, shorten=8, device="cpu"),
         )
     figure = figures.cache_share(frame, theme)

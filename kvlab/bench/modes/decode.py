@@ -1,18 +1,33 @@
-"""Modes `decode` and `batch`: time of a decode step and tokens per second against context length or batch size."""
+"""Mode `decode`: time of a decode step and tokens per second; under a reading also the attention of a step alone.
+
+That attention appends one token to each compressed layer, keeps the reading's index current, chooses and attends, with
+random queries, keys and values. Dense attention is `scaled_dot_product_attention` over the same slots.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 from kvlab.bench.bench import Bench, decode_rows, loads, ratio_row
-from kvlab.bench.competitors import Contender, Load, SlotContender, contenders
-from kvlab.bench.modes.attention import attention_rows
+from kvlab.bench.competitors import Contender, Load, PlainContender, SlotContender, contenders
+from kvlab.bench.device import spread
+from kvlab.bench.fill import attend_by_hand, normal
 from kvlab.bench.race import Outcome
 from kvlab.bench.rows import Row
-from kvlab.bench.targets import EVICTION, OVER_EVICTION, OVER_SAME_LAYERS, evicting
 from kvlab.core.choice import MethodChoice
 from kvlab.core.methods import registered
 from kvlab.core.methods.settlers.eviction.evict import Evict
+
+EVICTION = "h2o"  # the reference of merging methods at equal budget
+OVER_EVICTION = f"decode step / {EVICTION}'s"
+# Unequal layer budgets split a batch into several tables, also for eviction.
+OVER_SAME_LAYERS = f"decode step / {EVICTION}'s with its budgets of layers and heads"
+ATTENTION = "attention of a step"
 
 
 def measure(bench: Bench) -> Iterator[Row]:
@@ -39,26 +54,63 @@ def over_eviction(bench: Bench, racers: Sequence[Contender], outcomes: Sequence[
         budget = racer.choice.budget
         rivals = {
             OVER_EVICTION: MethodChoice(method=EVICTION, budget=budget),
-            OVER_SAME_LAYERS: evicting(method, budget),
+            OVER_SAME_LAYERS: MethodChoice(method="compose", budget=budget, hyper_parameters={"allocate": method}),
         }
         for figure, rival in rivals.items():
             for other in (other for choice, other in taken if choice == rival):
                 yield ratio_row(bench, racer, figure, outcome, other)
 
 
-def measure_batches(bench: Bench) -> Iterator[Row]:
-    """Mode `batch`: each contender at growing batches, until it runs out of memory; that batch has a row too."""
+class DenseAttention(PlainContender):
+    """torch's attention of one query over every token, in every layer."""
+
+    label = "full: torch attention"
+
+    def prepare(self) -> None:
+        super().prepare()
+        shape = self.model.shape
+        source = torch.Generator(self.model.device).manual_seed(self.request.seed)
+        heads = shape.num_key_value_heads
+        group = shape.num_attention_heads // heads
+        self.query = normal(self.model, source, self.load.batch, heads, group, shape.head_dim)
+
+    def step(self) -> None:
+        for layer in self.cache.layers:
+            scaled_dot_product_attention(self.query, layer.keys, layer.values)
+
+
+class ReadAttention(SlotContender):
+    """Appending and attending of one token in every compressed layer, under a reading."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.captures = False
+        self.decoder = None
+        shape = self.model.shape
+        source = torch.Generator(self.model.device).manual_seed(self.request.seed)
+        query = (self.load.batch, shape.num_attention_heads, 1, shape.head_dim)
+        token = (self.load.batch, shape.num_key_value_heads, 1, shape.head_dim)
+        self.states: tuple[Tensor, ...] = tuple(normal(self.model, source, *size) for size in (query, token, token))
+
+    def step(self) -> None:
+        for layer in self.cache.compressed_layers():
+            attend_by_hand(layer, self.model.attention_modules[layer.layer_idx], *self.states)
+
+
+def attention_rows(bench: Bench, load: Load) -> Iterator[Row]:
+    """A time and a ratio to dense attention for each choice with a reading; nothing without one."""
     request = bench.request
-    for tokens in request.contexts:
-        out: set[tuple[str, float | int]] = set()
-        for rows in sorted(request.batches):
-            racers = contenders(bench.model, Load(rows, request.shortened(tokens), asked=tokens), request)
-            racers = [racer for racer in racers if _identity(racer) not in out]
-            outcomes = bench.race(racers)
-            yield from decode_rows(bench, racers, outcomes)
-            out |= {_identity(racer) for racer, o in zip(racers, outcomes, strict=True) if o.status != "ok"}
-
-
-def _identity(racer: Contender) -> tuple[str, float | int]:
-    choice = getattr(racer, "choice", None)
-    return racer.label, choice.budget if choice else 1.0
+    choices = [choice for choice in request.choices_run() if choice.hyper_parameters.get("read", "all") != "all"]
+    if not choices:
+        return
+    dense = DenseAttention(bench.model, load, request)
+    racers = [dense, *(ReadAttention(bench.model, load, request, choice) for choice in choices)]
+    outcomes = bench.race(racers)
+    for racer, outcome in zip(racers, outcomes, strict=True):
+        row = bench.row(racer, ATTENTION, "ms/token", status=outcome.status, note=outcome.note, is_full=racer is dense)
+        if outcome.samples:
+            took = spread(outcome.samples)
+            row = replace(row, repeats=took.repeats, median=1e3 * took.median, iqr=1e3 * took.iqr)
+        yield row
+        if racer is not dense:
+            yield ratio_row(bench, racer, f"{ATTENTION} / dense", outcome, outcomes[0])

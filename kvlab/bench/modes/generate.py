@@ -16,27 +16,29 @@ from kvlab.bench.modes.prefill import PrefillRacer
 from kvlab.bench.race import Outcome
 from kvlab.bench.rows import Row
 from kvlab.core.budget import Budget
-from kvlab.core.choice import MethodChoice
 
 
 def measure(bench: Bench) -> Iterator[Row]:
     """Seconds and tokens per second of each contender for prompt plus `new_tokens`."""
     for load in loads(bench.request):
-        yield from _one_load(bench, load)
-
-
-def _one_load(bench: Bench, load: Load) -> Iterator[Row]:
-    new = bench.request.shortened(bench.request.new_tokens)
-    offsets = sorted({round(new * i / (bench.request.points - 1)) for i in range(bench.request.points)})
-    racers = contenders(bench.model, load, bench.request)
-    prompts = _prompts(bench, racers)
-    curves = [_at_offset(bench, load, offset) for offset in offsets]
-    totals = [_total(prompt, [curve[index] for curve in curves], offsets) for index, prompt in enumerate(prompts)]
-    best = best_baseline(racers, totals)
-    full = spread(totals[best].samples) if best is not None else None
-    how = f"prompt, and {new} steps summed from {len(offsets)} lengths"
-    for index, (racer, total) in enumerate(zip(racers, totals, strict=True)):
-        yield from _rows(bench, racer, total, new, full, index == best, how)
+        new = bench.request.shortened(bench.request.new_tokens)
+        offsets = sorted({round(new * i / (bench.request.points - 1)) for i in range(bench.request.points)})
+        racers = contenders(bench.model, load, bench.request)
+        prompts = _prompts(bench, racers)
+        # budgets as slots of the prompt, as the text grows
+        in_slots = tuple(
+            choice.model_copy(update={"budget": Budget(choice.budget).slots(load.prompt)})
+            for choice in bench.request.choices_run()
+        )
+        request = bench.request.model_copy(update={"choices": in_slots, "shorten": 1})
+        longer = [Load(load.batch, load.prompt, offset) for offset in offsets]
+        curves = [bench.race(contenders(bench.model, later, request)) for later in longer]
+        totals = [_total(prompt, [curve[index] for curve in curves], offsets) for index, prompt in enumerate(prompts)]
+        best = best_baseline(racers, totals)
+        full = spread(totals[best].samples) if best is not None else None
+        how = f"prompt, and {new} steps summed from {len(offsets)} lengths"
+        for index, (racer, total) in enumerate(zip(racers, totals, strict=True)):
+            yield from _rows(bench, racer, total, new, full, index == best, how)
 
 
 def _prompts(bench: Bench, racers: Sequence[Contender]) -> list[Outcome]:
@@ -46,19 +48,6 @@ def _prompts(bench: Bench, racers: Sequence[Contender]) -> list[Outcome]:
     by_label = {id(racer): outcome for racer, outcome in zip(reading, outcomes, strict=True)}
     plain = next(outcome for racer, outcome in zip(reading, outcomes, strict=True) if racer.attention == "sdpa")
     return [by_label.get(id(racer), plain) for racer in racers]
-
-
-def _at_offset(bench: Bench, load: Load, offset: int) -> list[Outcome]:
-    later = Load(load.batch, load.prompt, offset)
-    request = bench.request.model_copy(
-        update={"choices": tuple(_in_slots(c, load.prompt) for c in bench.request.choices_run()), "shorten": 1}
-    )
-    return bench.race(contenders(bench.model, later, request))
-
-
-def _in_slots(choice: MethodChoice, prompt: int) -> MethodChoice:
-    """Convert the budget to slots of the prompt, as the text has grown."""
-    return choice.model_copy(update={"budget": Budget(choice.budget).slots(prompt)})
 
 
 def _total(prompt: Outcome, curve: list[Outcome], offsets: list[int]) -> Outcome:

@@ -10,7 +10,6 @@ import torch
 from kvlab.bench.bench import Bench, loads
 from kvlab.bench.cache_bytes import block_bytes, check_allocated_bytes, tensor_bytes
 from kvlab.bench.competitors import Contender, SlotContender, StaticContender, contenders
-from kvlab.bench.models import BenchModel
 from kvlab.bench.race import failure
 from kvlab.bench.rows import Row
 from kvlab.core.budget import Budget
@@ -47,7 +46,11 @@ def _measure(bench: Bench, contender: Contender) -> Iterator[Row]:
 def _figures(bench: Bench, contender: Contender) -> dict[str, float | None]:
     device = bench.model.device
     steps = max(1, bench.request.shortened(bench.request.new_tokens))
-    before = _start_counting(device)
+    on_gpu = device.type == "cuda"
+    release_memory(device)
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device) if on_gpu else 0
     with contender.at_work():
         contender.prepare()
         prompt_peak = contender.cache.memory().peak_bytes if isinstance(contender.cache, CompressedCache) else 0
@@ -64,7 +67,12 @@ def _figures(bench: Bench, contender: Contender) -> dict[str, float | None]:
         figures = {"logical tokens": float(tokens), "slots held": float(tokens)}
         figures |= {"live bytes": float(held), "allocated bytes": float(held)}
     figures["weights and cache"] = float(bench.model.weight_bytes + held)
-    return figures | _allocator(device, before)
+    figures |= {"allocator: taken by the cache": None, "allocator: peak with weights": None}
+    if on_gpu:
+        torch.cuda.synchronize(device)
+        figures["allocator: taken by the cache"] = float(torch.cuda.memory_allocated(device) - before)
+        figures["allocator: peak with weights"] = float(torch.cuda.max_memory_allocated(device))
+    return figures
 
 
 def _compressed(cache: CompressedCache, tokens: int, prompt_peak: int) -> dict[str, float | None]:
@@ -81,39 +89,18 @@ def _compressed(cache: CompressedCache, tokens: int, prompt_peak: int) -> dict[s
     }
 
 
-def _start_counting(device: torch.device) -> int:
-    release_memory(device)
-    if device.type != "cuda":
-        return 0
-    torch.cuda.reset_peak_memory_stats(device)
-    return torch.cuda.memory_allocated(device)
-
-
-def _allocator(device: torch.device, before: int) -> dict[str, float | None]:
-    if device.type != "cuda":
-        return {"allocator: taken by the cache": None, "allocator: peak with weights": None}
-    torch.cuda.synchronize(device)
-    return {
-        "allocator: taken by the cache": float(torch.cuda.memory_allocated(device) - before),
-        "allocator: peak with weights": float(torch.cuda.max_memory_allocated(device)),
-    }
-
-
 def _row(bench: Bench, contender: Contender, figure: str, value: float | None) -> Row:
     unit = "tokens" if figure == "logical tokens" else "slots" if figure == "slots held" else "bytes"
     if value is None:
         return bench.row(contender, figure, unit, status="skipped", note=NO_ALLOCATOR)
     given: dict[str, Any] = {"repeats": 1, "median": value, "iqr": 0.0, "is_full": contender.attention == "sdpa"}
     if figure in ("live bytes", "allocated bytes"):
-        full, least = _state_bytes(bench.model, contender)
+        # bytes of keys and values of all tokens, and of the budget's slots alone
+        kept = contender.load.context
+        if isinstance(contender, SlotContender) and not contender.is_baseline:
+            kept = min(kept, Budget(contender.choice.budget).slots(contender.load.prompt))
+        token_bytes = float(bench.model.token_bytes * contender.load.batch)
+        full = token_bytes * contender.load.context
+        least = token_bytes * kept
         given |= {"bound": least, "fraction_of_bound": least / value, "ratio_to_full": value / full}
     return bench.row(contender, figure, unit, **given)
-
-
-def _state_bytes(model: BenchModel, contender: Contender) -> tuple[float, float]:
-    """Bytes of keys and values of all tokens, and of the budget's slots alone."""
-    kept = contender.load.context
-    if isinstance(contender, SlotContender) and not contender.is_baseline:
-        kept = min(kept, Budget(contender.choice.budget).slots(contender.load.prompt))
-    token_bytes = float(model.token_bytes * contender.load.batch)
-    return token_bytes * contender.load.context, token_bytes * kept

@@ -12,9 +12,11 @@ from kvlab.bench.device import spread
 from kvlab.bench.models import BenchModel
 from kvlab.bench.race import Outcome
 from kvlab.bench.rows import Row
-from kvlab.bench.targets import ALL_OVER_PLAIN, WINDOW_OVER_PLAIN
-from kvlab.core.choice import MethodChoice
 from kvlab.core.methods import make_method
+
+# Scores from the last queries of a prompt, and scores accumulated over all queries.
+WINDOW_OVER_PLAIN = "prompt / plain transformers', windowed scores"
+ALL_OVER_PLAIN = "prompt / plain transformers', accumulated scores"
 
 
 class PrefillRacer:
@@ -42,15 +44,11 @@ class PrefillRacer:
 def measure(bench: Bench) -> Iterator[Row]:
     """Every method and full cache at each batch and context, in turns."""
     for load in loads(bench.request):
-        racers, outcomes = race_prefill(bench, load)
+        # without the compiled decode step, which does not affect prefill
+        racers = [c for c in contenders(bench.model, load, bench.request) if not isinstance(c, StaticContender)]
+        outcomes = bench.race([PrefillRacer(racer) for racer in racers], steps=1)
         yield from prefill_rows(bench, racers, outcomes)
         yield from over_plain(bench, racers, outcomes)
-
-
-def race_prefill(bench: Bench, load: Load) -> tuple[list[Contender], list[Outcome]]:
-    """Contenders and their outcomes, without the compiled decode step, which does not affect prefill."""
-    racers = [c for c in contenders(bench.model, load, bench.request) if not isinstance(c, StaticContender)]
-    return racers, bench.race([PrefillRacer(racer) for racer in racers], steps=1)
 
 
 def prefill_rows(bench: Bench, racers: list[Contender], outcomes: list[Outcome]) -> Iterator[Row]:
@@ -76,13 +74,10 @@ def over_plain(bench: Bench, racers: Sequence[Contender], outcomes: Sequence[Out
     for racer, outcome in zip(racers, outcomes, strict=True):
         if not isinstance(racer, SlotContender) or racer.is_baseline or not (plain.samples and outcome.samples):
             continue
-        yield ratio_row(bench, racer, over_plain_figure(racer.choice), outcome, plain)
-
-
-def over_plain_figure(choice: MethodChoice) -> str:
-    """The figure's name, by whether the method accumulates the attention of all queries."""
-    pipeline = make_method(choice.method, **choice.hyper_parameters).pipeline()
-    return ALL_OVER_PLAIN if pipeline.scored_rows()["all_rows"] else WINDOW_OVER_PLAIN
+        # named by whether the method accumulates the attention of all queries
+        pipeline = make_method(racer.choice.method, **racer.choice.hyper_parameters).pipeline()
+        figure = ALL_OVER_PLAIN if pipeline.scored_rows()["all_rows"] else WINDOW_OVER_PLAIN
+        yield ratio_row(bench, racer, figure, outcome, plain)
 
 
 def prompt_flops(model: BenchModel, load: Load) -> float:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from kvlab.cli.options.signature import Setting
 from kvlab.common.atomic_write import replace_text
 from kvlab.core.errors import UserError
 
@@ -30,7 +31,7 @@ class OwnPrompts:
     tasks: Annotated[str, typer.Option(help="kvlab's tasks, such as needle,key_value:pairs=64")] = ""
     data: Annotated[list[str] | None, typer.Option(help="a benchmark's file, as for kvlab eval")] = None
     saved: Annotated[str, typer.Option(help="saved prompts with these words in name or text; 'all' for every one")] = ""
-    new_tokens: Annotated[int | None, typer.Option(help="tokens per answer for prompts of files")] = None
+    new_tokens: Annotated[int | None, Setting("tokens per answer for prompts of files")] = None
     runs: Annotated[Path, typer.Option(help="the folder of runs, next to which prompts are saved")] = Path("runs")
 
     @property

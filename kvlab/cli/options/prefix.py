@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from kvlab.cli.options.signature import Setting
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import split_list
 
@@ -20,8 +21,7 @@ class PrefixOptions:
     """Whether contexts are kept, and which kept ones are asked what."""
 
     keep_prefixes: Annotated[
-        bool,
-        typer.Option("--keep-prefixes", help="keep compressed contexts and open them next time (--question-aware no)"),
+        bool, Setting("yes to keep compressed contexts and open them next time (--question-aware no)")
     ] = False
     prefix: Annotated[
         str | None, typer.Option(help="names from `kvlab prefix ls`, of one text, to ask --questions")

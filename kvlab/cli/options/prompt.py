@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvlab.cli.options.signature import Setting
 from kvlab.core.errors import UserError
 from kvlab.core.validation import check_text, decode_text, plain_text, read_file
 from kvlab.requests.compare import LARGEST_PROMPT_BYTES, OnePrompt
@@ -28,31 +29,22 @@ class PromptOptions:
     file: Annotated[
         list[Path] | None,
         typer.Option(
-            help="a text, PDF, DOCX or HTML file or a notebook with the prompt, - for standard input; or a table of "
-            "prompts as .jsonl, .json, .csv or .parquet; repeatable"
+            help="a text, PDF, DOCX or HTML file or a notebook with the prompt, - for standard input; a table of "
+            "prompts as .jsonl, .json, .csv or .parquet; or a conversation as .json; repeatable"
         ),
-    ] = None
-    messages: Annotated[
-        Path | None, typer.Option(help="a conversation: JSON messages with role and content, the last by the user")
     ] = None
     sample: Annotated[str | None, typer.Option(help="a prompt that ships with kvlab, such as needle_in_a_story")] = None
     saved: Annotated[str | None, typer.Option(help="a saved prompt, by its name in `kvlab prompts ls`")] = None
-    field: Annotated[
-        str,
-        typer.Option(
-            help="column of a table that is the prompt; default: prompt, context with question, or the longest text"
-        ),
-    ] = ""
+    field: Annotated[str, Setting("the column of a table that is the prompt")] = ""
     rows: Annotated[str, typer.Option(help="rows of a table, such as 3 or 1-20; empty for all")] = ""
 
     @property
     def given(self) -> bool:
-        return (self.prompt, self.file or None, self.messages, self.sample, self.saved) != (None,) * 5
+        return any(source is not None for source in self._sources)
 
     @property
-    def files(self) -> list[Path]:
-        """The given files, including a conversation."""
-        return self.file or ([self.messages] if self.messages else [])
+    def _sources(self) -> tuple[object, ...]:
+        return self.prompt, self.file or None, self.sample, self.saved
 
     def read(self) -> str:
         """The prompt's text. Raises UserError unless exactly one source with one readable prompt is given."""
@@ -69,21 +61,21 @@ class PromptOptions:
         from kvlab.forms.uploads import check_count, notes_of, prompts_of
         from kvlab.library.prompts import load_prompt
 
-        sources = (self.prompt, self.file or None, self.messages, self.sample, self.saved)
-        if sum(source is not None for source in sources) != 1:
-            raise UserError(
-                "Give exactly one prompt: --prompt TEXT, --file PATH, --messages PATH, --sample NAME, or --saved NAME."
-            )
+        if sum(source is not None for source in self._sources) != 1:
+            raise UserError("Give exactly one prompt: --prompt TEXT, --file PATH, --sample NAME, or --saved NAME.")
         if self.prompt is not None:
             return [OnePrompt(prompt=check_text(plain_text(self.prompt.lstrip("\ufeff"))))]
         if self.sample is not None:
-            return [_of_sample(self.sample)]
+            from kvlab.tasks.shipped_samples import shipped_sample
+
+            sample = shipped_sample(Path(self.sample).stem)
+            return [OnePrompt(prompt=sample.text, answer=sample.answer, facts=sample.facts)]
         if self.saved is not None:
             return [load_prompt(root, self.saved).asked]
         rows = _rows(self.rows)
         found = []
-        for path in self.files:
-            upload = _uploaded(path, bool(self.messages))
+        for path in self.file or []:
+            upload = _uploaded(path)
             ours = prompts_of([upload], self.field, rows)
             for sentence in notes_of(ours):
                 typer.echo(f"{upload.name}: {sentence}", err=True)
@@ -94,8 +86,8 @@ class PromptOptions:
     def title_of(self, found: Sequence[OnePrompt]) -> str:
         """The default title of a comparison of these prompts."""
         named = self.sample or self.saved or ""
-        if files := self.files:
-            named = files[0].stem if len(files) == 1 else f"{len(files)} files"
+        if self.file:
+            named = self.file[0].stem if len(self.file) == 1 else f"{len(self.file)} files"
         return named.replace("_", " ").capitalize() if named else " ".join(found[0].prompt.split())[:60]
 
 
@@ -141,42 +133,31 @@ class AnswerOptions:
         }
 
 
-def _of_sample(name: str) -> OnePrompt:
-    from kvlab.tasks.shipped_samples import shipped_sample
-
-    sample = shipped_sample(Path(name).stem)
-    return OnePrompt(prompt=sample.text, answer=sample.answer, facts=sample.facts)
-
-
-def _uploaded(path: Path, is_chat: bool) -> Upload:
+def _uploaded(path: Path) -> Upload:
     """A file as read by `kvlab.forms.uploads`; files with an unknown suffix are read as text."""
-    from kvlab.forms.uploads import Upload, read_messages, read_upload
+    from kvlab.forms.uploads import Upload, read_upload
     from kvlab.tasks.documents.document import LARGEST_BYTES
     from kvlab.tasks.documents.read import is_document
     from kvlab.tasks.rows import is_table
 
     most = LARGEST_BYTES if is_document(path.name) else LARGEST_PROMPT_BYTES
-    raw = _standard_input() if str(path) == "-" else read_file(path, "The prompt file", most)
-    if is_chat:
-        return read_messages(path.name, raw)
+    if str(path) == "-":
+        raw = sys.stdin.buffer.read(most + 1)
+        if len(raw) > most:
+            raise UserError(f"Standard input is too large: give at most {most:,} bytes.")
+    else:
+        raw = read_file(path, "The prompt file", most)
     if is_table(path.name) or is_document(path.name):
         return read_upload(path.name, raw)
     return Upload(path.name, text=decode_text(raw, "The prompt file"))
 
 
-def _rows(words: str) -> slice:
+def _rows(text: str) -> slice:
     """Parse rows such as `3` or `1-20`, counted from 1; empty means all."""
-    if not words.strip():
+    if not text.strip():
         return slice(None)
-    found = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", words)
+    found = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", text)
     first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
     if not 1 <= first <= last:
-        raise UserError(f"Rows cannot be {words[:40]!r}: write 3 or 1-20, counted from 1.")
+        raise UserError(f"Rows cannot be {text[:40]!r}: write 3 or 1-20, counted from 1.")
     return slice(first - 1, last)
-
-
-def _standard_input() -> bytes:
-    data = sys.stdin.buffer.read(LARGEST_PROMPT_BYTES + 1)
-    if len(data) > LARGEST_PROMPT_BYTES:
-        raise UserError(f"Standard input is too large: give at most {LARGEST_PROMPT_BYTES:,} bytes.")
-    return data

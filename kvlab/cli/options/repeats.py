@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from kvlab.cli.options.signature import Setting
 from kvlab.cli.options.tables import print_batch
 from kvlab.core.errors import UserError
 from kvlab.requests.compare import CompareRequest, Progress
@@ -29,10 +30,10 @@ class RepeatsOptions:
         int, typer.Option(help="plant a needle in the text this many times, one comparison each; 0: no needle")
     ] = 0
     vary: Annotated[
-        str, typer.Option(help="what varies besides name and number: depth,wording, one of them, or nothing")
+        str, Setting("what varies of a repeated needle besides name and number, depth, wording, both or nothing")
     ] = "depth,wording"
-    depth: Annotated[float, typer.Option(help="depth of the needle if not varied, from 0 (start) to 1 (end)")] = 0.3
-    wording: Annotated[int, typer.Option(help="wording of the needle if not varied, from 1")] = 1
+    depth: Annotated[float, Setting("depth of the needle if not varied, from 0 (start) to 1 (end)")] = 0.3
+    wording: Annotated[int, Setting("wording of the needle if not varied, from 1")] = 1
 
     def plantings(self, seed: int) -> tuple[Planting, ...]:
         """The requested plantings; empty for 0 repeats. Raises UserError for invalid values."""

@@ -1,20 +1,19 @@
-"""Print the tables of comparisons, and `kvlab table`."""
+"""Print the tables of comparisons and evaluations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pandas as pd
 import typer
 from rich.table import Table
 
-from kvlab.cli.options.part_tables import as_table, check_kind, frame_of, write_csv
+from kvlab.cli.options.part_tables import as_table, frame_of
 from kvlab.common.formatting import KIB, ONE_PROMPT, in_range
-from kvlab.common.terminal import standard_output
+from kvlab.common.terminal import print_wide
 
-WIDTH = 150  # without a terminal
 SUMMARY_WIDTH = 120  # a pipe reports 80, which would wrap the intervals
 
 COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
@@ -87,11 +86,6 @@ def _caption(frame: pd.DataFrame) -> str:
     return f"on {on}; {ONE_PROMPT}{means}; for means over prompts with intervals: kvlab eval"
 
 
-def print_wide(table: Table, piped_width: int = WIDTH) -> None:
-    """Print at the terminal's width, or wide enough for all columns without a terminal."""
-    standard_output(piped_width).print(table)
-
-
 def print_summary(
     rows: pd.DataFrame, notes: list[str], out: Path | None, as_json: bool, by_depth: bool = False
 ) -> None:
@@ -106,45 +100,3 @@ def print_summary(
         print_wide(summary_table(summary, rows["device"].dropna()), SUMMARY_WIDTH)
         if rows["parts"].notna().any():
             print_wide(as_table(frame_of(rows, "parts"), "parts"), SUMMARY_WIDTH)
-
-
-def table(
-    folders: Annotated[list[Path], typer.Argument(help="folders of results, such as runs/eval/first")],
-    out: Annotated[
-        Path | None, typer.Option(help="FILE.md or FILE.tex, with --of FILE.csv; default: on the screen")
-    ] = None,
-    preset: Annotated[str, typer.Option(help="show a paper's table next to ours, such as keepkv-table2")] = "",
-    of: Annotated[
-        str,
-        typer.Option(
-            help="scores; rules and questions of prompts as parts (by kind), order, places (kind and third of the "
-            "prompt) or deaths (budget at which each dies); reach (evidence that no head holds); reasoning (length and "
-            "loops of answers, right and wrong)"
-        ),
-    ] = "scores",
-) -> None:
-    """Write a table of scores, methods and budgets by task, each mean with its 95 % interval."""
-    from kvlab.atlas import paper_table_text, paper_tables
-    from kvlab.evaluate.results.rows import newest
-    from kvlab.evaluate.results.store import read_results
-
-    kind = check_kind(of)
-    path = out if out is None or kind != "scores" else paper_table_text.check_file(out)
-    known = paper_tables.paper_table(preset) if preset else None
-    rows = pd.concat([read_results(folder) for folder in folders], ignore_index=True).drop_duplicates("key")
-    rows = newest(rows).reset_index(drop=True)
-    if kind != "scores":
-        frame = frame_of(rows, kind)
-        if path is None:
-            print_wide(as_table(frame, kind), SUMMARY_WIDTH)
-        else:
-            write_csv(path, frame)
-        return
-    if known is None:
-        tables = paper_table_text.score_tables(rows)
-    else:
-        tables = [paper_table_text.comparison_table(known, paper_tables.compare_scores(known, rows), rows)]
-    if path is None:
-        typer.echo("\n".join(map(paper_table_text.markdown, tables)), nl=False)
-    else:
-        paper_table_text.write(path, tables)

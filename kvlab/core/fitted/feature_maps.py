@@ -1,4 +1,4 @@
-"""LESS's feature maps as files of `kvlab train-less`."""
+"""LESS's feature maps as files of `kvlab fit --method less`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kvlab.core.errors import UserError
 from kvlab.core.fitted.files import Kind, write_fitted
 from kvlab.core.methods.merging.less import UNTRAINED, Absorb, FeatureMaps
 
-MAPS = Kind("file of feature maps", "kvlab train-less", {"mini": "less/mini.safetensors"})
+MAPS = Kind("file of feature maps", "kvlab fit --method less", {"mini": "less/mini.safetensors"})
 
 
 def with_feature_maps(pipeline: Pipeline, model: nn.Module, name: str = "") -> Pipeline:
@@ -38,7 +38,7 @@ def with_feature_maps(pipeline: Pipeline, model: nn.Module, name: str = "") -> P
     if maps[0].rank != settle.rank:
         raise UserError(
             f"{given} have rank {maps[0].rank}, not {settle.rank}: "
-            f"give rank={maps[0].rank}, or fit others with `kvlab train-less --rank {settle.rank}`."
+            f"give rank={maps[0].rank}, or fit others with `kvlab fit --method less --set rank={settle.rank}`."
         )
     return replace(pipeline, settle=replace(settle, fitted=maps))
 

@@ -1,4 +1,4 @@
-"""Profiles of head shares as files of `kvlab profile`, and LU-KV's curves as files of `kvlab fit --method lukv`."""
+"""Profiles of head shares and LU-KV's curves, as files of `kvlab fit`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvlab.core.methods.allocators.profile import EVEN, HeadProfile, HeadShares
 from kvlab.core.methods.eviction.lukv import HeadCurves
 
 SHIPPED = {name: f"profiles/{name}.safetensors" for name in ("mini", "mini-60", "mini-half", "smollm2")}
-PROFILES = Kind("profile of head shares", "kvlab profile", SHIPPED)
+PROFILES = Kind("profile of head shares", "kvlab fit --method duoattention", SHIPPED)
 CURVES = Kind("file of budget curves", "kvlab fit --method lukv", {"mini": "curves/mini.safetensors"})
 
 
@@ -45,7 +45,7 @@ def _remedy(model: nn.Module, name: str) -> str:
     """How to get a profile of this model."""
     if shipped := PROFILES.shipped_for(model):
         return f"set profile={shipped}, which was"
-    return f"run `kvlab profile --model {name} --out FILE` and set profile=FILE"
+    return f"run `kvlab fit --method duoattention --model {name} --out FILE` and set profile=FILE"
 
 
 def write_profile(path: Path, budgets: list[float], shares: Tensor, model: nn.Module, about: dict[str, str]) -> None:

@@ -83,7 +83,9 @@ class KvlabLM(HFLM):
             return str(super().apply_chat_template(*arguments, **options))
         except Exception as error:  # a template is a program of its own
             message = " ".join(str(error).split())[:MESSAGE_CHARACTERS].rstrip(".")
-            raise UserError(f"The model's chat template rejects these messages ({message}); use --chat no.") from None
+            raise UserError(
+                f"The model's chat template rejects these messages ({message}); use --set chat=no."
+            ) from None
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = True) -> list[Likelihood]:
         """Log-likelihoods of continuations after their contexts."""

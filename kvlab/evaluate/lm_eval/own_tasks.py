@@ -1,7 +1,7 @@
 """Export kvlab's own prompts as lm-eval tasks: a folder of JSON lines and YAML that works without a network.
 
 `kvlab_few_shot` and `kvlab_needle` are multiple choice. In `kvlab_few_shot_text` the model generates the labels of the
-same prompts, which with `--hold-back 1` equals `kvlab eval --tasks few_shot`. Run as
+same prompts, which with `--set hold_back=1` equals `kvlab eval --tasks few_shot`. Run as
 `python -m kvlab.evaluate.lm_eval.own_tasks FOLDER --model mini --length 256 --samples 40`.
 """
 

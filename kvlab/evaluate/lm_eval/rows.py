@@ -63,7 +63,7 @@ def select_metric(task: str, requested: str, samples: Sequence[Sample], higher_i
         )
     if name and (name not in usable or (filter_name or first_filter) not in filters):
         raise UserError(
-            f"Task {task!r} has no score {requested!r}: --metric is one of {', '.join(usable)}"
+            f"Task {task!r} has no score {requested!r}: --set metric is one of {', '.join(usable)}"
             + (f", with one of the filters {', '.join(sorted(filters))} after a comma." if len(filters) > 1 else ".")
         )
     return Metric(name or str(usable[0]), filter_name or str(first_filter))

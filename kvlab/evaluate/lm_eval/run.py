@@ -142,7 +142,7 @@ def find_tasks(request: LmEvalRequest) -> list[Any]:
 
     folder = request.include_path
     if folder is not None and not Path(folder).is_dir():
-        raise UserError(f"{folder} is no folder: --include-path takes the folder of your tasks' YAML files.")
+        raise UserError(f"{folder} is no folder: --set include_path takes the folder of your tasks' YAML files.")
     manager = None if folder is None else TaskManager(include_path=str(folder), include_defaults=False)
     if manager is None or _unknown(manager, request.tasks):
         manager = TaskManager(include_path=None if folder is None else str(folder))
@@ -170,7 +170,7 @@ def check_simulated(choice: MethodChoice) -> None:
     alternative = f", or {choice.method}:decode=budget" if "decode" in type(method).model_fields else ""
     raise UserError(
         f"{choice.label} compresses only prompts, so it would keep every token of a text fed token by token: "
-        f"choose --protocol decode{alternative}."
+        f"choose --set protocol=decode{alternative}."
     )
 
 
@@ -178,15 +178,16 @@ def check_kinds(request: LmEvalRequest, kinds: Mapping[str, str]) -> None:
     """Raise UserError for a task whose kind of request the protocol does not support, and for a useless hold-back."""
     tasks = {kind: task for task, kind in reversed(list(kinds.items()))}
     if request.protocol == "simulated" and GENERATION in tasks:
-        raise UserError(f"Task {tasks[GENERATION]!r} generates text: --protocol simulated only scores given texts.")
+        raise UserError(f"Task {tasks[GENERATION]!r} generates text: --set protocol=simulated only scores given texts.")
     if request.protocol == "decode" and ROLLING in tasks:
         raise UserError(
-            f"Task {tasks[ROLLING]!r} scores whole texts, which have no context to compress: use --protocol simulated."
+            f"Task {tasks[ROLLING]!r} scores whole texts, which have no context to compress: use --set "
+            "protocol=simulated."
         )
     if request.protocol == "decode" and CHOICES in tasks and request.hold_back == 0:
         raise UserError(
-            "--hold-back 0 would score the first token of every choice with the uncompressed context, so that choices "
-            "of one token would show no effect at all: use at least 1."
+            "--set hold_back=0 would score the first token of every choice with the uncompressed context, so that "
+            "choices of one token would show no effect at all: use at least 1."
         )
 
 

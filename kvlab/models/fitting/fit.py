@@ -5,19 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import fields
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeVar
 
 from kvlab.common.atomic_write import replace_text
 from kvlab.core.errors import UserError
 from kvlab.core.validation import read_json
 from kvlab.models.fitting.curves import fit_curves
 from kvlab.models.fitting.kvzap import fit_kvzap
-from kvlab.models.fitting.less import LessRequest, fit_less
-from kvlab.models.fitting.profile import ProfileRequest, make_profile
+from kvlab.models.fitting.less import fit_less
+from kvlab.models.fitting.profile import make_profile
 from kvlab.models.fitting.query_statistics import fit_query_statistics
 from kvlab.models.fitting.request import SETTING, FitJob, FitRequest, fitted_file
 from kvlab.models.fitting.text import Stopped, windows_to_read
@@ -25,7 +23,6 @@ from kvlab.models.load import held_model
 from kvlab.requests.compare import Progress
 
 ASKED = "request.json"
-Own = TypeVar("Own", LessRequest, ProfileRequest)
 
 
 def fit(
@@ -46,11 +43,11 @@ def fit(
             begun = time.process_time()
             seconds = round(60 * request.minutes)
             report = _following(say, progress, cancelled, seconds, lambda: round(time.process_time() - begun))
-            fit_less(_specific_request(LessRequest, request), out, say=report)
+            fit_less(request, out, say=report)
         elif request.method == "duoattention":
             read = count(1)
             report = _following(say, progress, cancelled, request.windows, lambda: next(read))
-            make_profile(_specific_request(ProfileRequest, request), out, say=report)
+            make_profile(request, out, say=report)
         else:
             _fit_from_windows(request, out, kept, progress, cancelled, say)
     if out.exists():
@@ -116,10 +113,3 @@ def run_fit(job: FitJob, root: Path, *, progress: Callable[[Progress], None], ca
     if not out.exists():
         fit(job.request, out, kept=out.parent / "windows", progress=progress, cancelled=cancelled)
     return out
-
-
-def _specific_request(kind: type[Own], request: FitRequest) -> Own:
-    """The specific request with the fields it shares with `request`."""
-    given = {name: getattr(request, name) for name in FitRequest.model_fields} | {"texts": request.corpus}
-    shared = {one.name for one in fields(kind)} & given.keys() - {"form"}
-    return kind(**{name: given[name] for name in shared})

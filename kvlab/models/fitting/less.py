@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import get_args
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,18 +15,17 @@ from torch import Tensor
 from kvlab.common.atomic_write import replace_file
 from kvlab.core.errors import UserError
 from kvlab.core.fitted.feature_maps import refuse_alibi, refuse_sinks, write_maps
-from kvlab.core.methods.merging.less import FeatureMaps, Form, new_maps
+from kvlab.core.methods.merging.less import FeatureMaps, new_maps
 from kvlab.models.fitting.observations import (
-    FromModel,
     Observation,
     compressible_layers,
     observation_bytes,
     observe,
     projections,
 )
+from kvlab.models.fitting.request import FitRequest
 from kvlab.models.fitting.text import text_windows
-from kvlab.models.load import LoadedModel
-from kvlab.requests.compare import LOADING
+from kvlab.models.load import LoadedModel, held_model
 
 WATCHING = 0.4  # largest share of the time spent running the model
 MOST_WINDOWS = 64
@@ -34,27 +33,6 @@ MOST_BYTES = 4e9  # of observations held at once: those of an 8B model's 32 laye
 HELD_BACK = 8  # every n-th window is used for evaluation only
 LEARNING_RATE = 0.01
 CLIP = 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class LessRequest(FromModel):
-    """What to fit, to which model, on which text (None: the shipped excerpts), for how long."""
-
-    corpus: Path | None = None
-    rank: int = 8
-    hidden: int = 64
-    form: Form = "exponential"
-    minutes: float = 3.0  # of processor time, so that other load on the machine has no effect
-
-    def check(self) -> None:
-        """Raise UserError for a number out of range."""
-        for name, least in (("rank", 1), ("hidden", 1), ("length", 256)):
-            if getattr(self, name) < least:
-                raise UserError(f"--{name} is {getattr(self, name)}: use at least {least}.")
-        if not self.minutes > 0:
-            raise UserError(f"--minutes is {self.minutes:g}: use more than 0.")
-        if self.form not in get_args(Form):
-            raise UserError(f"There is no form {self.form!r} of feature maps: use {' or '.join(get_args(Form))}.")
 
 
 @dataclass(frozen=True)
@@ -66,15 +44,14 @@ class Fitted:
     after: float
 
 
-def fit_less(request: LessRequest, out: Path, say: Callable[[str], None] = print) -> list[Fitted]:
+def fit_less(request: FitRequest, out: Path, say: Callable[[str], None] = print) -> list[Fitted]:
     """Fit maps for every compressible layer, write them to `out` atomically, and return them.
 
     The model is frozen and reads windows of text with the full cache. For random queries and budgets, what H2O would
     evict goes to the state, and the maps are fitted to reproduce the layer's output (squared error after its output
     projection, relative to eviction only). Raises UserError for invalid input.
     """
-    request.check()
-    loaded = request.load()
+    loaded = held_model(request)
     refuse_alibi(loaded.model)
     refuse_sinks(loaded.model)
     deadline = time.process_time() + 60 * request.minutes
@@ -85,7 +62,8 @@ def fit_less(request: LessRequest, out: Path, say: Callable[[str], None] = print
         share = (deadline - time.process_time()) * len(block) / len(left)
         windows.append(_fit_block(loaded, request, block, fitted, time.process_time() + share, WATCHING * share, say))
         left = left[len(block) :]
-    about = {name: str(value) for name, value in vars(request).items() if name not in ("corpus", *LOADING)}
+    recorded = ("model", "length", "seed", "rank", "hidden", "form", "minutes")
+    about = {name: str(getattr(request, name)) for name in recorded}
     about |= {"windows": str(min(windows)), "error_before": _mean([f.before for f in fitted])}
     about |= {"error_after": _mean([f.after for f in fitted])}
     replace_file(out, lambda path: write_maps(path, [f.maps for f in fitted], loaded.model, about))
@@ -108,7 +86,7 @@ def layer_blocks(loaded: LoadedModel, layers: list[int], length: int) -> list[li
 
 def _fit_block(
     loaded: LoadedModel,
-    request: LessRequest,
+    request: FitRequest,
     block: list[int],
     fitted: list[Fitted],
     deadline: float,
@@ -127,7 +105,7 @@ def _fit_block(
 
 
 def _watch(
-    loaded: LoadedModel, request: LessRequest, layers: list[int], until: float, say: Callable[[str], None]
+    loaded: LoadedModel, request: FitRequest, layers: list[int], until: float, say: Callable[[str], None]
 ) -> list[list[Observation]]:
     """Observations per layer, one per window; at least two windows, whatever the time."""
     windows = text_windows(loaded, request.corpus, request.length, request.seed)
@@ -141,7 +119,7 @@ def _watch(
 
 
 def _fit_layer(
-    seen: Sequence[Observation], projection: Tensor | None, request: LessRequest, layer: int, until: float
+    seen: Sequence[Observation], projection: Tensor | None, request: FitRequest, layer: int, until: float
 ) -> Fitted:
     held = seen[::HELD_BACK]
     fitting = [s for index, s in enumerate(seen) if index % HELD_BACK]
@@ -167,11 +145,12 @@ def _fit_layer(
     return Fitted(maps, sum(observation.evicted_error for observation in held) / len(held), after)
 
 
-def _start(seen: Observation, request: LessRequest, layer: int) -> FeatureMaps:
+def _start(seen: Observation, request: FitRequest, layer: int) -> FeatureMaps:
     heads, group, _, head_dim = seen.query.shape
     generator = torch.Generator().manual_seed(request.seed * 1_000_003 + layer)
     sizes = [max(float(states.square().mean().sqrt()), 1e-6) for states in (seen.query, seen.key)]
-    return new_maps(request.form, heads, group, head_dim, request.hidden, request.rank, generator, *sizes)
+    form: Any = request.form  # checked by the request
+    return new_maps(form, heads, group, head_dim, request.hidden, request.rank, generator, *sizes)
 
 
 def _mean(values: Sequence[float]) -> str:

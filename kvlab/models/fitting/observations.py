@@ -18,8 +18,7 @@ from kvlab.core.cache import make_cache
 from kvlab.core.contract.view import Slots
 from kvlab.core.methods.merging.less import FeatureMaps
 from kvlab.core.stores.quantized_states import dense_states
-from kvlab.models.load import LoadedModel, load_model
-from kvlab.requests.compare import LOADING
+from kvlab.models.load import LoadedModel
 
 ROWS = 96  # queries observed per window
 BLOCK = 64  # scores are accumulated up to the last multiple of this many queries
@@ -179,22 +178,3 @@ def heavy_and_recent(scores: Tensor, rows: Tensor, budget: int) -> Tensor:
     older = scores.masked_fill(column > rows[:, None] - recent, -1.0)
     heavy = torch.zeros_like(older, dtype=torch.bool).scatter(-1, older.topk(budget - recent, -1).indices, True)
     return (heavy | newest) & (column <= rows[:, None])
-
-
-@dataclass(frozen=True, kw_only=True)
-class FromModel:
-    """Common settings of fits with a command of their own; the last six fields are `load_model`'s."""
-
-    model: str = "mini"
-    length: int = 1024
-    seed: int = 0
-    device: str = "auto"
-    dtype: str = "auto"
-    placement: str = "single"
-    load_in: str | None = None
-    revision: str | None = None
-    cache_dir: str | None = None
-
-    def load(self) -> LoadedModel:
-        """Load the model. Raises UserError as `load_model`."""
-        return load_model(self.model, **{name: getattr(self, name) for name in LOADING})

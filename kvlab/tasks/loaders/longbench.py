@@ -107,7 +107,7 @@ def load_longbench2(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malform
 
     Fields: `_id`, `domain`, `sub_domain`, `difficulty`, `length` (short, medium or long), `question`, `choice_A` to
     `choice_D`, `answer` (a letter) and `context`. Prompt, answer length and scoring are those of its pred.py without
-    chain of thought (128 tokens). It cuts prompts of more than 120,000 tokens in the middle (--max-prompt) and samples
+    chain of thought (128 tokens). It cuts prompts of more than 120,000 tokens in the middle (max_prompt) and samples
     at temperature 0.1; here the answer is greedy unless the option `temperature=0.1` is given. Raises UserError naming
     the first malformed entry.
     """

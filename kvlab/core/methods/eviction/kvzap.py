@@ -74,7 +74,7 @@ class KVzap(Method):
     reasons: ClassVar[Mapping[str, str]] = {
         "heads": KVZAP_NETWORKS,
         "sinks": "as for the other methods here; the networks score the first tokens highest anyway",
-        "recent": "as in `kvlab profile`; 128 of a short prompt would be most of the budget",
+        "recent": "as in `kvlab fit`; 128 of a short prompt would be most of the budget",
     }
 
     def pipeline(self) -> Pipeline:

@@ -32,7 +32,7 @@ class LUKV(Method):
     """Gives each head the slots that later text would miss most, by curves of the model, and keeps its best tokens.
 
     Curves belong to a model and a score: `kvlab fit --method lukv` measures them. With another score:
-    `compose:score=snapkv:allocate=curves:curves=FILE`, with a file of `--score snapkv`. Acts once, after the prompt.
+    `compose:score=snapkv:allocate=curves:curves=FILE`, with a file fitted to that score. Acts once, after the prompt.
     """
 
     name: ClassVar[str] = "lukv"

@@ -93,7 +93,7 @@ class AttentionMatching(Method):
     allocate: Literal["global", "profile", "equal"] = Field(
         "global", description="budgets: model-wide cut, the model's head profile, or equal heads"
     )
-    profile: str = Field("mini", description="with allocate `profile`: mini, a file of `kvlab profile`, or even")
+    profile: str = Field("mini", description="with allocate `profile`: mini, a file of `kvlab fit`, or even")
     queries: int = Field(256, ge=1, description="reference queries from the rehearsal, per query head")
     window: int = Field(32, ge=0, description="last prompt queries used as references too")
     window_weight: float = Field(4.0, gt=0, description="weight of each of those")

@@ -18,7 +18,7 @@ from kvlab.core.methods.settlers.refitting.global_ridge import GlobalRidge
 class GRKV(WindowEvicting):
     """Evicts by SnapKV's score, then changes the kept slots' keys and values to restore the window's outputs.
 
-    The settler works with any score and selection: `--score snapkv --select criticalkv --settle grkv`. No code was
+    The settler works with any score and selection: `compose:score=snapkv:select=criticalkv:settle=grkv`. No code was
     released; the key step is kvlab's reading of the paper.
     """
 

@@ -226,7 +226,7 @@ class LESS(Method):
 
     Each head keeps H = sum psi(k) v^T (rank x head_dim) and z = sum psi(k) over evicted tokens. A query adds phi(q) H
     to the numerator and phi(q) z to the denominator of its attention, like one more slot with query-dependent log mass
-    and value. phi and psi are small networks per head, fitted to a model by `kvlab train-less`; those for `mini` are
+    and value. phi and psi are small networks per head, fitted to a model by `kvlab fit`; those for `mini` are
     included. Weights "untrained" are random, for tests and for timing. The state's bytes are counted; in recorded runs
     its tokens count as merged, not as regret, although their events say that they were evicted.
 
@@ -242,7 +242,7 @@ class LESS(Method):
     evictor: Literal["h2o", "window", "streaming-llm", "snapkv", "pyramidkv", "adakv"] = Field(
         "h2o", description="the eviction method that chooses the victims"
     )
-    weights: str = Field("mini", description="feature maps: mini, a file of kvlab train-less, or untrained (random)")
+    weights: str = Field("mini", description="feature maps: mini, a file of kvlab fit, or untrained (random)")
     rank: int = Field(8, ge=1, description="features per head, the rows of its state; must match the maps")
 
     scores: Literal["all", "slots"] = Field(
@@ -263,7 +263,7 @@ class LESS(Method):
                 "0.3; 512 windows of C4 as long as the model's context (1,024 windows for Falcon), a tenth held back; "
                 "40 epochs of Adam at 0.001, halved every 10, in batches of 2; the squared error after the output "
                 "projection from the budget's length on, at the budget the maps are then used with (5 % for Llama 2, "
-                "10 % for Falcon); each layer's best epoch. `kvlab train-less --form gelu --hidden 512` fits the same "
+                "10 % for Falcon); each layer's best epoch. `kvlab fit --set form=gelu` fits the same "
                 "maps for a given time, without dropout, at random budgets."
             ),
         ),
@@ -278,14 +278,14 @@ class LESS(Method):
                 "0.3; 512 windows of C4 as long as the model's context (1,024 windows for Falcon), a tenth held back; "
                 "40 epochs of Adam at 0.001, halved every 10, in batches of 2; the squared error after the output "
                 "projection from the budget's length on, at the budget the maps are then used with (5 % for Llama 2, "
-                "10 % for Falcon); each layer's best epoch. `kvlab train-less --form gelu --hidden 512` fits the same "
+                "10 % for Falcon); each layer's best epoch. `kvlab fit --set form=gelu` fits the same "
                 "maps for a given time, without dropout, at random budgets."
             ),
         ),
     }
     reasons: ClassVar[Mapping[str, str]] = {
         "evictor": "the paper's main tables; its others use a Lambda mask",
-        "weights": "maps belong to a model's weights; those of mini are included, others come from `kvlab train-less`",
+        "weights": "maps belong to a model's weights; those of mini are included, others come from `kvlab fit`",
         "scores": (
             "equally good and one softmax per step cheaper: on mini, 8 prompts of 700 tokens and 48 more, KL .0949 "
             "with both at 20 %, .165 against .164 (slots) at 5 %"

@@ -1,4 +1,4 @@
-"""`kvlab chat`: talk to the full and to compressed caches side by side about one text."""
+"""`kvlab live`: talk to the full and to compressed caches side by side about one text."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PIPED_WIDTH = 160
 
 
 @group_parameters
-def chat(
+def live(
     text: PromptOptions,
     model: ModelOptions,
     methods: Annotated[str, typer.Option(help="such as snapkv,keepkv:preset=paper")] = "snapkv,keepkv,exactmerge2",
@@ -120,8 +120,7 @@ def _of_prefixes(names: list[str], root: Path, text: PromptOptions, model: Model
 
 def write_replay(path: Path, events: list[dict[str, Any]], title: str) -> None:
     """Write a conversation as a page or GIF that plays it."""
-    from kvlab.report.live_gif import live_gif
-    from kvlab.report.live_replay import replay
+    from kvlab.report.live_replay import live_gif, replay
 
     content = live_gif(events, title) if path.suffix == ".gif" else replay(events, title).encode()
     replace_file(path, lambda temporary: temporary.write_bytes(content))

@@ -1,4 +1,4 @@
-"""`kvlab openvino`: OpenVINO GenAI's own eviction beside kvlab's methods on the same prompts."""
+"""`python -m kvlab.extras.engines`: OpenVINO GenAI's own eviction beside kvlab's methods on the same prompts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from kvlab.cli import run_alone
 from kvlab.cli.options.model import Model
 from kvlab.common.terminal import standard_error
 from kvlab.core.budget import Budget
@@ -74,3 +75,7 @@ def openvino(
     if write is not None:
         write_engine_table(write, table)
     typer.echo(table)
+
+
+if __name__ == "__main__":
+    run_alone(openvino)

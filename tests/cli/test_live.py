@@ -1,4 +1,4 @@
-"""`kvlab chat`: answers of all lanes, events as JSON, commands typed, and bad input in one sentence."""
+"""`kvlab live`: answers of all lanes, events as JSON, commands typed, and bad input in one sentence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from kvlab.cli import commands
 
 ARGUMENTS = [
-    "chat",
+    "live",
     "--prompt",
     "The old house stood on the hill. " * 12,
     "--methods",
@@ -66,7 +66,7 @@ def test_a_conversation_is_kept_as_a_replay(tmp_path: Path) -> None:
     ("arguments", "sentence"),
     [
         (["--methods", "nothing"], "There is no method called"),
-        (["--thinking", "yes"], "would have no effect"),
+        (["--set", "thinking=yes"], "would have no effect"),
         (["--question", " "], "The question is empty"),
         (["--replay", "x.mp4"], "end 'x.mp4' with .html or .gif"),
         (["--file", "x.txt"], "Give exactly one prompt"),

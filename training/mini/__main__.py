@@ -1,16 +1,18 @@
-"""`kvlab train-mini`: train mini, or print the acceptance table of a model folder."""
+"""`python -m training.mini`: train mini, or print the acceptance table of a model folder."""
 
 from __future__ import annotations
 
 import logging
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from kvlab.core.assets import asset_path, project_root
+from kvlab.cli import run_alone
+from kvlab.core.assets import asset_path
 from kvlab.core.errors import UserError
+from training.mini.recipe import Recipe, progress_line, run_recipe
+from training.mini.report import print_report
 
 _RESUMES = ("auto", "no")
 
@@ -39,10 +41,6 @@ def train_mini(
     if resume not in _RESUMES:
         raise UserError(f"--resume takes {' or '.join(_RESUMES)}, not {resume!r}.")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    _find_recipe()
-    from training.mini.recipe import Recipe, progress_line, run_recipe  # torch is slow to import
-    from training.mini.report import print_report
-
     if report_only is None and corpus is None:
         raise UserError("Training needs text: give --corpus a folder with plain-text books.")
     folder = report_only or out
@@ -57,10 +55,5 @@ def train_mini(
         print_report(folder, corpus or asset_path("prompts/haystack"), samples)
 
 
-def _find_recipe() -> None:
-    """Make the package `training` importable; raises UserError outside kvlab's repository."""
-    root = project_root()
-    if not (root / "training").is_dir():
-        raise UserError("The training recipe is in kvlab's repository only: clone it and run the command there.")
-    if str(root) not in sys.path:
-        sys.path.insert(0, str(root))
+if __name__ == "__main__":
+    run_alone(train_mini)

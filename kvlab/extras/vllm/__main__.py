@@ -1,4 +1,4 @@
-"""`kvlab vllm`: methods inside vLLM on a CPU, compared with kvlab's own run."""
+"""`python -m kvlab.extras.vllm`: methods inside vLLM on a CPU, compared with kvlab's own run."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from kvlab.cli import run_alone
 from kvlab.cli.options.model import Model
-from kvlab.cli.options.tables import print_wide
 from kvlab.common.atomic_write import replace_text
+from kvlab.common.terminal import print_wide
 from kvlab.core.budget import Budget
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import parse_spec, split_list
@@ -78,3 +79,7 @@ def vllm(
         counts = (f"{count} of {row.prompts}" for count in (row.slots, row.tokens))
         table.add_row(row.method, row.situation, *counts, f"{100 * row.heads:.1f} %", row.note)
     print_wide(table)
+
+
+if __name__ == "__main__":
+    run_alone(vllm)

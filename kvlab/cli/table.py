@@ -1,0 +1,79 @@
+"""`kvlab table`: scores of evaluations as a table or a figure, also next to a paper's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import pandas as pd
+import typer
+
+from kvlab.cli.options.part_tables import as_table, check_kind, frame_of, write_csv
+from kvlab.cli.options.tables import SUMMARY_WIDTH
+from kvlab.common.terminal import print_wide
+from kvlab.core.errors import UserError
+
+if TYPE_CHECKING:
+    from kvlab.atlas.paper_tables import PaperTable
+
+
+def table(
+    folders: Annotated[list[Path], typer.Argument(help="folders of results, such as runs/eval/first")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="FILE.md or .tex, with --of .csv, with --preset also .html; default: printed"),
+    ] = None,
+    preset: Annotated[str, typer.Option(help="show a paper's table next to ours, such as keepkv-table2")] = "",
+    of: Annotated[
+        str,
+        typer.Option(
+            help="scores; rules and questions of prompts as parts (by kind), order, places (kind and third of the "
+            "prompt) or deaths (budget at which each dies); reach (evidence that no head holds); reasoning (length and "
+            "loops of answers, right and wrong)"
+        ),
+    ] = "scores",
+) -> None:
+    """Write a table of scores, methods and budgets by task, each mean with its 95 % interval."""
+    from kvlab.atlas import paper_table_text, paper_tables
+    from kvlab.evaluate.results.rows import newest
+    from kvlab.evaluate.results.store import read_results
+
+    kind = check_kind(of)
+    known = paper_tables.paper_table(preset) if preset else None
+    is_figure = known is not None and out is not None and out.suffix.lower() == ".html"
+    if out is not None and kind == "scores" and not is_figure:
+        paper_table_text.check_file(out)
+    rows = pd.concat([read_results(folder) for folder in folders], ignore_index=True).drop_duplicates("key")
+    rows = newest(rows).reset_index(drop=True)
+    if kind != "scores":
+        frame = frame_of(rows, kind)
+        if out is None:
+            print_wide(as_table(frame, kind), SUMMARY_WIDTH)
+        else:
+            write_csv(out, frame)
+        return
+    if known is None:
+        tables = paper_table_text.score_tables(rows)
+    else:
+        scores = paper_tables.compare_scores(known, rows)
+        if is_figure and out is not None:
+            _draw(known, scores, rows, out)
+            return
+        tables = [paper_table_text.comparison_table(known, scores, rows)]
+    if out is None:
+        typer.echo("\n".join(map(paper_table_text.markdown, tables)), nl=False)
+    else:
+        paper_table_text.write(out, tables)
+
+
+def _draw(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame, path: Path) -> None:
+    from kvlab.atlas.paper_table_text import comparison_caption
+    from kvlab.figures.quality import caption_ours_beside_theirs, ours_beside_theirs
+    from kvlab.views.base.export import page
+
+    drawn = ours_beside_theirs(frame, title=table.title)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(page(drawn, caption_ours_beside_theirs(frame), comparison_caption(table, frame, rows)))
+    except OSError as error:
+        raise UserError(f"The figure cannot be written to {path} ({error.strerror or error}).") from error
