@@ -104,11 +104,12 @@ OPTIONAL: Mapping[str, Any] = {
     "leaves_room": False,
     # A selector's and settler's: queries of the second pass that each query head keeps for the decision.
     "references": 0,
-    # A settler's: a slot may represent several tokens, or only has a log mass; decisions while decoding do not change
-    # the slots that stay; keys are compared with each other, so storing their lengths pays off; a decision changes many
-    # slots; the decision about the prompt uses its token ids; bytes of state per KV head besides its slots, given keys
-    # and values (B, H, S, d) and the selector; the settler configured for a tokenizer.
+    # A settler's: a slot may represent several tokens, or only has a log mass; it needs a selector that protects slots;
+    # decisions while decoding do not change the slots that stay; keys are compared with each other, so storing their
+    # lengths pays off; a decision changes many slots; the decision about the prompt uses its token ids; bytes of state
+    # per KV head besides its slots, given keys and values (B, H, S, d) and the selector; the settler for a tokenizer.
     "counts_votes": True,
+    "needs_protection": False,
     "still": False,
     "seeks": False,
     "changes_many": False,
@@ -341,14 +342,6 @@ def _from_attributes(part: Any) -> Capabilities:
         # only a scorer's
         declared |= {"accumulate": None, "rehearsed": None, "counts_votes": getattr(part, "counts", True)}
     return PluginCapabilities(**declared)
-
-
-def check_protection(select: Selector) -> None:
-    """Raise UserError if a selector defines no protected slots, which a settler that pools or merges needs."""
-    if capabilities_of(select).protected is None:
-        raise UserError(
-            f"The selector {type(select).__name__} defines no protected slots: use one that does, as 'topk'."
-        )
 
 
 def protected_slots(select: Selector, view: View) -> Tensor:

@@ -132,6 +132,8 @@ def _fitted(chosen: _Chosen) -> Pipeline:
     *others, settled = chosen.names.values()
     if type(settle) is Evict and settled not in ("evict", *others):  # a method's own four parts are that method
         raise UserError(f"{settled} only evicts tokens: use settle 'evict'.")
+    if optional(settle, "needs_protection") and capabilities_of(chosen.select).protected is None:
+        raise UserError(f"settle {settled!r} needs a selection with protected slots, such as 'topk'.")
     if fit := optional(allocate, "fitted_to"):
         score, allocate = fit(score, chosen.select, chosen.allocate.score)
     if fit := optional(settle, "fitted_to"):

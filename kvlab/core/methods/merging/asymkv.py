@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kvlab.core.contract.decode_buffer import GoesOn
 from kvlab.core.contract.method import register
-from kvlab.core.contract.parts import Capabilities, Scorer, Selector, Settler, check_protection, protected_slots
+from kvlab.core.contract.parts import Capabilities, Selector, protected_slots
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Edges, NewKeys, Plan
 from kvlab.core.contract.preset import Preset
@@ -80,6 +80,8 @@ class PairMerge:
     - `equal`.
     """
 
+    needs_protection: ClassVar[bool] = True
+
     keys: KeyWeights = "gradient"
     rows: int = 32
     clip: int = 0
@@ -103,11 +105,6 @@ class PairMerge:
     def prompt_rows(self, tokens: int) -> int:
         """Number of queries that weigh keys."""
         return 1 if self.keys == "equal" else self.rows
-
-    def fitted_to(self, score: Scorer, select: Selector, own: Scorer) -> tuple[Scorer, Settler]:
-        """Only with a selector that protects slots."""
-        check_protection(select)
-        return score, self
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Merge everything over budget; heads with too few neighbours evict."""

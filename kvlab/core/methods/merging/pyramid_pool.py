@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.parts import Capabilities, Scorer, Selector, Settler, check_protection, protected_slots
+from kvlab.core.contract.parts import Capabilities, Selector, protected_slots
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Edges, Plan, ValueShift
 from kvlab.core.contract.preset import Preset
@@ -180,6 +180,7 @@ class Pool:
     """
 
     changes_many: ClassVar[bool] = True
+    needs_protection: ClassVar[bool] = True
 
     pooling: Pooling = "mean"
     window: int = 4
@@ -202,11 +203,6 @@ class Pool:
     def capabilities(self) -> Capabilities:
         """If a pool is one of its tokens, the others are evicted and nothing merges."""
         return Capabilities(merges=not self.keeps_one, mass_of_votes=self.mass.of_votes)
-
-    def fitted_to(self, score: Scorer, select: Selector, own: Scorer) -> tuple[Scorer, Settler]:
-        """Only with a selector that protects slots."""
-        check_protection(select)
-        return score, self
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Pool, or evict within windows."""

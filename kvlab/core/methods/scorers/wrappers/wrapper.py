@@ -26,11 +26,6 @@ class Around:
     def state(self) -> Mapping[str, float]:
         return self.scorer.state
 
-    @property
-    def inner(self) -> Capabilities:
-        """Capabilities of the inner scorer."""
-        return capabilities_of(self.scorer)
-
 
 @dataclass(frozen=True)
 class PromptOnly(Around):
@@ -43,7 +38,7 @@ class PromptOnly(Around):
     @property
     def capabilities(self) -> Capabilities:
         """The scorer's capabilities for the prompt, without those for decoding."""
-        inner = self.inner
+        inner = capabilities_of(self.scorer)
         return Capabilities(
             prompt_rows=inner.prompt_rows,
             second_pass=inner.second_pass,
@@ -73,7 +68,7 @@ class SlotsAlone(Around):
     @property
     def capabilities(self) -> Capabilities:
         """What the scorer does after a pass; other functions would include the state's share."""
-        inner = self.inner
+        inner = capabilities_of(self.scorer)
         return Capabilities(
             prompt_rows=inner.prompt_rows,
             across_heads=inner.across_heads,

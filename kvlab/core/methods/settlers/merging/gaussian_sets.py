@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.parts import Capabilities, Scorer, Selector, Settler, check_protection, protected_slots
+from kvlab.core.contract.parts import Capabilities, Selector, protected_slots
 from kvlab.core.contract.plan import Edges, Plan
 from kvlab.core.contract.token_draws import uniform_draws
 from kvlab.core.contract.view import View
@@ -41,6 +41,8 @@ class GaussianSets:
     random `pivot` (Table 3), equal `weights` (Table 4).
     """
 
+    needs_protection: ClassVar[bool] = True
+
     theta: float | None = None
     loosest: float = 0.75
     heavy: float = 0.24
@@ -56,11 +58,6 @@ class GaussianSets:
     def capabilities(self) -> Capabilities:
         """Settling a prompt stores the similarity of each slot to those before it, twice."""
         return Capabilities(merges=True, mass_of_votes=self.mass.of_votes)
-
-    def fitted_to(self, score: Scorer, select: Selector, own: Scorer) -> tuple[Scorer, Settler]:
-        """Only with a selector that protects slots."""
-        check_protection(select)
-        return score, self
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Merge sets at prefill, evict while decoding."""
@@ -94,8 +91,12 @@ class GaussianSets:
         # Evicted sets do not depend on the pivot rule, so that the ablation changes nothing else.
         if self.pivot == "anchor":
             pivot = sets.anchor
+        elif self.pivot == "attention":
+            pivot = leader
         else:
-            pivot = leader if self.pivot == "attention" else _highest(_draws(view, order), sets, may_merge)
+            # drawn for each token from the run's seed
+            seed = 0 if view.generator is None else view.generator.initial_seed()
+            pivot = _highest(uniform_draws(seed, gather(view.slots.position, order)), sets, may_merge)
         place = torch.arange(pivot.shape[-1], device=pivot.device)
         active = may_merge & ~lost & (pivot != place)
         edges = self._edges(view, order, order.gather(2, pivot), active)
@@ -144,9 +145,3 @@ def _highest(value: Tensor, sets: Sets, may_merge: Tensor) -> Tensor:
     room = torch.full_like(sets.anchor, width)
     first = room.scatter_reduce(2, sets.anchor, torch.where(best, place, width), "amin").gather(2, sets.anchor)
     return torch.where(may_merge, first, place)
-
-
-def _draws(view: View, order: Tensor) -> Tensor:
-    """A random number (B, H, S) per slot, determined by its token and the run's seed."""
-    seed = 0 if view.generator is None else view.generator.initial_seed()
-    return uniform_draws(seed, gather(view.slots.position, order))
