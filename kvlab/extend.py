@@ -107,8 +107,7 @@ if TYPE_CHECKING:
     from kvlab.tasks.sample import Sample
     from kvlab.views.base.palette import HUES, STATE_COLOURS, method_style, pick
     from kvlab.views.base.template import finish
-    from kvlab.views.base.views import View as FigureView
-    from kvlab.views.base.views import register_view
+    from kvlab.views.base.view import FigureView, register_view, view
 
 # The module that has each name; where it has another name there, that follows the colon.
 _HOME = {
@@ -204,7 +203,7 @@ _HOME = {
         # Views of the dashboard.
         "kvlab.views.base.palette": "HUES STATE_COLOURS method_style pick",
         "kvlab.views.base.template": "finish",
-        "kvlab.views.base.views": "FigureView:View register_view",
+        "kvlab.views.base.view": "FigureView register_view view",
     }.items()
     for name in names.split()
 }

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 import streamlit as st
 
 from app.base.component import component
@@ -14,13 +13,13 @@ from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.components.payload import pack_payload, texts_for
 from app.figures.export_menu import Offer, show_title
-from kvlab.analysis.comparison.difference import NAMES
 from kvlab.browser import read_static
-from kvlab.figures.difference import HUES_OF_TWO, Hues, class_looks
 from kvlab.report.views import Cue, Text, TokenClass
 from kvlab.report.views import state_classes as state_classes
 from kvlab.views.base.palette import HUES, pick
 from kvlab.views.base.provenance import FigureSource
+from kvlab.views.base.template import along_text as along_text
+from kvlab.views.difference import HUES_OF_TWO, NAMES, Hues, class_looks
 
 READING = "Every token of the text, shaded by its fate."
 DIFFERENCE_CUES: tuple[Cue, ...] = ("none", "under", "dashed", "strike", "faint")
@@ -28,18 +27,8 @@ DIFFERENCE_CUES: tuple[Cue, ...] = ("none", "under", "dashed", "strike", "faint"
 _component = component("tokentext", read_static("tokentext.html"), "tokentext.css")
 
 
-def along_text(figure: go.Figure, axis: Literal["x", "y"] = "x", offset: int = 0, place: str = "") -> go.Figure:
-    """Link the figure to the text: a point's token is `offset` plus its value on `axis`.
-
-    Labels may begin with the position. For an axis of steps the offset is prompt tokens - 1: the newest token of step
-    k. `place` names the layer and head of the figure, so that a test in the browser can wait for it.
-    """
-    meta = figure.layout.meta or {}
-    return figure.update_layout(meta={**meta, "tokens": {"axis": axis, "offset": offset}, "place": place})
-
-
 def difference_classes(hues: Hues = HUES_OF_TWO) -> tuple[TokenClass, ...]:
-    """The classes of `kvlab.analysis.comparison.difference.NAMES`, in its order.
+    """The classes of `kvlab.views.difference.NAMES`, in its order.
 
     `hues`: colours of the two runs, as in the figures.
     """

@@ -42,6 +42,7 @@ MENU = (
         "view_comfy",
         (
             ("wall", "All heads"),
+            ("two_runs", "Difference of two runs"),
             ("timeline", "One head"),
             ("lineage", "One slot"),
             ("spans", "By part of the prompt"),

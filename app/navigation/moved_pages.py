@@ -19,7 +19,7 @@ class Moved:
 
 
 MOVED = {
-    "difference": Moved("wall", renamed={"a": "run"}, added={"panes": "text,kl"}),
+    "difference": Moved("two_runs", renamed={"a": "run"}, added={"panes": "text,kl"}),
     "killed": Moved("restore"),
 }
 

@@ -74,7 +74,7 @@ def current_comparison() -> list[Run]:
 
 
 def other_run(run: Run, runs: Sequence[Run]) -> Run | None:
-    """The run of the comparison that `b` in the URL or the bar sets beside `run`; None if there is none."""
+    """The run of the comparison that `b` in the URL or the bar sets beside `run`, else the first; None without one."""
     by_id = {one.record.run_id: one for one in runs if one is not run}
     if not by_id:
         return None
@@ -82,11 +82,11 @@ def other_run(run: Run, runs: Sequence[Run]) -> Run | None:
     requested = url_value("b")
     if requested not in (None, NO_RUN, *by_id):
         st.warning(f"This comparison has no other run {code(requested)}: choose another.")
-    st.session_state["pick_b"] = requested if requested in by_id else NO_RUN
+    shown = requested if requested in by_id else next(iter(by_id))
+    st.session_state["pick_b"] = shown
     help_text = "Shows which tokens only one of the two runs has kept."
-    words = {NO_RUN: "no other run", **names}
-    bar.picker("b", "Difference with", list(words), words.__getitem__, help_text, on_change=_choose_other)
-    return by_id.get(requested or "")
+    bar.picker("b", "B, compared with it", list(by_id), names.__getitem__, help_text, on_change=_choose_other)
+    return by_id[shown]
 
 
 def _choose_other() -> None:

@@ -34,6 +34,7 @@ GROUP = "kvlab.commands"  # entry points of packages that add commands, each a f
 COMMANDS = {
     "compare": ("compare:compare", "Compare methods and budgets with the full cache on prompts."),
     "live": ("live:live", "Read a text once, and answer questions in all caches side by side."),
+    "view": ("view:view", "Draw one view of a run or comparison as picture, page or table."),
     "restore": ("restore:restore", "Find what a wrong run would have had to keep."),
     "eval": ("eval:evaluate", "Score compressed caches against the full cache on the same prompts."),
     "safe-budget": ("safe_budget:safe_budget", "Find the smallest budget that is safe on your prompts."),

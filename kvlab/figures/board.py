@@ -15,12 +15,11 @@ from kvlab.figures.simple import comparison as simple
 from kvlab.views.base.caption import with_simple
 from kvlab.views.base.head_map import Place, head_map
 from kvlab.views.base.lines import hatch
-from kvlab.views.base.palette import FATES, HUES, STATE_COLOURS, SURFACES, Theme, fate_scale, mix, pick
-from kvlab.views.base.template import INK, KEEPS_HEIGHT, QUIET, finish
+from kvlab.views.base.palette import FATES, HUES, STATE_COLOURS, SURFACES, VERDICTS, Theme, fate_scale, mix, pick
+from kvlab.views.base.template import INK, KEEPS_HEIGHT, NO_GRID, QUIET, finish, no_fading
 from kvlab.views.base.words import percent, plural, visible
 from kvlab.views.frames.board import OWN_BUDGET
 
-VERDICTS = {"right": ("✓", "blue"), "nearly": ("≈", "orange"), "wrong": ("✗", "wine"), "unfinished": ("–", "grey")}
 WIDTH = 0.94  # of a cell, as a share of the column
 # height and bottom of the strip, in rows below the row's middle
 STRIP = 0.36
@@ -46,7 +45,6 @@ class StripArea(NamedTuple):
 # the words
 BELOW = StripArea(-0.45, STRIP, FOOT)
 BESIDE = StripArea(0.13, 0.76, 0.38)
-NO_GRID = {"showgrid": False, "zeroline": False, "ticks": "", "fixedrange": True}
 
 
 def board(frame: pd.DataFrame, theme: Theme = "light", slide: bool = False) -> go.Figure:
@@ -372,8 +370,3 @@ def _token_axis(figure: go.Figure, frame: pd.DataFrame, columns: int, area: Stri
             "showline": False,
         }
     )
-
-
-def no_fading() -> dict[str, Any]:
-    """Keep plotly from fading unselected cells."""
-    return {"selected": {"marker": {"opacity": 1}}, "unselected": {"marker": {"opacity": 1}}}

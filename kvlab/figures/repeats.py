@@ -8,13 +8,13 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.common.formatting import in_range, mean_words, prompts, range_words
-from kvlab.figures.board import caption_over_budget, in_grid, lay_out, no_fading
+from kvlab.figures.board import caption_over_budget, in_grid, lay_out
 from kvlab.figures.board_texts import bytes_text
 from kvlab.figures.simple import comparison as simple
 from kvlab.views.base.caption import with_simple
 from kvlab.views.base.lines import hatch
 from kvlab.views.base.palette import FATES, HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
-from kvlab.views.base.template import INK, QUIET
+from kvlab.views.base.template import INK, QUIET, no_fading
 from kvlab.views.base.words import byte_size, number, percent, plural, visible
 from kvlab.views.frames.repeats import Batch, compare_with_best
 from kvlab.views.frames.verdict import KINDS, NO_REFERENCE

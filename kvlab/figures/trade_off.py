@@ -20,11 +20,10 @@ from kvlab.analysis.comparison.trade_off import (
     with_axis,
 )
 from kvlab.common.formatting import ONE_PROMPT, join_words, mean_words, prompts
-from kvlab.figures.board import VERDICTS
 from kvlab.figures.compare import FLOOR
 from kvlab.figures.simple import comparison as simple
 from kvlab.views.base.caption import with_simple
-from kvlab.views.base.palette import SURFACES, Style, Theme, run_styles
+from kvlab.views.base.palette import SURFACES, VERDICTS, Style, Theme, run_styles
 from kvlab.views.base.point_labels import POINT, place_labels
 from kvlab.views.base.template import CLEAR, HEIGHT, INK, QUIET, finish, log_axis
 from kvlab.views.base.words import AXES, byte_size, byte_unit, number, percent, visible

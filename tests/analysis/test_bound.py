@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from kvlab.analysis.lineage import influence
 from kvlab.trace import Run
 from kvlab.views import bound, regret
+from kvlab.views import lineage as influence
 from kvlab.views.frames.lineage import State, states_at, token_texts
 from tests.analysis.conftest import METHODS, head
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kvlab.analysis.lineage import decision
+from kvlab.views import decision
 from kvlab.views.frames.lineage import NEVER, Lineage
 
 

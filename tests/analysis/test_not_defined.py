@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 import torch
 
-from kvlab.analysis.lineage import influence
 from kvlab.atlas.analysis import merge_effects, pyramid
 from kvlab.atlas.analysis.attention_rows import LAST, Rows, concentration, prediction_errors
 from kvlab.atlas.analysis.merge_effects import OneMerge, attended_merge
@@ -21,6 +20,7 @@ from kvlab.atlas.kvmerger.weights import weight_ratio
 from kvlab.core.methods.eviction.gvote import _inside, _overlaps
 from kvlab.engine.recording.shadow import _stored
 from kvlab.engine.recording.step_errors import relative_error
+from kvlab.views import lineage as influence
 from kvlab.views.bound import persistence_error
 from kvlab.views.merges import caption_mass_balance
 from tests.synthetic.hidden_states import hidden_statistics

@@ -10,14 +10,21 @@ from typing import cast
 import pandas as pd
 import pytest
 
-from kvlab.analysis.comparison import span_shares
-from kvlab.analysis.comparison.prompt_parts import MOST_BLOCKS, parts_of_prompt
-from kvlab.analysis.comparison.prompt_spans import TEMPLATE, Span, find_spans, parse_spans, write_spans
 from kvlab.core.errors import UserError
 from kvlab.requests.conversation import Turn, as_text
 from kvlab.tasks.rules import draw_rules, obeys, stated_rule
 from kvlab.trace.reader import Run, open_run
+from kvlab.views import spans as span_shares
 from kvlab.views.frames.facts import fact_fates
+from kvlab.views.frames.prompt_spans import (
+    MOST_BLOCKS,
+    TEMPLATE,
+    Span,
+    find_spans,
+    parse_spans,
+    parts_of_prompt,
+    write_spans,
+)
 from kvlab.views.frames.wall import wall_of
 from tests.synthetic.runs import write_synthetic_run
 
@@ -174,7 +181,6 @@ def test_the_largest_budget_at_which_a_span_is_dead_is_marked(tmp_path: Path) ->
         assert lines["first_dead"].tolist() == [here and not any(dead[:at]) for at, here in enumerate(dead)]
     assert frame["first_dead"].any()
     assert not frame.loc[frame["method"] == "full", "dead"].any()
-    assert span_shares.several_budgets(frame)
 
 
 def test_a_rule_is_read_back_from_the_sentence_that_states_it() -> None:

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from kvlab.analysis.comparison import difference
 from kvlab.core.errors import UserError
 from kvlab.figures import board as boards
 from kvlab.trace import Run
 from kvlab.trace.schema import SpeedReading
+from kvlab.views import difference
 from kvlab.views import heads as fingerprints
 from kvlab.views import memory as costs
 from kvlab.views.frames import autopsy, merge_sets

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvlab.analysis.lineage.decision import decision
-from kvlab.analysis.lineage.decision import replay as analysed
 from kvlab.trace import Run, open_run
+from kvlab.views.decision import decision
+from kvlab.views.decision import replay as analysed
 from kvlab.views.frames.lineage import Lineage, fold, states_at, token_texts
 from tests.browser.received import Received
 from tests.browser.settle import bring_into_view, settle
@@ -143,7 +143,7 @@ def test_a_word_lights_the_tokens_of_its_slot_and_a_click_goes_into_the_address(
 
 def test_the_prompts_decision_is_played_to_where_it_ended(visit: Callable[..., Any], runs: dict[str, Run]):
     run, lineage = runs["keepkv"], history(runs["keepkv"])
-    table = decision(run, 0, 0, lineage)
+    table = decision(run, 0, 0)
     played, gone = analysed(lineage, table), int((~table["kept"]).sum())
     page = visit(f"timeline?run={run.record.run_id}&play=the+prompt%27s+decision&frame=0")
     at_step(page, 0)

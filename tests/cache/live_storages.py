@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -32,7 +33,8 @@ class LiveStorages(TorchDispatchMode):
 
     def __init__(self, cache: CompressedCache) -> None:
         super().__init__()
-        self.caches, self.now = [cache], 0  # copies of the cache may be added
+        self.caches = WeakSet([cache])  # copies of the cache may be added
+        self.now = 0
         self.storages: list[_Storage] = []
         self.alive: dict[int, _Storage] = {}
 
@@ -64,7 +66,7 @@ class LiveStorages(TorchDispatchMode):
         for tensor in tree_leaves(made):
             if isinstance(tensor, Tensor):
                 self._known(tensor)
-        for cache in self.caches:
+        for cache in list(self.caches):
             for tensor in _tensors_of(cache):
                 self._known(tensor).of_cache = True
 

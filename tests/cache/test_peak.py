@@ -8,7 +8,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from kvlab.core.cache import CompressedCache, make_cache
+from kvlab.core.cache import CompressedCache, make_cache, second_pass
+from kvlab.core.cache.cache_copy import copy_with_settings
 from kvlab.models.load import prepare
 from tests.cache.live_storages import LiveStorages
 
@@ -61,6 +62,21 @@ def test_the_peak_of_each_step_is_what_torch_held(model: Any, method: str) -> No
     cache = cache_of(model, method)
     for said, measured in peaks(model, cache):
         assert said == pytest.approx(measured, rel=0.05)
+
+
+@pytest.mark.parametrize("budget", [0.05, 0.5])
+def test_on_policy_the_copies_that_read_again_count(model: Any, budget: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = make_cache(model, "attention-matching", budget, on_policy=True)
+    storages = LiveStorages(cache)
+
+    def copy_and_watch(*given: Any) -> CompressedCache:
+        storages.caches.add(made := copy_with_settings(*given))
+        return made
+
+    monkeypatch.setattr(second_pass, "copy_with_settings", copy_and_watch)
+    with torch.inference_mode(), storages:
+        model(prompt(), past_key_values=cache, logits_to_keep=1)
+    assert cache.memory().peak_bytes == pytest.approx(storages.peak(), rel=0.01)
 
 
 def test_in_blocks_the_layers_whole_states_exist_beside_its_table(model: Any) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvlab.analysis.lineage.decision import by_rank, cutoff
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.engine import compare
 from kvlab.requests.compare import CompareRequest
 from kvlab.requests.recording import Recording, decision_that_fits
 from kvlab.trace import Run, open_run
+from kvlab.views.decision import by_rank, cutoff
 
 PROMPT = "Alice was beginning to get very tired of sitting by her sister on the bank. " * 2
 BUDGET = 40

@@ -11,13 +11,13 @@ import plotly.graph_objects as go
 import pytest
 
 from kvlab.analysis.comparison.trade_off import run_points
-from kvlab.figures import compare, lineage, timeline, trade_off
+from kvlab.figures import compare, trade_off
 from kvlab.trace import Run, open_run
 from kvlab.views import memory, merges, sag, similarity
 from kvlab.views.frames import compare as compared
 from kvlab.views.frames import memory as memories
 from kvlab.views.frames.board import places
-from kvlab.views.frames.lineage import fold, lineage_tree, mosaic, slot_table, state_counts, token_texts
+from kvlab.views.frames.lineage import fold, token_texts
 from kvlab.views.frames.merge_sets import merge_sets, outlines
 from tests.figures.views import drawn_views
 from tests.synthetic.runs import write_synthetic_run
@@ -46,22 +46,6 @@ def _of_a_head(run: Run) -> Iterator[Drawn]:
     events, steps, unit = run.select("events", 0, 1), run.select("steps", 0, 1), run.keys(0, 1)[0]
     history = fold(events, steps)
     texts, step = token_texts(run.tokens, history.tokens), int(history.steps[-1])
-    picture, totals = mosaic(history), state_counts(history)
-    yield (
-        "mosaic",
-        lambda theme: timeline.token_mosaic(picture, texts, theme, step),
-        timeline.caption_token_mosaic(picture, totals),
-        picture,
-    )
-    yield "states", lambda theme: timeline.state_totals(totals, theme), timeline.caption_state_totals(totals), totals
-    slot = int(slot_table(history, texts, step).sort_values("votes")["position"].iloc[-1])
-    tree = lineage_tree(history, events, texts, slot, step)
-    yield (
-        "river",
-        lambda theme: lineage.merge_sankey(tree, slot, texts[slot], theme),
-        lineage.caption_merge_sankey(tree),
-        tree,
-    )
     whole = (0, len(unit))
     tile, sets = (
         similarity.tile(unit, whole, whole, similarity.MAX_CELLS).frame(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -119,11 +118,11 @@ def _sizes(values: Values) -> tuple[Any, ...]:
 
 
 def _walls(values: Values) -> tuple[Any, ...]:
-    return values.frame("kept:s holds:s absorbed:s dropped:s", step=0), ["a", "b", "c"]
+    return (values.frame("kept:s holds:s absorbed:s dropped:s", step=0),)
 
 
 def _apart(values: Values) -> tuple[Any, ...]:
-    return values.frame("both:s only_a:s only_b:s neither:s jaccard:s", step=0), ["a", "b", "c"]
+    return (values.frame("both:s only_a:s only_b:s neither:s jaccard:s", step=0),)
 
 
 def _series(columns: str) -> Callable[[Values], tuple[Any, ...]]:
@@ -167,16 +166,13 @@ CASES: dict[str, Callable[[Values], tuple[Any, ...]]] = {
     "view merges.similarity_distribution": _frame("similarity:s count:n"),
     "view merges.votes_distribution": _frame("votes:i slots:n"),
     "view merges.mass_balance": _frame("mass_before:s sag:d"),
-    "merging.scores_at_decision": _frame("kept:b placed:b score:s rank:i"),
-    "merging.budgets_for": _heads("needed:v slots:v"),
-    "merging.merge_sankey": _frame("source:i"),
-    "merging.influence_decay": lambda values: (
-        values.frame("merges:i share:s"), {"none": math.inf, "all": 0.5}.get(values.variant, 2.0),
-    ),
-    "merging.members_over_steps": _frame("token:i text:t share:s", step=4),
-    "merging.token_mosaic": lambda values: (pd.DataFrame(), _counts(values)),
-    "merging.state_totals": lambda values: (_counts(values),),
     "view health.growth_over_steps": _frame("label:l non_finite:n key_growth:v value_growth:v"),
+    "view decision.describe_decision": _frame("kept:b placed:b score:s rank:i"),
+    "view decision.describe_budgets": _heads("needed:v slots:v"),
+    "view lineage.describe_river": _frame("source:i"),
+    "view lineage.describe_decay": _frame("merges:i share:s"),
+    "view lineage.describe_members": _frame("token:i text:t share:s", step=4),
+    "view timeline.describe_states": lambda values: (_counts(values),),
     "comparison.kl_along_text": _text("kl:v"),
     "comparison.agreement_along_text": _text("agree:s"),
     "comparison.extra_nll_along_text": _text("extra_nll:d"),
@@ -187,10 +183,6 @@ CASES: dict[str, Callable[[Values], tuple[Any, ...]]] = {
     "comparison.repeats_board": _batch,
     "comparison.quality_against_bytes": _points,
     "view lost_heads.lost_heads": _lost_heads,
-    "comparison.kl_of_both": _frame("token:i a:v b:v"),
-    "comparison.wall": _walls,
-    "comparison.difference": _apart,
-    "comparison.spans": _frame("span:l held:s", method="some"),
     "view memory.memory_over_steps": _frame(f"{STEP} allocated_bytes:v", full_bytes=2.0),
     "view memory.memory_stack": _frame(f"{STEP} allocated_bytes:v", full_bytes=2.0, peak_bytes=2.0),
     "view memory.slots_by_head": _heads("live_slots:n share:s"),
@@ -204,6 +196,10 @@ CASES: dict[str, Callable[[Values], tuple[Any, ...]]] = {
     "view speed.recording": _frame("label:l value:v"),
     "view speed.over_length": _sizes,
     "view speed.against_the_paper": _frame("method:l our_ratio:v paper_ratio:v"),
+    "view difference.describe_difference_kl": _frame("token:i a:v b:v"),
+    "view wall.describe_wall": _walls,
+    "view difference.describe_difference": _apart,
+    "view spans.describe_spans": _frame("span:l kept:s", method="some"),
     "scores.needle_map": lambda values: (pd.DataFrame(), values.frame(OF_SCORES)),
     "scores.needle_fates": _frame(OF_SCORES),
     "scores.rank_table": _frame(OF_SCORES, **SCORED),

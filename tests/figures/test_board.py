@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from kvlab.figures import board as figures
 from kvlab.figures.board_texts import excess_text, verdict_text
 from kvlab.views import autopsy
-from kvlab.views.base.palette import FATES, STATE_COLOURS, pick
+from kvlab.views.base.palette import FATES, STATE_COLOURS, VERDICTS, pick
 from kvlab.views.frames.board import OWN_BUDGET
 
-KINDS = list(figures.VERDICTS)
+KINDS = list(VERDICTS)
 
 
 def a_board(budgets: int, tokens: int, methods: int = 3, words: str = "48214.") -> pd.DataFrame:

@@ -10,8 +10,8 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from kvlab.figures import board, compare, decision
-from kvlab.views import autopsy, bound, heads, memory, merges, regret, sag
+from kvlab.figures import board, compare
+from kvlab.views import autopsy, bound, decision, heads, memory, merges, regret, sag
 from kvlab.views.base.head_map import (
     LARGEST,
     SMALLEST,
@@ -104,7 +104,7 @@ MAPS: dict[str, Draw] = {
     "sag": lambda frame, theme="light", focus=None: sag.measure_by_head(frame, "regret", theme, focus),
     "bound": lambda frame, theme="light", focus=None: bound.bound_by_head(frame, "epsilon", theme, focus),
     "autopsy": lambda frame, theme="light", focus=None: autopsy.survival_by_head(frame, "kept", theme, focus),
-    "decision": decision.budgets_for,
+    "decision": decision.draw_budgets,
     "heads": heads.groups_by_head,
     "board": lambda frame, theme="light", focus=None: board.fact_by_head(frame, "a", "kept", focus, theme),
 }

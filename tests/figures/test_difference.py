@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from itertools import product
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 
-from kvlab.figures.difference import FAMILIES, caption_hues, class_looks, hues_of, kl_of_both
 from kvlab.views.base.palette import HUES, METHODS, method_hue, pick
+from kvlab.views.difference import FAMILIES, changed_hues, class_looks, draw_difference_kl, hues_of
 
 
 def family(hue: str) -> tuple[str, ...]:
@@ -37,13 +38,17 @@ def test_the_pair_that_was_drawn_in_two_blues_is_wine_and_blue(theme: str):
     hues = hues_of("exactmerge2", "streaming-llm")
     assert hues == ("wine", "sky")
     frame = pd.DataFrame({"token": [1, 2], "a": [0.1, 0.2], "b": [0.3, 0.1], "text": [" a", " b"]})
-    drawn = [trace.line.color for trace in kl_of_both(frame, ("x", "y"), theme, hues).data]
+    records = [
+        SimpleNamespace(method=method, label=method, prompt_tokens=9) for method in ("exactmerge2", "streaming-llm")
+    ]
+    runs = [SimpleNamespace(record=record) for record in records]
+    drawn = [trace.line.color for trace in draw_difference_kl(frame, theme, runs).data]
     assert drawn == [pick(HUES["wine"], theme), pick(HUES["sky"], theme)]
     assert class_looks(hues)["in both"][0] not in ("wine", "red", "grey", "blue", "sky")
 
 
 def test_a_replaced_colour_is_said():
-    assert caption_hues("h2o", "keepkv") == caption_hues("exactmerge2", "streaming-llm") == ""
-    assert caption_hues("keepkv", "streaming-llm").startswith("B (streaming-llm) has another colour here")
-    assert caption_hues("h2o", "h2o").startswith("B (h2o) has")
-    assert "A (window) and B (duoattention) have" in caption_hues("window", "duoattention")
+    assert changed_hues("h2o", "keepkv") == changed_hues("exactmerge2", "streaming-llm") == ""
+    assert changed_hues("keepkv", "streaming-llm").startswith("B (streaming-llm) has another colour here")
+    assert changed_hues("h2o", "h2o").startswith("B (h2o) has")
+    assert "A (window) and B (duoattention) have" in changed_hues("window", "duoattention")

@@ -9,9 +9,8 @@ import pandas as pd
 import pytest
 
 from kvlab.atlas.figures import attention_rows, cache_contents, probe, similarity_panels
-from kvlab.figures import lineage, timeline
 from kvlab.report import pictures, slides
-from kvlab.views import scores, similarity
+from kvlab.views import lineage, scores, similarity, timeline
 from kvlab.views.frames.lineage import State
 
 
@@ -45,10 +44,10 @@ def test_the_widest_ribbons_are_drawn_and_the_last_is_all_others(width: str, dep
 
 
 def test_the_words_are_of_all_tokens_of_the_slot():
-    told = lineage.caption_merge_sankey(tree(211))
-    assert told.startswith("211 tokens were merged into it") and "it represents 212" in told
+    told = lineage.describe_river(tree(211))
+    assert told.startswith("This slot stands for 212 tokens: its own and 211 merged into it.")
     assert "Showing 60 of 211 tokens, the widest; the last ribbon is the rest." in told
-    assert "Showing" not in lineage.caption_merge_sankey(tree(60))
+    assert "Showing" not in lineage.describe_river(tree(60))
 
 
 def test_few_tokens_have_a_ribbon_each():
@@ -59,10 +58,9 @@ def test_few_tokens_have_a_ribbon_each():
 def test_lines_of_some_tokens_say_of_how_many():
     share = np.linspace(0.1, 0.001, 30)
     frame = pd.DataFrame({"token": range(30), "text": "a", "step": 0, "share": share})
-    figure, told = lineage.members_over_steps(frame, 0), lineage.caption_members_over_steps(frame)
+    figure, told = lineage.draw_members(frame, "light", slot=0), lineage.describe_members(frame)
     assert len(figure.data) == 12
-    assert "its 30 tokens make up 152 % of it" in told
-    numbers = re.search(r"Showing (\d+) of (\d+) tokens, which make up ([\d.]+) % of it", told)
+    numbers = re.search(r"Showing (\d+) of (\d+) tokens, which make up ([\d.]+) %", told)
     assert numbers and numbers.groups()[:2] == ("12", "30")
     assert float(numbers[3]) == pytest.approx(100 * share[:12].sum(), abs=0.5)
 
@@ -118,10 +116,10 @@ def test_the_mosaic_speaks_of_all_tokens_and_not_of_what_most_of_a_block_are():
     """Where one token in five keeps its slot, none of the blocks does."""
     counts = pd.DataFrame({"step": [4], "unseen": 0, "own": 200, "pivot": 0, "absorbed": 0, "evicted": 800})
     blocks = pd.DataFrame(np.full((50, 1), State.EVICTED, np.uint8), columns=[4])
-    told = timeline.caption_token_mosaic(blocks, counts)
-    assert "20 % of the tokens have their own slot" in told and "80 % were evicted" in told
-    assert "A cell is a block of about 20 tokens, in their most common state; sinks always show." in told
-    assert "block" not in timeline.caption_token_mosaic(pd.concat([blocks] * 20), counts)
+    told = timeline.describe_states(counts)
+    assert told == "After step 4, most of the text was dropped and about a fifth has slots of its own."
+    assert "A cell is a block of about 20 tokens, in their most common state" in timeline.block_note(50, 1000)
+    assert not timeline.block_note(1000, 1000)
     told = cache_contents.caption_fates({"a": blocks}, {"a": counts})
     assert "a dropped 80 % and merged 0 %" in told and "A cell is a block of about 20 tokens" in told
 

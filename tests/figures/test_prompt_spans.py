@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvlab.figures.prompt_spans import caption_spans, span_map
-from kvlab.figures.span_panels import spans_over_budgets
+from kvlab.views.spans import describe_spans, draw_spans, draw_spans_by_budget
 
 
 def frame_of(runs: list[tuple[str, str, float]], held: list[list[float]]) -> pd.DataFrame:
@@ -35,7 +34,7 @@ HELD = [[1.0, 1.0], [0.6, 0.4], [0.2, 0.01], [0.0, 0.5]]
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_cell_per_span_and_run_with_its_strip_and_the_answers_below(theme: str) -> None:
     frame = frame_of(RUNS, HELD)
-    figure = span_map(frame, theme)
+    figure = draw_spans(frame, theme)
     ground, *strips, answers, _ = figure.data
     assert len(ground.x) == len(frame)
     total = sum(np.asarray(strip.width, float) for strip in strips)
@@ -45,22 +44,21 @@ def test_a_cell_per_span_and_run_with_its_strip_and_the_answers_below(theme: str
     assert min(answers.base) > max(ground.base)
     assert len(figure.layout.shapes) == 2 * int(frame["first_dead"].sum()), "each outline has an edge"
     texts = [note.text for note in figure.layout.annotations]
-    assert {"60 % ✓", "20 % ✗", "1/1", "0/1", "✓ right"} <= set(texts)
+    assert {"30 % ✓", "10 % ✗", "1/1", "0/1", "✓ right"} <= set(texts)
     gaps = np.diff(sorted(set(ground.x)))
     assert gaps.min() == 1 and (gaps > 1).sum() == 2, "methods are apart, budgets of one are not"
 
 
 def test_lines_over_budgets_leave_out_the_full_cache_and_fill_right_answers() -> None:
-    figure = spans_over_budgets(frame_of(RUNS, HELD))
+    figure = draw_spans_by_budget(frame_of(RUNS, HELD), "light")
     assert {line.name for line in figure.data} == {"h2o", "snapkv"}
     assert len(figure.data) == 4, "two methods in two panels"
     first = next(line for line in figure.data if line.name == "h2o")
-    assert list(first.x) == [20, 50] and list(first.y) == [20, 60]
+    assert list(first.x) == [20, 50] and list(first.y) == [10, 30]
     assert set(first.marker.color) == {first.line.color}
 
 
-def test_the_sentence_names_what_is_lost_first() -> None:
-    caption = caption_spans(frame_of(RUNS, HELD))
-    assert "part 1 (h2o at 20 %)" in caption and "part 0 (snapkv at 20 %)" in caption
-    assert "3 of 3 answers are right" in caption
-    assert "no compressed run" in caption_spans(frame_of(RUNS[:1], HELD[:1]))
+def test_the_sentence_names_the_parts_kept_whole_most_and_least() -> None:
+    told = describe_spans(frame_of(RUNS, HELD))
+    assert told == "Averaged over the runs, most is kept whole of “part 1”, and least of “part 0”."
+    assert "no compressed run" in describe_spans(frame_of(RUNS[:1], HELD[:1]))

@@ -8,24 +8,14 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.analysis.comparison import difference, span_shares
-from kvlab.analysis.comparison.prompt_spans import parse_spans
-from kvlab.analysis.lineage import decision, influence
 from kvlab.core.restore import Restore
 from kvlab.figures import board as boards
-from kvlab.figures import decision as decisions
-from kvlab.figures import difference as differences
-from kvlab.figures import lineage as rivers
-from kvlab.figures import prompt_spans as spans_of_prompt
-from kvlab.figures import span_panels
-from kvlab.figures import wall as walls
 from kvlab.trace import Run
 from kvlab.trace.restore_results import RestoreResult, SearchResult
 from kvlab.views import attention, bound, heads, health, memory, regret, serving, unread
 from kvlab.views import autopsy as autopsies
 from kvlab.views import restore as restored
 from kvlab.views.frames import autopsy, board, facts, restore, run_pages, wall
-from kvlab.views.frames.lineage import fold, lineage_tree, merged_slots, token_texts
 
 Drawn = tuple[str, Callable[[str], go.Figure], str, pd.DataFrame]
 
@@ -34,18 +24,15 @@ def drawn_views(runs: list[Run]) -> Iterator[Drawn]:
     """(name, how to draw it in a theme, its caption, its frame) of every figure; `runs` as in `conftest`."""
     merging = runs[2]
     yield from _of_bound(merging)
-    yield from _of_influence(merging)
     yield from _of_regret(runs[1])
-    yield from _of_difference(runs[1], merging)
+    yield from _of_attention(runs[1])
     yield from _of_needle(merging)
     yield from _of_heads(merging)
     yield from _of_board(runs)
     yield from _of_cost(merging)
-    yield from _of_decision(merging)
     yield from _of_restored(runs[1])
     yield from _of_unread()
     yield from _of_serving(runs[1:3])
-    yield from _of_spans(runs)
     table = health.over_steps(runs)
     yield (
         "health",
@@ -67,24 +54,6 @@ def _of_bound(run: Run) -> Iterator[Drawn]:
         yield measure, lambda theme, m=measure: bound.bound_by_head(summary, m, theme), caption, summary
 
 
-def _of_influence(run: Run) -> Iterator[Drawn]:
-    events = run.select("events", 0, 1)
-    lineage = fold(events, run.select("steps", 0, 1))
-    texts, step = token_texts(run.tokens, lineage.tokens), int(lineage.steps[-1])
-    slot = next(iter(merged_slots(lineage, step)))
-    tree = influence.weighted_tree(lineage_tree(lineage, events, texts, slot, step), events)
-    draw = lambda theme: rivers.merge_sankey(tree, slot, texts[slot], theme, "flow")  # noqa: E731
-    yield "river", draw, rivers.caption_merge_sankey(tree), tree
-    shares, merges = influence.influence(lineage, events)
-    decay = influence.decay_by_merges(shares, merges)
-    half = influence.half_life(decay)
-    caption = rivers.caption_influence_decay(decay, half)
-    yield "decay", lambda theme: rivers.influence_decay(decay, half, theme), caption, decay
-    inside = influence.members_over_steps(lineage, shares, texts, slot, step)
-    caption = rivers.caption_members_over_steps(inside)
-    yield "members", lambda theme: rivers.members_over_steps(inside, slot, theme), caption, inside
-
-
 def _of_regret(run: Run) -> Iterator[Drawn]:
     picture, table = regret.regret_map_frame(run.steps), regret.regret_over_steps_frame(run.steps, run.tokens)
     yield (
@@ -104,28 +73,7 @@ def _of_regret(run: Run) -> Iterator[Drawn]:
     yield "scatter", lambda theme: regret.budget_against_regret(budgets, theme), caption, budgets
 
 
-def _of_difference(a: Run, b: Run) -> Iterator[Drawn]:
-    kl = difference.kl_of_both(a, b)
-    yield (
-        "kl of both",
-        lambda theme: differences.kl_of_both(kl, ("a", "b"), theme),
-        differences.caption_kl_of_both(kl),
-        kl,
-    )
-    first, second = (wall.wall_of(run) for run in (a, b))
-    shares, apart = wall.shares_by_head(second, 20), wall.difference_by_head(first, second, 20)
-    codes_apart = wall.difference_codes(first.fates(20), second.fates(20))
-    looks_apart = lambda theme: differences.wall_looks(("blue", "orange"), "a", "b", theme)  # noqa: E731
-    for name, table, codes, caption, looks in (
-        ("cache wall", shares, second.fates(20), walls.caption_wall, walls.fate_looks),
-        ("difference of walls", apart, codes_apart, walls.caption_difference, looks_apart),
-    ):
-
-        def draw(theme: str, codes=codes, looks=looks) -> go.Figure:
-            colours, names, _ = looks(theme)
-            return walls.wall_picture(codes, list(first.layers), first.heads, colours, names, "The cache", theme)
-
-        yield name, draw, caption(table, looks("light")[1]), table
+def _of_attention(a: Run) -> Iterator[Drawn]:
     read = a.attention_row(0, 1, 4)
     masses = pd.DataFrame({"true": read[0], "slot": read[1]}).astype(np.float32).iloc[:40]
     masses = masses.assign(position=range(40), text=a.tokens["text"].iloc[:40])
@@ -156,30 +104,6 @@ def _of_board(runs: list[Run]) -> Iterator[Drawn]:
         for fate in facts.FATES:
             draw = lambda theme, f=fate, p=place: boards.fact_by_head(heads_of, "some", f, p, theme)  # noqa: E731
             yield f"fact {fate}", draw, boards.caption_fact_by_head(heads_of, at), heads_of
-
-
-def _of_spans(runs: list[Run]) -> Iterator[Drawn]:
-    spans = parse_spans(";".join(f"part {number}:{100 * number}-{100 * number + 99}" for number in range(15)), 1500)
-    frame = span_shares.spans_by_run(runs, [wall.wall_of(run) for run in runs], spans, 20)
-    obeyed = frame["span"].map({"part 3": True, "part 4": False}).astype("boolean")
-    frame = frame.assign(verdict=frame["run_id"].map({runs[2].record.run_id: "right"}).fillna(""), obeyed=obeyed)
-    for name, figure in (("span map", spans_of_prompt.span_map), ("span lines", span_panels.spans_over_budgets)):
-        yield name, lambda theme, figure=figure: figure(frame, theme), spans_of_prompt.caption_spans(frame), frame
-
-
-def _of_decision(run: Run) -> Iterator[Drawn]:
-    """A decision about more tokens than are drawn, one of which nearly stayed."""
-    scores = np.random.default_rng(0).random(5000)
-    kept = scores > 0.7
-    table = pd.DataFrame({"token": np.arange(5000), "text": " a", "score": scores, "kept": kept, "placed": False})
-    table = table.assign(rank=(-scores).argsort().argsort() + 1, fate=np.where(kept, "kept", "dropped"))
-    lost = int(decision.nearly_kept(table, 1)["token"].iloc[0])
-    for name, chosen in (("decision", ()), ("decision of a token", (lost,))):
-        draw = lambda theme, chosen=chosen: decisions.scores_at_decision(table, chosen, theme)  # noqa: E731
-        yield name, draw, decisions.caption_scores_at_decision(table, chosen), table
-    heads_of = decision.budgets_by_head({(0, 0): table, (0, 1): table, (1, 0): table, (1, 1): table}, (lost,))
-    caption = decisions.caption_budgets_for(heads_of)
-    yield "decision budgets", lambda theme: decisions.budgets_for(heads_of, theme), caption, heads_of
 
 
 def _of_restored(run: Run) -> Iterator[Drawn]:

@@ -188,8 +188,8 @@ def test_every_widget_follows_the_address(
         ("similarity", {}, "pick_step"),
         ("timeline", {"step": "9", "tab": "What flowed into a slot"}, "timeline-slot"),
         ("lineage", {}, "lineage-slot"),
-        ("wall", {}, "pick_b"),
-        ("wall", {"b": "newer-h2o-25pc-0"}, "pick_b"),
+        ("two_runs", {}, "pick_b"),
+        ("two_runs", {"b": "newer-h2o-25pc-0"}, "pick_b"),
         ("autopsy", {"words": "the"}, "autopsy-place"),
     ],
 )

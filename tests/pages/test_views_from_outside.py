@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 from app.base.text import plain
 from kvlab.core.errors import UserError
 from kvlab.core.plugins.origin import Origin, registering, undo
-from kvlab.views.base.views import VIEWS, View, register_view
+from kvlab.views.base.view import VIEWS, FigureView, register_view
 from tests.synthetic.runs import write_synthetic_run
 
 STRANGER = Origin("stranger", place="stranger.py")
@@ -21,7 +21,7 @@ STRANGER = Origin("stranger", place="stranger.py")
 def draw_held() -> None:
     """The page of the view that the test registered; AppTest runs these lines as a script."""
     from app.run_views.plugin_views import _page
-    from kvlab.views.base.views import VIEWS
+    from kvlab.views.base.view import VIEWS
 
     _page(VIEWS["held"])
 
@@ -43,7 +43,9 @@ def held(frame_error: list[Exception]):
         return go.Figure(go.Bar(x=table["layer"], y=table["live_slots"]))
 
     with registering(STRANGER):
-        register_view(View("held", "Slots held", "By layer.", frame, figure, lambda table: f"{len(table)} layers."))
+        register_view(
+            FigureView("held", "Slots held", "By layer.", frame, figure, lambda table: f"{len(table)} layers.")
+        )
     yield
     undo(STRANGER)
 
@@ -58,9 +60,11 @@ def test_it_is_drawn_with_its_caption_and_names_its_run_and_its_origin(runs_root
 
 
 def test_a_view_may_pass_its_caption_by_its_former_name() -> None:
-    parts = vars(VIEWS["held"]) | {"reading": lambda table: f"{len(table)} rows."}
-    old = View(**{name: part for name, part in parts.items() if name != "caption"})
-    assert old.caption(pd.DataFrame({"x": [1, 2]})) == "2 rows."
+    held = VIEWS["held"]
+    old = FigureView(
+        "old", "Old", "", held.read, lambda table, theme: go.Figure(), reading=lambda table: f"{len(table)} rows."
+    )
+    assert old.describe(pd.DataFrame({"x": [1, 2]}), []) == "2 rows."
 
 
 @pytest.mark.parametrize("error", [UserError("This run has no such table."), ZeroDivisionError("by nought\nadvice")])

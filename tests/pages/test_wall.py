@@ -30,8 +30,8 @@ def test_the_wall_of_a_run_says_what_its_heads_hold(runs_root: Path, open_page: 
     path = write_synthetic_run(runs_root, method=method)
     page = open_page("wall", run=path.name, step="3", layer="1", head="1", panes="text,attention,lineage,kl")
     words = told(page)
-    assert "After step 3, of all tokens in 4 heads: " in words
-    assert ("100 % kept whole (in every head)" in words) == (method == "full")
+    assert "After step 3, over all heads, " in words
+    assert ("all of the text is still held." in words) == (method == "full")
     table = page.dataframe[-1].value
     assert len(table) == 4
     assert np.allclose(table[["kept", "holds", "absorbed", "dropped"]].sum(axis=1), 1)
@@ -46,16 +46,16 @@ def test_a_run_of_level_light_and_an_empty_folder_get_one_sentence(runs_root: Pa
 def test_two_runs_that_read_different_texts_are_not_compared(runs_root: Path, open_page: Open) -> None:
     path = write_synthetic_run(runs_root, method="h2o")
     other = write_synthetic_run(runs_root, method="keepkv", prompt_tokens=48)
-    page = open_page("wall", run=path.name, b=other.name)
-    assert "have not read the same tokens in the same steps, so only the first is shown" in told(page)
+    page = open_page("two_runs", run=path.name, b=other.name)
+    assert "have not read the same tokens in the same steps: choose two runs" in told(page)
     light = write_synthetic_run(runs_root, method="snapkv", level="light")
-    assert "No difference: " in told(open_page("wall", run=path.name, b=light.name))
+    assert "was recorded at level light" in told(open_page("two_runs", run=path.name, b=light.name))
 
 
 def test_an_unknown_second_run_is_said_and_unknown_views_are_ignored(runs_root: Path, open_page: Open) -> None:
     path = write_synthetic_run(runs_root, method="h2o")
     write_synthetic_run(runs_root, method="keepkv")
-    page = open_page("wall", run=path.name, b="nobody", panes="none,such,text")
+    page = open_page("two_runs", run=path.name, b="nobody", panes="none,such,text")
     assert "This comparison has no other run nobody" in told(page).replace("`", "")
     assert page.session_state["wall-panes"] == ["text"]
 

@@ -14,7 +14,6 @@ import pytest
 
 from kvlab.core.errors import UserError
 from kvlab.figures.board import board
-from kvlab.figures.wall import wall_picture
 from kvlab.report import slide_parts
 from kvlab.report.deck import deck
 from kvlab.report.export import export_talk, why_unavailable
@@ -25,6 +24,7 @@ from kvlab.views.base import export
 from kvlab.views.base.animation import frames_of, with_slider
 from kvlab.views.base.template import finish
 from kvlab.views.frames.textdiff import Segment
+from kvlab.views.wall import wall_picture
 from tests.dashboard_speed.server import BROWSERS
 from tests.figures.test_board import a_board
 from tests.report.test_report import picture

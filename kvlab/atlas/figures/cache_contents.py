@@ -10,7 +10,6 @@ import plotly.graph_objects as go
 
 from kvlab.atlas.analysis.regions import REGIONS
 from kvlab.atlas.figures.simple import budgets as simple
-from kvlab.figures.timeline import block_note, state_legend
 from kvlab.views.base.animation import frames_of, with_slider
 from kvlab.views.base.caption import with_simple
 from kvlab.views.base.cells import cell_text
@@ -18,6 +17,7 @@ from kvlab.views.base.palette import HUES, STATE_COLOURS, STATE_NAMES, Theme, pi
 from kvlab.views.base.template import CLEAR, finish
 from kvlab.views.base.words import percent, plural, shown_of, token_label
 from kvlab.views.frames.lineage import STATES
+from kvlab.views.timeline import block_note, state_legend
 
 COLOURS = {
     "residual": STATE_COLOURS["pivot"],

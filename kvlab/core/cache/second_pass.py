@@ -22,6 +22,7 @@ from transformers import Cache, PreTrainedModel
 from kvlab.core.attention.cache_argument import find_cache
 from kvlab.core.attention.queries import STARTS_ANEW
 from kvlab.core.cache.cache import CompressedCache
+from kvlab.core.cache.cache_copy import copy_with_settings
 from kvlab.core.cache.fan_out.fan_out_cache import FanOutCache, caches_in
 from kvlab.core.cache.layers.compressed_layer import CompressedLayer
 from kvlab.core.cache.layers.decisions import decide_pending, decide_pending_layer, note_statistic
@@ -138,16 +139,13 @@ def _conclude_in_turn(
     """
     pending = cache.settings.pending or {}
     references = cache.settings.pipeline.references
-    common: list[Any] = [cache.settings, *(layer.generator for layer in cache.compressed_layers())]
-    shared = {id(one): one for one in common}  # by a cache and its copies
     every = _every(pieces, [], references)
-    for rank, waiting in sorted(pending.items()):
+    for rank in sorted(pending):
+        waiting = pending.pop(rank)  # what a decided layer held goes at once
         if rank and references:
             waiting.layer.references = None
             for piece in pieces:
-                waiting.layer.references = _references_of_copy(
-                    model, cache, waiting.layer, piece, before, shared, every
-                )
+                waiting.layer.references = _references_of_copy(model, cache, waiting.layer, piece, before, every)
         decide_pending_layer(waiting)
     cache.settings.pending = None
 
@@ -158,18 +156,14 @@ def _references_of_copy(
     layer: CompressedLayer,
     piece: Piece,
     before: Tensor | None,
-    shared: dict[int, Any],
     every: list[int],
 ) -> References | None:
     """The layer's references with those of a `piece` that a copy of the cache reads; peaks include the copy."""
-    # deepcopy adds the copies to it
     held = cache.settings.held
-    trial = copy.deepcopy(cache, dict(shared))
-    cache.settings.held = held.copy()
+    trial = copy_with_settings(cache, cache.settings)
     cache.settings.held.begin_step()
     own = trial.compressed_layers()[layer.rank]
     own.checkpoint = save_checkpoint(own, every)
-    own.references = layer.references
     read_ids(model, trial, *piece, before)
     held.peak = max(held.peak, held.total + cache.settings.held.peak)
     cache.settings.held = held

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -87,7 +88,8 @@ _answered: set[tuple[str, ...]] = set()
 def load_plugins(word: str = "") -> list[Plugin]:
     """Load every requested plug-in that is not loaded yet; returns all plug-ins, failed ones included.
 
-    With `word` only plug-ins whose code contains it are loaded. A failure is reported once on standard error.
+    With `word`, a regular expression, only plug-ins whose code matches it are loaded. A failure is reported once on
+    standard error.
     """
     key = (*plugin_settings(), word)
     if key in _answered:  # registries are read often, and looking for installed packages takes a while
@@ -108,7 +110,7 @@ def stamps() -> dict[str, str]:
 
 
 def _once(key: str, code: bytes, word: str, load: Callable[[bytes], Plugin]) -> None:
-    if key in _loaded or word.encode() not in code:
+    if key in _loaded or not re.search(word.encode(), code):
         return
     _loading.append(key)
     try:

@@ -13,13 +13,13 @@ from kvlab.core.validation import quote_value
 # names listed in full, and of similar ones
 MOST_NAMED = 12
 MOST_MEANT = 4
-LISTED_BY = {"method": "kvlab methods", "task": "kvlab tasks", "loader": "kvlab tasks"}
+LISTED_BY = {"method": "kvlab methods", "task": "kvlab tasks", "loader": "kvlab tasks", "view": "kvlab view RUN"}
 
 
 class Registry(Registrations[T], Mapping[str, T]):
     """Objects of one kind by name, in display order. Reading it loads the plug-ins first.
 
-    With `only_of_plugins_with`, plug-ins whose code lacks that word are not loaded for it.
+    With `only_of_plugins_with`, plug-ins whose code does not match that regular expression are not loaded for it.
     """
 
     def __init__(self, kind: str, own: Mapping[str, T] | None = None, *, only_of_plugins_with: str = "") -> None:

@@ -174,50 +174,5 @@ def _sized_names(points: pd.DataFrame, name: str) -> str:
     return join_names([f"{label} ({byte_size(size)})" for label, size in sizes])
 
 
-def kl_of_both(frame: pd.DataFrame) -> str:
-    """Which of two runs is closer to the full cache."""
-    known = frame.dropna(subset=["a", "b"])
-    if known.empty:
-        return "How close the two runs are to the full cache was not recorded."
-    a = float(known["a"].mean())
-    b = float(known["b"].mean())
-    if near(a, b):
-        return "A and B are equally close to the full cache."
-    return f"{'A' if a < b else 'B'} is closer to the full cache than {'B' if a < b else 'A'}."
-
-
-def wall(shares: pd.DataFrame, names: list[str]) -> str:
-    """What is left of the text over all heads."""
-    held = 1 - float(shares["dropped"].mean()) if "dropped" in shares else 1.0
-    merged = float(shares["absorbed"].mean()) > 0 if "absorbed" in shares else False
-    together = ", some of it merged" if merged and held > 0 else ""
-    return sentence(f"over all heads, {part(held)} of the text is still held{together}")
-
-
-def difference(shares: pd.DataFrame, names: list[str]) -> str:
-    """How much of what either run holds both hold."""
-    either = float(shares[["both", "only_a", "only_b"]].sum(axis=1).mean())
-    if either <= 0:
-        return "Neither run holds anything here."
-    share = part(float(shares["both"].mean()) / either)
-    return sentence(f"{share} of the text that A or B holds is held by both")
-
-
-def spans(frame: pd.DataFrame) -> str:
-    """The parts of the prompt of which most and least is left."""
-    cells = frame[frame["method"] != "full"]
-    if cells.empty:
-        return "There is no compressed run; the full cache holds everything."
-    held = cells.groupby("span", sort=False)["held"].mean()
-    share = part(float(held.iloc[0])) if len(held) else ""
-    return contrast(
-        held,
-        "On average, the largest part is left of “{most}”, and the smallest of “{least}”.",
-        f"All parts alike: on average, {share} of them is left.",
-        f"On average, {share} of “{{only}}” is left.",
-        "What is left of the prompt's parts was not recorded.",
-    )
-
-
 def _compressed(frame: pd.DataFrame, measure: str) -> pd.DataFrame:
     return frame[(frame["method"] != "full") & frame[measure].notna()]

@@ -40,6 +40,8 @@ FATES: dict[str, tuple[str, str, str]] = {
 }
 # With those of a run with a reading.
 FATES_OF_READING = FATES | {"not read": ("held, not read", "sink", "/")}
+# Sign and hue of a judged answer.
+VERDICTS = {"right": ("✓", "blue"), "nearly": ("≈", "orange"), "wrong": ("✗", "wine"), "unfinished": ("–", "grey")}
 SURFACES: dict[Theme, str] = {"light": "#FFFFFF", "dark": "#12151C"}
 
 # Colour scales, from the lowest value to the highest.

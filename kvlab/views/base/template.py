@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,7 @@ INK: dict[Theme, str] = {"light": "#1F2430", "dark": "#E8EBF1"}
 QUIET: dict[Theme, str] = {"light": "#5A6270", "dark": "#A3ABB8"}
 GRID: dict[Theme, str] = {"light": "#E6E9EE", "dark": "#2A303B"}
 HEIGHT = 360
+NO_GRID = {"showgrid": False, "zeroline": False, "ticks": "", "fixedrange": True}
 # Of every chart that plotly.js draws. Without the second its toolbar offers to send figure and data to a cloud.
 PLOTLY_CONFIG: dict[str, Any] = {"displaylogo": False, "showSendToCloud": False}
 # pixels of a letter, of the line before a name, of a row
@@ -279,3 +280,18 @@ def round_distance(distance: float) -> int:
             if step * factor >= distance:
                 return step * factor
         factor *= 10
+
+
+def along_text(figure: go.Figure, axis: Literal["x", "y"] = "x", offset: int = 0, place: str = "") -> go.Figure:
+    """Link the figure to the text: a point's token is `offset` plus its value on `axis`.
+
+    Labels may begin with the position. For an axis of steps the offset is prompt tokens - 1: the newest token of step
+    k. `place` names the layer and head of the figure, so that a test in the browser can wait for it.
+    """
+    meta = figure.layout.meta or {}
+    return figure.update_layout(meta={**meta, "tokens": {"axis": axis, "offset": offset}, "place": place})
+
+
+def no_fading() -> dict[str, Any]:
+    """Keep plotly from fading unselected cells."""
+    return {"selected": {"marker": {"opacity": 1}}, "unselected": {"marker": {"opacity": 1}}}

@@ -6,15 +6,22 @@ a few vectors of steps. The cache at any step follows by comparisons, without re
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import wraps
 from itertools import pairwise
+from typing import Any, Concatenate, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pandas as pd
 
+from kvlab.trace.reader import Run
 from kvlab.views.frames.float16 import block_edges
 
+P = ParamSpec("P")
+R = TypeVar("R")
 NEVER = int(np.iinfo(np.int32).max)
 KINDS = ("", "evict", "merge", "pool")
 
@@ -92,6 +99,36 @@ def fold(events: pd.DataFrame, steps: pd.DataFrame) -> Lineage:
     np.minimum.at(absorb, absorbing["target"].to_numpy(np.int64), absorbing["step"].to_numpy(np.int64))
     roots = resolve_roots(np.where(parent >= 0, parent, np.arange(tokens)))
     return Lineage(numbers, seen, birth, leave, kind, parent, absorb, leave[roots])
+
+
+def keep_by_run(most: int) -> Callable[[Callable[Concatenate[Run, P], R]], Callable[Concatenate[Run, P], R]]:
+    """Decorator of a function of a run: its last `most` results of each run are kept as long as the run is open."""
+
+    def keep(function: Callable[Concatenate[Run, P], R]) -> Callable[Concatenate[Run, P], R]:
+        open_runs: WeakKeyDictionary[Run, dict[Any, R]] = WeakKeyDictionary()
+
+        @wraps(function)
+        def kept(run: Run, *args: P.args, **kwargs: P.kwargs) -> R:
+            results = open_runs.setdefault(run, {})
+            key = (args, *sorted(kwargs.items()))
+            if key not in results:
+                found = function(run, *args, **kwargs)
+                if len(results) >= most:
+                    results.pop(next(iter(results)), None)
+                results[key] = found
+            return results[key]
+
+        return kept
+
+    return keep
+
+
+@keep_by_run(24)
+def head_history(run: Run, layer: int, head: int) -> tuple[Lineage, pd.DataFrame, list[str]]:
+    """Lineage, events and token texts of one layer and KV head."""
+    events = run.head_events(layer, head)
+    lineage = fold(events, run.select("steps", layer, head))
+    return lineage, events, token_texts(run.tokens, lineage.tokens)
 
 
 def _departures(events: pd.DataFrame, tokens: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

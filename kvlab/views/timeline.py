@@ -6,20 +6,31 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.simple import merging as simple
-from kvlab.views.base.caption import with_simple
+from kvlab.common.formatting import join_words
+from kvlab.trace.reader import Run
+from kvlab.views.base.amounts import part, sentence
 from kvlab.views.base.lines import add_area
 from kvlab.views.base.palette import STATE_COLOURS, STATE_NAMES, Theme, pick, state_scale
-from kvlab.views.base.template import CLEAR, finish, token_ticks
-from kvlab.views.base.words import number, percent, plural, shown_of, token_labels
-from kvlab.views.frames.lineage import STATES
+from kvlab.views.base.template import CLEAR, along_text, finish, token_ticks
+from kvlab.views.base.view import view
+from kvlab.views.base.words import number, token_labels
+from kvlab.views.frames.lineage import STATES, head_history, mosaic, state_counts
 
 MAX_HOVER_CELLS = 60_000
 
 
-def token_mosaic(frame: pd.DataFrame, texts: list[str], theme: Theme = "light", step: int | None = None) -> go.Figure:
-    """The state of every token (rows) at every step (columns), from `analysis.lineage.mosaic`; a line marks `step`."""
-    labels = token_labels(frame.index, texts)
+@view("timeline", title="Token states over the steps", needs="full", page="cache")
+def timeline(run: Run, layer: int, head: int) -> pd.DataFrame:
+    """The state of every token (rows) at every step (columns), as `frames.lineage.mosaic`."""
+    return mosaic(head_history(run, layer, head)[0])
+
+
+@timeline.figure
+def draw_timeline(
+    frame: pd.DataFrame, theme: Theme, run: Run, layer: int, head: int, step: int | None = None
+) -> go.Figure:
+    """A line marks `step`."""
+    labels = token_labels(frame.index, head_history(run, layer, head)[2])
     codes = frame.to_numpy(np.uint8)
     names = np.array([STATE_NAMES[state] for state in STATES])
     hover = {"text": names[codes]} if codes.size <= MAX_HOVER_CELLS else {}
@@ -41,21 +52,14 @@ def token_mosaic(frame: pd.DataFrame, texts: list[str], theme: Theme = "light", 
     y = "token (position and text)"
     finish(figure, title=title, x="step", y=y, theme=theme, height=560)
     figure.update_yaxes(autorange="reversed", showgrid=False, **token_ticks(labels, 16))
-    return figure.update_xaxes(showgrid=False, **({"tickvals": [0]} if len(frame.columns) == 1 else {}))
+    figure.update_xaxes(showgrid=False, **({"tickvals": [0]} if len(frame.columns) == 1 else {}))
+    return along_text(figure, "y")
 
 
-@with_simple(simple.token_mosaic)
-def caption_token_mosaic(frame: pd.DataFrame, counts: pd.DataFrame) -> str:
-    """Shares at the last step, from the `counts` of all tokens (`state_counts`), and the size of a cell."""
-    last = counts.iloc[-1]
-    tokens = int(last[["unseen", "own", "pivot", "absorbed", "evicted"]].sum())
-    share = {state: percent(last[state] / tokens) for state in ("own", "evicted")}
-    return (
-        f"After step {int(last['step'])}: {share['own']} of the tokens have their own slot, "
-        f"{percent((last['pivot'] + last['absorbed']) / tokens)} share one with "
-        f"others, {share['evicted']} were evicted.{block_note(len(frame), tokens)}"
-        f"{shown_of(frame.shape[1], len(counts), 'step', 'evenly chosen')}"
-    )
+@timeline.caption
+def describe_timeline(frame: pd.DataFrame, run: Run, layer: int, head: int) -> str:
+    lineage = head_history(run, layer, head)[0]
+    return describe_states(state_counts(lineage)) + block_note(len(frame), lineage.tokens)
 
 
 def block_note(rows: int, tokens: int) -> str:
@@ -67,8 +71,15 @@ def block_note(rows: int, tokens: int) -> str:
     )
 
 
-def state_totals(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Tokens in each state over the steps, stacked, from `state_counts`."""
+@view("states", title="Tokens by state", needs="full", page="cache")
+def states(run: Run, layer: int, head: int) -> pd.DataFrame:
+    """Tokens in each state after every step, as `frames.lineage.state_counts`."""
+    return state_counts(head_history(run, layer, head)[0])
+
+
+@states.figure
+def draw_states(frame: pd.DataFrame, theme: Theme, run: Run) -> go.Figure:
+    """Stacked, so that the top edge is the tokens read."""
     figure = go.Figure()
     for column, state in (("own", "kept"), ("pivot", "pivot"), ("absorbed", "absorbed"), ("evicted", "evicted")):
         if not frame[column].any():
@@ -76,21 +87,27 @@ def state_totals(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         name = "own slot" if column == "own" else STATE_NAMES[state]
         hover = f"step %{{x}}: %{{y:,}} tokens {name}"
         add_area(figure, frame["step"], frame[column], name, pick(STATE_COLOURS[state], theme), hover)
-    return finish(figure, title="Tokens by state", x="step", y="tokens", theme=theme)
+    finish(figure, title="Tokens by state", x="step", y="tokens", theme=theme)
+    return along_text(figure, offset=run.record.prompt_tokens - 1)
 
 
-@with_simple(simple.state_totals)
-def caption_state_totals(frame: pd.DataFrame) -> str:
-    """Counts at the last step."""
+@states.caption
+def describe_states(frame: pd.DataFrame) -> str:
     last = frame.iloc[-1]
-    slots = last["own"] + last["pivot"]
-    seen = slots + last["absorbed"] + last["evicted"]
-    shared = last["absorbed"] + last["pivot"]
-    merged = f"{plural(last['pivot'], 'merged slot')} hold {shared:,.0f} of them" if shared else "no slot is shared"
-    return (
-        f"After step {int(last['step'])}, {plural(slots, 'slot')} hold {plural(seen - last['evicted'], 'token')} "
-        f"of {seen:,.0f} read; {merged}."
-    )
+    read = float(last[["own", "pivot", "absorbed", "evicted"]].sum())
+    if not read:
+        return "No token was read yet."
+    shares = {
+        "has slots of its own": last["own"],
+        "shares slots with others": last["pivot"] + last["absorbed"],
+        "was dropped": last["evicted"],
+    }
+    ordered = sorted((-float(count) / read, what) for what, count in shares.items() if count)
+    parts = [
+        f"{part(-share)} of the text {what}" if not place else f"{part(-share)} {what}"
+        for place, (share, what) in enumerate(ordered)
+    ]
+    return sentence(f"after step {int(last['step'])}, {join_words(parts)}")
 
 
 def state_legend(codes: np.ndarray, theme: Theme) -> list[go.Scatter]:

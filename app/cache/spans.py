@@ -1,4 +1,4 @@
-"""The spans of a comparison's prompt: found or written by the user, their shares in every run, and the answers."""
+"""Spans of a comparison's prompt: what every run keeps of each, and a form to name others."""
 
 from __future__ import annotations
 
@@ -7,35 +7,101 @@ from collections.abc import Sequence
 import pandas as pd
 import streamlit as st
 
+from app.base.links import link
 from app.base.text import plain
-from app.base.widgets import attempt
-from app.session.open_runs import BY_STAMP
-from app.session.url_state import clear_page_param, set_page_param, url_value
-from kvlab.analysis.comparison import span_shares as analysis
-from kvlab.analysis.comparison.prompt_spans import Span, find_spans, parse_spans, write_spans
+from app.base.widgets import attempt, one_of
+from app.figures.view import show_view
+from app.navigation.selection import current_comparison
+from app.run_views import view
+from app.session.open_runs import BY_STAMP, expected_answer
+from app.session.url_state import clear_page_param, get_param, remember, set_page_param, url_number, url_value
 from kvlab.core.errors import UserError
 from kvlab.tasks.rules import obeys, stated_rule
 from kvlab.trace.reader import Run
 from kvlab.views.frames.board import ExpectedAnswer, phase_texts
 from kvlab.views.frames.compare import unique_labels
 from kvlab.views.frames.lineage import token_texts
-from kvlab.views.frames.wall import Wall, wall_of
+from kvlab.views.frames.prompt_spans import Span, find_spans, parse_spans, write_spans
+from kvlab.views.spans import why_unknown
+from kvlab.views.wall import open_wall
 
 TEXT = "spans-text"
 PARAM = "spans"
-OPEN_WALLS = 16
+CHART = "spans-chart"
+MAP = "every run"
+LINES = "by budget"
+MORE = (
+    "The parts are found in the text: system prompt, rules, turns, shots, paragraphs, marked facts and the question. A "
+    "token counts for one part. Answers are each method's own text; the cache is the one that read the full cache's."
+)
 
 
-def comparable(runs: Sequence[Run]) -> tuple[list[Run], list[Wall]]:
-    """The runs whose spans can be compared, and their walls; one sentence on those that are left out."""
+def draw() -> None:
+    """The parts of the comparison's prompt."""
+    runs = current_comparison()
+    if not runs or not (kept := comparable(runs)):
+        return
+    expected = expected_answer(kept)
+    if spans := spans_of(kept[0], expected):
+        parts_of_prompt(kept, spans, expected)
+        edit_spans(kept[0], spans)
+
+
+@st.fragment
+def parts_of_prompt(runs: Sequence[Run], spans: tuple[Span, ...], expected: ExpectedAnswer | None) -> None:
+    """The figure after the step in the bar."""
+    budgets = pd.Series([run.record.method for run in runs]).value_counts()
+    default = LINES if budgets.max() >= 3 else MAP
+    chosen = one_of("View", (MAP, LINES), default, key="spans_view")
+    name = "spans" if chosen == MAP else "spans_by_budget"
+    show_view(
+        name,
+        runs,
+        CHART,
+        on_click=choose_clicked,
+        step=view.run_scrubber(runs[-1]),
+        spans=spans,
+        expected_answer=expected,
+        obeyed=_obeyed(runs, spans),
+    )
+    open_elsewhere(runs, spans)
+    st.caption(plain(MORE))
+
+
+def open_elsewhere(runs: Sequence[Run], spans: Sequence[Span]) -> None:
+    """Links to the other pages for the run and part that were clicked."""
+    run = next((run for run in runs if run.record.run_id == get_param("run")), None)
+    span = next((span for span in spans if span.first == url_number("token")), None)
+    if run is None or span is None:
+        st.caption("Click a cell or a point to look into this part of this run on other pages.")
+        return
+    name = run.record.run_id
+    place = str(span.first)
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="spans-links"):
+        st.markdown(f"**{plain(span.label)}** in **{plain(run.record.label)}**:", width="content")
+        link("wall", "Cache wall", run=name, token=place)
+        link("timeline", "Cache timeline", run=name, token=place)
+        link("autopsy", "Autopsy, token by token", run=name, span="-".join(map(str, span.ranges[0])))
+
+
+def choose_clicked() -> None:
+    """A click on a cell chooses its run, on all pages, and the first token of its part."""
+    points = st.session_state[CHART].selection.points
+    cell = list(points[0].get("customdata") or []) if points else []
+    if len(cell) == 3:  # not an answer
+        remember("run", str(cell[0]))
+        set_page_param("token", int(cell[1]))
+
+
+def comparable(runs: Sequence[Run]) -> list[Run]:
+    """The runs whose spans can be compared; one sentence on those that are left out."""
     kept: list[Run] = []
-    walls = []
     reasons = []
     for run, name in zip(runs, unique_labels(runs), strict=True):
-        reason = analysis.why_unknown(run, kept[0] if kept else run)
+        reason = why_unknown(run, kept[0] if kept else run)
         try:
             if not reason:
-                walls.append(_wall(run))
+                open_wall(run)
                 kept.append(run)
         except UserError as error:
             reason = str(error).removeprefix(run.record.label).strip().rstrip(".")
@@ -43,12 +109,7 @@ def comparable(runs: Sequence[Run]) -> tuple[list[Run], list[Wall]]:
     if reasons:
         advice = "" if kept else " Record the comparison at level full: on the page New run, or with kvlab compare."
         st.info(plain(f"Left out: {'; '.join(reasons)}.{advice}"), icon=":material/info:")
-    return kept, walls
-
-
-@st.cache_resource(max_entries=OPEN_WALLS, show_spinner="Reading the events of every run", hash_funcs=BY_STAMP)
-def _wall(run: Run) -> Wall:
-    return wall_of(run)
+    return kept
 
 
 def spans_of(run: Run, wanted: ExpectedAnswer | None) -> tuple[Span, ...]:
@@ -92,25 +153,6 @@ def edit_spans(run: Run, spans: Sequence[Span]) -> None:
     if show and attempt(lambda: parse_spans(typed, tokens)):
         set_page_param(PARAM, write_spans(parse_spans(typed, tokens), ";"))
         st.rerun()
-
-
-def frame_of(
-    runs: Sequence[Run], walls: Sequence[Wall], spans: Sequence[Span], step: int, wanted: ExpectedAnswer | None
-) -> pd.DataFrame:
-    """The frame of the figures: shares of every span in every run, with the answers and the rules obeyed."""
-    frame = analysis.spans_by_run(runs, walls, spans, step)
-    verdicts = _verdicts(runs, wanted)
-    obeyed = _obeyed(runs, tuple(spans))
-    pairs = zip(frame["run_id"], frame["span"], strict=True)
-    return frame.assign(
-        verdict=frame["run_id"].map(verdicts).fillna(""),
-        obeyed=pd.Series([obeyed.get(pair) for pair in pairs], dtype="boolean"),
-    )
-
-
-@st.cache_data(max_entries=32, show_spinner=False, hash_funcs=BY_STAMP)
-def _verdicts(runs: Sequence[Run], wanted: ExpectedAnswer | None) -> dict[str, str]:
-    return dict(analysis.answer_verdicts(runs, wanted))
 
 
 @st.cache_data(max_entries=32, show_spinner=False, hash_funcs=BY_STAMP)

@@ -11,11 +11,14 @@ import pandas as pd
 import plotly.graph_objects as go
 from PIL import Image
 
-from kvlab.figures.simple import comparison as simple
-from kvlab.views.base.caption import with_simple
+from kvlab.core.errors import UserError
+from kvlab.trace.reader import Run
+from kvlab.views.base.amounts import part
 from kvlab.views.base.palette import STATE_COLOURS, SURFACES, WALL_FATES, Theme, pick
 from kvlab.views.base.template import finish, round_distance
-from kvlab.views.base.words import number, percent, plural
+from kvlab.views.base.view import view
+from kvlab.views.frames.lineage import keep_by_run
+from kvlab.views.frames.wall import Wall, shares_by_head, wall_of
 
 # pixels of all tiles: width, and bounds of the height
 WIDTH = 1_080
@@ -23,10 +26,44 @@ LEAST = 300
 MOST = 560
 CELL_ASPECT = 2.5  # as in `kvlab/browser/src/wall/geometry.js`
 HELD = 3  # codes below this one are held; they are drawn by the square root of their share, as in the browser
-COLUMNS = ("both", "only_a", "only_b", "neither")
 # pixels between labels
 LABEL_WIDTH = 24
 LABEL_HEIGHT = 14
+
+
+@view("wall", title="The cache: every layer and head", needs="full", page="cache")
+def wall(run: Run, step: int | None = None) -> pd.DataFrame:
+    """`shares_by_head` at the step, else at the last one."""
+    return shares_by_head(open_wall(run), _step_of(run, step))
+
+
+@wall.figure
+def draw_wall(frame: pd.DataFrame, theme: Theme, run: Run, step: int | None = None) -> go.Figure:
+    """The fate of every token in every head."""
+    fates = open_wall(run)
+    step = _step_of(run, step)
+    colours, names, _ = fate_looks(theme)
+    title = f"{run.record.label}: the cache after {'the prompt' if step == 0 else f'step {step}'}"
+    return wall_picture(fates.fates(step), list(fates.layers), fates.heads, colours, names, title, theme)
+
+
+@wall.caption
+def describe_wall(frame: pd.DataFrame) -> str:
+    held = 1 - float(frame["dropped"].mean())
+    together = ", some of it merged" if float(frame["absorbed"].mean()) > 0 and held > 0 else ""
+    step = int(frame["step"].iloc[0])
+    when = "the prompt" if step == 0 else f"step {step}"
+    return f"After {when}, over all heads, {part(held)} of the text is still held{together}."
+
+
+def _step_of(run: Run, step: int | None) -> int:
+    return int(open_wall(run).steps[-1]) if step is None else step
+
+
+@keep_by_run(1)
+def open_wall(run: Run) -> Wall:
+    """The wall of a run; raises UserError as `wall_of`."""
+    return wall_of(run)
 
 
 def fate_looks(theme: Theme) -> tuple[list[str], list[str], list[str]]:
@@ -52,7 +89,11 @@ def wall_picture(
     for index, tile in enumerate(tiles):
         layer, head = divmod(index, heads)
         image[head * height : head * height + height - gap, layer * width : layer * width + width - gap] = tile
-    figure = go.Figure(go.Image(source=_data_uri(image), hovertemplate="<extra></extra>"))
+    # As a PNG it takes a tenth of the size of its numbers.
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "PNG", optimize=True)
+    source = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    figure = go.Figure(go.Image(source=source, hovertemplate="<extra></extra>"))
     for code, name in enumerate(names):
         if (codes == code).any():
             square = {"color": colours[code], "size": 12, "symbol": "square"}
@@ -79,40 +120,6 @@ def wall_picture(
         scaleanchor="x",
         range=[image.shape[0], 0],
     )
-
-
-@with_simple(simple.wall)
-def caption_wall(shares: pd.DataFrame, names: list[str]) -> str:
-    """Mean and range over heads of the first two shares of `shares_by_head`, and of what was dropped."""
-    parts = []
-    for column, name in zip(("kept", "holds", "absorbed", "dropped"), names, strict=False):
-        low = shares[column].min()
-        mean = shares[column].mean()
-        high = shares[column].max()
-        if mean == 0:
-            continue
-        spread = "in every head" if low == high else f"{percent(low)} to {percent(high)} by head"
-        parts.append(f"{percent(mean)} {name} ({spread})")
-    return f"{_moment(shares)}, of all tokens in {plural(len(shares), 'head')}: {', '.join(parts)}."
-
-
-@with_simple(simple.difference)
-def caption_difference(shares: pd.DataFrame, names: list[str]) -> str:
-    """Mean shares over heads of `difference_by_head`, and the heads that differ least and most."""
-    means = [f"{percent(float(shares[column].mean()))} {name}" for column, name in zip(COLUMNS, names, strict=False)]
-    least, most = (shares.loc[place] for place in (shares["jaccard"].idxmax(), shares["jaccard"].idxmin()))
-    alike = f"most alike in {_place(least)} (Jaccard index {number(least['jaccard'], 2)})"
-    apart = f"least alike in {_place(most)} ({number(most['jaccard'], 2)})"
-    return f"{_moment(shares)}, of all tokens in {plural(len(shares), 'head')}: {', '.join(means)}; {alike}, {apart}."
-
-
-def _place(row: pd.Series) -> str:
-    return f"layer {int(row['layer'])} head {int(row['head'])}"
-
-
-def _moment(shares: pd.DataFrame) -> str:
-    step = int(shares["step"].iloc[0])
-    return "After the prompt" if step == 0 else f"After step {step}"
 
 
 def _tiles(codes: np.ndarray, colours: list[str], height: int, width: int, theme: Theme) -> np.ndarray:
@@ -146,13 +153,31 @@ def _resized(mask: np.ndarray, height: int, width: int) -> np.ndarray:
     return mask.astype(np.float32)
 
 
-def _data_uri(image: np.ndarray) -> str:
-    """The image (height, width, 3) uint8 as a PNG, a tenth of the size of its numbers."""
-    file = io.BytesIO()
-    Image.fromarray(image).save(file, "PNG", optimize=True)
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
-
-
 def _rgb(colour: str) -> tuple[int, int, int]:
     red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     return red, green, blue
+
+
+def most_read(run: Run, layers: tuple[int, ...], row: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Positions (heads, count) int32 and attention (heads, count) float32 of the slots read most, most first.
+
+    `row` counts recorded attention rows. Heads are those of `layers`, one layer after the other; a head without a
+    recorded row has positions -1.
+    """
+    heads = run.record.model.num_key_value_heads
+    positions = np.full((len(layers) * heads, count), -1, np.int32)
+    masses = np.zeros((len(layers) * heads, count), np.float32)
+    for place, layer in enumerate(layers):
+        for head in range(heads):
+            try:
+                found = run.attention_row(layer, head, row)
+            except UserError:  # this layer or head was not recorded
+                continue
+            if found is None:
+                return positions, masses
+            mass = found[1].astype(np.float32)
+            most = np.argsort(mass)[::-1][:count]
+            most = most[mass[most] > 0]
+            positions[place * heads + head, : len(most)] = most
+            masses[place * heads + head, : len(most)] = mass[most]
+    return positions, masses

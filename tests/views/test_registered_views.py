@@ -1,0 +1,116 @@
+"""Every registered view, drawn of generated runs in both themes: small, named, not empty, one sentence, its files."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+
+from kvlab.core.errors import UserError
+from kvlab.core.plugins.origin import KVLAB
+from kvlab.trace import Run, open_run
+from kvlab.views.base.view import Drawn, all_views, find_view
+from kvlab.views.frames.prompt_spans import parse_spans
+from tests.cli.running import kvlab
+from tests.synthetic.runs import write_synthetic_run
+
+MAX_BYTES = 2_000_000
+MAX_CELLS = 768
+METHODS = (("full", 1.0), ("h2o", 0.1), ("keepkv", 0.1), ("keepkv", 0.2), ("pool", 0.1))
+KVLABS = [name for name in all_views() if all_views().origin(name) == KVLAB]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+    """Five runs over 1,500 tokens: more than the cells a picture may have on a side."""
+    root = tmp_path_factory.mktemp("large")
+    options: dict[str, Any] = {"layers": 3, "heads": 2, "prompt_tokens": 1500, "steps": 60}
+    return [open_run(write_synthetic_run(root, method=method, budget=budget, **options)) for method, budget in METHODS]
+
+
+@pytest.fixture(scope="module")
+def drawn(runs: list[Run]) -> dict[str, tuple[Drawn, Drawn]]:
+    """Each view of a run or comparison, light and dark; the run is one that merges."""
+    found = {name: find_view(name) for name in KVLABS}
+    subjects: dict[str, Any] = {"run": runs[2], "runs": runs}
+    place = {"token": 40, "spans": parse_spans("first:0-99;second:100-399", 1500)}
+    return {
+        name: (view.draw(subjects[view.kind], "light", **place), view.draw(subjects[view.kind], "dark", **place))
+        for name, view in found.items()
+        if view.kind in subjects
+    }
+
+
+def test_every_view_is_small_named_and_not_empty(drawn: dict[str, tuple[Drawn, Drawn]]) -> None:
+    for name, pair in drawn.items():
+        for one in pair:
+            figure = one.figure
+            assert len(figure.to_json()) < MAX_BYTES, name
+            assert figure.layout.title.text and figure.layout.uirevision, name
+            shown = [trace for trace in figure.data if trace.hoverinfo != "skip"]
+            assert shown and len(one.frame), name
+            for trace in shown:
+                if trace.type == "heatmap":
+                    assert max(trace.z.shape) <= MAX_CELLS and _is_finite(trace.z), name
+                    leads = (figure.layout.meta or {}).get("go", {})
+                    assert leads and set(leads.values()) <= {"layer", "head", "step", "token"}, name
+                elif trace.type == "image":
+                    assert trace.source.startswith("data:image/png"), name
+                elif trace.type != "sankey":
+                    assert _is_finite(trace.y), (name, trace.name)
+            if figure.data[0].type != "sankey":  # which has no axes
+                assert figure.layout.xaxis.title.text and figure.layout.yaxis.title.text, name
+
+
+def test_light_and_dark_differ_in_colours_only(drawn: dict[str, tuple[Drawn, Drawn]]) -> None:
+    def without_colours(figure: go.Figure) -> object:
+        text = re.sub(r'"(#[0-9A-Fa-f]{6}|data:image[^"]*|rgb\([\d, ]+\))"', '"#"', figure.to_json())
+        return json.loads(text)
+
+    for name, (light, dark) in drawn.items():
+        assert light.figure.layout.font.color != dark.figure.layout.font.color, name
+        assert without_colours(light.figure) == without_colours(dark.figure), name
+
+
+def test_every_caption_is_one_line_and_every_view_has_its_table_page_and_file_name(
+    drawn: dict[str, tuple[Drawn, Drawn]],
+) -> None:
+    for name, (light, _) in drawn.items():
+        assert light.caption.endswith(".") and "\n" not in light.caption and "nan" not in light.caption, name
+        assert light.caption in light.alt and light.title in light.alt
+        assert str(light.provenance) and re.fullmatch(r"[\w .%:=+-]+", light.file_name), name
+        assert light.to("csv").count(b"\n") > len(light.frame) - 1, name
+        assert light.caption.split()[0].encode() in light.to("html"), name
+
+
+def test_a_level_that_cannot_give_a_view_is_one_sentence(runs: list[Run], tmp_path: Path) -> None:
+    light = open_run(write_synthetic_run(tmp_path, method="h2o", level="light"))
+    with pytest.raises(UserError, match=r"level light, without single events: record it again with .*--level full"):
+        find_view("timeline").draw(light)
+    with pytest.raises(UserError, match="is of one run"):
+        find_view("timeline").draw(runs)
+    with pytest.raises(UserError, match=r"no view called 'timelime'.*timeline"):
+        find_view("timelime")
+    with pytest.raises(UserError, match=r"cannot be saved as 'doc'"):
+        find_view("states").draw(runs[2]).save(tmp_path / "states.doc")
+
+
+def test_the_command_lists_views_and_writes_one(runs: list[Run], tmp_path: Path) -> None:
+    folder = str(runs[2].path)
+    assert all(name in kvlab("view", folder) for name in KVLABS)
+    file = tmp_path / "states.csv"
+    told = kvlab("view", folder, "states", "--layer", "0", "--head", "1", "--to", str(file))
+    assert "of the text" in told and list(pd.read_csv(file).columns)[:2] == ["step", "unseen"]
+
+
+def _is_finite(values: Any) -> bool:
+    try:
+        return bool(np.isfinite(np.asarray(values, float)).any())
+    except (TypeError, ValueError):
+        return len(values) > 0
