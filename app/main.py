@@ -17,14 +17,13 @@ from app.server import preimport
 
 preimport.wait()
 
+from app.base.component import load_plotly_ahead
 from app.base.links import copy_link
-from app.base.plotly_preload import load_plotly_ahead
 from app.base.theme import theme
 from app.navigation import context_bar
 from app.navigation.menu import menu, page_tabs, top_tools
 from app.navigation.selection import OPENED
-from app.server.current_user import let_in
-from app.server.disk_warning import disk_warning
+from app.server.current_user import disk_warning, let_in
 from app.session.streamlit_internals import drop_stale_widgets, wait_until_sent
 from app.session.url_state import (
     PAGE,

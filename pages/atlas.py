@@ -19,7 +19,7 @@ from kvlab.atlas.cards import Card, is_slow, models_to_judge, shipped_claims
 from kvlab.atlas.exhibit import Exhibit, Paper
 from kvlab.atlas.registry import EXHIBITS, PAPERS
 from kvlab.atlas.scorecard import SHAPES, Judged, by_model, exhibit_list, matching, own_claims
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title
 from kvlab.results.sources import Sources
 from kvlab.views.base.words import plural
 

@@ -1,4 +1,4 @@
-"""Needle autopsy: the fate of chosen words in every layer and head, and a rerun in which they are kept."""
+"""Fate of a word: the fate of chosen words in every layer and head, and a rerun in which they are kept."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PLACE = "autopsy-place"
 
 def main() -> None:
     page.heading(
-        "Needle autopsy",
+        "Fate of a word",
         "Choose words of the text, such as a needle, to see whether their tokens kept their own slots, were merged, "
         "or were dropped, in which head and at which step, and whether a reading left them out. Then restore them and "
         "run again.",
@@ -49,6 +49,7 @@ def main() -> None:
 
 
 def chosen_words(run: Run, layer: int, head: int) -> None:
+    first_line = st.container()
     span = choose(run, layer, head)
     if span is None:
         st.info("Enter words above, or click a word of the text.", icon=":material/info:")
@@ -59,6 +60,8 @@ def chosen_words(run: Run, layer: int, head: int) -> None:
     left_out = read_of(run, span)
     if left_out is not None:
         table = unread.with_unread(table, left_out[min(step, len(left_out) - 1)])
+    with first_line:
+        page.verdict(figures.verdict(autopsy.survival(table, left_out is not None), run.record.label, moment))
     everywhere(run, table, left_out, moment, (layer, head))
     show_moment(run, table, layer, head, moment)
     restore(run, span)

@@ -15,7 +15,7 @@ from app.base.links import link
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
-from app.compare.board import answer_form, answer_sentence, board_of, board_section
+from app.compare.board import answer_form, board_of, board_section, first_screen
 from app.compare.home import budget_slider, home_view
 from app.compare.repeats import batch_of, batch_section
 from app.compare.report_menu import report_menu
@@ -93,10 +93,9 @@ STYLE = """<style>
 
 def main() -> None:
     page.heading(
-        "Compare",
-        "Several methods over the same prompt. All decode the full cache's continuation, so that every token can be "
-        "compared, and generate their own, shown at the end. **KL** is the distance from the full cache's "
-        "probabilities.",
+        "Result",
+        "What each method answers, and at how many bytes. **KL** is the distance from the full cache's probabilities "
+        "over its own continuation.",
     )
     runs = current_comparison()
     if not runs:
@@ -110,18 +109,19 @@ def main() -> None:
         budget = batch_section(record, record.repeat, batch)
     board = board_of(runs)
     table = compare.headline(runs) if board is None else board.table
-    if board is not None:
-        answer_sentence(board)
-    drawn = False
+    points = run_points(table, places(runs))
+    all_runs = of_comparison(runs)
+    shows_trade_off = budget is None
     if budget is None:
-        points = run_points(table, places(runs))
         budget = budget_slider(points)
-        drawn = home_view(points, budget, of_comparison(runs))
     if budget:
         runs = runs_at(runs, budget)
         names = dict(zip((run.record.run_id for run in runs), compare.unique_labels(runs), strict=True))
         table = compare.rename_runs(table, names)
         board = board and board.of(names)
+    drawn = first_screen(runs, board) if board is not None else False
+    if shows_trade_off:
+        drawn |= home_view(points, budget, all_runs)
     if board is not None:
         drawn |= board_section(runs, board)
     answer_form(runs, board)

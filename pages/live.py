@@ -5,8 +5,8 @@ from __future__ import annotations
 import streamlit as st
 
 from app.base.text import plain
+from app.live.answers import is_presented, present
 from app.live.conversation import POLL_SECONDS, ask, conversation
-from app.live.present import is_presented, present
 from app.live.sessions import request_of, running_job
 from app.live.start import start_form
 from app.navigation import context_bar

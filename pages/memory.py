@@ -1,4 +1,4 @@
-"""Memory and cost: live, allocated and peak bytes, the health of the cache, and the cost of recording."""
+"""Bytes: live, allocated and peak bytes, the health of the cache, and the cost of recording."""
 
 from __future__ import annotations
 

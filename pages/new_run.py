@@ -6,28 +6,33 @@ from functools import partial
 
 import streamlit as st
 
-from app.base.links import go
+from app.base.links import go, link
 from app.base.text import plain
 from app.evaluation.fit_section import fit_section
 from app.navigation.proposed_model import propose_model
 from app.navigation.selection import runs_root
-from app.new_run.answer import answer_section
-from app.new_run.full_answer import FullAnswer
+from app.new_run.answer import FullAnswer, answer_section
 from app.new_run.long_prompt import fitted_question
 from app.new_run.method_section import hyper_parameter_section, method_section, placement_section
 from app.new_run.model_section import chat_section, count_section, model_section
 from app.new_run.prompt_library import save_section
 from app.new_run.prompt_source import prompt_section
-from app.new_run.recording_section import length_and_level, recording_section
-from app.new_run.run_bar import run_bar
+from app.new_run.run_bar import length_and_level, recording_section, run_bar
 from app.queue.job_panel import show_job
 from app.session.url_state import get_param, params
 from kvlab.browser import read_static
 from kvlab.core.errors import UserError
 from kvlab.forms import compare_form, plan_preview
 from kvlab.forms.compare_form import last_form
-from kvlab.forms.run_notes import run_notes
+from kvlab.forms.plan_preview import run_notes
 from kvlab.models.info.chat_template import ChatFormat
+
+# What else can be measured: the page, the choice that opens its form, and what is asked.
+OTHER_QUESTIONS = (
+    ("quality", "New evaluation", "Many prompts: scores with intervals"),
+    ("safe_budget", "New evaluation", "A guarantee: how small the cache may be"),
+    ("speed", "New benchmark", "Timing: speed and memory"),
+)
 
 
 def form() -> None:
@@ -97,4 +102,8 @@ if job := get_param("job"):
         go("new_run")
 else:
     st.title("New run")
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="other-questions"):
+        st.caption("One prompt and several methods. Or ask about:", width="content")
+        for name, another, title in OTHER_QUESTIONS:
+            link(name, title, **{f"{name}_view": another})
     form()

@@ -8,8 +8,7 @@ from app.base.text import plain
 from app.navigation.selection import runs_root
 from app.run_views import page
 from app.runs.actions import actions, bin_and_import
-from app.runs.filters import filters
-from app.runs.table import begin_reading, count_line, runs_table, shelf
+from app.runs.table import begin_reading, count_line, filters, runs_table, shelf
 from kvlab.core.errors import UserError
 from kvlab.library.find import describe_search
 

@@ -21,6 +21,9 @@ from kvlab.views.base.head_map import Place
 from kvlab.views.base.words import number, percent
 
 MAX_VECTORS = 2_000_000  # tokens x layers x heads whose values are read without a switch
+typical_perturbation = st.cache_data(max_entries=64, hash_funcs=BY_STAMP, show_spinner=False)(
+    bound.typical_perturbation
+)
 SCOPES = ("one head", "heads of the layer", "all heads")
 
 
@@ -79,11 +82,6 @@ def facts(table: pd.DataFrame) -> None:
 @st.cache_data(max_entries=64, hash_funcs=BY_STAMP, show_spinner=False)
 def predicts(run: Run) -> bool:
     return bound.predicts_scores(run.select("steps", columns=["score_error"]))
-
-
-@st.cache_data(max_entries=64, hash_funcs=BY_STAMP, show_spinner=False)
-def typical_perturbation(run: Run) -> float | None:
-    return bound.typical_perturbation(run)
 
 
 def how_it_is_computed(run: Run) -> None:

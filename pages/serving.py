@@ -17,8 +17,7 @@ from app.figures.tables import csv_button, show_table
 from app.navigation.selection import current_sources
 from app.run_views import page, view
 from app.session.open_runs import BY_STAMP
-from kvlab.planning.serving_levels import LEVELS, Servability
-from kvlab.planning.serving_table import read_csv
+from kvlab.planning.serving_table import LEVELS, Servability, read_csv
 from kvlab.trace.reader import Run
 from kvlab.views import serving
 from kvlab.views.base.provenance import join_sources, of_comparison

@@ -6,8 +6,7 @@ import streamlit as st
 
 from app.base.text import plain
 from app.evaluation.result_rows import ResultsPage, measured_rows
-from app.evaluation.speed_form import speed_form
-from app.evaluation.speed_results import results
+from app.evaluation.speed_results import results, speed_form
 from app.figures.figure import page_file
 from app.run_views import page
 from app.session.url_state import get_param

@@ -126,7 +126,7 @@ def gguf_here(monkeypatch: pytest.MonkeyPatch) -> None:
     That a second process does is asked in tests/models/test_gguf.py.
     """
     from kvlab.core.errors import UserError
-    from kvlab.models.info import gguf_files
+    from kvlab.models.info import model_faults as gguf_files
 
     def described(file: Path, folder: Path, called: str) -> None:
         from kvlab.models.describe_gguf import describe

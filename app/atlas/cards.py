@@ -19,7 +19,7 @@ from kvlab.atlas import cards
 from kvlab.atlas.cards import Card
 from kvlab.atlas.exhibit import Exhibit
 from kvlab.atlas.scorecard import SHAPES, Judged, verdicts_on_each
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title
 from kvlab.requests.measurement import command_line
 from kvlab.results.shipped_folder import shipped
 from kvlab.results.sources import Sources

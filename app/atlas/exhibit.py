@@ -21,7 +21,7 @@ from kvlab.atlas.cards import judge_on_each
 from kvlab.atlas.exhibit import Choice, Control, Drawn, Exhibit, Needs
 from kvlab.atlas.model_data import draw_shown
 from kvlab.atlas.scorecard import Judged, verdicts_on_each
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title
 from kvlab.core.errors import UserError
 from kvlab.report.views import table_of
 from kvlab.requests.measurement import command_line

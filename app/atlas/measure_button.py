@@ -14,7 +14,7 @@ from app.queue.submit import submit_job
 from kvlab import jobs
 from kvlab.atlas.registry import measurements_of
 from kvlab.bench.request import BenchJob
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title
 from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob
 from kvlab.forms.measurement_job import FillSize, fill_jobs, job_of

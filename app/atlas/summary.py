@@ -14,7 +14,7 @@ from app.base.text import plain
 from app.figures.export_menu import Offer, show_title
 from kvlab.atlas.registry import PAPERS
 from kvlab.atlas.scorecard import SHAPES, VERDICTS, Lines
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title
 from kvlab.report.views import Table, table_of
 from kvlab.views.base import export
 

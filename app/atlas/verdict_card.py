@@ -17,7 +17,7 @@ from kvlab.atlas.figures.verdict_card import verdict_card as card_figure
 from kvlab.atlas.model_data import measured_on, with_badge
 from kvlab.atlas.registry import PAPERS, find
 from kvlab.atlas.shipped_exhibits import OWN
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title
 from kvlab.results.shipped_folder import shipped
 from kvlab.results.verdict import Claim, basis_sentences, verdict_sentence, what_would_change
 

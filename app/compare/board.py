@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -16,11 +18,13 @@ from app.compare import restore
 from app.compare.facts import FactKeys, fact_picker
 from app.components.wordpicker import Spans
 from app.figures.figure import show
+from app.figures.view import frame_of
 from app.navigation.selection import runs_root
 from app.run_views import page
 from app.run_views.require_level import warn_reference_fails
 from app.session.open_runs import BY_STAMP
 from app.session.url_state import in_url, set_page_param, set_page_param_from, url_value
+from kvlab.common.formatting import ONE_PROMPT
 from kvlab.core.errors import UserError
 from kvlab.figures import board as figures
 from kvlab.figures.board_texts import verdict_text
@@ -28,8 +32,9 @@ from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace.reader import Run
 from kvlab.trace.schema import RunRecord
 from kvlab.trace.user_labels import Labels, load_labels, save_answer
-from kvlab.views.base.provenance import of_comparison
-from kvlab.views.base.words import byte_size, plural
+from kvlab.views.base.provenance import of_comparison, of_run
+from kvlab.views.base.view import find_view
+from kvlab.views.base.words import byte_size, number
 from kvlab.views.frames import board as analysis
 from kvlab.views.frames.compare import rename_runs
 from kvlab.views.frames.facts import fact_fates, head_shares
@@ -37,6 +42,18 @@ from kvlab.views.lost_heads import failed_runs, short_words
 
 CHART = "board-chart"
 CELL = "board-cell"
+MOST_ROWS = 24  # runs that have a row each; for more the board alone is drawn
+FEW_LAYERS = 12  # whose numbers have room under a small wall
+WALL_WIDTH = 400  # pixels of a small wall
+ROOM_AROUND = 150  # pixels of its title, legend and axis
+TOKENS_BEFORE = 12  # of a generated text that are shown before its first other token
+TOKENS_SHOWN = 30
+VERDICTS = {
+    "right": ("right", "green"),
+    "nearly": ("nearly", "orange"),
+    "wrong": ("wrong", "red"),
+    "unfinished": ("not finished", "gray"),
+}
 LONG_TEXT = 50_000  # characters of a prompt from which its words are sent only on request
 
 
@@ -94,28 +111,110 @@ def board_section(runs: Sequence[Run], board: Board) -> bool:
     return drawn
 
 
-def answer_sentence(board: Board) -> None:
-    """The expected answer, the runs that generate it, and its fact; with a warning if the full cache fails."""
+def first_screen(runs: Sequence[Run], board: Board) -> bool:
+    """How many runs are right and which, one row a run, and the wall of the chosen one; whether a chart was drawn."""
     question = board.question
-    table = board.table
+    compressed = board.table[board.table["method"] != "full"]
+    right = analysis.correct_runs(board.table)
     verdict = question.reference
     if verdict.kind in ("nearly", "wrong"):
         warn_reference_fails()
     wrote = {"right": "generates it", "unfinished": "has not generated its own text yet"}.get(
         verdict.kind, f"generates “{plain(verdict.wrote)}”"
     )
-    count = len(question.positions)
-    fact = f"The fact behind it is {plural(count, 'token')} of the prompt" if count else "The prompt has no fact marked"
-    assumed = " (where the prompt contains the answer; none was marked)" if question.expected.assumed and count else ""
-    correct = [
-        f"**{plain(row.label)}** ({byte_size(row.live_bytes)})" for row in analysis.correct_runs(table).itertuples()
-    ]
-    verb = "gets" if len(correct) == 1 else "get"
-    runs = f"Of the compressed runs, {', '.join(correct)} {verb}" if correct else "No compressed run gets"
+    names = [f"**{plain(row.label)}**{_share_of_full(row)}" for row in right.itertuples()]
+    count = f"**{len(right) or 'None'} of {len(compressed)} right**{': ' if names else ''}{', '.join(names)}"
     expected = f"Expected answer: **{plain(shorten(question.expected.words))}**. The full cache {wrote}."
-    st.markdown(f"{expected} {runs} it right. {fact}{assumed}.")
+    st.markdown(f"{count}; {ONE_PROMPT}. {expected}")
     if question.problem:
         st.warning(plain(question.problem))
+    if compressed.empty or len(compressed) > MOST_ROWS:
+        return False
+    rows, wall = st.columns([3, 2], gap="large")
+    with rows:
+        _run_rows(runs, board, compressed)
+    with wall:
+        return _small_wall(runs, board)
+
+
+def _share_of_full(row: Any) -> str:
+    return "" if pd.isna(row.live_ratio) else f" ({number(100 * row.live_ratio, 2)} %)"
+
+
+def _run_rows(runs: Sequence[Run], board: Board, compressed: pd.DataFrame) -> None:
+    """A row a run, right ones first: verdict, text, bytes, KL, and why it is wrong or a button that finds out."""
+    by_id = {run.record.run_id: run for run in runs}
+    order = {kind: place for place, kind in enumerate(("right", "nearly", "wrong"))}
+    table = compressed.assign(order=compressed["verdict"].map(order).fillna(len(order)))
+    wrong = [] if board.question.reference.kind != "right" else set(failed_runs(board.table)["run_id"])
+    results = restore.results_of((by_id[run_id].record.comparison_id, run_id) for run_id in wrong)
+    for row in table.sort_values(["order", "mean_kl", "live_bytes"]).itertuples():
+        run = by_id[row.run_id]
+        with st.container(key=f"answer-row-{row.run_id}", gap=None):
+            with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+                label, colour = VERDICTS.get(row.verdict, VERDICTS["unfinished"])
+                st.badge(label, color=colour)  # type: ignore[arg-type]  # one of the colours of a badge
+                st.button(
+                    plain(row.label),
+                    type="tertiary",
+                    key=f"answer-run-{row.run_id}",
+                    help="Show its cache beside the answers",
+                    on_click=_choose,
+                    args=(row.run_id,),
+                )
+                size = "" if pd.isna(row.live_bytes) else byte_size(row.live_bytes)
+                kl = "" if pd.isna(row.mean_kl) else f"KL {number(row.mean_kl, 2)}"
+                st.caption(" · ".join(filter(None, (size, kl))))
+                if row.run_id in results:
+                    st.caption(plain(short_words(results[row.run_id])))
+                elif row.run_id in wrong:
+                    restore.button(run, f"why-{row.run_id}", f"Find out why ({restore.short_estimate(run)})")
+            st.html(_marked_text(run, row))
+
+
+def _choose(run_id: str) -> None:
+    set_page_param("cell", run_id, CELL)
+
+
+def _marked_text(run: Run, row: Any) -> str:
+    """The beginning of what the run generated as HTML; of a run that is not right, its first other token is marked."""
+    texts = analysis.phase_texts(run, "free")
+    if not "".join(texts).strip():
+        return "<em>only white space</em>" if texts else "<em>nothing generated yet</em>"
+    # counted from 1
+    at = None if pd.isna(row.first_divergence) or row.verdict == "right" else int(row.first_divergence) - 1
+    escaped = [html.escape(text) for text in texts]
+    if at is not None and at < len(escaped):
+        words = escaped[at] if texts[at].strip() else "a space" if texts[at] else " ends here"
+        escaped[at] = f"<mark>{words}</mark>"
+    begin = max(0, (at or 0) - TOKENS_BEFORE)
+    end = begin + TOKENS_SHOWN
+    cut = ("… " if begin else "", " …" if end < len(escaped) else "")
+    return f'<div style="overflow-wrap: anywhere">{cut[0]}{"".join(escaped[begin:end])}{cut[1]}</div>'
+
+
+def _small_wall(runs: Sequence[Run], board: Board) -> bool:
+    """The cache of the chosen run after its last step, with a link to the whole wall."""
+    cells = board.frame.drop_duplicates("run_id").set_index("run_id")
+    if cells.empty:
+        return False
+    run_id = chosen_cell(cells, cells[cells["kept"].notna()])
+    run = next(run for run in runs if run.record.run_id == run_id)
+    wall = find_view("wall")
+    try:
+        wall.check(run)
+        drawn = wall.draw_frame(frame_of("wall", run), run, page_theme(), of_run(run))
+    except UserError as error:
+        st.caption(plain(str(error)))
+        return False
+    axes = drawn.figure.layout
+    if len(axes.xaxis.tickvals) > FEW_LAYERS:
+        drawn.figure.update_xaxes(tickvals=axes.xaxis.tickvals[::5], ticktext=axes.xaxis.ticktext[::5])
+    height = ROOM_AROUND + round(WALL_WIDTH * axes.yaxis.range[0] / axes.xaxis.range[1])
+    drawn.figure.update_layout(height=height)
+    is_drawn = show(drawn.figure, drawn.frame, drawn.caption, "answer-wall", drawn.file_name, drawn.provenance)
+    link("wall", "Step by step", icon=":material/view_comfy:", run=run_id)
+    return is_drawn
 
 
 def choose_clicked() -> None:

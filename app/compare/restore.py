@@ -123,6 +123,12 @@ def total_estimate(runs: Sequence[Run]) -> str:
     return f"{EACH}, at most {format_duration(max(sum(known), 1), rough=True)} in all"
 
 
+def short_estimate(run: Run) -> str:
+    """The estimated time of a search in short, such as `about 4 min`."""
+    seconds = estimate_seconds(run, MOST_RERUNS)
+    return f"about {format_duration(max(seconds, 1), rough=True)}" if seconds is not None else EACH
+
+
 def estimate(run: Run, most_reruns: int) -> str:
     """The estimated time of a search, in words."""
     seconds = estimate_seconds(run, most_reruns)

@@ -13,9 +13,9 @@ from app.navigation.selection import runs_root
 from app.new_run.prompt_view import further_down
 from app.queue.submit import queue_and_open
 from app.session.url_state import in_url
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title
 from kvlab.core.errors import UserError
-from kvlab.forms import fit_form
+from kvlab.forms import measurement_job
 from kvlab.forms.compare_form import PLACEMENTS
 from kvlab.models.fitting.request import Fittable
 from kvlab.planning.methods import MethodEntry
@@ -34,18 +34,18 @@ WHAT = {
 def fit_section(model: str, chosen: Sequence[MethodEntry]) -> None:
     """A box for each chosen method that can be fitted."""
     for entry in chosen:
-        if entry.name in fit_form.LEARNS and model.strip():
+        if entry.name in measurement_job.LEARNS and model.strip():
             _box(model.strip(), entry)
 
 
 def _box(model: str, entry: MethodEntry) -> None:
-    method = fit_form.LEARNS[entry.name]
-    files = fit_form.fitted_files(runs_root(), model, method)
+    method = measurement_job.LEARNS[entry.name]
+    files = measurement_job.fitted_files(runs_root(), model, method)
     with st.expander(
-        plain(f"{entry.title}: fit it to {model_title(model)}"), expanded=not files and not fit_form.ships(model)
+        plain(f"{entry.title}: fit it to {model_title(model)}"), expanded=not files and not measurement_job.ships(model)
     ):
         st.caption(plain(f"{entry.title} learns {WHAT[method]}, from the texts shipped with kvlab."))
-        if fit_form.ships(model):
+        if measurement_job.ships(model):
             st.caption("A file fitted to mini is shipped with kvlab and used by default.")
         for file in files:
             st.button(
@@ -53,11 +53,11 @@ def _box(model: str, entry: MethodEntry) -> None:
                 key=f"use-{entry.name}-{file.name}",
                 icon=":material/check:",
                 on_click=use,
-                args=(entry, fit_form.request_name(file)),
+                args=(entry, measurement_job.request_name(file)),
             )
         try:
             options = _options(entry.name, method)
-            job = fit_form.make_fit(model, method, options, private=private_switch(f"fit-{entry.name}.private"))
+            job = measurement_job.make_fit(model, method, options, private=private_switch(f"fit-{entry.name}.private"))
         except UserError as error:
             st.error(plain(str(error)))
             return
@@ -82,4 +82,4 @@ def _options(name: str, method: Fittable) -> dict[str, Any]:
 def use(entry: MethodEntry, file: str) -> None:
     """Callback: fill in the method's field for the file, whichever preset is chosen."""
     for start in (entry.name, *(f"{entry.name}.{preset}" for preset in entry.presets)):
-        st.session_state[f"{start}.{fit_form.setting(entry.name)}"] = file
+        st.session_state[f"{start}.{measurement_job.setting(entry.name)}"] = file

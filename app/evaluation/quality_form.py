@@ -21,7 +21,7 @@ from app.new_run.method_section import hyper_parameter_section, method_section, 
 from app.queue.submit import queue_and_open
 from app.session.url_state import in_url
 from kvlab.common.formatting import join_words as in_words
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title
 from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice
@@ -29,7 +29,7 @@ from kvlab.evaluate.results.rows import canonical_json
 from kvlab.forms import compare_form, eval_form, prompt_files
 from kvlab.jobs.size_check import prompt_lengths
 from kvlab.models.info.chat_template import has_template
-from kvlab.planning.models import model_field_help
+from kvlab.planning.methods import model_field_help
 from kvlab.planning.tasks import TaskEntry, TaskList, task_list
 from kvlab.requests.measurement import MINI
 from kvlab.results.informative import task_notes

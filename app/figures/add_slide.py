@@ -98,7 +98,7 @@ def slides_of_view(items: Sequence[Item]) -> list[Slide]:
 def default_story() -> str:
     """The user's first story, or the name of a new one."""
     user = acting().name
-    return next(iter(list_stories(runs_root(), own=True)), f"Story of {user}" if user else "My story")
+    return next(iter(list_stories(runs_root(), owned=True)), f"Story of {user}" if user else "My story")
 
 
 @st.cache_data(max_entries=4, show_spinner="Creating the talk")

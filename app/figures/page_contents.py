@@ -33,14 +33,9 @@ def record_item(key: str, item: Item) -> None:
     st.session_state.setdefault(ITEMS, {})[key] = item
 
 
-def shown_items() -> list[Item]:
-    """The items shown on the page so far."""
-    return list(st.session_state.get(ITEMS, {}).values())
-
-
 def telling_items() -> list[Item]:
     """The items with a picture, or without one all of them: what slides of the whole view are made of."""
-    items = shown_items()
+    items = list(st.session_state.get(ITEMS, {}).values())
     return [item for item in items if item.has_picture] or items
 
 

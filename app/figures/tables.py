@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -61,7 +60,13 @@ def show_table(table: pd.DataFrame, alt: str, source: str = "", **options: Any) 
     shown = shown.assign(**{name: shown[name].astype("string").fillna("") for name in gaps})
     texts = [name for name in shown if name == "text" or str(name).endswith(" text")]
     shown = shown.assign(**{name: [text.translate(MARKS) for text in shown[name]] for name in texts})
-    offer = Offer(alt, lambda: table_of(_in_per_cent(shown, shares)), source=source)
+    offer = Offer(
+        alt,
+        lambda: table_of(
+            shown.assign(**{name: [percent(value / 100) for value in values] for name, values in shares.items()})
+        ),
+        source=source,
+    )
     show_title(offer, f"table-{slug(without_numbers(alt))}")
     config = {
         name: st.column_config.NumberColumn(format=digits, help=text)
@@ -69,11 +74,6 @@ def show_table(table: pd.DataFrame, alt: str, source: str = "", **options: Any) 
         for name, text in texts_of.items()
     }
     st.dataframe(shown, hide_index=True, column_config=config, alt=alt, **options)
-
-
-def _in_per_cent(shown: pd.DataFrame, shares: Mapping[str, pd.Series]) -> pd.DataFrame:
-    """The table with the unit in its cells, for exports without column formats."""
-    return shown.assign(**{name: [percent(value / 100) for value in values] for name, values in shares.items()})
 
 
 def without_numbers(text: str) -> str:

@@ -5,9 +5,103 @@ from __future__ import annotations
 from collections.abc import Mapping
 from html import escape
 
-from kvlab.live.transcript import Answer, LaneState, Turn
+import streamlit as st
+
+from app.base.text import plain
+from app.base.theme import theme as page_theme
+from app.base.widgets import attempt, button_unless
+from app.live.cursor import LANE
+from app.live.sessions import running_job, transcript_of, waiting
+from app.navigation.selection import runs_root
+from app.navigation.shortcuts import page_keys
+from app.session.url_state import get_param, set_page_param, set_param, url_number
+from kvlab import jobs
+from kvlab.browser import read_static
+from kvlab.common.formatting import format_bytes
+from kvlab.live.transcript import Answer, LaneState, Transcript, Turn
 from kvlab.views.base.palette import HUES, Theme, pick
 from kvlab.views.base.words import plural
+
+# URL parameter
+PRESENT = "present"
+YES = "yes"
+BUTTON = ".st-key-{} button"
+KEYS = (("n", "next lane"), ("a", "ask a question; Enter sends it"), ("s", "stop the answers"), ("Esc", "leave"))
+TARGETS = {
+    "n": BUTTON.format("live-next-lane"),
+    "a": '[data-testid="stChatInput"] textarea',
+    "s": BUTTON.format("live-present-stop"),
+    "Escape": BUTTON.format("live-present-leave"),
+}
+
+
+def is_presented() -> bool:
+    """Whether the address asks for the session as a presentation."""
+    return get_param(PRESENT) == YES
+
+
+def present(session: str, poll_seconds: float) -> None:
+    """The last question with all answers, followed while a job of the session waits or runs."""
+    st.html(f"<style>{read_static('live-present.css')}</style>")
+    page_keys(steps=False, more=KEYS, targets=TARGETS)
+    job = running_job(session)
+    transcript = transcript_of(session)
+    if job is None:
+        last_answers(transcript, is_written=False)
+    else:
+        st.fragment(_follow, run_every=poll_seconds)(session)
+    with st.container(horizontal=True, gap="small", key="live-present-controls"):
+        lanes = sorted(transcript.lanes)
+        st.button("Next lane (n)", key="live-next-lane", on_click=next_lane, args=(lanes,), disabled=len(lanes) < 2)
+        if button_unless("Stop (s)", "" if job is not None else "Nothing is running.", key="live-present-stop"):
+            assert job is not None
+            attempt(lambda: jobs.cancel(runs_root(), job.job_id))
+        if st.button("Leave (Esc)", key="live-present-leave"):
+            set_param(PRESENT, None)
+            st.rerun()
+
+
+def _follow(session: str) -> None:
+    """Draw what the job has written so far."""
+    job = running_job(session)
+    if job is None:
+        st.rerun()
+    last_answers(transcript_of(session), is_written=True)
+    if job.position is not None:
+        waiting(job, "")
+
+
+def last_answers(transcript: Transcript, is_written: bool) -> None:
+    """The last question and the answers of all lanes to it, with the bytes of the lane in focus."""
+    if not transcript.is_read:
+        st.caption("The context is read and compressed in every lane …")
+        return
+    lane = lane_in_focus(sorted(transcript.lanes))
+    state = transcript.lanes[lane]
+    if not transcript.turns:
+        st.html('<div class="kv-present-question">Ask the first question: press a.</div>')
+        return
+    turn = transcript.turns[-1]
+    st.html(f'<div class="kv-present-question">{escape(turn.question)}</div>')
+    st.html(answers_html(turn, transcript.lanes, page_theme(), is_written, focus=lane))
+    share = 100 * state.live_bytes / max(transcript.full_bytes, 1)
+    st.markdown(
+        f"**{plain(state.label)}**: {plain(format_bytes(state.live_bytes))}, {share:.0f} % of the full cache, after "
+        f"{transcript.tokens_seen:,} tokens"
+    )
+
+
+def lane_in_focus(lanes: list[int]) -> int:
+    """The lane in the URL, else the first beside the reference."""
+    lane = url_number(LANE)
+    return lane if lane in lanes else lanes[min(1, len(lanes) - 1)]
+
+
+def next_lane(lanes: list[int]) -> None:
+    """Callback: put the next lane into focus."""
+    place = lanes.index(lane_in_focus(lanes))
+    set_page_param(LANE, lanes[(place + 1) % len(lanes)])
+
 
 LEVELS = ((1.0, 0.55), (0.1, 0.32), (0.01, 0.14))  # least KL in nats, and the opacity of its shade
 THE_FULL = "the full cache"
@@ -33,10 +127,12 @@ def answers_html(
     With `focus`, a lane, they are presented: in large type, and that lane outlined and wider.
     """
     cells = []
-    reference = reference_name(lanes)
+    reference = THE_FULL if 0 not in lanes or lanes[0].label.startswith("full ") else lanes[0].label
     for lane, state in sorted(lanes.items()):
         answer = turn.answers.get(lane, Answer())
         note = escape(answer_note(answer, is_written, reference)) if answer.words else ""
+        if lane and note and all(word.kl is None for word in answer.words):
+            note += " · not shaded: an earlier answer differs, so predictions cannot be compared"
         style = SCROLLED + AT_THE_END * is_written
         label = f'tabindex="0" role="group" aria-label="Answer of {escape(state.label)}"'  # scrolled by keys too
         words = answer_html(answer, theme, is_written, reference)
@@ -49,11 +145,6 @@ def answers_html(
         return f'<div style="{GRID}">{"".join(cells)}</div>'
     widths = " ".join("minmax(0, 1.5fr)" if lane == focus else "minmax(0, 1fr)" for lane in sorted(lanes))
     return f'<div class="kv-present" style="{GRID} grid-template-columns: {widths};">{"".join(cells)}</div>'
-
-
-def reference_name(lanes: Mapping[int, LaneState]) -> str:
-    """Name of the reference of all answers: the full cache, or the first lane by its label."""
-    return THE_FULL if 0 not in lanes or lanes[0].label.startswith("full ") else lanes[0].label
 
 
 def answer_html(answer: Answer, theme: Theme, is_written: bool, reference: str = THE_FULL) -> str:
@@ -78,9 +169,9 @@ def answer_html(answer: Answer, theme: Theme, is_written: bool, reference: str =
 def answer_note(answer: Answer, is_written: bool, reference: str = THE_FULL) -> str:
     """How many tokens, how long, and why it ended."""
     leaves = next((place for place, word in enumerate(answer.words, 1) if word.leaves), None)
-    left = "" if leaves is None else f"leaves {reference}'s text at token {leaves}"
+    left = "" if leaves is None else f"leaves {reference}'s text at token {leaves}, where shading ends"
     count = plural(len(answer.words), "token")
-    speed = f"{answer.seconds:.1f} s" if answer.reason else ""
+    speed = f"{answer.seconds:.1f} s for all lanes together" if answer.reason else ""
     reason = REASONS.get(answer.reason, answer.reason) if answer.reason or is_written else "interrupted"
     empty = "only white space" if answer.words and not answer.text.strip() else ""
     return " · ".join(part for part in (count, empty, speed, reason, left) if part)

@@ -6,25 +6,209 @@ from functools import partial
 
 import streamlit as st
 
-from app.base.text import plain
-from app.base.widgets import one_of
+from app.base.text import plain, shorten
+from app.base.theme import theme as page_theme
+from app.base.widgets import button_unless, one_of, widget_options
 from app.components.payload import SentTexts
 from app.components.tokentext import tokentext
-from app.live.cursor import (
-    LANE,
-    choose_words,
-    chosen_words,
-    follow_run,
-    head_in_focus,
-    recorded_links,
-    share_lane,
-)  # fmt: skip
-from app.live.word_heads import known_heads, word_heads
-from kvlab.live.context_classes import NAMES, codes_of, merge_notes, what_is_left_sentence
-from kvlab.live.transcript import Transcript
+from app.figures.figure import show
+from app.live.cursor import LANE, choose_words, chosen_words, follow_run, head_in_focus, recorded_links, share_lane
+from app.live.sessions import act, fork_session
+from app.navigation.selection import runs_root
+from app.session.url_state import drop_stale_option, set_param
+from kvlab.core.choice import FULL, MethodChoice
+from kvlab.core.errors import UserError
+from kvlab.core.restore import token_words
+from kvlab.core.validation import quote_value
+from kvlab.figures import token_heads as figures
+from kvlab.forms import compare_form
+from kvlab.live.events import heads_path
+from kvlab.live.transcript import NAMES, Transcript, codes_of, merge_notes, what_is_left_sentence
+from kvlab.planning.methods import methods
+from kvlab.planning.parameters import DEFAULT, PRESET
 from kvlab.report.views import Cue, TokenClass
 from kvlab.requests.live_session import LiveRequest
+from kvlab.requests.token_edits import Edit, edit_tokens, edit_words, without_edits
+from kvlab.views.base.head_map import caption_focus
 from kvlab.views.base.palette import SEQUENTIAL, STATE_COLOURS
+from kvlab.views.frames.token_heads import TokenHeads, read_token_heads
+
+NEW_TOKENS = 64
+AS_NOW = "as now"
+
+
+def sampling() -> dict[str, float]:
+    """How tokens are chosen, as fields of a job."""
+    return {
+        "max_new_tokens": int(st.session_state.get("new_tokens", NEW_TOKENS)),
+        "temperature": float(st.session_state.get("temperature", 0.0)),
+        "seed": int(st.session_state.get("seed", 0)),
+    }
+
+
+def change_lane(session: str, request: LiveRequest, number: int, is_busy: bool) -> None:
+    """A menu with the lane's method, settings and budget; its button compresses the context again in this lane."""
+    choice = request.lanes[number]
+    key = f"live-lane-{number}"
+    with st.popover("Change", **widget_options(request.why_fixed, key=key)):
+        entries = {entry.name: entry for entry in methods() if entry.name != FULL.method}
+        place = list(entries).index(choice.method) if choice.method in entries else 0
+        entry = entries[st.selectbox("Method", list(entries), place, key=f"{key}-method")]
+        presets = [AS_NOW] if entry.name == choice.method else []
+        preset = st.selectbox("Settings", [*presets, DEFAULT, *entry.presets], key=f"{key}-settings")
+        now = f"{100 * choice.budget:g}%" if isinstance(choice.budget, float) else quote_value(choice.budget)
+        budget = st.text_input("Budget", now, key=f"{key}-budget", help="Such as 20%, 128 or 20%B")
+        st.caption("Only this lane is compressed again; then all lanes answer the questions again.")
+        why = request.why_fixed or ("An answer is being written." if is_busy else "")
+        if button_unless("Change the lane", why, key=f"{key}-apply"):
+            settings = {AS_NOW: choice.hyper_parameters, DEFAULT: {}}.get(preset, {PRESET: preset})
+            try:
+                (changed,) = compare_form.choices(
+                    [entry], compare_form.parse_budgets(budget)[:1], {entry.name: settings}
+                )
+            except UserError as error:
+                st.error(plain(str(error)))
+                return
+            if act(session, request, "lane", lane=number, choice=changed, **sampling()):
+                st.rerun()
+
+
+def change_question(session: str, request: LiveRequest, turn: int, question: str) -> None:
+    """Beside a question: ask another in its place, or go on from before it in a new session."""
+    key = f"live-turn-{turn}"
+    with st.popover("Edit", key=key, help="Another question in place of this one; later ones are dropped"):
+        edited = st.text_area("Question", question, key=f"{key}-text")
+        why = "" if edited.strip() else "Type a question."
+        if button_unless("Ask this instead", why, key=f"{key}-ask") and act(
+            session, request, "again", question=edited, turn=turn, **sampling()
+        ):
+            st.rerun()
+    help_text = "A new session with what was said before this question; this one stays"
+    if st.button("Fork", help=help_text, key=f"{key}-fork"):
+        set_param("session", fork_session(session, request, turn))
+        st.rerun()
+
+
+ALL = "all"
+ONE = "one"
+FOCUS = "focus"
+# Button, icon, what it does.
+BUTTONS: dict[Edit, tuple[str, str, str]] = {
+    "keep": ("Keep", "keep", "The words keep slots of their own."),
+    "drop": ("Drop", "delete", "The words are evicted; others take their slots."),
+    "merge": (
+        "Merge",
+        "merge",
+        "The words are evicted by the method's own merging rule, which may find no slot alike enough. A method that "
+        "evicts tokens merges them into the slot with the most similar key, by the mean of keys and values. Others "
+        "take their slots.",
+    ),
+}
+
+
+def word_edits(
+    session: str,
+    request: LiveRequest,
+    lane: int,
+    words: tuple[int, int],
+    label: str,
+    heads: TokenHeads | None,
+    is_busy: bool,
+) -> None:
+    """Buttons that keep, drop or merge the tokens `words` (first and last), named `label`, in one lane.
+
+    `heads` are the lane's heads, if they were read.
+    """
+    choice = request.lanes[lane]
+    changed = None
+    why = request.why_fixed or ("An answer is being written." if is_busy else "")
+    with st.container(horizontal=True, gap="small", vertical_alignment="center", key="live-word-edits"):
+        st.markdown(plain(label), width="content")
+        head = _where(heads, words[1])
+        for edit, (name, icon, told) in BUTTONS.items():
+            if button_unless(name, why, icon=f":material/{icon}:", help=told, key=f"live-{edit}"):
+                changed = _edited(choice, edit, words, head)
+        nothing = "" if edit_words(choice) else "Nothing was edited in this lane."
+        if button_unless("Undo edits", why or nothing, icon=":material/undo:", key="live-undo"):
+            changed = without_edits(choice)
+    note = (
+        request.why_fixed or "Only this lane is compressed again, within its budget, and answers the questions again."
+    )
+    st.caption(plain(f"Edits of this lane: {edit_words(choice)}.") if edit_words(choice) else note)
+    if changed is not None and act(session, request, "lane", lane=lane, choice=changed, **sampling()):
+        st.rerun()
+
+
+def _where(heads: TokenHeads | None, token: int) -> tuple[int, int] | None:
+    """The head (layer, head) in which an edit is made; None for all."""
+    if heads is None or token >= heads.attention.shape[2]:
+        return None
+    most = heads.most_attentive(token)
+    focus = head_in_focus(heads, token)
+    options = {ALL: "in all heads", ONE: f"in layer {most[0]}, head {most[1]}, which reads it most"}
+    if focus is not None and focus != most:
+        options[FOCUS] = f"in layer {focus[0]}, head {focus[1]}, in view"
+    drop_stale_option("edit_in", list(options))
+    where = one_of("Where", options, key="edit_in", label_visibility="collapsed")
+    return {ONE: most, FOCUS: focus}.get(where)
+
+
+def _edited(
+    choice: MethodChoice, edit: Edit, words: tuple[int, int], head: tuple[int, int] | None
+) -> MethodChoice | None:
+    try:
+        return edit_tokens(choice, edit, range(words[0], words[1] + 1), head)
+    except UserError as error:
+        st.error(plain(str(error)))
+        return None
+
+
+def known_heads(session: str, transcript: Transcript, lane: int) -> TokenHeads | None:
+    """The heads of a lane as they were read after its last answer; None if they were not."""
+    turn = len(transcript.turns)
+    if transcript.heads_read.get(lane) != turn:
+        return None
+    heads = read_token_heads(heads_path(runs_root(), session, lane))
+    return heads if heads is not None and heads.turn == turn else None
+
+
+def word_heads(
+    session: str, request: LiveRequest, transcript: Transcript, lane: int, heads: TokenHeads | None, is_busy: bool
+) -> None:
+    """Draw the edits of the chosen words, and maps of all heads for the last of them; nothing without a choice.
+
+    `heads` are the lane's, if they were read. The worker reads them on request.
+    """
+    words = chosen_words(transcript)
+    if words is None:
+        return
+    word = words[1]
+    text = "".join(transcript.texts[words[0] : word + 1]).strip()
+    label = f"“{shorten(text, 24)}” ({token_words(range(words[0], word + 1))})"
+    heads = heads if heads is not None and word < heads.states.shape[2] else None
+    word_edits(session, request, lane, words, label, heads, is_busy)
+    if heads is None:
+        with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+            why = "An answer is being written." if is_busy else ""
+            if button_unless("Read the heads", why, key="live-heads") and act(session, request, "heads", lane=lane):
+                st.rerun()
+            st.caption("Shows which heads hold it. The last answer is read once more, which takes as long.")
+        return
+    table = heads.of_token(word)
+    name = f"live-word-{word}"
+    theme = page_theme()
+    focus = head_in_focus(heads, word)
+    source = f"{transcript.lanes[lane].label}, after {heads.turn} questions"
+    left, right = st.columns(2)
+    with left:
+        holding = figures.heads_that_hold(table, label, theme, focus)
+        caption = caption_focus(figures.caption_heads_that_hold(table), holding, focus)
+        show(holding, table, caption, "live-heads-hold", name, source)
+    with right:
+        attention = figures.attention_to_token(table, label, theme, focus)
+        caption = caption_focus(figures.caption_attention_to_token(table), attention, focus)
+        show(attention, table, caption, "live-heads-attend", f"{name}-attention", source)
+
 
 SENT = "live-sent-texts"
 TEXT = "live-canvas"  # key of the text in which words are chosen

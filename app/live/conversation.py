@@ -2,27 +2,105 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import streamlit as st
 
-from app.base.text import plain
+from app.base.links import go
+from app.base.text import plain, shorten
+from app.base.theme import theme
 from app.base.theme import theme as page_theme
-from app.base.widgets import attempt, button_unless
-from app.live.answers import answers_html
-from app.live.changes import NEW_TOKENS, change_lane, change_question, sampling
-from app.live.context_text import what_is_left
-from app.live.keep import keep_lane
-from app.live.present import PRESENT, YES
-from app.live.record import record_comparison
-from app.live.replay import replay_section
+from app.base.widgets import attempt, button_unless, widget_options
+from app.components.present import present_button
+from app.figures.image_writer import browser
+from app.live.answers import PRESENT, YES, answers_html
+from app.live.context_text import NEW_TOKENS, change_lane, change_question, known_heads, sampling, what_is_left
+from app.live.cursor import LANE, chosen_words, head_in_focus, place_of
 from app.live.sessions import act, last_failure, running_job, transcript_of, waiting
 from app.navigation.selection import runs_root
-from app.session.url_state import forget, in_url, set_param
+from app.navigation.token_cursor import share_token
+from app.queue.submit import queue_job
+from app.session.url_state import forget, in_url, remember, set_param
 from kvlab import jobs
 from kvlab.browser import read_static
-from kvlab.common.formatting import format_bytes
-from kvlab.live.transcript import Transcript
-from kvlab.requests.live_session import Action, LiveRequest
+from kvlab.common.formatting import format_bytes, model_title
+from kvlab.common.lab_file import lab
+from kvlab.library.prefixes import free_path, proposed_name
+from kvlab.live.events import append_event, read_events
+from kvlab.live.transcript import LaneState, Transcript
+from kvlab.report.live_replay import KEYS, live_gif, replay
+from kvlab.requests.live_session import Action, LiveRequest, comparison_of, runs_of_lanes
 from kvlab.views.base.palette import SURFACES
+
+
+def record_comparison(session: str, request: LiveRequest, transcript: Transcript, question: str) -> None:
+    """Queue the comparison, note it in the session's log, and open the page that shows its progress."""
+    comparison = comparison_of(request, question, int(sampling()["max_new_tokens"]))
+    job_id = queue_job(lambda: comparison)
+    if job_id is None:
+        return
+    runs = runs_of_lanes(request, comparison, job_id)
+    append_event(runs_root(), session, {"kind": "recorded", "comparison": job_id, "runs": runs})
+    lane = int(st.session_state.get(LANE) or request.has_full_cache)
+    words = chosen_words(transcript)
+    if words is not None:
+        share_token(job_id, words[1])
+    place = place_of(words, head_in_focus(known_heads(session, transcript, lane), words and words[1]))
+    for name in place.keys() & {"layer", "head"}:
+        remember(name, place[name], url=False)
+    go("new_run", job=job_id, run=runs[lane], **place)
+
+
+def replay_section(session: str, request: LiveRequest) -> None:
+    """The session as a page that plays its steps: in a new tab, or as a file."""
+    events, _ = read_events(runs_root(), session)
+    title = f"{model_title(request.model)}: {shorten(request.context.strip())}"
+    page = replay(events, title, theme())
+    with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+        present_button(page, key="live-present")
+        st.download_button("HTML", page, f"live-{session}.html", key="live-html", on_click="ignore")
+        st.download_button(
+            "GIF",
+            partial(live_gif, events, title, theme()),
+            f"live-{session}.gif",
+            key="live-gif",
+            on_click="ignore",
+            disabled=browser() is None,
+            help="Pictures of the steps, which take up to a minute",
+        )
+        st.caption(plain(f"{format_bytes(len(page.encode()))}; it plays without a server or network. {KEYS}."))
+
+
+YOURS = " On this server you alone see it."
+
+
+def keep_lane(session: str, request: LiveRequest, number: int, lane: LaneState, is_busy: bool) -> None:
+    """A menu with the name of the prefix; its button lets the worker write the lane as it was after the context."""
+    key = f"live-keep-{number}"
+    why = why_not_keep(request, number, lane, is_busy)
+    with st.popover("Keep as prefix", **widget_options(why, key=key)):
+        proposed = proposed_name(runs_root(), request.context, request.lanes[number])
+        name = st.text_input("Name", proposed, key=f"{key}-name").strip()
+        st.caption(
+            "The lane is kept as it was after the context: questions and answers are not in it. It opens here as the "
+            "context of a new session, and with kvlab prefix ask." + (YOURS if lab() is not None else "")
+        )
+        is_asked = button_unless("Keep", why, key=f"{key}-apply")
+        is_free = is_asked and attempt(lambda: free_path(runs_root(), name))
+        if is_free and act(session, request, "keep", lane=number, name=name):
+            st.rerun()
+        if lane.kept:
+            st.success(plain(f"Kept as {lane.kept}."))
+    if lane.kept:
+        st.caption(plain(f"Kept as {lane.kept}."))
+
+
+def why_not_keep(request: LiveRequest, number: int, lane: LaneState, is_busy: bool) -> str:
+    """Why a lane cannot be kept now; empty if it can."""
+    why = request.why_not_kept(number)
+    why = why or ("This lane has failed, so there is nothing to keep." if lane.failure else "")
+    return why or ("The worker is busy with this session." if is_busy else "")
+
 
 LAST_TURN = "live-last-turn"  # key of the last question with its answers, which live.css keeps in view
 # answers, and what is left of the context
@@ -130,7 +208,9 @@ def controls(session: str, request: LiveRequest, transcript: Transcript, job: jo
         if button_unless("Begin again", why, key="live-restart") and act(session, request, "restart"):
             st.rerun()
         help_text = "Runs the lanes on context and last question as one recorded prompt, for every other page."
-        if button_unless("Record a comparison", why_no_comparison(last), help=help_text, key="live-compare"):
+        if button_unless(
+            "Record a comparison", "" if last else "Ask a question first.", help=help_text, key="live-compare"
+        ):
             record_comparison(session, request, transcript, last)
         if st.button("Present", help="The running session in large type, led by keys", key="live-present-now"):
             set_param(PRESENT, YES)
@@ -146,11 +226,6 @@ def controls(session: str, request: LiveRequest, transcript: Transcript, job: jo
             st.number_input("Seed", 0, 2**31 - 1, 0, **in_url("seed"))
     if job is None and st.session_state.get("replay"):
         replay_section(session, request)
-
-
-def why_no_comparison(question: str) -> str:
-    """Why the session cannot be recorded; empty if it can."""
-    return "" if question else "Ask a question first."
 
 
 def ask(session: str, request: LiveRequest, action: Action, question: str) -> None:

@@ -14,7 +14,7 @@ from kvlab import jobs
 from kvlab.common.users import acting, is_owner
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
-from kvlab.live.log import append_event, fork_log, read_events
+from kvlab.live.events import append_event, fork_log, read_events
 from kvlab.live.transcript import Transcript
 from kvlab.requests.live_session import Action, LiveJob, LiveRequest
 

@@ -17,8 +17,7 @@ from app.base.component import component
 from app.base.text import plain, shorten
 from app.new_run.prompt_preview import facts_as_html
 from kvlab.browser import read_static
-from kvlab.common.formatting import join_words
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import join_words, model_title
 from kvlab.report.views import Passages
 from kvlab.views.frames.textdiff import Segment
 

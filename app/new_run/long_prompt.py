@@ -12,8 +12,8 @@ from app.new_run.answer import Question, plant_needle
 from app.new_run.prompt_preview import cut_as_html, cut_as_passages
 from app.new_run.prompt_view import further_down
 from app.session.url_state import parse_number
-from kvlab.common.model_title import model_title
-from kvlab.forms import truncation
+from kvlab.common.formatting import model_title
+from kvlab.forms import uploads
 from kvlab.models.info.chat_template import ChatFormat
 from kvlab.requests.facts import find_facts
 
@@ -44,11 +44,11 @@ def cut_section(prompt: str, how: ChatFormat, extra: int = 0) -> str:
 
     `extra` tokens will be added to it.
     """
-    over = truncation.excess_tokens(prompt, how, extra + new_tokens()) if prompt.strip() else 0
+    over = uploads.excess_tokens(prompt, how, extra + new_tokens()) if prompt.strip() else 0
     keep = part_to_keep(over) if over else None
     if keep is None:
         return prompt
-    cut = truncation.truncate_prompt(prompt, how, extra + new_tokens(), keep)
+    cut = uploads.truncate_prompt(prompt, how, extra + new_tokens(), keep)
     caption = f"{len(cut.removed):,} characters are left out. The text is cut here:"
     st.caption(caption)
     offer = Offer(
@@ -60,18 +60,18 @@ def cut_section(prompt: str, how: ChatFormat, extra: int = 0) -> str:
     return cut.text
 
 
-def part_to_keep(over: int) -> truncation.Keep | None:
+def part_to_keep(over: int) -> uploads.Keep | None:
     """The part to keep of a prompt that is `over` tokens too long; None to leave it uncut."""
     st.warning(
         f"Prompt and new tokens exceed the model's context window by {over:,} tokens.", icon=":material/content_cut:"
     )
-    keep = one_of("Cut the prompt, and keep", ["nothing cut", *truncation.KEEPS], key="cut")
-    return next((part for part in truncation.KEEPS if part == keep), None)
+    keep = one_of("Cut the prompt, and keep", ["nothing cut", *uploads.KEEPS], key="cut")
+    return next((part for part in uploads.KEEPS if part == keep), None)
 
 
 def _too_long(prompt: str, how: ChatFormat) -> int:
     """By how many tokens a prompt is too long, with a warning for a conversation, which is not cut."""
-    over = truncation.excess_tokens(prompt, how, new_tokens())
+    over = uploads.excess_tokens(prompt, how, new_tokens())
     if over and how.turns:
         st.warning(f"Conversation and new tokens exceed the model's context window by {over:,} tokens: shorten a turn.")
     return over
@@ -82,7 +82,7 @@ def _several(question: Question, how: ChatFormat) -> Question:
     keep = part_to_keep(over) if over and not how.turns else None
     if keep is None:
         return question
-    cut, lost = truncation.truncate_prompts(question.several, how, new_tokens(), keep)
+    cut, lost = uploads.truncate_prompts(question.several, how, new_tokens(), keep)
     st.caption(f"{sum(lost.values()):,} characters in {len(lost)} prompts are left out.")
     return replace(question, several=cut)
 

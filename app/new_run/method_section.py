@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -11,12 +12,95 @@ from streamlit.delta_generator import DeltaGenerator
 
 from app.base.text import plain
 from app.base.widgets import one_of
-from app.new_run.method_form import method_form
 from app.session.url_state import in_url, params
 from kvlab.core.budget import Budget, unbounded_note
 from kvlab.core.errors import UserError
 from kvlab.forms import compare_form
 from kvlab.planning.methods import MethodEntry, methods
+from kvlab.planning.parameters import DEFAULT, PRESET, Parameter, parameters
+
+OF_PAGES = ("page_rule", "page_heads")
+LEFT_TO_METHOD = "chosen by the method"
+
+
+def method_form(entry: MethodEntry, usual: str = DEFAULT) -> dict[str, Any]:
+    """The preset and the hyper-parameters of one method, as typed, not checked (`kvlab.planning.parameters`).
+
+    `usual` is the preset to start from, if the method has it.
+    """
+    with st.expander(plain(entry.title) or entry.name, **in_url(f"form.{entry.name}")):
+        source = f" [Paper]({entry.paper})" if entry.paper else ""
+        st.caption(plain(entry.summary) + source)
+        if entry.origin:
+            st.caption(plain(f"From the plug-in {entry.origin}."))
+        preset = _preset(entry, usual)
+        fields = parameters(entry, preset)
+        if not fields:
+            st.caption("This method has no settings.")
+        columns = st.columns(2)
+        values: dict[str, Any] = {PRESET: preset}
+        for parameter in fields:
+            if parameter.name in OF_PAGES and values.get("page", 1) == 1:
+                continue  # one token is no page
+            with columns[(len(values) - 1) % 2]:
+                values[parameter.name] = _widget(entry.name, parameter, preset, entry.reasons.get(parameter.name, ""))
+        return values
+
+
+def _preset(entry: MethodEntry, usual: str) -> str:
+    """The chosen preset; `usual` by default, if the method has it."""
+    if not entry.presets:
+        return DEFAULT
+    names = [DEFAULT, *entry.presets]
+    start = names.index(usual) if usual in names else 0
+    chosen = one_of("Settings", names, names[start], key=f"{entry.name}.{PRESET}.{usual}")
+    if chosen in entry.presets:
+        about = entry.presets[chosen]
+        st.caption(plain(f"{about.about[:1].upper()}{about.about[1:]}. {about.beyond}"))
+    return str(chosen)
+
+
+def _widget(method: str, parameter: Parameter, preset: str, reason: str) -> Any:
+    # Each preset has its own widgets, which start from its values.
+    key = f"{method}.{parameter.name}" if preset == DEFAULT else f"{method}.{preset}.{parameter.name}"
+    label = plain(parameter.name.replace("_", " "))
+    if parameter.source:
+        source = plain(f"{parameter.default} by {parameter.source}")
+    else:
+        source = plain(f"Default {parameter.default}" + (f": {reason}" if reason else ""))
+    text = ". ".join(part for part in (_help(parameter), source) if part)
+    if parameter.optional and st.checkbox(
+        f"{label}: {LEFT_TO_METHOD}", parameter.default is None, **in_url(f"{key}.none")
+    ):
+        return None
+    if parameter.kind == "choice":
+        return st.selectbox(label, parameter.options, _index(parameter), help=text, **in_url(key))
+    if parameter.kind == "switch":
+        return st.toggle(label, bool(parameter.default), help=text, **in_url(key))
+    if parameter.kind in ("integer", "number"):
+        return _number(parameter, label, text, key)
+    default = parameter.default if parameter.kind == "text" else json.dumps(parameter.default)
+    return st.text_input(label, default or "", help=text, **in_url(key))
+
+
+def _number(parameter: Parameter, label: str, text: str, key: str) -> int | float:
+    cast = int if parameter.kind == "integer" else float
+    low = None if parameter.minimum is None else cast(parameter.minimum)
+    high = None if parameter.maximum is None else cast(parameter.maximum)
+    default = parameter.default if parameter.default is not None else (low or 0)
+    step, shape = (1, "%d") if cast is int else (0.05, "%g")
+    return st.number_input(label, low, high, cast(default), step, format=shape, help=text, **in_url(key))
+
+
+def _index(parameter: Parameter) -> int:
+    return parameter.options.index(parameter.default) if parameter.default in parameter.options else 0
+
+
+def _help(parameter: Parameter) -> str:
+    described = plain(parameter.description)
+    described = described[:1].upper() + described[1:]
+    return f"{described} ({parameter.limits})" if parameter.limits else described
+
 
 SETTINGS = ["default", "paper", "code"]
 

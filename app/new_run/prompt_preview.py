@@ -6,7 +6,7 @@ import html
 from collections.abc import Sequence
 from itertools import pairwise
 
-from kvlab.forms.truncation import TruncatedPrompt
+from kvlab.forms.uploads import TruncatedPrompt
 from kvlab.report.views import Passages, Text, TokenClass
 from kvlab.views.base.palette import HUES
 from kvlab.views.frames.textdiff import Segment
@@ -64,7 +64,11 @@ def facts_as_html(text: str, facts: Sequence[tuple[int, int]]) -> str:
 
 def cut_as_passages(cut: TruncatedPrompt) -> Passages:
     """The text around the cut, and the beginning and end of the removed part."""
-    removed = cut.removed if len(cut.removed) <= 2 * AROUND else _middle_out(cut.removed)
+    removed = (
+        cut.removed
+        if len(cut.removed) <= 2 * AROUND
+        else f"{cut.removed[:AROUND]} … {len(cut.removed) - 2 * AROUND:,} more characters … {cut.removed[-AROUND:]}"
+    )
     parts = (Segment("same", cut.before[-AROUND:]), Segment("missing", removed), Segment("same", cut.after[:AROUND]))
     return Passages(passages=(("", parts),))
 
@@ -74,7 +78,3 @@ def cut_as_html(cut: TruncatedPrompt) -> str:
     ((_, (before, removed, after)),) = cut_as_passages(cut).passages
     marked = f"{html.escape(before.text)}<del>{html.escape(removed.text)}</del>{html.escape(after.text)}"
     return f'{STYLE}<div class="kv-prompt">{marked}</div>'
-
-
-def _middle_out(text: str) -> str:
-    return f"{text[:AROUND]} … {len(text) - 2 * AROUND:,} more characters … {text[-AROUND:]}"

@@ -11,9 +11,14 @@ import streamlit as st
 
 from app.base.text import plain, shorten
 from app.base.widgets import one_of
-from app.new_run.draft import keep_draft, opened_draft, show_draft_note
-from app.new_run.prompt_chat import chat_prompt
-from app.new_run.prompt_library import choose_from_url, saved_prompt
+from app.new_run.prompt_library import (
+    chat_prompt,
+    choose_from_url,
+    keep_draft,
+    opened_draft,
+    saved_prompt,
+    show_draft_note,
+)
 from app.new_run.prompt_view import BOX_HEIGHT, preview, show_tokens, tokens_wanted
 from app.session.url_state import get_param, in_url, params, set_param
 from kvlab.core.errors import UserError

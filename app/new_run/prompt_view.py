@@ -13,9 +13,9 @@ from app.base.text import plain
 from app.figures.export_menu import Offer, menu
 from app.new_run.prompt_preview import facts_as_html, tokens_as_html, tokens_as_text
 from app.session.url_state import get_param, in_url
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title
 from kvlab.core.errors import UserError
-from kvlab.forms import compare_form, truncation
+from kvlab.forms import compare_form, uploads
 from kvlab.models.info.chat_template import ChatFormat, render_prompt
 from kvlab.report.views import Passages, Text
 from kvlab.requests.conversation import Turn
@@ -64,8 +64,8 @@ def show_tokens(prompt: str, turns: tuple[Turn, ...] = (), heading: DeltaGenerat
     except UserError as error:
         st.error(plain(str(error)))
         return
-    shown = truncation.shorten_prompt(read, PREVIEW_CHARACTERS)
-    spans = truncation.token_spans(shown.text, how.model)
+    shown = uploads.shorten_prompt(read, PREVIEW_CHARACTERS)
+    spans = uploads.token_spans(shown.text, how.model)
 
     def content() -> Passages | Text:
         return as_passage(prompt) if spans is None else tokens_as_text(shown.text, spans, shown.own)

@@ -3,24 +3,100 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, get_args
 
+import pandas as pd
 import streamlit as st
 
 from app.base.links import go
 from app.base.text import plain
-from app.base.widgets import button_unless
+from app.base.widgets import button_unless, one_of, private_switch
+from app.figures.export_menu import Offer, show_title
 from app.navigation.selection import runs_root, session_id
-from app.new_run.answer import Question
-from app.new_run.full_answer import withdraw
-from app.new_run.plan_panel import show_plan
+from app.new_run.answer import Question, withdraw
+from app.new_run.long_prompt import NEW_TOKENS
+from app.session.url_state import in_url
 from kvlab import jobs
+from kvlab.common.formatting import format_bytes, model_title
 from kvlab.core.errors import UserError
 from kvlab.forms import compare_form, plan_preview
-from kvlab.forms.run_summary import run_summary
+from kvlab.forms.plan_preview import run_summary
 from kvlab.planning.plan import Plan
+from kvlab.report.views import table_of
 from kvlab.requests.compare import CompareRequest
+from kvlab.requests.generation_settings import GenerationSettings
 from kvlab.views.base.words import plural
+
+ON_TOP = "Working memory of the kernels and recordings come on top."
+
+
+def show_plan(plan: Plan) -> None:
+    """The verdict, and a table of parts."""
+    st.caption(plain(plan.verdict))
+    table = pd.DataFrame(
+        {"part": part.name, "bytes": format_bytes(part.bytes), "what it is": part.why} for part in plan.parts
+    )
+    of = f"{model_title(plan.model.name)} · prompt of {plan.tokens:,} tokens · planned for {plan.machine.name}"
+    offer = Offer("Memory of the comparison", lambda: table_of(table), f"{plan.verdict} {ON_TOP}", of)
+    show_title(offer, "plan-table")
+    st.dataframe(table, hide_index=True, alt="One row per part and its size")
+    st.caption(ON_TOP)
+
+
+LEVELS = {
+    "full": "Full: every event, keys and attention rows. All pages work; needs the most memory and disk.",
+    "light": "Light: counts and memory per step and layer. No timeline and no similarity maps.",
+    "off": "Off: texts and speed only, with no recording overhead.",
+}
+GENERATION_CONFIG = (
+    "Whether to apply the checkpoint's own generation settings, such as penalties and suppressed tokens, as generate "
+    "does."
+)
+
+
+def length_and_level() -> dict[str, Any]:
+    """The number of new tokens and the record level, in the row that is open."""
+    tokens = st.number_input(
+        "New tokens", 1, 4096, NEW_TOKENS, **in_url("max_new_tokens"), help="Decoded after the prompt", width=140
+    )
+    level = one_of("Record", list(LEVELS), "full", key="level", help="  \n".join(LEVELS.values()), width="content")
+    return {"max_new_tokens": tokens, "level": level}
+
+
+def recording_section(default_title: str, level: str) -> dict[str, Any]:
+    """A drawer of rarely used settings."""
+    with st.expander("Title, seed and recording", **in_url("settings")):
+        title = st.text_input("Title", **in_url("title"), placeholder=default_title or "the beginning of the prompt")
+        every = st.number_input("Compress every … steps while decoding", 1, 4096, 1, **in_url("compress_every"))
+        chunk = st.number_input(
+            "Prefill chunk, tokens (0: the whole prompt at once)", 0, 2**20, 0, **in_url("prefill_chunk")
+        )
+        seed = st.number_input("Seed", 0, 2**31 - 1, 0, **in_url("seed"))
+        generation_config = one_of(
+            "Generation config", get_args(GenerationSettings), key="generation_config", help=GENERATION_CONFIG
+        )
+        record = _arrays_section() if level == "full" else ""
+    return {
+        "private": private_switch(),
+        "title": title or default_title,
+        "compress_every": every,
+        "prefill_chunk": chunk or None,
+        "seed": seed,
+        "record": record,
+        "generation_config": generation_config,
+    }
+
+
+def _arrays_section() -> str:
+    """The layers, KV heads and steps whose arrays are recorded, in the format of `--record`."""
+    st.caption(
+        "Restrict the recorded arrays: keys and values, attention rows, and the probe. Tables are always complete."
+    )
+    layers, heads, every = st.columns(3)
+    chosen_layers = layers.text_input("Layers", **in_url("record_layers"), placeholder="all", help="Such as 0-3,8")
+    chosen_heads = heads.text_input("KV heads", **in_url("record_heads"), placeholder="all", help="For example 0,2")
+    steps = every.number_input("Attention rows every … steps", 1, 4096, 1, **in_url("record_every"))
+    return compare_form.record_text(chosen_layers, chosen_heads, steps)
 
 
 def run_bar(
@@ -78,14 +154,11 @@ def _submit(request: CompareRequest) -> None:
     try:
         withdraw()
         job_id = jobs.submit(runs_root(), request, session_id())
-        compare_form.store_last_form(runs_root(), request.model, _placement(request))
+        compare_form.store_last_form(
+            runs_root(), request.model, {name: getattr(request, name) or "none" for name in compare_form.PLACEMENTS}
+        )
         jobs.ensure_worker(runs_root())
     except UserError as error:
         st.error(plain(str(error)))
         return
     go("new_run", job=job_id)
-
-
-def _placement(request: CompareRequest) -> dict[str, object]:
-    """Device and weights in the form's words."""
-    return {name: getattr(request, name) or "none" for name in compare_form.PLACEMENTS}

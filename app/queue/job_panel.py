@@ -14,22 +14,20 @@ from app.base.links import go, link, place_in_url
 from app.base.text import plain
 from app.base.widgets import attempt, button_unless, why_not_change
 from app.navigation.selection import runs_root
-from app.queue.outcome import show_outcome
-from app.queue.race import show_race
+from app.queue.race import show_outcome, show_race
 from app.queue.submit import live_status
 from app.session.url_state import get_param
 from kvlab import jobs
 from kvlab.bench.request import BenchJob
-from kvlab.common.formatting import format_duration, hide_paths, time_left
+from kvlab.common.formatting import format_duration, hide_paths, model_title, time_left
 from kvlab.common.lab_file import lab
-from kvlab.common.model_title import model_title
 from kvlab.common.users import acting
 from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.jobs import JobStatus
 from kvlab.jobs.batch import missing_repeats
+from kvlab.jobs.client import busy_words, place_words
 from kvlab.jobs.live_file import read_live
-from kvlab.jobs.wait_reasons import busy_words, place_words
 from kvlab.jobs.work import Work
 from kvlab.models.fitting.request import SETTING, FitJob, fitted_file
 from kvlab.planning.methods import methods
@@ -60,12 +58,17 @@ def show_job(job_id: str) -> None:
     except UserError as error:
         st.error(plain(str(error)))
         return
+    watched = f"watched-{job_id}"
     if status.ended:
+        if st.session_state.pop(watched, False) and status.state == "complete" and isinstance(request, CompareRequest):
+            recorded = list_repeats(runs_root(), request.batch or job_id) if request.is_batch else []
+            go("compare", comparison=recorded[0].comparison_id if recorded else job_id)
         _head(status)
         if isinstance(request, CompareRequest):
             show_outcome(status, request)
         _details(status)
     else:
+        st.session_state[watched] = True  # when it ends in sight, its result opens by itself
         st.fragment(_live_head, run_every=POLL_SECONDS)(job_id)
         if isinstance(request, CompareRequest):
             st.fragment(_live_race, run_every=RACE_SECONDS)(job_id)

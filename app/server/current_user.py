@@ -8,10 +8,27 @@ from urllib.parse import unquote
 import streamlit as st
 
 from app.base.text import plain
+from app.session.open_runs import runs_root
 from kvlab.common.binding import OPEN, OPEN_TO_EVERYONE
 from kvlab.common.lab_file import lab
 from kvlab.common.users import ALONE, User, set_current_user
 from kvlab.core.errors import UserError
+from kvlab.jobs import access_check as disk_space
+from kvlab.trace.index import index_note
+
+
+def disk_warning() -> None:
+    """Show the warning, if there is one."""
+    root = runs_root()
+    if not root.is_dir():
+        return
+    try:
+        warning = index_note(root) or disk_space.disk_warning(root)
+    except OSError:
+        return  # pages show errors of the folder
+    if warning:
+        st.warning(plain(warning), icon=":material/hard_drive:")
+
 
 NAME = "kvlab_name"  # in `st.user`, from the header that `app.server.gate` sets
 

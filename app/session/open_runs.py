@@ -68,11 +68,6 @@ def expected_answer(runs: Sequence[Run]) -> board.ExpectedAnswer | None:
         return None
 
 
-def telling_run(runs: Sequence[Run], prefer: starting_point.Prefer) -> starting_point.SuggestedRuns:
-    """The run of a comparison to show first."""
-    return _telling_run(runs, expected_answer(runs), prefer)
-
-
 def telling_head(run: Run) -> starting_point.Head:
     """The layer and head of a run to show first."""
     runs = _with_reference(run)
@@ -117,5 +112,5 @@ def run_to_open(comparison: ComparisonEntry, prefer: starting_point.Prefer) -> t
             continue
     if not runs:
         return comparison.runs[0].run_id, "the first"
-    ids, reason = telling_run(runs, prefer)
+    ids, reason = _telling_run(runs, expected_answer(runs), prefer)
     return ids[0], reason

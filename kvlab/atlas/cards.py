@@ -14,7 +14,7 @@ from kvlab.atlas.model_data import badge_of, draw_recorded, measured_on, on_thum
 from kvlab.atlas.registry import EXHIBITS
 from kvlab.atlas.scorecard import SHAPES, Judged, Lines, by_model, claims_of, own_claims, subject
 from kvlab.atlas.shipped_exhibits import claim_values
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title
 from kvlab.core.errors import UserError
 from kvlab.requests.measurement import MINI, Measurement, measurement_values, parse_measurement
 from kvlab.results.shipped_folder import Shipped, model_order, parse_claim, shipped_results

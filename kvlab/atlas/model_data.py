@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.shipped_exhibits import with_shipped
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title
 from kvlab.core.errors import UserError
 from kvlab.requests.measurement import MINI
 from kvlab.results.shipped_folder import Shipped

@@ -10,8 +10,7 @@ import pandas as pd
 
 from kvlab.atlas.exhibit import Drawn, Exhibit, Needs
 from kvlab.atlas.registry import EXHIBITS, PAPERS
-from kvlab.common.formatting import prompts
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title, prompts
 from kvlab.results.shipped_folder import model_order
 from kvlab.results.verdict import FAILS, HOLDS, LEAST_PROMPTS, OPEN, Claim, Verdict
 

@@ -14,9 +14,8 @@ import pandas as pd
 from pydantic import JsonValue
 
 from kvlab.atlas.exhibit import Needs
-from kvlab.common.formatting import mean_words
+from kvlab.common.formatting import mean_words, model_title
 from kvlab.common.intervals import Interval
-from kvlab.common.model_title import model_title
 from kvlab.core.choice import FULL
 from kvlab.core.method_spec import format_spec
 from kvlab.evaluate.results.rows import canonical_json

@@ -27,7 +27,7 @@ from kvlab.core.cache.settings import Observer
 from kvlab.core.choice import FULL, MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method
-from kvlab.engine.cuda_graphs import CapturedDecoder
+from kvlab.engine.interleaved_timing import CapturedDecoder
 from kvlab.engine.out_of_memory import release_memory
 
 

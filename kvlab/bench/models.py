@@ -17,8 +17,7 @@ from kvlab.bench.device import check_room
 from kvlab.core.attention import ATTENTION_NAME
 from kvlab.core.attention.layer_handoff import PROJECTIONS
 from kvlab.engine.environment import model_shape
-from kvlab.models.info.architectures import Shape, find_shape
-from kvlab.models.info.size import SHAPE_PREFIX
+from kvlab.models.info.size import SHAPE_PREFIX, Shape, find_shape
 from kvlab.models.load import LoadedModel, load_model, pick_device, prepare
 from kvlab.models.placement import DTYPES, input_device
 from kvlab.trace.schema import ModelShape

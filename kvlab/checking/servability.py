@@ -20,7 +20,7 @@ from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.view import Seen, Slots, View
 from kvlab.core.methods import Method, make_method
 from kvlab.models.load import LoadedModel
-from kvlab.planning.serving_levels import (
+from kvlab.planning.serving_table import (
     ATTENTION,
     HIDDEN,
     PAGES,

@@ -53,6 +53,7 @@ COMMANDS = {
     "prefix": ("prefix:prefix_commands", "Read a text once, keep it compressed in a file, and ask it many questions."),
     "fit": ("fit:fit", "Fit what a method has to learn about a model."),
     "plugin": ("plugin:plugin_commands", "Write and check methods, tasks, metrics and views of your own."),
+    "watch": ("watch:watch_commands", "Record what a foreign KV cache holds, and hold it against a method."),
     "serve-check": ("serve_check:serve_check", "Say what a serving engine would have to hold for a method."),
     "doctor": ("doctor:doctor", "Report versions, devices and memory, and test a cache; or check recorded runs."),
 }

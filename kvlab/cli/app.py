@@ -29,7 +29,7 @@ from kvlab.jobs import ensure_worker, release_workers
 from kvlab.jobs.client import tail
 from kvlab.jobs.device_shares import WORKERS, server_shares
 from kvlab.jobs.queue_db import FOLDER, queue_note
-from kvlab.planning.machine import visible_gpus
+from kvlab.planning.plan import visible_gpus
 from kvlab.trace.catalogue import list_runs
 
 EVERY_ADDRESS = ("0.0.0.0", "::")

@@ -95,7 +95,7 @@ def _run_able(work: Work, root: Path, stop: float) -> str:
     try:
         return _run(work, root, stop)
     except UserError:
-        from kvlab.evaluate.refusals import without_refused
+        from kvlab.evaluate.harness import without_refused
 
         again: Work = work
         names: tuple[str, ...] = ()
@@ -159,7 +159,7 @@ def scores(
     from kvlab.atlas.cards import scorecard
     from kvlab.atlas.registry import PAPERS
     from kvlab.atlas.scorecard import claims_by_model, counts
-    from kvlab.common.model_title import model_title
+    from kvlab.common.formatting import model_title
 
     found = scorecard(runs)
     if as_csv:

@@ -23,7 +23,8 @@ from kvlab.core.method_spec import split_list
 from kvlab.core.validation import as_option, in_one_sentence
 from kvlab.requests.compare import CompareRequest, OnePrompt, Progress
 from kvlab.requests.recording import Recording
-from kvlab.trace import open_run, pending_requests
+from kvlab.trace import catalogue as pending_requests
+from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_repeats
 from kvlab.trace.record import read_record
 from kvlab.trace.schema import check_id

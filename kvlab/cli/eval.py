@@ -109,8 +109,8 @@ def evaluate(
     from kvlab.evaluate import reasoning_preset, request_parser
     from kvlab.evaluate.data_check import check_tasks
     from kvlab.evaluate.harness import evaluate as run
+    from kvlab.evaluate.job import shown_progress
     from kvlab.evaluate.plan import Shard
-    from kvlab.evaluate.progress import shown_progress
 
     fields: dict[str, Any] = {"samples": samples, "seed": seed, **reading.fields, **loading.fields}
     part = Shard.parse(shard) if shard else None

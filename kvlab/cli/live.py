@@ -23,8 +23,7 @@ from kvlab.cli.options.model import ModelOptions
 from kvlab.cli.options.prompt import PromptOptions
 from kvlab.cli.options.signature import group_parameters
 from kvlab.common.atomic_write import replace_file
-from kvlab.common.formatting import format_bytes
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import format_bytes, model_title
 from kvlab.common.terminal import standard_error, standard_output, without_controls
 from kvlab.core.errors import UserError
 from kvlab.core.validation import as_option, in_one_sentence
@@ -33,7 +32,7 @@ from kvlab.requests.compare import ModelRequest
 if TYPE_CHECKING:
     from kvlab.live.answers import Sampling
     from kvlab.live.events import Event
-    from kvlab.live.reporter import SessionReporter
+    from kvlab.live.job import SessionReporter
     from kvlab.live.session import LiveSession
 
 COMMANDS = "/again answers once more, /restart begins anew, /budget 0.1 changes all budgets, /quit ends"
@@ -68,7 +67,7 @@ def live(
     """
     from kvlab.core.methods.spec import parse_choices
     from kvlab.live.answers import Sampling
-    from kvlab.live.reporter import SessionReporter
+    from kvlab.live.job import SessionReporter
     from kvlab.live.session import LiveSession
     from kvlab.models.chat import chat_of
     from kvlab.models.load import held_model
@@ -107,8 +106,8 @@ def live(
 
 def _of_prefixes(names: list[str], root: Path, text: PromptOptions, model: ModelOptions, seed: int) -> LiveSession:
     """A session over kept prefixes. Raises UserError for a text beside them, or prefixes of several models."""
-    from kvlab.library.prefix_lanes import live_request
-    from kvlab.live.prefix_session import PrefixSession
+    from kvlab.library.prefixes import live_request
+    from kvlab.live.session import PrefixSession
     from kvlab.models.load import held_model
 
     if text.given:

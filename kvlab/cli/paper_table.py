@@ -117,7 +117,7 @@ def _request(
 def _run(request: EvalRequest, out: Path, errors: Console) -> pd.DataFrame:
     from kvlab.engine.progress import download_reporter
     from kvlab.evaluate.harness import evaluate
-    from kvlab.evaluate.progress import shown_progress
+    from kvlab.evaluate.job import shown_progress
     from kvlab.models.load import held_model
 
     with shown_progress(errors) as listener:

@@ -18,8 +18,7 @@ from kvlab.common.terminal import print_wide
 from kvlab.core.errors import UserError
 from kvlab.core.validation import quote_value
 from kvlab.jobs.size_check import plan_of, tokens_of
-from kvlab.planning.machine import Machine, this_machine
-from kvlab.planning.plan import Plan
+from kvlab.planning.plan import Machine, Plan, this_machine
 from kvlab.requests.compare import OnePrompt
 
 DEFAULT_METHODS = "streaming-llm,h2o,snapkv,zsmerge,keepkv"
@@ -88,7 +87,7 @@ def parse_memory(text: str) -> int:
 
 
 def _show(made: Plan) -> None:
-    from kvlab.common.model_title import model_title
+    from kvlab.common.formatting import model_title
 
     model = made.model
     counted = "counted" if model.counted else "computed from the shape"

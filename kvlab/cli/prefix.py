@@ -15,8 +15,7 @@ from rich.table import Table
 from kvlab.cli.options.model import CacheDir, Device, ModelOptions
 from kvlab.cli.options.prompt import PromptOptions
 from kvlab.cli.options.signature import Setting, group_parameters, with_plugins
-from kvlab.common.formatting import format_bytes
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import format_bytes, model_title
 from kvlab.common.terminal import print_wide
 from kvlab.core.errors import UserError
 from kvlab.core.validation import as_option, in_one_sentence
@@ -65,8 +64,7 @@ def make(
     from kvlab.core.method_spec import parse_spec
     from kvlab.core.methods.spec import parse_choices
     from kvlab.engine.prefix import Prefix
-    from kvlab.library.prefix_lanes import recorded_loading
-    from kvlab.library.prefixes import free_path, prefix_path
+    from kvlab.library.prefixes import free_path, prefix_path, recorded_loading
     from kvlab.models.load import held_model
     from kvlab.tasks.shipped_samples import shipped_sample
 
@@ -223,8 +221,7 @@ prefix_commands.command("rm")(remove)
 def _opened(root: Path, name: str, model: str, device: str, cache_dir: str | None) -> tuple[Path, Prefix]:
     """The path of a prefix, and the prefix with its model loaded as it was."""
     from kvlab.engine.prefix import Prefix
-    from kvlab.library.prefix_lanes import loaded_as
-    from kvlab.library.prefixes import find_prefix
+    from kvlab.library.prefixes import find_prefix, loaded_as
     from kvlab.models.load import held_model
 
     file = find_prefix(root, name)

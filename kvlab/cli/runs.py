@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from kvlab.common.formatting import format_bytes
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import format_bytes, model_title
 from kvlab.common.terminal import print_wide
 from kvlab.core.errors import UserError
 from kvlab.core.validation import quote_value
@@ -50,8 +49,7 @@ def list_kept(
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False,
 ) -> None:
     """List comparisons, evaluations and benchmarks, newest first."""
-    from kvlab.library.catalogue import list_all
-    from kvlab.library.find import Search, is_day
+    from kvlab.library.find import Search, is_day, list_all
 
     chosen: dict[str, list[str]] = {name: [] for name in FILTERS}
     for text_of_filter in where or []:
@@ -215,14 +213,25 @@ def export(
 
 @runs_commands.command("import")
 def import_files(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="files written by `kvlab runs export`")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="files of `kvlab runs export`, or recordings (`kvlab watch`)"),
+    ],
     root: Root = RUNS,
+    model: Annotated[str | None, typer.Option(help="the model of a recording, where its name does not say")] = None,
 ) -> None:
-    """Import exported files; every file is checked first."""
+    """Import exported files and recordings of other caches; every file is checked first."""
     from kvlab.library.archive import unpack
+    from kvlab.watch.recording import is_recording
 
     root.mkdir(parents=True, exist_ok=True)
     for file in files:
+        if is_recording(file):
+            from kvlab.watch.run_folder import import_recording
+
+            for path in import_recording(file, root, model):
+                typer.echo(f"run {path.name} is in {root}")
+            continue
         made = unpack(root, file)
         typer.echo(f"{made.kind} {made.title or made.names[0]}: {len(made.files)} files are in {root}")
 
@@ -240,7 +249,7 @@ def _comparison_of(root: Path, name: str) -> str:
 
 
 def _rows(root: Path, names: list[str]) -> pd.DataFrame:
-    from kvlab.library.catalogue import list_all, rows_of
+    from kvlab.library.find import list_all, rows_of
 
     return rows_of(list_all(_folder(root)).table, names)
 

@@ -195,7 +195,7 @@ def _check_enough(request: EvalRequest, criterion: Criterion) -> None:
 def _evaluated(request: EvalRequest, out: Path, force: bool, criterion: Criterion) -> tuple[pd.DataFrame, list[str]]:
     from kvlab.evaluate.data_check import check_tasks
     from kvlab.evaluate.harness import evaluate
-    from kvlab.evaluate.progress import shown_progress
+    from kvlab.evaluate.job import shown_progress
 
     if not force:
         check_fits(EvalJob(name="request", request=request))

@@ -15,8 +15,7 @@ from kvlab.common.terminal import print_wide
 from kvlab.core.budget import Budget
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import parse_spec, split_list
-from kvlab.planning.serving_levels import PAGES, Servability
-from kvlab.planning.serving_table import FURTHER, with_table, write_csv
+from kvlab.planning.serving_table import FURTHER, PAGES, Servability, with_table, write_csv
 
 
 def serve_check(

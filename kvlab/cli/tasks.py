@@ -111,11 +111,11 @@ def _measure(model: str, samples: int, style: str, out: Path | None, as_json: bo
     """
     import pandas as pd
 
-    from kvlab.common.model_title import model_title
+    from kvlab.common.formatting import model_title
     from kvlab.engine.progress import download_reporter
     from kvlab.evaluate.harness import evaluate
-    from kvlab.evaluate.measurable import measurable_tasks
-    from kvlab.evaluate.progress import shown_progress
+    from kvlab.evaluate.job import shown_progress
+    from kvlab.evaluate.plan import measurable_tasks
     from kvlab.evaluate.request_parser import parse_style
     from kvlab.models.load import held_model
     from kvlab.results.informative import LEAST_SCORE, abilities
@@ -202,7 +202,7 @@ def _check(
     """Report a file's benchmark, prompts, token lengths and what would be cut; exit status 1 for malformed lines."""
     from kvlab.evaluate.data_check import check_file
     from kvlab.evaluate.request_parser import parse_cut, parse_whole
-    from kvlab.models.tokenizer import load_tokenizer
+    from kvlab.models.chat import load_tokenizer
 
     try:
         _, path, options = split_file(f"file={file}")

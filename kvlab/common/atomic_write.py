@@ -4,11 +4,50 @@ from __future__ import annotations
 
 import errno
 import os
+import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from kvlab.core.errors import UserError
+
+PATIENCE_SECONDS = 30.0
+PAUSE_SECONDS = 0.01
+
+
+def write_ahead(connection: sqlite3.Connection, patience: float = PATIENCE_SECONDS) -> None:
+    """Switch the file to write-ahead logging, so that readers and a writer do not block each other.
+
+    Raises sqlite3.OperationalError if another process locks the file for longer than `patience` seconds.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+                connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            return
+        except sqlite3.OperationalError as error:
+            # SQLite does not wait by itself while the journal mode changes or the last connection closes.
+            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(PAUSE_SECONDS)
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Run all statements inside, or none of them, without other processes in between."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -23,7 +62,12 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     with full_disk_sentence(path.parent):
         try:
             write(temporary)
-            _sync(temporary)
+            # Not every system lets a file be synced that is open for reading only.
+            descriptor = os.open(temporary, os.O_RDWR)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -53,11 +97,3 @@ def _is_disk_full(error: Exception) -> bool:
         return True
     # Arrow and safetensors report the system's error by its text only.
     return "No space left on device" in str(error) or "os error 28" in str(error)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDWR)  # not every system lets a file be synced that is open for reading only
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -48,19 +48,15 @@ def check_serving(host: str, settings: Lab | None, open_to_everyone: bool) -> st
             )
         return "" if local else f"Warning: {OPEN_TO_EVERYONE}"
     if settings.people.way == "oidc":
-        _check_oidc(settings)
+        from importlib.util import find_spec
+
+        if find_spec("authlib") is None:
+            raise UserError("people.way = \"oidc\" needs Authlib: pip install 'kvlab[oidc]'.")
+        if settings.people.secrets is None or not settings.people.secrets.is_file():
+            raise UserError(
+                f"people.secrets names {settings.people.secrets}, which is no file: write the table [auth] there."
+            )
     return ""
-
-
-def _check_oidc(settings: Lab) -> None:
-    from importlib.util import find_spec
-
-    if find_spec("authlib") is None:
-        raise UserError("people.way = \"oidc\" needs Authlib: pip install 'kvlab[oidc]'.")
-    if settings.people.secrets is None or not settings.people.secrets.is_file():
-        raise UserError(
-            f"people.secrets names {settings.people.secrets}, which is no file: write the table [auth] there."
-        )
 
 
 def server_command(root: Path, host: str, port: int, settings: Lab | None = None) -> tuple[list[str], dict[str, str]]:

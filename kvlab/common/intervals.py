@@ -135,8 +135,8 @@ def _difference(values: np.ndarray, level: float) -> Bounds:
     return gains - losses, max(gains - losses - below, -1.0), min(gains - losses + above, 1.0)
 
 
-def _side(one: float, other: float, together: float) -> float:
-    return (one**2 + other**2 - 2 * together * one * other) ** 0.5
+def _side(first: float, second: float, together: float) -> float:
+    return (first**2 + second**2 - 2 * together * first * second) ** 0.5
 
 
 def _intervals(data: np.ndarray, labels: np.ndarray, seed: int, resamples: int, level: float) -> list[Interval]:

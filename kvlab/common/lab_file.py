@@ -11,7 +11,7 @@ import re
 import tomllib
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -97,24 +97,19 @@ def _read(path: Path, stamp: tuple[int, int]) -> Lab:
     # The stamp is part of the key only: a changed file is read again.
     try:
         values = tomllib.loads(decode_text(read_file(path, "The lab file", LARGEST), f"The lab file {path}"))
-        _check_retired(values, path)
+        people = values.get("people")
+        found = [name for name in RETIRED if name in values]
+        found += [f"people.{name}" for name in RETIRED_OF_PEOPLE if isinstance(people, dict) and name in people]
+        if found:
+            raise UserError(
+                f"In the lab file {path}, {', '.join(found)}: no longer read, because everybody who signs in may look "
+                "and run without quotas. Remove this, and let the proxy or the identity provider decide who signs in."
+            )
         return _whole(Lab.model_validate(values), path.absolute().parent)
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"The lab file {path} is no TOML: {error}.") from error
     except ValidationError as error:
         raise UserError(f"In the lab file {path}: {in_one_sentence(error)}") from error
-
-
-def _check_retired(values: dict[str, Any], path: Path) -> None:
-    """Raises UserError for parts of older lab files: to ignore one in silence would lift a restriction."""
-    people = values.get("people")
-    found = [name for name in RETIRED if name in values]
-    found += [f"people.{name}" for name in RETIRED_OF_PEOPLE if isinstance(people, dict) and name in people]
-    if found:
-        raise UserError(
-            f"In the lab file {path}, {', '.join(found)}: no longer read, because everybody who signs in may look and "
-            "run without quotas. Remove this, and let the proxy or the identity provider decide who signs in."
-        )
 
 
 def _whole(settings: Lab, parent: Path) -> Lab:

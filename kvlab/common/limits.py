@@ -2,6 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_under_way: ContextVar[bool] = ContextVar("forward_pass", default=False)
+
+
+def is_under_way() -> bool:
+    """Whether the caller was called from within a forward pass."""
+    return _under_way.get()
+
+
+@contextmanager
+def under_way() -> Iterator[None]:
+    """Mark what is called inside as called from within a forward pass."""
+    token = _under_way.set(True)
+    try:
+        yield
+    finally:
+        _under_way.reset(token)
+
+
 # Logits of the whole prompt are kept only while they fit in a gigabyte of float32.
 MOST_PROMPT_LOGITS = 2**28
 # The probe: last rows of the prompt whose attention is kept (limited in `kvlab.requests.recording`).

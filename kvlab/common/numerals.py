@@ -109,13 +109,9 @@ def _value(match: re.Match[str]) -> str:
     """The value of a matched number, in one spelling."""
     if match["parts"] is not None:
         return re.sub(r"\d+", lambda part: part[0].lstrip("0") or "0", match["parts"])
-    value = _unsigned(match)
+    # The value of a matched number without its sign.
+    value = next(read(match) for kind, read in _VALUES.items() if match[kind] is not None)
     return f"{match['currency'] or ''}{'-' if match['sign'] == '-' and value != '0' else ''}{value}"
-
-
-def _unsigned(match: re.Match[str]) -> str:
-    """The value of a matched number without its sign."""
-    return next(read(match) for kind, read in _VALUES.items() if match[kind] is not None)
 
 
 def _power(match: re.Match[str]) -> str:

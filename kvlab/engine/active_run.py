@@ -106,20 +106,6 @@ class ActiveRun:
 
     def finish(self, reference: Reference) -> None:
         """Write the rest of the tables and end the run as complete."""
-        self._write_forced(reference)
-        if self.recorder is not None:
-            self.recorder.write_arrays()
-        free_text = self._write_own()
-        if is_unfinished(free_text, bool(open_tag("".join(self.prompt_texts)))):
-            self.measured["notes"] = (*self.writer.record.notes, UNFINISHED_THINKING)
-        self.writer.finish("complete", free_text=free_text, **self.measured)
-
-    def recording_seconds(self) -> float | None:
-        """Seconds that recording added to a decode step, or None if none was recorded."""
-        steps = len(self.forced) - 1
-        return None if self.recorder is None or steps < 1 else self.observers.seconds / steps
-
-    def _write_forced(self, reference: Reference) -> None:
         loaded = self.prepared.loaded
         prompt_tokens = self.prepared.ids.shape[1]
         written = continuation(loaded.tokenizer, reference.ids, end_ids(loaded))
@@ -132,6 +118,17 @@ class ActiveRun:
         }
         self._append("forced", prompt_tokens, reference.ids, text=written.shown, special=written.special, **scores)
         self.writer.update(forced_text=written.text)
+        if self.recorder is not None:
+            self.recorder.write_arrays()
+        free_text = self._write_own()
+        if is_unfinished(free_text, bool(open_tag("".join(self.prompt_texts)))):
+            self.measured["notes"] = (*self.writer.record.notes, UNFINISHED_THINKING)
+        self.writer.finish("complete", free_text=free_text, **self.measured)
+
+    def recording_seconds(self) -> float | None:
+        """Seconds that recording added to a decode step, or None if none was recorded."""
+        steps = len(self.forced) - 1
+        return None if self.recorder is None or steps < 1 else self.observers.seconds / steps
 
     def _write_own(self) -> str:
         """Write the rows of the run's own text and return it."""

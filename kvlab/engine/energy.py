@@ -61,7 +61,18 @@ class WrappingCounter:
 def find_energy_counter(device: torch.device, powercap: Path = POWERCAP) -> Energy:
     """The counter of a device, or why it has none."""
     if device.type == "cuda":
-        return _nvml(device)
+        try:
+            nvml: Any = importlib.import_module("pynvml")
+        except ImportError:
+            return NoCounter("the package nvidia-ml-py (pynvml) is not installed")
+        try:
+            nvml.nvmlInit()
+            uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+            handle = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
+            nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+        except (nvml.NVMLError, AttributeError, RuntimeError) as error:
+            return NoCounter(f"NVML has no energy counter for this GPU ({error})")
+        return EnergyCounter("NVML", lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3)
     if device.type == "cpu":
         return _rapl(powercap)
     return NoCounter(f"no energy counter is known for {device.type}")
@@ -123,18 +134,3 @@ def _text(file: Path) -> str:
         return file.read_text().strip()
     except OSError:
         return ""
-
-
-def _nvml(device: torch.device) -> Energy:
-    try:
-        nvml: Any = importlib.import_module("pynvml")
-    except ImportError:
-        return NoCounter("the package nvidia-ml-py (pynvml) is not installed")
-    try:
-        nvml.nvmlInit()
-        uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
-        handle = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
-        nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
-    except (nvml.NVMLError, AttributeError, RuntimeError) as error:
-        return NoCounter(f"NVML has no energy counter for this GPU ({error})")
-    return EnergyCounter("NVML", lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3)

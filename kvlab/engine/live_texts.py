@@ -12,7 +12,7 @@ from kvlab.core.choice import FULL, MethodChoice
 from kvlab.engine.active_run import ActiveRun
 from kvlab.engine.forward import end_ids
 from kvlab.engine.prepare import Prepared
-from kvlab.models.answer_text import decode_answer
+from kvlab.models.chat import decode_answer
 from kvlab.requests.live_texts import LiveText, LiveTexts
 from kvlab.trace.token_text import CONTEXT_TOKENS, UNKNOWN
 

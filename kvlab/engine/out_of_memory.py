@@ -14,7 +14,7 @@ from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError, is_out_of_memory
 from kvlab.core.methods import make_method
 from kvlab.planning.footprint import Footprint
-from kvlab.planning.machine import SHARE, Machine, this_machine
+from kvlab.planning.plan import SHARE, Machine, this_machine
 
 
 def release_memory(device: torch.device) -> None:

@@ -10,8 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.core.errors import UserError
-from kvlab.models.answer_text import decode_answer, special_tokens
-from kvlab.models.chat import Chat
+from kvlab.models.chat import Chat, decode_answer, special_tokens
 from kvlab.models.load import LoadedModel
 from kvlab.trace.token_text import split_text
 
@@ -91,8 +90,8 @@ class Reference:
     prompt_logprobs: Tensor | None = None
 
 
-def divergence(full: Tensor, given: Tensor) -> tuple[float, bool]:
-    """(KL(full || given) in nats, whether the most likely tokens agree) of two log-probability rows (V,)."""
-    given = given.to(full.device)
-    gap = torch.where(torch.isneginf(full), 0.0, full.exp() * (full - given))
-    return max(float(gap.sum()), 0.0), bool(full.argmax() == given.argmax())
+def divergence(full: Tensor, compressed: Tensor) -> tuple[float, bool]:
+    """(KL(full || compressed) in nats, whether the most likely tokens agree) of two log-probability rows (V,)."""
+    compressed = compressed.to(full.device)
+    gap = torch.where(torch.isneginf(full), 0.0, full.exp() * (full - compressed))
+    return max(float(gap.sum()), 0.0), bool(full.argmax() == compressed.argmax())

@@ -14,8 +14,7 @@ from kvlab.core.errors import UserError
 from kvlab.evaluate.plan import Plan, fit_to_window, make_plan
 from kvlab.evaluate.request import EvalRequest
 from kvlab.evaluate.scoring.metrics import check_metric
-from kvlab.models.chat import chat_of
-from kvlab.models.tokenizer import load_tokenizer
+from kvlab.models.chat import chat_of, load_tokenizer
 from kvlab.tasks.draft import DEFAULT_LENGTHS
 from kvlab.tasks.loaders import LOADERS, load_file
 from kvlab.tasks.recognition import recognise

@@ -14,9 +14,9 @@ from kvlab.core.cache.fan_out.fan_out_cache import FanOutCache
 from kvlab.core.cache.fan_out.fan_out_layer import Branch
 from kvlab.engine.forward import end_ids
 from kvlab.evaluate.results.outcome import Loaded, Memory, Outcome, read_memory
-from kvlab.evaluate.scoring.loops import loop_tokens
+from kvlab.evaluate.scoring.order import loop_tokens
 from kvlab.evaluate.shared_prompt import Check, SharedPrompt, failures_in_branches, nothing, sharing_groups
-from kvlab.models.answer_text import decode_answer
+from kvlab.models.chat import decode_answer
 
 # Given the number of a cache, the prompts of the rows that leave (by row), and the rows that stay.
 Leaving = Callable[[int, dict[int, int], list[int]], None]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import pandas as pd
 
@@ -20,21 +21,19 @@ from kvlab.core.methods import make_method
 from kvlab.engine.energy import energy_counter
 from kvlab.engine.environment import device_name, versions
 from kvlab.engine.progress import Cancelled, download_reporter
-from kvlab.evaluate.context_prefixes import KeptContexts
 from kvlab.evaluate.measure import Measurer
 from kvlab.evaluate.plan import BLOCK, Plan, Shard, blocks, make_plan
-from kvlab.evaluate.request import EvalRequest
+from kvlab.evaluate.prepare import KeptContexts
+from kvlab.evaluate.request import EvalRequest, remember_files
 from kvlab.evaluate.results.outcome import CacheMaker, Loaded
-from kvlab.evaluate.results.prompt_files import remember_files
 from kvlab.evaluate.results.rows import PromptIdentity, canonical_json, row_key
 from kvlab.evaluate.results.store import ResultStore, ShardStore
 from kvlab.evaluate.shared_prompt import nothing
 from kvlab.evaluate.work import RowMaker, Unit, batches
-from kvlab.models.chat import Chat, chat_of
+from kvlab.models.chat import Chat, chat_of, window_of
 from kvlab.models.load import LoadedModel, held_model
 from kvlab.models.placement import input_device
-from kvlab.models.tokenizer import window_of
-from kvlab.requests.compare import Progress
+from kvlab.requests.compare import CompareRequest, Progress
 from kvlab.requests.generation_settings import generation_notes
 from kvlab.tasks.registry import get_task
 
@@ -178,7 +177,14 @@ def prepare_evaluation(request: EvalRequest, loaded: Loaded, make_cache: CacheMa
         None if chat is None else canonical_json(chat.settings),
         energy_counter(input_device(loaded.model)),
     )
-    return Evaluation(units, maker, request.batch_rows or default_batch_rows(loaded), chat, notes)
+    # On a CPU batching gains nothing.
+    return Evaluation(
+        units,
+        maker,
+        request.batch_rows or (1 if input_device(loaded.model).type == "cpu" else _GPU_BATCH_ROWS),
+        chat,
+        notes,
+    )
 
 
 def _measure_missing(
@@ -218,22 +224,14 @@ def check_passes(request: EvalRequest, plan: Plan) -> None:
     """Raise UserError if the requested prefill chunks would change a method's result."""
     if request.prefill_chunk is not None:
         longest = max((prompt.identity.length for prompt in plan.prompts), default=0)  # 0: a user's own prompt
-        check_choices(request.all_choices, longest, request.prefill_chunk)
-
-
-def check_choices(choices: Sequence[MethodChoice], tokens: int, prefill_chunk: int) -> None:
-    """Raise UserError, naming the method, if chunks would change its result for a prompt of `tokens`."""
-    for choice in choices:
-        pipeline = make_method(choice.method, **choice.hyper_parameters).pipeline()
-        try:
-            check_chunks(pipeline, tokens, prefill_chunk)
-        except UserError as error:
-            raise UserError(f"{choice.label} and a prefill chunk of {prefill_chunk:,}: {error}") from None
-
-
-def default_batch_rows(loaded: Loaded) -> int:
-    """Default batch size: 1 on a CPU, where batching gains nothing."""
-    return 1 if input_device(loaded.model).type == "cpu" else _GPU_BATCH_ROWS
+        # Chunks must not change a method's result for the longest prompt.
+        prefill_chunk = request.prefill_chunk
+        for choice in request.all_choices:
+            pipeline = make_method(choice.method, **choice.hyper_parameters).pipeline()
+            try:
+                check_chunks(pipeline, longest, prefill_chunk)
+            except UserError as error:
+                raise UserError(f"{choice.label} and a prefill chunk of {prefill_chunk:,}: {error}") from None
 
 
 def settings_of(choice: MethodChoice) -> dict[str, object]:
@@ -248,3 +246,36 @@ def cache_maker(loaded: Loaded) -> CacheMaker:
         return kvlab.make_cache(loaded, make_method(choice.method, **choice.hyper_parameters), choice.budget)
 
     return make
+
+
+Request = TypeVar("Request", CompareRequest, EvalRequest)
+
+
+def without_refused(request: Request) -> tuple[Request, tuple[str, ...]]:
+    """The request without refused methods and tasks, and their names.
+
+    A request that would keep no method or no task is returned as it is, with no names. Loads the model; raises
+    UserError if that fails.
+    """
+    loaded = held_model(request)
+    make_cache = cache_maker(loaded)
+    kept: dict[str, tuple[object, ...]] = {
+        "choices": tuple(choice for choice in request.choices if _accepts(partial(make_cache, choice)))
+    }
+    names = [choice.method for choice in request.choices if choice not in kept["choices"]]
+    if isinstance(request, EvalRequest):
+        plan = partial(make_plan, tokenizer=loaded.tokenizer, window=window_of(loaded.model.config))
+        alone = [request.model_copy(update={"tasks": (task,), "files": ()}) for task in request.tasks]
+        kept["tasks"] = tuple(one.tasks[0] for one in alone if _accepts(partial(plan, one)))
+        names += [task.task for task in request.tasks if task not in kept["tasks"]]
+    if not names or not all(kept.values()):
+        return request, ()
+    return request.model_copy(update=kept), tuple(dict.fromkeys(names))
+
+
+def _accepts(make: Callable[[], object]) -> bool:
+    try:
+        make()
+    except UserError:
+        return False
+    return True

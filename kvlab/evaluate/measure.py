@@ -8,13 +8,12 @@ from dataclasses import replace
 
 from kvlab.core.cache import CompressedCache
 from kvlab.core.choice import FULL, MethodChoice
-from kvlab.evaluate.context_prefixes import KeptContexts, can_keep
 from kvlab.evaluate.generate import Sampling, Stops, generate_together
-from kvlab.evaluate.prepare import PreparedPrompt
+from kvlab.evaluate.prepare import KeptContexts, PreparedPrompt, can_keep
 from kvlab.evaluate.results.outcome import CacheMaker, Loaded, Outcome
 from kvlab.evaluate.results.rows import PromptIdentity
 from kvlab.evaluate.scoring.likelihood import Leader, compare, forced_together, scored_bytes
-from kvlab.evaluate.scoring.loops import loop_tokens
+from kvlab.evaluate.scoring.order import loop_tokens
 from kvlab.evaluate.scoring.survival import HiddenTokenTracker, Survival
 from kvlab.evaluate.several_questions import Answers, Questions, ask_each
 from kvlab.evaluate.shared_prompt import Check, nothing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -16,12 +16,14 @@ from transformers import PreTrainedTokenizerBase
 from kvlab.core.errors import UserError
 from kvlab.core.validation import quote_value
 from kvlab.evaluate.request import EvalRequest, FileChoice, TaskChoice
+from kvlab.evaluate.results.outcome import Loaded
 from kvlab.evaluate.results.rows import ANY_LENGTH, PromptIdentity, canonical_json
 from kvlab.evaluate.scoring.metrics import LIKELIHOOD_METRICS, check_metric
-from kvlab.tasks.draft import DEFAULT_LENGTHS
+from kvlab.models.chat import chat_of, window_of
+from kvlab.tasks.draft import DEFAULT_LENGTHS, Task
 from kvlab.tasks.loaders import load_file
 from kvlab.tasks.loaders.haystack import NEW_TOKENS as HAYSTACK_ANSWER
-from kvlab.tasks.registry import Task, get_task
+from kvlab.tasks.registry import get_task
 from kvlab.tasks.sample import Sample, Style, apply_style, choose_style, with_style
 from kvlab.tasks.tokens import Cut, shorten
 
@@ -246,3 +248,47 @@ def _as_measured(request: EvalRequest, make: Callable[[], Sample]) -> Sample:
     if not request.forced or sample.metric in LIKELIHOOD_METRICS:
         return sample
     return sample.model_copy(update={"metric": "kl", "answers": []})
+
+
+@dataclass
+class Measurable:
+    """A request's tasks by the length at which they are measured (None: their own defaults), and why others are not."""
+
+    window: int
+    tasks: dict[int | None, list[TaskChoice]] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)  # by task
+
+
+def measurable_tasks(request: EvalRequest, loaded: Loaded) -> Measurable:
+    """The request's tasks at their default lengths, or at the longest that the window holds with the answer.
+
+    Every prompt is generated once, nothing is computed.
+    """
+    chat = chat_of(request, loaded.tokenizer)
+    room = window_of(loaded.model.config) - (0 if chat is None else sum(map(len, chat.around())))
+    found = Measurable(room)
+    for choice in request.tasks:
+        one = request.model_copy(update={"tasks": (choice,)})
+        try:
+            length = _length(one, loaded.tokenizer, room, chat is not None)
+        except UserError as error:
+            found.reasons[choice.task] = str(error).removeprefix(f"{choice.task}: ")
+        else:
+            found.tasks.setdefault(length, []).append(choice)
+    return found
+
+
+def _length(request: EvalRequest, tokenizer: PreTrainedTokenizerBase, window: int, has_chat: bool) -> int | None:
+    """None if the default lengths hold the request's only task, else the longest; raises UserError if none does."""
+
+    def answer_tokens(requested: EvalRequest, room: int) -> int:
+        return max(prompt.make().new_tokens for prompt in make_plan(requested, tokenizer, room, has_chat).prompts)
+
+    try:
+        answer_tokens(request, window)
+    except UserError:
+        whole = request.model_copy(update={"lengths": (window,)})
+        length = window - answer_tokens(whole, 2 * window)  # raises if even the whole window is too short
+        answer_tokens(request.model_copy(update={"lengths": (length,)}), window)
+        return length
+    return None

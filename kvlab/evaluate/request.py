@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, field_validator
+from pydantic import Field, JsonValue, RootModel, ValidationError, field_validator
 
+from kvlab.common.atomic_write import replace_text
 from kvlab.core.choice import FULL, MethodChoice
 from kvlab.core.method_spec import parse_value
 from kvlab.core.validation import Strict, Text
@@ -134,3 +135,23 @@ class SampleJob(Strict):
     title: Text = ""
     private: bool = Field(False, description="on a shared server its owner alone sees it")
     owner: str = Field("", exclude=True, description="whose run it is on a shared server; the queue says it")
+
+
+FILE = "files.json"
+_Files = RootModel[dict[str, FileChoice]]
+
+
+def remember_files(folder: Path, files: Sequence[FileChoice]) -> None:
+    """Note the files' places in the folder of results; of one name the last counts."""
+    if files:
+        known = known_files(folder) | {file.path.name: file.with_absolute_paths() for file in files}
+        replace_text(folder / FILE, _Files(known).model_dump_json())
+
+
+def known_files(folder: Path) -> dict[str, FileChoice]:
+    """The noted files that still exist, by name."""
+    try:
+        found = _Files.model_validate_json((folder / FILE).read_text(encoding="utf-8")).root
+    except (OSError, ValidationError):
+        return {}
+    return {name: file for name, file in found.items() if file.path.exists()}

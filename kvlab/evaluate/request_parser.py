@@ -21,16 +21,6 @@ from kvlab.tasks.tokens import Cut
 Number = TypeVar("Number", int, float)
 
 
-def parse_tasks(text: str) -> tuple[TaskChoice, ...]:
-    """Parse tasks such as `needle,key_value:pairs=64`."""
-    return tuple(TaskChoice(task=name, difficulty=values) for name, values in map(parse_spec, split_list(text)))
-
-
-def parse_files(texts: Iterable[str]) -> tuple[FileChoice, ...]:
-    """Parse `format=path:option=value` arguments; raises UserError for an unknown format."""
-    return tuple(map(_file, texts))
-
-
 def _file(text: str) -> FileChoice:
     try:
         form, path, options = split_file(text)
@@ -69,9 +59,9 @@ def parse_cut(text: str) -> Cut:
     return _one_of(text, "--set cut", get_args(Cut))
 
 
-def _one_of(text: str, option: str, words: tuple[str, ...]) -> Any:
-    if text not in words:
-        raise UserError(f"{option} takes {', '.join(words)}, not '{text}'.")
+def _one_of(text: str, option: str, allowed: tuple[str, ...]) -> Any:
+    if text not in allowed:
+        raise UserError(f"{option} takes {', '.join(allowed)}, not '{text}'.")
     return text
 
 
@@ -95,9 +85,11 @@ def parse_request(
 ) -> EvalRequest:
     """Build the request from command-line values; `fields` are its other fields. Raises UserError if invalid."""
     try:
+        # Tasks such as `needle,key_value:pairs=64`.
+        text = ",".join(TASKS) if tasks == "all" else tasks
         return EvalRequest(
-            tasks=parse_tasks(",".join(TASKS) if tasks == "all" else tasks),
-            files=parse_files(files),
+            tasks=tuple(TaskChoice(task=name, difficulty=values) for name, values in map(parse_spec, split_list(text))),
+            files=tuple(map(_file, files)),
             choices=parse_choices(methods, budgets),
             lengths=parse_numbers(lengths, "--lengths", int),
             depths=parse_numbers(depths, "--depths", float),

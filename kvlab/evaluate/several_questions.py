@@ -10,12 +10,11 @@ from torch import Tensor
 
 from kvlab.core.cache import CompressedCache
 from kvlab.core.cache.cache_copy import copy_cache
-from kvlab.engine.forward import end_ids
-from kvlab.engine.read_on import read_on
+from kvlab.engine.forward import end_ids, read_on
 from kvlab.evaluate.generate import Stops
 from kvlab.evaluate.results.outcome import Loaded, Memory, read_memory
 from kvlab.evaluate.shared_prompt import Check, SharedPrompt, failures_in_branches, nothing, sharing_groups
-from kvlab.models.answer_text import decode_answer
+from kvlab.models.chat import decode_answer
 from kvlab.models.placement import input_device
 
 
@@ -144,14 +143,14 @@ def _collect(
 
 
 def _answer(
-    loaded: Loaded, questions: Questions, asked: Sequence[_Asked], logits: dict[_Asked, Tensor], check: Check
+    loaded: Loaded, questions: Questions, questions_read: Sequence[_Asked], logits: dict[_Asked, Tensor], check: Check
 ) -> None:
     """Write one more answer with each of them; `logits` are those after the question.
 
     What ends an answer is not read: the model's end token is part of the text before the next question.
     """
     ends = end_ids(loaded)
-    writing = [one for one in asked if one in logits]
+    writing = [one for one in questions_read if one in logits]
     for one in writing:
         one.answers.append([])
     for step in range(questions.max_new_tokens):

@@ -20,7 +20,9 @@ from kvlab.evaluate.request import EvalRequest
 Say = Callable[[str], None]
 
 
-def measure_on_ray(request: EvalRequest, out: Path, count: int, options: dict[str, JsonValue], say: Say) -> EvalResult:
+def measure_on_ray(
+    request: EvalRequest, out: Path, count: int, options: dict[str, JsonValue], report: Say
+) -> EvalResult:
     """Measure all parts as Ray tasks, one per GPU, or per CPU in a cluster without GPUs, and return their rows.
 
     Ray retries a task whose process or node is lost. Raises UserError if Ray is missing or cannot be reached, and if a
@@ -38,10 +40,10 @@ def measure_on_ray(request: EvalRequest, out: Path, count: int, options: dict[st
             shard = pending.pop(finished)
             try:
                 results.append(ray.get(finished))
-                say(f"Part {shard} is measured.")
+                report(f"Part {shard} is measured.")
             except ray.exceptions.RayError as error:
                 failures.append(f"Part {shard}: {getattr(error, 'cause', None) or error}")
-                say(failures[-1])
+                report(failures[-1])
     finally:
         ray.shutdown()
     if failures:

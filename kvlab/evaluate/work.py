@@ -2,25 +2,162 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
+from typing import Generic, Protocol, TypeVar
 
 from kvlab.core.budget import Budget
 from kvlab.core.choice import MethodChoice
+from kvlab.core.errors import UserError, is_out_of_memory
 from kvlab.engine.energy import Energy, Meter, NoCounter, words
-from kvlab.evaluate.backoff import Backoff
+from kvlab.engine.out_of_memory import drop_frames, release_memory
 from kvlab.evaluate.measure import Measurer
 from kvlab.evaluate.plan import PlannedPrompt
 from kvlab.evaluate.prepare import PreparedPrompt, prepare
 from kvlab.evaluate.results.outcome import Loaded, Outcome
 from kvlab.evaluate.results.rows import budget_unit, canonical_json
 from kvlab.evaluate.scoring.metrics import check_metric, score
-from kvlab.evaluate.scoring.parts import parts_json
+from kvlab.evaluate.scoring.order import of_each
+from kvlab.evaluate.scoring.survival import Survival
 from kvlab.models.chat import Chat
+from kvlab.models.placement import input_device
 from kvlab.tasks.sample import UNSCORED
+
+
+class Sized(Protocol):
+    """Anything with a prompt length."""
+
+    @property
+    def prompt_tokens(self) -> int: ...
+
+
+Prompt = TypeVar("Prompt", bound=Sized)
+Result = TypeVar("Result")
+Measure = Callable[[Sequence[Prompt], Sequence[MethodChoice]], list[list[Result] | Exception]]
+
+
+class Backoff(Generic[Prompt, Result]):
+    """Batch prompts and choices; the largest number of rows that fits is remembered for the rest of the evaluation.
+
+    Every prompt is a row of the batch for every choice.
+    """
+
+    def __init__(self, loaded: Loaded, measure: Measure[Prompt, Result]) -> None:
+        self.loaded = loaded
+        self.measure = measure
+        self.most: int | None = None
+
+    def outcomes(
+        self, prompts: Sequence[Prompt], choices: Sequence[MethodChoice]
+    ) -> list[list[tuple[Result, int]] | Exception]:
+        """For each choice each prompt's outcome and the rows that ran together, or the error of its method.
+
+        All prompts must have one shape. Raises UserError if a single row does not fit; other errors pass through.
+        """
+        found: dict[tuple[int, int], tuple[Result, int]] = {}
+        errors: dict[int, Exception] = {}
+        waiting = [(range(len(prompts)), range(len(choices)))]
+        while waiting:
+            part, numbers = waiting.pop(0)
+            rows = len(part) * len(numbers)
+            if self.most is not None and rows > self.most:
+                waiting = [*_halves(part, numbers), *waiting]
+                continue
+            outcomes = self._try([prompts[row] for row in part], [choices[number] for number in numbers])
+            if outcomes is None:
+                if rows == 1:
+                    raise UserError(self._message(prompts[part[0]], choices[numbers[0]]))
+                self.most = rows // 2
+                waiting.insert(0, (part, numbers))
+                continue
+            for number, own in zip(numbers, outcomes, strict=True):
+                if isinstance(own, Exception):
+                    errors[number] = own
+                else:
+                    found |= {(number, row): (one, rows) for row, one in zip(part, own, strict=True)}
+        every = range(len(prompts))
+        return [errors.get(number) or [found[number, row] for row in every] for number in range(len(choices))]
+
+    @property
+    def note(self) -> str:
+        """A sentence if the batch size had to be reduced; else empty."""
+        together = "one row" if self.most == 1 else f"{self.most} rows"
+        return f"The batch size was reduced to {together} because memory ran out." if self.most else ""
+
+    def _try(self, prompts: Sequence[Prompt], choices: Sequence[MethodChoice]) -> list[list[Result] | Exception] | None:
+        try:
+            return self.measure(prompts, choices)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            drop_frames(error)
+        gc.collect()
+        release_memory(input_device(self.loaded.model))
+        return None
+
+    def _message(self, prompt: Prompt, choice: MethodChoice) -> str:
+        device = input_device(self.loaded.model).type
+        return (
+            f"{device} ran out of memory on one prompt of {prompt.prompt_tokens:,} tokens ({choice.label}): use "
+            "shorter --lengths, --set prefill_chunk=N, --dtype bfloat16 or --set placement=auto; measured "
+            "rows are kept."
+        )
+
+
+def _halves(part: range, numbers: range) -> list[tuple[range, range]]:
+    """The batch in halves: of its prompts, so that each is still read once, or of its choices."""
+    if len(part) > 1:
+        middle = len(part) // 2
+        return [(part[:middle], numbers), (part[middle:], numbers)]
+    middle = len(numbers) // 2
+    return [(part, numbers[:middle]), (part, numbers[middle:])]
+
+
+OF_PARTS = {
+    "all_rules": "rules",
+    "ifeval_all": "ifeval",
+    "ifeval_all_loose": "ifeval_loose",
+}  # the metric of parts, for a metric that is no mean over them
+
+
+def parts_json(prompt: PreparedPrompt, outcome: Outcome) -> str | None:
+    """One object per part of the sample, as JSON; None if it has none.
+
+    Each has kind, order (1 is the first in the prompt's text, of questions the first asked), position (index of its
+    first token; null without a statement), tokens, answer, score, and of its tokens own, merged, unreachable and
+    consensus (`Survival`; null without a statement).
+    """
+    sample = prompt.sample
+    if not sample.parts:
+        return None
+    metric = OF_PARTS.get(sample.metric, sample.metric)
+    scores = of_each(lambda answers: score(metric, outcome.prediction, answers), sample.answers)
+    lines = []
+    for index, part in enumerate(sample.parts):
+        place = prompt.parts[index]
+        lines.append(
+            {
+                "kind": part.kind,
+                "order": index + 1,
+                "position": place[0] if place else None,
+                "tokens": len(place),
+                "answer": sample.answers[index],
+                "score": scores[index],
+                **_left(outcome.survival.parts[index] if outcome.survival and place else None),
+            }
+        )
+    return json.dumps(lines, ensure_ascii=False)
+
+
+def _left(found: Survival | None) -> dict[str, float | None]:
+    names = ("own", "merged", "unreachable", "consensus")
+    return {name: getattr(found, name) if found else None for name in names}
+
 
 NO_COUNTER = NoCounter("no counter was asked for")
 LONGEST_ERROR = 300  # characters

@@ -24,7 +24,7 @@ from kvlab.planning.methods import MethodEntry, methods
 from kvlab.planning.parameters import PRESET
 from kvlab.requests.compare import CompareRequest
 from kvlab.requests.recording import Recording
-from kvlab.tasks.plant import WORDINGS
+from kvlab.tasks.haystack import WORDINGS
 from kvlab.tasks.shipped_samples import ShippedSample, shipped_samples
 
 # The form's choices and their labels; `make_request` accepts the keys.
@@ -53,7 +53,11 @@ def parse_budgets(text: str) -> list[Amount]:
             "Give at least one budget: a fraction of the prompt such as 0.2, slots such as 128, or bytes such as 10%B."
         )
     amounts = [Budget.parse(word).amount for word in words]
-    return [amount for number, amount in enumerate(amounts) if not _among(amount, amounts[:number])]
+    return [
+        amount
+        for number, amount in enumerate(amounts)
+        if not any(amount == other and type(amount) is type(other) for other in amounts[:number])
+    ]
 
 
 def budget_notes(budgets: Sequence[Amount], prompt_tokens: int) -> list[str]:
@@ -183,11 +187,6 @@ def too_long_message(model: str, count: int, max_new_tokens: int, which: str = "
         f"{which} has {count:,} tokens and {max_new_tokens:,} are to be generated, but the context window of {model} "
         f"is {window:,}: shorten the prompt to at most {max(window - max_new_tokens, 0):,} tokens."
     )
-
-
-def _among(amount: Amount, others: Sequence[Amount]) -> bool:
-    """Whether the budget is in the list; 1 slot and the fraction 1.0 are equal numbers but different budgets."""
-    return any(amount == other and type(amount) is type(other) for other in others)
 
 
 def sample_request() -> CompareRequest:

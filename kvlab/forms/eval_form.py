@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 import pandas as pd
 from pydantic import JsonValue, ValidationError
 
+from kvlab.bench.request import BenchJob, make_request
 from kvlab.common.lab_file import lab
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.validation import in_one_sentence
 from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice, SampleJob, TaskChoice, split_file
-from kvlab.evaluate.results.prompt_files import known_files as evaluated_files
+from kvlab.evaluate.request import known_files as evaluated_files
 from kvlab.forms import compare_form, prompt_files
 from kvlab.jobs.client import list_jobs, request_of
 from kvlab.jobs.size_check import prompt_lengths
@@ -26,6 +27,52 @@ from kvlab.planning.method_footprints import window_notes
 from kvlab.planning.methods import MethodEntry, ask
 from kvlab.planning.tasks import TaskList
 from kvlab.tasks.sample import current_difficulty
+
+# Modes of the form and their labels.
+KINDS = {
+    "decode": "Decode rate",
+    "prefill": "Prefill",
+    "memory": "Memory",
+}
+
+
+def make_bench_job(
+    *,
+    name: str,
+    model: str,
+    modes: Sequence[str],
+    chosen: Sequence[MethodEntry],
+    typed: Mapping[str, Mapping[str, Any]],
+    budgets: str,
+    contexts: str,
+    batches: str,
+    private: bool = False,
+    **options: Any,
+) -> BenchJob:
+    """The form's job, one request per mode; `options` are further fields of `BenchRequest`.
+
+    Raises UserError for the first invalid value.
+    """
+    if not modes:
+        raise UserError("There is nothing to measure: choose at least one figure.")
+    lists = {"contexts": numbers(contexts, "Tokens in the cache", int), "batches": numbers(batches, "Batches", int)}
+    if not all(lists.values()):
+        raise UserError("Give at least one number of tokens in the cache, and one batch.")
+    fields: dict[str, Any] = {
+        "model": model.strip() if model.strip().startswith("shape:") else check_model(model),
+        "choices": compare_form.choices_of_form(chosen, typed, budgets),
+        **lists,
+    }
+    requests = tuple(make_request(mode=mode, **fields, **options) for mode in modes)
+    figures = ", ".join(KINDS.get(mode, mode).lower() for mode in modes)
+    try:
+        title = f"Speed {name.strip()}: {figures}"
+        return BenchJob(name=name.strip(), requests=requests, title=title, private=private)
+    except ValidationError:
+        raise UserError(
+            f"Results cannot be called {name[:60]!r}: give letters, digits, dots, dashes and underscores only."
+        ) from None
+
 
 HARNESS = "lm-eval:"  # prefix of tasks whose prompts lm-eval makes
 FEW = 4  # prompts per cell that are tried

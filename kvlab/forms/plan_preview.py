@@ -9,18 +9,85 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from kvlab.common.formatting import join_words, model_title, prompts
+from kvlab.core.budget import Budget
+from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob, SampleJob
-from kvlab.forms import compare_form
+from kvlab.forms import compare_form, measurement_job
 from kvlab.jobs.size_check import refusal, requested_device
 from kvlab.jobs.work import Work
 from kvlab.models.info.size import find_model
-from kvlab.planning.machine import Machine, this_machine
-from kvlab.planning.method_footprints import footprints_of
+from kvlab.planning.method_footprints import footprints_of, observation_window, window_notes
 from kvlab.planning.methods import MethodEntry
-from kvlab.planning.plan import Plan, make_plan
+from kvlab.planning.plan import Machine, Plan, make_plan, this_machine
 from kvlab.planning.tasks import TaskList, task_list
 from kvlab.requests.compare import CompareRequest, RestoreRequest
+
+
+def run_notes(
+    tokens: int,
+    model: str,
+    chosen: Sequence[MethodEntry],
+    budgets: str,
+    typed: Mapping[str, Mapping[str, Any]],
+    chunk: int | None = None,
+) -> list[str]:
+    """One sentence for each method that will fail with this model or prefill `chunk`, or whose window is its budget.
+
+    `tokens` are those of the prompt. Empty while the form is incomplete or invalid.
+    """
+    try:
+        choices = compare_form.choices_of_form(chosen, typed, budgets)
+        notes = window_notes(choices, tokens)
+        windows = {choice.method: observation_window(choice) for choice in choices}
+    except (UserError, ValidationError):
+        return []
+    changed = {choice.method: choice.hyper_parameters for choice in choices}
+    for entry in chosen:
+        unfitted = entry.name in measurement_job.LEARNS and not measurement_job.ships(model)
+        if unfitted and measurement_job.setting(entry.name) not in changed[entry.name]:
+            notes.append(
+                f"{entry.title} has no file fitted to {model_title(model)}, so its run fails unless the weights are "
+                "mini's: fit it, or leave it out."
+            )
+        window = windows[entry.name]
+        if chunk is not None and chunk < min(window, tokens):
+            notes.append(
+                f"{entry.title} needs the last {window} tokens of the prompt in one pass: use a prefill chunk of at "
+                f"least {window}."
+            )
+    return notes
+
+
+def run_summary(request: CompareRequest, plan: Plan | None = None) -> str:
+    """`5 methods at 20 % beside the full cache, fits`; without a plan nothing is said of the fit."""
+    compressed = [choice for choice in request.runs if choice.method != "full"]
+    parts = [_methods(compressed) if compressed else "the full cache alone"]
+    if compressed and len(request.runs) > 1:
+        parts[0] += " beside the full cache"
+    if request.comparisons > 1:
+        parts[0] += f" over {prompts(request.comparisons)}"
+    if plan is not None:
+        parts.append("fits" if plan.fits else "does not fit")
+    return ", ".join(parts)
+
+
+def _methods(choices: Sequence[MethodChoice]) -> str:
+    """`5 methods at 20 %`; methods that take no budget are named on their own."""
+    own = [choice.method for choice in choices if Budget(choice.budget).keeps_all]
+    budgeted = [choice for choice in choices if choice.method not in own]
+    words = list(dict.fromkeys(Budget(choice.budget).words for choice in budgeted))
+    names = list(dict.fromkeys(choice.method for choice in budgeted))
+    parts = [f"{_count(len(names))} at {join_words(words)}"] if names else []
+    if own:
+        parts.append(f"{join_words(list(dict.fromkeys(own)))} at {'its' if len(own) == 1 else 'their'} own budget")
+    return " and ".join(parts)
+
+
+def _count(number: int) -> str:
+    return f"{number} method{'' if number == 1 else 's'}"
+
 
 MACHINE_SECONDS = 10  # after which free memory is measured again
 

@@ -85,7 +85,7 @@ def check(file: Path, name: str, form: str = "") -> Checked:
 
     Raises UserError if the format is unknown, or a line is invalid.
     """
-    done = run_command("data", "check", str(file), "--json", *(("--loader", form) if form else ()))
+    done = run_command("tasks", "--check", str(file), "--json", *(("--set", f"loader={form}") if form else ()))
     try:
         checked = Checked.model_validate_json(done.stdout)
     except ValidationError:

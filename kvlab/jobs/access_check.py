@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from itertools import chain, count
 from pathlib import Path
 
 from kvlab.bench.request import BenchJob
+from kvlab.common.formatting import format_bytes
 from kvlab.common.lab_file import lab
 from kvlab.common.users import acting, is_owner
 from kvlab.core.choice import MethodChoice
@@ -21,6 +23,30 @@ from kvlab.requests.compare import MOST_RUNS, CompareRequest, RestoreRequest
 from kvlab.requests.live_session import LiveJob
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.user_labels import Kind, claim_name, load_labels, may_view
+
+LEAST_FREE = 500 * 10**6  # on a small disk a twentieth of it
+
+
+def full_disk(root: Path, margin: int = 1) -> str:
+    """A clause if the disk has less than `margin` times the least free space; else ""."""
+    disk = shutil.disk_usage(root)
+    if disk.free > margin * min(LEAST_FREE, disk.total // 20):
+        return ""
+    return f"the disk has {format_bytes(disk.free)} left of {format_bytes(disk.total)}"
+
+
+def check_disk(root: Path) -> None:
+    """Raises UserError if the disk is full."""
+    if full := full_disk(root):
+        raise UserError(f"Nothing more is run here: {full}. Delete or thin recordings.")
+
+
+def disk_warning(root: Path) -> str:
+    """A sentence if the disk is full or nearly full; else ""."""
+    if full := full_disk(root, margin=2):
+        return f"On the machine of these runs {full}: delete or thin recordings soon. When it is full, nothing is run."
+    return ""
+
 
 SHIPPED = re.compile(r"mini|mini-60|mini-half|smollm2|even|untrained|fit:[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 NAMED = re.compile(r"[\w.:+-]*")

@@ -18,7 +18,7 @@ from kvlab.core.errors import UserError
 from kvlab.requests.compare import CompareRequest, OnePrompt, Progress
 from kvlab.requests.facts import find_facts
 from kvlab.requests.repeats import Repeat
-from kvlab.tasks.plant import plant
+from kvlab.tasks.haystack import plant
 from kvlab.trace.catalogue import list_comparisons
 from kvlab.trace.schema import check_id
 
@@ -55,8 +55,16 @@ def run_batch(
         if cancelled is not None and cancelled():
             break
         try:
+            # An unused comparison id.
+            named = f"{repeat.batch}-{repeat.number:02d}"
+            taken = {entry.comparison_id for entry in list_comparisons(root)}
+            tries = (f"{named}-{attempt}" for attempt in range(2, len(taken) + 3))
             paths += compare(
-                comparison, root, comparison_id=_free_id(root, repeat), progress=clock.of(repeat), cancelled=cancelled
+                comparison,
+                root,
+                comparison_id=(named if named not in taken else next(name for name in tries if name not in taken)),
+                progress=clock.of(repeat),
+                cancelled=cancelled,
             )
         except UserError as error:
             what = "Repeat" if repeat.planting else "Prompt"
@@ -67,7 +75,7 @@ def run_batch(
 def repeat_request(request: CompareRequest, batch: str, number: int) -> CompareRequest:
     """The comparison number `number` (from 1) of the request: its needle planted, or its own prompt.
 
-    Raises UserError as `kvlab.tasks.plant.plant`.
+    Raises UserError as `kvlab.tasks.haystack.plant`.
     """
     prompt = _prompt_of(request, number) if request.prompts else _planted(request, number)
     of = request.comparisons
@@ -123,14 +131,6 @@ def _made(root: Path, batch: str, runs: int) -> Iterator[tuple[int, bool]]:
     for entry in list_comparisons(root):
         if entry.batch == batch:
             yield entry.number, len(entry.runs) == runs and entry.status == "complete"
-
-
-def _free_id(root: Path, repeat: Repeat) -> str:
-    """An unused comparison id: an interrupted repeat keeps what it made under its own."""
-    named = f"{repeat.batch}-{repeat.number:02d}"
-    taken = {entry.comparison_id for entry in list_comparisons(root)}
-    tries = (f"{named}-{attempt}" for attempt in range(2, len(taken) + 3))
-    return named if named not in taken else next(name for name in tries if name not in taken)
 
 
 class _Clock:

@@ -14,15 +14,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from kvlab.common.atomic_write import transaction
 from kvlab.common.liveness import host_id
-from kvlab.common.transactions import transaction
 from kvlab.common.users import acting, may_see, require_owner
 from kvlab.core.errors import UserError
 from kvlab.core.validation import Frozen
-from kvlab.jobs import queue_db, worker_slots
-from kvlab.jobs.access_check import check_access
-from kvlab.jobs.device_shares import Share, device_of, server_shares
-from kvlab.jobs.disk_space import check_disk
+from kvlab.jobs import device_shares as worker_slots
+from kvlab.jobs import queue_db
+from kvlab.jobs.access_check import check_access, check_disk
+from kvlab.jobs.device_shares import device_of, server_shares
 from kvlab.jobs.work import Work, read_request
 from kvlab.requests.compare import Progress
 
@@ -148,7 +148,33 @@ def ensure_worker(root: Path) -> int:
         if missing:
             worker_slots.fail_orphans(connection)
         for share in missing:
-            alive[share.place] = _start_worker(root, share)
+            command = [
+                sys.executable,
+                "-P",
+                "-m",
+                "kvlab.jobs.worker",
+                "--runs",
+                str(root),
+                "--while-kept",
+                *share.arguments,
+            ]
+            environment = {"GOMP_SPINCOUNT": SPIN_COUNT} | os.environ | share.environment
+            try:
+                with (root / queue_db.FOLDER / "worker.log").open("ab") as log:
+                    # A session of its own: Ctrl-C in the server's terminal must not cut a run in the middle.
+                    process = subprocess.Popen(
+                        command,
+                        env=environment,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        start_new_session=True,
+                    )
+            except OSError as error:
+                raise UserError(
+                    f"No worker can be started for {root} ({error}): is the disk full or not writable?"
+                ) from error
+            alive[share.place] = process.pid
             worker_slots.take_slot(connection, alive[share.place], share.place, share.devices)
         return alive[min(alive)]
 
@@ -172,20 +198,6 @@ def tail(path: Path, count: int) -> tuple[str, ...]:
     return tuple(line.rstrip("\r").rsplit("\r", 1)[-1] for line in text.split("\n") if line)[-count:]
 
 
-def _start_worker(root: Path, share: Share) -> int:
-    command = [sys.executable, "-P", "-m", "kvlab.jobs.worker", "--runs", str(root), "--while-kept", *share.arguments]
-    environment = {"GOMP_SPINCOUNT": SPIN_COUNT} | os.environ | share.environment
-    try:
-        with (root / queue_db.FOLDER / "worker.log").open("ab") as log:
-            # A session of its own: Ctrl-C in the server's terminal must not cut a run in the middle.
-            process = subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-    except OSError as error:
-        raise UserError(f"No worker can be started for {root} ({error}): is the disk full or not writable?") from error
-    return process.pid
-
-
 def _status(row: sqlite3.Row, turn: list[str], log: tuple[str, ...] = ()) -> JobStatus:
     until = row["finished"] or time.time()
     return JobStatus(
@@ -202,4 +214,26 @@ def _status(row: sqlite3.Row, turn: list[str], log: tuple[str, ...] = ()) -> Job
         run_ids=tuple(json.loads(row["run_ids"])),
         log=log,
         worker=row["worker_place"] if row["state"] == "running" else None,
+    )
+
+
+def place_words(root: Path, status: JobStatus) -> str:
+    """`next in the queue, after the job that runs now` or `3 jobs before this one`; empty unless it is queued."""
+    if status.state != "queued":
+        return ""
+    running = sum(job.state == "running" for job in list_jobs(root, open_only=True))
+    now = {0: "", 1: ", after the job that runs now"}.get(running, f", after the {running} jobs that run now")
+    ahead = (status.position or 1) - 1
+    return f"next in the queue{now}" if ahead == 0 else f"{ahead} {'job' if ahead == 1 else 'jobs'} before this one"
+
+
+def busy_words() -> str:
+    """`machine busy: load 3 on 2 cores` if more processes want to compute than there are cores; else empty."""
+    try:
+        load = os.getloadavg()[0]
+    except (AttributeError, OSError):  # not on every system
+        return ""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return (
+        "" if load <= cores + 0.5 else f"machine busy: load {load:.0f} on {cores} {'core' if cores == 1 else 'cores'}"
     )

@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
-from kvlab.common.forward_pass import is_under_way
+from kvlab.common.limits import is_under_way
 from kvlab.core.errors import UserError
-from kvlab.jobs.disk_space import full_disk
+from kvlab.jobs.access_check import full_disk
 from kvlab.jobs.live_file import write_live
 from kvlab.requests.compare import Progress
 

@@ -15,12 +15,11 @@ from kvlab.common.liveness import host_id
 from kvlab.common.users import User, acting_for
 from kvlab.core.errors import UserError
 from kvlab.jobs import queue_db
-from kvlab.jobs.device_shares import with_local_device
-from kvlab.jobs.disk_space import check_disk
+from kvlab.jobs.access_check import check_disk
+from kvlab.jobs.device_shares import WorkerSlot, with_local_device
 from kvlab.jobs.job_reporter import JobReporter, log_line
 from kvlab.jobs.size_check import too_big
 from kvlab.jobs.work import read_request
-from kvlab.jobs.worker_slots import WorkerSlot
 
 LOOK_SECONDS = 0.05  # between two looks for further actions while some run
 UNRECORDED = "The action ended without a result: is the disk full?"

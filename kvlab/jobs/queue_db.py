@@ -18,7 +18,7 @@ from contextlib import closing, contextmanager
 from functools import lru_cache
 from pathlib import Path
 
-from kvlab.common.transactions import PATIENCE_SECONDS, transaction, write_ahead
+from kvlab.common.atomic_write import PATIENCE_SECONDS, transaction, write_ahead
 from kvlab.core.errors import UserError
 from kvlab.trace.index import NOT_ITS_FAULT
 

@@ -19,8 +19,7 @@ from kvlab.models.info.chat_template import ChatFormat
 from kvlab.models.info.names import context_length
 from kvlab.models.info.size import find_model
 from kvlab.models.info.token_count import count_tokens
-from kvlab.planning.machine import Machine
-from kvlab.planning.plan import FootprintOf, Held, Plan, make_plan
+from kvlab.planning.plan import FootprintOf, Held, Machine, Plan, make_plan
 from kvlab.planning.tasks import TaskEntry, TaskList
 from kvlab.requests.compare import LARGEST_PROMPT_BYTES, LOADING, CompareRequest, RestoreRequest
 from kvlab.requests.live_session import LiveJob, comparison_of

@@ -18,25 +18,25 @@ from pathlib import Path
 from typing import Any
 
 from kvlab.bench.request import BenchJob
+from kvlab.common.atomic_write import transaction
 from kvlab.common.formatting import hide_paths
 from kvlab.common.lab_file import lab
 from kvlab.common.liveness import host_id
-from kvlab.common.transactions import transaction
 from kvlab.common.users import User, acting_for
 from kvlab.core.errors import UserError, rewrite_messages
 from kvlab.evaluate.request import EvalJob, SampleJob
-from kvlab.jobs import client, queue_db, worker_slots
+from kvlab.jobs import client, queue_db
+from kvlab.jobs import device_shares as worker_slots
+from kvlab.jobs.access_check import check_disk
 from kvlab.jobs.batch import run_batch
-from kvlab.jobs.device_shares import with_local_device
-from kvlab.jobs.disk_space import check_disk
+from kvlab.jobs.device_shares import WorkerSlot, with_local_device
 from kvlab.jobs.job_reporter import JobReporter, log_line
 from kvlab.jobs.live_file import remove_live
 from kvlab.jobs.live_turns import answer_waiting
 from kvlab.jobs.size_check import too_big
 from kvlab.jobs.work import Work, read_request
-from kvlab.jobs.worker_slots import WorkerSlot
 from kvlab.models.fitting.request import FitJob
-from kvlab.planning.machine import visible_gpus
+from kvlab.planning.plan import visible_gpus
 from kvlab.requests.compare import CompareRequest, RestoreRequest
 
 Compare = Callable[..., Any]
@@ -68,19 +68,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if lab() is not None:
         rewrite_messages(hide_paths)
     if not visible_gpus():
-        _give_way()
+        # Lower this process's priority, so that the dashboard stays responsive on the same cores.
+        os.nice(NICE)
+        if os.getsid(0) == os.getpid():  # Linux may schedule by session and ignore `nice`
+            with suppress(OSError):
+                AUTOGROUP.write_text(str(NICE))
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     slot = WorkerSlot(options.place, options.devices, tuple(filter(None, options.others.split(","))))
     serve(options.runs.absolute(), options.compare, stop, options.while_kept, slot)
-
-
-def _give_way() -> None:
-    """Lower this process's priority, so that the dashboard stays responsive on the same cores."""
-    os.nice(NICE)
-    if os.getsid(0) == os.getpid():  # Linux may schedule by session and ignore `nice`
-        with suppress(OSError):
-            AUTOGROUP.write_text(str(NICE))
 
 
 def serve(

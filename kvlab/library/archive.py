@@ -113,8 +113,19 @@ def unpack(root: Path, archive_file: Path | IO[bytes], most_bytes: int | None = 
     person = acting()
     with _opened(archive_file) as archive:
         manifest = _manifest(archive)
-        _check_room(root, manifest, most_bytes)
-        _check_free(root, manifest)
+        there = root
+        while not there.exists():
+            there = there.parent
+        free = shutil.disk_usage(there).free
+        most = free if most_bytes is None else min(free, most_bytes)
+        if manifest.bytes > most:
+            raise UserError(
+                f"It takes {format_bytes(manifest.bytes)} unpacked, and {format_bytes(most)} may be used here."
+            )
+        taken = [unit for unit in _units(manifest) if (root / unit).exists()]
+        if taken:
+            why = "is already in this folder: nothing was imported. Delete it first, or use another folder."
+            raise UserError(f"{taken[0]} {why}")
         unpacked = root / BIN / f".taken-{secrets.token_hex(6)}"
         try:
             with full_disk_sentence(root):
@@ -191,32 +202,11 @@ def _manifest(archive: zipfile.ZipFile) -> Manifest:
     if set(archive.namelist()) - {MANIFEST} != set(manifest.files):
         raise UserError("The archive does not match its list of files: export it again.")
     for name in manifest.files:
-        _check_path(name)
+        parts = PurePosixPath(name).parts
+        safe = len(parts) > 1 and "\\" not in name and ":" not in name and not any(ord(char) < 32 for char in name)
+        if not safe or name.startswith("/") or any(part.startswith(".") for part in parts):
+            raise UserError(f"The archive has the invalid path {name[:60]!r} and was not imported.")
     return manifest
-
-
-def _check_path(name: str) -> None:
-    parts = PurePosixPath(name).parts
-    safe = len(parts) > 1 and "\\" not in name and ":" not in name and not any(ord(char) < 32 for char in name)
-    if not safe or name.startswith("/") or any(part.startswith(".") for part in parts):
-        raise UserError(f"The archive has the invalid path {name[:60]!r} and was not imported.")
-
-
-def _check_room(root: Path, manifest: Manifest, most_bytes: int | None) -> None:
-    there = root
-    while not there.exists():
-        there = there.parent
-    free = shutil.disk_usage(there).free
-    most = free if most_bytes is None else min(free, most_bytes)
-    if manifest.bytes > most:
-        raise UserError(f"It takes {format_bytes(manifest.bytes)} unpacked, and {format_bytes(most)} may be used here.")
-
-
-def _check_free(root: Path, manifest: Manifest) -> None:
-    taken = [unit for unit in _units(manifest) if (root / unit).exists()]
-    if taken:
-        why = "is already in this folder: nothing was imported. Delete it first, or use another folder."
-        raise UserError(f"{taken[0]} {why}")
 
 
 def _units(manifest: Manifest) -> list[str]:

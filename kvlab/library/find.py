@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,17 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvlab.common.atomic_write import replace_text
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title
+from kvlab.common.users import viewer
 from kvlab.core.errors import UserError
 from kvlab.core.validation import check_text
+from kvlab.library.items import FOLDERS as RESULTS
+from kvlab.library.items import AllLabels, cache_results, item_table, without_results
+from kvlab.trace import catalogue, index
+from kvlab.trace.catalogue import ComparisonEntry, list_comparisons
+from kvlab.trace.user_labels import FOLDER as LABELS
+from kvlab.trace.user_labels import FOLDERS as LABEL_FOLDERS
+from kvlab.trace.user_labels import all_labels
 
 ANSWERS = {"right": "all right", "some": "some right", "wrong": "none right", "unknown": "not judged"}
 SORTS = {
@@ -80,7 +89,14 @@ def find(table: pd.DataFrame, wanted: Search, in_prompt: Callable[[Sequence[str]
         of_row = [{*names, *map(model_title, names)} for names in table["model"].str.split(", ")]
         kept &= pd.Series([not asked.isdisjoint(names) for names in of_row], dtype=bool)
     if wanted.answers:
-        kept &= answer_kinds(table).isin(wanted.answers)
+        # The key of `ANSWERS` for each row.
+        judged = table["judged"].fillna(0)
+        right = table["right"].fillna(0)
+        kinds = pd.Series("some", table.index)
+        kinds[right == judged] = "right"
+        kinds[right == 0] = "wrong"
+        kinds[judged == 0] = "unknown"
+        kept &= kinds.isin(wanted.answers)
     if wanted.since:
         kept &= table["created"].str[:10] >= wanted.since
     if wanted.until:
@@ -88,30 +104,15 @@ def find(table: pd.DataFrame, wanted: Search, in_prompt: Callable[[Sequence[str]
     found = table[kept]
     if wanted.words:
         found = found[_holds(found, wanted.words, in_prompt)]
-    return sort_rows(found, wanted)
-
-
-def answer_kinds(table: pd.DataFrame) -> pd.Series:
-    """The key of `ANSWERS` for each row."""
-    judged = table["judged"].fillna(0)
-    right = table["right"].fillna(0)
-    kinds = pd.Series("some", table.index)
-    kinds[right == judged] = "right"
-    kinds[right == 0] = "wrong"
-    kinds[judged == 0] = "unknown"
-    return kinds
-
-
-def sort_rows(table: pd.DataFrame, wanted: Search) -> pd.DataFrame:
-    """The rows sorted, missing values last, ties newest first."""
+    # The rows sorted, missing values last, ties newest first.
     if wanted.sort not in SORTS:
         raise UserError(f"Runs cannot be sorted by {wanted.sort[:40]!r}: choose one of {', '.join(SORTS)}.")
-    key = table["right"] / table["judged"] if wanted.sort == "answer" else table[wanted.sort]
+    key = found["right"] / found["judged"] if wanted.sort == "answer" else found[wanted.sort]
     if wanted.sort in ("title", "model"):
         key = key.str.casefold()
     rising = (wanted.sort in RISING) != wanted.turned
     order = key.sort_values(ascending=rising, kind="stable", na_position="last").index
-    return table.loc[order].reset_index(drop=True)
+    return found.loc[order].reset_index(drop=True)
 
 
 def describe_search(wanted: Search) -> str:
@@ -134,13 +135,14 @@ def to_url(wanted: Search) -> dict[str, str]:
     return {name: value for name, value in (plain | several | flags | sort).items() if value}
 
 
-def from_url(given: Mapping[str, str]) -> Search:
+def from_url(parameters: Mapping[str, str]) -> Search:
     """The search of URL parameters; missing or invalid ones use the defaults."""
-    fields: dict[str, Any] = {"text": given.get("text", "")}
-    fields |= {name: tuple(filter(None, given.get(name, "").split(SEPARATOR))) for name in FILTERS}
-    fields |= {name: given.get(name) == "1" for name in ("starred", "archived", "turned")}
-    fields |= {name: given.get(name, "") if is_day(given.get(name, "")) else "" for name in ("since", "until")}
-    sort = given.get("sort", "")
+    fields: dict[str, Any] = {"text": parameters.get("text", "")}
+    fields |= {name: tuple(filter(None, parameters.get(name, "").split(SEPARATOR))) for name in FILTERS}
+    fields |= {name: parameters.get(name) == "1" for name in ("starred", "archived", "turned")}
+    days = {name: parameters.get(name, "") for name in ("since", "until")}
+    fields |= {name: day if is_day(day) else "" for name, day in days.items()}
+    sort = parameters.get("sort", "")
     return Search(**fields, sort=sort if sort in SORTS else Search.sort)
 
 
@@ -153,15 +155,15 @@ def is_day(text: str) -> bool:
 
 
 def _holds(
-    table: pd.DataFrame, words: Sequence[str], in_prompt: Callable[[Sequence[str]], Collection[str]]
+    table: pd.DataFrame, search_words: Sequence[str], in_prompt: Callable[[Sequence[str]], Collection[str]]
 ) -> list[bool]:
     """Each word may be in any field: one in the title and another in the prompt also match."""
-    hits = {word: set(in_prompt([word])) for word in words}
+    hits = {word: set(in_prompt([word])) for word in search_words}
     columns = [table[name] for name in ("id", "title", "name", "note", "model", "status", "tags", "methods", "members")]
     kept = []
     for identity, title, name, note, model, status, tags, methods, members in zip(*columns, strict=True):
         said = " ".join((identity, title, name, note, model, status, *tags, *methods)).casefold()
-        kept.append(all(word in said or not hits[word].isdisjoint(members) for word in words))
+        kept.append(all(word in said or not hits[word].isdisjoint(members) for word in search_words))
     return kept
 
 
@@ -207,3 +209,64 @@ def _view_path(root: Path, name: str) -> Path:
     if not slug:
         raise UserError("Give the view a name with at least one letter or digit.")
     return Path(root) / VIEWS_FOLDER / f"{slug[:LONGEST_NAME]}.json"
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The table, and the comparisons whose results are not cached yet."""
+
+    root: Path
+    table: pd.DataFrame
+    unread: tuple[ComparisonEntry, ...]
+    said: AllLabels
+    problems: tuple[str, ...] = ()  # a sentence per run that cannot be listed
+
+    def find(self, wanted: Search) -> pd.DataFrame:
+        """The rows that match a search, in its order."""
+        return find(self.table, wanted, partial(catalogue.comparisons_with, self.root))
+
+    def read(self, seconds: float) -> int:
+        """Cache missing results for about `seconds`; returns how many comparisons are left."""
+        return cache_results(self.root, self.unread, self.said, seconds)
+
+
+def list_all(root: Path) -> Listing:
+    """The current listing.
+
+    Raises:
+        UserError: the index of runs cannot be used.
+    """
+    root = Path(root)
+    comparisons = list_comparisons(root)
+    known = catalogue.results(root)
+    said = all_labels(root)
+    table = item_table(root, comparisons, known, said)
+    listed = {run.run_id for comparison in comparisons for run in comparison.runs}
+    return Listing(
+        root, table, tuple(without_results(comparisons, known, said)), said, tuple(catalogue.left_out(root, listed))
+    )
+
+
+def stamp(root: Path) -> tuple[tuple[str, int, int], ...]:
+    """Stamp of the folder's state and the current user: equal stamps mean equal listings, except for running runs."""
+    root = Path(root)
+    kept = [root, *(root / f"{index.FILE}{suffix}" for suffix in ("", "-wal"))]
+    said = [root / LABELS / folder for folder in LABEL_FOLDERS.values()]
+    results = [folder for name in RESULTS.values() for folder in (root / name, *(root / name).glob("*"))]
+    found = ((path, path.stat()) for path in (*kept, *said, *results) if path.exists())
+    files = tuple((str(path), state.st_mtime_ns, state.st_size) for path, state in found)
+    return ((viewer(), 0, 0), ("in memory", index.memory_changes(root), 0), *files)
+
+
+def rows_of(table: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """The rows with these names, in order: `kind/id`, or an id unique among kinds."""
+    found = []
+    for name in names:
+        kind, slash, rest = name.partition("/")
+        here = table[(table["kind"] == kind) & (table["id"] == rest)] if slash else table[table["id"] == name]
+        here = here if len(here) else table[[name in members for members in table["members"]]]
+        if len(here) != 1:
+            why = "no such item" if here.empty else "several kinds have it: write " + " or ".join(here["kind"] + "/…")
+            raise UserError(f"There is no {name[:80]!r} here ({why}): `kvlab runs ls` lists all.")
+        found.append(here)
+    return pd.concat(found) if found else table.iloc[:0]

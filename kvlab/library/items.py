@@ -21,10 +21,14 @@ Columns, one row per item:
 
 from __future__ import annotations
 
+import logging
+import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -33,11 +37,98 @@ import pyarrow.parquet as pq
 from kvlab.core.budget import Budget
 from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
-from kvlab.library.run_results import AllLabels, folder_bytes
-from kvlab.trace import restore_results
-from kvlab.trace.catalogue import ComparisonEntry, by_batch, list_comparisons, worst_status
+from kvlab.trace import catalogue, restore_results
+from kvlab.trace.catalogue import ComparisonEntry, RunEntry, by_batch, list_comparisons, worst_status
+from kvlab.trace.reader import Run, open_run
 from kvlab.trace.user_labels import Kind, Labels, label_path, may_view
+from kvlab.views.frames import board, compare
 from kvlab.views.frames.labels import parse_label
+
+MEASURES = ("mean_kl", "top1_agreement", "live_ratio")
+NONE = Labels()
+log = logging.getLogger(__name__)
+
+AllLabels = Mapping[tuple[Kind, str], Labels]
+
+
+def without_results(
+    comparisons: Sequence[ComparisonEntry], known: Mapping[str, Mapping[str, object]], labels_of: AllLabels
+) -> list[ComparisonEntry]:
+    """Finished comparisons whose results are not cached, or were judged by another answer."""
+    return [entry for entry in comparisons if entry.status != "running" and _is_unread(entry, known, labels_of)]
+
+
+def cache_results(
+    root: Path, comparisons: Sequence[ComparisonEntry], labels_of: AllLabels, seconds: float = float("inf")
+) -> int:
+    """Compute and cache results for about `seconds`; returns how many comparisons are left."""
+    until = time.monotonic() + seconds
+    for place, entry in enumerate(comparisons):
+        if time.monotonic() > until:
+            return len(comparisons) - place
+        labels = labels_of.get(("comparison", entry.comparison_id), NONE)
+        catalogue.keep_results(root, list(_outcomes(root, entry, labels)))
+    return 0
+
+
+def folder_bytes(folder: Path) -> int:
+    """Total size of a folder's files, without links."""
+    total = 0
+    for at, _, names in os.walk(folder):
+        for name in names:
+            file = os.lstat(os.path.join(at, name))
+            total += file.st_size if not os.path.islink(os.path.join(at, name)) else 0
+    return total
+
+
+def _is_unread(entry: ComparisonEntry, known: Mapping[str, Mapping[str, object]], labels_of: AllLabels) -> bool:
+    answer = labels_of.get(("comparison", entry.comparison_id), NONE).answer
+    return any(known.get(run.run_id, {}).get("basis") != _basis(run, answer) for run in entry.runs)
+
+
+def _basis(run: RunEntry, answer: str | None) -> str:
+    """Key of a cached result: it changes with the run's status and the labelled answer."""
+    return f"{run.status} {answer or ''}"
+
+
+def _outcomes(root: Path, entry: ComparisonEntry, labels: Labels) -> Iterator[dict[str, object]]:
+    opened = {run.run_id: found for run in entry.runs if (found := _open(root, run.run_id)) is not None}
+    table = _measured(list(opened.values()), labels)
+    for run in entry.runs:
+        row = table.loc[run.run_id] if run.run_id in table.index else pd.Series(dtype=object)
+        yield {
+            "run_id": run.run_id,
+            "basis": _basis(run, labels.answer),
+            "verdict": row.get("verdict"),
+            "bytes": folder_bytes(root / run.run_id),
+            **{name: _number(row.get(name)) for name in MEASURES},
+        }
+
+
+def _measured(runs: Sequence[Run], labels: Labels) -> pd.DataFrame:
+    """`headline` by run id, with verdicts if there is an answer; empty if the runs cannot be compared."""
+    if not runs:
+        return pd.DataFrame()
+    try:
+        wanted = board.expected_answer(runs, labels)
+        table = compare.headline(runs) if wanted is None else board.verdicts(runs, board.check_answer(runs, wanted))
+    except (UserError, ValueError, KeyError) as error:
+        log.warning("comparison %s cannot be read: %s", runs[0].record.comparison_id, error)
+        return pd.DataFrame()
+    return table.set_index("run_id")
+
+
+def _open(root: Path, run_id: str) -> Run | None:
+    try:
+        return open_run(root / run_id)
+    except UserError as error:
+        log.warning("run %s cannot be read: %s", run_id, error)
+        return None
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None or pd.isna(value) else float(value)
+
 
 FOLDERS: dict[Kind, str] = {"evaluation": "eval", "benchmark": "bench"}
 COLUMNS = (
@@ -50,10 +141,10 @@ NOTHING: Mapping[str, object] = {}
 NO_LABELS = Labels()
 
 
-def item_table(root: Path, comparisons: Sequence[ComparisonEntry], known: Known, said: AllLabels) -> pd.DataFrame:
-    """The table, newest first; `known` are the cached results in the index, `said` all labels."""
-    rows = [_comparison(group, known, said) for group in by_batch(comparisons)]
-    rows += [_results(root, kind, path, said) for kind in FOLDERS for path in result_paths(root, kind)]
+def item_table(root: Path, comparisons: Sequence[ComparisonEntry], known: Known, labels_of: AllLabels) -> pd.DataFrame:
+    """The table, newest first; `known` are the cached results in the index, `labels_of` all labels."""
+    rows = [_comparison(group, known, labels_of) for group in by_batch(comparisons)]
+    rows += [_results(root, kind, path, labels_of) for kind in FOLDERS for path in result_paths(root, kind)]
     table = pd.DataFrame(rows, columns=COLUMNS)
     table = table.astype({"tokens": "Int64", "runs": "Int64", "right": "Int64", "judged": "Int64", "bytes": "Int64"})
     table = table.astype({"least_kl": float, "score": float, "starred": bool, "archived": bool})
@@ -80,9 +171,9 @@ def result_path(root: Path, kind: Kind, name: str) -> Path:
     return Path(root) / FOLDERS[kind] / (f"{name}.parquet" if kind == "benchmark" else name)
 
 
-def _comparison(group: Sequence[ComparisonEntry], known: Known, said: AllLabels) -> dict[str, object]:
+def _comparison(group: Sequence[ComparisonEntry], known: Known, labels_of: AllLabels) -> dict[str, object]:
     first = group[0]
-    labels = said.get(("comparison", first.comparison_id), NO_LABELS)
+    labels = labels_of.get(("comparison", first.comparison_id), NO_LABELS)
     runs = [run for entry in group for run in entry.runs]
     compressed = [run for run in runs if run.method != FULL.method]
     found = [known.get(run.run_id, NOTHING) for run in compressed]
@@ -98,7 +189,7 @@ def _comparison(group: Sequence[ComparisonEntry], known: Known, said: AllLabels)
         "members": tuple(entry.comparison_id for entry in group),
         "title": labels.name or first.text or first.comparison_id,
         "status": worst_status({entry.status for entry in group}),
-        "created": _utc(first.created),
+        "created": datetime.fromisoformat(first.created).astimezone(UTC).isoformat(timespec="seconds"),
         "model": first.runs[0].model,
         "methods": tuple(dict.fromkeys(run.method for run in compressed)),
         "budgets": tuple(dict.fromkeys(word for run in compressed if (word := parse_label(run).budget))),
@@ -116,9 +207,9 @@ def _comparison(group: Sequence[ComparisonEntry], known: Known, said: AllLabels)
     }
 
 
-def _results(root: Path, kind: Kind, path: Path, said: AllLabels) -> dict[str, object]:
+def _results(root: Path, kind: Kind, path: Path, labels_of: AllLabels) -> dict[str, object]:
     name = result_name(kind, path)
-    labels = said.get((kind, name), NO_LABELS)
+    labels = labels_of.get((kind, name), NO_LABELS)
     files = sorted(_parts(path)) if path.is_dir() else [path]
     stamps = tuple((str(file), file.stat().st_mtime_ns) for file in files)
     return {
@@ -183,10 +274,6 @@ def _parts(folder: Path) -> Iterator[Path]:
 
 def _said(labels: Labels) -> dict[str, object]:
     return {name: getattr(labels, name) for name in ("name", "tags", "starred", "note", "archived")}
-
-
-def _utc(moment: str) -> str:
-    return datetime.fromisoformat(moment).astimezone(UTC).isoformat(timespec="seconds")
 
 
 def item_paths(root: Path, kind: Kind, names: Sequence[str]) -> list[Path]:

@@ -11,18 +11,22 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 from pydantic import JsonValue, ValidationError
 
 from kvlab.common.atomic_write import full_disk_sentence, replace_file
+from kvlab.common.formatting import model_title
 from kvlab.common.users import is_owner
-from kvlab.core.choice import MethodChoice
+from kvlab.core.choice import FULL, MethodChoice
 from kvlab.core.errors import UserError
-from kvlab.core.validation import Frozen, check_text, quote_value, read_json
+from kvlab.core.validation import Frozen, check_text, in_one_sentence, quote_value, read_json
+from kvlab.requests.compare import ModelRequest
+from kvlab.requests.live_session import GAP, MOST_LANES, LiveRequest
 
 FOLDER = ".prefixes"
 SUFFIX = ".safetensors"
@@ -239,12 +243,12 @@ def read_prefix(path: Path) -> PrefixFile:
     return _whole_file(path, size, LENGTH + length, told, about)
 
 
-def _whole_file(path: Path, size: int, start: int, told: dict[str, Any], about: dict[str, str]) -> PrefixFile:
+def _whole_file(path: Path, size: int, start: int, entries: dict[str, Any], about: dict[str, str]) -> PrefixFile:
     """The file with this sealed header, whose data begins at byte `start`."""
     try:
         tensors = {
             name: (one["dtype"], tuple(one["shape"]), start + one["data_offsets"][0], start + one["data_offsets"][1])
-            for name, one in told.items()
+            for name, one in entries.items()
         }
         header = PrefixHeader.model_validate_json(about[HEADER])
         sums = json.loads(about[SUMS])
@@ -299,3 +303,89 @@ def damage_error(path: Path, what: str) -> UserError:
 def seal(tensors: Mapping[str, Any], about: Mapping[str, str]) -> str:
     """SHA-256 of a header without its seal."""
     return hashlib.sha256(json.dumps([tensors, about], sort_keys=True).encode()).hexdigest()
+
+
+PLACES = ("device", "dtype")  # arguments of `kvlab.load_model` that a header records as what they came to
+# characters; words of the text
+LONGEST_NAME = 40
+FIRST_WORDS = 4
+NO_NAME = "text"
+
+
+@dataclass(frozen=True)
+class KeptText:
+    """A text that one model has read, and the prefixes of it: the full cache first, then the newest."""
+
+    header: PrefixHeader
+    files: tuple[PrefixFile, ...]
+
+
+def kept_texts(files: Iterable[PrefixFile], model: str) -> list[KeptText]:
+    """The texts that `model` has read, in the order of `files`; prefixes that hold a conversation are left out."""
+    groups: dict[Any, list[PrefixFile]] = {}
+    for file in files:
+        head = file.header
+        if not head.questions and model_title(head.model.name) == model_title(model):
+            read = head.text_sha256, head.tokens, head.chat, head.system, head.thinking
+            groups.setdefault((head.model.model_dump_json(), *read), []).append(file)
+    return [KeptText(group[0].header, in_order(group)) for group in groups.values()]
+
+
+def in_order(files: Iterable[PrefixFile]) -> tuple[PrefixFile, ...]:
+    """The full cache first, which the others are compared with; else as they were."""
+    return tuple(sorted(files, key=lambda file: file.header.choice.method != FULL.method))
+
+
+def live_request(
+    root: Path, names: Sequence[str], model: str = "", device: str = "auto", cache_dir: str | None = None, seed: int = 0
+) -> LiveRequest:
+    """A session over prefixes, each a lane, compared with the first; `model` is where it is now, if elsewhere.
+
+    Only headers and the first one's texts are read. Raises UserError for a prefix that there is not or that cannot be
+    read, for prefixes of several models, or too many.
+    """
+    files = [find_prefix(root, name) for name in names]
+    if len({(file.header.model.name, file.header.model.dtype) for file in files}) > 1:
+        raise UserError("These prefixes were read by different models: open them one by one.")
+    if len(files) > 1 + MOST_LANES:
+        raise UserError(f"These are {len(files)} prefixes: open at most {1 + MOST_LANES} together.")
+    head = files[0].header
+    texts = read_texts(files[0])
+    reference, *choices = (file.header.choice for file in files)
+    try:
+        placed = loaded_as(head, model, device, cache_dir) | head.model_dump(include={"chat", "system", "thinking"})
+        context = GAP.join(one.text for one in texts)
+        lanes = tuple(choices)
+        return LiveRequest(
+            context=context, prefixes=tuple(names), reference=reference, choices=lanes, seed=seed, **placed
+        )
+    except ValidationError as error:
+        raise UserError(in_one_sentence(error)) from error
+
+
+def loaded_as(
+    header: PrefixHeader, model: str = "", device: str = "auto", cache_dir: str | None = None
+) -> dict[str, Any]:
+    """Fields of a request that load the model as it was when it read the prefix; `model` is where it is now."""
+    kept = header.model
+    known = {} if model else kept.loading
+    place = "cpu" if device == "auto" and kept.device == "cpu" else device
+    given = {"model": model or kept.name, "device": place, "dtype": kept.dtype}
+    return {**known, **given, **({"cache_dir": cache_dir} if cache_dir else {})}
+
+
+def recorded_loading(request: ModelRequest) -> dict[str, JsonValue]:
+    """What a header records of how a request loads its model."""
+    return {name: value for name, value in request.loading.items() if name not in PLACES}
+
+
+def proposed_name(root: Path, text: str, choice: MethodChoice) -> str:
+    """A free name from the text's first words and the method, such as `the-old-house-stood-snapkv-20`."""
+    budget = "" if choice.budget == FULL.budget else "-" + re.sub(r"\W+", "", choice.label.removeprefix(choice.method))
+    words = "-".join(re.findall(r"\w+", text[:400].lower())[:FIRST_WORDS]) or NO_NAME
+    tail = f"-{choice.method}{budget}"[-LONGEST_NAME // 2 :]
+    for end in chain([tail], (f"{tail}-{number}" for number in count(2))):
+        name = words[: LONGEST_NAME - len(end)].rstrip("-") + end
+        if not prefix_path(root, name).exists():
+            return name
+    raise AssertionError  # numbers do not end

@@ -74,9 +74,9 @@ def check_name(name: str) -> str:
     return words
 
 
-def saved_prompts(root: Path, words: str = "") -> list[SavedPrompt]:
+def saved_prompts(root: Path, search: str = "") -> list[SavedPrompt]:
     """Readable prompts of the current user and unowned ones that contain all words in name or text, by name."""
-    asked = words.casefold().split()
+    asked = search.casefold().split()
     read = (_read(file) for file in sorted((Path(root) / FOLDER).glob("*.json")))
     found = [one for one in read if one is not None and one.owner in ("", acting().name)]
     kept = [one for one in found if all(word in f"{one.name}\n{one.prompt}".casefold() for word in asked)]
@@ -95,7 +95,7 @@ def load_prompt(root: Path, name: str) -> SavedPrompt:
     raise UserError(f"There is no saved prompt {quote_value(name)} in {root}: `kvlab prompts ls` lists all.")
 
 
-def save_prompt(root: Path, name: str, one: OnePrompt, replace: bool = False) -> SavedPrompt:
+def save_prompt(root: Path, name: str, prompt: OnePrompt, replace: bool = False) -> SavedPrompt:
     """Atomically save a prompt under a name.
 
     Raises:
@@ -103,7 +103,7 @@ def save_prompt(root: Path, name: str, one: OnePrompt, replace: bool = False) ->
     """
     now = datetime.now(UTC).isoformat(timespec="seconds")
     owner = acting().name
-    saved = _made(name=name, saved=now, owner=owner, **one.model_dump(exclude={"name"}))
+    saved = _made(name=name, saved=now, owner=owner, **prompt.model_dump(exclude={"name"}))
     with _changing(root):
         file = _file(root, saved.name, owner)
         if file.exists() and not replace:

@@ -14,8 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from kvlab.common.atomic_write import replace_text
 from kvlab.common.users import acting, is_owner, require_owner
 from kvlab.core.errors import UserError
-from kvlab.library.items import item_paths
-from kvlab.library.run_results import folder_bytes
+from kvlab.library.items import folder_bytes, item_paths
 from kvlab.trace.user_labels import Kind, owner_of
 
 FOLDER = ".bin"
@@ -91,7 +90,11 @@ def restore_deleted(root: Path, key: str) -> Deleted:
     Raises:
         UserError: it is not in the bin, or one of its paths exists again.
     """
-    root, deleted = Path(root), find_deleted(root, key)
+    # The item with this key.
+    found = next((one for one in list_bin(root) if one.key == key), None)
+    if found is None:
+        raise UserError(f"There is no {key[:60]!r} in the bin: `kvlab runs bin` lists all.")
+    root, deleted = Path(root), found
     there = [path for path in deleted.paths if _lies_in_bin(root, key, path) and (root / path).exists()]
     if there:
         raise UserError(f"{there[0]} was created again since {deleted.title[:60]} was deleted: move it away first.")
@@ -111,14 +114,6 @@ def empty_bin(root: Path, keys: Sequence[str] | None = None) -> int:
     for one in chosen:
         shutil.rmtree(Path(root) / FOLDER / one.key, ignore_errors=True)
     return sum(one.bytes for one in chosen)
-
-
-def find_deleted(root: Path, key: str) -> Deleted:
-    """The item with this key; raises UserError if there is none."""
-    found = next((one for one in list_bin(root) if one.key == key), None)
-    if found is None:
-        raise UserError(f"There is no {key[:60]!r} in the bin: `kvlab runs bin` lists all.")
-    return found
 
 
 def _lies_in_bin(root: Path, key: str, path: str) -> bool:

@@ -18,10 +18,10 @@ def joint_id(ids: Sequence[str]) -> str:
     return SEPARATOR.join(dict.fromkeys(ids))
 
 
-def split_joint_id(asked: str) -> list[str]:
+def split_joint_id(text: str) -> list[str]:
     """The ids in a `joint_id` of several comparisons; empty for a single one."""
-    ids = list(dict.fromkeys(filter(None, asked.split(SEPARATOR))))
-    return ids if SEPARATOR in asked else []
+    ids = list(dict.fromkeys(filter(None, text.split(SEPARATOR))))
+    return ids if SEPARATOR in text else []
 
 
 def check_joinable(root: Path, ids: Sequence[str]) -> None:

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from kvlab.engine.prompt import divergence
 from kvlab.live.events import AnswerEnded, Event, LaneFailed, TokenWritten
-from kvlab.live.lane import Lane
-from kvlab.live.passes import next_logits
+from kvlab.live.lane import Lane, next_logits
 from kvlab.models.load import LoadedModel
 
 

@@ -6,27 +6,218 @@ import ctypes
 import sys
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from kvlab.live.answer_attention import token_heads
+from kvlab.core.attention.pass_view import PassSeen
+from kvlab.core.cache.cache_copy import copy_cache
+from kvlab.core.contract.plan import Plan
+from kvlab.core.contract.view import Slots, View
+from kvlab.core.errors import UserError
+from kvlab.core.methods import make_method
+from kvlab.engine.prefix import Prefix
+from kvlab.engine.prefix.provenance import choice_of, header_of
+from kvlab.engine.progress import Pace
+from kvlab.engine.prompt import prompt_pieces
+from kvlab.library.prefixes import free_path, recorded_loading
 from kvlab.live.answers import Sampling
-from kvlab.live.events import Event
-from kvlab.live.keep_lane import keep_lane
-from kvlab.live.log import append_event, heads_path, read_events
-from kvlab.live.prefix_session import PrefixSession
-from kvlab.live.reporter import SessionReporter
-from kvlab.live.session import LiveSession
+from kvlab.live.events import ContextRead, Event, LaneSettled, TokenWritten, append_event, heads_path, read_events
+from kvlab.live.lane import next_logits, presence
+from kvlab.live.session import LiveSession, PrefixSession
 from kvlab.live.transcript import Transcript
 from kvlab.models.chat import chat_of
 from kvlab.models.load import LoadedModel, held_model, when_dropped
 from kvlab.requests.compare import Progress
-from kvlab.requests.live_session import LiveJob
-from kvlab.views.frames.token_heads import write_token_heads
+from kvlab.requests.live_session import LiveJob, LiveRequest
+from kvlab.views.frames.token_heads import MERGED, NO_SLOT, OWN, TokenHeads, write_token_heads
+
+# What is left of the context is reported again while an answer is written: after so long, in this share of the time.
+HELD_SECONDS = 0.1
+HELD_SHARE = 0.05
+
+
+class SessionReporter:
+    """Passes events of one session on, and gives them to `tell` as JSON objects."""
+
+    def __init__(self, session: LiveSession, tell: Callable[[dict[str, Any]], None]) -> None:
+        self.session = session
+        self.tell = tell
+        # By lane what was reported last: (2, tokens) thousandths of all heads, in own slots and in others'.
+        self._held: dict[int, np.ndarray] = {}
+
+    def question(self, text: str) -> None:
+        """Report a question that will be asked now."""
+        self.tell({"kind": "question", "turn": self.session.turn, "text": text})
+
+    def follow(self, events: Iterator[Event]) -> Iterator[Event]:
+        """Report events of the session while they are taken from the result."""
+        pace = Pace(seconds=HELD_SECONDS, share=HELD_SHARE)
+        writing = set[int]()
+        for event in events:
+            self.tell(event.as_json())
+            if isinstance(event, ContextRead):
+                turns = self.session.turns
+                tokenizer = self.session.loaded.tokenizer
+                text = turns.opening + self.session.context
+                texts = prompt_pieces(tokenizer, text, self.session.ids, special=turns.special)
+                self.tell({"kind": "context_texts", "texts": texts})
+            if isinstance(event, LaneSettled):
+                self._held.pop(event.lane, None)
+                self._tell_lane(event.lane)
+            if isinstance(event, TokenWritten):
+                writing.add(event.lane)
+                if pace.is_due():
+                    with pace.spending():
+                        self.tell_held(writing)
+                    writing.clear()
+            yield event
+        self.tell_held(range(len(self.session.lanes)))
+
+    def tell_held(self, lanes: Iterable[int]) -> None:
+        """Report what heads hold of each token of the context, in these lanes; after the first time only changes."""
+        for number in sorted(lanes):
+            self._tell_lane(number)
+
+    def _tell_lane(self, number: int) -> None:
+        lane = self.session.lanes[number]
+        if lane.failure:
+            return
+        shares = lane.context_shares()
+        now = (1000 * np.stack([shares.own, shares.merged])).round().astype(int)
+        before = self._held.get(number)
+        self._held[number] = now
+        own, merged = now
+        if before is None:
+            self.tell({"kind": "held", "lane": number, "per_mille": own.tolist()})
+            if merged.any():
+                owners = lane.merges.most_common_owners().tolist()
+                self.tell({"kind": "merged", "lane": number, "per_mille": merged.tolist(), "into": owners})
+        elif (changed := np.flatnonzero((now != before).any(0))).size:
+            changes = {"per_mille": own[changed].tolist(), "merged": merged[changed].tolist()}
+            self.tell({"kind": "held_changes", "lane": number, "tokens": changed.tolist(), **changes})
+
+
+def keep_lane(session: LiveSession, request: LiveRequest, number: int, root: Path, name: str, owner: str = "") -> Path:
+    """Write lane `number` as a prefix of the folder and return its file; questions and answers are not in it.
+
+    The session goes on as it was. Raises UserError if the name is taken, the disk is full, or the lane has failed, is
+    a prefix, was edited by hand, or has a method whose state no file can hold.
+    """
+    path = free_path(root, name)
+    if not 0 <= number < len(session.lanes):
+        raise UserError(f"There is no lane {number}: choose one from 0 to {len(session.lanes) - 1}.")
+    lane = session.lanes[number]
+    if lane.failure:
+        raise UserError(f"This lane has failed, so there is nothing to keep: {lane.failure}")
+    current = request.model_copy(update={"choices": session.choices})
+    if why := current.why_not_kept(number):
+        raise UserError(why)
+    choice = choice_of(lane.choice.method, lane.choice.budget, lane.choice.hyper_parameters)
+    header = header_of(
+        session.loaded,
+        session.context,
+        choice,
+        make_method(choice.method, **choice.hyper_parameters),
+        loading=recorded_loading(request),
+        context_tokens=len(session.ids),
+        chat=request.chat,
+        system=request.system,
+        thinking=request.thinking,
+        seed=session.seed,
+        seconds=session.read_seconds,
+        owner=owner,
+    )
+    # A copy, because writing drops what kernels remember, and the session's next step would round differently.
+    cache = copy_cache(lane.checkpoints[0].cache)
+    Prefix.of_cache(session.loaded, session.context, header, cache).save(path)
+    return path
+
+
+MOST_HEAD_TOKENS = 50_000_000  # heads of all layers x tokens
+
+
+@dataclass
+class AnswerAttention:
+    """Observer (`kvlab.core.cache.settings.Observer`) that sums attention of single queries to the context's slots.
+
+    `sums` is by layer (H, tokens + 1) float32 by the position of the slot; the last column is of later tokens.
+    """
+
+    tokens: int
+    sums: dict[int, Tensor] = field(default_factory=dict)
+
+    def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
+        """Add the attention of a pass over one token."""
+        if seen.num_new != 1:
+            return
+        mass = torch.where(slots.valid[0], seen.last_mass()[0].float(), 0)
+        if layer_idx not in self.sums:
+            self.sums[layer_idx] = mass.new_zeros(mass.shape[0], self.tokens + 1)
+        self.sums[layer_idx].scatter_add_(1, slots.position[0].long().clamp(0, self.tokens), mass)
+
+    def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
+        """Nothing to do."""
+
+
+@torch.inference_mode()
+def token_heads(session: LiveSession, number: int) -> TokenHeads:
+    """Which heads of lane `number` hold each token of the context, with the attention that its last answer gave it.
+
+    The last question and answer are read once more by a copy of the lane. Raises UserError for a lane that failed or
+    that there is not, or a context and model too large to show.
+    """
+    if not 0 <= number < len(session.lanes) or session.lanes[number].failure:
+        raise UserError("Choose a lane that has not failed.")
+    lane = session.lanes[number]
+    attention = AnswerAttention(len(session.ids))
+    layers = lane.cache.compressed_layers()
+    held = [presence(layer, len(session.ids)) for layer in layers]
+    if sum(present.numel() for present in held) > MOST_HEAD_TOKENS:
+        raise UserError("The tokens of the context times all heads are too many to show: use a shorter context.")
+    answered = _watch(session, number, attention) if session.history else 0
+    heads = max((len(present) for present in held), default=0)
+    states = np.full((len(layers), heads, len(session.ids)), NO_SLOT, np.uint8)
+    received = np.zeros(states.shape, np.float32)
+    for place, (layer, present) in enumerate(zip(layers, held, strict=True)):
+        state, mass = _of_layer(present, lane.merges.owners.get(layer.layer_idx), attention.sums.get(layer.layer_idx))
+        states[place, : len(present)] = state.cpu().numpy()
+        received[place, : len(present)] = (mass / max(answered, 1)).cpu().numpy()
+    return TokenHeads(session.turn, np.array([layer.layer_idx for layer in layers], np.int64), states, received)
+
+
+def _of_layer(present: Tensor, owners: Tensor | None, sums: Tensor | None) -> tuple[Tensor, Tensor]:
+    """States and summed attention (H, tokens) of one layer."""
+    state = torch.where(present, OWN, NO_SLOT)
+    mass = torch.zeros(present.shape, device=present.device) if sums is None else sums[:, :-1]
+    if owners is not None:
+        state = torch.where(~present & present.gather(1, owners), MERGED, state)
+        mass = torch.where(state == MERGED, mass.gather(1, owners), mass)
+    return state, mass
+
+
+def _watch(session: LiveSession, number: int, attention: AnswerAttention) -> int:
+    """Let `attention` see how lane `number` answered the last question; returns the number of tokens read."""
+    lane = session.lanes[number]
+    exchange = session.history[-1]
+    turn = session.turn - 1
+    if turn not in lane.checkpoints:
+        raise UserError("The state before the last question is no longer in memory: answer it again first.")
+    before = lane.checkpoints[turn]
+    watched = replace(lane, cache=copy_cache(before.cache, attention), tokens_seen=before.tokens_seen)
+    ids = session.turns.question_ids(session.loaded, exchange.question, is_first=turn == 0)
+    next_logits(session.loaded, [watched], [ids])
+    answer = [token for token in exchange.answers.get(number, []) if token not in session.end_ids]
+    for token in answer:
+        next_logits(session.loaded, [watched], [[token]])
+    return len(answer)
+
 
 MOST_SESSIONS = 4  # held at a time
 IDLE_SECONDS = 900.0  # after which a session gives its memory back
@@ -74,7 +265,9 @@ def run_live(job: LiveJob, root: Path, progress: Callable[[Progress], None], can
         path = keep_lane(held.session, job.request, job.lane, root, job.name, job.owner)
         size = path.stat().st_size
         held.reporter.tell({"kind": "kept", "lane": job.lane, "name": job.name, "bytes": size})
-    _give_back_free_memory()
+    # Let glibc return freed memory to the system.
+    if sys.platform == "linux" and hasattr(_c_library(), "malloc_trim"):
+        _c_library().malloc_trim(0)
     progress(Progress(stage="done", done=1, total=1))
 
 
@@ -141,16 +334,6 @@ def _events(job: LiveJob, reporter: SessionReporter, cancelled: Callable[[], boo
     elif job.action == "restart":
         session.go_back(0)
         reporter.tell({"kind": "went_back", "turn": 0})
-
-
-def _give_back_free_memory() -> None:
-    """Let glibc return freed memory to the system.
-
-    Copies of growing tables leave gaps that it keeps: in 28 minutes of chatting with mini a process grew from 723 MB to
-    1,068 MB without this.
-    """
-    if sys.platform == "linux" and hasattr(_c_library(), "malloc_trim"):
-        _c_library().malloc_trim(0)
 
 
 @cache

@@ -2,16 +2,110 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+import torch
+from torch import Tensor
+
+from kvlab.core.attention.pass_view import PassSeen
 from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.cache.cache_copy import copy_cache
+from kvlab.core.cache.fan_out.fan_out_cache import FanOutCache
+from kvlab.core.cache.layers.compressed_layer import CompressedLayer
+from kvlab.core.cache.prompt_pass import PromptPass
 from kvlab.core.choice import MethodChoice
+from kvlab.core.contract.plan import Plan
+from kvlab.core.contract.view import Slots, View
+from kvlab.core.errors import is_out_of_memory
 from kvlab.core.methods import make_method
 from kvlab.core.methods.wrappers.choice import check_tokens, reading_with_changes, with_changes
-from kvlab.live.merges import ContextMerges, ContextShares, context_shares
-from kvlab.models.answer_text import decode_answer
+from kvlab.engine.forward import read_on
+from kvlab.models.chat import decode_answer
 from kvlab.models.load import LoadedModel
+
+LONGEST_CHAIN = 16  # merges in one decision that follow one another
+
+
+@dataclass
+class ContextMerges:
+    """Observer (`kvlab.core.cache.settings.Observer`) of one sequence while its context of `tokens` is compressed.
+
+    `owners` is by layer the position (H, tokens) of the slot that holds each token, its own or another's.
+    """
+
+    tokens: int
+    owners: dict[int, Tensor] = field(default_factory=dict)
+
+    def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
+        """Nothing to do."""
+
+    def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
+        """Follow the merges of a decision."""
+        if plan.edges is None:
+            return
+        position = before.position[0].long().clamp(0, self.tokens - 1)
+        heads = position.shape[0]
+        source, target = (position.gather(1, end[0]) for end in (plan.edges.source, plan.edges.target))
+        own = torch.arange(self.tokens, device=position.device).expand(heads, -1)
+        # Inactive edges write to a column that is cut off.
+        source = torch.where(plan.edges.active[0], source, self.tokens)
+        moved = torch.cat([own, own[:, :1]], 1).scatter(1, source, target)[:, :-1]
+        for _ in range(LONGEST_CHAIN.bit_length() - 1):
+            moved = moved.gather(1, moved)
+        before_this = self.owners.get(layer_idx)
+        self.owners[layer_idx] = moved if before_this is None else moved.gather(1, before_this)
+
+    def most_common_owners(self) -> np.ndarray:
+        """(tokens,) int64: the token whose slot most heads merged each token into; -1 where no head merged it."""
+        found = np.full(self.tokens, -1)
+        if not self.owners:
+            return found
+        owners = torch.cat(list(self.owners.values())).cpu().numpy()
+        _, token = np.nonzero(owners != np.arange(self.tokens))
+        owner = owners[owners != np.arange(self.tokens)]
+        pairs, counts = np.unique(token * self.tokens + owner, return_counts=True)
+        order = np.argsort(counts, kind="stable")  # the last assignment to a token is the most common
+        found[pairs[order] // self.tokens] = pairs[order] % self.tokens
+        return found
+
+
+@dataclass(frozen=True)
+class ContextShares:
+    """Shares (tokens,) float64 of all layers and heads: `own` hold a token in its own slot, `merged` in another's."""
+
+    own: np.ndarray
+    merged: np.ndarray
+
+
+def context_shares(layers: list[CompressedLayer], tokens: int, merges: ContextMerges) -> ContextShares:
+    """Shares of layers and heads that hold each of the first `tokens` tokens.
+
+    A token that was merged when the context was compressed counts as long as the slot it was merged into is there;
+    merges of later steps are not followed.
+    """
+    own = np.zeros(tokens)
+    merged = np.zeros(tokens)
+    heads = 0
+    for layer in layers:
+        present = presence(layer, tokens)
+        heads += present.shape[0]
+        own += present.sum(0).cpu().numpy()
+        owners = merges.owners.get(layer.layer_idx)
+        if owners is not None:
+            merged += (~present & present.gather(1, owners)).sum(0).cpu().numpy()
+    return ContextShares(own / max(heads, 1), merged / max(heads, 1))
+
+
+def presence(layer: CompressedLayer, tokens: int) -> Tensor:
+    """(H, tokens) bool: which of the first `tokens` tokens have a slot of their own in each head."""
+    slots = [table.visible() for table in layer.tables]
+    position = layer.streams.join_padded([torch.where(part.valid, part.position, -1).long() + 1 for part in slots])
+    present = torch.zeros(position.shape[1], tokens + 1, dtype=torch.bool, device=position.device)
+    present.scatter_(1, torch.where(position[0] <= tokens, position[0], 0), True)
+    return present[:, 1:]
+
 
 MOST_TOKENS = 1 << 20  # after the context, in heads that drop nothing
 UNFINISHED = "\ufffd"  # what a tokenizer decodes an incomplete character to
@@ -116,3 +210,53 @@ class Lane:
     def live_bytes(self) -> int:
         """Bytes of the cache's valid slots."""
         return self.cache.memory().live_bytes
+
+
+@torch.inference_mode()
+def read_context(loaded: LoadedModel, lanes: Sequence[Lane], ids: Sequence[int]) -> None:
+    """Read and compress the context `ids` in lanes that share the pass."""
+    fan_out = FanOutCache([lane.cache for lane in lanes], loaded.device)
+    branches = list(fan_out.branches)
+    fan_out.expect(len(ids))
+    try:
+        given = torch.tensor([list(ids)], device=loaded.device)
+        loaded.model(given, past_key_values=fan_out, use_cache=True, logits_to_keep=1)
+    except Exception:
+        if any(branch.error is None for branch in branches):
+            raise
+    for lane, branch in zip(lanes, branches, strict=True):
+        if branch.error is not None:
+            lane.fail(branch.error)
+    fan_out.copy_recurrent_states()
+    for lane in lanes:
+        if not lane.failure:
+            lane.settle()
+
+
+def compress_context(
+    loaded: LoadedModel, lane: Lane, prompt_pass: PromptPass, full: CompressedCache, ids: Sequence[int]
+) -> None:
+    """Compress the context `ids` in a lane from a pass that is held, as `full` is."""
+    try:
+        prompt_pass.fill(lane.cache, full, torch.tensor([list(ids)], device=loaded.device), loaded.model)
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        lane.fail(error)
+    else:
+        lane.settle()
+
+
+def next_logits(loaded: LoadedModel, lanes: Sequence[Lane], ids: Sequence[list[int]]) -> dict[Lane, Tensor]:
+    """Logits (V,) of each lane after its tokens, equally many in every lane; a lane that fails has none."""
+    caches = [lane.cache for lane in lanes]
+    seen = [lane.tokens_seen for lane in lanes]
+    found: dict[Lane, Tensor] = {}
+    results = read_on(loaded.model, loaded.device, caches, seen, ids)
+    for lane, given, logits in zip(lanes, ids, results, strict=True):
+        lane.tokens_seen += len(given)
+        if isinstance(logits, Exception):
+            lane.fail(logits)
+        else:
+            found[lane] = logits
+    return found

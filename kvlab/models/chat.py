@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
-from transformers import PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
+from kvlab.common.thoughts import is_mark
 from kvlab.core.errors import UserError
+from kvlab.models.sources import Source
 from kvlab.requests.compare import ChatRequest, ModelRequest
 from kvlab.requests.conversation import Turn
+from kvlab.requests.live_session import GAP
 from kvlab.requests.prompt_notes import TokenizerInfo
+
+if TYPE_CHECKING:  # a prompt is rendered in a process without torch
+    from kvlab.models.load import LoadedModel
+
+
+def decode_answer(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+    """The text of generated tokens."""
+    marks, special = special_tokens(tokenizer)
+    if marks.isdisjoint(ids):
+        return str(tokenizer.decode(list(ids), skip_special_tokens=True))
+    return str(tokenizer.decode([one for one in ids if one not in special], skip_special_tokens=False))
+
+
+@lru_cache(maxsize=4)
+def special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[frozenset[int], frozenset[int]]:
+    """(ids of special tokens that mark thinking, ids of all other special tokens)."""
+    added: dict[int, Any] = getattr(tokenizer, "added_tokens_decoder", {})
+    marks = frozenset(one for one, token in added.items() if token.special and is_mark(str(token)))
+    others = {one for one, token in added.items() if token.special}
+    return marks, frozenset((others | set(tokenizer.all_special_ids)) - marks)
+
 
 SWITCH = "enable_thinking"
 PLACE = "kvlab-puts-the-prompt-here"
@@ -101,3 +127,86 @@ def _template(tokenizer: PreTrainedTokenizerBase) -> str:
     if isinstance(template, dict):
         template = template.get("default") or next(iter(template.values()), "")
     return template or ""
+
+
+ANY_WINDOW = 1 << 30  # for a model that states none
+
+
+def load_tokenizer(
+    name: str, revision: str | None = None, cache_dir: str | None = None
+) -> tuple[PreTrainedTokenizerBase, int]:
+    """The tokenizer and the model's context window; raises UserError if they are unavailable."""
+    source = Source(name, revision, cache_dir)
+    source.config_file()
+    try:
+        config = AutoConfig.from_pretrained(source.where, **source.options)
+        tokenizer = AutoTokenizer.from_pretrained(source.where, **source.options)
+    except (OSError, ValueError) as error:
+        message = " ".join(str(error).split())[:160].rstrip(".")
+        raise UserError(f"The tokenizer of {name!r} cannot be loaded ({message}).") from None
+    return tokenizer, window_of(config)
+
+
+def window_of(config: PreTrainedConfig) -> int:
+    """The context window in tokens that a model's config names; unlimited if none."""
+    text = config.get_text_config(decoder=True)
+    return getattr(text, "max_position_embeddings", None) or ANY_WINDOW
+
+
+CONTEXT, ANSWER, QUESTION = (f"kvlab-puts-the-{part}-here" for part in ("context", "answer", "question"))
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Text around questions and answers. With a chat template the context begins the user's first turn; without one
+    questions follow the context as plain text.
+
+    Attributes:
+        opening: text before the context.
+        between: text between an answer and the next question; an end token that the model wrote is part of it.
+        closing: text between a question and its answer.
+        special: whether the tokenizer adds special tokens such as BOS before the context.
+    """
+
+    opening: str
+    between: str
+    closing: str
+    special: bool
+
+    @classmethod
+    def of(cls, chat: Chat | None) -> Turns:
+        """The turns of a chat template, or of plain text with None.
+
+        Raises UserError if the template changes or leaves out what the user wrote.
+        """
+        if chat is None:
+            return cls("", "\n", "", special=True)
+        opening, found, closing = chat.rendered(CONTEXT).partition(CONTEXT)
+        turns = [("user", CONTEXT), ("assistant", ANSWER), ("user", QUESTION)]
+        system = [("system", chat.system)] if chat.system else []
+        later = _render(chat, [*system, *turns])
+        _, answered, rest = later.partition(ANSWER)
+        between, asked, _ = rest.partition(QUESTION)
+        if not (found and answered and asked):
+            raise UserError("The model's chat template leaves parts of a conversation out: use --set chat=no.")
+        return cls(opening, between, closing, special=False)
+
+    def context_ids(self, loaded: LoadedModel, context: str) -> list[int]:
+        """What all caches read and compress before the first question."""
+        ids: list[int] = loaded.encode(self.opening + context, special=self.special)[0].tolist()
+        return ids
+
+    def question_ids(self, loaded: LoadedModel, question: str, is_first: bool) -> list[int]:
+        """A question with the text before and after it."""
+        before = GAP if is_first else self.between
+        ids: list[int] = loaded.encode(before + question + self.closing, special=False)[0].tolist()
+        return ids
+
+
+def _render(chat: Chat, turns: list[tuple[str, str]]) -> str:
+    messages = [{"role": role, "content": content} for role, content in turns]
+    try:
+        return str(chat.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    except Exception as error:  # a template is a program of its own
+        message = " ".join(str(error).split())[:160].rstrip(".")
+        raise UserError(f"The model's chat template rejects a conversation ({message}): use --set chat=no.") from None

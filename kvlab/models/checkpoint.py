@@ -44,14 +44,6 @@ def read_config(file: Path, name: str) -> dict[str, Any]:
         raise UserError(f"The config.json of {name!r} cannot be read ({reason(error)}).") from None
     if not isinstance(raw, dict):
         raise UserError(f"The config.json of {name!r} contains no model settings.")
-    _check_known(raw, name)
-    text = raw.get("text_config")
-    _check_numbers(raw, name)
-    _check_numbers(text if isinstance(text, dict) else {}, name)
-    return raw
-
-
-def _check_known(raw: dict[str, Any], name: str) -> None:
     kind = raw.get("model_type")
     packing = raw.get("quantization_config")
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
@@ -61,6 +53,10 @@ def _check_known(raw: dict[str, Any], name: str) -> None:
     if isinstance(packing, dict) and packing.get("quant_method") not in (*AUTO_QUANTIZER_MAPPING, "bitsandbytes", None):
         method = str(packing["quant_method"])[:40]
         raise UserError(f"The weights of {name!r} are in {method} form, which this transformers does not know.")
+    text = raw.get("text_config")
+    _check_numbers(raw, name)
+    _check_numbers(text if isinstance(text, dict) else {}, name)
+    return raw
 
 
 def no_foreign_code(name: str) -> str:

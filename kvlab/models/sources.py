@@ -20,8 +20,7 @@ from transformers.utils import cached_file
 
 from kvlab.core.assets import asset_path
 from kvlab.core.errors import UserError
-from kvlab.models.info.gguf_files import description_folder, gguf_file
-from kvlab.models.info.model_faults import fault
+from kvlab.models.info.model_faults import description_folder, fault, gguf_file
 from kvlab.models.info.offered_models import place_of
 from kvlab.models.info.packaged_models import not_here
 

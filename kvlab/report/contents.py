@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from kvlab.analysis.comparison.trade_off import run_points
-from kvlab.common.formatting import ONE_PROMPT
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import ONE_PROMPT, model_title
 from kvlab.core.choice import FULL
 from kvlab.core.errors import UserError
 from kvlab.figures import board as board_figures

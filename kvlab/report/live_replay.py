@@ -58,7 +58,7 @@ OnFrame = Callable[[int, int], None]
 
 
 def replay(events: Iterable[Mapping[str, Any]], title: str, theme: Theme = "light") -> str:
-    """The session told by `events` (`kvlab.live.log.read_events`) as HTML; it opens at its end.
+    """The session told by `events` (`kvlab.live.events.read_events`) as HTML; it opens at its end.
 
     Raises UserError if no context has been read yet.
     """

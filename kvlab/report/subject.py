@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from kvlab.common.formatting import ONE_PROMPT, join_words
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import ONE_PROMPT, join_words, model_title
 from kvlab.trace.reader import Run
 from kvlab.views.frames.compare import unique_labels
 from kvlab.views.frames.lineage import token_texts

@@ -27,7 +27,7 @@ class LiveRequest(ModelRequest):
     """A context and the lanes beside `reference`, which they are compared with.
 
     With `prefixes`, names of kept prefixes of one text, each of them is a lane and nothing is read: `context` and
-    methods are theirs (`kvlab.library.prefix_lanes.live_request`).
+    methods are theirs (`kvlab.library.prefixes.live_request`).
     """
 
     context: Text = Field(min_length=1, max_length=LARGEST_PROMPT_BYTES)

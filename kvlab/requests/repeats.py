@@ -17,7 +17,7 @@ BatchName = Annotated[str, Field(pattern=r"^[^./\\\x00-\x1f][^/\\\x00-\x1f]{0,14
 
 
 class Planting(Strict):
-    """Where and how a needle is planted in a text (`kvlab.tasks.plant`)."""
+    """Where and how a needle is planted in a text (`kvlab.tasks.haystack`)."""
 
     wording: int = Field(0, ge=0, description="number of the wording, from 0")
     depth: float = Field(0.3, ge=0, le=1, description="0: the text's start, 1: its end")

@@ -1,6 +1,6 @@
 """Tables of a prompt's parts: which rule or question survives which method and budget, by kind, order and position.
 
-A part is one of several rules or questions of a prompt (`kvlab.evaluate.scoring.parts`). A kind of rule says something
+A part is one of several rules or questions of a prompt (`kvlab.evaluate.work`). A kind of rule says something
 about a cache only if the full cache obeys it, and not without being told.
 """
 

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from kvlab.common.formatting import join_words, prompts
+from kvlab.common.formatting import join_words, model_title, prompts
 from kvlab.common.intervals import Interval
-from kvlab.common.model_title import model_title
 from kvlab.core.choice import FULL
 from kvlab.core.method_spec import format_spec
 from kvlab.evaluate.results.summary import over_tasks, with_measures
@@ -79,7 +78,7 @@ def budgets(rows: pd.DataFrame) -> list[str]:
     return count.sort_values(ascending=False, kind="stable").index.tolist()
 
 
-def ranks(rows: pd.DataFrame, asked: str) -> pd.DataFrame:
+def ranks(rows: pd.DataFrame, budget: str) -> pd.DataFrame:
     """One row per task and arm at one budget, with its rank; also over the tasks where more is better, if several.
 
     `rank` is one plus the number of arms that are better on the same prompts, i.e. whose paired difference has a 95 %
@@ -87,7 +86,7 @@ def ranks(rows: pd.DataFrame, asked: str) -> pd.DataFrame:
     (paired difference of the best mean to this arm), both with `_low` and `_high`. With one prompt all ranks are 1.
     """
     table = label_rows(rows)
-    table = table[(table["asked"] == asked) & (table["method"] != FULL.method)]
+    table = table[(table["asked"] == budget) & (table["method"] != FULL.method)]
     table = table.assign(higher=table["metric"].map(higher_is_better))
     groups = [(str(task), group) for task, group in table.groupby("task", sort=False)]
     better = table[table["higher"]]
@@ -104,7 +103,12 @@ def _ranked(task: str, group: pd.DataFrame) -> list[dict[str, object]]:
     best = str((sign * found["score"]).idxmax())
     lines = []
     for arm, part in arms.items():
-        gaps = {other: _gap(theirs, part, sign) for other, theirs in arms.items() if other != arm}
+        # How much better `one` is than `other` on their common prompts.
+        gaps = {
+            other: paired_gap(theirs, part, PAIR, "score" if sign > 0 else "signed")
+            for other, theirs in arms.items()
+            if other != arm
+        }
         rank = 1 + sum(one is not None and one.n > tasks and one.low > 0 for one in gaps.values())
         behind = gaps.get(best) or Interval(0.0, 0.0, 0.0, len(part))
         mean = found.loc[arm]
@@ -127,11 +131,6 @@ def _ranked(task: str, group: pd.DataFrame) -> list[dict[str, object]]:
     return lines
 
 
-def _gap(one: pd.DataFrame, other: pd.DataFrame, sign: float) -> Interval | None:
-    """How much better `one` is than `other` on their common prompts."""
-    return paired_gap(one, other, PAIR, "score" if sign > 0 else "signed")
-
-
 def by_bytes(rows: pd.DataFrame, axis: str = "live_bytes") -> pd.DataFrame:
     """One row per arm and budget: mean score over tasks, mean bytes per prompt, and whether it is Pareto-optimal.
 
@@ -144,18 +143,18 @@ def by_bytes(rows: pd.DataFrame, axis: str = "live_bytes") -> pd.DataFrame:
     asked_of = table.groupby("task")["arm"].nunique()
     table = table[table["task"].isin(asked_of[asked_of == asked_of.max()].index)]
     found = over_tasks(table, NAMES, BYTES)
-    return found.assign(frontier=_frontier(found[axis].to_numpy(float), found["score"].to_numpy(float)))
+    # Which points are Pareto-optimal in size (lower) and score (higher).
+    size = found[axis].to_numpy(float)
+    score = found["score"].to_numpy(float)
+    return found.assign(
+        frontier=[
+            not bool(np.any((size <= s) & (score >= p) & ((size < s) | (score > p))))
+            for s, p in zip(size, score, strict=True)
+        ]
+    )
 
 
-def _frontier(size: np.ndarray, score: np.ndarray) -> list[bool]:
-    """Which points are Pareto-optimal in size (lower) and score (higher)."""
-    return [
-        not bool(np.any((size <= s) & (score >= p) & ((size < s) | (score > p))))
-        for s, p in zip(size, score, strict=True)
-    ]
-
-
-def needles(rows: pd.DataFrame, asked: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+def needles(rows: pd.DataFrame, budget: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Cells and arm means for `figures.needle_map` at one budget.
 
     Uses the needle tasks if there are any, else all tasks with several depths; empty if there are none.
@@ -173,18 +172,18 @@ def needles(rows: pd.DataFrame, asked: str) -> tuple[pd.DataFrame, pd.DataFrame]
         return pd.DataFrame(), pd.DataFrame()
     table = label_rows(known)
     full = table["method"] == FULL.method
-    table, full = table[full | (table["asked"] == asked)], full[full | (table["asked"] == asked)]
+    table, full = table[full | (table["asked"] == budget)], full[full | (table["asked"] == budget)]
     table = table.assign(row=np.where(full, "full cache", table["arm"] + " " + table["asked"]))
     return over_tasks(table, ["row", "length", "depth"], ("score",)), over_tasks(table, ["row"], ("score",))
 
 
-def prompts_behind(rows: pd.DataFrame, task: str, arm: str, asked: str) -> pd.DataFrame:
+def prompts_behind(rows: pd.DataFrame, task: str, arm: str, budget: str) -> pd.DataFrame:
     """The prompts of a cell, worst first: largest loss against the full cache, then lowest score.
 
     Columns of the rows plus `full` (the full cache's score on the prompt) and `lost` (how much worse it got).
     """
     table = label_rows(rows)
-    cell = table[(table["task"] == task) & (table["arm"] == arm) & (table["asked"] == asked)]
+    cell = table[(table["task"] == task) & (table["arm"] == arm) & (table["asked"] == budget)]
     measured = with_measures(rows[rows["task"] == task])
     full = measured[measured["method"] == FULL.method].drop_duplicates(PAIR)[[*PAIR, "score", "prediction"]]
     both = cell.merge(full, on=PAIR, how="left", suffixes=("", "_full"))

@@ -105,9 +105,11 @@ def full_score(rows: pd.DataFrame) -> Interval | None:
     return mean_over_tasks(full, "score", "score") if len(full) else None
 
 
-def paired_gap(one: pd.DataFrame, other: pd.DataFrame, keys: Sequence[str], column: str = "score") -> Interval | None:
-    """Mean over tasks of `column` of `one` minus `other` on equal `keys`; None if none are equal."""
-    both = one[[*keys, column]].merge(other[[*keys, column]], on=list(keys), suffixes=("", "_other"))
+def paired_gap(
+    first: pd.DataFrame, second: pd.DataFrame, keys: Sequence[str], column: str = "score"
+) -> Interval | None:
+    """Mean over tasks of `column` of `first` minus `second` on equal `keys`; None if none are equal."""
+    both = first[[*keys, column]].merge(second[[*keys, column]], on=list(keys), suffixes=("", "_other"))
     if both.empty:
         return None
     kind: Kind = "difference" if column == "score" else "any"

@@ -19,8 +19,8 @@ import pandas as pd
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from kvlab.common.formatting import model_title
 from kvlab.common.intervals import Interval
-from kvlab.common.model_title import model_title
 from kvlab.core.assets import project_root
 from kvlab.requests.measurement import MINI
 from kvlab.results.verdict import Basis, Claim, Threshold

@@ -236,8 +236,8 @@ def _files(root: Path, folder: str) -> list[Path]:
     return sorted(found)
 
 
-def _digest(words: Iterable[str]) -> str:
-    return hashlib.sha256("\n".join(words).encode()).hexdigest()
+def _digest(texts: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
 def _stamps(files: Sequence[Path]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import json
 
 import pandas as pd
 
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title
 from kvlab.views.base.provenance import Provenance
 from kvlab.views.frames.speed import REFERENCE
 

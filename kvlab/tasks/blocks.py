@@ -6,7 +6,7 @@ from collections import Counter
 from random import Random
 
 from kvlab.models.mini import phrasing
-from kvlab.models.mini.words import ADJECTIVES, NAMES
+from kvlab.models.mini.phrasing import ADJECTIVES, NAMES
 from kvlab.tasks.draft import Depth, Draft, drafted
 from kvlab.tasks.haystack import draw_window
 from kvlab.tasks.sample import Sample

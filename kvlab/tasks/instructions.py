@@ -11,7 +11,7 @@ from random import Random
 from typing import Literal
 
 from kvlab.models.mini import phrasing
-from kvlab.models.mini.words import NAMES
+from kvlab.models.mini.phrasing import NAMES
 from kvlab.tasks.draft import Draft, drafted
 from kvlab.tasks.haystack import Window, break_places, hide
 from kvlab.tasks.rules import MOST_RULES, Rule, draw_rules

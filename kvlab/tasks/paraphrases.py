@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 
 from kvlab.models.mini import phrasing
-from kvlab.models.mini.words import ADJECTIVES, NAMES
+from kvlab.models.mini.phrasing import ADJECTIVES, NAMES
 from kvlab.tasks.draft import Depth, Draft, drafted, spread
 from kvlab.tasks.sample import Part, Sample
 

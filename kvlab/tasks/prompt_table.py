@@ -370,8 +370,8 @@ class TableRecord(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_a_row(cls, given: Any) -> Any:
-        row = as_row(given, "The row")
+    def _of_a_row(cls, values: Any) -> Any:
+        row = as_row(values, "The row")
         cells = {name: row.values[row.columns[name]] for name in COPIED if name in row.columns}
         fields: dict[str, Any] = {name: value for name, value in cells.items() if not _is_empty(value)}
         turns = row.turns()

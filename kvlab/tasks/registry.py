@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvlab.core.plugins.registry import Registry
-from kvlab.tasks import blocks, forced_texts, hidden_facts, instructions, paraphrases, ruler, several_questions, traces
+from kvlab.tasks import blocks, forced_texts, hidden_facts, instructions, paraphrases, ruler, traces
 from kvlab.tasks.draft import Task
 
 _SHIPPED = (
@@ -12,7 +12,7 @@ _SHIPPED = (
     *(blocks.common_words, blocks.frequent_words, blocks.key_value, blocks.copy, blocks.few_shot),
     *(hidden_facts.arithmetic, forced_texts.perplexity, forced_texts.next_token_kl),
     *(instructions.instructions, instructions.rules_recited, instructions.leakage, instructions.secret),
-    *(several_questions.questions, several_questions.turns),
+    *(hidden_facts.questions, hidden_facts.turns),
     *(paraphrases.needle_paraphrased, paraphrases.needle_mixed, traces.state_tracing),
     *(traces.arithmetic_chain, traces.list_recall),
     *ruler.RULER_TASKS,

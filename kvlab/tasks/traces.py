@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from kvlab.models.mini import phrasing
-from kvlab.models.mini.words import NAMES
+from kvlab.models.mini.phrasing import NAMES
 from kvlab.tasks.draft import Depth, Draft, drafted
 from kvlab.tasks.sample import Further, Part, Sample
 from kvlab.tasks.tokens import text_ids

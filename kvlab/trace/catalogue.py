@@ -6,22 +6,66 @@ import logging
 import os
 import re
 import sqlite3
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from kvlab.common.atomic_write import replace_text, transaction
 from kvlab.common.lab_file import lab
 from kvlab.common.liveness import is_being_written
-from kvlab.common.transactions import transaction
 from kvlab.common.users import may_see
 from kvlab.core.choice import Bytes, Fraction, Slots
 from kvlab.core.errors import UserError
+from kvlab.requests.compare import CompareRequest
 from kvlab.requests.repeats import BatchName
 from kvlab.trace.index import COLUMNS, RESULTS, STAMP, in_database, insert, refill, row_of, stamp_of
 from kvlab.trace.record import FILE, read_record
-from kvlab.trace.schema import Count, Name, RunRecord, RunStatus, Time
+from kvlab.trace.schema import Count, Name, RunRecord, RunStatus, Time, check_id
+
+FOLDER = ".unfinished"
+
+
+def save_request(root: Path, comparison_id: str, request: CompareRequest) -> None:
+    """Store a request; raises UserError if the disk is full or not writable."""
+    try:
+        replace_text(_file(root, comparison_id), request.model_dump_json())
+    except OSError as error:
+        raise UserError(f"The folder of runs {root} cannot be written to ({error.strerror or error}).") from error
+
+
+def remove_request(root: Path, comparison_id: str) -> None:
+    """Remove the request of a finished comparison."""
+    with suppress(OSError):
+        _file(root, comparison_id).unlink(missing_ok=True)
+        (Path(root) / FOLDER).rmdir()  # succeeds once it is empty
+
+
+def load_request(root: Path, comparison_id: str) -> CompareRequest:
+    """The request of an unfinished comparison; raises UserError if there is none of this id, or its file is damaged."""
+    try:
+        return CompareRequest.model_validate_json(_file(root, comparison_id).read_bytes())
+    except FileNotFoundError:
+        raise UserError(
+            f"There is no unfinished comparison or batch {comparison_id!r} in {root}: list all with `kvlab runs ls`; "
+            "complete ones cannot be resumed."
+        ) from None
+    except (OSError, ValidationError) as error:
+        raise UserError(f"{_file(root, comparison_id)} is damaged: request the comparison again.") from error
+
+
+def equal_requests(root: Path, request: CompareRequest) -> Iterator[str]:
+    """Ids of unfinished comparisons with an equal request."""
+    for file in sorted((Path(root) / FOLDER).glob("*.json")):
+        with suppress(UserError):
+            if load_request(root, file.stem) == request:
+                yield file.stem
+
+
+def _file(root: Path, comparison_id: str) -> Path:
+    return Path(root) / FOLDER / f"{check_id(comparison_id)}.json"
+
 
 KILLED = "the worker was killed"
 log = logging.getLogger(__name__)
@@ -120,16 +164,8 @@ def list_runs(
         found, _ = in_database(root, _entries)
     # Symbolic links to runs are only allowed outside a server.
     there = {item.name for item in os.scandir(root) if lab() is None or not item.is_symlink()}
-    if _take_in(root, there - {entry.run_id for entry, _ in found}):
-        found, _ = in_database(root, _entries)
-    wanted = [pair for pair in found if pair[0].run_id in there and comparison_id in (None, pair[0].comparison_id)]
-    current = [_current(root, run, stamp) for run, stamp in wanted]
-    visible = [entry for entry in current if may_see(entry.owner, entry.private)]
-    return [entry for entry in visible if status in (None, entry.status)][:limit]
-
-
-def _take_in(root: Path, unknown: Collection[str]) -> bool:
-    """Add unindexed run folders to the index; returns whether there were any."""
+    # Add unindexed run folders to the index.
+    unknown = there - {entry.run_id for entry, _ in found}
     records = []
     for name in sorted(unknown):
         if (root / name / FILE).is_file():
@@ -137,7 +173,12 @@ def _take_in(root: Path, unknown: Collection[str]) -> bool:
                 records.append(read_record(root / name))
     for record in sorted(records, key=lambda record: record.created):
         upsert(root, record)
-    return bool(records)
+    if bool(records):
+        found, _ = in_database(root, _entries)
+    wanted = [pair for pair in found if pair[0].run_id in there and comparison_id in (None, pair[0].comparison_id)]
+    current = [_current(root, run, stamp) for run, stamp in wanted]
+    visible = [entry for entry in current if may_see(entry.owner, entry.private)]
+    return [entry for entry in visible if status in (None, entry.status)][:limit]
 
 
 def _entries(database: sqlite3.Connection) -> tuple[list[tuple[RunEntry, int]], int]:
@@ -191,11 +232,11 @@ def upsert(root: Path, record: RunRecord) -> None:
         log.warning("the catalogue in %s could not be updated: %s", root, error)
 
 
-def comparisons_with(root: Path, words: Sequence[str]) -> set[str]:
+def comparisons_with(root: Path, search_words: Sequence[str]) -> set[str]:
     """Ids of the comparisons whose prompt contains every word within its first `SEARCHED` characters, ignoring case."""
     if not Path(root).is_dir():
         return set()
-    asked = [word.casefold() for word in words]
+    asked = [word.casefold() for word in search_words]
     where = " AND ".join(["instr(text, ?) > 0"] * len(asked)) or "1"
     question = f"SELECT comparison_id FROM prompts WHERE {where}"
     return {name for (name,) in in_database(root, lambda database: database.execute(question, asked).fetchall())}

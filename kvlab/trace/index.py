@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from kvlab.common.transactions import transaction, write_ahead
+from kvlab.common.atomic_write import transaction, write_ahead
 from kvlab.core.errors import UserError
 from kvlab.trace.record import read_record
 from kvlab.trace.schema import RunRecord

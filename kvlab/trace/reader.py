@@ -268,19 +268,12 @@ class Run:
         if self.record.status == "running":
             raise UserError(why_no_array(self.record, path, layer))
         index = (*before, heads.index(head))
-        found = self._read_parts(path, layer, dict.fromkeys(tensors, index))
-        return [found[tensor] for tensor in tensors]
-
-    def _read_parts(self, path: Path, layer: int, wanted: Mapping[str, Index]) -> dict[str, np.ndarray]:
-        """Parts of an array file's tensors, verified by block or whole-file hashes.
-
-        Raises UserError if they were changed or are missing, and IndexError as `read_parts`.
-        """
+        # Parts of an array file's tensors, verified by block or whole-file hashes.
         sums = self._block_sums.get(path.name) if self._checksum(path) is not None and path.exists() else None
         if sums is None:
             self.check_array(path)
         try:
-            found = read_parts(path, sums, wanted)
+            found = read_parts(path, sums, dict.fromkeys(tensors, index))
         except FileNotFoundError as error:
             raise UserError(why_no_array(self.record, path, layer)) from error
         except OSError as error:
@@ -291,7 +284,7 @@ class Run:
                 raise UserError(why_no_array(self.record, path, layer)) from error
         if found is None:
             raise _damaged(path)
-        return found
+        return [found[tensor] for tensor in tensors]
 
     def _array_path(self, name: str, layer: int) -> Path:
         return self.path / "arrays" / f"{name}-layer-{layer:03d}.safetensors"

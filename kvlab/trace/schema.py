@@ -343,7 +343,7 @@ TABLES: dict[str, pa.Schema] = {"tokens": TOKENS, "steps": STEPS, "events": EVEN
 #   history       "mass", "log_score" (rows, heads, tokens): attention of the last prompt queries and of every forced
 #                 token (at most 64 each), group mean, and the log of the unnormalised exp score, -inf where a query
 #                 cannot look. Of fewer layers beyond `kvlab.requests.recording.MOST_HISTORY_BYTES`
-#   hidden        of the attention module's inputs over the prompt without sinks (`kvlab.engine.hidden_gaussian`):
+#   hidden        of the attention module's inputs over the prompt without sinks (`kvlab.engine.probe`):
 #                 "mean", "deviation", "skew", "kurtosis", "kurtosis_with_sinks", "distance" (hidden,), "histogram"
 #                 (17, 48), "quantiles" (17, 33)
 #   sampled       GVote's samples against the true queries (`kvlab.engine.probe`): "true", "synthetic", "ballots"

@@ -114,11 +114,11 @@ def story_path(root: Path, name: str) -> Path:
     return Path(root) / FOLDER / f"{slug[:80]}.json"
 
 
-def list_stories(root: Path, own: bool = False) -> list[str]:
-    """Sorted names of all readable stories visible to the current user, or only their `own`."""
+def list_stories(root: Path, owned: bool = False) -> list[str]:
+    """Sorted names of all readable stories visible to the current user, or only their `owned`."""
     names = []
     for file in sorted((Path(root) / FOLDER).glob("*.json")):
-        if not may_view(root, file.stem, "story") or (own and not is_owner(owner_of_story(root, file.stem))):
+        if not may_view(root, file.stem, "story") or (owned and not is_owner(owner_of_story(root, file.stem))):
             continue
         try:
             names.append(_read(file).name)

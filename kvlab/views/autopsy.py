@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.common.formatting import join_words
 from kvlab.views.base.amounts import (
     EXACT,
     are_known,
@@ -18,6 +19,7 @@ from kvlab.views.base.head_map import Place, head_map
 from kvlab.views.base.lines import Line, add_area, add_lines
 from kvlab.views.base.palette import FATES_OF_READING, STATE_COLOURS, Theme, fate_scale, pick
 from kvlab.views.base.template import finish
+from kvlab.views.base.words import percent
 from kvlab.views.frames.autopsy import step_of_most
 
 MASSES = (
@@ -106,3 +108,10 @@ def caption_needle_mass(frame: pd.DataFrame) -> str:
     less = "less than half as much" if received < top[column] / 2 else "less"
     how = comparison_words(received, float(top[column]), "more", less, "about as much", 0.1)
     return f"When {whose} at the chosen text most, this run gives it {how} attention."
+
+
+def verdict(frame: pd.DataFrame, label: str, moment: str) -> str:
+    """What is left of the chosen text over all heads at a moment, from `frames.autopsy.survival`."""
+    fates = {fate: words for fate, (words, *_) in FATES_OF_READING.items() if fate in frame}
+    shares = join_words([f"{percent(frame[fate].mean())} {words}" for fate, words in fates.items()])
+    return f"With {label}, of the chosen text over all heads, {moment}: {shares}."

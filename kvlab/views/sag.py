@@ -272,15 +272,13 @@ def verdict(total: Mapping[str, float], label: str) -> str:
     """What merging and dropping cost a run, from `totals`."""
     if not np.isfinite(total["output_error"]):
         return f"{label} did not record the attention with nothing dropped."
-    lost = f"dropping loses {label} {percent(total['regret'])} of the attention"
+    lost = f"{label} loses {percent(total['regret'])} of the attention by dropping tokens"
+    off = f"Its heads' output is off by {percent(total['output_error'])}."
     if not total["merged_true_mass"] > 0:
-        return f"{lost[0].upper()}{lost[1:]}; it merges nothing."
+        return f"{lost}, and merges nothing. {off}"
     share = total["sag"] / total["merged_true_mass"]
     of_them = f"{percent(abs(share))} {'less' if share >= 0 else 'more'} attention than apart"
-    return (
-        f"{lost[0].upper()}{lost[1:]}; the merged tokens ({percent(total['merged_true_mass'])} of it) get {of_them}. "
-        f"The heads' output is off by {percent(total['output_error'])}."
-    )
+    return f"{lost}; its merged tokens ({percent(total['merged_true_mass'])} of it) get {of_them}. {off}"
 
 
 def place_among(frame: pd.DataFrame, run_id: str) -> str:

@@ -122,7 +122,7 @@ def verdict(frame: pd.DataFrame, label: str) -> str:
     names = frame["label"].str.partition(" · ")[0]  # without the level
     here = frame[names == label].iloc[0]
     told = (
-        f"{label} gives up {percent(here['dropped'])} of the prompt's slots, of which an engine could free "
+        f"{label} gives up {percent(here['dropped'])} of the prompt's slots; an engine could free the memory of "
         f"{percent(here['layer'])}"
     )
     best = frame["layer"].idxmax()

@@ -255,8 +255,7 @@ def layers_to_show(layers: Sequence[int], *also: int) -> list[int]:
 
 def extreme_layers(frame: pd.DataFrame) -> tuple[int, int]:
     """The layers of the most and the least similar head."""
-    top, low = _most_and_least(frame)
-    return int(top["layer"]), int(low["layer"])
+    return int(frame.loc[frame["mean"].idxmax(), "layer"]), int(frame.loc[frame["mean"].idxmin(), "layer"])
 
 
 def similarity_wall(
@@ -318,10 +317,6 @@ def caption_similarity_wall(frame: pd.DataFrame, layers: Sequence[int] | None = 
     told = _neighbours(float(frame["near"].mean()), float(frame["far"].mean()))
     sampled = f" {len(frame):,} of {every:,} heads were read." if every > len(frame) else ""
     return f"{told}{sampled}{shown_of(shown, len(frame), 'head', which)}"
-
-
-def _most_and_least(frame: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    return frame.loc[frame["mean"].idxmax()], frame.loc[frame["mean"].idxmin()]
 
 
 def neighbours(

@@ -18,8 +18,8 @@ from kvlab.atlas.figures.one_merge import caption_slot_before_and_after, slot_be
 from kvlab.atlas.keepkv.attention import locality, variance_ratios
 from kvlab.atlas.kvmerger.weights import weight_ratio
 from kvlab.core.methods.eviction.gvote import _inside, _overlaps
+from kvlab.engine.recording.events import relative_error
 from kvlab.engine.recording.shadow import _stored
-from kvlab.engine.recording.step_errors import relative_error
 from kvlab.views import lineage as influence
 from kvlab.views.bound import persistence_error
 from kvlab.views.merges import caption_mass_balance

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from app.navigation.run_titles import runs_words
+from app.navigation.selection import runs_words
 from kvlab.figures import compare as figures
 from kvlab.trace import Run, open_run
 from kvlab.views import merges, sag

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlab.common.sequences import shared_prefix
+from kvlab.common.formatting import shared_prefix
 from kvlab.views.frames.textdiff import diff
 
 

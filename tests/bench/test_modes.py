@@ -19,7 +19,7 @@ from kvlab.bench.modes import MEASURE
 from kvlab.bench.request import make_request
 from kvlab.bench.rows import SCHEMA, ResultFile, Row, read_rows
 from kvlab.core.choice import MethodChoice
-from kvlab.models.info.architectures import find_shape
+from kvlab.models.info.size import find_shape
 
 CHOICES = (MethodChoice(method="h2o", budget=0.25), MethodChoice(method="keepkv", budget=16))
 

@@ -22,7 +22,7 @@ from kvlab.cli.bench import bench
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method, registered
-from kvlab.models.info.architectures import SHAPES
+from kvlab.models.info.size import SHAPES
 
 commands = typer.Typer()
 commands.command("bench")(bench)

@@ -10,7 +10,7 @@ from kvlab.bench.competitors import Load
 from kvlab.bench.models import BenchModel, open_model
 from kvlab.bench.modes.prefill import prompt_flops
 from kvlab.core.errors import UserError
-from kvlab.models.info.architectures import SHAPES, find_shape
+from kvlab.models.info.size import SHAPES, find_shape
 
 PARAMETERS = {  # as their makers count them, in thousands of millions
     "llama2-7b": 6.738,

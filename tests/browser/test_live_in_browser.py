@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kvlab.live.log import append_event
+from kvlab.live.events import append_event
 from tests.pages.test_live import talked
 
 WORDS = 600

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from kvlab.cli import COMMANDS, commands, main, replacements
 from kvlab.models.info.packaged_models import PACKAGED, PackagedModel
-from kvlab.planning.machine import Machine
+from kvlab.planning.plan import Machine
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_comparisons, list_repeats
 from tests.cli.running import PROMPT, kvlab

@@ -23,7 +23,7 @@ from kvlab.core.assets import asset_path
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.evaluate import data_check
-from kvlab.evaluate.refusals import without_refused
+from kvlab.evaluate.harness import without_refused
 from kvlab.evaluate.request import EvalJob, EvalRequest, TaskChoice
 from kvlab.forms.measurement_job import FillSize, fill_jobs, job_of
 from kvlab.requests.compare import CompareRequest
@@ -241,7 +241,7 @@ def test_fill_goes_on_without_what_the_model_refuses(tmp_path: Path, monkeypatch
         ran.append(tuple(choice.method for choice in choices))
 
     monkeypatch.setattr("kvlab.jobs.worker.load_function", lambda _: run)
-    monkeypatch.setattr("kvlab.evaluate.refusals.without_refused", without_less)
+    monkeypatch.setattr("kvlab.evaluate.harness.without_refused", without_less)
     done = CliRunner().invoke(
         commands, ["atlas", "fill", "--only", "zsmerge/tab-2,gvote/fig-4", "--out", str(tmp_path)]
     )

@@ -22,7 +22,7 @@ def test_it_measures_once_and_answers_again_from_its_rows(tiny_folder: Path, tmp
     for number in range(8):
         (texts / f"{number}.txt").write_text(f"{PROMPT} {number}")
     asked = ["safe-budget", "--by", "text", "--tolerance", "40%", "--confidence", "90%"]
-    measure = ["--prompts", str(texts), "--new-tokens", "3", "--methods", "h2o,snapkv", "--budgets", "20%,90%,90%"]
+    measure = ["--prompts", str(texts), "--set", "new_tokens=3", "--methods", "h2o,snapkv", "--budgets", "20%,90%,90%"]
     where = ["--model", str(tiny_folder), "--runs", str(tmp_path), "--csv", str(tmp_path / "table.csv")]
     first = kvlab(*asked, *measure, *where)
     assert "The ladder was put in order, without repeats: 90 %, 20 %." in first
@@ -43,7 +43,7 @@ def test_saved_prompts_are_prompts(tiny_folder: Path, tmp_path: Path) -> None:
     told = json.loads(
         kvlab(
             *("safe-budget", "--saved", "letter", "--by", "text", "--tolerance", "90%", "--confidence", "50%"),
-            *("--methods", "h2o", "--budgets", "50%", "--new-tokens", "2", "--json"),
+            *("--methods", "h2o", "--budgets", "50%", "--set", "new_tokens=2", "--json"),
             *("--model", str(tiny_folder), "--runs", str(tmp_path)),
         )
     )
@@ -90,6 +90,6 @@ def test_an_empty_folder_and_too_few_prompts_are_refused(tiny_folder: Path, tmp_
     with pytest.raises(UserError, match="has no text to use as a prompt"):
         commands(["safe-budget", "--prompts", str(empty), *where], standalone_mode=False)
     (empty / "one.txt").write_text(PROMPT)
-    asked = ["safe-budget", "--prompts", str(empty), "--by", "text", "--new-tokens", "1", *where]
+    asked = ["safe-budget", "--prompts", str(empty), "--by", "text", "--set", "new_tokens=1", *where]
     with pytest.raises(UserError, match="At least 149 prompts are needed"):
         commands(asked, standalone_mode=False)

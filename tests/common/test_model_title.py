@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.common.model_title import TITLES, model_title
+from kvlab.common.formatting import TITLES, model_title
 from kvlab.models.info.packaged_models import PACKAGED
 
 
@@ -47,5 +47,5 @@ def test_titles_of_packaged_models_are_those_of_their_files():
 
 
 def test_it_loads_no_torch():
-    line = "import kvlab.common.model_title, sys; sys.exit('torch' in sys.modules)"
+    line = "import kvlab.common.formatting, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", line], check=False).returncode == 0

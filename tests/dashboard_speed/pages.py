@@ -22,7 +22,7 @@ import psutil
 
 from kvlab.bench.device import spread
 from kvlab.bench.rows import Row
-from kvlab.library.catalogue import list_all
+from kvlab.library.find import list_all
 from tests.dashboard_speed.changes import IN_COMPONENT, MARKS, SETTLE_SECONDS, changes, until_changed
 from tests.dashboard_speed.clock import Sight, first_picture
 from tests.dashboard_speed.kept import KEPT_RUNS, kept_pictures, write_kept

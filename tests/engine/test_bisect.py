@@ -7,7 +7,7 @@ import math
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kvlab.engine.restore.bisect import smallest
+from kvlab.engine.restore.search import smallest
 
 ITEMS = st.integers(1, 40)
 

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.methods import registered
-from kvlab.engine.cuda_graphs import CapturedDecoder
+from kvlab.engine.interleaved_timing import CapturedDecoder
 from kvlab.models.load import prepare
 from tests.families import DEVICE, ON_ANY_MODEL, tiny_model
 

@@ -9,7 +9,7 @@ import pytest
 from app.queue.job_panel import words_left
 from kvlab.core.choice import MethodChoice
 from kvlab.engine import compare
-from kvlab.engine.forecast import LATEST, Forecast
+from kvlab.engine.progress import LATEST, Forecast
 from kvlab.jobs import JobStatus
 from kvlab.models.load import LoadedModel
 from kvlab.requests.compare import CompareRequest, Progress

@@ -10,7 +10,7 @@ import torch
 from kvlab.core.choice import MethodChoice
 from kvlab.core.methods import make_method
 from kvlab.engine import compare
-from kvlab.engine.recording.step_errors import growth, lengths, non_finite
+from kvlab.engine.recording.events import growth, lengths, non_finite
 from kvlab.requests.compare import CompareRequest
 from kvlab.trace import open_run
 from tests.methods.merging import Layer, prompt

@@ -19,7 +19,8 @@ from kvlab.core.assets import asset_path
 from kvlab.core.cache import make_cache
 from kvlab.core.cache.cache_copy import copy_cache
 from kvlab.core.errors import UserError
-from kvlab.engine.prefix import Prefix, provenance, tensor_file
+from kvlab.engine.prefix import Prefix, provenance
+from kvlab.engine.prefix import prefix as tensor_file
 from kvlab.library import prefixes
 from kvlab.library.prefixes import FORMAT, check_tensors, list_prefixes, read_prefix, read_texts, seal
 from kvlab.models.load import LoadedModel, load_model

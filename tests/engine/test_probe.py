@@ -14,7 +14,7 @@ from kvlab.core.cache import make_cache
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.engine.compare import compare
-from kvlab.engine.hidden_gaussian import SHOWN_CHANNELS, HiddenStatistics
+from kvlab.engine.probe import SHOWN_CHANNELS, HiddenStatistics
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests.compare import CompareRequest
 from kvlab.trace import Run, open_run

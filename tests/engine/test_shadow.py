@@ -19,9 +19,8 @@ from kvlab.core.attention.pass_view import PassSeen
 from kvlab.core.cache import make_cache
 from kvlab.core.contract.view import Slots
 from kvlab.core.methods import make_method
-from kvlab.engine.recording.host_blocks import ROOM, HostBlocks
 from kvlab.engine.recording.recorder import Recorder
-from kvlab.engine.recording.shadow import Shadow
+from kvlab.engine.recording.shadow import ROOM, HostBlocks, Shadow
 from kvlab.models.load import prepare
 from kvlab.requests.recording import Recording
 from tests.engine.pretend import CUDA, OnPretendCuda, PretendCuda, pretend_cuda, put_there
@@ -122,7 +121,7 @@ def most_bytes(layers: int, method: str, recorded: bool, patch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("method", ["h2o", "keepkv", "adakv", "full"])
 def test_a_full_recording_adds_at_most_one_layer_to_the_device(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("kvlab.engine.recording.shadow.TOKENS_AT_ONCE", "kvlab.engine.recording.step_errors.VALUE_BLOCK"):
+    for name in ("kvlab.engine.recording.shadow.TOKENS_AT_ONCE", "kvlab.engine.recording.events.VALUE_BLOCK"):
         monkeypatch.setattr(name, BLOCK)
     monkeypatch.setattr("kvlab.core.attention.pass_view.KEY_BLOCK", BLOCK)
     for layers in (2, 4):

@@ -13,8 +13,7 @@ from kvlab.core.choice import MethodChoice
 from kvlab.core.methods.eviction.keydiff import UnusualKeys
 from kvlab.core.methods.scorers.attention.window import WindowAttention
 from kvlab.core.methods.selectors.top_k import LowestScore
-from kvlab.engine.compare import compare
-from kvlab.engine.comparison_passes import Group, groups_of, most_together
+from kvlab.engine.compare import Group, compare, groups_of, most_together
 from kvlab.engine.prepare import prepare
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests.compare import CompareRequest, RecordLevel

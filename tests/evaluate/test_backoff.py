@@ -71,7 +71,9 @@ def test_one_prompt_alone_that_does_not_fit_is_a_sentence_and_rows_stay(
 
     monkeypatch.setattr(Measurer, "measure", measure)
     asked = request(tasks="needle", samples=2, batch_rows=1)
-    with pytest.raises(UserError, match=r"ran out of memory on one prompt of [\d,]+ tokens .*--prefill-chunk") as error:
+    with pytest.raises(
+        UserError, match=r"ran out of memory on one prompt of [\d,]+ tokens .*--set prefill_chunk"
+    ) as error:
         evaluate(asked, tmp_path, loaded=tiny)
     assert "\n" not in str(error.value) and len(ResultStore(tmp_path).keys()) == len(asked.all_choices)
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from kvlab.cli.eval import evaluate
-from kvlab.evaluate.progress import seconds_left, shown_progress
+from kvlab.evaluate.job import seconds_left, shown_progress
 from kvlab.requests.compare import Progress
 
 app = typer.Typer()

@@ -23,10 +23,10 @@ from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.evaluate.harness import cache_maker, evaluate
 from kvlab.evaluate.lm_eval import run
-from kvlab.evaluate.lm_eval.answers import Answers
 from kvlab.evaluate.lm_eval.model import KvlabLM
 from kvlab.evaluate.lm_eval.own_tasks import write_tasks
 from kvlab.evaluate.lm_eval.request import LmEvalRequest
+from kvlab.evaluate.lm_eval.rows import Answers
 from kvlab.evaluate.lm_eval.run import run_lm_eval
 from kvlab.evaluate.request_parser import parse_request
 from kvlab.evaluate.results.store import ResultStore
@@ -247,9 +247,9 @@ def test_bad_names_are_one_sentence(tiny, folder, tmp_path) -> None:
     for request, said in (
         (asked(tmp_path / "nowhere", ("passages",)), "is no folder"),
         (asked(broken, ("gone",), protocol="simulated"), "cannot load gone"),
-        (asked(folder, ("passages",)), "use --protocol simulated"),
-        (asked(folder, ("kvlab_few_shot",), metric="f1"), "--metric is one of acc"),
-        (asked(folder, ("kvlab_needle",), hold_back=0), "--hold-back 0"),
+        (asked(folder, ("passages",)), "use --set protocol=simulated"),
+        (asked(folder, ("kvlab_few_shot",), metric="f1"), "--set metric is one of acc"),
+        (asked(folder, ("kvlab_needle",), hold_back=0), "--set hold_back=0"),
     ):
         with pytest.raises(UserError, match=said):
             run_lm_eval(request, tmp_path / "out", tiny)

@@ -11,10 +11,20 @@ from typer.testing import CliRunner
 from kvlab.cli import commands
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
-from kvlab.evaluate.lm_eval.answers import Answers, Measurement, request_key
 from kvlab.evaluate.lm_eval.own_tasks import write_tasks
 from kvlab.evaluate.lm_eval.request import LmEvalRequest
-from kvlab.evaluate.lm_eval.rows import CHOICES, GENERATION, ROLLING, RowMaker, identity_of, score_of, select_metric
+from kvlab.evaluate.lm_eval.rows import (
+    CHOICES,
+    GENERATION,
+    ROLLING,
+    Answers,
+    Measurement,
+    RowMaker,
+    identity_of,
+    request_key,
+    score_of,
+    select_metric,
+)
 from kvlab.evaluate.lm_eval.run import check_kinds, check_simulated
 from kvlab.evaluate.results.store import ResultStore
 from kvlab.evaluate.results.summary import summarize
@@ -56,8 +66,8 @@ def test_protocol_and_hold_back_are_in_the_rows_key() -> None:
 @pytest.mark.parametrize(
     ("kind", "fields", "said"),
     [
-        (CHOICES, {"hold_back": 0}, "--hold-back 0"),
-        (ROLLING, {}, "use --protocol simulated"),
+        (CHOICES, {"hold_back": 0}, "--set hold_back=0"),
+        (ROLLING, {}, "use --set protocol=simulated"),
         (GENERATION, {"protocol": "simulated"}, "generates text"),
     ],
 )
@@ -78,7 +88,7 @@ def test_a_metric_that_is_no_score_is_passed_over() -> None:
     better = {"perplexity": False, "acc": True}
     metric = select_metric("piqa", "", [SAMPLE], better)
     assert (metric.name, metric.filter) == ("acc", "none") and score_of(SAMPLE, metric) == 1
-    with pytest.raises(UserError, match="--metric is one of acc"):
+    with pytest.raises(UserError, match="--set metric is one of acc"):
         select_metric("piqa", "f1", [SAMPLE], better)
     with pytest.raises(UserError, match="no score from 0 to 1"):
         select_metric("piqa", "", [SAMPLE | {"metrics": ["perplexity"]}], better)

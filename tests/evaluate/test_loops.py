@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlab.evaluate.scoring.loops import FEWEST_REPEATS, FEWEST_TOKENS, LONGEST_PIECE, loop_tokens
+from kvlab.evaluate.scoring.order import FEWEST_REPEATS, FEWEST_TOKENS, LONGEST_PIECE, loop_tokens
 
 
 def searched(ids: list[int]) -> int:

@@ -48,4 +48,4 @@ def test_the_command_refuses_a_chunk_of_nothing(tmp_path):
     app.command()(command)
     result = CliRunner().invoke(app, ["--out", str(tmp_path), "--set", "prefill_chunk=0"])
     assert isinstance(result.exception, UserError)
-    assert "--prefill-chunk" in str(result.exception)
+    assert "--set prefill_chunk" in str(result.exception)

@@ -23,7 +23,7 @@ from kvlab.extras.engines.cache_types import of_llama
 from kvlab.extras.engines.comparison import Answer, FullCaches, run_side
 from kvlab.extras.engines.modes import BLOCK, METHODS, MODES, RECENT, START, Mode, kept_tokens
 from kvlab.extras.engines.table import BEGIN, equal_texts, markdown, score_lines, write_engine_table
-from kvlab.models.info.gguf_files import gguf_file
+from kvlab.models.info.model_faults import gguf_file
 from kvlab.models.info.offered_models import place_of
 from kvlab.planning.serving_table import END
 

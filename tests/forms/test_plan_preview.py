@@ -18,13 +18,12 @@ from kvlab.core.methods import make_method
 from kvlab.core.methods.catalogue import list_methods
 from kvlab.engine.out_of_memory import footprint_of
 from kvlab.forms import compare_form, plan_preview
-from kvlab.forms.run_notes import run_notes
+from kvlab.forms.plan_preview import run_notes
 from kvlab.models.info.size import find_model
 from kvlab.planning import method_footprints as footprint
 from kvlab.planning import methods
-from kvlab.planning.machine import Machine
 from kvlab.planning.methods import MethodEntry
-from kvlab.planning.plan import Plan, make_plan
+from kvlab.planning.plan import Machine, Plan, make_plan
 from kvlab.requests.compare import CompareRequest
 
 HERE = Machine("cpu", "cpu", 10**12, 10**12)

@@ -14,7 +14,7 @@ import pytest
 from kvlab.core.errors import UserError
 from kvlab.forms import eval_form, prompt_files
 from kvlab.forms.prompt_files import LARGEST_TEXT, LARGEST_UPLOAD, save_prompts
-from kvlab.models.tokenizer import load_tokenizer
+from kvlab.models.chat import load_tokenizer
 from kvlab.tasks.loaders import load_file
 from tests import benchmark_files as files
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvlab.forms.run_notes import run_notes
+from kvlab.forms.plan_preview import run_notes
 from kvlab.planning.methods import MethodEntry, methods
 
 pytestmark = pytest.mark.usefixtures("commands_here")

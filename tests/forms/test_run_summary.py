@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kvlab.core.choice import MethodChoice
-from kvlab.forms.run_summary import run_summary
+from kvlab.forms.plan_preview import run_summary
 from kvlab.requests.compare import CompareRequest, OnePrompt
 
 H2O, KEEPKV, GVOTE = (

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from app.new_run.prompt_preview import cut_as_html, tokens_as_html
 from kvlab.core.errors import UserError
-from kvlab.forms.truncation import KEEPS, TruncatedPrompt, excess_tokens, token_spans, truncate_prompt
-from kvlab.forms.uploads import read_upload
+from kvlab.forms.uploads import KEEPS, TruncatedPrompt, excess_tokens, read_upload, token_spans, truncate_prompt
 from kvlab.models.info.chat_template import ChatFormat
 from kvlab.models.info.names import context_length
 from kvlab.models.info.token_count import count_tokens

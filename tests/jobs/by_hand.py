@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from kvlab import jobs
-from kvlab.jobs import queue_db, worker, worker_slots
+from kvlab.jobs import device_shares as worker_slots
+from kvlab.jobs import queue_db, worker
 from kvlab.requests.compare import Progress
 
 STAND_IN = "tests.jobs.stand_in:compare"

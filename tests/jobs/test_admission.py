@@ -13,8 +13,9 @@ from kvlab import jobs
 from kvlab.cli.options.plan_check import check_fits
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
-from kvlab.jobs import disk_space, job_reporter, size_check, worker
-from kvlab.planning.machine import Machine
+from kvlab.jobs import access_check as disk_space
+from kvlab.jobs import job_reporter, size_check, worker
+from kvlab.planning.plan import Machine
 from kvlab.requests.compare import MOST_RUNS, CompareRequest
 from kvlab.trace import open_run
 from tests.jobs.by_hand import STAND_IN, work_off

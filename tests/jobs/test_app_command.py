@@ -18,7 +18,8 @@ import psutil
 import pytest
 
 from kvlab.core.errors import UserError
-from kvlab.jobs import queue_db, worker_slots
+from kvlab.jobs import device_shares as worker_slots
+from kvlab.jobs import queue_db
 from tests.synthetic.runs import write_synthetic_run
 
 command = importlib.import_module("kvlab.cli.app")  # the package also has an object of this name

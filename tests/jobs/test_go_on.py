@@ -19,9 +19,10 @@ from kvlab.cli import commands
 from kvlab.common.users import ALONE, User, set_current_user
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
-from kvlab.jobs import worker_slots
+from kvlab.jobs import device_shares as worker_slots
 from kvlab.requests.compare import CompareRequest
-from kvlab.trace import open_run, pending_requests
+from kvlab.trace import catalogue as pending_requests
+from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.schema import TABLES
 from tests.jobs.by_hand import work_off

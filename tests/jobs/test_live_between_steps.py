@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from kvlab import jobs
-from kvlab.common.forward_pass import is_under_way
+from kvlab.common.limits import is_under_way
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.engine import compare
-from kvlab.jobs import queue_db, worker, worker_slots
+from kvlab.jobs import device_shares as worker_slots
+from kvlab.jobs import queue_db, worker
+from kvlab.jobs.device_shares import WorkerSlot
 from kvlab.jobs.live_turns import UNRECORDED, answer_waiting
-from kvlab.jobs.worker_slots import WorkerSlot
 from kvlab.live import job as live
 from kvlab.requests.compare import CompareRequest, Progress
 from kvlab.requests.live_session import LiveJob, LiveRequest

@@ -14,7 +14,8 @@ from kvlab import jobs
 from kvlab.common.users import ALONE, User, set_current_user
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
-from kvlab.jobs import queue_db, worker_slots
+from kvlab.jobs import device_shares as worker_slots
+from kvlab.jobs import queue_db
 from kvlab.requests.compare import CompareRequest
 
 ANN, BEN = User("ann"), User("ben")

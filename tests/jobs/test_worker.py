@@ -15,9 +15,10 @@ import pytest
 
 from kvlab import jobs
 from kvlab.core.choice import MethodChoice
-from kvlab.jobs import queue_db, worker_slots
+from kvlab.jobs import device_shares as worker_slots
+from kvlab.jobs import queue_db
 from kvlab.jobs.worker import NICE
-from kvlab.planning.machine import visible_gpus
+from kvlab.planning.plan import visible_gpus
 from kvlab.requests.compare import CompareRequest
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_runs

@@ -12,7 +12,7 @@ import pytest
 
 from kvlab.core.errors import UserError
 from kvlab.library.archive import MANIFEST, pack, unpack
-from kvlab.library.catalogue import list_all
+from kvlab.library.find import list_all
 from kvlab.trace import open_run
 from kvlab.trace.stories import Story, View, load_story, save_story
 from kvlab.trace.user_labels import change_labels, load_labels

@@ -9,7 +9,7 @@ import pytest
 
 from kvlab.core.errors import UserError
 from kvlab.library import recycle_bin as rubbish
-from kvlab.library.catalogue import list_all
+from kvlab.library.find import list_all
 from kvlab.trace.catalogue import list_comparisons
 from kvlab.trace.user_labels import change_labels, load_labels
 from tests.library.conftest import comparison

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from kvlab.core.errors import UserError
-from kvlab.library.catalogue import list_all, rows_of
-from kvlab.library.find import ANSWERS, FILTERS, SORTS, Search, find, from_url, to_url
+from kvlab.library.find import ANSWERS, FILTERS, SORTS, Search, find, from_url, list_all, rows_of, to_url
 from kvlab.library.items import item_table
 from kvlab.requests.repeats import Planting, Repeat
 from kvlab.trace import open_run

@@ -15,7 +15,7 @@ from kvlab.core.errors import UserError
 from kvlab.jobs.size_check import too_big
 from kvlab.jobs.work import read_request
 from kvlab.live import job as jobs
-from kvlab.live.log import append_event, fork_log, heads_path, log_path, read_events
+from kvlab.live.events import append_event, fork_log, heads_path, log_path, read_events
 from kvlab.live.transcript import Transcript
 from kvlab.models.load import drop_model
 from kvlab.requests.live_session import LiveJob, LiveRequest
@@ -69,7 +69,7 @@ def test_what_is_held_of_the_context_is_told_for_every_lane(tmp_path: Path) -> N
 
 
 def test_what_is_held_is_told_while_an_answer_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvlab.live.reporter.HELD_SECONDS", 0)
+    monkeypatch.setattr("kvlab.live.job.HELD_SECONDS", 0)
     action(tmp_path, "start")
     told = action(tmp_path, "ask", question="Who?", max_new_tokens=24).lanes
     kinds = [event["kind"] for event in read_events(tmp_path, "one")[0]]

@@ -15,14 +15,24 @@ from kvlab.common.users import ALONE, User, acting_as
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.engine.prefix import Prefix
-from kvlab.engine.prefix.tensor_file import mapped_tensors
+from kvlab.engine.prefix.prefix import mapped_tensors
 from kvlab.forms.plan_preview import check_work
 from kvlab.jobs.access_check import check_access
-from kvlab.library.prefix_lanes import in_order, kept_texts, live_request, proposed_name
-from kvlab.library.prefixes import PrefixFile, find_prefix, fork_prefix, list_prefixes, prefix_path, read_texts
+from kvlab.library.prefixes import (
+    PrefixFile,
+    find_prefix,
+    fork_prefix,
+    in_order,
+    kept_texts,
+    list_prefixes,
+    live_request,
+    prefix_path,
+    proposed_name,
+    read_texts,
+)
 from kvlab.live import job as jobs
-from kvlab.live.log import fork_log, heads_path, read_events
-from kvlab.live.prefix_session import REPLACED
+from kvlab.live.events import fork_log, heads_path, read_events
+from kvlab.live.session import REPLACED
 from kvlab.live.transcript import Transcript
 from kvlab.models.load import drop_model, held_model
 from kvlab.requests.live_session import EDITED, FIXED, KEPT_ALREADY, LiveJob, LiveRequest

@@ -8,7 +8,7 @@ import torch
 
 from kvlab.core.cache import make_cache
 from kvlab.engine.forward import decode_one, prefill
-from kvlab.live.merges import ContextMerges, context_shares
+from kvlab.live.lane import ContextMerges, context_shares
 from kvlab.models.load import load_model
 
 TOKENS = 64

@@ -10,8 +10,7 @@ from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.engine.prefix import Prefix
 from kvlab.live.events import AnswerEnded, ContextRead, LaneSettled, TokenWritten
-from kvlab.live.prefix_session import PrefixSession
-from kvlab.live.session import LiveSession
+from kvlab.live.session import LiveSession, PrefixSession
 from kvlab.models.load import LoadedModel
 from tests.engine.test_prefix import TEXT
 

@@ -8,8 +8,8 @@ import torch
 
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
-from kvlab.live.answer_attention import token_heads
 from kvlab.live.answers import Sampling
+from kvlab.live.job import token_heads
 from kvlab.live.session import LiveSession
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.views.frames.token_heads import MERGED, NO_SLOT, OWN

@@ -12,7 +12,7 @@ from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.methods import Method, registered
 from kvlab.core.methods.eviction.tova import LastQuery
 from kvlab.core.plugins.origin import KVLAB
-from kvlab.forms.fit_form import LEARNS
+from kvlab.forms.measurement_job import LEARNS
 from tests.methods.test_references import REFERENCES
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from torch import Tensor
 from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.methods import Method, make_method
 from kvlab.core.methods.merging.less import HEAD, NORMALIZER, NUMERATOR, FeatureMaps, new_maps, random_feature_maps
-from kvlab.engine.recording.step_errors import answer
+from kvlab.engine.recording.events import answer
 from kvlab.models.load import prepare
 from tests.cache.layers import DIM, draw
 from tests.families import cache_for, tiny_model

@@ -13,7 +13,7 @@ from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.engine.prompt import encode_prompt
 from kvlab.forms import compare_form
-from kvlab.forms.truncation import excess_tokens, shorten_prompt, token_spans, truncate_prompt
+from kvlab.forms.uploads import excess_tokens, shorten_prompt, token_spans, truncate_prompt
 from kvlab.models.chat import chat_of
 from kvlab.models.info import chat_template, token_count
 from kvlab.models.info.chat_template import ChatFormat, render_prompt

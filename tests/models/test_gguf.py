@@ -16,15 +16,14 @@ from kvlab.core.cache import make_cache
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.engine.environment import model_shape
-from kvlab.models.info import gguf_files
+from kvlab.models.info import model_faults as gguf_files
 from kvlab.models.info.chat_template import has_template
 from kvlab.models.info.names import check_model, context_length
 from kvlab.models.info.offered_models import models_variable
 from kvlab.models.info.size import find_model
 from kvlab.models.load import load_model
 from kvlab.planning.footprint import FULL
-from kvlab.planning.machine import Machine
-from kvlab.planning.plan import FILE, make_plan
+from kvlab.planning.plan import FILE, Machine, make_plan
 from kvlab.requests.compare import CompareRequest
 from tests.models.tiny_gguf import ARCHITECTURES, tiny_gguf
 

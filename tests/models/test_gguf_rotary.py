@@ -13,7 +13,7 @@ from transformers import Gemma3TextConfig, LlamaConfig, PreTrainedModel
 
 from kvlab.core.cache import make_cache
 from kvlab.core.errors import UserError
-from kvlab.models.gguf_rotary import FREQS, complete_config
+from kvlab.models.describe_gguf import FREQS, complete_config
 from kvlab.models.load import load_model
 from tests.models.tiny_gguf import tiny_gguf
 

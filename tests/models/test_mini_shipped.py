@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from kvlab.core.assets import asset_path
 from kvlab.models.mini import phrasing
-from kvlab.models.mini.words import ADJECTIVES, NAMES
+from kvlab.models.mini.phrasing import ADJECTIVES, NAMES
 from training.mini import measures, task_rows
 from training.mini.checkpoint import export_model
 from training.mini.presets import CPU_PHASES

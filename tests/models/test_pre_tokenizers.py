@@ -18,8 +18,7 @@ from kvlab.core.choice import MethodChoice
 from kvlab.engine.compare import compare
 from kvlab.evaluate.harness import prepare_evaluation
 from kvlab.evaluate.request import EvalRequest, TaskChoice
-from kvlab.models.load import load_model
-from kvlab.models.pre_tokenizers import RULES, set_pre_tokenizer
+from kvlab.models.load import RULES, load_model, set_pre_tokenizer
 from kvlab.requests.compare import CompareRequest
 from kvlab.trace.reader import open_run
 from tests.models.tiny_gguf import tiny_gguf

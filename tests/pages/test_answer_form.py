@@ -10,11 +10,12 @@ from types import SimpleNamespace
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.new_run import packaged_models
+from app.new_run import model_section
 from kvlab import jobs
 from kvlab.common.liveness import host_id
 from kvlab.core.choice import MethodChoice
-from kvlab.jobs import queue_db, worker_slots
+from kvlab.jobs import device_shares as worker_slots
+from kvlab.jobs import queue_db
 from kvlab.jobs.batch import repeat_request
 from kvlab.models.mini.phrasing import NEEDLE_PHRASINGS
 from kvlab.requests.compare import CompareRequest
@@ -177,11 +178,11 @@ def test_the_chat_model_is_taken_and_asked_where_mini_cannot_answer(
         downloaded.append(name)
         yield 1, 1
 
-    monkeypatch.setattr(packaged_models, "get_model", get_model)
-    monkeypatch.setattr(packaged_models, "find_spec", lambda name: name)
+    monkeypatch.setattr(model_section, "get_model", get_model)
+    monkeypatch.setattr(model_section, "find_spec", lambda name: name)
     fields = {"name": "smollm2", "package": "p", "about": "A chat model", "licence": "free", "wheel_bytes": 93_000_000}
     model = SimpleNamespace(**fields, file=lambda: tmp_path if is_here or downloaded else None)
-    monkeypatch.setattr(packaged_models, "PACKAGED", {"smollm2": model})
+    monkeypatch.setattr(model_section, "PACKAGED", {"smollm2": model})
     form.text_input(key="answer").input("no such words").run()
     work_off(runs_root, STAND_IN)
     page = form.run()

@@ -20,7 +20,7 @@ from kvlab.atlas import registry
 from kvlab.atlas.exhibit import Choice, Exhibit
 from kvlab.atlas.registry import EXHIBITS, PAPERS
 from kvlab.bench.request import BenchJob
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title
 from kvlab.core.assets import asset_path
 from kvlab.evaluate.request import EvalJob
 from kvlab.results.shipped_folder import shipped_results

@@ -11,7 +11,8 @@ from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
 from kvlab.core.choice import MethodChoice
-from kvlab.jobs import queue_db, worker_slots
+from kvlab.jobs import device_shares as worker_slots
+from kvlab.jobs import queue_db
 from kvlab.requests.compare import CompareRequest, Progress
 from tests.pages.test_new_run import NASTY, Open, messages
 from tests.synthetic.runs import write_synthetic_run

@@ -15,9 +15,8 @@ from kvlab import jobs
 from kvlab.core.choice import MethodChoice
 from kvlab.core.restore import Restore
 from kvlab.library.prompts import save_prompt
-from kvlab.live.context_classes import codes_of, merge_notes
-from kvlab.live.log import append_event, heads_path
-from kvlab.live.transcript import Answer, LaneState, Word
+from kvlab.live.events import append_event, heads_path
+from kvlab.live.transcript import Answer, LaneState, Word, codes_of, merge_notes
 from kvlab.requests.compare import CompareRequest, OnePrompt
 from kvlab.requests.live_session import LiveJob, LiveRequest
 from kvlab.requests.token_edits import edit_tokens
@@ -307,7 +306,8 @@ def test_words_are_shaded_by_their_kl_and_escaped() -> None:
     assert html.endswith("▍")
     answer.reason, answer.seconds = "end", 2.0
     assert "▍" not in answer_html(answer, "dark", is_written=True)
-    assert answer_note(answer, True) == "4 tokens · 2.0 s · leaves the full cache's text at token 3"
+    ends = "leaves the full cache's text at token 3, where shading ends"
+    assert answer_note(answer, True) == f"4 tokens · 2.0 s for all lanes together · {ends}"
     blank = Answer([Word(" \n", None, False, token=5)])
     assert answer_note(blank, is_written=True) == "1 token · only white space · writing"
     assert answer_note(blank, is_written=False) == "1 token · only white space · interrupted"

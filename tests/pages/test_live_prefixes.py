@@ -10,7 +10,7 @@ import torch
 
 from kvlab import jobs
 from kvlab.core.choice import FULL, MethodChoice
-from kvlab.engine.prefix.tensor_file import write_tensors
+from kvlab.engine.prefix.prefix import write_tensors
 from kvlab.library.prefixes import (
     FORMAT,
     HEADER,
@@ -21,7 +21,7 @@ from kvlab.library.prefixes import (
     PrefixModel,
     prefix_path,
 )
-from kvlab.live.log import append_event
+from kvlab.live.events import append_event
 from kvlab.requests.live_session import FIXED, LiveRequest
 from tests.pages.test_live import REQUEST, Open, talked, the_job, told
 
@@ -129,7 +129,7 @@ def test_a_lane_is_kept_under_a_name_that_is_free(runs_root: Path, open_page: Op
 def test_a_shared_server_shows_a_person_their_own_prefixes(
     runs_root: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for place in ("app.live.start_prefixes", "app.live.keep"):
+    for place in ("app.live.start", "app.live.conversation"):
         monkeypatch.setattr(f"{place}.lab", lambda: object())
     write_prefix(runs_root, "part", H2O)
     write_prefix(runs_root, "bens", H2O, "A dog ran.", owner="ben")

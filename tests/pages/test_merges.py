@@ -24,7 +24,7 @@ def test_a_merging_run_shows_merges_votes_and_sag(runs_root: Path, open_page: Op
     assert not page.exception
     steps = open_run(path).steps
     assert f"{steps['merged'].sum():,.0f} slots were merged into others, in " in texts(page)
-    assert "Dropping loses" in texts(page) and "attention than apart" in texts(page)
+    assert "of the attention by dropping tokens" in texts(page) and "attention than apart" in texts(page)
     for title in ("Votes of merged slots", "Attention sag", "Similarity of merged keys", "Guard activations"):
         assert title in texts(page)
 

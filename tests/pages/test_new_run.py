@@ -10,7 +10,7 @@ from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
 from kvlab.forms import plan_preview
-from kvlab.planning.machine import Machine
+from kvlab.planning.plan import Machine
 from kvlab.requests.compare import LARGEST_PROMPT_BYTES
 from kvlab.requests.recording import Recording
 from tests.pages.forms import previews
@@ -199,7 +199,7 @@ def test_what_is_too_big_is_said_before_the_start_and_refused(
 
 
 def test_a_device_that_is_not_here_is_not_judged(form: AppTest, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("kvlab.planning.machine.cards", list)
+    monkeypatch.setattr("kvlab.planning.plan.cards", list)
     page = paste(form, "some text")
     page = page.selectbox(key="device").select("cuda").run()
     assert not page.exception
@@ -235,3 +235,11 @@ def test_a_chunk_and_the_generation_config_are_sent(form: AppTest, runs_root: Pa
     assert messages(page) == []
     asked = jobs.request_of(runs_root, only_job(runs_root).job_id)
     assert (asked.prefill_chunk, asked.generation_config) == (64, "honour")
+
+
+def test_the_forms_of_other_questions_open_from_here(form: AppTest, open_page: Callable[..., AppTest]):
+    links = [one.proto for one in form.get("page_link") if "_view=" in one.proto.query_string]
+    assert len(links) == 3
+    page = open_page("quality", quality_view="New evaluation")
+    assert not page.exception
+    assert any("Evaluate" in button.label for button in page.button), "its form, not its results"

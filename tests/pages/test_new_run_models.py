@@ -17,7 +17,7 @@ from streamlit.testing.v1 import AppTest
 from kvlab.core.assets import asset_path
 from kvlab.core.errors import UserError
 from kvlab.planning import methods
-from kvlab.planning.models import local_models
+from kvlab.planning.methods import local_models
 from kvlab.trace import catalogue, open_run
 from kvlab.trace.record import write_record
 from tests.families import CHAT_TEMPLATE, tiny_folder

@@ -13,7 +13,8 @@ from app.queue.race import LONGEST_TEXT, as_passages, race_html
 from kvlab import jobs
 from kvlab.analysis.comparison.own_texts import own_texts
 from kvlab.core.choice import MethodChoice
-from kvlab.jobs import queue_db, worker_slots
+from kvlab.jobs import device_shares as worker_slots
+from kvlab.jobs import queue_db
 from kvlab.jobs.live_file import live_path, write_live
 from kvlab.requests.compare import CompareRequest
 from kvlab.requests.live_texts import LiveText, LiveTexts

@@ -120,16 +120,14 @@ def test_lost_heads_are_counted_over_prompts_from_two_results_on(runs_root: Path
     page = open_page("compare", comparison=names[0])
     failed = [path.name for path in sorted(runs_root.iterdir()) if "h2o" in path.name or "keepkv" in path.name]
     (button,) = [button for button in page.button if button.key == "search-batch"]
-    assert re.search(r"Search (all \d+ failed runs|the failed run)", button.label)
+    assert re.search(r"Restore the answer of (all \d+ failed runs|the failed run)", button.label)
     assert "Heads that lost the answer" not in told(page)
     search_of(runs_root, names[0], next(name for name in failed if "h2o" in name), ((0, 0),))
     assert "Heads that lost the answer" not in told(open_page("compare", comparison=names[0])), "one result is no map"
     for name in failed:
         search_of(runs_root, open_run(runs_root / name).record.comparison_id, name, ((0, 0),))
     text = told(open_page("compare", comparison=names[0]))
-    found = re.search(r"Of (\d) lost answers over 2 prompts, (\d) can be restored in single heads", text)
-    assert found and found[1] == found[2]
-    assert "Price of an answer: 5 slots" in text
+    assert re.search(r"restores (all|both|each of the) [^.]*lost answers?, of 2 prompts", text, re.IGNORECASE), text
 
 
 def test_quality_against_bytes_of_a_batch_has_its_own_slider(runs_root: Path, open_page: Open):

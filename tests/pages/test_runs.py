@@ -10,7 +10,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.runs import actions
-from kvlab.library.catalogue import list_all
+from kvlab.library.find import list_all
 from kvlab.library.recycle_bin import delete
 from kvlab.trace.index import FILE
 from kvlab.trace.user_labels import change_labels
@@ -114,9 +114,7 @@ def test_what_is_not_read_yet_is_read_after_the_page_is_drawn(
 ):
     """The page's own run reads nothing, however much is left."""
     read = []
-    monkeypatch.setattr(
-        "kvlab.library.catalogue.Listing.read", lambda shelf, seconds: read.append(len(shelf.unread)) or 0
-    )
+    monkeypatch.setattr("kvlab.library.find.Listing.read", lambda shelf, seconds: read.append(len(shelf.unread)) or 0)
     page = open_page("runs")
     assert read == [] and any("sizes of 2 more comparisons" in one.value for one in page.caption)
     page.text_input(key="runs_text").set_value("older").run()

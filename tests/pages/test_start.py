@@ -11,7 +11,7 @@ from streamlit.testing.v1 import AppTest
 from app.base.text import plain
 from kvlab import jobs
 from kvlab.core.choice import MethodChoice
-from kvlab.library.catalogue import list_all
+from kvlab.library.find import list_all
 from kvlab.requests.compare import CompareRequest
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace.index import FILE

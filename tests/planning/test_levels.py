@@ -11,8 +11,18 @@ import pytest
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import parse_spec
 from kvlab.core.methods import make_method, registered
-from kvlab.planning.serving_levels import PAGES, Freed, Held, fragmentation, held_counts, touched_pages
-from kvlab.planning.serving_table import FURTHER, read_csv, with_table, write_csv
+from kvlab.planning.serving_table import (
+    FURTHER,
+    PAGES,
+    Freed,
+    Held,
+    fragmentation,
+    held_counts,
+    read_csv,
+    touched_pages,
+    with_table,
+    write_csv,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTHING = Held(False, False, False, False)

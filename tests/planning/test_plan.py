@@ -20,8 +20,7 @@ from kvlab.engine.environment import model_shape
 from kvlab.models.info.size import find_model, kinds_of_layers, model_from
 from kvlab.models.load import LoadedModel, prepare
 from kvlab.planning.footprint import Footprint
-from kvlab.planning.machine import Machine
-from kvlab.planning.plan import make_plan
+from kvlab.planning.plan import Machine, make_plan
 from kvlab.requests.compare import CompareRequest
 from tests.bench.test_shapes import PARAMETERS
 from tests.families import FAMILIES, tiny_folder, tiny_model
@@ -132,7 +131,7 @@ def test_what_is_no_amount_is_one_sentence(text: str) -> None:
 
 
 def test_a_plan_brings_no_model_stack() -> None:
-    code = "import sys, kvlab.forms.plan_preview, app.new_run.plan_panel; "
+    code = "import sys, kvlab.forms.plan_preview, app.new_run.run_bar; "
     code += "print({'torch', 'transformers'} & set(sys.modules))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert said.stdout.strip() == "set()"

@@ -13,7 +13,7 @@ from PIL import Image, ImageSequence
 
 from kvlab.browser import read_static
 from kvlab.core.errors import UserError
-from kvlab.live.context_classes import NAMES, SHARES
+from kvlab.live.transcript import NAMES, SHARES
 from kvlab.report.live_replay import HEIGHT, HELD, MOST_FRAMES, WIDTH, frames_of, live_gif, replay
 from kvlab.views.base.export import find_browser
 

@@ -17,7 +17,7 @@ from kvlab.core.errors import UserError
 from kvlab.models.mini.phrasing import NEEDLE_PHRASINGS
 from kvlab.requests.compare import CompareRequest
 from kvlab.requests.facts import check_answer, find_facts
-from kvlab.tasks.plant import plant
+from kvlab.tasks.haystack import plant
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace import open_run
 from kvlab.trace.record import FILE

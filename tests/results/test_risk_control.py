@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvlab.results.risk import bounds
-from kvlab.results.risk.fixed_sequence import certify_ladder, drops
-from kvlab.results.risk.simulation import simulate
+from kvlab.results.risk.bounds import certify_ladder, drops, simulate
 
 DRAWS, PROMPTS, TOLERANCE, LEVEL = 1000, 120, 0.1, 0.1
 # True risks from the largest budget to the smallest.

@@ -14,8 +14,7 @@ from kvlab.core.errors import UserError
 from kvlab.figures.risk import risk_against_budget
 from kvlab.results.risk import bounds, sentences
 from kvlab.results.risk.export import as_json
-from kvlab.results.risk.flips import flips, overlap
-from kvlab.results.risk.losses import losses, measurable
+from kvlab.results.risk.losses import flips, losses, measurable, overlap
 from kvlab.results.risk.safe_budget import Criterion, SafeBudgets, find_safe_budgets
 from tests.results.risk_rows import BUDGETS, rows_of
 

@@ -13,8 +13,10 @@ from kvlab import jobs
 from kvlab.common.users import User, set_current_user
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
-from kvlab.jobs import queue_db, worker, worker_slots
-from kvlab.library import archive, catalogue
+from kvlab.jobs import device_shares as worker_slots
+from kvlab.jobs import queue_db, worker
+from kvlab.library import archive
+from kvlab.library import find as catalogue
 from kvlab.library import recycle_bin as rubbish
 from kvlab.library.find import Search
 from kvlab.library.side_by_side import join_comparisons, joint_id

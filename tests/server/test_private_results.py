@@ -15,11 +15,12 @@ from kvlab.bench.request import BenchJob, BenchRequest
 from kvlab.core.choice import MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.evaluate.request import EvalJob, EvalRequest, SampleJob, TaskChoice
-from kvlab.forms import fit_form
+from kvlab.forms import measurement_job
 from kvlab.jobs.access_check import check_settings
 from kvlab.jobs.reruns import counterfactual
 from kvlab.jobs.work import Work
-from kvlab.library import archive, catalogue
+from kvlab.library import archive
+from kvlab.library import find as catalogue
 from kvlab.library.prompts import load_prompt, remove_prompts, restore_prompt, save_prompt, saved_prompts
 from kvlab.models.fitting.request import FitJob, FitRequest, fitted_file
 from kvlab.requests.compare import OnePrompt
@@ -150,10 +151,10 @@ def test_a_private_fit_is_offered_and_used_by_its_owner_alone(
     claim_name(tmp_path, FIT.name, "fit", private=True)
     uses = MethodChoice(method="kvzap", hyper_parameters={"heads": f"fit:{FIT.name}"})
     check_settings(tmp_path, uses)
-    (one,) = fit_form.fitted_files(tmp_path, "mini", "kvzap")
-    assert fit_form.request_name(one) == f"fit:{FIT.name}", "on a server never by its path"
+    (one,) = measurement_job.fitted_files(tmp_path, "mini", "kvzap")
+    assert measurement_job.request_name(one) == f"fit:{FIT.name}", "on a server never by its path"
     act_as("carl")
-    assert fit_form.fitted_files(tmp_path, "mini", "kvzap") == []
+    assert measurement_job.fitted_files(tmp_path, "mini", "kvzap") == []
     sentences = []
     for name in (FIT.name, "kvzap-mini-2"):  # private, and not there at all
         missing = uses.model_copy(update={"hyper_parameters": {"heads": f"fit:{name}"}})
@@ -177,7 +178,7 @@ def test_a_story_is_its_makers_until_they_share_it(tmp_path: Path, act_as: Act) 
     act_as("ben")
     save_story(tmp_path, TALK)
     save_story(tmp_path, TALK.with_view(View(page="sag")))
-    assert list_stories(tmp_path) == list_stories(tmp_path, own=True) == ["My talk"]
+    assert list_stories(tmp_path) == list_stories(tmp_path, owned=True) == ["My talk"]
     act_as("carl")
     assert list_stories(tmp_path) == [] and load_story(tmp_path, "My talk").views == ()
     with pytest.raises(UserError, match="There is no story"):
@@ -192,14 +193,14 @@ def test_a_story_is_its_makers_until_they_share_it(tmp_path: Path, act_as: Act) 
     act_as("dora")
     assert list_stories(tmp_path) == ["My talk"] and len(load_story(tmp_path, "My talk").views) == 2
     act_as("carl")
-    assert list_stories(tmp_path, own=True) == ["My talk 2"]
+    assert list_stories(tmp_path, owned=True) == ["My talk 2"]
     with pytest.raises(UserError, match="Another user's story"):
         save_story(tmp_path, TALK)
 
 
 def test_in_a_lab_of_one_stories_have_no_owner(tmp_path: Path) -> None:
     save_story(tmp_path, TALK)
-    assert list_stories(tmp_path, own=True) == ["My talk"] and not (tmp_path / FOLDER).exists()
+    assert list_stories(tmp_path, owned=True) == ["My talk"] and not (tmp_path / FOLDER).exists()
 
 
 def test_saved_prompts_are_ones_own(tmp_path: Path, act_as: Act) -> None:

@@ -26,7 +26,7 @@ from kvlab.jobs.work import Work
 from kvlab.models.fitting.request import FitJob, FitRequest, fitted_file
 from kvlab.models.info.names import check_model, context_length
 from kvlab.models.load import load_model
-from kvlab.planning.models import local_models, model_field_help
+from kvlab.planning.methods import local_models, model_field_help
 from kvlab.requests.compare import CompareRequest, RestoreRequest
 from kvlab.trace.user_labels import load_labels
 from tests.families import tiny_folder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from kvlab.engine.hidden_gaussian import HiddenStatistics
+from kvlab.engine.probe import HiddenStatistics
 
 
 def hidden_statistics(states: Tensor, sinks: int) -> dict[str, Tensor]:

@@ -8,7 +8,8 @@ import pytest
 
 from kvlab.core.errors import UserError
 from kvlab.evaluate.request import FileChoice, split_file
-from kvlab.evaluate.scoring import boxed_answer, metrics
+from kvlab.evaluate.scoring import metrics
+from kvlab.evaluate.scoring import metrics as boxed_answer
 from kvlab.tasks.loaders import about, jsonl, load_file, options_of
 from kvlab.tasks.loaders.haystack import NEEDLE
 from kvlab.tasks.loaders.longbench import LONGBENCH_TASKS

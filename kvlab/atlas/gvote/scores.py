@@ -11,7 +11,7 @@ from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs
 from kvlab.atlas.figures import usage
 from kvlab.atlas.gvote import budgets
 from kvlab.atlas.scores import ABLE, OWN_TASKS, Arm, Experiment, arms, caption_by_budget, contest, gap, gap_text, unable
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title
 from kvlab.core.choice import FULL
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.evaluate.results.summary import with_measures

@@ -16,7 +16,7 @@ from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs
 from kvlab.atlas.figures import similarity_panels as panels
 from kvlab.atlas.figures.simple import similarity as simple
 from kvlab.atlas.kvmerger.recordings import run_with_keys, sample_sentence
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim, Threshold, decisive, judge
 from kvlab.trace.reader import Run

@@ -12,9 +12,8 @@ from kvlab.atlas.evidence import Evidence, basis_of, gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures import merging_sets as figures
 from kvlab.atlas.kvmerger.recordings import models_of, prompt_name, prompts_of, run_with_keys, sample_sentence
-from kvlab.common.formatting import mean_words, prompts
+from kvlab.common.formatting import mean_words, model_title, prompts
 from kvlab.common.intervals import Interval, mean_interval, pairs_interval
-from kvlab.common.model_title import model_title
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim, Threshold, judge
 from kvlab.trace.reader import Run

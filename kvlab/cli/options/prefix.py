@@ -47,8 +47,7 @@ class PrefixOptions:
         if self.prefix is None or self.questions is None:
             return {}
         from kvlab.evaluate.request import FileChoice
-        from kvlab.library.prefix_lanes import loaded_as
-        from kvlab.library.prefixes import find_prefix, read_texts
+        from kvlab.library.prefixes import find_prefix, loaded_as, read_texts
 
         files = [find_prefix(self.runs, name) for name in split_list(self.prefix)]
         heads = [file.header for file in files]

@@ -37,7 +37,7 @@ class RepeatsOptions:
 
     def plantings(self, seed: int) -> tuple[Planting, ...]:
         """The requested plantings; empty for 0 repeats. Raises UserError for invalid values."""
-        from kvlab.tasks.plant import WORDINGS
+        from kvlab.tasks.haystack import WORDINGS
 
         if not self.repeats:
             return ()

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
+import numpy as np
 import torch
 from pydantic import JsonValue, ValidationError
+from torch import Tensor
 
 from kvlab.common.atomic_write import replace_file
 from kvlab.core.cache import CompressedCache, make_cache
@@ -22,28 +27,158 @@ from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method
 from kvlab.core.validation import check_text, in_one_sentence, path_of, whole_number
 from kvlab.engine.environment import versions
-from kvlab.engine.prefix.inputs import choice_of, read_text
-from kvlab.engine.prefix.memory import with_memory
-from kvlab.engine.prefix.passes import Answer, check_window, next_logits, read_context, write_answer
-from kvlab.engine.prefix.provenance import check_model, header_of, method_of
-from kvlab.engine.prefix.tensor_file import mapped_tensors, write_tensors
+from kvlab.engine.forward import end_ids
+from kvlab.engine.prefix.provenance import check_model, choice_of, header_of, method_of, read_text
 from kvlab.library.prefixes import (
     FORMAT,
     HEADER,
+    LENGTH,
     MARK,
+    PADDING,
+    SEAL,
     STATE,
+    SUMS,
     TEXTS,
+    LayerTable,
+    PrefixFile,
     PrefixHeader,
     PrefixText,
     check_tensors,
+    damage_error,
     read_prefix,
     read_texts,
+    seal,
 )
-from kvlab.models.chat import chat_of
+from kvlab.models.chat import Turns, chat_of, decode_answer, window_of
 from kvlab.models.load import LoadedModel
-from kvlab.models.turns import Turns
 from kvlab.requests.compare import ModelRequest
 from kvlab.requests.live_session import GAP
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer: its text, its token ids with the end token if the model wrote one, and why it ended."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    ended: Literal["end", "length"]
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def read_context(loaded: LoadedModel, cache: CompressedCache, ids: list[int], prefill_chunk: int | None) -> None:
+    """Read a text into an empty cache, in chunks of `prefill_chunk` tokens if given, which then compresses it."""
+    for piece in _pieces(ids, cache.expect(len(ids), prefill_chunk)):
+        next_logits(loaded, cache, piece)
+
+
+@torch.inference_mode()
+def next_logits(loaded: LoadedModel, cache: CompressedCache, ids: list[int]) -> Tensor:
+    """Logits (V,) after more tokens."""
+    given = torch.tensor([ids], device=loaded.device)
+    return loaded.model(given, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[0, -1].float()
+
+
+def write_answer(loaded: LoadedModel, cache: CompressedCache, ids: list[int], most: int) -> Answer:
+    """Read a question and write an answer; the model's own end token is part of the text before a next question."""
+    ends = end_ids(loaded)
+    written = list[int]()
+    logits = next_logits(loaded, cache, ids)
+    while True:
+        token = int(logits.argmax())
+        written.append(token)
+        if token in ends:
+            break
+        logits = next_logits(loaded, cache, [token])
+        if len(written) == most:
+            break
+    text = decode_answer(loaded.tokenizer, written)
+    return Answer(text.strip(), tuple(written), "end" if token in ends else "length")
+
+
+def check_window(loaded: LoadedModel, tokens: int, what: str) -> None:
+    """Raise UserError if this many tokens exceed the model's context window."""
+    window = window_of(loaded.model.config)
+    if tokens > window:
+        raise UserError(
+            f"{what} needs {tokens:,} tokens with all that was read before, but the context window of {loaded.name} is "
+            f"{window:,}: shorten it."
+        )
+
+
+def _pieces(ids: list[int], sizes: list[int]) -> Iterator[list[int]]:
+    ends = list(accumulate(sizes))
+    return (ids[end - size : end] for size, end in zip(sizes, ends, strict=True))
+
+
+ALIGNMENT = 64  # bytes
+DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
+    "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
+}  # fmt: skip
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
+    """Write contiguous tensors with metadata `about`, their SHA-256 and a seal; each is read twice, none is copied."""
+    layout: dict[str, dict[str, Any]] = {}
+    end = 0
+    for name, tensor in tensors.items():
+        if gap := -end % ALIGNMENT:
+            layout[f"{PADDING}{len(layout)}"] = {"dtype": "U8", "shape": [gap], "data_offsets": [end, end + gap]}
+            end += gap
+        place = {"dtype": NAMES[tensor.dtype], "shape": [*tensor.shape], "data_offsets": [end, end + tensor.nbytes]}
+        layout[name] = place
+        end = end + tensor.nbytes
+    told = {
+        **about,
+        SUMS: json.dumps({name: hashlib.sha256(_bytes(one).data).hexdigest() for name, one in tensors.items()}),
+    }
+    header = json.dumps({**layout, "__metadata__": {**told, SEAL: seal(layout, told)}}).encode()
+    header += b" " * (-(LENGTH + len(header)) % ALIGNMENT)
+    with path.open("wb") as file:
+        file.write(len(header).to_bytes(LENGTH, "little") + header)
+        for name, place in layout.items():
+            _write(file, _bytes(tensors[name]) if name in tensors else np.zeros(place["shape"], np.uint8))
+
+
+def mapped_tensors(file: PrefixFile) -> dict[str, Tensor]:
+    """The tensors by name, in memory that is read from the file when it is used; changes stay in this process.
+
+    Raises UserError if the file's header does not describe tensors.
+    """
+    whole = torch.from_file(str(file.path), shared=False, size=file.bytes, dtype=torch.uint8)
+    found = {}
+    for name, (kind, shape, start, end) in file.tensors.items():
+        try:
+            found[name] = whole[start:end].view(DTYPES[kind]).reshape(shape)
+        except (KeyError, RuntimeError) as error:
+            raise damage_error(file.path, name) from error
+    return found
+
+
+def _bytes(tensor: Tensor) -> np.ndarray:
+    """The memory of a contiguous tensor, on the host."""
+    return tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy()
+
+
+def _write(file: BinaryIO, content: np.ndarray) -> None:
+    if content.nbytes:  # a memory view of nothing cannot be written
+        file.write(content.data)
+
+
+def with_memory(header: PrefixHeader, cache: CompressedCache) -> PrefixHeader:
+    """The header with the cache's tokens, the memory of its layers, and that of a full cache."""
+    memory = cache.memory()
+    layers = tuple(
+        LayerTable(**{name: getattr(one, name) for name in LayerTable.model_fields}) for one in memory.layers
+    )
+    full = memory.sliding_bytes + cache.full_bytes()
+    sizes = {"layers": layers, "other_bytes": memory.sliding_bytes, "full_bytes": full}
+    return header.model_copy(update={"tokens": memory.logical_tokens, **sizes})
+
 
 CONTEXT = "context"
 EXTENSION = "extension"

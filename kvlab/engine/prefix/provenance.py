@@ -4,23 +4,45 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from pydantic import JsonValue
-from transformers import PreTrainedTokenizerBase
+from pydantic import JsonValue, ValidationError
 
 from kvlab.core.budget import Budget, resolve_store
 from kvlab.core.cache.settings import shape_of
-from kvlab.core.choice import MethodChoice
+from kvlab.core.choice import FULL, MethodChoice
 from kvlab.core.contract.method import METHODS
 from kvlab.core.errors import UserError
 from kvlab.core.fitted.files import model_digest
 from kvlab.core.methods import Method, make_method, registered
 from kvlab.core.plugins.origin import KVLAB
+from kvlab.core.validation import check_text, decode_text, in_one_sentence, read_file
 from kvlab.engine.environment import versions
 from kvlab.library.prefixes import PrefixHeader, PrefixModel
 from kvlab.models.load import LoadedModel
+from kvlab.requests.compare import LARGEST_PROMPT_BYTES
+
+
+def read_text(text: str | Path) -> str:
+    """The text, or what the text file of a path holds. Raises UserError if it is empty or no text."""
+    if isinstance(text, Path):
+        text = decode_text(read_file(text, "The text file", LARGEST_PROMPT_BYTES), "The text file")
+    if not check_text(text, "The text").strip():
+        raise UserError("The text is empty: paste some text or choose a file.")
+    return text
+
+
+def choice_of(method: str, budget: float | int | str, hyper_parameters: dict[str, JsonValue]) -> MethodChoice:
+    """The method as it is asked for; one without a budget keeps all. Raises UserError for an invalid budget."""
+    try:
+        choice = MethodChoice(method=method, budget=budget, hyper_parameters=hyper_parameters)
+    except ValidationError as error:
+        raise UserError(in_one_sentence(error, lambda field: f"The {field.partition('.')[0]}")) from None
+    needs_budget = make_method(choice.method, **choice.hyper_parameters).needs_budget
+    return choice if needs_budget else choice.model_copy(update={"budget": FULL.budget})
+
 
 ROPE = "rope_parameters"
 TOKENS = '"added_tokens"'  # a field of a tokenizer written as JSON
@@ -63,27 +85,23 @@ def header_of(
 def model_of(loaded: LoadedModel, loading: dict[str, JsonValue]) -> PrefixModel:
     """The model as a prefix records it; `loading` are the arguments of `kvlab.load_model` that loaded it."""
     model: Any = loaded.model
+    # The tokenizer as 12 hex digits of its vocabulary, rules and chat template.
+    backend: Any = getattr(loaded.tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        rules = json.dumps(sorted(loaded.tokenizer.get_vocab().items()))
+    else:  # before its tokens stand truncation and padding, which the last call may have changed
+        written = backend.to_str()
+        rules = written[max(written.find(TOKENS), 0) :]
+    template = json.dumps(loaded.tokenizer.chat_template, sort_keys=True)
     return PrefixModel(
         name=loaded.name,
         digest=model_digest(model),
         dtype=str(model.dtype).removeprefix("torch."),
         device=loaded.device.type,
         shape=json.loads(json.dumps(shape_of(model.config), default=str)),
-        tokenizer=tokenizer_digest(loaded.tokenizer),
+        tokenizer=hashlib.sha256((rules + template).encode()).hexdigest()[:12],
         loading=loading,
     )
-
-
-def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Hash vocabulary, rules and chat template to 12 hex digits."""
-    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        rules = json.dumps(sorted(tokenizer.get_vocab().items()))
-    else:  # before its tokens stand truncation and padding, which the last call may have changed
-        written = backend.to_str()
-        rules = written[max(written.find(TOKENS), 0) :]
-    template = json.dumps(tokenizer.chat_template, sort_keys=True)
-    return hashlib.sha256((rules + template).encode()).hexdigest()[:12]
 
 
 def check_model(header: PrefixHeader, loaded: LoadedModel) -> None:

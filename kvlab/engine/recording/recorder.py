@@ -17,12 +17,10 @@ from kvlab.core.cache.settings import Observer
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.view import Slots, View
 from kvlab.core.methods.scorers.attention.ema import EMA
-from kvlab.engine.recording.events import absent_columns, event_columns, write_decision
-from kvlab.engine.recording.host_blocks import HostBlocks
-from kvlab.engine.recording.shadow import Answer, Shadow
-from kvlab.engine.recording.step_buffer import LEFT, PendingRows
-from kvlab.engine.recording.step_errors import (
+from kvlab.engine.recording.events import (
+    absent_columns,
     answer,
+    event_columns,
     given_answer,
     growth,
     lengths,
@@ -30,7 +28,10 @@ from kvlab.engine.recording.step_errors import (
     non_finite,
     rows_by_position,
     unread_mass,
+    write_decision,
 )
+from kvlab.engine.recording.shadow import Answer, HostBlocks, Shadow
+from kvlab.engine.recording.step_buffer import LEFT, PendingRows
 from kvlab.requests.compare import RecordLevel
 from kvlab.requests.recording import Recording
 from kvlab.trace import RunWriter
@@ -102,7 +103,9 @@ class Recorder:
         heads = slots.valid.shape[1]
         self._turn_to(layer)
         earlier = layer.columns.get(LEFT) if self.step == 0 else None  # by earlier blocks of the prompt
-        layer.columns = self._nothing_left(heads, query=seen.query)
+        if self.none.shape[0] != heads or self.none.device != seen.query.device:
+            self.none, self.same = (make(heads, device=seen.query.device) for make in (torch.zeros, torch.ones))
+        layer.columns = {LEFT: self.none, "merged": self.none}
         if earlier is not None:
             layer.columns[LEFT] = earlier
         if not self.full:
@@ -186,7 +189,13 @@ class Recorder:
                 errors[name] = max(errors[name], stored.error)
                 self.writer.write_arrays(name, index, {"unit": stored.unit, "norm": stored.norm})
             if layer.read:
-                self.writer.write_arrays("slots_read", index, {"read": self._every_step_read(layer)})
+                # Bits (steps, H, T / 8) of every step.
+                heads = next(iter(layer.read.values())).shape[0]
+                width = -(-layer.shadow.tokens // 8)
+                stacked = np.full((self.step, heads, width), 255, np.uint8)
+                for step, row in layer.read.items():
+                    stacked[step] = np.pad(row, ((0, 0), (0, width - row.shape[1])))
+                self.writer.write_arrays("slots_read", index, {"read": stacked})
                 layer.read = {}
             if layer.true_mass:
                 masses = {"true_mass": _stack(layer.true_mass, layer.shadow.tokens)}
@@ -215,24 +224,19 @@ class Recorder:
         current = self.layers[layer_idx].shadow
         return after if after is not current and after.keys and after.host is current.host else None
 
-    def _nothing_left(self, heads: int, query: Tensor) -> dict[str, Tensor]:
-        if self.none.shape[0] != heads or self.none.device != query.device:
-            self.none, self.same = (make(heads, device=query.device) for make in (torch.zeros, torch.ones))
-        return {LEFT: self.none, "merged": self.none}
-
     def _append_events(self, layer_idx: int, columns: dict[str, np.ndarray]) -> None:
         if count := len(columns["head"]):
             place = {"step": np.full(count, self.step), "layer": np.full(count, layer_idx)}
             self.writer.append("events", place | columns)
 
-    def _note_prediction(self, layer: LayerRecord, slots: Slots, given: Answer) -> None:
+    def _note_prediction(self, layer: LayerRecord, slots: Slots, answer: Answer) -> None:
         """Relative error of the method's predicted attention, over the slots it had a prediction for."""
         if EMA not in slots.extra:
             return
         newest = slots.position[0] == slots.position[0].amax(-1, keepdim=True)
         judged = slots.valid[0] & ~newest
         predicted = slots.score[0].exp().masked_fill(~judged, 0.0)
-        real = given.mass.masked_fill(~judged, 0.0)
+        real = answer.mass.masked_fill(~judged, 0.0)
         received = real.sum(-1)
         error = (predicted - real).abs().sum(-1) / received
         layer.columns["score_error"] = error.masked_fill(received == 0, torch.nan)
@@ -243,15 +247,6 @@ class Recorder:
         there.scatter_(1, columns, read[0] > 0)
         heads = list(self.recording.of_heads(len(columns)))
         return np.packbits(there[heads, : shadow.tokens].cpu().numpy(), axis=1, bitorder="little")
-
-    def _every_step_read(self, layer: LayerRecord) -> np.ndarray:
-        """Bits (steps, H, T / 8) of every step; a step that left nothing out read everything."""
-        heads = next(iter(layer.read.values())).shape[0]
-        width = -(-layer.shadow.tokens // 8)
-        stacked = np.full((self.step, heads, width), 255, np.uint8)
-        for step, row in layer.read.items():
-            stacked[step] = np.pad(row, ((0, 0), (0, width - row.shape[1])))
-        return stacked
 
     def _keeps_rows(self, layer_idx: int) -> bool:
         return self.step % self.rows.every == 0 and bool(self.rows.of_layers([layer_idx]))

@@ -24,12 +24,18 @@ from kvlab.core.cache.replay import supports_token_by_token, token_by_token
 from kvlab.core.errors import UserError
 from kvlab.core.validation import check_ids
 from kvlab.engine.forward import end_ids
-from kvlab.evaluate.lm_eval.answers import Answers, Measurement, mean_measurement, request_key
 from kvlab.evaluate.lm_eval.request import LmEvalRequest
-from kvlab.evaluate.lm_eval.rows import CHOICES, GENERATION, ROLLING
+from kvlab.evaluate.lm_eval.rows import (
+    CHOICES,
+    GENERATION,
+    ROLLING,
+    Answers,
+    Measurement,
+    mean_measurement,
+    request_key,
+)
 from kvlab.evaluate.results.outcome import Loaded, Stopwatch, read_memory
-from kvlab.models.chat import SWITCH, Chat
-from kvlab.models.tokenizer import window_of
+from kvlab.models.chat import SWITCH, Chat, window_of
 
 MESSAGE_CHARACTERS = 240  # quoted from other packages' messages
 TRUNCATED = "Contexts longer than the model's window were truncated on the left, as in lm-eval."
@@ -162,7 +168,11 @@ class KvlabLM(HFLM):
         cache = self.make_cache()
         watch = Stopwatch(self.device)
         with watch.running():
-            logits = self._prefilled(cache, ids)
+            prefill = max(1, ids.shape[1] - self.request.hold_back)
+            start = 0
+            for end in [*accumulate(cache.expect(prefill, None)), *range(prefill + 1, ids.shape[1] + 1)]:
+                logits = self._fed(cache, ids[:, start:end])
+                start = end
         prompt_seconds = watch.seconds
         memory = read_memory(cache, 1)[0]
         rows = torch.zeros(len(group), dtype=torch.long, device=self.device)
@@ -192,15 +202,6 @@ class KvlabLM(HFLM):
                 f"{self.max_length:,}: choose another task or model."
             )
         return room
-
-    def _prefilled(self, cache: CompressedCache, ids: Tensor) -> Tensor:
-        """Prefill a context but for the tokens held back, feed these, and return the logits (1, V) after the last."""
-        prefill = max(1, ids.shape[1] - self.request.hold_back)
-        start = 0
-        for end in [*accumulate(cache.expect(prefill, None)), *range(prefill + 1, ids.shape[1] + 1)]:
-            logits = self._fed(cache, ids[:, start:end])
-            start = end
-        return logits
 
     def _fed(self, cache: CompressedCache, ids: Tensor) -> Tensor:
         model: Any = self.loaded.model

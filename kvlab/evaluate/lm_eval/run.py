@@ -17,9 +17,17 @@ from kvlab.core.methods import make_method
 from kvlab.engine.environment import device_name, versions
 from kvlab.engine.progress import download_reporter
 from kvlab.evaluate.harness import EvalResult, Listener, cache_maker, model_digest, settings_of
-from kvlab.evaluate.lm_eval.answers import Answers
 from kvlab.evaluate.lm_eval.request import LmEvalRequest
-from kvlab.evaluate.lm_eval.rows import CHOICES, GENERATION, KINDS, ROLLING, RowMaker, identity_of, select_metric
+from kvlab.evaluate.lm_eval.rows import (
+    CHOICES,
+    GENERATION,
+    KINDS,
+    ROLLING,
+    Answers,
+    RowMaker,
+    identity_of,
+    select_metric,
+)
 from kvlab.evaluate.results.outcome import Loaded
 from kvlab.evaluate.results.rows import budget_unit, canonical_json, row_key
 from kvlab.evaluate.results.store import ResultStore

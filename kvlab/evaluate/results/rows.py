@@ -62,7 +62,7 @@ ROWS = pa.schema(
         ("consensus", pa.float64()),  # share of layers and heads that hold a reachable token, mean over these
         ("answer_tokens", pa.float64()),  # generated, the one that ends an answer included; null for forced texts
         ("loop_tokens", pa.float64()),  # of these, the last ones that are one piece again and again
-        ("parts", pa.string()),  # JSON, one object per rule or question: `kvlab.evaluate.scoring.parts`
+        ("parts", pa.string()),  # JSON, one object per rule or question: `kvlab.evaluate.work`
         ("joules", pa.float64()),  # of its batch's energy its share by `seconds`; null without a counter
         ("energy", pa.string()),  # the counter, or why there is none: `kvlab.engine.energy.words`
     ]

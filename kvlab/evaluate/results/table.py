@@ -10,8 +10,7 @@ import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from kvlab.common.formatting import ONE_PROMPT, in_range
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import ONE_PROMPT, in_range, model_title
 from kvlab.core.budget import Budget
 from kvlab.core.choice import MethodChoice
 from kvlab.evaluate.results.rows import ANY_LENGTH
@@ -46,18 +45,15 @@ def summary_table(summary: pd.DataFrame, devices: Iterable[str] = ()) -> Table:
 def _heads(line: pd.Series) -> list[str]:
     metric = str(line["metric"])
     depth = line.get("depth")
+    difficulty = str(line["difficulty"])
+    values = [f"{name} {value}" for name, value in json.loads(difficulty).items()]
     return [
         str(line["task"]),
-        *_difficulty_lines(str(line["difficulty"])),
+        *([f"  {', '.join(values)}"] if values else []),
         f"  {line['length']} tokens" if line["length"] != ANY_LENGTH else "  own lengths",
         *([f"  depth {depth:g}"] if pd.notna(depth) else []),
         f"  {metric}" + ("" if higher_is_better(metric) else ", lower is better"),
     ]
-
-
-def _difficulty_lines(difficulty: str) -> list[str]:
-    values = [f"{name} {value}" for name, value in json.loads(difficulty).items()]
-    return [f"  {', '.join(values)}"] if values else []
 
 
 def _cells(line: pd.Series, timed: bool, counted: bool) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from kvlab.engine.forward import end_ids
 from kvlab.evaluate.generate import Stops
 from kvlab.evaluate.results.outcome import Loaded, Outcome, read_memory
 from kvlab.evaluate.shared_prompt import Check, SharedPrompt, failures_in_branches, nothing, sharing_groups
-from kvlab.models.answer_text import decode_answer
+from kvlab.models.chat import decode_answer
 
 Predicted = tuple[Outcome, Tensor]
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import re
 import string
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -20,15 +21,103 @@ from rapidfuzz import fuzz
 from rouge_score import rouge_scorer
 
 from kvlab.common.answer_match import find_answer
-from kvlab.common.sequences import shared_prefix
+from kvlab.common.formatting import shared_prefix
 from kvlab.common.thoughts import answer_of
 from kvlab.core.errors import UserError
 from kvlab.core.plugins.registry import Registry
-from kvlab.evaluate.scoring import ifeval
-from kvlab.evaluate.scoring.boxed_answer import boxed
+from kvlab.core.validation import read_json
 from kvlab.evaluate.scoring.order import each_line, last_line, line_results, no_loop, walk
 from kvlab.tasks.rules import all_obeyed, share_obeyed
 from kvlab.tasks.sample import UNSCORED
+
+
+def _followed(prediction: str, answers: Sequence[str], loosely: bool) -> list[bool]:
+    """Whether each instruction is followed; `answers` are instructions as `kvlab.tasks.loaders.ifeval` writes them."""
+    from lm_eval.tasks.ifeval import utils
+
+    asked: list[dict[str, Any]] = [read_json(answer) for answer in answers]
+    given = utils.InputExample(
+        key=0,
+        instruction_id_list=[one["id"] for one in asked],
+        prompt=asked[0]["prompt"],
+        kwargs=[one["kwargs"] for one in asked],
+    )
+    check = utils.test_instruction_following_loose if loosely else utils.test_instruction_following_strict
+    return list(check(given, prediction).follow_instruction_list)
+
+
+def share_followed(
+    prediction: str, answers: Sequence[str], classes: Sequence[str] = (), loosely: bool = False
+) -> float:
+    """The share of the instructions that the prediction follows (of one prompt; IFEval's instruction level)."""
+    found = _followed(prediction, answers, loosely)
+    return sum(found) / len(found)
+
+
+def all_followed(prediction: str, answers: Sequence[str], classes: Sequence[str] = (), loosely: bool = False) -> float:
+    """1 if the prediction follows every instruction (IFEval's prompt level)."""
+    return float(all(_followed(prediction, answers, loosely)))
+
+
+share_followed_loosely = partial(share_followed, loosely=True)
+all_followed_loosely = partial(all_followed, loosely=True)
+
+
+BOX = "\\boxed"
+SECONDS = 5
+
+
+def boxed(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """1 if the content of the prediction's last box is one of the answers; 0 without a box."""
+    held = last_box(prediction)
+    return float(held is not None and any(_equal(answer, held) for answer in answers))
+
+
+def last_box(text: str) -> str | None:
+    """Content of the last outermost \\boxed{...}, with matched braces, nested boxes opened; None without one."""
+    place = 0
+    found = None
+    while (start := text.find(f"{BOX}{{", place)) >= 0:
+        begun = start + len(BOX) + 1
+        end = _closing(text, begun)
+        if end is None:
+            break
+        found = text[begun:end]
+        place = end
+    if found is None:
+        return None
+    return last_box(found) if found.strip().startswith(f"{BOX}{{") else found
+
+
+def _closing(text: str, begun: int) -> int | None:
+    """Index of the brace that closes the one open at `begun`."""
+    depth = 1
+    place = begun
+    while place < len(text):
+        if text[place] == "\\":
+            place += 2
+            continue
+        depth += {"{": 1, "}": -1}.get(text[place], 0)
+        if depth == 0:
+            return place
+        place += 1
+    return None
+
+
+def _equal(answer: str, held: str) -> bool:
+    """Whether two LaTeX texts are equal. Outside the main thread math-verify cannot set its alarm: no timeout."""
+    from math_verify import parse, verify
+
+    if _bare(answer) == _bare(held):
+        return True
+    seconds = SECONDS if threading.current_thread() is threading.main_thread() else None
+    gold, target = (parse(f"{BOX}{{{text}}}", parsing_timeout=seconds) for text in (answer, held))
+    return bool(gold and target and verify(gold, target, timeout_seconds=seconds))
+
+
+def _bare(text: str) -> str:
+    return "".join(text.split()).strip("$")
+
 
 Metric = Callable[[str, Sequence[str], Sequence[str]], float]
 
@@ -208,10 +297,10 @@ METRICS: Registry[Metric] = Registry(
         "no_loop": no_loop,
         "rules": share_obeyed,
         "all_rules": all_obeyed,
-        "ifeval": ifeval.share_followed,
-        "ifeval_all": ifeval.all_followed,
-        "ifeval_loose": ifeval.share_followed_loosely,
-        "ifeval_all_loose": ifeval.all_followed_loosely,
+        "ifeval": share_followed,
+        "ifeval_all": all_followed,
+        "ifeval_loose": share_followed_loosely,
+        "ifeval_all_loose": all_followed_loosely,
         "exact_match": exact_match,
         "word_prefix": word_prefix,
         "f1": f1,

@@ -27,8 +27,8 @@ from kvlab.evaluate.request import EvalRequest
 from kvlab.evaluate.results.outcome import Loaded
 from kvlab.evaluate.scoring.metrics import score
 from kvlab.extras.engines.modes import MODES, Mode
-from kvlab.models.answer_text import decode_answer
-from kvlab.models.info.gguf_files import gguf_file
+from kvlab.models.chat import decode_answer
+from kvlab.models.info.model_faults import gguf_file
 from kvlab.models.info.offered_models import place_of
 from kvlab.models.load import held_model
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kvlab.common.sequences import shared_prefix
+from kvlab.common.formatting import shared_prefix
 from kvlab.core.cache import make_cache
 from kvlab.core.method_spec import parse_spec
 from kvlab.core.methods import make_method

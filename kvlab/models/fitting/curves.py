@@ -32,7 +32,7 @@ def fit_curves(
     loaded: LoadedModel,
     out: Path,
     windows: Iterable[Tensor],
-    say: Callable[[str], None] = print,
+    report: Callable[[str], None] = print,
 ) -> Tensor:
     """Write heads' shares of the slots, mean over windows (1, T), to `out` atomically and return them (budgets, L, H).
 
@@ -47,7 +47,7 @@ def fit_curves(
     counts = torch.stack(found).double().mean(0)
     shares = counts / counts.sum((1, 2), keepdim=True)
     fifth = shares[BUDGETS.index(0.2)] * shares[0].numel()
-    say(f"at 20 % heads get {float(fifth.min()):.2f} to {float(fifth.max()):.2f} times the average")
+    report(f"at 20 % heads get {float(fifth.min()):.2f} to {float(fifth.max()):.2f} times the average")
     about = {name: str(getattr(request, name)) for name in ("score", "windows", "length", "seed")}
     replace_file(
         out, lambda path: write_profile(path, list(BUDGETS), shares, loaded.model, about | {"model": loaded.name})

@@ -71,7 +71,7 @@ def _fit_from_windows(
     else:
         with TemporaryDirectory() as scratch:
             place = Path(scratch) if kept is None else kept
-            fit_kvzap(request, loaded, out, windows, kept=place, cancelled=cancelled, say=say)
+            fit_kvzap(request, loaded, out, windows, kept=place, cancelled=cancelled, report=say)
 
 
 def _reader(request: FitRequest) -> str:

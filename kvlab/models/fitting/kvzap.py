@@ -60,7 +60,7 @@ def fit_kvzap(
     *,
     kept: Path,
     cancelled: Callable[[], bool],
-    say: Callable[[str], None] = print,
+    report: Callable[[str], None] = print,
 ) -> dict[int, Quality]:
     """Write the networks to `out` atomically and return each layer's quality on held-out windows (1, T).
 
@@ -87,7 +87,7 @@ def fit_kvzap(
             heads[layer] = fit_head(*taught, request, layer)
         found[layer] = judge(heads[layer], *held)
         good = found[layer]
-        say(f"layer {layer}: explains {good.explained:.2f} of held-out log scores, rank correlation {good.rank:.2f}")
+        report(f"layer {layer}: explains {good.explained:.2f} of held-out log scores, rank correlation {good.rank:.2f}")
     about = {
         name: str(getattr(request, name)) for name in ("method", *ABOUT[request.method], "windows", "length", "seed")
     }

@@ -123,9 +123,9 @@ def _output_linear(module: nn.Module) -> nn.Linear | None:
     return None
 
 
-def relative_error(given: Tensor, true: Tensor, projection: Tensor | None) -> Tensor:
-    """||given - true||^2 / ||true||^2 of outputs (H, G, r, d), after the output projection if there is one."""
-    joined = [states.flatten(0, 1).transpose(0, 1).flatten(1) for states in (given - true, true)]
+def relative_error(approximate: Tensor, true: Tensor, projection: Tensor | None) -> Tensor:
+    """||approximate - true||^2 / ||true||^2 of outputs (H, G, r, d), after the output projection if there is one."""
+    joined = [states.flatten(0, 1).transpose(0, 1).flatten(1) for states in (approximate - true, true)]
     off, size = (states if projection is None else states @ projection.T for states in joined)
     return off.square().sum() / size.square().sum().clamp_min(1e-12)
 

@@ -24,7 +24,7 @@ def fit_query_statistics(
     loaded: LoadedModel,
     out: Path,
     windows: Iterable[Tensor],
-    say: Callable[[str], None] = print,
+    report: Callable[[str], None] = print,
 ) -> dict[int, QueryStatistics]:
     """Write the statistics of windows (1, T), each read once, to `out` atomically; return them by model layer."""
     watcher = Watcher()
@@ -32,7 +32,7 @@ def fit_query_statistics(
         watch(loaded, ids, watcher)
     found = {layer: sums.statistics() for layer, sums in sorted(watcher.layers.items())}
     for layer, sums in sorted(watcher.layers.items()):
-        say(f"layer {layer}: {sums.concentration():.2f} of the queries' length is their mean's")
+        report(f"layer {layer}: {sums.concentration():.2f} of the queries' length is their mean's")
     about = {name: str(getattr(request, name)) for name in ("windows", "length", "seed")} | {"model": loaded.name}
     replace_file(out, lambda path: write_query_statistics(path, found, loaded.model, about))
     return found

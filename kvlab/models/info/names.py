@@ -10,8 +10,7 @@ from typing import Any
 from kvlab.core.assets import project_root
 from kvlab.core.errors import UserError
 from kvlab.core.validation import read_json
-from kvlab.models.info.gguf_files import description_folder, gguf_file
-from kvlab.models.info.model_faults import fault
+from kvlab.models.info.model_faults import description_folder, fault, gguf_file
 from kvlab.models.info.offered_models import offered_models, place_of
 from kvlab.models.info.packaged_models import PACKAGED
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from html.parser import HTMLParser
 from http.client import HTTPException, HTTPResponse
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
-from urllib.request import HTTPSHandler, OpenerDirector, ProxyHandler, Request, build_opener
+from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
 from kvlab.core.errors import UserError
 
@@ -73,12 +73,11 @@ class WheelIndex:
                 # Not sent on to the host of a redirection.
                 request.add_unredirected_header("Authorization", f"Basic {base64.b64encode(pair.encode()).decode()}")
                 break
-        return self._opener().open(request, timeout=SECONDS)
-
-    def _opener(self) -> OpenerDirector:
         proxy = self.settings.get("proxy")
         proxies = ProxyHandler({"http": proxy, "https": proxy} if proxy else None)
-        return build_opener(proxies, HTTPSHandler(context=ssl.create_default_context(cafile=self.settings.get("cert"))))
+        return build_opener(
+            proxies, HTTPSHandler(context=ssl.create_default_context(cafile=self.settings.get("cert")))
+        ).open(request, timeout=SECONDS)
 
 
 def parse_settings(printed: str) -> dict[str, str]:

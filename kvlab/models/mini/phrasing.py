@@ -8,11 +8,100 @@ Statements are between sentences of real text, with one space before and after. 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 
-from kvlab.models.mini.words import ADJECTIVES, NAMES
+from kvlab.core.errors import UserError
+
+# Whole books held out from all training: from the tokenizer, the text loss and the haystacks.
+VALIDATION_BOOKS = ("alice_in_wonderland", "great_gatsby", "jekyll_and_hyde", "sherlock_holmes")
+
+# Verse, plays and early spelling: too costly for a small model's vocabulary.
+LEFT_OUT = (
+    "beowulf",
+    "devil_is_an_ass",
+    "divine_comedy",
+    "doctor_faustus",
+    "hamlet",
+    "iliad",
+    "leviathan",
+    "morte_darthur",
+    "plays",
+)
+
+_PROSE_LINE = 45  # a line at least this long was broken by the typesetter; shorter ones are verse, titles or speech
+
+
+def unwrap(text: str) -> str:
+    """Join the lines of wrapped prose into one line per paragraph; verse and headings keep their line breaks."""
+    text = text.replace("\r\n", "\n").replace("\t", " ").lstrip("\ufeff")
+    text = re.sub(rf"(?m)^(.{{{_PROSE_LINE},}}?)[ ]*\n(?=\S)", r"\1 ", text)
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+def book_paths(corpus: Path) -> dict[str, Path]:
+    """Plain-text books of a corpus folder by name; raises UserError if there are none."""
+    folder = corpus / "books" if (corpus / "books").is_dir() else corpus
+    paths = {path.stem: path for path in sorted(folder.glob("*.txt"))}
+    if not paths:
+        raise UserError(
+            f"No .txt books in {corpus}: pass a folder with plain-text books (or a books/ folder) to --corpus."
+        )
+    return paths
+
+
+def read_book(path: Path) -> str:
+    """One book as unwrapped text."""
+    return unwrap(path.read_text(encoding="utf-8", errors="strict"))
+
+
+def training_books(corpus: Path, every: int = 1) -> dict[str, Path]:
+    """Training books, sorted by name: the first and every `every`-th after it."""
+    books = {name: path for name, path in book_paths(corpus).items() if name not in VALIDATION_BOOKS + LEFT_OUT}
+    if not books:
+        raise UserError(f"{corpus} contains validation books only: add books to train on.")
+    return dict(list(books.items())[::every])
+
+
+def validation_books(corpus: Path) -> dict[str, Path]:
+    """Validation books of a corpus; raises UserError if there are none."""
+    books = {name: path for name, path in book_paths(corpus).items() if name in VALIDATION_BOOKS}
+    if not books:
+        raise UserError(f"{corpus} has none of the validation books {', '.join(VALIDATION_BOOKS)}: add at least one.")
+    return books
+
+
+# ruff: noqa: SIM905 (a list of two hundred quoted words is harder to read)
+
+NAMES = tuple(
+    """
+    king girl boy horse law heart mother father house door voice face room lady knight queen prince duke uncle
+    aunt sister brother wife husband daughter friend enemy captain doctor soldier servant stranger maid squire
+    officer judge author poet prisoner gentleman lord army troops battle sword shield crown castle church
+    prison garden forest street road village town city country island river sea ship boat shore wall chamber
+    table chair bed window gate floor corner letter book paper story song music dream dinner breakfast bread
+    wine tea water fire cloud rain wind sun moon earth ground field hill tree bird cat dog whale silver gold
+    iron glass stone wood coat hat dress ring watch pocket box card bell pen gun carriage coach journey
+    winter summer spring evening morning night day hour week month year minute money fortune business work
+    school society company party crowd nation people world heaven spirit soul mind memory thought reason truth
+    faith virtue justice honour glory courage passion pride pity joy grief sorrow fear hope love hate peace
+    war danger trouble pain sleep death life birth youth marriage family child infant master mistress reader
+    beast creature body head hair eye ear nose mouth tongue teeth neck shoulder arm hand breast leg foot blood
+    smile laugh cry breath secret history adventure reply subject object idea opinion promise advice
+    """.split()
+)
+
+ADJECTIVES = tuple(
+    """
+    blue green red white black bright cold warm old young deep wide strong weak quick slow quiet silent gentle
+    proud wise noble poor rich sweet bitter hard soft dark pale fresh heavy light small large great little
+    happy sad brave bold calm clean clear
+    """.split()
+)
+
 
 TRAINING_SEED_START = 10_000_000  # training uses seeds from here on, evaluation lower ones
 TAIL = ".\n"  # follows every answer

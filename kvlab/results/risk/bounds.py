@@ -7,7 +7,8 @@ al., Learn then Test, 2021, section 2.2; Bates et al., Distribution-free, risk-c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -45,14 +46,10 @@ def hoeffding_bentkus_p_value(total: float, count: int, tolerance: float) -> flo
     h(x, y) = x log(x / y) + (1 - x) log((1 - x) / (1 - y)).
     """
     mean = min(total / count, tolerance)
-    hoeffding = -count * _relative_entropy(mean, tolerance)
+    parts = ((mean, tolerance), (1 - mean, 1 - tolerance))
+    hoeffding = -count * sum(x * math.log(x / y) for x, y in parts if x > 0)
     bentkus = 1 + log_binomial_tail(math.ceil(total - 1e-9), count, tolerance)
     return math.exp(min(hoeffding, bentkus, 0.0))
-
-
-def _relative_entropy(one: float, other: float) -> float:
-    parts = ((one, other), (1 - one, 1 - other))
-    return sum(x * math.log(x / y) for x, y in parts if x > 0)
 
 
 @lru_cache(maxsize=65_536)
@@ -100,3 +97,85 @@ def prompts_needed(p_value: PValue, rate: float, tolerance: float, alpha: float)
         middle = (low + high) // 2
         low, high = (low, middle) if passes(middle) else (middle, high)
     return high
+
+
+@dataclass(frozen=True)
+class Step:
+    """One budget: the losses' sum and mean, and the p-value of "the risk exceeds the tolerance".
+
+    `tested` is whether all larger budgets were certified.
+    """
+
+    total: float
+    risk: float
+    p_value: float
+    tested: bool
+    certified: bool
+
+
+def certify_ladder(losses: np.ndarray, tolerance: float, alpha: float, p_value: PValue) -> list[Step]:
+    """One step per column of `losses` (prompts, budgets), which go from the largest budget to the smallest.
+
+    Losses are in [0, 1], and 0 or 1 where `p_value` is the binomial test.
+    """
+    count = len(losses)
+    steps = list[Step]()
+    open_ = True
+    for total in losses.sum(axis=0).tolist():
+        found = p_value(total, count, tolerance)
+        certified = open_ and found <= alpha
+        steps.append(Step(total, total / count, found, open_, certified))
+        open_ = certified
+    return steps
+
+
+def drops(risks: np.ndarray) -> list[int]:
+    """Places where the risk is lower than at the budget before, which is larger: it is not monotone there."""
+    return [place + 1 for place in np.flatnonzero(np.diff(risks) < 0).tolist()]
+
+
+DRAWS = 1000
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What `draws` samples of as many prompts gave.
+
+    `wrong`: samples in which a budget was certified whose risk on all measured prompts is above the tolerance.
+    `safe`: by sequence (group and method), the samples in which each budget of its ladder was the smallest certified
+    one; the last number counts those in which none was.
+    """
+
+    draws: int
+    wrong: int
+    safe: Mapping[tuple[str, str], tuple[int, ...]]
+
+
+def simulate(
+    tables: Mapping[tuple[str, str], np.ndarray],
+    tolerance: float,
+    alpha: float,
+    p_value: PValue,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> Simulation:
+    """Draw samples with replacement from measured losses and certify each ladder at level `alpha`.
+
+    `tables` has the losses of each group and method, (prompts, budgets), largest budget first. Methods of one group see
+    the same drawn prompts, as in an evaluation. The measured prompts are then all prompts there are, so their mean loss
+    is the true risk.
+    """
+    wrong = np.zeros(draws, bool)
+    safe: dict[tuple[str, str], tuple[int, ...]] = {}
+    for (group, arm), losses in tables.items():
+        count, budgets = losses.shape
+        random = np.random.default_rng([seed, *group.encode()])
+        chosen = (np.bincount(random.integers(count, size=count), minlength=count) for _ in range(draws))
+        totals = np.stack([times @ losses for times in chosen])  # (draws, budgets)
+        known = {total: p_value(total, count, tolerance) <= alpha for total in np.unique(totals).tolist()}
+        passed = np.vectorize(known.__getitem__, otypes=[bool])(totals)
+        certified = np.logical_and.accumulate(passed, axis=1)
+        wrong |= (certified & (losses.mean(axis=0) > tolerance)).any(axis=1)
+        smallest = np.bincount(certified.sum(axis=1), minlength=budgets + 1).tolist()
+        safe[group, arm] = (*smallest[1:], smallest[0])
+    return Simulation(draws, int(wrong.sum()), safe)

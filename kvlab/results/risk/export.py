@@ -8,8 +8,7 @@ from dataclasses import asdict
 import pandas as pd
 
 from kvlab.results.risk import sentences
-from kvlab.results.risk.flips import flips, overlap
-from kvlab.results.risk.losses import ARM, ASKED
+from kvlab.results.risk.losses import ARM, ASKED, flips, overlap
 from kvlab.results.risk.safe_budget import SafeBudgets
 
 PROMPT_COLUMNS = [

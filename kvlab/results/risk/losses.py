@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Literal
 
 import numpy as np
@@ -65,7 +66,13 @@ def losses(rows: pd.DataFrame, by: Measure, kl_above: float = KL_ABOVE, methods:
     paired = _chosen(_paired(label_rows(with_measures(rows))), methods)
     loss, gain = _loss(paired, by, kl_above)
     paired = paired.assign(loss=loss, gain=gain, group=paired["task"])
-    _check_complete(paired, int(full.sum()))
+    count = int(full.sum())
+    measured = paired.groupby([ARM, ASKED], sort=False)["prompt"].nunique()
+    short = measured[measured < count]
+    if len(short):
+        arm, asked = short.index[0]
+        lacks = prompts(count - int(short.iloc[0]))
+        raise UserError(f"{arm} at {asked} lacks {lacks} of {count}: finish the evaluation, or leave that method out.")
     return paired
 
 
@@ -128,15 +135,6 @@ def _loss(paired: pd.DataFrame, by: Measure, kl_above: float) -> tuple[np.ndarra
     return np.where(unknown, 1.0, loss), np.where(unknown, 0.0, gain)
 
 
-def _check_complete(paired: pd.DataFrame, count: int) -> None:
-    measured = paired.groupby([ARM, ASKED], sort=False)["prompt"].nunique()
-    short = measured[measured < count]
-    if len(short):
-        arm, asked = short.index[0]
-        lacks = prompts(count - int(short.iloc[0]))
-        raise UserError(f"{arm} at {asked} lacks {lacks} of {count}: finish the evaluation, or leave that method out.")
-
-
 def ladder(paired: pd.DataFrame, arm: str) -> list[str]:
     """The budgets of a method as text, the largest first. Raises UserError if their units cannot be compared."""
     own = paired.loc[paired[ARM] == arm, ["budget", "budget_unit", ASKED]].drop_duplicates()
@@ -150,3 +148,43 @@ def loss_table(paired: pd.DataFrame, arm: str, budgets: Sequence[str]) -> np.nda
     """The losses of a method as (prompts, budgets)."""
     own = paired[paired[ARM] == arm].drop_duplicates(["prompt", ASKED])
     return own.pivot(index="prompt", columns=ASKED, values="loss")[list(budgets)].to_numpy(float)
+
+
+COLUMNS = [ARM, "method", ASKED, "prompts", "worse", "better", "share_worse", "share_better"]
+PAIRS = [ASKED, "one", "other", "worse_one", "worse_other", "common", "shared"]
+
+
+def flips(paired: pd.DataFrame) -> pd.DataFrame:
+    """One row per method and budget: how many prompts got worse (right to wrong) and better (wrong to right).
+
+    `paired` as from `losses.losses`; by text or KL a prompt only changes, and `better` is 0. Budgets go from the
+    largest down.
+    """
+    ordered = paired.sort_values("budget", ascending=False, kind="stable")
+    found = ordered.groupby([ARM, "method", ASKED], sort=False).agg(
+        prompts=("prompt", "nunique"),
+        worse=("loss", lambda loss: int((loss > 0).sum())),
+        better=("gain", lambda gain: int((gain > 0).sum())),
+    )
+    found = found.reset_index().sort_values(ARM, kind="stable", ignore_index=True)
+    shares = {f"share_{name}": found[name] / found["prompts"] for name in ("worse", "better")}
+    return found.assign(**shares)[COLUMNS]
+
+
+def overlap(paired: pd.DataFrame) -> pd.DataFrame:
+    """One row per budget and pair of methods: the prompts that get worse under each and under both.
+
+    `shared` is the share of those that get worse under either (Jaccard index); null where there are none.
+    """
+    lines = []
+    worse = paired[paired["loss"] > 0]
+    for asked, at in paired.sort_values("budget", ascending=False, kind="stable").groupby(ASKED, sort=False):
+        changed = worse[worse[ASKED] == asked].groupby(ARM)["prompt"].agg(set).to_dict()
+        for one, other in combinations(sorted(at[ARM].unique()), 2):
+            first = changed.get(one, set())
+            second = changed.get(other, set())
+            common = len(first & second)
+            either = len(first | second)
+            shared = common / either if either else None
+            lines.append((asked, one, other, len(first), len(second), common, shared))
+    return pd.DataFrame(lines, columns=PAIRS)

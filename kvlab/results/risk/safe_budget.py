@@ -12,9 +12,8 @@ import pandas as pd
 from kvlab.core.errors import UserError
 from kvlab.evaluate.results.store import read_results
 from kvlab.results.risk import bounds
-from kvlab.results.risk.fixed_sequence import Step, certify_ladder, drops
+from kvlab.results.risk.bounds import Simulation, Step, certify_ladder, drops, simulate
 from kvlab.results.risk.losses import ARM, ASKED, KL_ABOVE, MEASURES, Measure, ladder, loss_table, losses
-from kvlab.results.risk.simulation import Simulation, simulate
 
 ALL = "all prompts"
 TABLE = [

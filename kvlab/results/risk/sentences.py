@@ -6,8 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvlab.common.formatting import join_words, prompts
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import join_words, model_title, prompts
 from kvlab.results.risk.bounds import least_prompts, least_tolerance
 from kvlab.results.risk.losses import ARM, ASKED
 from kvlab.results.risk.safe_budget import ALL, Criterion, SafeBudgets, shortage
@@ -141,7 +140,21 @@ def assumptions(found: SafeBudgets) -> str:
 
 def notes(found: SafeBudgets) -> list[str]:
     """How the level was split, what was counted, and what the reader should know of the data."""
-    return [*_split(found), *_counted(found), *_not_monotone(found), *_simulated(found), *_errors(found)]
+    # What certifying samples of the measured prompts gave.
+    made = found.simulated
+    promised = share(1 - found.criterion.confidence)
+    lines = [
+        f"Simulated: {made.draws:,} samples of as many prompts, drawn from these with replacement, were certified "
+        f"alike. In {share(made.wrong / made.draws)} of them (promised: at most {promised}) a budget was certified "
+        "whose risk on all of these prompts is above the tolerance."
+    ]
+    for (group, arm), counts in made.safe.items():
+        where = "" if group == ALL else f"{group}, "
+        names = found.table[(found.table["group"] == group) & (found.table[ARM] == arm)][ASKED].tolist()
+        often = sorted(zip(counts, [*names, "none"], strict=True), key=lambda one: -one[0])
+        words = [f"{name} in {share(count / made.draws)}" for count, name in often[:SHOWN_SAFE] if count]
+        lines.append(f"Smallest certified budget of {where}{arm} in these samples: {join_words(words)}.")
+    return [*_split(found), *_counted(found), *_not_monotone(found), *lines, *_errors(found)]
 
 
 def _split(found: SafeBudgets) -> list[str]:
@@ -182,24 +195,6 @@ def _not_monotone(found: SafeBudgets) -> list[str]:
     if not lines:
         return ["The observed risk never falls as the budget shrinks."]
     return [f"The observed risk is not monotone for {join_words(lines)}. The guarantee does not need that."]
-
-
-def _simulated(found: SafeBudgets) -> list[str]:
-    """What certifying samples of the measured prompts gave: whether the promise held, and how far the answer varies."""
-    made = found.simulated
-    promised = share(1 - found.criterion.confidence)
-    lines = [
-        f"Simulated: {made.draws:,} samples of as many prompts, drawn from these with replacement, were certified "
-        f"alike. In {share(made.wrong / made.draws)} of them (promised: at most {promised}) a budget was certified "
-        "whose risk on all of these prompts is above the tolerance."
-    ]
-    for (group, arm), counts in made.safe.items():
-        where = "" if group == ALL else f"{group}, "
-        names = found.table[(found.table["group"] == group) & (found.table[ARM] == arm)][ASKED].tolist()
-        often = sorted(zip(counts, [*names, "none"], strict=True), key=lambda one: -one[0])
-        words = [f"{name} in {share(count / made.draws)}" for count, name in often[:SHOWN_SAFE] if count]
-        lines.append(f"Smallest certified budget of {where}{arm} in these samples: {join_words(words)}.")
-    return lines
 
 
 def _errors(found: SafeBudgets) -> list[str]:

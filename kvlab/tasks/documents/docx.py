@@ -134,7 +134,12 @@ class _Body:
     def start(self, space: str, name: str, values: Mapping[str, str]) -> None:
         if self.skipped or name in SKIPPED:
             if WORD in space and self.skipped:
-                self._property(name, values.get("val", ""))
+                # Keep a property of the paragraph or of the run.
+                value = values.get("val", "")
+                if self.skipped[0] == "rPr" and len(self.skipped) == 1:
+                    self.run[name] = value
+                elif self.skipped == ["pPr"] or self.skipped == ["pPr", "numPr"]:
+                    self.paragraph[name] = value
             self.skipped.append(name)
             return
         self.counts[COUNTED.get(name, "")] += 1
@@ -158,13 +163,6 @@ class _Body:
         """Begin or end a part of an equation, before whose text a sign is written."""
         self.add("")
         self.part = sign
-
-    def _property(self, name: str, value: str) -> None:
-        """Keep a property of the paragraph or of the run; the look of a paragraph's own mark is none of its text."""
-        if self.skipped[0] == "rPr" and len(self.skipped) == 1:
-            self.run[name] = value
-        elif self.skipped == ["pPr"] or self.skipped == ["pPr", "numPr"]:
-            self.paragraph[name] = value
 
     def end(self, space: str, name: str) -> None:
         self.inside_text = False

@@ -132,40 +132,7 @@ class _Page(HTMLParser):
             self.hides_text = hidden and tag not in CLOSED
             self.counts["" if hidden else CLOSED[tag]] += 1
             return
-        self._begin_script(tag, style)
-        if tag in VOID:
-            field = tag != "input" or (named.get("type") or "text").lower() not in UNSEEN_INPUTS
-            self.counts[VOID[tag]] += field
-        elif tag in ("td", "th"):
-            self._add(" | " if self.row_begun else "")
-            self.row_begun = self.in_cell = True
-        elif tag in BLOCKS:
-            self._break(tag)
-            self.kept_spaces += tag == "pre"
-            self._begin_list_or_item(tag, named)
-
-    def _stays_unread(self, tag: str) -> bool:
-        """Whether a tag is inside of what is left out: a missing end tag may end that here."""
-        last = self.unread[-1]
-        if (last == "p" and tag in BLOCKS) or (last == tag and tag in SAME_LEVEL):
-            self.unread.pop()
-        if self.unread and tag not in WITHOUT_END:
-            self.unread.append(tag)
-        return bool(self.unread)
-
-    def _begin_list_or_item(self, tag: str, named: dict[str, str | None]) -> None:
-        if tag == "ol":
-            backwards = "reversed" in named
-            start = _whole(named.get("start"), None) if backwards else _whole(named.get("start"), 1)
-            self.lists.append(_List(start, named.get("type") or "1", -1 if backwards else 1))
-        elif tag == "ul":
-            self.lists.append(_List())
-        elif tag == "li":
-            label = self.lists[-1].label(named.get("value")) if self.lists else "- "
-            self._add("  " * (len(self.lists) - 1) + label)
-
-    def _begin_script(self, tag: str, style: str) -> None:
-        """Begin a superscript or subscript where the tag, its style or its place in a formula says so."""
+        # Begin a superscript or subscript where the tag, its style or its place in a formula says so.
         raised = RAISED.search(style)
         sign = SIGNS[raised[1].lower()] if raised else SIGNS.get(tag)
         if (tag == "math" or self.formula) and tag not in WITHOUT_END:
@@ -179,6 +146,33 @@ class _Page(HTMLParser):
             self.scripts.append(_Script(tag, sign))
         elif self.scripts:
             self.scripts[-1].nested += tag == self.scripts[-1].tag
+        if tag in VOID:
+            field = tag != "input" or (named.get("type") or "text").lower() not in UNSEEN_INPUTS
+            self.counts[VOID[tag]] += field
+        elif tag in ("td", "th"):
+            self._add(" | " if self.row_begun else "")
+            self.row_begun = self.in_cell = True
+        elif tag in BLOCKS:
+            self._break(tag)
+            self.kept_spaces += tag == "pre"
+            if tag == "ol":
+                backwards = "reversed" in named
+                start = _whole(named.get("start"), None) if backwards else _whole(named.get("start"), 1)
+                self.lists.append(_List(start, named.get("type") or "1", -1 if backwards else 1))
+            elif tag == "ul":
+                self.lists.append(_List())
+            elif tag == "li":
+                label = self.lists[-1].label(named.get("value")) if self.lists else "- "
+                self._add("  " * (len(self.lists) - 1) + label)
+
+    def _stays_unread(self, tag: str) -> bool:
+        """Whether a tag is inside of what is left out: a missing end tag may end that here."""
+        last = self.unread[-1]
+        if (last == "p" and tag in BLOCKS) or (last == tag and tag in SAME_LEVEL):
+            self.unread.pop()
+        if self.unread and tag not in WITHOUT_END:
+            self.unread.append(tag)
+        return bool(self.unread)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.handle_starttag(tag, attrs)
@@ -193,16 +187,6 @@ class _Page(HTMLParser):
         if self.unread and tag in WITHOUT_END:
             return
         self.unread = []  # an element around it ends
-        self._end_script(tag)
-        if tag in ("td", "th"):
-            self.in_cell = False
-        elif tag in BLOCKS:
-            self.kept_spaces = max(0, self.kept_spaces - (tag == "pre"))
-            if tag in ("ol", "ul") and self.lists:
-                self.lists.pop()
-            self._break(tag)
-
-    def _end_script(self, tag: str) -> None:
         if any(tag == one for one, _ in self.formula):
             while self.formula.pop()[0] != tag:
                 pass
@@ -211,6 +195,13 @@ class _Page(HTMLParser):
             if not self.scripts[-1].nested:
                 script = self.scripts.pop()
                 self._add(raise_script(script.inside, script.sign))
+        if tag in ("td", "th"):
+            self.in_cell = False
+        elif tag in BLOCKS:
+            self.kept_spaces = max(0, self.kept_spaces - (tag == "pre"))
+            if tag in ("ol", "ul") and self.lists:
+                self.lists.pop()
+            self._break(tag)
 
     def close(self) -> None:
         """Write what an element without an end holds."""

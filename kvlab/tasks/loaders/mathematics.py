@@ -67,8 +67,8 @@ class MathRecord(BaseModel):
 
     @field_validator("answer", mode="before")
     @classmethod
-    def _as_text(cls, given: object) -> object:
-        return str(given) if isinstance(given, int) and not isinstance(given, bool) else given
+    def _as_text(cls, value: object) -> object:
+        return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def load_math(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: bool = False) -> Loaded:

@@ -15,9 +15,7 @@ Instructions, needles and answer prefixes are those of NVIDIA/RULER (scripts/dat
 from __future__ import annotations
 
 from kvlab.tasks.draft import drafted
-from kvlab.tasks.ruler.documents import qa
-from kvlab.tasks.ruler.lists import cwe, fwe
-from kvlab.tasks.ruler.needles import niah, vt
+from kvlab.tasks.ruler.needles import cwe, fwe, niah, qa, vt
 
 RULER_TASKS = (
     niah("niah_single_1", "noise"),

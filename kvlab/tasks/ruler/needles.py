@@ -3,16 +3,192 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from random import Random
 from uuid import UUID
 
-from kvlab.models.mini.words import ADJECTIVES, NAMES
-from kvlab.tasks.draft import Draft, Task, drafted, spread
+from kvlab.models.mini.phrasing import ADJECTIVES, NAMES, Query
+from kvlab.tasks.draft import Draft, Task, drafted, largest_fit, spread, too_short
 from kvlab.tasks.haystack import hide
-from kvlab.tasks.ruler.template import NEEDLE, NIAH, NOISE, VT, Wording, draw_letters, filled_with, sample_of
 from kvlab.tasks.sample import Sample
-from kvlab.tasks.tokens import text_ids
+from kvlab.tasks.tokens import count_tokens, text_ids
+
+NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
+NEEDLE = "One of the special magic {kind} for {key} is: {value}."
+NIAH = (
+    "Some special magic {kind} are hidden within the following text. Make sure to memorize it. I will quiz you about "
+    "the {kind} afterwards.\n",
+    "\nWhat are all the special magic {kind} for {query} mentioned in the provided text?",
+    " The special magic {kind} for {query} mentioned in the provided text are",
+)
+VT = (
+    "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n",
+    "\nQuestion: Find all variables that are assigned the value {query} in the text above.",
+    " Answer: According to the chain(s) of variable assignment in the text above, {count} variables are assigned the "
+    "value {query}, they are: ",
+)
+CWE = (
+    "Below is a numbered list of words. In these words, some appear more often than others. Memorize the ones that "
+    "appear most often.\n",
+    "\nQuestion: What are the 10 most common words in the above list?",
+    " Answer: The top 10 words that appear most often in the list are:",
+)
+FWE = (
+    "Read the following coded text and track the frequency of each coded word. Find the three most frequently appeared "
+    "coded words. ",
+    "\nQuestion: Do not provide any explanation. Please ignore the dots '....'. What are the three most frequently "
+    "appeared words in the above coded text?",
+    " Answer: According to the coded text above, the three most frequently appeared words are:",
+)
+QA = (
+    "Answer the question based on the given documents. Only give me the answer and do not output any other words.\n\n"
+    "The following are given documents.\n\n",
+    "\n\nAnswer the question based on the given documents. Only give me the answer and do not output any other words."
+    "\n\nQuestion: {query}",
+    " Answer:",
+)
+
+
+@dataclass(frozen=True)
+class Wording:
+    """What comes before the text, the question after it, and the first words of the answer."""
+
+    before: str
+    question: str
+    lead: str
+
+    @classmethod
+    def of(cls, parts: Sequence[str], single: bool = False, **words: object) -> Wording:
+        """Fill in a template; `single` is RULER's rewording for one needle with one answer."""
+        changed = (
+            [
+                part.replace("Some", "A").replace("are all", "is").replace("are", "is").replace("answers", "answer")
+                for part in parts
+            ]
+            if single
+            else parts
+        )
+        return cls(*(part.format(**words) for part in changed))
+
+    @property
+    def query(self) -> str:
+        return self.question + self.lead
+
+
+def sample_of(
+    draft: Draft, wording: Wording, text: str, answers: list[str], new: int, metric: str, facts: Sequence[str] = ()
+) -> Sample:
+    """RULER's prompt; in a chat its last words open the model's turn, as RULER's answer prefix is used."""
+    sample = draft.asking(Query(wording.question, "", ()), text, metric, answers=answers, statements=list(facts))
+    return sample.model_copy(update={"answer_start": wording.lead, "max_new_tokens": new, "stop": None})
+
+
+def filled_with(draft: Draft, wording: Wording, render: Callable[[int], str], most: int) -> str:
+    """The longest `render(count)` whose prompt fits; raises UserError if `render(0)` does not."""
+
+    def measure(count: int) -> int:
+        return count_tokens(draft.tokenizer, render(count), wording.query)
+
+    fixed = measure(0)
+    if fixed > draft.length:
+        raise too_short(draft.task, draft.length, fixed)
+    each = max(1, (measure(most) - fixed) // most)
+    return render(largest_fit(lambda count: measure(count) <= draft.length, most, (draft.length - fixed) // each))
+
+
+def draw_letters(random: Random, count: int, letters: int, alphabet: str) -> list[str]:
+    """`count` different strings of `letters` letters of an alphabet."""
+    found: dict[str, None] = {}
+    while len(found) < count:
+        found["".join(random.choices(alphabet, k=letters))] = None
+    return list(found)
+
+
+_PERSONS = ("Alda", "Bruno", "Celia", "Dario", "Edith", "Felix", "Greta", "Hugo", "Irma", "Jonas", "Klara", "Leo")
+_SURNAMES = ("Arden", "Bellamy", "Corwin", "Dunmore", "Ellery", "Fenwick", "Garrick", "Hollis", "Ingram", "Jessop")
+_TOWNS = ("Bergen", "Turin", "Porto", "Lyon", "Geneva", "Dublin", "Prague", "Vienna", "Cairo", "Quito", "Lima", "Riga")
+_TRADES = ("clockmaker", "painter", "sailor", "lawyer", "baker", "surgeon", "printer", "miller", "singer", "tailor")
+
+
+def qa(name: str, hops: int) -> Task:
+    """A question task of RULER over invented persons: of one document, or of two that name the same person."""
+
+    def generate(draft: Draft) -> Sample:
+        random = draft.random
+        persons = [f"{first} {last}" for first in _PERSONS for last in _SURNAMES]
+        random.shuffle(persons)
+        towns = [f"{random.choice(ADJECTIVES).capitalize()} {town}" for town in random.sample(_TOWNS, len(_TOWNS))]
+        facts = [
+            f"{person} was born in {random.choice(towns)} and worked as a {random.choice(_TRADES)}. The house of "
+            f"{person} had the number {random.randint(10, 999)}."
+            for person in persons
+        ]
+        place = random.random()
+        town = facts[0].split(" was born in ")[1].split(" and ")[0]
+        needed = [facts[0]]
+        query = f"In which town was {persons[0]} born?"
+        if hops == 2:
+            work = f"The ship {random.choice(NAMES).capitalize()}"
+            needed = [f"{work} belonged to {persons[0]}. It was painted {random.choice(ADJECTIVES)}.", facts[0]]
+            query = f"In which town was the owner of {work.replace('The', 'the')} born?"
+        wording = Wording.of(QA, query=query)
+
+        def render(count: int) -> str:
+            documents = facts[1 : count + 1]
+            for depth, fact in zip((place, place / 2), reversed(needed), strict=False):
+                documents.insert(round(depth * count), fact)
+            listed = [f"Document {number}:\n{document}" for number, document in enumerate(documents, 1)]
+            return wording.before + "\n\n".join(listed)
+
+        text = filled_with(draft, wording, render, len(facts) - 1)
+        return sample_of(draft, wording, text, [town], 32, "string_match_part", needed)
+
+    return drafted(f"ruler_{name}", f"RULER's {name}, in its own wording, over invented persons", name)(generate)
+
+
+# common words; exponent of the Zipf distribution; letters of a coded word
+_COMMON = 10
+_ALPHA = 2.0
+_CODED = 6
+
+
+def cwe(draft: Draft, *, times: int = 6) -> Sample:
+    """RULER's cwe: a numbered list in which ten words occur `times` times, others once; the share of the ten found."""
+    draft.check_range("times", times, 2, 30)
+    random = draft.random
+    words = random.sample([*NAMES, *(f"{one}{two}" for one in ADJECTIVES for two in NAMES)], len(NAMES) + 2000)
+    common = words[:_COMMON]
+    others = words[_COMMON:]
+    order = random.random()
+
+    def render(count: int) -> str:
+        listed = [*common * times, *others[:count]]
+        Random(order).shuffle(listed)
+        return wording.before + " ".join(f"{number}. {word}" for number, word in enumerate(listed, 1))
+
+    wording = Wording.of(CWE)
+    text = filled_with(draft, wording, render, min(len(others), draft.length))
+    return sample_of(draft, wording, text, common, 120, "string_match_all")
+
+
+def fwe(draft: Draft) -> Sample:
+    """RULER's fwe: coded words with Zipf frequencies, the first one as dots; the share of the next three found."""
+    random = draft.random
+    words = ["....", *draw_letters(random, 60, _CODED, string.ascii_lowercase)]
+    wording = Wording.of(FWE)
+    weights = [(rank + 1) ** -_ALPHA for rank in range(len(words))]
+    drawn = random.choices(words, weights, k=draft.length)
+    sure = [word for word, times in zip(words[1:4], (9, 6, 4), strict=True) for _ in range(times)]
+    random.shuffle(sure)  # so that even a short text has three words with different counts
+
+    def render(count: int) -> str:
+        return wording.before + " ".join([*sure, *drawn[:count]])
+
+    text = filled_with(draft, wording, render, draft.length)
+    counts = Counter(word for word in text.removeprefix(wording.before).split() if word != "....")
+    return sample_of(draft, wording, text, [word for word, _ in counts.most_common(3)], 50, "string_match_all")
 
 
 def _draw(random: Random, kind: str) -> str:

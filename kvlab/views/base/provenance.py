@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 from pydantic import JsonValue
 
-from kvlab.common.formatting import ONE_PROMPT
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import ONE_PROMPT, model_title
 from kvlab.core.method_spec import format_spec, parse_spec
 from kvlab.trace.reader import Run
 from kvlab.trace.schema import RunRecord

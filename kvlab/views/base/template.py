@@ -221,7 +221,10 @@ def same_cells(figure: go.Figure) -> int:
     """
     if (figure.layout.meta or {}).get("go") != {"x": "layer", "y": "head"}:
         return 0
-    values = np.concatenate([np.ravel(trace.z) for trace in figure.data if trace.type == "heatmap"]).astype(float)
+    maps = [np.ravel(trace.z) for trace in figure.data if trace.type == "heatmap"]
+    if not maps:  # a picture
+        return 0
+    values = np.concatenate(maps).astype(float)
     same = values.size > 1 and bool(np.isfinite(values).all()) and float(np.ptp(values)) == 0
     return values.size if same else 0
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import pandas as pd
 
-from kvlab.common.model_title import model_title
+from kvlab.common.formatting import model_title
 from kvlab.core.budget import Amount, Budget
 from kvlab.core.choice import FULL
 from kvlab.trace.schema import RunRecord

@@ -98,7 +98,7 @@ def budget_sentence(result: RestoreResult) -> str:
     if needed.of_head is not None and result.reader is not None:
         layer, number = result.reader
         head = f", when layer {layer} head {number}, which reads it, has slots for {100 * needed.of_head:.0f} % of them"
-    return f"More budget would have kept it: from {100 * needed.right_at:.0f} % of the tokens on{head}; {wrong}."
+    return f"More budget would have kept it: {100 * needed.right_at:.0f} % of the tokens{head}; {wrong}."
 
 
 def slot_count_text(slots: int) -> str:

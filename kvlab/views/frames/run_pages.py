@@ -8,8 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from kvlab.planning.serving_levels import PAGES, Freed, Held, Servability, fragmentation, held_counts, touched_pages
-from kvlab.planning.serving_table import measured_row
+from kvlab.planning.serving_table import (
+    PAGES,
+    Freed,
+    Held,
+    Servability,
+    fragmentation,
+    held_counts,
+    measured_row,
+    touched_pages,
+)
 from kvlab.trace.reader import Run
 from kvlab.views.frames.wall import Fate, Wall
 

@@ -6,7 +6,7 @@ import re
 from difflib import SequenceMatcher
 from typing import Literal, NamedTuple
 
-from kvlab.common.sequences import shared_prefix
+from kvlab.common.formatting import shared_prefix
 
 # A word includes the white space before it, so that blanks between different words do not match.
 PIECES = re.compile(r"\s*\w+|\s*[^\w\s]|\s+")

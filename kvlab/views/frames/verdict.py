@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from kvlab.common.answer_match import Folded, find_answer, fold_for, starts_word
-from kvlab.common.sequences import shared_prefix
+from kvlab.common.formatting import shared_prefix
 from kvlab.common.thoughts import hide_thinking
 
 Kind = Literal["right", "nearly", "wrong", "unfinished"]

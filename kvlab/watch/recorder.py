@@ -1,0 +1,976 @@
+"""Record what the KV cache of any transformers model really holds, whoever wrote it.
+
+This file stands alone: Python 3.9, torch 2.1, transformers 4.38 or later; it imports nothing of kvlab. Copy it into the
+project whose cache is looked at (`kvlab watch --write kvlab_watch.py`) and use it so:
+
+    from kvlab_watch import watch
+    with watch(model, title="my press") as recording:
+        model.generate(...)
+    recording.save("my_press.kvlab")
+
+How it works. Every token's values are caught where the value projection makes them, and its keys where they are handed
+to the cache. After each pass the slots of every layer are compared with them, bit by bit:
+
+    kept       a slot whose key and value are those of one token
+    moved      the value of a token with another key: the key was rotated to another place
+    merged     a weighted sum of several tokens, found by least squares over keys and values together
+    quantised  near the token of its place, with the relative error
+    unknown    nothing of that. It is counted, never guessed
+
+Memory: keys and values of all tokens seen stay in the memory of the device until the recording ends, as much as an
+uncompressed cache. Time: a few coordinates of each slot are read after each pass; slots that are no token's cost more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+import sys
+import tempfile
+import time
+import zlib
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+MAGIC = b"kvlab recording\n"
+FORMAT = 1
+FLUSH_SECONDS = 1.0  # the longest that a pass waits in memory before it is on the disk
+KINDS = ("kept", "moved", "merged", "quantised", "masked", "unknown", "absent")
+UNKNOWN = -1
+MERGED = -2
+MASKED = -3  # the slot is there and a mask keeps it from being read: nothing was freed
+ABSENT = -4  # heads of unlike length: this one has no such slot
+TAKEN_APART = 16  # most parents of a merged slot
+BEAM = 16  # first parents that are tried
+NEAR = {torch.float32: 1e-4, torch.float64: 1e-7, torch.float16: 2e-3, torch.bfloat16: 1e-2}  # residual of a merge
+QUANTISED = 0.35  # relative error below which a slot may be the quantised token of its place
+
+
+def watch(
+    model: nn.Module, title: str = "", cache: Any = None, path: str | None = None, logits: bool = True
+) -> Recorder:
+    """A context in which every pass of `model` is recorded.
+
+    Args:
+        model: any transformers model; its forward is hooked, nothing of it is changed.
+        title: what stands on labels.
+        cache: the cache, where the model does not get it by `past_key_values` or `cache`.
+        path: file that is written while recording; default: one in the temporary folder.
+        logits: whether the logits of each pass's last token are kept, in half precision.
+    """
+    return Recorder(model, title, cache, path, logits)
+
+
+class Recorder:
+    """What `watch` returns. `save` writes the file; `summary` says what was recognised."""
+
+    def __init__(self, model: nn.Module, title: str, cache: Any, path: str | None, logits: bool) -> None:
+        self.model = model
+        self.title = title
+        self.cache = cache
+        self.logits = logits
+        self.path = path or tempfile.mkstemp(prefix="kvlab-watch-", suffix=".kvlab")[1]
+        self.config = getattr(model.config, "text_config", None) or model.config
+        self.attentions = attention_modules(model)
+        if not self.attentions:
+            raise ValueError(
+                "watch() finds no attention layer in this model: no module has a value projection (v_proj, c_attn, "
+                "qkv_proj, query_key_value, Wqkv or W_pack)."
+            )
+        self.layers: dict[int, LayerHistory] = {}
+        self.passes = 0
+        self.tokens = 0
+        self.sequence = 0  # a new one begins with a pass over an empty cache
+        self.counts: dict[str, int] = {}
+        self.notes: list[str] = []
+        self._undo: list[Any] = []
+        self._depth = 0
+        self._frames: list[bytes] = []
+        self._written = time.monotonic()
+        self._pending: dict[str, Any] | None = None
+        self._logits: Tensor | None = None
+
+    # ---- context
+
+    def __enter__(self) -> Recorder:
+        with open(self.path, "wb") as file:
+            file.write(MAGIC)
+        self._write("header", header(self.model, self.config, self.title, len(self.attentions)), {})
+        decoder = decoder_of(self.model, self.attentions)
+        self._undo = [
+            decoder.register_forward_pre_hook(self._before_pass, with_kwargs=True).remove,
+            decoder.register_forward_hook(self._after_pass, with_kwargs=True).remove,
+        ]
+        if decoder is not self.model:
+            self._undo.append(self.model.register_forward_pre_hook(self._before_model, with_kwargs=True).remove)
+            self._undo.append(self.model.register_forward_hook(self._after_model).remove)
+        for layer, (attention, projection) in enumerate(self.attentions):
+            index = getattr(attention, "layer_idx", None)
+            layer = layer if index is None else int(index)
+            history = self.layers.setdefault(layer, LayerHistory(self.config, attention, projection))
+            self._undo.append(getattr(attention, projection).register_forward_hook(_catch(history)).remove)
+        for module in self.model.modules():
+            if type(module).__name__.endswith("RotaryEmbedding"):
+                self._undo.append(module.register_forward_pre_hook(self._rotated, with_kwargs=True).remove)
+        self._undo.extend(_wrap_updates(self))
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._finish_pass()
+        for undo in reversed(self._undo):
+            undo()
+        self._undo = []
+        self._write(
+            "end", {"notes": self.notes, "counts": self.counts, "error": "" if kind is None else kind.__name__}, {}
+        )
+        self._flush()
+
+    def save(self, path: str) -> str:
+        """Write the recording to `path`; returns it. Can be called while recording: what was seen so far is in it."""
+        self._flush()
+        if os.path.abspath(path) != os.path.abspath(self.path):
+            partial = path + ".partial"
+            with open(self.path, "rb") as source, open(partial, "wb") as target:
+                while True:
+                    block = source.read(1 << 20)
+                    if not block:
+                        break
+                    target.write(block)
+            os.replace(partial, path)
+        return path
+
+    @property
+    def summary(self) -> str:
+        """One sentence on what was recorded and recognised."""
+        total = sum(self.counts.values())
+        shares = [f"{100 * count / total:.3g} % {kind}" for kind, count in sorted(self.counts.items()) if count]
+        slots = f"of {total:,} slots after {self.passes} passes: {', '.join(shares)}" if total else "no slot was seen"
+        return f"{self.title or 'recording'}: {self.tokens:,} tokens; {slots}."
+
+    def __repr__(self) -> str:
+        return f"<{self.summary}>"
+
+    # ---- hooks
+
+    def _before_model(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        self._finish_pass()
+
+    def _after_model(self, module: nn.Module, args: Any, output: Any) -> None:
+        logits = getattr(output, "logits", None)
+        if self.logits and torch.is_tensor(logits) and logits.dim() == 3 and self._pending is not None:
+            self._pending["logits"] = logits[:, -1].detach().float().cpu()
+
+    def _before_pass(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if self._pending is not None and not self._pending["done"]:
+            return  # a decoder inside a decoder
+        self._finish_pass()
+        ids = kwargs.get("input_ids")
+        if ids is None and args and torch.is_tensor(args[0]) and not args[0].is_floating_point():
+            ids = args[0]
+        if ids is None:
+            _once(self.notes, "Passes got embeddings instead of token ids, so their tokens have no id.")
+        embeds = kwargs.get("inputs_embeds")
+        shape = ids.shape if ids is not None else embeds.shape[:2] if embeds is not None else None
+        mask = kwargs.get("attention_mask")
+        padded = None
+        if torch.is_tensor(mask) and mask.dim() == 2 and shape is not None and mask.shape[1] >= shape[1]:
+            padded = (mask[:, -shape[1] :] == 0).cpu() if bool((mask == 0).any()) else None
+        self._pending = {
+            "ids": None if ids is None else ids.detach().cpu(),
+            "shape": shape,
+            "padded": padded,
+            "cache": _cache_argument(kwargs),
+            "done": False,
+        }
+        cache = self.cache if self.cache is not None else self._pending["cache"]
+        if slots_read(cache) == 0 and self.passes:
+            self.sequence += 1
+            for history in self.layers.values():
+                history.forget()
+        for history in self.layers.values():
+            history.begin()
+
+    def _rotated(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """Keep the positions at which this pass's tokens are rotated."""
+        places = kwargs.get("position_ids", args[1] if len(args) > 1 else None)
+        if self._pending is not None and torch.is_tensor(places) and places.dim() == 2:
+            self._pending["places"] = places.detach().cpu()
+
+    def _after_pass(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if self._pending is None:
+            return
+        returned = _cache_argument(vars(output) if hasattr(output, "__dict__") else {}) or _cache_argument(
+            dict(output) if isinstance(output, dict) else {}
+        )
+        for candidate in (self.cache, self._pending["cache"], returned, self._last_cache()):
+            if candidate is not None and (hasattr(candidate, "update") or isinstance(candidate, (tuple, list))):
+                self._pending["cache"] = candidate
+                break
+        self._pending["done"] = True
+
+    def _last_cache(self) -> Any:
+        return getattr(self, "_updated", None)
+
+    def updated(self, cache: Any, keys: Tensor, values: Tensor, layer: int) -> None:
+        """`cache.update` was called with these states, (rows, heads, tokens, head_dim)."""
+        self._updated = cache
+        if layer in self.layers and torch.is_tensor(keys) and keys.dim() == 4:
+            self.layers[layer].handed(keys, values)
+
+    # ---- what a pass left
+
+    def _finish_pass(self) -> None:
+        """Compare what the cache holds now with all that was seen, and write it. Called before the next pass, so that
+        slots that a caller drops between passes belong to the pass before."""
+        state, self._pending = self._pending, None
+        if state is None or not state["done"]:
+            return
+        tensors: dict[str, Tensor] = {}
+        layers = []
+        allocated = 0
+        for layer, history in sorted(self.layers.items()):
+            history.end(self.notes)
+            held = held_slots(state["cache"], layer)
+            if held is None or not history.count:
+                continue
+            keys, values, quantised = held
+            result = history.recognise(keys, values, quantised, masked_slots(history.attention))
+            size = allocated_bytes(state["cache"], layer)
+            allocated += size
+            for kind, count in result["counts"].items():
+                self.counts[kind] = self.counts.get(kind, 0) + count
+            tensors[f"positions.{layer}"] = result["positions"]
+            if result["merges"] is not None:
+                tensors[f"merges.{layer}"] = result["merges"]
+            layers.append({"layer": layer, "bytes": size, "counts": result["counts"], "error": history.error})
+        if state["ids"] is not None:
+            tensors["ids"] = state["ids"].to(torch.int32)
+        if state.get("places") is not None:
+            tensors["places"] = state["places"].to(torch.int32)
+        if state["padded"] is not None:
+            tensors["padded"] = state["padded"].to(torch.uint8)
+        if state.get("logits") is not None:
+            logits = state["logits"]
+            tensors["logits"] = (logits - logits.logsumexp(-1, keepdim=True)).half()
+        new = 0 if state["shape"] is None else int(state["shape"][1])
+        self._write(
+            "pass",
+            {"pass": self.passes, "sequence": self.sequence, "tokens": new, "layers": layers, "bytes": allocated},
+            tensors,
+        )
+        self.passes += 1
+        self.tokens += new
+        for history in self.layers.values():
+            if history.unknown_share > 0.02:
+                _once(self.notes, "Some slots are of unknown origin; the counts of each pass say how many.")
+                break
+
+    def _write(self, kind: str, fields: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        head = dict(fields, kind=kind, tensors={})
+        body = b""
+        for name, tensor in tensors.items():
+            data = tensor.contiguous().cpu().numpy()
+            head["tensors"][name] = [str(data.dtype), list(data.shape), len(body)]
+            body += data.tobytes()
+        text = json.dumps(head).encode()
+        packed = zlib.compress(struct.pack("<I", len(text)) + text + body, 1)
+        self._frames.append(struct.pack("<QI", len(packed), zlib.crc32(packed)) + packed)
+        if kind != "pass" or time.monotonic() - self._written > FLUSH_SECONDS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._frames:
+            with open(self.path, "ab") as file:
+                file.write(b"".join(self._frames))
+                file.flush()
+                os.fsync(file.fileno())
+            self._frames = []
+        self._written = time.monotonic()
+
+
+class LayerHistory:
+    """Keys and values of every token that a layer has seen, and what its slots are made of.
+
+    Tensors are (rows, heads, tokens, head_dim); a token's index is its place among all that were read.
+    """
+
+    def __init__(self, config: Any, attention: nn.Module, projection: str) -> None:
+        self.attention = attention
+        self.projection = projection
+        self.query_heads = int(
+            getattr(config, "num_attention_heads", 0) or getattr(config, "n_head", 0) or config.n_heads
+        )
+        self.heads = int(getattr(config, "num_key_value_heads", None) or self.query_heads)
+        self.head_dim = getattr(attention, "head_dim", None) or getattr(config, "head_dim", None)
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin a new sequence."""
+        self.count = 0  # tokens
+        self.keys_known = True
+        self.unknown_share = 0.0
+        self.error: float | None = None
+        self.buffers: dict[str, Tensor] = {}
+        self.last: tuple[Tensor, Tensor, Tensor] | None = None  # of the slots: fingerprints, positions, kinds
+        self._caught: list[Tensor] = []
+        self._handed: list[tuple[Tensor, Tensor]] = []
+        self._merged: dict[tuple[int, int], dict[int, dict[str, Any]]] = {}
+
+    def begin(self) -> None:
+        self._caught = []
+        self._handed = []
+
+    def catch(self, output: Tensor) -> None:
+        self._caught.append(output.detach())
+
+    def handed(self, keys: Tensor, values: Tensor) -> None:
+        self._handed.append((keys.detach(), values.detach()))
+
+    def seen(self, name: str) -> Tensor:
+        """All tokens of a buffer: keys, values, `prints` of values, `both` prints, `verified`."""
+        return self.buffers[name][:, :, : self.count]
+
+    def end(self, notes: list[str]) -> None:
+        """Add the tokens of a pass to the history."""
+        values = self._new_values()
+        if values is None:
+            if not self._handed:
+                return
+            values = torch.cat([value for _, value in self._handed], dim=2)
+            _once(notes, "Values were seen only as they were handed to the cache, not where they are made.")
+        keys = torch.cat([keys for keys, _ in self._handed], dim=2) if self._handed else None
+        if keys is not None and keys.shape[2] == values.shape[2]:
+            if keys.shape[1] != values.shape[1]:  # repeated for the query heads before it was handed over
+                keys = keys[:, :: keys.shape[1] // values.shape[1]]
+        else:
+            self.keys_known = False
+            _once(notes, "The cache was handed only part of the tokens, so slots are recognised by values alone.")
+            keys = torch.zeros_like(values)
+        prints = fingerprints(values)
+        both = prints * 1_000_003 + fingerprints(keys)
+        verified = torch.zeros_like(prints, dtype=torch.bool)
+        new = {"keys": keys, "values": values, "prints": prints, "both": both, "verified": verified}
+        for name, part in new.items():
+            self._append(name, part)
+        self.count += values.shape[2]
+
+    def _append(self, name: str, part: Tensor) -> None:
+        buffer = self.buffers.get(name)
+        needed = self.count + part.shape[2]
+        if buffer is None or buffer.shape[2] < needed:
+            grown = part.new_zeros((*part.shape[:2], needed + max(64, needed // 4), *part.shape[3:]))
+            if buffer is not None:
+                grown[:, :, : self.count] = buffer[:, :, : self.count]
+            self.buffers[name] = buffer = grown
+        buffer[:, :, self.count : needed] = part
+
+    def _new_values(self) -> Tensor | None:
+        """Values of the pass's tokens from the projection, where its parts can be told apart."""
+        if not self._caught:
+            return None
+        output = torch.cat(self._caught, dim=1)
+        if output.dim() != 3:
+            return None
+        rows, tokens, width = output.shape
+        handed = self._handed[-1][1] if self._handed else None
+        size = int(handed.shape[-1]) if handed is not None else int(self.head_dim or 0)
+        if not size:
+            return None
+        if self.projection == "v_proj":
+            if width % size:
+                return None
+            values = output.view(rows, tokens, width // size, size).transpose(1, 2)
+            if handed is not None and handed.shape[2] == tokens and handed.shape[1] == values.shape[1]:
+                return handed  # a norm or another step may stand between the projection and the cache
+            return values
+        for part in fused_values(output, self.query_heads, self.heads, size):
+            # The right part of a fused projection is the one whose last token is the last that was handed over.
+            if handed is None or handed.shape[1] != part.shape[1]:
+                continue
+            if torch.equal(part[:, :, -1], handed[:, :, -1]):
+                return part
+        return None
+
+    def recognise(
+        self, keys: Any, values: Any, quantised: bool, masked: tuple[Tensor, Tensor, Tensor] | None
+    ) -> dict[str, Any]:
+        """What each slot is: positions (rows, heads, slots) int32 with `UNKNOWN`, `MERGED`, `MASKED` or `ABSENT` in it,
+        and the merged ones as rows of (row, head, slot, parent, key weight, value weight, residual), float32."""
+        merges: list[list[float]] = []
+        if isinstance(values, list):  # heads of unlike length
+            width = max(part.shape[-2] for part in values)
+            positions = torch.full((values[0].shape[0], len(values), width), ABSENT, dtype=torch.int32)
+            kinds = torch.full(positions.shape, KINDS.index("absent"), dtype=torch.uint8)
+            for head, (key, value) in enumerate(zip(keys, values)):
+                found, kind = self._recognise(key[:, None], value[:, None], head, merges)
+                positions[:, head, : value.shape[-2]] = found[:, 0]
+                kinds[:, head, : value.shape[-2]] = kind[:, 0]
+        elif quantised:
+            positions, kinds = self._recognise_quantised(values)
+        else:
+            positions, kinds = self._recognise(keys, values, None, merges)
+        if masked is not None:
+            rows, heads, slots = (index.to("cpu", torch.long) for index in masked)
+            inside = (heads < positions.shape[1]) & (slots < positions.shape[2])
+            positions = positions.clone()
+            positions[rows[inside], heads[inside], slots[inside]] = MASKED
+            kinds = kinds.clone()
+            kinds[rows[inside], heads[inside], slots[inside]] = KINDS.index("masked")
+        counted = kinds.flatten().long().bincount(minlength=len(KINDS)).tolist()
+        counts = {name: count for name, count in zip(KINDS, counted) if name != "absent"}
+        self.unknown_share = counts["unknown"] / max(sum(counts.values()), 1)
+        table = torch.tensor(merges, dtype=torch.float32) if merges else None
+        return {"positions": positions, "merges": table, "counts": counts}
+
+    def _heads_of(self, name: str, head: int | None, heads: int) -> Tensor:
+        """A buffer in the heads of the cache: one of them, or repeated where the cache holds every query head's."""
+        seen = self.seen(name)
+        if head is not None:
+            return seen[:, head : head + 1]
+        return seen if heads == seen.shape[1] else seen.repeat_interleave(heads // seen.shape[1], dim=1)
+
+    def _recognise(
+        self, keys: Tensor, values: Tensor, head: int | None, merges: list[list[float]]
+    ) -> tuple[Tensor, Tensor]:
+        """Positions and kinds of the slots of all heads, or of one."""
+        heads = values.shape[1]
+        seen_prints = self._heads_of("prints", head, heads)
+        prints = fingerprints(values)
+        name = "both" if self.keys_known else "prints"
+        slots_now = prints * 1_000_003 + fingerprints(keys) if self.keys_known else prints
+        known = 0
+        if head is None and self.last is not None and self.last[0].shape[:2] == slots_now.shape[:2]:
+            shared = min(self.last[0].shape[2], slots_now.shape[2])
+            if torch.equal(self.last[0][:, :, :shared], slots_now[:, :, :shared]):
+                known = shared  # the usual decode step: all slots stand where they stood, and one is new
+        places = lookup(slots_now[:, :, known:], self._heads_of(name, head, heads))
+        places = self._verified(places, keys[:, :, known:], values[:, :, known:], head, heads)
+        kinds = torch.where(places >= 0, KINDS.index("kept"), KINDS.index("unknown"))
+        loose = places == UNKNOWN
+        if bool(loose.any()) and self.keys_known:
+            # The value of a token with another key: its key was rotated to another place. Where several tokens have
+            # this value, as in a first layer, the order of slots decides.
+            by_value = torch.where(loose, lookup(prints[:, :, known:], seen_prints), torch.full_like(places, UNKNOWN))
+            by_value = in_order(by_value, prints[:, :, known:], seen_prints, places)
+            same = loose & _equal_rows(values[:, :, known:], self._heads_of("values", head, heads), by_value)
+            places = torch.where(same, by_value, places)
+            kinds = torch.where(same, KINDS.index("moved"), kinds)
+        result = places.to("cpu", torch.int32)
+        kinds = kinds.to("cpu", torch.uint8)
+        if known and self.last is not None:
+            result = torch.cat([self.last[1][:, :, :known], result], dim=2)
+            kinds = torch.cat([self.last[2][:, :, :known], kinds], dim=2)
+        if bool((result < 0).any()):
+            self._take_apart(keys, values, result, head, merges)
+            kinds[result == MERGED] = KINDS.index("merged")
+        if head is None:
+            self.last = (slots_now, result, kinds)
+        return result, kinds
+
+    def _verified(self, places: Tensor, keys: Tensor, values: Tensor, head: int | None, heads: int) -> Tensor:
+        """The places at which whole rows are equal; each token is compared once, later its fingerprint suffices."""
+        if not self.keys_known:
+            equal = _equal_rows(values, self._heads_of("values", head, heads), places)
+            return torch.where(equal, places, torch.full_like(places, UNKNOWN))
+        verified = self._heads_of("verified", head, heads)
+        doubtful = (places >= 0) & ~verified.gather(2, places.clamp_min(0))
+        if bool(doubtful.any()):
+            row, part, slot = doubtful.nonzero(as_tuple=True)
+            place = places[row, part, slot]
+            equal = (self._heads_of("values", head, heads)[row, part, place] == values[row, part, slot]).all(-1)
+            equal &= (self._heads_of("keys", head, heads)[row, part, place] == keys[row, part, slot]).all(-1)
+            places = places.clone()
+            places[row[~equal], part[~equal], slot[~equal]] = UNKNOWN
+            true_head = (
+                torch.full_like(part, head) if head is not None else part // (heads // self.seen("keys").shape[1])
+            )
+            self.buffers["verified"][row[equal], true_head[equal], place[equal]] = True
+        return places
+
+    def _recognise_quantised(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Slots of a quantised cache stand in the order of the tokens; each is held against the token of its place."""
+        seen = self._heads_of("values", None, values.shape[1])
+        slots = min(values.shape[2], seen.shape[2])
+        true = seen[:, :, :slots].float()
+        error = ((values[:, :, :slots].float() - true).norm(dim=-1) / true.norm(dim=-1).clamp_min(1e-12)).cpu()
+        near = error < QUANTISED
+        positions = torch.full(values.shape[:3], UNKNOWN, dtype=torch.int32)
+        place = torch.arange(slots, dtype=torch.int32).expand(near.shape)
+        positions[:, :, :slots] = torch.where(near, place, torch.full_like(place, UNKNOWN))
+        kinds = torch.full(positions.shape, KINDS.index("unknown"), dtype=torch.uint8)
+        kinds[:, :, :slots][near] = KINDS.index("quantised")
+        kinds[:, :, :slots][error == 0] = KINDS.index("kept")
+        self.error = float(error[near].max()) if bool(near.any()) else None
+        return positions, kinds
+
+    def _take_apart(
+        self, keys: Tensor, values: Tensor, result: Tensor, only_head: int | None, merges: list[list[float]]
+    ) -> None:
+        """Find the slots that are weighted sums of tokens: marks them in `result` and adds rows to `merges`."""
+        limit = NEAR.get(values.dtype, 1e-3)
+        heads = values.shape[1]
+        seen_keys = self._heads_of("keys", only_head, heads)
+        seen_values = self._heads_of("values", only_head, heads)
+        for row in range(values.shape[0]):
+            for head in range(heads):
+                slots = (result[row, head] < 0).nonzero()[:, 0].to(values.device)
+                if not len(slots):
+                    continue
+                kept = result[row, head][result[row, head] >= 0].long()
+                free = torch.ones(self.count, dtype=torch.bool)
+                free[kept] = False
+                tokens = free.nonzero()[:, 0].to(values.device)
+                true_head = head if only_head is None else only_head
+                before = self._merged.get((row, true_head), {})
+                targets = _atoms(keys[row, head, slots], values[row, head, slots], self.keys_known)
+                found: dict[int, dict[str, Any]] = {}
+                left = []
+                same = {item["print"]: item for item in before.values()}
+                for slot, print_, target in zip(slots.tolist(), fingerprints(targets).tolist(), targets):
+                    item = same.get(print_)
+                    if item is not None and torch.equal(item["atom"], target):
+                        found[slot] = item
+                    else:
+                        left.append((slot, print_, target))
+                if left:
+                    # Atoms: tokens without a slot of their own, and the merged slots of the pass before.
+                    old = [item for item in before.values() if item["parents"]]
+                    atoms = _atoms(seen_keys[row, head, tokens], seen_values[row, head, tokens], self.keys_known)
+                    if old:
+                        atoms = torch.cat([atoms, torch.stack([item["atom"] for item in old])])
+                    width = values.shape[-1]
+                    pairs = sums_of_two(torch.stack([target for _, _, target in left]), atoms, width)
+                    for (slot, print_, target), (chosen, residual) in zip(left, pairs):
+                        if residual > limit:
+                            chosen, residual = sum_of_few(target, atoms, limit, width)
+                        parents = {}
+                        if chosen is not None:
+                            parents = _parents(chosen, target, atoms, tokens, old, keys.shape[-1], self.keys_known)
+                        found[slot] = {
+                            "atom": target.clone(),
+                            "print": print_,
+                            "parents": parents,
+                            "residual": residual,
+                        }
+                for slot, item in found.items():
+                    result[row, head, slot] = MERGED if item["parents"] else UNKNOWN
+                    for parent, (key_weight, value_weight) in item["parents"].items():
+                        merges.append([row, true_head, slot, parent, key_weight, value_weight, item["residual"]])
+                self._merged[(row, true_head)] = found
+
+
+# ---- finding things
+
+
+def attention_modules(model: nn.Module) -> list[tuple[nn.Module, str]]:
+    """Attention modules in the order of layers, each with the name of its value (or fused) projection."""
+    names = ("v_proj", "value", "qkv_proj", "query_key_value", "c_attn", "Wqkv", "W_pack", "att_proj")
+    found = []
+    for module in model.modules():
+        for name in names:
+            part = getattr(module, name, None)
+            if isinstance(part, nn.Module) and not isinstance(part, nn.ModuleList) and _width(part):
+                found.append((module, name))
+                break
+    return found
+
+
+def _width(part: nn.Module) -> int:
+    weight = getattr(part, "weight", None)
+    return int(weight.numel()) if weight is not None else int(getattr(part, "out_features", 0))
+
+
+def decoder_of(model: nn.Module, attentions: list[tuple[nn.Module, str]]) -> nn.Module:
+    """The module that reads tokens and holds all layers: what a pipeline calls that wants no logits."""
+    base = getattr(model, "base_model", model)
+    inner = getattr(base, "decoder", None)
+    for candidate in (inner, base):
+        if isinstance(candidate, nn.Module):
+            inside = set(candidate.modules())
+            if all(attention in inside for attention, _ in attentions):
+                return candidate
+    return model
+
+
+def fused_values(output: Tensor, query_heads: int, heads: int, size: int) -> list[Tensor]:
+    """What may be the values in a fused projection's output (rows, tokens, width): (rows, heads, tokens, size) each."""
+    rows, tokens, width = output.shape
+    found = []
+    if width >= heads * size:  # queries, keys, values, one after the other
+        found.append(output[..., width - heads * size :].reshape(rows, tokens, heads, size).transpose(1, 2))
+    if width == 3 * heads * size:  # the three of a head beside each other
+        found.append(output.reshape(rows, tokens, heads, 3 * size)[..., 2 * size :].transpose(1, 2))
+        found.append(output.reshape(rows, tokens, heads, 3, size)[..., 2, :].transpose(1, 2))
+    group = query_heads // max(heads, 1)
+    if width == heads * (group + 2) * size:  # the queries of a group, then its key and value (Falcon)
+        found.append(output.reshape(rows, tokens, heads, group + 2, size)[..., -1, :].transpose(1, 2))
+    return found
+
+
+def _cache_argument(fields: dict[str, Any]) -> Any:
+    """The cache among arguments or outputs: `past_key_values`, and `cache` since transformers 5.24."""
+    for name in ("past_key_values", "cache", "past_key_value", "layer_past"):
+        found = fields.get(name)
+        if found is not None:
+            return found
+    return None
+
+
+def slots_read(cache: Any) -> int:
+    """Slots of the first layer before a pass; 0 where there is no cache yet."""
+    held = held_slots(cache, 0)
+    if held is None:
+        return 0
+    return max(part.shape[-2] for part in held[1]) if isinstance(held[1], list) else int(held[1].shape[-2])
+
+
+def held_slots(cache: Any, layer: int) -> tuple[Any, Any, bool] | None:
+    """Keys and values that a cache holds in a layer (rows, heads, slots, head_dim), and whether they were quantised.
+
+    A list of tensors (rows, slots, head_dim) where heads have unlike numbers of slots.
+    """
+    if cache is None:
+        return None
+    if isinstance(cache, (tuple, list)):
+        if layer >= len(cache) or cache[layer] is None:
+            return None
+        return cache[layer][0], cache[layer][1], False
+    layers = getattr(cache, "layers", None)
+    part = layers[layer] if layers is not None and len(layers) > layer else cache
+    if part is cache:  # transformers before 4.54: one list a kind
+        lists = ("key_cache", "value_cache", "_quantized_key_cache", "_quantized_value_cache")
+        found = [getattr(cache, name, None) for name in lists]
+        tensors = [one[layer] if one is not None and len(one) > layer else None for one in found]
+    else:
+        names = ("keys", "values", "_quantized_keys", "_quantized_values")
+        tensors = [getattr(part, name, None) for name in names]
+    keys: Any = tensors[0]
+    values: Any = tensors[1]
+    packed_keys, packed_values = tensors[2:]
+    if packed_keys is not None and hasattr(part, "_dequantize"):
+        whole_keys = part._dequantize(packed_keys)
+        whole_values = part._dequantize(packed_values)
+        if torch.is_tensor(keys) and keys.dim() == 4:  # the newest tokens are not quantised yet
+            whole_keys = torch.cat([whole_keys, keys], dim=2)
+            whole_values = torch.cat([whole_values, values], dim=2)
+        return whole_keys, whole_values, True
+    if isinstance(values, list):
+        return keys, values, False
+    if not torch.is_tensor(values) or values.numel() == 0:
+        return None
+    length = _filled(part, values)
+    return keys[..., :length, :], values[..., :length, :], False
+
+
+def _filled(part: Any, values: Tensor) -> int:
+    """Slots in use of a tensor that may be longer than what was written (static caches)."""
+    if "Static" not in type(part).__name__:
+        return int(values.shape[-2])
+    used = values.abs().sum(dim=(0, 1, 3)) > 0
+    places = used.nonzero()
+    return int(places[-1]) + 1 if len(places) else 0
+
+
+def masked_slots(attention: nn.Module) -> tuple[Tensor, Tensor, Tensor] | None:
+    """(rows, heads, slots) that a head-wise mask leaves out without freeing them, as kvpress keeps it."""
+    masked = getattr(attention, "masked_key_indices", None)
+    if masked is None or len(masked) != 3:
+        return None
+    return masked[0], masked[1], masked[2]
+
+
+def allocated_bytes(cache: Any, layer: int) -> int:
+    """Bytes of the storages that hold a layer's slots."""
+    if isinstance(cache, (tuple, list)):
+        tensors = list(cache[layer])
+    elif getattr(cache, "layers", None):
+        tensors = list(vars(cache.layers[layer]).values())
+    else:
+        tensors = []
+        for name in ("key_cache", "value_cache", "_quantized_key_cache", "_quantized_value_cache"):
+            part = getattr(cache, name, None)
+            if part is not None and len(part) > layer:
+                tensors.append(part[layer])
+    storages = {}
+    waiting = list(tensors)
+    while waiting:
+        tensor = waiting.pop()
+        if isinstance(tensor, (tuple, list)):
+            waiting.extend(tensor)
+        elif torch.is_tensor(tensor):
+            try:
+                storage = tensor.untyped_storage()
+                storages[storage.data_ptr()] = storage.nbytes()
+            except (RuntimeError, NotImplementedError):  # a quantised subclass has its tensors inside
+                waiting.extend(value for value in vars(tensor).values() if torch.is_tensor(value))
+    return sum(storages.values())
+
+
+# ---- comparing
+
+
+def fingerprints(rows: Tensor) -> Tensor:
+    """64 bits of each row (..., width): the exact bits of a few of its coordinates, (...) int64."""
+    kind = {2: torch.int16, 4: torch.int32, 8: torch.int64, 1: torch.int8}[rows.element_size()]
+    # The first and the last among them: where only a part of a key is rotated, it is at an end.
+    places = torch.linspace(0, rows.shape[-1] - 1, min(4, rows.shape[-1]), device=rows.device).round().long()
+    bits = (rows[..., places] + 0.0).contiguous().view(kind).to(torch.int64)  # + 0.0: there are two zeros
+    result = torch.zeros(bits.shape[:-1], dtype=torch.int64, device=rows.device)
+    for place in range(bits.shape[-1]):
+        result = result * 6364136223846793005 + bits[..., place] * 1442695040888963407 + place
+    return result
+
+
+def lookup(prints: Tensor, seen: Tensor) -> Tensor:
+    """Place of each of `prints` (rows, heads, slots) in `seen` (rows, heads, tokens), -1 where it is none's."""
+    order = seen.sort(dim=-1, stable=True)
+    at = torch.searchsorted(order.values.contiguous(), prints.contiguous()).clamp_max(seen.shape[-1] - 1)
+    equal = order.values.gather(-1, at) == prints
+    return torch.where(equal, order.indices.gather(-1, at), torch.full_like(at, UNKNOWN))
+
+
+def in_order(places: Tensor, prints: Tensor, seen: Tensor, exact: Tensor) -> Tensor:
+    """Where several tokens have the same value, slots with it take them in the order of the tokens."""
+    result = places.clone()
+    for row in range(places.shape[0]):
+        for head in range(places.shape[1]):
+            slots = (places[row, head] >= 0).nonzero()[:, 0].tolist()
+            values, number = seen[row, head].unique(return_counts=True)
+            repeated = set(values[number > 1].tolist())
+            slots = [slot for slot in slots if int(prints[row, head, slot]) in repeated]
+            if not slots:
+                continue
+            taken = set(exact[row, head][exact[row, head] >= 0].tolist())
+            choices: dict[int, list[int]] = {}
+            for position, value in enumerate(seen[row, head].tolist()):
+                if value in repeated and position not in taken:
+                    choices.setdefault(value, []).append(position)
+            before = -1
+            for slot in slots:
+                left = choices.get(int(prints[row, head, slot]), [])
+                later = [position for position in left if position > before] or left
+                if later:
+                    result[row, head, slot] = before = later[0]
+                    left.remove(later[0])
+    return result
+
+
+def _equal_rows(rows: Tensor, seen: Tensor, places: Tensor) -> Tensor:
+    """Whether each row (..., slots, width) equals the row of `seen` at its place, whole."""
+    index = places.clamp_min(0)[..., None].expand(*places.shape, seen.shape[-1])
+    return (seen.gather(2, index).to(rows.device) == rows).all(-1) & (places >= 0)
+
+
+def _atoms(keys: Tensor, values: Tensor, use_keys: bool) -> Tensor:
+    """Keys and values beside each other in float32, each scaled to a mean norm of 1."""
+    parts = [keys, values] if use_keys else [values]
+    return torch.cat([part.float() for part in parts], dim=-1)
+
+
+def sums_of_two(targets: Tensor, atoms: Tensor, width: int) -> list[tuple[list[int] | None, float]]:
+    """For each target the pair of atoms whose weighted sum comes nearest, and the relative residual, larger half.
+
+    Keys and values (the last `width` coordinates) have weights of their own. The first of a pair is one of the `BEAM`
+    that are most alike, the second any; the sums are in closed form and float64.
+    """
+    if len(atoms) < 2:
+        return [(None, 1.0)] * len(targets)
+    parts = [part for part in (slice(0, -width), slice(-width, None)) if atoms[:, part].shape[1]]
+    atoms = atoms.double()
+    targets = targets.double()
+    sizes = [atoms[:, part].square().sum(-1).clamp_min(1e-24) for part in parts]
+    first_count = min(BEAM, len(atoms))
+    result: list[tuple[list[int] | None, float]] = []
+    for block in targets.split(max(1, 2_000_000 // (first_count * len(atoms)))):
+        along = [block[:, part] @ atoms[:, part].T for part in parts]
+        wholes = [block[:, part].square().sum(-1).clamp_min(1e-24) for part in parts]
+        alike = sum(one.square() / size / whole[:, None] for one, size, whole in zip(along, sizes, wholes))
+        first = alike.topk(first_count, dim=-1).indices
+        left = torch.zeros(len(block), first_count, len(atoms), dtype=torch.float64, device=atoms.device)
+        for part, one, size, whole in zip(parts, along, sizes, wholes):
+            cross = atoms[first][..., part] @ atoms[:, part].T
+            onto_first = one.gather(1, first)[..., None]
+            determinant = size[first][..., None] * size - cross.square()
+            reached = onto_first.square() * size - 2 * onto_first * one[:, None] * cross
+            reached = reached + one[:, None].square() * size[first][..., None]
+            flat = determinant < 1e-9 * size[first][..., None] * size
+            reached = torch.where(
+                flat, onto_first.square() / size[first][..., None], reached / determinant.clamp_min(1e-24)
+            )
+            left = torch.maximum(left, 1 - reached / whole[:, None, None])
+        best = left.flatten(1).argmin(1)
+        for target, place, choices in zip(block, best.tolist(), first.tolist()):
+            chosen = [choices[place // len(atoms)], place % len(atoms)]
+            if chosen[0] == chosen[1]:
+                chosen = chosen[:1]
+            rows = atoms[torch.tensor(chosen, device=atoms.device)]
+            rests = [
+                float(
+                    (target[part] - _projected(rows[:, part], target[part])).norm()
+                    / target[part].norm().clamp_min(1e-12)
+                )
+                for part in parts
+            ]
+            result.append((chosen, max(rests)))
+    return result
+
+
+def sum_of_few(target: Tensor, atoms: Tensor, limit: float, width: int) -> tuple[list[int] | None, float]:
+    """The fewest atoms of which the target is a weighted sum within `limit` of its norm, and the relative residual.
+
+    Keys and values (the last `width` coordinates) have weights of their own. A beam of first parents, each gone on
+    with greedily.
+    """
+    if not len(atoms):
+        return None, 1.0
+    parts = [slice(0, atoms.shape[1] - width), slice(atoms.shape[1] - width, None)]
+    parts = [part for part in parts if atoms[:, part].shape[1]]
+    norms = [atoms[:, part].norm(dim=-1).clamp_min(1e-12) for part in parts]
+    scale = [float(target[part].norm().clamp_min(1e-12)) for part in parts]
+
+    def gain(rest: list[Tensor]) -> Tensor:
+        each = [
+            (atoms[:, part] @ left / size).abs() / whole for part, left, size, whole in zip(parts, rest, norms, scale)
+        ]
+        return torch.stack(each).square().sum(0)
+
+    first = gain([target[part] for part in parts]).topk(min(BEAM, len(atoms))).indices.tolist()
+    best: list[int] | None = None
+    best_residual = 1.0
+    for start in first:
+        chosen = [start]
+        while True:
+            matrix = atoms[torch.tensor(chosen, device=atoms.device)]
+            rest = [target[part] - _projected(matrix[:, part], target[part]) for part in parts]
+            residual = max(float(left.norm()) / whole for left, whole in zip(rest, scale))
+            if residual <= limit and (best is None or len(chosen) < len(best)):
+                best = list(chosen)
+                best_residual = residual
+            most = min(TAKEN_APART if best is None else len(best) - 1, len(atoms))
+            if residual <= limit or len(chosen) >= most:
+                break
+            gains = gain(rest)
+            gains[torch.tensor(chosen, device=gains.device)] = -1
+            chosen.append(int(gains.argmax()))
+        if best is not None and len(best) <= 2:
+            break
+    return best, best_residual
+
+
+def _projected(matrix: Tensor, goal: Tensor) -> Tensor:
+    """The least-squares sum of the rows of `matrix` (parents, width) that is nearest to `goal` (width,)."""
+    rows = matrix.double().cpu()
+    weights = torch.linalg.lstsq(rows.T, goal.double().cpu()[:, None]).solution[:, 0]
+    return (weights @ rows).to(goal)
+
+
+def _parents(
+    chosen: list[int],
+    target: Tensor,
+    atoms: Tensor,
+    tokens: Tensor,
+    old: list[dict[str, Any]],
+    width: int,
+    use_keys: bool,
+) -> dict[int, tuple[float, float]]:
+    """Tokens with their weights in key and value (the key is the first `width` coordinates); a merged slot's own parts
+    are multiplied out."""
+    matrix = atoms[torch.tensor(chosen, device=atoms.device)].T.double().cpu()
+    goal = target.double().cpu()
+    halves = (slice(0, width), slice(width, None)) if use_keys else (slice(None), slice(None))
+    weights = [torch.linalg.lstsq(matrix[half], goal[half, None]).solution[:, 0].tolist() for half in halves]
+    parents: dict[int, tuple[float, float]] = {}
+    for place, key_weight, value_weight in zip(chosen, *weights):
+        is_token = place < len(tokens)
+        parts = {int(tokens[place]): (1.0, 1.0)} if is_token else old[place - len(tokens)]["parents"]
+        for token, (key_part, value_part) in parts.items():
+            before = parents.get(token, (0.0, 0.0))
+            parents[token] = (before[0] + key_weight * key_part, before[1] + value_weight * value_part)
+    return parents
+
+
+# ---- the file
+
+
+def header(model: nn.Module, config: Any, title: str, layers: int) -> dict[str, Any]:
+    """Names, sizes and versions, and a checksum by which a model is known again."""
+    import transformers
+
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__, "python": sys.version.split()[0]}
+    for name in ("kvpress",):
+        if name in sys.modules:
+            try:
+                from importlib.metadata import version
+
+                versions[name] = version(name)
+            except Exception:  # not installed as a package
+                versions[name] = "?"
+    fields = config.to_dict() if hasattr(config, "to_dict") else dict(vars(config))
+    plain = {name: value for name, value in fields.items() if isinstance(value, (int, float, str, bool, type(None)))}
+    return {
+        "format": FORMAT,
+        "title": title,
+        "created": time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
+        "model": str(getattr(config, "_name_or_path", "") or ""),
+        "family": str(getattr(config, "model_type", "")),
+        "config": plain,
+        "layers": layers,
+        "dtype": str(next(model.parameters()).dtype),
+        "weights": weights_checksum(model),
+        "versions": versions,
+    }
+
+
+def weights_checksum(model: Any) -> str:
+    """SHA-256 over a sample of the input embeddings, rounded, so that another dtype of the same weights is the same."""
+    weight = model.get_input_embeddings().weight.detach()
+    rows = torch.linspace(0, weight.shape[0] - 1, min(64, weight.shape[0])).long().to(weight.device)
+    sample = weight[rows, :16].float().cpu()
+    return hashlib.sha256((sample * 256).round().to(torch.int32).numpy().tobytes()).hexdigest()
+
+
+def _catch(history: LayerHistory) -> Any:
+    def hook(module: nn.Module, args: Any, output: Any) -> None:
+        if torch.is_tensor(output):
+            history.catch(output)
+
+    return hook
+
+
+def _wrap_updates(recorder: Recorder) -> list[Any]:
+    """Wrap `update` of every cache class that transformers or a caller has defined, so that new caches are seen too."""
+    from transformers import cache_utils
+
+    undo: list[Any] = []
+    classes: list[Any] = [cache_utils.Cache]
+    for kind in classes:
+        classes.extend(other for other in kind.__subclasses__() if other not in classes)
+    for kind in classes:
+        original = kind.__dict__.get("update")
+        if original is None or not callable(original):
+            continue
+        kind.update = _wrapped(recorder, original)
+        undo.append(lambda kind=kind, original=original: setattr(kind, "update", original))
+    return undo
+
+
+def _wrapped(recorder: Recorder, original: Any) -> Any:
+    def update(self: Any, key_states: Any, value_states: Any, layer_idx: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if recorder._depth == 0 and layer_idx is not None:
+            recorder.updated(self, key_states, value_states, int(layer_idx))
+        recorder._depth += 1
+        try:
+            return original(self, key_states, value_states, layer_idx, *args, **kwargs)
+        finally:
+            recorder._depth -= 1
+
+    return update
+
+
+def _once(notes: list[str], sentence: str) -> None:
+    if sentence not in notes:
+        notes.append(sentence)
