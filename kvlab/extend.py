@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from kvlab.core.contract.decode_buffer import GoesOn
     from kvlab.core.contract.in_place import InPlace
     from kvlab.core.contract.method import Method, make_method, register, registered
-    from kvlab.core.contract.parts import Allocator, Capabilities, Scorer, Selector, Settler, Victims
+    from kvlab.core.contract.parts import Allocator, Scorer, Selector, Settler, Victims
+    from kvlab.core.contract.parts import PluginCapabilities as Capabilities
     from kvlab.core.contract.pipeline import Pipeline
     from kvlab.core.contract.plan import Edges, NewKeys, Plan, ValueShift
     from kvlab.core.contract.preset import Preset
@@ -120,7 +121,7 @@ _HOME = {
         "kvlab.core.methods.composition.register": (
             "register_allocator register_scorer register_selector register_settler"
         ),
-        "kvlab.core.contract.parts": "Allocator Capabilities Scorer Selector Settler Victims",
+        "kvlab.core.contract.parts": "Allocator Capabilities:PluginCapabilities Scorer Selector Settler Victims",
         "kvlab.core.contract.in_place": "InPlace",
         "kvlab.core.contract.pipeline": "Pipeline",
         "kvlab.core.contract.plan": "Edges NewKeys Plan ValueShift",

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from kvlab.core.methods import registered
+
 ROOT = Path(__file__).resolve().parent.parent
 # The house, the ground first: a room imports only from rooms on lines above its own, and from itself. Rooms on one line
 # do not know each other. `tests/ceilings.toml` counts which room uses which: a new pair takes a reason.
@@ -64,6 +66,10 @@ CORE_PACKAGES = {"torch", "transformers", "safetensors", "pydantic", "pydantic_c
 UNDECLARED = {
     "setuptools", "pydantic_core", "bitsandbytes", "torchao", "openvino", "openvino_genai", "xllamacpp", "vllm",
 }  # fmt: skip
+
+
+# Registered names that are words of the field too.
+WORDS = {"full", "window", "random", "packed", "sparse", "less", "cur", "cap", "compose"}
 
 
 @cache
@@ -140,12 +146,23 @@ def test_the_core_stands_alone_and_its_floors_go_one_way() -> None:
 @pytest.mark.parametrize("part", ["scorers", "allocators", "selectors", "settlers", "eviction", "merging", "whole"])
 def test_the_cache_knows_no_method(part: str) -> None:
     """It dispatches on what a pipeline's parts declare (`kvlab.core.contract.parts`)."""
-    for path in files("kvlab/core/cache"):
+    for path in files("kvlab/core/cache", "kvlab/core/attention", "kvlab/core/stores"):
         assert not [name for name in imported(path) if name.startswith(f"kvlab.core.methods.{part}")], path
 
 
+def test_shared_code_names_no_method() -> None:
+    """Neither as an identifier nor as a string: it asks for what a part declares. The full cache is the reference."""
+    names = {re.sub("[^a-z0-9]", "", name) for name in registered() if name not in WORDS}
+    for path in files("kvlab/core/cache", "kvlab/core/attention", "kvlab/core/stores", "kvlab/engine"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            texts = [getattr(node, field, None) for field in ("id", "attr", "name", "arg", "value", "asname", "module")]
+            words = [word for text in texts if isinstance(text, str) for word in text.lower().split(".")]
+            named = names & {re.sub("[^a-z0-9]", "", word) for word in words}
+            assert not named, f"{path.relative_to(ROOT)} names {named}"
+
+
 def test_nothing_looks_for_attributes_of_parts() -> None:
-    """What a part can do is its `capabilities`; only parts of plug-ins from before that type are looked into."""
+    """What a part can do is its `capabilities`, or asked for by `optional`, which knows the names."""
     for path in files("kvlab/core/methods", "kvlab/core/cache"):
         if path.name == "parts.py":
             continue

@@ -56,3 +56,5 @@ class MethodChoice(Strict):
 
 
 FULL = MethodChoice(method="full", budget=1.0)
+DEFAULT_METHOD = "keepkv"  # of a run that names none
+DEFAULT_OF_PREFIXES = "snapkv"  # of a prefix that names none

@@ -19,9 +19,8 @@ from pydantic import ValidationError
 from kvlab.common.limits import TURNS_SHARE
 from kvlab.core.budget import Budget
 from kvlab.core.cache import CompressedCache, make_cache
-from kvlab.core.choice import FULL, MethodChoice
+from kvlab.core.choice import DEFAULT_METHOD, FULL, MethodChoice
 from kvlab.core.errors import UserError, is_out_of_memory
-from kvlab.core.methods.eviction.gvote import GVote
 from kvlab.core.validation import in_one_sentence, path_of, quote_value
 from kvlab.engine.active_run import ActiveRun, OwnText
 from kvlab.engine.interleaved_timing import TimedRun, time_interleaved
@@ -189,9 +188,9 @@ class ComparisonPasses:
         first = next((run for run in active if run.run is prepared.runs[0]), None)
         if first is None or request.level != "full":
             return None
-        gvote = next((run.method for run in prepared.runs if isinstance(run.method, GVote)), GVote())
+        methods = [run.method for run in prepared.runs]
         tokens = prepared.ids.shape[1], request.max_new_tokens
-        return make_probe(prepared.loaded, *tokens, first.writer, gvote, request.record)
+        return make_probe(prepared.loaded, *tokens, first.writer, methods, request.record)
 
     def _timed(self, run: ActiveRun) -> TimedRun | None:
         if run.settled is None or not run.own.ids:
@@ -247,7 +246,7 @@ def compare(
 
 def run(
     prompt: str,
-    method: str = "keepkv",
+    method: str = DEFAULT_METHOD,
     budget: float | int | str = 0.2,
     *,
     model: str | LoadedModel = "mini",

@@ -1,7 +1,7 @@
-"""Probe the full cache on prompt and continuation: the attention statistics that GVote and KeepKV rely on.
+"""Probe the full cache on prompt and continuation: attention statistics, and what some method samples of them.
 
 An observer of the full cache while it decodes, once per comparison, at level `full`; its arrays are written into the
-first run. It costs, per layer, the attention of `PROMPT_ROWS` + continuation + GVote's sampled queries, and on mini
+first run. It costs, per layer, the attention of `PROMPT_ROWS` + continuation + sampled queries, and on mini
 (1,676 tokens, 48 more) 19 MB on disk.
 """
 
@@ -24,7 +24,7 @@ from kvlab.core.cache import make_cache
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.view import Slots, View
 from kvlab.core.errors import UserError
-from kvlab.core.methods.eviction.gvote import Ballots, ChosenSlots, GVote, choose_highest, nucleus_size
+from kvlab.core.methods import Method, registered
 from kvlab.models.load import LoadedModel
 from kvlab.requests.recording import Recording, history_that_fits
 from kvlab.trace import RunWriter
@@ -187,8 +187,7 @@ class Probe:
     prompt_tokens: int
     tokens: int
     rows: int
-    gvote: GVote
-    sinks: int  # of GVote
+    samples: Any  # see `Method.query_probe`
     layers: Sequence[int]
     heads: list[int]
     history_layers: Sequence[int]
@@ -224,7 +223,7 @@ class Probe:
         if layer_idx not in self.layers:
             return
         if layer_idx not in self.gathered:
-            self.gathered[layer_idx] = Gathered(HiddenStatistics(self.prompt_tokens, self.sinks))
+            self.gathered[layer_idx] = Gathered(HiddenStatistics(self.prompt_tokens, self.samples.sinks))
         gathered = self.gathered[layer_idx]
         seen_tokens = seen.key.shape[2]
         if seen.hidden_states is not None:
@@ -240,12 +239,13 @@ class Probe:
             self.writer.write_arrays("history", layer_idx, {name: of[:, self.heads] for name, of in rows.items()})
 
     def _write_states(self, layer_idx: int, slots: Slots, seen: PassSeen, hidden: HiddenStatistics) -> None:
-        if hidden.seen < self.prompt_tokens or self.prompt_tokens <= self.sinks + 2:
+        if hidden.seen < self.prompt_tokens or self.prompt_tokens <= self.samples.sinks + 2:
             return
         dtype = hidden.kept[0].dtype
         self.writer.write_arrays("hidden", layer_idx, _host(hidden.statistics(seen.key.device)))
         try:
-            arrays = sampled_queries(self.gvote, slots, seen, self.prompt_tokens, hidden.inner, dtype)
+            inner = hidden.inner
+            arrays = self.samples.arrays(slots, seen, self.prompt_tokens, (inner.mean, inner.deviation), dtype)
         except UserError:
             return  # unknown query projection of this model family: skip only these arrays
         self.writer.write_arrays("sampled", layer_idx, _host(arrays))
@@ -255,33 +255,39 @@ class Probe:
 
 
 def make_probe(
-    loaded: LoadedModel, prompt_tokens: int, most: int, writer: RunWriter, gvote: GVote, recording: Recording
+    loaded: LoadedModel,
+    prompt_tokens: int,
+    most: int,
+    writer: RunWriter,
+    methods: Sequence[Method],
+    recording: Recording,
 ) -> Probe:
     """A probe that writes `history`, `hidden` and `sampled` (see `kvlab.trace.schema.ARRAYS`) of every full-attention
     layer, for up to `most` generated tokens.
 
-    `gvote` draws its samples as in a run with the same seed. `recording` selects layers and, for `history`, KV heads;
+    Samples are those of the first of `methods` that draws any, else of the first registered one, with the same seed as
+    in a run. `recording` selects layers and, for `history`, KV heads;
     if that exceeds the limit, less is kept and the record says so.
     """
     watch_hidden_states(loaded.model)
-    score = gvote.pipeline().score
+    everyone = [*methods, *(kind() for kind in registered().values())]
+    samples = next(probe for method in everyone if (probe := method.query_probe()) is not None)
     later = min(most, MOST_FUTURE)
-    assert isinstance(score, Ballots)
     prompt_rows = min(PROMPT_ROWS, prompt_tokens)
-    rows = min(max(prompt_rows, score.step_queries), prompt_tokens)
+    rows = min(max(prompt_rows, samples.rows), prompt_tokens)
     layers = recording.of_layers([layer.layer_idx for layer in make_cache(loaded, "full").compressed_layers()])
     heads = recording.of_heads(num_key_value_heads(loaded.model.config.get_text_config(decoder=True)))
     tokens = prompt_tokens + later
     kept, history_rows, sentence = history_that_fits(layers, len(heads), tokens, prompt_rows, later)
     if sentence:
         writer.update(left_out=writer.record.left_out | {"history": sentence})
-    return Probe(writer, prompt_tokens, tokens, rows, gvote, score.sinks, layers, heads, kept, history_rows)
+    return Probe(writer, prompt_tokens, tokens, rows, samples, layers, heads, kept, history_rows)
 
 
 def history(seen: PassSeen, rows: int) -> dict[str, np.ndarray]:
     """Attention of the last `rows` queries, by KV head: `mass` and `log_score`.
 
-    Both (rows, H, tokens): the group's mean probability, and the log of its mean exp score (KeepKV's unnormalised s),
+    Both (rows, H, tokens): the group's mean probability, and the log of its mean exp score,
     -inf at masked positions.
     """
     tokens = seen.key.shape[2]
@@ -300,88 +306,3 @@ def history(seen: PassSeen, rows: int) -> dict[str, np.ndarray]:
 
 def _host(arrays: dict[str, Tensor]) -> dict[str, np.ndarray]:
     return {name: tensor.half().cpu().numpy() for name, tensor in arrays.items()}
-
-
-def sampled_queries(
-    gvote: GVote, slots: Slots, seen: PassSeen, prompt_tokens: int, inner_states: Moments, dtype: torch.dtype
-) -> dict[str, Tensor]:
-    """GVote's decision after the prompt, and the attention of the queries after it. Batch of one.
-
-    `slots` are those of prompt and continuation; `seen` has the continuation's queries and at least the last of the
-    prompt's; `inner_states` are the moments of the prompt's hidden states (of `dtype`) without the sinks. T: prompt
-    tokens, S: samples. Attention is over the prompt only and sums to one. By KV head (H), means over its query heads:
-    `true` (H, T) of the first query after the prompt, `synthetic` (H, T) mean over the samples, `ballots` (H, T);
-    `overlap` and `usage` (H, S): true attention to each sample's nucleus of `p_nuc`, and that nucleus's share of the
-    prompt (GVote, figure 3a), `true_usage` (H,) the same of the true query; `inner_...` the same without the sinks;
-    `step_budget` (H,) the share of the prompt that one sample may choose; `union` and `covered` (H, S + 1): the kept
-    set's share of the prompt and of the true attention after 0 to S samples (0: the protected slots alone);
-    `future` (H, m): attention of each later query to the final kept set.
-    """
-    score, protect = _parts(gvote)
-    slots = slots.map(lambda tensor: tensor[:, :, :prompt_tokens])
-    prompt = seen.up_to(prompt_tokens)
-    inner = slots.position[:, 0].int() >= score.sinks  # (1, T)
-    eligible = torch.ones_like(inner) if score.count_sinks else inner
-    tokens = torch.tensor([prompt_tokens], device=inner.device)
-    mean, deviation = (one[None].float().to(inner.device) for one in (inner_states.mean, inner_states.deviation))
-    queries = score.future.draw_from(prompt, mean, deviation, dtype, tokens)  # (1, Hq, S, d)
-    count = score.step_budget(prompt, torch.ones_like(inner), eligible)
-    guarded = protect.protect.protected(_view(slots, prompt, tokens))[0]  # (H, T)
-    choices = torch.stack([choice[0] for choice in score.choices(prompt, queries, eligible, count)])  # (S, H, T)
-    future = torch.softmax(prompt.logits_of(seen.query[:, :, prompt.num_new :])[0], -1)  # (H, G, m, T)
-    sampled = torch.softmax(prompt.logits_of(queries)[0], -1)  # (H, G, S, T)
-    arrays = {
-        "true": future[:, :, 0].mean(1),
-        "synthetic": sampled.mean((1, 2)),
-        "ballots": choices.float().sum(0),
-        "step_budget": count[0].float().mean(-1) / prompt_tokens,
-    }
-    arrays |= _overlaps(future[:, :, 0], sampled, score.p_nuc, "")
-    arrays |= _overlaps(_inside(future[:, :, 0], inner), _inside(sampled, inner), score.p_nuc, "inner_")
-    return arrays | _growth(choices, guarded, future.mean(1))
-
-
-def _parts(gvote: GVote) -> tuple[Ballots, ChosenSlots]:
-    pipeline = gvote.pipeline()
-    assert isinstance(pipeline.score, Ballots) and isinstance(pipeline.allocate, ChosenSlots)
-    return pipeline.score, pipeline.allocate
-
-
-def _view(slots: Slots, seen: PassSeen, tokens: Tensor) -> View:
-    most = int(tokens)
-    budget = torch.full(slots.valid.shape[:2], most, device=tokens.device)
-    return View(slots, seen, budget, tokens, "prefill", 0, most, False, 0, 1)
-
-
-def _inside(mass: Tensor, inner: Tensor) -> Tensor:
-    """Attention (H, G, ..., T) restricted to the `inner` (1, T) tokens and renormalised."""
-    mass = mass.masked_fill(~inner[0], 0.0)
-    return mass / mass.sum(-1, keepdim=True).clamp_min(torch.finfo(mass.dtype).tiny)
-
-
-def _overlaps(true: Tensor, sampled: Tensor, share: float, prefix: str) -> dict[str, Tensor]:
-    """True attention (H, G, T) inside each sample's nucleus, and the sizes of the nuclei.
-
-    Query heads without mass have no nucleus and are left out; NaN where no query head has one.
-    """
-    sizes = nucleus_size(sampled, share)
-    wanted = nucleus_size(true, share)
-    sets = choose_highest(sampled, sizes, int(sizes.max()))  # (H, G, S, T)
-    tokens = true.shape[-1]
-    overlap = (true[:, :, None] * sets).sum(-1).masked_fill((sizes == 0) | (wanted == 0)[..., None], torch.nan)
-    usage, true_usage = (count.float().masked_fill(count == 0, torch.nan) / tokens for count in (sizes, wanted))
-    return {
-        f"{prefix}overlap": overlap.nanmean(1),
-        f"{prefix}usage": usage.nanmean(1),
-        f"{prefix}true_usage": true_usage.nanmean(1),
-    }
-
-
-def _growth(choices: Tensor, guarded: Tensor, future: Tensor) -> dict[str, Tensor]:
-    """The kept set sample by sample, from `choices` (S, H, T), `guarded` (H, T) and `future` (H, m, T)."""
-    kept = torch.cat([guarded[None], guarded | (choices.cumsum(0) > 0)])  # (S + 1, H, T)
-    return {
-        "union": kept.float().mean(-1).T,
-        "covered": (future[:, 0] * kept).sum(-1).T,
-        "future": (future * kept[-1][:, None]).sum(-1),
-    }

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import pandas as pd
 from pydantic import JsonValue
 
-from kvlab.common.formatting import mean_words
+from kvlab.common.formatting import mean_words, model_title
 from kvlab.common.intervals import Interval
 from kvlab.core.choice import FULL
 from kvlab.core.method_spec import format_spec, parse_spec

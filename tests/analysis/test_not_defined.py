@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
-from kvlab.engine.probe import _inside, _overlaps
+from kvlab.core.methods.eviction.gvote import _inside, _overlaps
 from kvlab.engine.recording.events import relative_error
 from kvlab.engine.recording.shadow import _stored
 from kvlab.papers.attention_rows import LAST, Rows, concentration, prediction_errors

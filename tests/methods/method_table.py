@@ -121,10 +121,9 @@ def _paper(paper: str) -> str:
 def _needs(method: type[Method], pipeline: Pipeline) -> str:
     if method.name == "compose":
         return ""
-    score = pipeline.can.score
     needs = []
     rows = max(pipeline.prompt_rows(LONG), pipeline.recalled)
-    if score.accumulate is not None or rows == LONG:
+    if pipeline.scored_rows()["all_rows"] or rows == LONG:
         needs.append("all queries")
     elif rows > 1:
         needs.append("last queries")

@@ -14,7 +14,10 @@ from kvlab.core.errors import UserError
 from kvlab.core.methods import Method, make_method, registered
 from kvlab.core.methods.composition.choices import PARTS, PLAIN_NAMES
 from kvlab.core.methods.composition.composed import choices, compose
+from kvlab.core.methods.eviction.snapkv import SnapKV
+from kvlab.core.methods.eviction.window import Window
 from kvlab.core.methods.merging.cam import ACCUMULATED
+from kvlab.core.methods.merging.keepkv import KeepKV
 from kvlab.core.methods.merging.pyramid_pool import Pool
 from kvlab.core.methods.scorers.attention.ema import EMA, RAW_EMA, SEEN_ROWS
 from kvlab.models.load import prepare
@@ -231,6 +234,16 @@ def test_what_cannot_be_combined_says_why(options: dict, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence) as error:
         compose(**options)
     assert str(error.value).count("\n") == 0
+
+
+def test_methods_themselves_are_composed() -> None:
+    """The same method as by names, so that a run or a link of it opens like any other."""
+    made = compose(score=SnapKV(window=16), settle=KeepKV(threshold=0.5))
+    assert made == compose(score="snapkv", settle="keepkv", score_window=16, settle_threshold=0.5)
+    assert make_method("compose", **made.model_dump()) == made
+    assert compose(score=Window()).pipeline().score == make_method("window").pipeline().score
+    with pytest.raises(UserError, match="store belong"):
+        compose(score=SnapKV(store="int8"))
 
 
 def test_qualified_hyper_parameters_reach_one_part() -> None:

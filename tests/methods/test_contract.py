@@ -8,8 +8,10 @@ from typing import ClassVar
 import pytest
 import torch
 
-from kvlab.core.contract.parts import Capabilities, capabilities_of, protected_slots
+from kvlab import extend
+from kvlab.core.contract.parts import Capabilities, capabilities_of, optional, protected_slots
 from kvlab.core.contract.pipeline import Pipeline
+from kvlab.core.contract.second_pass import Rehearsal
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method, registered
 from kvlab.core.methods.allocators.uniform import Uniform
@@ -17,6 +19,7 @@ from kvlab.core.methods.scorers.attention.accumulated_attention import Accumulat
 from kvlab.core.methods.scorers.wrappers.wrapper import PromptOnly
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.eviction.evict import Evict
+from kvlab.core.methods.wrappers.page_selector import WholePages
 from kvlab.core.methods.wrappers.pin_tokens import Keeping
 
 
@@ -69,11 +72,12 @@ class OldSelector:
 
 def test_parts_from_before_the_contract_say_the_same_by_their_attributes() -> None:
     scorer, settler = OldScorer(), OldSettler()
-    assert capabilities_of(scorer) == Capabilities(
-        prompt_rows=scorer.prompt_rows, recalls=8, recall=scorer.recall, counted_state="seen"
-    )
-    assert capabilities_of(settler) == Capabilities(merges=True, mass_of_votes=None, counts_votes=False, seeks=True)
-    assert capabilities_of(OldSelector()) == Capabilities()
+    said = {name: getattr(capabilities_of(scorer), name) for name in ("prompt_rows", "recalls", "recall", "note")}
+    assert said == {"prompt_rows": scorer.prompt_rows, "recalls": 8, "recall": scorer.recall, "note": None}
+    assert optional(scorer, "counted_state") == "seen"
+    assert capabilities_of(settler).merges and capabilities_of(settler).mass_of_votes is None
+    assert (optional(settler, "counts_votes"), optional(settler, "seeks")) == (False, True)
+    assert capabilities_of(OldSelector()).protected is None
     pipeline = Pipeline(scorer, Uniform(), LowestScore(), settler, buffer=4)
     assert (pipeline.recalled, pipeline.rescores, pipeline.notes, pipeline.prompt_rows(99)) == (8, True, False, 5)
     assert pipeline.columns.mass_of_votes is None and not pipeline.columns.votes
@@ -105,9 +109,24 @@ def test_an_error_inside_a_parts_capabilities_is_not_taken_for_their_absence() -
 def test_wrappers_forward_what_still_holds() -> None:
     plain = AccumulatedAttention(decay=0.9)
     once = capabilities_of(PromptOnly(plain))
-    assert once.accumulate == plain.accumulate and once.note is None and once.decay is None
-    pinned = capabilities_of(Keeping(LowestScore(sinks=4), (7, 9)))
-    assert pinned.sinks == 6 and pinned.protected is not None and pinned.bounds is None
+    assert optional(PromptOnly(plain), "accumulate") == plain.accumulate and once.note is None and once.decay is None
+    pinned = Keeping(LowestScore(sinks=4), (7, 9))
+    assert optional(pinned, "sinks") == 6 and optional(pinned, "bounds") is None
+    assert capabilities_of(pinned).protected is not None
+    assert optional(Keeping(WholePages(LowestScore(), 4), (7,)), "leaves_room"), "what a wrapper does not define"
+
+
+def test_a_plug_in_may_declare_what_capabilities_had_in_version_0_1() -> None:
+    again = Rehearsal(piece=64)
+
+    class OfPlugin(AccumulatedAttention):
+        @property
+        def capabilities(self) -> Capabilities:
+            return extend.Capabilities(prompt_rows=lambda tokens: 3, rehearsal=again, accumulate=None, seeks=True)
+
+    part = OfPlugin()
+    assert capabilities_of(part).second_pass is again and capabilities_of(part).prompt_rows(9) == 3
+    assert optional(part, "accumulate") is None and optional(part, "seeks") is True
 
 
 @pytest.mark.parametrize("name", [name for name in registered() if name != "compose"])

@@ -1,4 +1,4 @@
-"""Attention over slots plus a low-rank state (LESS): the state acts as one more, query-dependent slot."""
+"""Attention over slots plus a state of evicted tokens, which acts as one more, query-dependent slot."""
 
 from __future__ import annotations
 
@@ -10,45 +10,30 @@ import torch
 from torch import Tensor
 
 from kvlab.core.attention.slot_attention import ROW_BLOCK
+from kvlab.core.contract.parts import StateBesideSlots
 from kvlab.core.contract.pipeline import Pipeline
-from kvlab.core.methods.merging.less import HEAD, NORMALIZER, NUMERATOR, Absorb
 from kvlab.core.stores.quantized_states import States, mix_states
 
 
 @dataclass(frozen=True)
 class LowRankState:
-    """State absorbed by the heads of one layer, and the feature maps queries read it with.
+    """What the heads of one layer keep of evicted tokens, and how queries read it.
 
     `noted` is the live per-head state, not a copy: it follows every plan.
     """
 
-    absorb: Absorb
+    state: StateBesideSlots
     layer: int
     noted: Mapping[str, Tensor]
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing has been absorbed yet."""
-        return HEAD not in self.noted
-
-    def column(self, query: Tensor) -> tuple[Tensor, Tensor]:
-        """(logits (B, H, G, q), values (B, H, G, q, d)) float32 of the slot that represents the state.
-
-        logit = log(phi(q) z), value = phi(q) H / phi(q) z; the logit is -inf for a head that absorbed nothing.
-        """
-        head = self.noted[HEAD]
-        normalizer = self.noted[NORMALIZER]
-        self.absorb.place(self.layer, head.shape[1], query)
-        features = self.absorb.maps(self.layer, head).of_queries(query.unflatten(1, (head.shape[1], -1)))
-        group = features.shape[2:4]
-        beside = features.flatten(2, 3)  # the queries of a group read the same state without copying it
-        total = (beside @ normalizer[..., None]).unflatten(2, group)
-        values = (beside @ self.noted[NUMERATOR]).unflatten(2, group)
-        return total[..., 0].log(), values / total.clamp_min(torch.finfo(total.dtype).tiny)
+        """Whether nothing has been evicted yet."""
+        return self.state.is_empty(self.noted)
 
     def share(self, query: Tensor, logits: Tensor, bias: Tensor | None) -> StateShare:
         """Split the attention of queries (B, Hq, q, d), with logits (B, H, G, q, S), between slots and state."""
-        own, value = self.column(query)
+        own, value = self.state.column(self.layer, self.noted, query)
         both = torch.cat([logits, own[..., None]], -1)
         if bias is None:
             mass = torch.softmax(both, -1)
@@ -103,9 +88,10 @@ class MassBesideState:
 
 def low_rank_state(pipeline: Pipeline, layer: int, noted: Mapping[str, Tensor]) -> LowRankState | None:
     """Low-rank state of a method at a layer (index among the compressed ones); None for most methods."""
-    return LowRankState(pipeline.settle, layer, noted) if isinstance(pipeline.settle, Absorb) else None
+    state = pipeline.state_beside_slots
+    return None if state is None else LowRankState(state, layer, noted)
 
 
 def keeps_state(pipeline: Pipeline) -> bool:
     """Whether a method's queries also attend to a low-rank state."""
-    return isinstance(pipeline.settle, Absorb)
+    return pipeline.state_beside_slots is not None

@@ -23,6 +23,7 @@ from kvlab.core.cache.rotary import changing_rotary, find_rotary, unrotated_laye
 from kvlab.core.cache.second_pass import install_second_pass, second_pass_state
 from kvlab.core.cache.settings import LayerSettings, Observer, shape_of
 from kvlab.core.choice import MOST_NEW_TOKENS
+from kvlab.core.contract.parts import optional
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.reading import Reading
 from kvlab.core.errors import UserError
@@ -83,7 +84,7 @@ def make_cache(
         for with_fitted in (with_feature_maps, with_profile, with_score_heads, with_query_statistics):
             pipeline = with_fitted(pipeline, language_model, getattr(model, "name", ""))
     tokenizer = getattr(model, "tokenizer", None)
-    configure = pipeline.can.settle.with_tokenizer
+    configure = optional(pipeline.settle, "with_tokenizer")
     if configure is not None and tokenizer is not None:  # a settler that needs chunk delimiters
         pipeline = replace(pipeline, settle=configure(tokenizer))
     if pipeline.score.needs_hidden_states:

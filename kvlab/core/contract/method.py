@@ -25,7 +25,7 @@ from pydantic_core import CoreSchema, PydanticCustomError
 from kvlab.core.budget import STORE_RULES, Amount, Budget, window_note
 from kvlab.core.contract.checked_numbers import MOST, MOST_WHOLE, check_number
 from kvlab.core.contract.packed_size import packed_sizes
-from kvlab.core.contract.parts import PAGE_HEADS, PAGE_RULES
+from kvlab.core.contract.parts import PAGE_HEADS, PAGE_RULES, optional
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import DEFAULT, PAPER, Preset
 from kvlab.core.contract.reading import EVERYTHING, READINGS, Reading, reading_of
@@ -185,6 +185,16 @@ class Method(BaseModel, ABC):
         """Newest prompt tokens that always stay, so that a budget must exceed them; 0: none."""
         return 0
 
+    def query_probe(self) -> Any:
+        """What a recorded comparison keeps of the full cache's queries for this method's figures; None for most.
+
+        An object with the number of first tokens to leave out of the statistics of hidden states (`sinks`), the number
+        of the prompt's last queries it uses (`rows`), and `arrays(slots, seen, prompt_tokens, inner_states, dtype)`:
+        tensors by name (`kvlab.trace.schema.ARRAYS`) from the slots and the pass of prompt and continuation, and mean
+        and deviation of the prompt's hidden states without the sinks.
+        """
+        return None
+
     def differences(self, preset: str = PAPER) -> dict[str, JsonValue]:
         """The preset's values of hyper-parameters that differ from it; empty without such a preset."""
         published = self.presets[preset].settings() if preset in self.presets else {}
@@ -198,7 +208,6 @@ class Method(BaseModel, ABC):
         Stores `auto` and `adaptive` are resolved by `budget`, and native without one.
         """
         pipeline = self.paged_pipeline()
-        can = pipeline.can
         store = store_of(self.store) if budget is None else store_under(self.store, Budget(budget))
         return {
             "compresses": self.family != "reference",
@@ -206,7 +215,7 @@ class Method(BaseModel, ABC):
             "decode": pipeline.decode,
             "buffer": pipeline.buffer,
             "recalled": pipeline.recalled,
-            "seeks": can.settle.seeks,
+            "seeks": optional(pipeline.settle, "seeks"),
             **pipeline.slot_bytes(),
             **pipeline.head_bytes(),
             "packed": packed_sizes(store, pipeline),

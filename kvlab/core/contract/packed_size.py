@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import JsonValue
 
 from kvlab.core.budget import UNLIMITED
+from kvlab.core.contract.parts import optional
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.stores import Store, store_bytes
 
@@ -17,10 +18,9 @@ def native_slots(store: Store, pipeline: Pipeline, compress_every: int = 1) -> t
     """
     if not pipeline.decode:
         return store.sinks + store.residual, 1
-    settle = pipeline.can.settle
-    if settle.changes_many:
+    if optional(pipeline.settle, "changes_many"):
         return UNLIMITED, 3
-    changed = 0 if settle.still else compress_every - 1 + max(pipeline.buffer, 1)
+    changed = 0 if optional(pipeline.settle, "still") else compress_every - 1 + max(pipeline.buffer, 1)
     if store.gathered >= UNLIMITED:  # generated tokens are never packed
         return UNLIMITED, 3
     return store.sinks + max(store.residual, store.gathered, 2 * changed) + store.lot + 1 + changed, 3

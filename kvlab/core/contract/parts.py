@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, ClassVar, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -29,7 +29,8 @@ def last_row(tokens: int) -> int:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """Returned by the property `capabilities` of every scorer, allocator, selector and settler.
+    """Returned by the property `capabilities` of every scorer, allocator, selector and settler: what several parts need
+    or provide. What only one or two do is an attribute of those parts (`OPTIONAL`).
 
     By default a part needs and provides nothing; it sets what differs. A wrapper returns `replace(inner, ...)` of the
     wrapped part's capabilities. Fields that are functions are None if the part does not provide them.
@@ -38,81 +39,133 @@ class Capabilities:
         prompt_rows: number of last queries the part needs together, given the prompt length.
         across_heads: decoding decides about the heads of a batch row together, so they must share a table.
         recalls: number of newest queries kept for decisions while decoding.
-        rehearsal: a second pass over the prompt before the prompt is compressed.
-        references: number of queries of that second pass that each query head keeps for the decision.
+        second_pass: a second pass over the prompt before the prompt is compressed.
 
     Attributes of a scorer:
-        accumulate: new slot state after a chunk of the prompt that is not its last; the score then sums over all
-            queries of the prompt.
         recall: new slot state at a decision while decoding, from the newest `recalls` queries.
-        rehearsed: new slot state after a pass of the rehearsal.
         note: in-place update after a single query; None if `update` must run instead.
         rate: the score (B, H, S) if it can be computed from other slot state, so that slots need not store it.
-        row_weights: weights (q,) float32 of a pass's q queries in the sum of attention that `update` asks for, given q
-            and a device, so that a pass which several caches share computes their sums together.
         decay: factor of its running sum of attention at each query; None if the score is not such a sum.
-        counted_state: name of the state that counts the queries that saw a slot, if it can be derived.
-
-    Attributes of an allocator:
-        across_layers: no layer may be compressed before all of them have seen the prompt.
 
     Attributes of a selector:
         protected: (B, H, S) bool, slots that are never evicted; None: nothing is protected, and settlers that pool or
             merge reject the selector.
-        sinks: number of first tokens it keeps, if fixed; None without sinks.
-        bounds: (recent (B, H), sinks (B, H, 1)) tokens protected under a budget (B, H), if it evicts the lowest scores
-            outside them; None for any other rule.
-        leaves_room: it may choose more victims than asked for, so that heads end below their budgets.
 
     Attributes of a settler:
         fills_budget: a decision leaves every head that exceeded its budget with exactly its budget.
         by_selector: exactly the selector's victims leave, however many it chooses, and no slot is made.
         merges: slots need votes and a log mass.
         mass_of_votes: log mass is this times log(votes); None if slots store their own log mass.
-        counts_votes: a slot may represent several tokens; False if it only has a log mass.
-        still: decisions while decoding do not change the slots that stay.
-        seeks: keys are compared with each other, so storing their lengths pays off.
-        changes_many: a decision changes many slots.
-        reads_text: the decision about the prompt uses its token ids.
-        head_bytes: bytes of state per KV head besides its slots, given keys and values (B, H, S, d) and the selector.
         in_place: the decode-step decision as an in-place kernel for this scorer and selector; None if there is none.
-        with_tokenizer: returns the settler configured for a tokenizer.
     """
 
     prompt_rows: Callable[[int], int] = last_row
     across_heads: bool = False
     recalls: int = 0
-    rehearsal: Rehearsal | None = None
-    references: int = 0
+    second_pass: Rehearsal | None = None
 
-    accumulate: Update | None = None
     recall: Update | None = None
-    rehearsed: Update | None = None
     note: Callable[[Slots, Seen], None] | None = None
     rate: Callable[[Slots], Tensor] | None = None
-    row_weights: Callable[[int, torch.device], Tensor] | None = None
-    counted_state: str | None = None
     decay: float | None = None
 
-    across_layers: bool = False
-
     protected: Callable[[View], Tensor] | None = None
-    sinks: float | int | None = None
-    bounds: Callable[[View, Tensor], tuple[Tensor, Tensor]] | None = None
-    leaves_room: bool = False
 
     fills_budget: bool = False
     by_selector: bool = False
     merges: bool = False
     mass_of_votes: float | None = 0.0
-    counts_votes: bool = True
-    still: bool = False
-    seeks: bool = False
-    changes_many: bool = False
-    reads_text: bool = False
-    head_bytes: Callable[[Tensor, Tensor, Selector], int] | None = None
     in_place: Callable[[Scorer, Selector], InPlace | None] | None = None
-    with_tokenizer: Callable[[Any], Settler] | None = None
+
+
+# Attributes and methods that a part may have beside its capabilities, with what holds for a part without them.
+OPTIONAL: Mapping[str, Any] = {
+    # A scorer's: new slot state (as `update`) after a chunk of the prompt that is not its last, so that the score sums
+    # over all queries; the same after a pass of the second pass; weights (q,) float32 of a pass's q queries in the sum
+    # of attention that `update` asks for, given q and a device, so that caches that share a pass compute their sums
+    # together; the name of the state that counts the queries that saw a slot, if it can be derived.
+    "accumulate": None,
+    "rehearsed": None,
+    "row_weights": None,
+    "counted_state": None,
+    # A scorer's: later passes cost it nothing, or it takes none of their attention.
+    "costs_no_step": False,
+    # An allocator's: no layer may be compressed before all of them have seen the prompt; heads of all layers share the
+    # budget.
+    "across_layers": False,
+    "shares_budget": False,
+    # An allocator's and settler's, for compositions: (scorer, this part) that fit together, given the scorer, the
+    # selector and the scorer of this part's own method; raises UserError if they do not.
+    "fitted_to": None,
+    # A selector's: number of first tokens it keeps, if fixed; (recent (B, H), sinks (B, H, 1)) tokens protected under a
+    # budget (B, H), if it evicts the lowest scores outside them; it may choose more victims than asked for.
+    "sinks": None,
+    "bounds": None,
+    "leaves_room": False,
+    # A selector's and settler's: queries of the second pass that each query head keeps for the decision.
+    "references": 0,
+    # A settler's: a slot may represent several tokens, or only has a log mass; it needs a selector that protects slots;
+    # decisions while decoding do not change the slots that stay; keys are compared with each other, so storing their
+    # lengths pays off; a decision changes many slots; the decision about the prompt uses its token ids; bytes of state
+    # per KV head besides its slots, given keys and values (B, H, S, d) and the selector; the settler for a tokenizer.
+    "counts_votes": True,
+    "needs_protection": False,
+    "still": False,
+    "seeks": False,
+    "changes_many": False,
+    "reads_text": False,
+    "head_bytes": None,
+    "with_tokenizer": None,
+    # A settler's: queries also attend to its state besides the slots, so that it is a `StateBesideSlots` too.
+    "keeps_state": False,
+}
+
+
+def optional(part: Any, name: str) -> Any:
+    """An attribute of a part, or what holds for parts without it."""
+    declared = getattr(capabilities_of(part), "attributes", {})
+    return declared[name] if name in declared else getattr(part, name, OPTIONAL[name])
+
+
+class Wrapper:
+    """Base class of what wraps the part `inner`: it has that one's optional attributes where it defines no other.
+
+    A wrapper of a selector evicts other slots than the lowest scores outside the inner one's bounds, so it has none.
+    """
+
+    inner: Any
+    bounds: ClassVar[None] = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name in OPTIONAL:
+            return optional(self.inner, name)
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+
+class PluginCapabilities(Capabilities):
+    """`Capabilities` as `kvlab.extend` exports it: it also takes what parts of version 0.1 declared there."""
+
+    attributes: Mapping[str, Any]
+
+    def __init__(self, **declared: Any) -> None:
+        object.__setattr__(self, "attributes", {name: declared.pop(name) for name in OPTIONAL if name in declared})
+        super().__init__(**{OLD_NAMES.get(name, name): value for name, value in declared.items()})
+
+
+# Names of version 0.1 -> today's.
+OLD_NAMES = {"rehearsal": "second_pass"}
+
+
+class StateBesideSlots(Protocol):
+    """What a settler keeps of evicted tokens, which queries attend to like one more slot."""
+
+    def is_empty(self, head_state: Mapping[str, Tensor]) -> bool:
+        """Whether nothing has been evicted yet."""
+        ...
+
+    def column(self, layer: int, head_state: Mapping[str, Tensor], query: Tensor) -> tuple[Tensor, Tensor]:
+        """(logits (B, H, G, q), values (B, H, G, q, d)) float32 of that slot for queries (B, Hq, q, d)."""
+        ...
 
 
 NONE = Capabilities()
@@ -270,32 +323,25 @@ def capabilities_of(part: Any) -> Capabilities:
     return found
 
 
-# Attribute names used before `Capabilities`, if they differ.
-_OLD_NAMES = {"counted_state": "counts", "counts_votes": "counts"}
-_OF_SCORERS = ("accumulate", "recall", "rehearsed", "note", "rate", "counted_state")
-_NEW = (
-    "row_weights",
-    "in_place",
-    "with_tokenizer",
-    "bounds",
-    "decay",
-    "leaves_room",
-    "by_selector",
-)  # never attributes of parts
-
-
 def _from_attributes(part: Any) -> Capabilities:
-    """Read the attributes of a plug-in part without `capabilities`."""
-    given = {name: getattr(part, _OLD_NAMES.get(name, name), None) for name in Capabilities.__dataclass_fields__}
-    scores = hasattr(part, "update")
-    if not getattr(part, "notes", True):
-        given["note"] = None
-    for name in (*_NEW, *(("counts_votes",) if scores else _OF_SCORERS)):
-        given[name] = None
-    known = {name: value for name, value in given.items() if value is not None}
-    if given["merges"] and part.mass_of_votes is None:
-        known["mass_of_votes"] = None
-    return Capabilities(**known)
+    """Read the attributes of a plug-in's part without `capabilities`, as they were named then."""
+    declared: dict[str, Any] = {}
+    for name in ("prompt_rows", "across_heads", "recalls", "rehearsal", "protected", "fills_budget", "merges"):
+        if getattr(part, name, None) is not None:
+            declared[name] = getattr(part, name)
+    if declared.get("merges"):
+        declared["mass_of_votes"] = part.mass_of_votes
+    if hasattr(part, "update"):
+        for name in ("recall", "rate", "note"):
+            if getattr(part, name, None) is not None:
+                declared[name] = getattr(part, name)
+        if not getattr(part, "notes", True):
+            declared.pop("note", None)
+        declared["counted_state"] = getattr(part, "counts", None)
+    else:
+        # only a scorer's
+        declared |= {"accumulate": None, "rehearsed": None, "counts_votes": getattr(part, "counts", True)}
+    return PluginCapabilities(**declared)
 
 
 def protected_slots(select: Selector, view: View) -> Tensor:

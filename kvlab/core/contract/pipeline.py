@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from kvlab.core.contract.in_place import InPlace
-from kvlab.core.contract.parts import Allocator, PartCapabilities, Scorer, Selector, Settler, capabilities_of
+from kvlab.core.contract.parts import (
+    Allocator,
+    PartCapabilities,
+    Scorer,
+    Selector,
+    Settler,
+    StateBesideSlots,
+    capabilities_of,
+    optional,
+)
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.second_pass import Rehearsal
 from kvlab.core.contract.slot_columns import Byte, Columns, integer_dtype, key_lengths, stores_key_lengths
@@ -51,10 +60,10 @@ class Pipeline:
         own = self.can.settle.in_place
         return None if own is None else own(self.score, self.select)
 
-    @property
+    @cached_property
     def fills_budget(self) -> bool:
         """Whether a decision leaves every head that exceeded its budget with exactly its budget."""
-        return self.can.settle.fills_budget and not self.can.select.leaves_room
+        return self.can.settle.fills_budget and not optional(self.select, "leaves_room")
 
     @property
     def heads_apart(self) -> bool:
@@ -93,32 +102,37 @@ class Pipeline:
 
     def accumulate(self, slots: Slots, seen: Seen) -> Mapping[str, Tensor]:
         """New slot state after a chunk of the prompt that is not its last."""
-        accumulate = self.can.score.accumulate
+        accumulate = optional(self.score, "accumulate")
         return {} if accumulate is None else accumulate(slots, seen)
 
-    @property
+    @cached_property
     def rehearsal(self) -> Rehearsal | None:
         """The second pass before the prompt is compressed: the scorer's, else the settler's."""
-        return self.can.score.rehearsal or self.can.settle.rehearsal
+        return self.can.score.second_pass or self.can.settle.second_pass
 
     @property
     def waits(self) -> bool:
         """Whether layers must wait until all of them have seen the prompt, or for a rehearsal."""
-        return self.deferred or self.can.allocate.across_layers or self.rehearsal is not None
+        return self.deferred or optional(self.allocate, "across_layers") or self.rehearsal is not None
 
     @property
     def references(self) -> int:
         """Number of rehearsal queries a query head keeps for the decision."""
-        return max(self.can.select.references, self.can.settle.references)
+        return max(optional(self.select, "references"), optional(self.settle, "references"))
 
-    @property
+    @cached_property
     def reads_text(self) -> bool:
         """Whether the decision about the prompt uses its token ids."""
-        return self.can.settle.reads_text
+        return bool(optional(self.settle, "reads_text"))
+
+    @cached_property
+    def state_beside_slots(self) -> StateBesideSlots | None:
+        """What queries attend to besides the slots; None for most methods."""
+        return cast(StateBesideSlots, self.settle) if optional(self.settle, "keeps_state") else None
 
     def rehearsed(self, slots: Slots, seen: Seen) -> Mapping[str, Tensor]:
         """New state of the prompt's slots after a pass of the rehearsal."""
-        rehearsed = self.can.score.rehearsed
+        rehearsed = optional(self.score, "rehearsed")
         return {} if rehearsed is None else rehearsed(slots, seen)
 
     @property
@@ -131,20 +145,20 @@ class Pipeline:
         assert self.can.score.note is not None
         self.can.score.note(slots, seen)
 
-    @property
+    @cached_property
     def columns(self) -> Columns:
         """Columns a slot stores: votes and log mass if the settler merges, scores unless derived (`rate`)."""
         score = self.can.score
         settle = self.can.settle
         mass = settle.mass_of_votes if settle.merges else 0.0
-        votes = settle.merges and settle.counts_votes
-        return Columns(votes, mass, score.rate, score.counted_state, settle.still)
+        votes = settle.merges and optional(self.settle, "counts_votes")
+        return Columns(votes, mass, score.rate, optional(self.score, "counted_state"), optional(self.settle, "still"))
 
-    @property
+    @cached_property
     def state(self) -> dict[str, float]:
         """Slot state of scorer and settler that slots store, with initial values."""
         state = {**self.score.state, **self.settle.state}
-        follows = self.can.score.counted_state
+        follows = optional(self.score, "counted_state")
         return state if follows is None else {name: start for name, start in state.items() if name != follows}
 
     def fresh(self, keys: Tensor, values: Tensor, position: Tensor, group: int, tokens: int) -> Slots:
@@ -158,7 +172,7 @@ class Pipeline:
         for name, fill in self.state.items():
             size = (*shape, group) if name == HEAD_MASS else shape
             extra[name] = torch.full(size, fill, dtype=_KINDS.get(type(fill), whole), device=keys.device)
-        if self.can.settle.seeks and stores_key_lengths(keys, values):
+        if optional(self.settle, "seeks") and stores_key_lengths(keys, values):
             extra[KEY_LENGTH] = key_lengths(keys)
         place = position[:, None].expand(shape).to(whole).contiguous()
         return self.columns.fresh(keys, values, place, extra)
@@ -176,7 +190,7 @@ class Pipeline:
 
     def settled_bytes(self, keys: Tensor, values: Tensor) -> int:
         """Bytes of the settler's state per KV head besides slots, given states (B, H, S, d)."""
-        own = self.can.settle.head_bytes
+        own = optional(self.settle, "head_bytes")
         return 0 if own is None else own(keys, values, self.select)
 
     def slot_bytes(self) -> dict[str, int]:
@@ -192,7 +206,7 @@ class Pipeline:
 
     def scored_rows(self) -> dict[str, int | bool]:
         """`rows`: last queries of a prompt of 65,536 tokens needed together; `all_rows`: all queries are used."""
-        return {"rows": self.prompt_rows(2**16), "all_rows": self.can.score.accumulate is not None}
+        return {"rows": self.prompt_rows(2**16), "all_rows": optional(self.score, "accumulate") is not None}
 
 
 # dtype of own state by the type of its initial value; integers are as wide as positions.

@@ -199,15 +199,11 @@ def reading_of(text: str, share: float | None = None) -> Reading | None:
         return None
     if name not in READINGS:
         raise READINGS.unknown(name, [EVERYTHING, *READINGS])
-    values = dict(map(_setting, settings))
+    parts = (setting.partition("=") for setting in settings)
+    values: dict[str, Any] = {name: parse_value(value) for name, _, value in parts}
     if share is not None:
         values["share"] = share
     return _built(READINGS[name], values)
-
-
-def _setting(text: str) -> tuple[str, Any]:
-    key, _, value = text.partition("=")
-    return key, parse_value(value)
 
 
 def _built(reading: type[Reading], values: Mapping[str, Any]) -> Reading:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import JsonValue
-
-from kvlab.core.budget import Amount, Budget, unbounded_note
+from kvlab.core.budget import Budget, unbounded_note
 from kvlab.core.choice import FULL, MethodChoice
 from kvlab.core.errors import UserError
 from kvlab.core.method_spec import parse_spec, split_list
@@ -19,7 +17,11 @@ def parse_choices(methods: str, budgets: str) -> tuple[MethodChoice, ...]:
     named = [parse_spec(text) for text in split_list(methods)]
     if not named:
         raise UserError("Give at least one method, such as --methods h2o,keepkv.")
-    return tuple(choice for name, values in named for choice in _with_budgets(name, values, amounts))
+    choices: list[MethodChoice] = []
+    for name, values in named:
+        needed = amounts if make_method(name, **values).needs_budget else [FULL.budget]
+        choices += [MethodChoice(method=name, budget=amount, hyper_parameters=values) for amount in needed]
+    return tuple(choices)
 
 
 def unused_byte_budgets(methods: str, budgets: str) -> str:
@@ -27,9 +29,3 @@ def unused_byte_budgets(methods: str, budgets: str) -> str:
     made = [make_method(name, **values) for name, values in map(parse_spec, split_list(methods))]
     free = [one.title for one in made if not one.needs_budget and one.name != FULL.method]
     return unbounded_note(free, [Budget.parse(text) for text in split_list(budgets)])
-
-
-def _with_budgets(name: str, values: dict[str, JsonValue], amounts: list[Amount]) -> list[MethodChoice]:
-    if not make_method(name, **values).needs_budget:
-        amounts = [FULL.budget]
-    return [MethodChoice(method=name, budget=amount, hyper_parameters=values) for amount in amounts]

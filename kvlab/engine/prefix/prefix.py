@@ -22,7 +22,7 @@ from kvlab.common.atomic_write import replace_file
 from kvlab.core.cache import CompressedCache, make_cache
 from kvlab.core.cache.cache_copy import copy_cache
 from kvlab.core.cache.state import CacheState, restore_state, state_of
-from kvlab.core.choice import MOST_NEW_TOKENS
+from kvlab.core.choice import DEFAULT_OF_PREFIXES, MOST_NEW_TOKENS
 from kvlab.core.errors import UserError
 from kvlab.core.methods import make_method
 from kvlab.core.validation import check_text, in_one_sentence, path_of, whole_number
@@ -206,7 +206,7 @@ class Prefix:
         cls,
         model: LoadedModel,
         text: str | Path,
-        method: str = "snapkv",
+        method: str = DEFAULT_OF_PREFIXES,
         budget: float | int | str = 0.2,
         *,
         title: str = "",

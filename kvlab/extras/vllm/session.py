@@ -204,7 +204,7 @@ class Session:
         if self.choice.keep_queries or request.cache is None or request.tokens_seen or end < prompt or start == 0:
             return
         pipeline = request.cache.settings.pipeline
-        needed = prompt if pipeline.can.score.accumulate is not None else pipeline.prompt_rows(prompt)
+        needed = prompt if pipeline.scored_rows()["all_rows"] else pipeline.prompt_rows(prompt)
         if needed > prompt - start:
             request.cache = None
             request.reason = UNSEEN

@@ -18,6 +18,7 @@ from kvlab.core.cache.cache import CompressedCache
 from kvlab.core.cache.cache_copy import take_states
 from kvlab.core.cache.layers.layer_state import LayerState, UnboundedLayer
 from kvlab.core.cache.settings import synchronize
+from kvlab.core.contract.parts import optional
 from kvlab.core.errors import is_out_of_memory
 
 Result = TypeVar("Result")
@@ -133,7 +134,7 @@ class FanOutLayer(UnboundedLayer):
         else:
             results = PassResults(self.serving.now)
             for branch in self._active():
-                weights = branch.cache.settings.pipeline.can.score.row_weights
+                weights = optional(branch.cache.settings.pipeline.score, "row_weights")
                 if weights is not None and query.shape[2] > 1:
                     results.expect(weights(query.shape[2], query.device))
             shared = [self._share(branch, query, call, results) for branch in self._active()]

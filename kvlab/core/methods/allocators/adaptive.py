@@ -63,23 +63,23 @@ class HeadAdaptive(EqualHeads):
         base = base.clamp_min(0)
         score = torch.nan_to_num(slots.score, nan=0.0).masked_fill(~context, 0.0)
         if self.normalize:
-            score = score * _concentration(score, base)
+            # weighted by the share of each head's mass in its best `base` slots
+            mass = score.sort(-1, descending=True).values
+            best = torch.arange(mass.shape[-1], device=mass.device) < base[..., None]
+            score = score * ((mass * best).sum(-1) / mass.sum(-1).clamp_min(TINY))[..., None]
         score = score.masked_fill(~context, -torch.inf)
         if self.rule == "rounded":
             counts = (_winners(score, base) * (1 - self.floor) + (base * self.floor).long()).round().long()
         else:
-            wanted = self._blended(score, base) if self.rule == "blend" else self._guaranteed(score, base)
+            if self.rule == "blend":
+                wanted = _winners(score, base).double() * (1 - self.floor) + self.floor * base
+            else:
+                # every head's best floor share wins against all others
+                rank = score.argsort(stable=True, dim=-1, descending=True).argsort(-1)
+                safe = rank < (self.floor * base.double()).long()[..., None]
+                wanted = _winners(score.masked_fill(safe & ~torch.isneginf(score), torch.inf), base).float()
             counts = round_to_total(wanted, base[:, 0] * heads)
         return torch.where(adapts, self.window + counts, view.budget)
-
-    def _blended(self, score: Tensor, base: Tensor) -> Tensor:
-        return _winners(score, base).double() * (1 - self.floor) + self.floor * base
-
-    def _guaranteed(self, score: Tensor, base: Tensor) -> Tensor:
-        rank = score.argsort(stable=True, dim=-1, descending=True).argsort(-1)
-        safe = self.floor * base.double()
-        best = rank < safe.long()[..., None]
-        return _winners(score.masked_fill(best & ~torch.isneginf(score), torch.inf), base).float()
 
 
 def _winners(score: Tensor, base: Tensor) -> Tensor:
@@ -88,10 +88,3 @@ def _winners(score: Tensor, base: Tensor) -> Tensor:
     order = flat.argsort(stable=True, dim=-1, descending=True)
     first = torch.arange(flat.shape[1], device=flat.device) < base * score.shape[1]
     return torch.zeros_like(flat, dtype=torch.bool).scatter(1, order, first).view_as(score).sum(-1)
-
-
-def _concentration(score: Tensor, base: Tensor) -> Tensor:
-    """Share (B, H, 1) of each head's mass in its best `base` slots."""
-    mass = score.sort(-1, descending=True).values
-    best = torch.arange(mass.shape[-1], device=mass.device) < base[..., None]
-    return ((mass * best).sum(-1) / mass.sum(-1).clamp_min(TINY))[..., None]

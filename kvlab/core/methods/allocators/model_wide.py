@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.parts import Capabilities, Selector, capabilities_of
+from kvlab.core.contract.parts import NONE, Allocator, Capabilities, Scorer, Selector, capabilities_of
 from kvlab.core.contract.view import Seen, Slots, View
 from kvlab.core.methods.selectors.top_k import LowestScore
 
@@ -28,12 +28,13 @@ class ModelWide:
     gets less than its protected slots. If everything fits, heads stay equal.
     """
 
+    shares_budget: ClassVar[bool] = True
+
+    capabilities: ClassVar[Capabilities] = NONE
+    across_layers: ClassVar[bool] = True
+
     level: Literal["slot", "head", "rank"] = "slot"
     select: Selector = field(default_factory=LowestScore)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(across_layers=True)
 
     def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
         """The average, until the prompt has been seen."""
@@ -42,6 +43,10 @@ class ModelWide:
     def statistic(self, slots: Slots, seen: Seen) -> Tensor | None:
         """Scores (B, H, S)."""
         return slots.score
+
+    def fitted_to(self, score: Scorer, select: Selector, own: Scorer) -> tuple[Scorer, Allocator]:
+        """Count what the chosen selector protects."""
+        return score, replace(self, select=select)
 
     def head_budgets(self, view: View) -> Tensor | None:
         if bool((view.budget[:, 0] >= view.slots.valid.sum(-1).amax(-1)).all()):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.parts import Selector
+from kvlab.core.contract.parts import Allocator, Scorer, Selector
 from kvlab.core.contract.view import View
 from kvlab.core.methods.allocators.model_wide import protected_by
 from kvlab.core.methods.allocators.rounding import proportional
@@ -52,11 +52,17 @@ class HeadProfile(Uniform):
     of `kvlab fit`, read by `make_cache`.
     """
 
+    shares_budget: ClassVar[bool] = True
+
     profile: str = "mini"
     levels: Levels = "shares"
     select: Selector = field(default_factory=LowestScore)
     known: HeadShares | None = None
     even: float = 0.0
+
+    def fitted_to(self, score: Scorer, select: Selector, own: Scorer) -> tuple[Scorer, Allocator]:
+        """Count what the chosen selector protects."""
+        return score, replace(self, select=select)
 
     def head_budgets(self, view: View) -> Tensor | None:
         """This layer's budgets (B, H); reads lengths on the host."""

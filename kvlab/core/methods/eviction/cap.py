@@ -32,6 +32,8 @@ class Capacity(ExpectedAttention):
     log-determinant, to first order. The first `sinks` tokens score above all others. Prompt only.
     """
 
+    costs_no_step: ClassVar[bool] = True
+
     tau: float = 5.0
 
     @property

@@ -37,6 +37,8 @@ class ChunkLeverage(PromptScorer):
     queries it needs together.
     """
 
+    costs_no_step: ClassVar[bool] = True
+
     blend: float = 0.35
     sketch: int = 48
     chunk: int = 256
@@ -70,16 +72,15 @@ class ChunkLeverage(PromptScorer):
         weight = among[..., None].float()
         centred = (keys - (keys * weight).sum(2, keepdim=True) / weight.sum(2, keepdim=True).clamp_min(1)) * weight
         if self.sketch:
-            centred = centred @ self._sketch(keys.shape[-1], seen)
+            # one Gaussian sketch for all heads and rows, drawn on the CPU so that devices agree
+            seed = 0 if seen.generator is None else seen.generator.initial_seed()
+            source = torch.Generator().manual_seed(seed % 2**63)
+            drawn = torch.randn(keys.shape[-1], self.sketch, generator=source)
+            centred = centred @ (drawn / self.sketch**0.5).to(seen.query.device)
         matrix = centred.mT @ centred + JITTER * torch.eye(centred.shape[-1], device=keys.device)
         factor = torch.linalg.cholesky_ex(matrix).L
         leverage = torch.linalg.solve_triangular(factor, centred.mT, upper=False).square().sum(2)
         return round_to_step(leverage, 2.0**-20)  # 0 where all tokens are one, whose centred keys are rounding
-
-    def _sketch(self, width: int, seen: Seen) -> Tensor:
-        seed = 0 if seen.generator is None else seen.generator.initial_seed()
-        drawn = torch.randn(width, self.sketch, generator=torch.Generator().manual_seed(seed % 2**63))
-        return (drawn / self.sketch**0.5).to(seen.query.device)
 
     def attention(self, slots: Slots, seen: Seen, among: Tensor) -> Tensor:
         """Attention (B, H, S) within chunks of the tokens `among`, both ways, times |v|, smoothed."""

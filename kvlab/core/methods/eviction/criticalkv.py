@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from kvlab.core.contract.method import register
-from kvlab.core.contract.parts import Capabilities, Victims
+from kvlab.core.contract.parts import Capabilities, Victims, Wrapper
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.ties import round_relatively
@@ -31,7 +31,7 @@ from kvlab.core.methods.settlers.eviction.evict import Evict
 
 
 @dataclass(frozen=True)
-class Critical:
+class Critical(Wrapper):
     """Apply `inner` to scores that bound how much evicting a slot changes the output.
 
     The share `first` of a head's budget goes to the highest scores, protected slots first. The rest goes by (score +
@@ -44,7 +44,7 @@ class Critical:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(protected=self.protected, sinks=self.inner.sinks)
+        return Capabilities(protected=self.protected)
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The inner selector's, by these scores."""

@@ -32,6 +32,8 @@ class SquaredLengths(PromptScorer):
     head. They are rounded to .02 % before, so that repeated tokens have equal ones. Prompt only.
     """
 
+    costs_no_step: ClassVar[bool] = True
+
     of: Literal["product", "mean", "key", "value"] = "product"
     part: int = 16
 

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.parts import Capabilities, Victims
+from kvlab.core.contract.parts import Capabilities, Victims, Wrapper
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.token_draws import uniform_draws
@@ -25,7 +25,7 @@ TINY = 2.0**-26  # half of the least difference of two draws, for the logarithm
 
 
 @dataclass(frozen=True)
-class SampledRest:
+class SampledRest(Wrapper):
     """Apply `inner` to scores by which the share `drawn` of a head's budget goes to slots drawn without replacement.
 
     Beside protected slots the highest scores stay; of all others a slot is drawn with a probability that is
@@ -39,7 +39,7 @@ class SampledRest:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(protected=self.protected, sinks=self.inner.sinks)
+        return Capabilities(protected=self.protected)
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The inner selector's, by these scores."""

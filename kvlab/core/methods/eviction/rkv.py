@@ -80,15 +80,12 @@ class Redundancy(PromptScorer):
         for start in range(0, width, ROW_BLOCK):
             cosine = units[:, :, start : start + ROW_BLOCK] @ units.mT  # (B, H, r, S)
             cosine.diagonal(start, -2, -1).zero_()
-            total += (cosine * ~self._excused(cosine)).sum(2)
+            # in each row, the last `excused` keys more similar than `threshold` do not count
+            alike = cosine > self.threshold
+            similar_from_here = alike.flip(-1).cumsum(-1).flip(-1)
+            total += (cosine * ~(alike & (similar_from_here <= self.excused))).sum(2)
         mean = total / valid.sum(-1, keepdim=True)
         return torch.softmax(mean.masked_fill(~valid, -torch.inf), -1)
-
-    def _excused(self, cosine: Tensor) -> Tensor:
-        """In each row (B, H, r, S), the last `excused` keys more similar than `threshold`."""
-        alike = cosine > self.threshold
-        after = alike.flip(-1).cumsum(-1).flip(-1)  # similar keys here and later
-        return alike & (after <= self.excused)
 
 
 @register

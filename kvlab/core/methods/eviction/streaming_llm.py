@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.parts import Capabilities, Selector, capabilities_of
+from kvlab.core.contract.parts import Capabilities, Scorer, Selector, Settler, optional
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import NewKeys, Plan
 from kvlab.core.contract.preset import Preset
@@ -42,7 +42,16 @@ class EvictAndReposition:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(head_bytes=self.head_bytes)
+        return Capabilities()
+
+    def fitted_to(self, score: Scorer, select: Selector, own: Scorer) -> tuple[Scorer, Settler]:
+        """Only with a window without gaps."""
+        if score != own or optional(select, "sinks") is None:
+            raise UserError(
+                "Positions inside the cache need sinks and a window without gaps: use score 'recency' and selection "
+                "'topk' or 'oldest', or positions 'original'."
+            )
+        return score, self
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Evict everything over budget; raises UserError for a model without rotary positions."""
@@ -79,7 +88,7 @@ class EvictAndReposition:
 
 def _leading(select: Selector) -> int:
     """Number of slots that may precede the window: sinks and explicitly kept tokens."""
-    return int(capabilities_of(select).sinks or 0)
+    return int(optional(select, "sinks") or 0)
 
 
 def _unrotated(view: View, position: Tensor, keys: Tensor) -> Tensor:

@@ -80,6 +80,8 @@ class PairMerge:
     - `equal`.
     """
 
+    needs_protection: ClassVar[bool] = True
+
     keys: KeyWeights = "gradient"
     rows: int = 32
     clip: int = 0

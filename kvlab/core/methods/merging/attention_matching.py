@@ -41,9 +41,7 @@ class Pursuit:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(
-            prompt_rows=self.prompt_rows, references=self.references, protected=self.protected, sinks=self.sinks
-        )
+        return Capabilities(prompt_rows=self.prompt_rows, protected=self.protected)
 
     def prompt_rows(self, tokens: int) -> int:
         return max(self.window, 1)
@@ -70,15 +68,12 @@ class Pursuit:
         for lot in range(self.lots, 0, -1):
             missing = (wanted - taken.sum(-1)).clamp_min(0)
             count = (missing + lot - 1) // lot  # (B, H)
-            gain = (rows.mT @ _residual(rows * taken[:, :, None], whole, taken))[..., 0]
+            held = rows * taken[:, :, None]
+            missing_mass = whole - held @ ridge_step(held, whole, 1e-4, taken).clamp_min(TINY)  # (B, H, N, 1)
+            gain = (rows.mT @ missing_mass)[..., 0]
             rank = gain.masked_fill(~free | taken, -torch.inf).argsort(stable=True, dim=-1, descending=True).argsort(-1)
             taken = taken | ((rank < count[..., None]) & free)
         return taken
-
-
-def _residual(rows: Tensor, whole: Tensor, taken: Tensor) -> Tensor:
-    """Missing part (B, H, N, 1) of the mass (B, H, N, 1) of all slots."""
-    return whole - rows @ ridge_step(rows, whole, 1e-4, taken).clamp_min(TINY)
 
 
 @register

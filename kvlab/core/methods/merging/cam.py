@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from kvlab.core.contract.in_place import SPREAD, InPlace
 from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.parts import Capabilities, Scorer, Selector, capabilities_of
+from kvlab.core.contract.parts import Capabilities, Scorer, Selector, Settler, capabilities_of
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Edges, Plan, ValueShift
 from kvlab.core.contract.preset import Preset
@@ -21,6 +21,7 @@ from kvlab.core.contract.token_draws import head_streams, stream_start, uniform_
 from kvlab.core.contract.view import View
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.attention.accumulated_attention import AccumulatedAttention
+from kvlab.core.methods.scorers.wrappers.wrapper import Beside, PromptOnly
 from kvlab.core.methods.selectors.fifo import Oldest
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.edges import gather, sum_to_target
@@ -52,6 +53,8 @@ class ValueMerge:
     next kept slot; its value weight there is what reached it over all paths. A slot that did not merge is evicted.
     """
 
+    changes_many: ClassVar[bool] = True
+
     chance: Chance = "mean"
     reach: int | None = 16
     draw: Literal["bernoulli", "expected"] = "bernoulli"
@@ -67,7 +70,6 @@ class ValueMerge:
             across_heads=self.draw == "bernoulli",
             fills_budget=True,
             merges=True,
-            changes_many=True,
             in_place=self.in_place,
         )
 
@@ -87,6 +89,12 @@ class ValueMerge:
             return {"reach": within, "drawn": self.draw == "bernoulli", "stream": stream_start(seed)}
 
         return InPlace(SPREAD, lambda view: bounds.bounds_of(view, view.budget), fields, decay=decay)
+
+    def fitted_to(self, score: Scorer, select: Selector, own: Scorer) -> tuple[Scorer, Settler]:
+        """Keep accumulated attention beside another score."""
+        plain = score.scorer if isinstance(score, PromptOnly) else score
+        beside = Beside(score, AccumulatedAttention(), ACCUMULATED)
+        return (score if isinstance(plain, AccumulatedAttention) else beside), self
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Merge values where the draw decides so, evict otherwise."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from kvlab.core.budget import UNLIMITED
 from kvlab.core.contract.in_place import NOT_YET, SIMILAR, InPlace
 from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.parts import Capabilities, Scorer, Selector, Victims, capabilities_of
+from kvlab.core.contract.parts import Allocator, Capabilities, Scorer, Selector, Victims, capabilities_of, optional
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Edges, Plan
 from kvlab.core.contract.preset import Preset
@@ -65,6 +65,10 @@ class Variance:
     def prompt_rows(self, tokens: int) -> int:
         """All, unless the score has accumulated them."""
         return 1 if self.from_score else tokens
+
+    def fitted_to(self, score: Scorer, select: Selector, own: Scorer) -> tuple[Scorer, Allocator]:
+        """Take attention sums from the score where it is one."""
+        return score, replace(self, from_score=capabilities_of(score).decay == 1)
 
     def statistic(self, slots: Slots, seen: Seen) -> Tensor | None:
         """Variance (B, H) over real tokens of the attention each received from the prompt."""
@@ -119,6 +123,8 @@ class CosineMerge:
     The threshold is per-head state, one number.
     """
 
+    seeks: ClassVar[bool] = True
+
     rule: Literal["paper", "code"] = "paper"
     smoothing: float = 0.5
     mass: Mass = AS_PUBLISHED
@@ -134,8 +140,6 @@ class CosineMerge:
             by_selector=True,
             merges=True,
             mass_of_votes=self.mass.of_votes,
-            seeks=True,
-            head_bytes=self.head_bytes,
             in_place=self.in_place,
         )
 
@@ -146,7 +150,7 @@ class CosineMerge:
     def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
         """Needs a running sum of attention, a selector of the lowest scores, and the paper's rule."""
         decay = capabilities_of(score).decay
-        bounds = capabilities_of(select).bounds
+        bounds = optional(select, "bounds")
         plain = self.rule == "paper" and self.mass.rule == "none" and self.space == "rotated"
         if decay is None or bounds is None or not plain:
             return None

@@ -11,11 +11,12 @@ from pydantic import Field, field_validator
 from torch import Tensor
 
 from kvlab.core.contract.method import register
-from kvlab.core.contract.parts import Capabilities, Selector, Victims
+from kvlab.core.contract.parts import Capabilities, Scorer, Selector, Settler, Victims
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Plan, ValueShift
 from kvlab.core.contract.ties import round_to_step
 from kvlab.core.contract.view import View
+from kvlab.core.errors import UserError
 from kvlab.core.methods.allocators.adaptive import HeadAdaptive
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.eviction.window_methods import WindowScored
@@ -95,6 +96,15 @@ class ExactResidual:
 
     def prompt_rows(self, tokens: int) -> int:
         return self.window
+
+    def fitted_to(self, score: Scorer, select: Selector, own: Scorer) -> tuple[Scorer, Settler]:
+        """With futures, only with a score that provides hidden states."""
+        if self.future is not None and not score.needs_hidden_states:
+            raise UserError(
+                "futures are sampled from hidden states, which only the scores of exactmerge (with the same futures) "
+                "and gvote provide: use one of these scores, or no futures."
+            )
+        return score, self
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Plan with the best share of each head."""

@@ -14,16 +14,19 @@ from torch import Tensor
 from kvlab.core.contract.in_place import NEAREST, InPlace
 from kvlab.core.contract.log_averages import NEVER_SEEN, correct_bias, correction, missing
 from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.parts import Allocator, Capabilities, Scorer, Selector, capabilities_of
+from kvlab.core.contract.parts import Allocator, Capabilities, Scorer, Selector, Settler, optional
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Edges, Plan
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.slot_columns import ASKED, log_total
 from kvlab.core.contract.ties import round_to_step
 from kvlab.core.contract.view import HEAD_MASS, View
+from kvlab.core.errors import UserError
 from kvlab.core.methods.allocators.cosine import CosineDecay
 from kvlab.core.methods.allocators.uniform import Uniform
 from kvlab.core.methods.scorers.attention.ema import EMA, RAW_EMA, SEEN_ROWS, EmaScore
+from kvlab.core.methods.scorers.key_value.recency import Recency, Unscored
+from kvlab.core.methods.scorers.wrappers.wrapper import Beside, PromptOnly
 from kvlab.core.methods.selectors.top_k import LowestScore
 from kvlab.core.methods.settlers.edges import (
     ROW_BLOCK,
@@ -176,6 +179,8 @@ class NearestMerge:
     (`merge_first`). `combine_score` is for compositions with scorers whose scores are not log masses.
     """
 
+    seeks: ClassVar[bool] = True
+
     rule: KeyRule = "bias"
     threshold: float = 0.8
     predict: Literal["ema", "current"] = "ema"
@@ -198,7 +203,6 @@ class NearestMerge:
             by_selector=True,
             merges=True,
             mass_of_votes=self.mass_of_votes,
-            seeks=True,
             in_place=self.in_place,
         )
 
@@ -220,7 +224,7 @@ class NearestMerge:
 
     def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
         """Needs the averages used for prediction and a selector of the lowest scores."""
-        bounds = capabilities_of(select).bounds
+        bounds = optional(select, "bounds")
         if bounds is None or not isinstance(score, EmaScore) or score.raw:
             return None
         if not self.goes_by_scores or self.per_head_mass:
@@ -237,6 +241,21 @@ class NearestMerge:
             }
 
         return InPlace(NEAREST, lambda view: bounds(view, view.budget), fields)
+
+    def fitted_to(self, score: Scorer, select: Selector, own: Scorer) -> tuple[Scorer, Settler]:
+        """Keep the averages that predict attention beside another score; scores that cannot be added combine by max."""
+        assert isinstance(own, EmaScore)
+        plain = score.scorer if isinstance(score, PromptOnly) else score
+        if isinstance(plain, EmaScore):
+            if plain.alpha != own.alpha:
+                raise UserError(
+                    f"keepkv's merge predicts with the averages its score keeps, so score_alpha ({plain.alpha}) and "
+                    f"settle_alpha ({own.alpha}) must be equal: set alpha once, without a prefix."
+                )
+            return replace(plain, raw=plain.raw or own.raw), self
+        derived = isinstance(plain, Recency | Unscored)
+        settle = replace(self, combine_score="max" if derived else "sum")
+        return (score if settle.predict == "current" else Beside(score, own)), settle
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Merge victims with a similar enough kept slot, evict the others."""

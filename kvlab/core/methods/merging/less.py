@@ -148,6 +148,8 @@ class Absorb:
     `fitted`: maps of every compressed layer, set by the cache, which knows the model.
     """
 
+    keeps_state: ClassVar[bool] = True
+
     weights: str = UNTRAINED
     rank: int = 8
     state: Mapping[str, float] = field(default_factory=dict)
@@ -156,7 +158,22 @@ class Absorb:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(fills_budget=True, by_selector=True, head_bytes=self.head_bytes)
+        return Capabilities(fills_budget=True, by_selector=True)
+
+    def is_empty(self, head_state: Mapping[str, Tensor]) -> bool:
+        return HEAD not in head_state
+
+    def column(self, layer: int, head_state: Mapping[str, Tensor], query: Tensor) -> tuple[Tensor, Tensor]:
+        """logit = log(phi(q) z), value = phi(q) H / phi(q) z; the logit is -inf for a head that absorbed nothing."""
+        head = head_state[HEAD]
+        normalizer = head_state[NORMALIZER]
+        self.place(layer, head.shape[1], query)
+        features = self.maps(layer, head).of_queries(query.unflatten(1, (head.shape[1], -1)))
+        group = features.shape[2:4]
+        beside = features.flatten(2, 3)  # the queries of a group read the same state without copying it
+        total = (beside @ normalizer[..., None]).unflatten(2, group)
+        values = (beside @ head_state[NUMERATOR]).unflatten(2, group)
+        return total[..., 0].log(), values / total.clamp_min(torch.finfo(total.dtype).tiny)
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Move everything over budget into the state; raises UserError without fitted maps."""

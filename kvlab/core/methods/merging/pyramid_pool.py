@@ -179,6 +179,9 @@ class Pool:
     One slot of the budget is reserved for pools; a budget of a single slot evicts.
     """
 
+    changes_many: ClassVar[bool] = True
+    needs_protection: ClassVar[bool] = True
+
     pooling: Pooling = "mean"
     window: int = 4
     weighted: bool = True
@@ -199,7 +202,7 @@ class Pool:
     @property
     def capabilities(self) -> Capabilities:
         """If a pool is one of its tokens, the others are evicted and nothing merges."""
-        return Capabilities(merges=not self.keeps_one, mass_of_votes=self.mass.of_votes, changes_many=True)
+        return Capabilities(merges=not self.keeps_one, mass_of_votes=self.mass.of_votes)
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Pool, or evict within windows."""

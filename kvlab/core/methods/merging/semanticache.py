@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.parts import Capabilities
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.preset import Preset
 from kvlab.core.contract.view import View
@@ -45,15 +44,12 @@ class SeedClusters(GaussianSets):
     sets.
     """
 
+    reads_text: ClassVar[bool] = True  # chunk boundaries depend on it
+
     pivot: AnyPivot = "anchor"
     weights: Weights = "average"
     delimiters: str = ""
     ends: Tensor | None = field(default=None, compare=False, repr=False)  # (V,) bool, by token id
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Chunk boundaries depend on the text."""
-        return replace(super().capabilities, reads_text=True, with_tokenizer=self.with_tokenizer)
 
     def with_tokenizer(self, tokenizer: Any) -> SeedClusters:
         """Set the tokens that end a chunk."""

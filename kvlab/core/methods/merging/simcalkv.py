@@ -36,13 +36,15 @@ class PairCalibration:
     sum of the query, and weights values by the unrotated query.
     """
 
+    seeks: ClassVar[bool] = True
+
     threshold: float = 0.0
     variant: Literal["repaired", "code"] = "repaired"
     state: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(by_selector=True, merges=True, mass_of_votes=None, seeks=True)
+        return Capabilities(by_selector=True, merges=True, mass_of_votes=None)
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Merge victims with a similar enough key, evict the others."""
@@ -63,6 +65,7 @@ class PairCalibration:
         code = self.variant == "code"
         votes = slots.votes.float()
         score = slots.score
+        in_every_channel = half.new_full((), math.log(2)).expand(*half.shape, slots.keys.shape[-1])
         edges = Edges(
             source=source,
             target=target,
@@ -75,7 +78,7 @@ class PairCalibration:
             log_mass_after=gather(slots.log_mass, target) if code else torch.full_like(half, math.log(2)),
             score_after=gather(score, target) + sum_to_target(gather(score, source), target, active, width),
             similarity=similarity,
-            key_shift=_in_every_channel(half, slots.keys.shape[-1]) if code else None,
+            key_shift=in_every_channel if code else None,
         )
         return Plan(keep=keep, edges=edges)
 
@@ -87,11 +90,6 @@ class PairCalibration:
             back = -(view.tokens_seen - 1)[:, None, None].expand(query.shape[:3])
             return seen.logits_of(seen.rotary.turn(query, back).to(query.dtype))[:, :, :, 0].mean(2)
         return seen.last_logits()[:, :, :, 0].mean(2)
-
-
-def _in_every_channel(like: Tensor, width: int) -> Tensor:
-    """ln 2 in shape (B, H, E, width)."""
-    return like.new_full((), math.log(2)).expand(*like.shape, width)
 
 
 @register

@@ -13,7 +13,7 @@ from torch import Tensor
 from kvlab.core.contract.in_place import RESIDUAL as RESIDUAL_KIND
 from kvlab.core.contract.in_place import InPlace
 from kvlab.core.contract.method import Method, register
-from kvlab.core.contract.parts import Capabilities, Scorer, Selector, Victims, capabilities_of
+from kvlab.core.contract.parts import Capabilities, Scorer, Selector, Victims, capabilities_of, optional
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Edges, Plan
 from kvlab.core.contract.preset import Preset
@@ -76,7 +76,7 @@ class ResidualMerge:
     def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
         """Needs a running sum of attention, a selector of the lowest scores, and the published rules."""
         decay = capabilities_of(score).decay
-        bounds = capabilities_of(select).bounds
+        bounds = optional(select, "bounds")
         plain = self.similarity == "dot" and self.mass == "alpha" and self.space == "rotated" and self.share > 0
         if decay is None or bounds is None or not plain:
             return None

@@ -67,7 +67,8 @@ def best_pages(
     """The slots of the pages with the highest `score` (B, H, 1, pages), that of the newest token first."""
     pages = score.shape[-1]
     score = score.scatter(3, held.newest[:, :, None] // page, math.inf)
-    most = min(max(_pages_of(reading, pages, page), least), pages)
+    wanted = -(-reading.slots // page) if reading.slots else math.ceil(reading.share * pages - 1e-9)
+    most = min(max(wanted, least), pages)
     top = score.topk(most, dim=-1)
     slots = top.indices[..., None] * page + torch.arange(page, device=score.device)
     read = slots < held.count
@@ -79,11 +80,6 @@ def best_pages(
     elif held.count % page == 0:
         return Chosen(slots.flatten(3), None, index_bytes)
     return Chosen(slots.clamp_max(held.count - 1).flatten(3), weights(read).flatten(3), index_bytes)
-
-
-def _pages_of(reading: PartReading, pages: int, page: int) -> int:
-    """Pages that `reading` reads of `pages`."""
-    return -(-reading.slots // page) if reading.slots else math.ceil(reading.share * pages - 1e-9)
 
 
 def _bounds(keys: Tensor, valid: Tensor) -> Tensor:

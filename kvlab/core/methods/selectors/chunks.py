@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.parts import Capabilities, Victims
+from kvlab.core.contract.parts import Capabilities, Victims, Wrapper
 from kvlab.core.contract.view import Slots, View
 from kvlab.core.methods.selectors.top_k import LowestScore
 
@@ -73,7 +73,7 @@ def _by_both(own: Tensor, first: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Chunks:
+class Chunks(Wrapper):
     """Rank slots by their chunk's score, then apply `inner`; a chunk is `length` tokens from the start of the text.
 
     A chunk's score is the mean over its slots of the sum over heads. If the budget ends within a chunk, its slots are
@@ -85,7 +85,7 @@ class Chunks:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(across_heads=True, protected=self.protected, sinks=self.inner.sinks)
+        return Capabilities(across_heads=True, protected=self.protected)
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The inner selector's, by rank of chunks, then of slots."""

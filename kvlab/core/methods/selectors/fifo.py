@@ -24,7 +24,7 @@ class Oldest:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(protected=self.protected, sinks=self.sinks)
+        return Capabilities(protected=self.protected)
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The `excess` (B, H) oldest unprotected slots."""

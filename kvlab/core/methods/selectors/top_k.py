@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -37,9 +38,12 @@ class LowestScore:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(
-            protected=self.protected, sinks=self.sinks, bounds=self.bounds_of if self.of == "budget" else None
-        )
+        return Capabilities(protected=self.protected)
+
+    @property
+    def bounds(self) -> Callable[[View, Tensor], tuple[Tensor, Tensor]] | None:
+        """`bounds_of`, if a budget alone says what is protected."""
+        return self.bounds_of if self.of == "budget" else None
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The `excess` (B, H) lowest unprotected slots; of equal scores the older token leaves first."""

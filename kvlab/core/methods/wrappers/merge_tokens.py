@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.parts import Capabilities, Selector, Victims, capabilities_of
+from kvlab.core.contract.parts import Capabilities, Selector, Victims, Wrapper, capabilities_of
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Edges
 from kvlab.core.contract.slot_columns import Columns
@@ -17,7 +17,7 @@ from kvlab.core.methods.settlers.edges import first_of, gather, nearest_slot, su
 
 
 @dataclass(frozen=True)
-class ChosenVictims:
+class ChosenVictims(Wrapper):
     """The slots `chosen` (B, H, S), then as many of the inner selector's victims as are still in excess."""
 
     inner: Selector
@@ -25,7 +25,7 @@ class ChosenVictims:
 
     @property
     def capabilities(self) -> Capabilities:
-        return replace(capabilities_of(self.inner), bounds=None)
+        return capabilities_of(self.inner)
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """All chosen slots, also where they are more than `excess` (B, H), and the inner selector's."""

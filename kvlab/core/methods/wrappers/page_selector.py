@@ -8,7 +8,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.parts import Allocator, Capabilities, PageHeads, PageRule, Selector, Victims, capabilities_of
+from kvlab.core.contract.parts import (
+    Allocator,
+    Capabilities,
+    PageHeads,
+    PageRule,
+    Selector,
+    Victims,
+    Wrapper,
+    capabilities_of,
+)
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.view import Seen, Slots, View
 from kvlab.core.errors import UserError
@@ -18,7 +27,7 @@ TOGETHER = -1  # key of the worth of each slot to all layers, among their statis
 
 
 @dataclass(frozen=True)
-class WholePages:
+class WholePages(Wrapper):
     """Rank pages of `length` tokens from the start of the text, and evict the lowest until the rest fits the budget.
 
     A page's rank follows from its slots: `any` takes the best place of a slot in the order in which `inner` evicts, so
@@ -32,6 +41,8 @@ class WholePages:
     of the others stay. Every other page is whole or gone. A head may end below its budget, by less than a page.
     """
 
+    leaves_room: ClassVar[bool] = True
+
     inner: Selector
     length: int
     rule: PageRule = "any"
@@ -41,7 +52,7 @@ class WholePages:
     def capabilities(self) -> Capabilities:
         inner = capabilities_of(self.inner)
         together = inner.across_heads or self.heads != "each"
-        return replace(inner, across_heads=together, bounds=None, leaves_room=True)
+        return replace(inner, across_heads=together)
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The lowest pages, without protected slots: at least `excess` (B, H) slots, and less than a page more."""
@@ -123,7 +134,7 @@ class WholePages:
 
 
 @dataclass(frozen=True)
-class EqualHeadsOf:
+class EqualHeadsOf(Wrapper):
     """An allocator's budgets with equal heads: each gets the mean of its layer, rounded down."""
 
     inner: Allocator
@@ -151,7 +162,7 @@ class EqualHeadsOf:
 class EqualEverywhere(Uniform):
     """Equal budgets for the heads of all layers, which choose pages together, so none may decide before the last."""
 
-    capabilities: ClassVar[Capabilities] = Capabilities(across_layers=True)
+    across_layers: ClassVar[bool] = True
 
     def statistic(self, slots: Slots, seen: Seen) -> Tensor | None:
         """Scores (B, H, S)."""

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from kvlab.core.contract.parts import Capabilities, Selector, Victims, capabilities_of
+from kvlab.core.contract.parts import Capabilities, Selector, Victims, Wrapper, capabilities_of, optional
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.view import View
 
 
 @dataclass(frozen=True)
-class Keeping:
+class Keeping(Wrapper):
     """Apply `inner`, but never evict the tokens at `positions`.
 
     Pinned tokens count in the budget, so a head has as many slots as without them; if it has too few, the first of them
@@ -25,11 +25,14 @@ class Keeping:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The inner selector's; pinned tokens come before the window, like sinks."""
         inner = capabilities_of(self.inner)
-        sinks = None if inner.sinks is None else inner.sinks + len(self.positions)
-        protected = None if inner.protected is None else self.protected
-        return replace(inner, protected=protected, sinks=sinks, bounds=None)
+        return replace(inner, protected=None if inner.protected is None else self.protected)
+
+    @property
+    def sinks(self) -> float | int | None:
+        """Pinned tokens come before the window, like sinks."""
+        inner = optional(self.inner, "sinks")
+        return None if inner is None else inner + len(self.positions)
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The inner selector's victims among all other slots."""

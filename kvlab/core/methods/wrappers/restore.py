@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kvlab.core.contract.in_place import InPlace
-from kvlab.core.contract.parts import Allocator, Capabilities, capabilities_of
+from kvlab.core.contract.parts import Allocator, Capabilities, Wrapper, capabilities_of
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.slot_columns import Columns
@@ -119,7 +119,7 @@ class GivingBack(Pipeline):
 
 
 @dataclass(frozen=True)
-class RoomOnTop:
+class RoomOnTop(Wrapper):
     """An allocator's budgets plus one slot per restored token."""
 
     inner: Allocator

@@ -26,8 +26,8 @@ class AccumulatedAttention:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Sums can be updated chunk by chunk and in place."""
-        return Capabilities(accumulate=self.accumulate, note=self.note, row_weights=self.row_weights, decay=self.decay)
+        """Sums can be updated in place."""
+        return Capabilities(note=self.note, decay=self.decay)
 
     def accumulate(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
         return self.update(slots, seen, False)

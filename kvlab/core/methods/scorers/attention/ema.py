@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -32,6 +33,7 @@ class EmaScore:
     alpha: float = 0.9
     window: int = 32
     raw: bool = False
+    counted_state: ClassVar[str] = SEEN_ROWS
     every_step: bool = True
     needs_hidden_states: bool = False
 
@@ -45,7 +47,6 @@ class EmaScore:
             prompt_rows=self.prompt_rows,
             note=None if self.raw else self.note,
             rate=self.rate,
-            counted_state=SEEN_ROWS,
         )
 
     @property

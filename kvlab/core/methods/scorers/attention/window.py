@@ -44,7 +44,12 @@ class WindowAttention(PromptScorer):
         if not first and not self.every_step:
             return {}
         if not first:
-            return {"score": self._running(slots, seen)}
+            keep = 1 - 1 / self.window
+            if seen.num_new == 1:
+                return {"score": slots.score * keep + seen.column_mass()}
+            age = torch.arange(seen.num_new - 1, -1, -1, device=slots.score.device, dtype=torch.float32)
+            # Padding in front of a later turn is no query. Slots of this pass have no score to decay.
+            return {"score": slots.score * keep ** seen.rows_seen() + seen.column_mass(None, keep**age)}
         newest = slots.position.amax(-1, keepdim=True)
         candidates = slots.valid & (slots.position <= newest.int() - self.window)
         return {"score": self._pool(seen.column_mass(self.window) * candidates, candidates)}
@@ -57,14 +62,6 @@ class WindowAttention(PromptScorer):
         order = slots.in_text()
         pooled = self._pool(mass.gather(2, order), candidates.gather(2, order))
         return {"score": torch.zeros_like(pooled).scatter(2, order, pooled)}
-
-    def _running(self, slots: Slots, seen: Seen) -> Tensor:
-        keep = 1 - 1 / self.window
-        if seen.num_new == 1:
-            return slots.score * keep + seen.column_mass()
-        age = torch.arange(seen.num_new - 1, -1, -1, device=slots.score.device, dtype=torch.float32)
-        # Padding in front of a later turn is no query. Slots of this pass have no score to decay.
-        return slots.score * keep ** seen.rows_seen() + seen.column_mass(None, keep**age)
 
     def _pool(self, mass: Tensor, candidates: Tensor) -> Tensor:
         half = self.kernel // 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -22,6 +23,8 @@ class _Blind(PromptScorer):
 @dataclass(frozen=True)
 class Recency(_Blind):
     """Score = position: the oldest token is the least important (local window, StreamingLLM)."""
+
+    costs_no_step: ClassVar[bool] = True
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         return {"score": self.rate(slots)}

@@ -77,7 +77,13 @@ class ExpectedAttention:
         candidates = (slots.valid & (slots.position >= self.sinks))[:, :, None]
         logits = self._logits(slots.keys, seen.scaling, mean, covariance)
         share = torch.softmax(logits.masked_fill(~candidates, -torch.inf), -1).nan_to_num(0.0)
-        score = round_relatively(((share + self.epsilon) * self._weights(slots, seen) * candidates).mean(2))
+        if self.weight == "output":
+            weight = output_norms(slots.values, seen.output_weight(), 2)  # (B, H, G, S)
+        elif self.weight == "value":
+            weight = slots.values.float().norm(dim=-1)[:, :, None]
+        else:
+            weight = slots.score.new_ones(1)
+        score = round_relatively(((share + self.epsilon) * weight * candidates).mean(2))
         return torch.where(slots.valid & (slots.position < self.sinks), score.amax(-1, keepdim=True) + 1, score)
 
     def _logits(self, keys: Tensor, scaling: float, mean: Tensor, covariance: Tensor) -> Tensor:
@@ -91,12 +97,6 @@ class ExpectedAttention:
                 logit = logit + scaling**2 / 2 * ((key @ covariance) * key).sum(-1)
             found.append(logit)
         return torch.cat(found, -1)
-
-    def _weights(self, slots: Slots, seen: Seen) -> Tensor:
-        """Weights (B, H, G or 1, S)."""
-        if self.weight == "output":
-            return output_norms(slots.values, seen.output_weight(), 2)
-        return slots.values.float().norm(dim=-1)[:, :, None] if self.weight == "value" else slots.score.new_ones(1)
 
 
 def moments(blocks: Callable[[], Iterator[tuple[Tensor, Tensor]]]) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -28,6 +28,8 @@ class PredictedScore:
     With `recalls` the score itself is used instead of its log, so that 0 is the minimum: decisions while decoding raise
     a slot's score to the most attention it gets from the newest `recalls` queries.
     """
+
+    costs_no_step: ClassVar[bool] = True
 
     heads: str = "mini"
     known: Mapping[int, ScoreNetwork] = field(default_factory=dict)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -28,6 +28,8 @@ class RehearsedAttention(PromptScorer):
     decoding use the newest `recalls` queries, which then count like the rehearsal's.
     """
 
+    costs_no_step: ClassVar[bool] = True
+
     over: Over = "max"
     window: int = 0
     rehearsal: Rehearsal = field(default_factory=Rehearsal)
@@ -38,9 +40,8 @@ class RehearsedAttention(PromptScorer):
         return Capabilities(
             prompt_rows=self.prompt_rows,
             recalls=self.recalls,
-            rehearsal=self.rehearsal,
+            second_pass=self.rehearsal,
             recall=self.recall,
-            rehearsed=self.rehearsed,
         )
 
     def prompt_rows(self, tokens: int) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from torch import Tensor
 
-from kvlab.core.contract.parts import Capabilities, Scorer, capabilities_of
+from kvlab.core.contract.parts import Capabilities, Scorer, capabilities_of, optional
 from kvlab.core.contract.view import Seen, Slots
 
 
@@ -25,28 +26,31 @@ class Around:
     def state(self) -> Mapping[str, float]:
         return self.scorer.state
 
-    @property
-    def inner(self) -> Capabilities:
-        """Capabilities of the inner scorer."""
-        return capabilities_of(self.scorer)
-
 
 @dataclass(frozen=True)
 class PromptOnly(Around):
     """Another scorer's scores of the prompt; later tokens keep score 0, so decoding costs nothing."""
+
+    costs_no_step: ClassVar[bool] = True
 
     every_step: bool = False
 
     @property
     def capabilities(self) -> Capabilities:
         """The scorer's capabilities for the prompt, without those for decoding."""
-        inner = self.inner
+        inner = capabilities_of(self.scorer)
         return Capabilities(
             prompt_rows=inner.prompt_rows,
-            rehearsal=inner.rehearsal,
-            accumulate=inner.accumulate,
-            rehearsed=inner.rehearsed,
+            second_pass=inner.second_pass,
         )
+
+    @property
+    def accumulate(self) -> Any:
+        return optional(self.scorer, "accumulate")
+
+    @property
+    def rehearsed(self) -> Any:
+        return optional(self.scorer, "rehearsed")
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """The scorer's update on the first prefill only."""
@@ -64,18 +68,83 @@ class SlotsAlone(Around):
     @property
     def capabilities(self) -> Capabilities:
         """What the scorer does after a pass; other functions would include the state's share."""
-        inner = self.inner
+        inner = capabilities_of(self.scorer)
         return Capabilities(
             prompt_rows=inner.prompt_rows,
             across_heads=inner.across_heads,
-            accumulate=None if inner.accumulate is None else self.accumulate,
         )
 
-    def accumulate(self, slots: Slots, seen: Seen) -> Mapping[str, Tensor]:
+    @property
+    def accumulate(self) -> Any:
         """As the inner scorer, without the state."""
-        assert self.inner.accumulate is not None
-        return self.inner.accumulate(slots, seen.of_slots())
+        inner = optional(self.scorer, "accumulate")
+        return None if inner is None else lambda slots, seen: inner(slots, seen.of_slots())
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """The inner scorer's update, without the state."""
         return self.scorer.update(slots, seen.of_slots(), first)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Score with `main`, and maintain the state of `aside`.
+
+    `kept_as` names the slot state that holds the other scorer's score; without it only its own state is kept.
+    """
+
+    main: Scorer
+    aside: Scorer
+    kept_as: str | None = None
+
+    @property
+    def every_step(self) -> bool:
+        return self.main.every_step or self.aside.every_step
+
+    @property
+    def needs_hidden_states(self) -> bool:
+        return self.main.needs_hidden_states or self.aside.needs_hidden_states
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The main scorer's, combined with the other's if both act in the same pass.
+
+        Second pass and decisions while decoding are the main scorer's only; the side state follows the prompt.
+        """
+        main = capabilities_of(self.main)
+        aside = capabilities_of(self.aside)
+        return Capabilities(
+            prompt_rows=lambda tokens: max(main.prompt_rows(tokens), aside.prompt_rows(tokens)),
+            across_heads=main.across_heads or aside.across_heads,
+            recalls=main.recalls,
+            second_pass=main.second_pass,
+            recall=main.recall,
+        )
+
+    @property
+    def rehearsed(self) -> Any:
+        return optional(self.main, "rehearsed")
+
+    @property
+    def state(self) -> Mapping[str, float]:
+        own = {} if self.kept_as is None else {self.kept_as: 0.0}
+        return {**self.aside.state, **self.main.state, **own}
+
+    def accumulate(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+        main = optional(self.main, "accumulate")
+        aside = optional(self.aside, "accumulate")
+        changed = {} if main is None else dict(main(slots, seen))
+        return changed if aside is None else self._named(dict(aside(self._hidden(slots), seen))) | changed
+
+    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+        """The main scorer's update and the other's state."""
+        aside = self.aside.update(self._hidden(slots), seen, first)
+        return self._named(aside) | self.main.update(slots, seen, first)
+
+    def _hidden(self, slots: Slots) -> Slots:
+        """The slots with the other scorer's score."""
+        return slots if self.kept_as is None else replace(slots, score=slots.extra[self.kept_as])
+
+    def _named(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The other scorer's state, with its score renamed."""
+        score = state.pop("score", None)
+        return state if self.kept_as is None or score is None else state | {self.kept_as: score}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kvlab.core.contract.in_place import EVICT, InPlace
-from kvlab.core.contract.parts import Capabilities, Scorer, Selector, capabilities_of
+from kvlab.core.contract.parts import Capabilities, Scorer, Selector, capabilities_of, optional
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.view import View
 
@@ -24,7 +24,7 @@ class Evict:
     def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
         """Needs a score that is a running sum of attention and a selector of the lowest scores."""
         decay = capabilities_of(score).decay
-        bounds = capabilities_of(select).bounds
+        bounds = optional(select, "bounds")
         if decay is None or bounds is None:
             return None
         return InPlace(EVICT, lambda view: bounds(view, view.budget), decay=decay)

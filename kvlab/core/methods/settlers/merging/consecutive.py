@@ -80,17 +80,13 @@ def find_sets(near: Tensor, may_merge: Tensor, most: Tensor, theta: float | None
         open_heads = open_heads & (found.sum(-1) > most)
         if theta is None and not bool(open_heads.any()):
             break
-    return Sets(_anchor_of(chosen, may_merge), chosen, used)
+    # each slot's anchor is the nearest one at or after it
+    width = chosen.shape[-1]
+    place = torch.arange(width, device=chosen.device).expand_as(chosen)
+    after = torch.where(chosen, place, width - 1).flip(-1).cummin(-1).values.flip(-1)
+    return Sets(torch.where(may_merge, after, place), chosen, used)
 
 
 def thetas(loosest: float) -> list[float]:
     """Grid thresholds down to `loosest`, the last."""
     return [*(theta for theta in THETAS if theta > loosest + 1e-9), loosest]
-
-
-def _anchor_of(is_anchor: Tensor, may_merge: Tensor) -> Tensor:
-    """Each slot's anchor: the nearest one at or after it."""
-    width = is_anchor.shape[-1]
-    place = torch.arange(width, device=is_anchor.device).expand_as(is_anchor)
-    after = torch.where(is_anchor, place, width - 1).flip(-1).cummin(-1).values.flip(-1)
-    return torch.where(may_merge, after, place)

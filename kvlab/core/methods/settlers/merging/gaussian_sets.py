@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -40,6 +40,8 @@ class GaussianSets:
     the method decides then) evicts what is over budget. A head within its budget is unchanged. The paper's ablations: a
     random `pivot` (Table 3), equal `weights` (Table 4).
     """
+
+    needs_protection: ClassVar[bool] = True
 
     theta: float | None = None
     loosest: float = 0.75
@@ -89,8 +91,12 @@ class GaussianSets:
         # Evicted sets do not depend on the pivot rule, so that the ablation changes nothing else.
         if self.pivot == "anchor":
             pivot = sets.anchor
+        elif self.pivot == "attention":
+            pivot = leader
         else:
-            pivot = leader if self.pivot == "attention" else _highest(_draws(view, order), sets, may_merge)
+            # drawn for each token from the run's seed
+            seed = 0 if view.generator is None else view.generator.initial_seed()
+            pivot = _highest(uniform_draws(seed, gather(view.slots.position, order)), sets, may_merge)
         place = torch.arange(pivot.shape[-1], device=pivot.device)
         active = may_merge & ~lost & (pivot != place)
         edges = self._edges(view, order, order.gather(2, pivot), active)
@@ -139,9 +145,3 @@ def _highest(value: Tensor, sets: Sets, may_merge: Tensor) -> Tensor:
     room = torch.full_like(sets.anchor, width)
     first = room.scatter_reduce(2, sets.anchor, torch.where(best, place, width), "amin").gather(2, sets.anchor)
     return torch.where(may_merge, first, place)
-
-
-def _draws(view: View, order: Tensor) -> Tensor:
-    """A random number (B, H, S) per slot, determined by its token and the run's seed."""
-    seed = 0 if view.generator is None else view.generator.initial_seed()
-    return uniform_draws(seed, gather(view.slots.position, order))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -40,6 +41,9 @@ class MatchAttention:
     ratio of its attention's sum to its maximum, as the authors' code does by dividing exp logits by the row's maximum.
     """
 
+    counts_votes: ClassVar[bool] = False
+    still: ClassVar[bool] = True
+
     references: int = 256
     window: int = 0
     window_weight: float = 1.0
@@ -60,14 +64,11 @@ class MatchAttention:
         """A slot is one token; with `bias` it has its own log mass. Decoding evicts."""
         return Capabilities(
             prompt_rows=self.prompt_rows,
-            rehearsal=self.rehearsal,
-            references=self.references,
+            second_pass=self.rehearsal,
             fills_budget=True,
             by_selector=True,
             merges=self.bias,
             mass_of_votes=None,
-            counts_votes=False,
-            still=True,
         )
 
     def prompt_rows(self, tokens: int) -> int:
