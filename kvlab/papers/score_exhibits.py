@@ -136,7 +136,8 @@ class Panel:
             one, other = Arm.parse(first), Arm.parse(second)
             for budget in at or (budgets if claim.each_budget else [None]):
                 name = f"{self.name_of(one)} minus {self.name_of(other)}"
-                name += "" if budget is None else f" at {percent(budget)}"
+                named_at = budgets[0] if budget is None and len(budgets) == 1 else budget
+                name += "" if named_at is None else f" at {percent(named_at)}"
                 gaps[name] = difference(rows, one, other, budget)
                 asked = "" if budget is None else percent(budget)
                 values[name] = paper_gap(printed, one.label, other.label, asked)

@@ -10,10 +10,9 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from kvlab.common.formatting import short
+from kvlab.common.formatting import in_range, short
 from kvlab.results.verdict import FAILS, HOLDS, OPEN, Claim
-from kvlab.views.base.lines import hatch
-from kvlab.views.base.palette import HUES, SURFACES, Theme, pick
+from kvlab.views.base.palette import HUES, SURFACES, Theme, mix, pick
 from kvlab.views.base.template import INK, QUIET, finish
 from kvlab.views.base.words import number
 
@@ -135,8 +134,29 @@ def verdict_card(frame: pd.DataFrame, theme: Theme, title: str) -> go.Figure:
 
 
 def caption_card(frame: pd.DataFrame) -> str:
-    """How to read a verdict card."""
-    return "Marks in the shaded range speak for the paper's claim, marks outside it against the claim."
+    """What dots, bar, shade and squares are, and n."""
+    (held,) = frame[frame["part"] == THRESHOLD].to_dict("records")
+    dots, units = (int((frame["part"] == part).sum()) for part in (DOT, UNIT))
+    parts = [f"One dot per measured value ({units}), no interval" if units else ""]
+    for mean in frame[frame["part"] == MEAN].to_dict("records"):
+        prompts = int(mean["n"])
+        middle, low, high = in_range(mean["value"], mean["low"], mean["high"], _bound)
+        parts += [
+            f"One dot per prompt (n = {dots})"
+            if dots == prompts
+            else f"One dot per pair of prompts ({dots} pairs, n = {prompts} prompts)"
+            if dots
+            else f"The values of single prompts were not kept (n = {prompts})",
+            f"diamond and bar: the mean {middle} and its 95 % interval ({low} to {high})"
+            if prompts > 1
+            else f"one prompt gives {middle} and no interval",
+        ]
+    printed = frame.loc[frame["part"] == PRINTED, "value"]
+    values = (
+        f"{number(min(printed))} to {number(max(printed))}" if len(printed) > 1 else ", ".join(map(number, printed))
+    )
+    parts.append(f"squares: the paper's own {values}, on its models and data" if len(printed) else "")
+    return f"{'; '.join(filter(None, parts))}. Counts for the claim: {_range(held)}."
 
 
 def _span(frame: pd.DataFrame) -> tuple[float, float]:
@@ -270,15 +290,29 @@ def verdict_bars(frame: pd.DataFrame, theme: Theme) -> go.Figure:
                 textposition="inside",
                 insidetextanchor="middle",
                 textangle=0,
-                marker={"color": colour, "pattern": hatch(pattern, colour, theme), "line": {"width": 0}},
+                # A number is read on a plain or a sparsely hatched ground only.
+                insidetextfont={"color": INK[theme] if pattern else SURFACES[theme]},
+                marker={
+                    "color": colour,
+                    "pattern": {
+                        "shape": pattern,
+                        "fgcolor": colour,
+                        "bgcolor": mix(colour, SURFACES[theme], 0.7) if pattern else colour,
+                        "size": 9,
+                        "solidity": 0.12,
+                    },
+                    "line": {"width": 0},
+                },
                 hovertemplate=f"%{{y}}, {model}: %{{x}} {verdict}<extra></extra>",
                 row=1,
                 col=column,
             )
     finish(
-        figure, title="Claims of the papers, by model", x="claims", y="", theme=theme, height=150 + ROW * len(papers)
+        figure, title="Claims of the papers, by model", x="claims", y="", theme=theme, height=180 + ROW * len(papers)
     )
-    figure.update_layout(barmode="stack", bargap=0.25)
+    below = -70 / max(ROW * len(papers), ROW)  # under the axis titles, off the names of the models
+    figure.update_layout(barmode="stack", bargap=0.25, legend={"y": below, "yanchor": "top"}, margin={"b": 90})
+    figure.update_annotations(font={"size": 13})
     return figure.update_yaxes(autorange="reversed", categoryorder="array", categoryarray=papers, showgrid=False)
 
 

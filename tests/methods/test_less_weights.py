@@ -88,7 +88,7 @@ def narrowed(tensors: dict[str, Tensor]) -> None:
 @pytest.mark.parametrize(
     ("spoil", "rank", "sentence"),
     [
-        (lambda path: path.unlink(), 8, "There is no file of feature maps .*kvlab train-less"),
+        (lambda path: path.unlink(), 8, "There is no file of feature maps .*kvlab fit --method less"),
         (lambda path: path.write_bytes(b"not this"), 8, "is not a file of feature maps"),
         (lambda path: cut(path, lambda t: t.pop("key_out")), 8, "is not a file of feature maps"),
         (lambda path: cut(path, lambda t: t.pop("signature")), 8, "is not a file of feature maps"),
@@ -111,5 +111,5 @@ def test_a_bad_file_says_what_is_wrong(tmp_path: Path, spoil, rank: int, sentenc
 
 
 def test_a_model_without_maps_names_the_command_that_makes_them(tiny_model_folder: Path) -> None:
-    with pytest.raises(ValueError, match=f"kvlab train-less --model {tiny_model_folder} --out FILE"):
+    with pytest.raises(ValueError, match=f"kvlab fit --method less --model {tiny_model_folder} --out FILE"):
         make_cache(load_model(str(tiny_model_folder), "cpu"), "less", 0.2)
