@@ -14,7 +14,7 @@ from torch import Tensor
 from kvlab.core.assets import asset_path
 from kvlab.core.budget import NATIVE, Amount
 from kvlab.core.cache import CompressedCache, make_cache
-from kvlab.core.contract.parts import Capabilities, capabilities_of
+from kvlab.core.contract.parts import OPTIONAL, Capabilities, capabilities_of, optional
 from kvlab.core.contract.pipeline import Pipeline
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.view import Seen, Slots, View
@@ -172,14 +172,16 @@ class WatchedPart:
         self._watch = watch
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._part, name)
+        if name in ("accumulate", "rehearsed"):
+            return self._with_watch(optional(self._part, name))
+        return optional(self._part, name) if name in OPTIONAL else getattr(self._part, name)
 
     @property
     def capabilities(self) -> Capabilities:
         """The part's own, whose functions get watched passes too."""
         own = capabilities_of(self._part)
-        names = ("accumulate", "recall", "rehearsed", "note")
-        return replace(own, **{name: self._with_watch(getattr(own, name)) for name in names})
+        declared = {one.name: getattr(own, one.name) for one in fields(Capabilities)}
+        return Capabilities(**declared | {name: self._with_watch(declared[name]) for name in ("recall", "note")})
 
     def _with_watch(self, function: Any) -> Any:
         return None if function is None else lambda slots, seen: function(slots, WatchedSeen(seen, self._watch))

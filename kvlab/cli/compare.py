@@ -43,7 +43,7 @@ class RunningOptions:
     compress_every: Annotated[int, Setting("decide every N decode steps")] = 1
     prefill_chunk: Annotated[int | None, Setting("prefill in chunks of N tokens, with the same result")] = None
     generation_config: Annotated[
-        str, Setting("ignore or honour the checkpoint's penalties, suppressed tokens and so on")
+        str, typer.Option(help="ignore or honour the checkpoint's penalties, suppressed tokens and so on")
     ] = "ignore"
     record: Annotated[str, Setting("recorded arrays, such as layers=0-3,8,heads=0,every=4")] = ""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import ValidationError
 from rich.table import Table
+from typer.core import TyperGroup
 
 from kvlab.cli.options.model import CacheDir, Device, ModelOptions
 from kvlab.cli.options.prompt import PromptOptions
@@ -25,8 +26,18 @@ if TYPE_CHECKING:
     from kvlab.engine.prefix import Prefix
     from kvlab.library.prefixes import LayerTable, PrefixFile
 
+
+class PrefixGroup(TyperGroup):
+    """The commands, with `show NAME` as another name of `ls NAME`."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return super().get_command(ctx, "ls" if cmd_name == "show" else cmd_name)
+
+
 prefix_commands = typer.Typer(
-    help="Read a text once, keep it compressed in a file, and ask it many questions.", no_args_is_help=True
+    cls=PrefixGroup,
+    help="Read a text once, keep it compressed in a file, and ask it many questions.",
+    no_args_is_help=True,
 )
 Root = Annotated[Path, typer.Option("--runs", help="the folder of runs, next to which prefixes are stored")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="a name from `kvlab prefix ls`")]

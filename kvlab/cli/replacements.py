@@ -25,7 +25,6 @@ COMMANDS = {
     "prompts show": "`kvlab prompts ls NAME`",
     "prompts rename": "`kvlab prompts save NEW --saved OLD`, then `kvlab prompts rm OLD`",
     "prompts restore": "`kvlab prompts rm --undo NAME`",
-    "prefix show": "`kvlab prefix ls NAME`",
     "prefix extend": "`kvlab prefix make NAME --from NAME --file PATH`",
     "prefix fork": "`kvlab prefix make NEW --from NAME`",
     "plugin list": "`kvlab doctor`, which names every plug-in",

@@ -71,7 +71,7 @@ def generation_notes(
             chosen += ["texts end with the first stop string"] * bool(stops)
             notes.append(f"{sets}: {'; '.join(chosen)}.")
         else:
-            remedy = "; to apply it, set generation config to honour (--set generation_config=honour)"
+            remedy = "; to apply it, set generation config to honour (--generation-config honour)"
             notes.append(
                 f"{sets}, which transformers' generate applies and kvlab ignores{remedy if can_honour else ''}."
             )

@@ -157,11 +157,15 @@ def recording(frame: pd.DataFrame, place: str, theme: Theme = "light") -> go.Fig
 
 
 def caption_recording(frame: pd.DataFrame) -> str:
-    """Whether recording slows steps down."""
-    if not frame["value"].notna().any():
+    """By how much recording slows steps down at most, by level."""
+    known = frame[frame["value"].notna()]
+    if known.empty:
         return "How much recording slows a step down was not measured."
-    slower = bool(frame["value"].max() > 1.05)
-    return "A recorded step can take longer." if slower else "Recording slows no step down by more than a twentieth."
+    parts = [
+        f"level {level} at most {number(group['value'].max(), 3)} times"
+        for level, group in known.groupby("level", sort=False)
+    ]
+    return f"A recorded step takes, of one without recording: {', '.join(parts)}."
 
 
 def _ratio(line: Any, unit: str) -> str:

@@ -198,5 +198,5 @@ def test_a_run_is_played_and_where_nothing_merges_a_click_leaves_the_open_tab(
     for label, start in (("PNG", b"\x89PNG"), ("SVG", b"<svg"), ("CSV", b"position"), ("HTML", b"<!doctype")):
         with page.expect_download() as download:
             page.get_by_role("button", name=re.compile(f"^{label} of ")).click()
-        assert download.value.suggested_filename.endswith(f"mosaic-layer-0-head-0.{label.lower()}")
+        assert download.value.suggested_filename.endswith(f"timeline-layer-0-head-0.{label.lower()}")
         assert Path(download.value.path()).read_bytes().startswith(start), label

@@ -234,7 +234,7 @@ def test_the_cache_wall_scrubs_zooms_selects_and_puts_a_head_into_focus(visit: C
     page.wait_for_selector(".kv-wall[data-step='6']")
     assert page.locator(".kv-wall").get_attribute("data-totals") != totals
     page.wait_for_url(re.compile("step=6"))
-    page.get_by_text("After step 6, of all tokens in 4 heads").wait_for()
+    page.get_by_text("After step 6, over all heads").wait_for()
     settle(page, ".kv-wall canvas")
     canvas = page.locator(".kv-wall canvas")
     box = canvas.bounding_box()
@@ -263,7 +263,7 @@ def test_the_cache_wall_scrubs_zooms_selects_and_puts_a_head_into_focus(visit: C
 def test_a_link_to_the_former_page_of_two_runs_opens_their_difference(visit: Callable[..., Any]):
     page = visit("difference?comparison=some&a=some-h2o-25pc-0&b=some-keepkv-25pc-0&step=3", height=1400)
     page.wait_for_selector(".kv-wall[data-step='3']")
-    page.wait_for_url(re.compile("/wall"))
+    page.wait_for_url(re.compile("/two_runs"))
     page.get_by_text("only in keepkv").first.wait_for()
     page.get_by_text("A and B diverge").wait_for()
 

@@ -18,7 +18,7 @@ from kvlab.common.intervals import wilson
 from kvlab.core.plugins.registry import Registry
 from kvlab.results.informative import abilities, informative, task_notes
 from kvlab.results.quality_tables import ALL_TASKS, ranks
-from kvlab.tasks import sample as registry
+from kvlab.tasks import registry
 from kvlab.tasks.registry import TASKS
 
 

@@ -1,4 +1,4 @@
-"""A file of rows means the same to the command line, the forms, evaluations and `kvlab tasks --check`, however written."""
+"""A file of rows means the same to the command line, the forms, evaluations and `kvlab tasks --check`."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_auto_follows_the_chat_template() -> None:
     assert choose_style("auto", has_chat=False) == "continuation"
     for style in STYLES:
         assert parse_style(style) == choose_style(style, has_chat=True) == choose_style(style, has_chat=False)
-    with pytest.raises(UserError, match="--style takes auto, continuation, chat, question, not 'loud'"):
+    with pytest.raises(UserError, match="--set style takes auto, continuation, chat, question, not 'loud'"):
         parse_style("loud")
 
 

@@ -25,6 +25,10 @@ MOVED = {
     "kvlab.common.assets": "kvlab.core.assets",
     "kvlab.requests.budget": "kvlab.core.budget",
     "kvlab.models.families": "kvlab.core.families",
+    "kvlab.figures.base": "kvlab.views.base",
+    "kvlab.analysis.comparison.verdict": "kvlab.views.frames.verdict",
+    "kvlab.prefix": "kvlab.engine.prefix",
+    "kvlab.documents": "kvlab.tasks.documents",
 }
 
 

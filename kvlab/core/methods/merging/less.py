@@ -230,9 +230,9 @@ class LESS(Method):
     included. Weights "untrained" are random, for tests and for timing. The state's bytes are counted; in recorded runs
     its tokens count as merged, not as regret, although their events say that they were evicted.
 
-    The shipped features are exponential. The paper's, with gelu (`kvlab fit --method less --set form=gelu`), fit layer 1 of mini equally
-    well (0.08 of eviction's squared error on held-out text at 10 %) and layer 3, which retrieves, worse: 0.80 after
-    1,100 steps, against 0.69 after 400. For another score or allocation, compose with settle "less".
+    The shipped features are exponential. The paper's, with gelu (`kvlab fit --method less --set form=gelu`), fit layer
+    1 of mini equally well (0.08 of eviction's squared error on held-out text at 10 %) and layer 3, which retrieves,
+    worse: 0.80 after 1,100 steps, against 0.69 after 400. For another score or allocation, compose with settle "less".
     """
 
     name: ClassVar[str] = "less"
