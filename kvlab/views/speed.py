@@ -157,15 +157,11 @@ def recording(frame: pd.DataFrame, place: str, theme: Theme = "light") -> go.Fig
 
 
 def caption_recording(frame: pd.DataFrame) -> str:
-    """By how much recording slows steps down at most, by level."""
-    known = frame[frame["value"].notna()]
-    if known.empty:
+    """By how much recording slows steps down at most."""
+    most = frame["value"].max()
+    if pd.isna(most):
         return "How much recording slows a step down was not measured."
-    parts = [
-        f"level {level} at most {number(group['value'].max(), 3)} times"
-        for level, group in known.groupby("level", sort=False)
-    ]
-    return f"A recorded step takes, of one without recording: {', '.join(parts)}."
+    return f"A recorded step takes at most {number(most, 3)} times as long as one without recording."
 
 
 def _ratio(line: Any, unit: str) -> str:

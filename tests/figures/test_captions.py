@@ -109,7 +109,6 @@ def test_simple_sentences_are_plain_and_single_out_nothing_where_all_are_equal()
             mentioned = [one for one in NAMES if one in told]
             assert not case.alike or len(mentioned) in (0, 1 if variant == "single" else len(NAMES)), what
         assert len(said) > 1 or name in (
-            "papers verdict_figure.caption_card",
             "papers kvmerger explainers.caption_three_ways",
             "papers kvmerger compression.caption_kernel_curves",
         ), name
