@@ -233,6 +233,7 @@ CASES: dict[str, Callable[[Values], tuple[Any, ...]]] = {
     "papers pyramid_pool tasks.caption_task_lengths": _frame("task:l shortest:n longest:n"),
     "papers kvmerger explainers.caption_three_ways": _walk,
     "papers kvmerger explainers.caption_merging_pipeline": _walk,
+    "papers verdict_figure.caption_card": _frame("value:v"),
     "papers keepkv attention.caption_attention_map": lambda values: (values.frame("1:s 2:s 3:s"),),
     "papers keepkv attention.caption_distance_by_layer": _frame("layer:i distance:v", 9, 9),
     "papers keepkv attention.caption_cumulative_mass": _frame("mass:s", 0, 0, 0.2, share=0.2),

@@ -94,6 +94,8 @@ def test_there_are_frames_for_every_simple_sentence():
 
 def test_simple_sentences_are_plain_and_single_out_nothing_where_all_are_equal():
     for name in CASES:
+        if name == "papers verdict_figure.caption_card":
+            continue  # has n and interval of every mark: tests/papers/test_verdict_card.py
         module, _, figure = name.partition(".")
         of_view = module in VIEWS and not figure.startswith("describe_")
         tell = getattr((VIEWS | MODULES)[module], f"caption_{figure}" if of_view else figure)
