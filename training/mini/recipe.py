@@ -22,7 +22,7 @@ _SETTINGS_FILE = "settings.json"
 
 @dataclass(frozen=True)
 class Recipe:
-    """Options of `kvlab train-mini`."""
+    """Options of `python -m training.mini`."""
 
     preset: str
     out: Path
