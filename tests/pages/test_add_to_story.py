@@ -161,9 +161,9 @@ def test_what_was_written_before_and_after_is_a_slide(runs_root: Path, open_page
     write_synthetic_run(runs_root, method="full")
     run = open_run(write_synthetic_run(runs_root, method="h2o", budget=0.2))
     looked_into(runs_root, run)
-    page = open_page("killed", run=run.record.run_id)
+    page = open_page("restore", run=run.record.run_id)
     assert len(menus(page)) >= 1 + len(page.dataframe) + len(page.get("plotly_chart"))
-    _, shown = added(page, runs_root, "killed-texts")
+    _, shown = added(page, runs_root, "restore-texts")
     assert isinstance(shown, Passages)
     assert [segments[0].text for _, segments in shown.passages] == ["<b>wrong</b>", "the answer 7"]
 

@@ -248,7 +248,7 @@ def test_a_view_is_added_to_a_story_and_told(synthetic_runs: Path, open_page: Op
     assert [view["page"] for view in moved][last] == "memory"
 
 
-@pytest.mark.parametrize("name", ["timeline", "compare", "lineage", "similarity", "autopsy", "heads", "keepkv"])
+@pytest.mark.parametrize("name", ["timeline", "compare", "lineage", "similarity", "autopsy", "heads"])
 def test_the_slides_of_a_whole_view_show_what_the_page_shows_first(synthetic_runs: Path, open_page: Open, name: str):
     page = open_page(name, run="newer-keepkv-25pc-0", comparison="newer", layer="1", head="1")
     shown = list(page.session_state["shown_on_page"].values())
