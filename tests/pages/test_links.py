@@ -27,7 +27,7 @@ FUNCTIONS = {
 }  # fmt: skip
 # Keys, as written in the source, of widgets whose page puts their value into the address itself.
 BY_HAND = {
-    '"pasted"', "key", "CELL", "PLACE", "SLOT", "PICKED", '"lineage-slot"', 'f"pick_{name}"',
+    '"pasted"', "key", "CELL", "PLACE", "SLOT", "PICKED", "PAPER", '"lineage-slot"', 'f"pick_{name}"',
     'f"{PROMPT}-{comparison_id}"', '"model_here"', '"runs_text"', '"runs_sort"', '"runs_turned"', 'f"runs_{name}"',
     "role_key(number)", "text_key(number)", '"runs_since"', '"runs_until"', '"runs_starred"', '"runs_archived"',
     '"runs_columns"', "KEY",

@@ -21,7 +21,7 @@ def test_the_ranking_of_runs_says_over_how_many_tokens_of_one_prompt(shared_runs
 
 
 def test_exhibits_of_the_atlas_say_it_with_their_claim(shared_runs: Path, open_page: Open):
-    page = open_page("keepkv", comparison="newer", exhibit="fig-2a")
+    page = open_page("papers", paper="keepkv", comparison="newer", exhibit="fig-2a")
     assert not page.exception
     verdicts = [str(line.value).replace("\u00a0", " ") for line in page.markdown]
     assert any("Not enough to say on synthetic" in line and "n = 1 prompt" in line for line in verdicts)
