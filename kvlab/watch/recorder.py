@@ -898,16 +898,16 @@ def _parents(
 
 def header(model: nn.Module, config: Any, title: str, layers: int) -> dict[str, Any]:
     """Names, sizes and versions, and a checksum by which a model is known again."""
+    from importlib.metadata import PackageNotFoundError, version
+
     import transformers
 
     versions = {"torch": torch.__version__, "transformers": transformers.__version__, "python": sys.version.split()[0]}
     for name in ("kvpress",):
         if name in sys.modules:
             try:
-                from importlib.metadata import version
-
                 versions[name] = version(name)
-            except Exception:  # not installed as a package
+            except PackageNotFoundError:  # imported from a folder
                 versions[name] = "?"
     fields = config.to_dict() if hasattr(config, "to_dict") else dict(vars(config))
     plain = {name: value for name, value in fields.items() if isinstance(value, (int, float, str, bool, type(None)))}
