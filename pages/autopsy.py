@@ -53,7 +53,15 @@ def chosen_words(run: Run, layer: int, head: int) -> None:
     span = choose(run, layer, head)
     if span is None:
         st.info("Enter words above, or click a word of the text.", icon=":material/info:")
-        offer_needle(run)
+        # For a shipped prompt with an answer: a button that finds the answer.
+        answers = [sample.answer for sample in shipped_samples() if sample.answer and sample.text == run.record.prompt]
+        for answer in answers:
+            st.button(
+                f"Find {plain(answer)}, the answer to this prompt",
+                on_click=look_for,
+                args=(answer,),
+                key="needle-offer",
+            )
         return
     step, moment = moment_of(run)
     table = autopsy_of(run, span, step)
@@ -126,15 +134,6 @@ def fact_span(run: Run) -> tuple[int, int] | None:
     except UserError:
         return None
     return (int(positions[0]), int(positions[-1])) if len(positions) else None
-
-
-def offer_needle(run: Run) -> None:
-    """For a shipped prompt with an answer: a button that finds the answer."""
-    answers = [sample.answer for sample in shipped_samples() if sample.answer and sample.text == run.record.prompt]
-    for answer in answers:
-        st.button(
-            f"Find {plain(answer)}, the answer to this prompt", on_click=look_for, args=(answer,), key="needle-offer"
-        )
 
 
 def look_for(words: str) -> None:

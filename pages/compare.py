@@ -18,20 +18,23 @@ from app.base.widgets import one_of
 from app.compare.board import answer_form, board_of, board_section, first_screen
 from app.compare.home import budget_slider, home_view
 from app.compare.repeats import batch_of, batch_section
-from app.compare.report_menu import report_menu
-from app.figures.export_menu import Offer, show_title
+from app.figures.export_menu import Offer, explain_formats, file_button, show_title
 from app.figures.figure import page_file, show
+from app.figures.image_writer import image_writer
 from app.figures.tables import csv_button
 from app.navigation.selection import current_comparison
 from app.run_views import page
 from app.run_views.require_level import warn_of_reference
+from app.session.open_runs import runs_root
 from kvlab.analysis.comparison.trade_off import run_points
 from kvlab.common.formatting import ONE_PROMPT
 from kvlab.figures import compare as figures
 from kvlab.figures.board_texts import excess_text, verdict_text
-from kvlab.report.contents import text_table
+from kvlab.report.contents import report, text_table
+from kvlab.report.export import FORMATS, render_report
 from kvlab.report.views import Passages, table_of
 from kvlab.trace.reader import Run
+from kvlab.trace.user_labels import load_labels
 from kvlab.views.base.provenance import of_comparison
 from kvlab.views.base.words import byte_size, number
 from kvlab.views.frames import compare
@@ -39,6 +42,26 @@ from kvlab.views.frames.board import places, rank_runs, runs_at
 from kvlab.views.frames.labels import differing_settings
 from kvlab.views.frames.speed import ratio_text
 from kvlab.views.frames.textdiff import diff
+
+LABELS = {"html": "HTML, one file", "pptx": "Slides (PPTX)", "pdf": "PDF"}
+
+
+def report_menu(runs: Sequence[Run]) -> None:
+    """Buttons for the formats; a file is created on download."""
+    if not any(run.record.method != "full" for run in runs):
+        return
+    with st.popover("Report of this comparison", icon=":material/summarize:", key="report"):
+        st.caption("Question, answers, table, key figures, texts, and caveats.")
+        for kind, media in FORMATS.items():
+            name = f"{runs[0].record.comparison_id}.{kind}"
+            file_button(LABELS[kind], kind, partial(_report, runs, kind), name, media, "report", width="stretch")
+        explain_formats()
+
+
+def _report(runs: Sequence[Run], kind: str) -> bytes:
+    labels = load_labels(runs_root(), runs[0].record.comparison_id)
+    return render_report(report(runs, labels), kind, image_writer())
+
 
 MARKS = {"same": "{}", "own": '<ins class="kv-own">{}</ins>', "missing": '<del class="kv-missing">{}</del>'}
 NUMBER = partial(st.column_config.NumberColumn, width="small")

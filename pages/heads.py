@@ -32,7 +32,15 @@ def main() -> None:
         return
     page.explain_status(run)
     groups_of_heads(run)
-    slots_of_heads(run)
+    # The slots of each layer and head after the prompt.
+    steps = run.select("steps")
+    if steps.empty:
+        return
+    table = budgets_by_layer(steps, 0)
+    focus = head_in_view(run)
+    figure = slots_by_head(table, page_theme(), focus, "after the prompt")
+    caption = caption_slots_by_head(table)
+    page.show_figure(run, figure, table, caption, "heads-slots", "slots-by-head", focus)
 
 
 def groups_of_heads(run: Run) -> None:
@@ -50,18 +58,6 @@ def groups_of_heads(run: Run) -> None:
         st.info(run.record.thinned_note if run.record.thinned else missing, icon=":material/info:")
         return
     groups_of(run, table)
-
-
-def slots_of_heads(run: Run) -> None:
-    """The slots of each layer and head after the prompt."""
-    steps = run.select("steps")
-    if steps.empty:
-        return
-    table = budgets_by_layer(steps, 0)
-    focus = head_in_view(run)
-    figure = slots_by_head(table, page_theme(), focus, "after the prompt")
-    caption = caption_slots_by_head(table)
-    page.show_figure(run, figure, table, caption, "heads-slots", "slots-by-head", focus)
 
 
 def groups_of(run: Run, table: pd.DataFrame) -> None:

@@ -39,7 +39,19 @@ def main() -> None:
     else:
         bytes_over_steps(run)
     health_of(sources.runs)
-    recording_cost(sources.runs)
+    st.header("What recording costs")
+    st.markdown(
+        "Every run decodes the full cache's text, recorded, and its own, unrecorded. The recorded rate is that of a "
+        "decode step that also takes what recording took. Throughput in kvlab is always the unrecorded "
+        "rate."
+    )
+    table = memory.instrument_cost_frame(sources.runs)
+    if not table["off"].notna().any():
+        st.info("No run of this comparison has timings.", icon=":material/info:")
+        return
+    figure = memory.instrument_cost(table, page_theme())
+    caption = memory.caption_instrument_cost(table)
+    show(figure, table, caption, "memory-instrument", "instrument-cost", of_comparison(sources.runs))
 
 
 def bytes_over_steps(run: Run) -> None:
@@ -90,22 +102,6 @@ def health_of(runs: Sequence[Run]) -> None:
 @st.cache_data(max_entries=8, hash_funcs=BY_STAMP, show_spinner="Reading the steps of every run")
 def health_over_steps(runs: Sequence[Run]) -> pd.DataFrame:
     return health.over_steps(runs)
-
-
-def recording_cost(runs: Sequence[Run]) -> None:
-    st.header("What recording costs")
-    st.markdown(
-        "Every run decodes the full cache's text, recorded, and its own, unrecorded. The recorded rate is that of a "
-        "decode step that also takes what recording took. Throughput in kvlab is always the unrecorded "
-        "rate."
-    )
-    table = memory.instrument_cost_frame(runs)
-    if not table["off"].notna().any():
-        st.info("No run of this comparison has timings.", icon=":material/info:")
-        return
-    figure = memory.instrument_cost(table, page_theme())
-    caption = memory.caption_instrument_cost(table)
-    show(figure, table, caption, "memory-instrument", "instrument-cost", of_comparison(runs))
 
 
 main()

@@ -66,7 +66,22 @@ def the_rest(run: Run, steps: pd.DataFrame, layer: int | None, head: int | None)
     if run.record.level == "full" and steps["merged"].any():
         merged_groups(run, steps, layer, head)
     if sag.has_shadow(steps):
-        what_it_did(run, steps)
+        st.header("Over the steps")
+        table = sag.over_steps(steps)
+        figures = [
+            ("mass", sag.mass_over_steps, sag.caption_mass_over_steps),
+            ("error", sag.errors_over_steps, sag.caption_errors_over_steps),
+        ]
+        if table["merged_true_mass"].fillna(0).any():
+            figures.append(("sag", sag.sag_over_steps, sag.caption_sag_over_steps))
+        if table["guard_activations"].any():
+            figures.append(("guard", sag.guard_over_steps, sag.caption_guard_over_steps))
+        columns = st.columns(2, gap="large")
+        for place, (name, draw, caption) in enumerate(figures):
+            with columns[place % 2]:
+                picture(run, draw, caption, table, name, name)
+        if steps[["layer", "head"]].drop_duplicates().shape[0] > 1:
+            where(run, steps)
     else:
         page.explain_level(run, "single events, and the attention with nothing dropped behind sag and regret")
 
@@ -149,25 +164,6 @@ def table_of(run: Run, layer: int | None, head: int | None, name: str) -> pd.Dat
     """One of `TABLES`, cached as it is much smaller than the events of a long run."""
     make, columns = TABLES[name]
     return make(run.select("events", layer, head, columns, ordered=name in ("votes", "balance")))
-
-
-def what_it_did(run: Run, steps: pd.DataFrame) -> None:
-    st.header("Over the steps")
-    table = sag.over_steps(steps)
-    figures = [
-        ("mass", sag.mass_over_steps, sag.caption_mass_over_steps),
-        ("error", sag.errors_over_steps, sag.caption_errors_over_steps),
-    ]
-    if table["merged_true_mass"].fillna(0).any():
-        figures.append(("sag", sag.sag_over_steps, sag.caption_sag_over_steps))
-    if table["guard_activations"].any():
-        figures.append(("guard", sag.guard_over_steps, sag.caption_guard_over_steps))
-    columns = st.columns(2, gap="large")
-    for place, (name, draw, caption) in enumerate(figures):
-        with columns[place % 2]:
-            picture(run, draw, caption, table, name, name)
-    if steps[["layer", "head"]].drop_duplicates().shape[0] > 1:
-        where(run, steps)
 
 
 def where(run: Run, steps: pd.DataFrame) -> None:

@@ -32,7 +32,12 @@ def main() -> None:
     job = get_param("job")
     try:
         if sample is not None:
-            follow_sample(sample)
+            # The progress of recording a prompt, then its autopsy.
+            status = jobs.status(runs_root(), sample)
+            compressed = [run for run in list_runs(runs_root(), comparison_id=sample) if run.method != "full"]
+            if status.state == "complete" and compressed:
+                go("autopsy", run=compressed[0].run_id)
+            show_job(sample)
         elif job is not None:
             PAGE.follow(job)
         else:
@@ -49,15 +54,6 @@ def results_or_form() -> None:
         evaluation_form(rows)
     else:
         results()
-
-
-def follow_sample(job_id: str) -> None:
-    """The progress of recording a prompt, then its autopsy."""
-    status = jobs.status(runs_root(), job_id)
-    compressed = [run for run in list_runs(runs_root(), comparison_id=job_id) if run.method != "full"]
-    if status.state == "complete" and compressed:
-        go("autopsy", run=compressed[0].run_id)
-    show_job(job_id)
 
 
 main()

@@ -78,7 +78,10 @@ def show_result(run: Run, result: RestoreResult) -> None:
     st.caption(plain(f"{criterion} {result.reruns} reruns. {result.ending}"))
     table = analysis.search_table(result)
     chosen = choose(result)
-    before_after(run, result, chosen)
+    # The texts before and after, side by side.
+    texts = [("Before", result.text_before)]
+    texts += [(chosen.returned.words, chosen.text)] if chosen is not None else []
+    show_texts(run, "Before and after", analysis.sentence(result, run), texts, result.answer)
     left, right = st.columns(2, gap="large")
     theme = page_theme()
     with left:
@@ -110,13 +113,6 @@ def choose(result: RestoreResult) -> SearchResult | None:
     search = analysis.SEARCHES.get(name, name).capitalize()
     st.caption(plain(f"{search}: {analysis.outcome(found)}, costing {analysis.slot_count_text(found.slots)}."))
     return found
-
-
-def before_after(run: Run, result: RestoreResult, chosen: SearchResult | None) -> None:
-    """The texts before and after, side by side."""
-    texts = [("Before", result.text_before)]
-    texts += [(chosen.returned.words, chosen.text)] if chosen is not None else []
-    show_texts(run, "Before and after", analysis.sentence(result, run), texts, result.answer)
 
 
 def show_texts(run: Run, title: str, told: str, texts: list[tuple[str, str]], answer: str) -> None:

@@ -93,11 +93,19 @@ def zoomable_map(run: Run, layer: int, head: int, step: int, what: str, mode: si
     span = window[1] - window[0]
     shown = mode if mode in similarity.allowed_modes(span, TILE) else similarity.allowed_modes(span, TILE)[0]
     tile = similarity.tile(unit, window[:2], window[2:], TILE, shown)
-    sets = empty_outlines()
+    sets = pd.DataFrame(columns=["slot", "start", "stop", "pivot_start", "pivot_stop", "votes", "reach"])
     if outlined == OUTLINES[0] and len(lineage.steps):
         sets = sets_in(run, layer, head, step, window)
     elif outlined == OUTLINES[1]:
-        sets = sets_at_threshold(run, layer, head, what, window)
+        # Sets of consecutive similar vectors at the chosen threshold, computed from the stored vectors.
+        threshold = st.slider("Threshold", -0.5, 0.99, 0.75, 0.01, **in_url("threshold"))
+        anchor = anchors_at(run, what, layer, head, threshold)
+        slots = set_count(anchor)
+        st.caption(
+            f"Merging sets of neighbours whose cosine with their last token is above {threshold:g} would leave "
+            f"{slots:,} slots for {len(anchor):,} tokens ({percent(slots / max(1, len(anchor)))})."
+        )
+        sets = as_outlines(anchor, (min(window[0], window[2]), max(window[1], window[3])))
     cell = max(1, span // TILE)
     every = len(sets)
     sets = sets[sets["reach"] >= cell].head(similarity.MOST_OUTLINES)
@@ -137,25 +145,9 @@ def merge_sets_of(run: Run, layer: int, head: int, step: int) -> pd.DataFrame:
     return merge_sets(page.head_history(run, layer, head)[0], step)
 
 
-def sets_at_threshold(run: Run, layer: int, head: int, what: str, window: tuple[int, int, int, int]) -> pd.DataFrame:
-    """Sets of consecutive similar vectors at the chosen threshold, computed from the stored vectors."""
-    threshold = st.slider("Threshold", -0.5, 0.99, 0.75, 0.01, **in_url("threshold"))
-    anchor = anchors_at(run, what, layer, head, threshold)
-    slots = set_count(anchor)
-    st.caption(
-        f"Merging sets of neighbours whose cosine with their last token is above {threshold:g} would leave {slots:,} "
-        f"slots for {len(anchor):,} tokens ({percent(slots / max(1, len(anchor)))})."
-    )
-    return as_outlines(anchor, (min(window[0], window[2]), max(window[1], window[3])))
-
-
 @st.cache_resource(max_entries=64, hash_funcs=BY_STAMP, show_spinner=False)
 def anchors_at(run: Run, what: str, layer: int, head: int, threshold: float) -> Any:
     return consecutive_sets(page.unit_vectors(run, what, layer, head), threshold)
-
-
-def empty_outlines() -> pd.DataFrame:
-    return pd.DataFrame(columns=["slot", "start", "stop", "pivot_start", "pivot_stop", "votes", "reach"])
 
 
 def neighbours(run: Run, layer: int, head: int, what: str) -> None:

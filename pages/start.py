@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-import pandas as pd
 import streamlit as st
 
 from app.base.links import go, link
@@ -171,19 +170,6 @@ def try_sample() -> None:
     go("new_run", job=job_id)
 
 
-def job_row(job: jobs.JobStatus) -> None:
-    """A job that is queued, running, or failed before its first run."""
-    state, title, what, when, where = st.columns(ROW, vertical_alignment="center")
-    with state:
-        badge(job.state)
-    title.markdown(plain(shorten(job.title)))
-    stage = job.progress.stage if job.progress else "starting"
-    what.caption(plain(job.message or (f"place {job.position} in the queue" if job.position else stage)))
-    when.caption(ago(job.created))
-    with where:
-        link("new_run", "Progress", job=job.job_id)
-
-
 def comparison_row(repeats: list[ComparisonEntry], job: jobs.JobStatus | None, outcome: str) -> None:
     """One comparison, or the repeats of a batch: status, prompt, what came out, runs, and links."""
     comparison = repeats[0]
@@ -228,7 +214,16 @@ def recent(polls: bool) -> None:
         st.rerun()
     for job in listed:
         if not job.ended or (job.state == "failed" and job.job_id not in ids):
-            job_row(job)
+            # A job that is queued, running, or failed before its first run.
+            state, title, what, when, where = st.columns(ROW, vertical_alignment="center")
+            with state:
+                badge(job.state)
+            title.markdown(plain(shorten(job.title)))
+            stage = job.progress.stage if job.progress else "starting"
+            what.caption(plain(job.message or (f"place {job.position} in the queue" if job.position else stage)))
+            when.caption(ago(job.created))
+            with where:
+                link("new_run", "Progress", job=job.job_id)
     ended = [entry for entry in comparisons if (entry.batch or entry.comparison_id) not in running]
     show(ended, {job.job_id: job for job in listed})
 
@@ -246,7 +241,12 @@ def show(ended: list[ComparisonEntry], by_id: dict[str, jobs.JobStatus]) -> None
     """The latest comparisons, each batch as one, and a link to older ones."""
     groups = by_batch(ended)
     entries = shelf()
-    outcomes = outcomes_of(entries.table)
+    # By comparison: how many compressed runs are right, and which is closest to the full cache, as far as is known.
+    found = {}
+    for line in entries.table[entries.table["kind"] == "comparison"].itertuples():
+        closest = f"closest to the full cache: {line.closest}" if line.closest else ""
+        found[line.id] = " · ".join(filter(None, (line.answer, closest)))
+    outcomes = found
     for repeats in groups[:SHOWN]:
         first = repeats[0]
         comparison_row(repeats, by_id.get(first.batch or first.comparison_id), outcomes.get(first.comparison_id, ""))
@@ -261,15 +261,6 @@ def show(ended: list[ComparisonEntry], by_id: dict[str, jobs.JobStatus]) -> None
     shown = {entry.comparison_id for repeats in groups[:SHOWN] for entry in repeats}
     if unread := tuple(entry for entry in entries.unread if entry.comparison_id in shown):
         begin_reading(replace(entries, unread=unread))
-
-
-def outcomes_of(table: pd.DataFrame) -> dict[str, str]:
-    """By comparison: how many compressed runs are right, and which is closest to the full cache, as far as is known."""
-    found = {}
-    for line in table[table["kind"] == "comparison"].itertuples():
-        closest = f"closest to the full cache: {line.closest}" if line.closest else ""
-        found[line.id] = " · ".join(filter(None, (line.answer, closest)))
-    return found
 
 
 introduction()

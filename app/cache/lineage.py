@@ -56,7 +56,17 @@ def one_slot(run: Run, layer: int, head: int) -> None:
     shared = None if token is None or token >= lineage.tokens else lineage.slot_of(token, step)
     left, right, _ = st.columns([3, 3, 1], vertical_alignment="bottom")
     with left:
-        slot = chosen_slot(merged, merged_count(lineage, step), texts, shared)
+        # The merged slot in the URL, else `shared`, else the one with the most votes, and a picker to change it.
+        every = merged_count(lineage, step)
+        requested = [slot for slot in (url_number("slot"), shared) if slot in merged]
+        st.session_state["lineage-slot"] = requested[0] if requested else next(iter(merged))
+        slot = st.selectbox(
+            "Slot" if every <= len(merged) else f"Slot (the {len(merged)} of {every:,} with the most votes)",
+            list(merged),
+            key="lineage-slot",
+            on_change=remember_slot,
+            format_func=lambda position: f"{position} “{texts[position].strip()}” · votes {merged[position]}",
+        )
     with right:
         width = one_of("Width of the river", list(WIDTHS), key="width")
     rivers, fading = st.columns([3, 2], gap="large")
@@ -66,22 +76,6 @@ def one_slot(run: Run, layer: int, head: int) -> None:
     with fading:
         show_view("members", run, "lineage-members", **place)
     view.head_text(run, layer, head, step, "lineage-text", shown=slot)
-
-
-def chosen_slot(merged: dict[int, int], every: int, texts: list[str], shared: int | None) -> int:
-    """The merged slot in the URL, else `shared`, else the one with the most votes, and a picker to change it.
-
-    `merged` are those with most votes of `every` merged slots.
-    """
-    requested = [slot for slot in (url_number("slot"), shared) if slot in merged]
-    st.session_state["lineage-slot"] = requested[0] if requested else next(iter(merged))
-    return st.selectbox(
-        "Slot" if every <= len(merged) else f"Slot (the {len(merged)} of {every:,} with the most votes)",
-        list(merged),
-        key="lineage-slot",
-        on_change=remember_slot,
-        format_func=lambda position: f"{position} “{texts[position].strip()}” · votes {merged[position]}",
-    )
 
 
 def remember_slot() -> None:

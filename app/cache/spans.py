@@ -44,7 +44,27 @@ def draw() -> None:
     expected = expected_answer(kept)
     if spans := spans_of(kept[0], expected):
         parts_of_prompt(kept, spans, expected)
-        edit_spans(kept[0], spans)
+        # A form to name other spans, which the link then carries.
+        run = kept[0]
+        tokens = run.record.prompt_tokens
+        with st.expander("Other spans"), st.form("spans-form", border=False):
+            typed = st.text_area(
+                "One span a line: a label, a colon, first and last token",
+                write_spans(spans),
+                height=240,
+                key=f"{TEXT}-{run.record.run_id}-{hash(tuple(spans))}",
+                help=f"As in rule 1: 12-20 or fact: 30-34,51. The prompt has the tokens 0 to {tokens - 1}. "
+                "Give each token to one span at most; a token of no span is not shown.",
+            )
+            with st.container(horizontal=True):
+                show = st.form_submit_button("Show these", key="spans-show")
+                found = st.form_submit_button("As found in the prompt", key="spans-found")
+        if found:
+            clear_page_param(PARAM)
+            st.rerun()
+        if show and attempt(lambda: parse_spans(typed, tokens)):
+            set_page_param(PARAM, write_spans(parse_spans(typed, tokens), ";"))
+            st.rerun()
 
 
 @st.fragment
@@ -130,29 +150,6 @@ def spans_of(run: Run, wanted: ExpectedAnswer | None) -> tuple[Span, ...]:
 @st.cache_data(max_entries=32, show_spinner=False, hash_funcs=BY_STAMP)
 def _found(run: Run, facts: tuple[tuple[int, int], ...]) -> tuple[Span, ...]:
     return find_spans(run, facts)
-
-
-def edit_spans(run: Run, spans: Sequence[Span]) -> None:
-    """A form to name other spans, which the link then carries."""
-    tokens = run.record.prompt_tokens
-    with st.expander("Other spans"), st.form("spans-form", border=False):
-        typed = st.text_area(
-            "One span a line: a label, a colon, first and last token",
-            write_spans(spans),
-            height=240,
-            key=f"{TEXT}-{run.record.run_id}-{hash(tuple(spans))}",
-            help=f"As in rule 1: 12-20 or fact: 30-34,51. The prompt has the tokens 0 to {tokens - 1}. "
-            "Give each token to one span at most; a token of no span is not shown.",
-        )
-        with st.container(horizontal=True):
-            show = st.form_submit_button("Show these", key="spans-show")
-            found = st.form_submit_button("As found in the prompt", key="spans-found")
-    if found:
-        clear_page_param(PARAM)
-        st.rerun()
-    if show and attempt(lambda: parse_spans(typed, tokens)):
-        set_page_param(PARAM, write_spans(parse_spans(typed, tokens), ";"))
-        st.rerun()
 
 
 @st.cache_data(max_entries=32, show_spinner=False, hash_funcs=BY_STAMP)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import pandas as pd
 import streamlit as st
 
 from app.base.lazy_views import after_first_chart, flush
@@ -75,7 +74,25 @@ def the_rest(run: Run, layer: int, head: int) -> None:
     token = url_number("token")
     if show_view("decision", run, "decision", layer=layer, head=head, token=token) is not None:
         show_view("decision_budgets", run, "decision-heads", token=token, focus=(layer, head))
-    whole_history(run, layer, head)
+    lineage = page.head_history(run, layer, head)[0]
+    st.header("The whole run")
+    show_view("timeline", run, "timeline-mosaic", layer=layer, head=head)
+    if len(lineage.steps) > 1:
+        show_view("states", run, "timeline-states", layer=layer, head=head)
+    what_was_read(run, layer, head)
+    # Whether the history folded from the events agrees with the cache's own slot counts.
+    table = check_slots(lineage, page.head_steps(run, layer, head))
+    wrong = table[~table["agree"]]
+    if wrong.empty:
+        st.caption(
+            f"The number of slots derived from the events agrees with the cache's own count at all {len(table)} steps."
+        )
+    else:
+        first = wrong.iloc[0]
+        st.warning(
+            f"At {len(wrong)} of {len(table)} steps the events do not agree with the cache's own slot count (first at "
+            f"step {first['step']}: {first['folded']} slots against {first['recorded']}): do not trust this picture."
+        )
 
 
 @st.fragment
@@ -147,16 +164,6 @@ def lineage_of_slot(run: Run, layer: int, head: int, step: int, slot: int | None
     show_view("river", run, "timeline-river", layer=layer, head=head, step=step, slot=chosen)
 
 
-def whole_history(run: Run, layer: int, head: int) -> None:
-    lineage = page.head_history(run, layer, head)[0]
-    st.header("The whole run")
-    show_view("timeline", run, "timeline-mosaic", layer=layer, head=head)
-    if len(lineage.steps) > 1:
-        show_view("states", run, "timeline-states", layer=layer, head=head)
-    what_was_read(run, layer, head)
-    show_check(check_slots(lineage, page.head_steps(run, layer, head)))
-
-
 def what_was_read(run: Run, layer: int, head: int) -> None:
     """For a run with a reading: the blocks that each step read, and the attention that it missed."""
     if not run.reading_layers:
@@ -173,21 +180,6 @@ def what_was_read(run: Run, layer: int, head: int) -> None:
         return
     figure = along_text(unread.reading_map(table, texts, page_theme()), "y")
     page.show_figure(run, figure, table, caption, "timeline-read", f"read-layer-{layer}-head-{head}")
-
-
-def show_check(table: pd.DataFrame) -> None:
-    """Whether the history folded from the events agrees with the cache's own slot counts."""
-    wrong = table[~table["agree"]]
-    if wrong.empty:
-        st.caption(
-            f"The number of slots derived from the events agrees with the cache's own count at all {len(table)} steps."
-        )
-    else:
-        first = wrong.iloc[0]
-        st.warning(
-            f"At {len(wrong)} of {len(table)} steps the events do not agree with the cache's own slot count (first at "
-            f"step {first['step']}: {first['folded']} slots against {first['recorded']}): do not trust this picture."
-        )
 
 
 def remember_step() -> None:

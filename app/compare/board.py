@@ -134,7 +134,27 @@ def first_screen(runs: Sequence[Run], board: Board) -> bool:
     with rows:
         _run_rows(runs, board, compressed)
     with wall:
-        return _small_wall(runs, board)
+        # The cache of the chosen run after its last step, with a link to the whole wall.
+        cells = board.frame.drop_duplicates("run_id").set_index("run_id")
+        if cells.empty:
+            return False
+        run_id = chosen_cell(cells, cells[cells["kept"].notna()])
+        run = next(run for run in runs if run.record.run_id == run_id)
+        view = find_view("wall")
+        try:
+            view.check(run)
+            drawn = view.draw_frame(frame_of("wall", run), run, page_theme(), of_run(run))
+        except UserError as error:
+            st.caption(plain(str(error)))
+            return False
+        axes = drawn.figure.layout
+        if len(axes.xaxis.tickvals) > FEW_LAYERS:
+            drawn.figure.update_xaxes(tickvals=axes.xaxis.tickvals[::5], ticktext=axes.xaxis.ticktext[::5])
+        height = ROOM_AROUND + round(WALL_WIDTH * axes.yaxis.range[0] / axes.xaxis.range[1])
+        drawn.figure.update_layout(height=height)
+        is_drawn = show(drawn.figure, drawn.frame, drawn.caption, "answer-wall", drawn.file_name, drawn.provenance)
+        link("wall", "Step by step", icon=":material/view_comfy:", run=run_id)
+        return is_drawn
 
 
 def _share_of_full(row: Any) -> str:
@@ -193,30 +213,6 @@ def _marked_text(run: Run, row: Any) -> str:
     return f'<div style="overflow-wrap: anywhere">{cut[0]}{"".join(escaped[begin:end])}{cut[1]}</div>'
 
 
-def _small_wall(runs: Sequence[Run], board: Board) -> bool:
-    """The cache of the chosen run after its last step, with a link to the whole wall."""
-    cells = board.frame.drop_duplicates("run_id").set_index("run_id")
-    if cells.empty:
-        return False
-    run_id = chosen_cell(cells, cells[cells["kept"].notna()])
-    run = next(run for run in runs if run.record.run_id == run_id)
-    wall = find_view("wall")
-    try:
-        wall.check(run)
-        drawn = wall.draw_frame(frame_of("wall", run), run, page_theme(), of_run(run))
-    except UserError as error:
-        st.caption(plain(str(error)))
-        return False
-    axes = drawn.figure.layout
-    if len(axes.xaxis.tickvals) > FEW_LAYERS:
-        drawn.figure.update_xaxes(tickvals=axes.xaxis.tickvals[::5], ticktext=axes.xaxis.ticktext[::5])
-    height = ROOM_AROUND + round(WALL_WIDTH * axes.yaxis.range[0] / axes.xaxis.range[1])
-    drawn.figure.update_layout(height=height)
-    is_drawn = show(drawn.figure, drawn.frame, drawn.caption, "answer-wall", drawn.file_name, drawn.provenance)
-    link("wall", "Step by step", icon=":material/view_comfy:", run=run_id)
-    return is_drawn
-
-
 def choose_clicked() -> None:
     """A click on a mark of a cell chooses its run."""
     points = st.session_state[CHART].selection.points
@@ -254,7 +250,13 @@ def cell_section(runs: Sequence[Run], board: Board) -> None:
             place = {} if reader is None else {"layer": str(int(reader["layer"])), "head": str(int(reader["head"]))}
             link("autopsy", "Autopsy, token by token", run=run_id, span=fact, **place)
     if run_id in recorded.index:
-        heads_section(run, board, str(cell["label"]), reader)
+        # Layers and heads of one run: the fate of the fact's tokens, with the head that reads them outlined.
+        fate = one_of("Share", list(figures.FATES), "kept", key="board_fate")
+        heads = _heads(run, tuple(board.question.positions.tolist()), board.question.step)
+        at = None if reader is None else (int(reader["layer"]), int(reader["head"]))
+        figure = figures.fact_by_head(heads, str(cell["label"]), fate, at, page_theme())
+        caption = figures.caption_fact_by_head(heads, reader, board.question.moment)
+        page.show_figure(run, figure, heads, caption, "board-heads", "fact-by-head")
     elif len(board.question.positions):
         st.caption("The fate of the fact's tokens was not recorded: record the comparison at level full.")
     else:
@@ -268,16 +270,6 @@ def chosen_cell(cells: pd.DataFrame, recorded: pd.DataFrame) -> str:
         chosen = analysis.most_interesting_run((recorded if len(recorded) else cells).reset_index())
     st.session_state[CELL] = chosen
     return str(chosen)
-
-
-def heads_section(run: Run, board: Board, label: str, reader: pd.Series | None) -> None:
-    """Layers and heads of one run: the fate of the fact's tokens, with the head that reads them outlined."""
-    fate = one_of("Share", list(figures.FATES), "kept", key="board_fate")
-    heads = _heads(run, tuple(board.question.positions.tolist()), board.question.step)
-    at = None if reader is None else (int(reader["layer"]), int(reader["head"]))
-    figure = figures.fact_by_head(heads, label, fate, at, page_theme())
-    caption = figures.caption_fact_by_head(heads, reader, board.question.moment)
-    page.show_figure(run, figure, heads, caption, "board-heads", "fact-by-head")
 
 
 @st.cache_data(max_entries=32, hash_funcs=BY_STAMP, show_spinner=False)

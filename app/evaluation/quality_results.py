@@ -97,17 +97,16 @@ def results(name: str | None = None) -> None:
     ranks(tables, budget, origin)
     left, right = st.columns(2, gap="large")
     with left:
-        by_budget(tables, origin)
+        # Scores of each task by the share of tokens actually kept.
+        figure = scores.score_against_budget(tables.scores, page_theme())
+        caption = scores.caption_score_against_budget(tables.means)
+        show(figure, tables.scores, caption, "quality-budget", "score-by-budget", origin)
     with right:
         by_bytes(tables, axis, origin)
     needles(tables, origin)
     prompts(rows, tables, budget)
     st.caption(f":material/folder_open: {plain(str(origin))}")
-    table_files(rows)
-
-
-def table_files(rows: pd.DataFrame) -> None:
-    """Buttons that export the scores as a table for a paper."""
+    # Buttons that export the scores as a table for a paper.
     with st.container(horizontal=True, gap="small", key="quality-tables"):
         for ending, words in TABLES.items():
             st.download_button(
@@ -178,13 +177,6 @@ def choose_clicked() -> None:
         st.session_state["cell_arm"] = arm
         if task != quality_tables.ALL_TASKS:
             st.session_state["cell_task"] = task
-
-
-def by_budget(tables: Tables, origin: Provenance) -> None:
-    """Scores of each task by the share of tokens actually kept."""
-    figure = scores.score_against_budget(tables.scores, page_theme())
-    caption = scores.caption_score_against_budget(tables.means)
-    show(figure, tables.scores, caption, "quality-budget", "score-by-budget", origin)
 
 
 def by_bytes(tables: Tables, axis: str, origin: Provenance) -> None:

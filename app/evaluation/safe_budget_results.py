@@ -97,24 +97,6 @@ def _recorded(row: pd.Series) -> str | None:
     return None
 
 
-def flip_tables(found: SafeBudgets, origin: Provenance) -> None:
-    """How many prompts flip in each direction, and how much methods have in common."""
-    st.header("Flips")
-    if found.criterion.by in ("answer", "score"):
-        st.caption(
-            "Right to wrong: right with the full cache only. Wrong to right: right with the compressed cache only."
-        )
-        names = FLIPS
-    else:
-        names = {**{name: FLIPS[name] for name in ("arm", "asked", "prompts")}, "worse": "changed"}
-    offered_table("Prompts that flip", flips(found.paired), names, "flips-table", origin)
-    pairs = overlap(found.paired)
-    if len(pairs):
-        title = "Changed prompts that two methods have in common"
-        st.caption("In common: of the prompts that change under either method, the share that changes under both.")
-        offered_table(title, as_percent(pairs, ("shared",)), PAIRS, "overlap-table", origin)
-
-
 def as_percent(frame: pd.DataFrame, names: tuple[str, ...]) -> pd.DataFrame:
     """The frame with these shares in percent."""
     return frame.assign(**{name: (100 * frame[name].astype(float)).round(3) for name in names})
@@ -268,7 +250,21 @@ def draw(found: SafeBudgets, origin: Provenance) -> None:
         for line in sentences.notes(found):
             st.markdown(f"- {plain(line)}")
     show_changed_prompts(found, origin)
-    flip_tables(found, origin)
+    # How many prompts flip in each direction, and how much methods have in common.
+    st.header("Flips")
+    if found.criterion.by in ("answer", "score"):
+        st.caption(
+            "Right to wrong: right with the full cache only. Wrong to right: right with the compressed cache only."
+        )
+        names = FLIPS
+    else:
+        names = {**{name: FLIPS[name] for name in ("arm", "asked", "prompts")}, "worse": "changed"}
+    offered_table("Prompts that flip", flips(found.paired), names, "flips-table", origin)
+    pairs = overlap(found.paired)
+    if len(pairs):
+        title = "Changed prompts that two methods have in common"
+        st.caption("In common: of the prompts that change under either method, the share that changes under both.")
+        offered_table(title, as_percent(pairs, ("shared",)), PAIRS, "overlap-table", origin)
     st.download_button(
         "The result as JSON",
         partial(as_json, found, [], ""),

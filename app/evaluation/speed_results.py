@@ -14,7 +14,7 @@ from app.navigation.proposed_model import propose_model
 from app.new_run.method_section import hyper_parameter_section, method_section
 from app.queue.submit import queue_and_open
 from app.session.url_state import drop_stale_option, in_url
-from kvlab.bench.request import BenchJob, parts_of
+from kvlab.bench.request import parts_of
 from kvlab.core.errors import UserError
 from kvlab.forms import eval_form
 from kvlab.forms.compare_form import PLACEMENTS
@@ -77,16 +77,11 @@ def speed_form() -> None:
     except UserError as error:
         st.error(plain(str(error)))
         return
-    count_parts(job)
-    if st.button("Measure", type="primary", icon=":material/play_arrow:", width="stretch", key="measure"):
-        queue_and_open("speed", lambda: job)
-
-
-def count_parts(job: BenchJob) -> None:
-    """The number of parts."""
     count = len(parts_of(job.requests))
     parts = f"{count} {'part' if count == 1 else 'parts'}, each with all methods alternating with the full cache"
     st.caption(plain(f"{parts}. Nothing else should run on this machine during the benchmark."))
+    if st.button("Measure", type="primary", icon=":material/play_arrow:", width="stretch", key="measure"):
+        queue_and_open("speed", lambda: job)
 
 
 # Title, whether more is better, and the meaning of the tick.

@@ -227,10 +227,16 @@ def what_is_left(session: str, request: LiveRequest, transcript: Transcript, is_
     number = int(one_of("Lane", labels, key=LANE, on_change=partial(share_lane, transcript)))
     chosen = known[number]
     words = chosen_words(transcript)
+    # Looks of the classes of `NAMES`, from dropped everywhere to held everywhere.
+    light, dark = (SEQUENTIAL[theme] for theme in ("light", "dark"))
+    colours = [STATE_COLOURS["evicted"], STATE_COLOURS["absorbed"], *zip(light[1:], dark[1:], strict=True)]
     tokentext(
         _sent(transcript.texts),
         codes_of(chosen),
-        held_classes(),
+        tuple(
+            TokenClass(name=name, colour=colour, cue=cue)
+            for name, colour, cue in zip(NAMES, colours, CUES, strict=True)
+        ),
         identity=f"{session}/{chosen.label}",
         key=TEXT,
         notes=merge_notes(chosen, transcript.texts),
@@ -259,12 +265,3 @@ def remember_words(transcript: Transcript) -> None:
     """Callback: choose the words that were clicked."""
     if (chosen := st.session_state[TEXT].get("chosen")) is not None:
         choose_words(transcript, int(chosen[0]), int(chosen[1]))
-
-
-def held_classes() -> tuple[TokenClass, ...]:
-    """Looks of the classes of `NAMES`, from dropped everywhere to held everywhere."""
-    light, dark = (SEQUENTIAL[theme] for theme in ("light", "dark"))
-    colours = [STATE_COLOURS["evicted"], STATE_COLOURS["absorbed"], *zip(light[1:], dark[1:], strict=True)]
-    return tuple(
-        TokenClass(name=name, colour=colour, cue=cue) for name, colour, cue in zip(NAMES, colours, CUES, strict=True)
-    )

@@ -51,26 +51,6 @@ def record_comparison(session: str, request: LiveRequest, transcript: Transcript
     go("new_run", job=job_id, run=runs[lane], **place)
 
 
-def replay_section(session: str, request: LiveRequest) -> None:
-    """The session as a page that plays its steps: in a new tab, or as a file."""
-    events, _ = read_events(runs_root(), session)
-    title = f"{model_title(request.model)}: {shorten(request.context.strip())}"
-    page = replay(events, title, theme())
-    with st.container(horizontal=True, gap="small", vertical_alignment="center"):
-        present_button(page, key="live-present")
-        st.download_button("HTML", page, f"live-{session}.html", key="live-html", on_click="ignore")
-        st.download_button(
-            "GIF",
-            partial(live_gif, events, title, theme()),
-            f"live-{session}.gif",
-            key="live-gif",
-            on_click="ignore",
-            disabled=browser() is None,
-            help="Pictures of the steps, which take up to a minute",
-        )
-        st.caption(plain(f"{format_bytes(len(page.encode()))}; it plays without a server or network. {KEYS}."))
-
-
 YOURS = " On this server you alone see it."
 
 
@@ -225,7 +205,23 @@ def controls(session: str, request: LiveRequest, transcript: Transcript, job: jo
             st.number_input("Temperature", 0.0, 5.0, 0.0, 0.1, **in_url("temperature"))
             st.number_input("Seed", 0, 2**31 - 1, 0, **in_url("seed"))
     if job is None and st.session_state.get("replay"):
-        replay_section(session, request)
+        # The session as a page that plays its steps: in a new tab, or as a file.
+        events, _ = read_events(runs_root(), session)
+        title = f"{model_title(request.model)}: {shorten(request.context.strip())}"
+        page = replay(events, title, theme())
+        with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+            present_button(page, key="live-present")
+            st.download_button("HTML", page, f"live-{session}.html", key="live-html", on_click="ignore")
+            st.download_button(
+                "GIF",
+                partial(live_gif, events, title, theme()),
+                f"live-{session}.gif",
+                key="live-gif",
+                on_click="ignore",
+                disabled=browser() is None,
+                help="Pictures of the steps, which take up to a minute",
+            )
+            st.caption(plain(f"{format_bytes(len(page.encode()))}; it plays without a server or network. {KEYS}."))
 
 
 def ask(session: str, request: LiveRequest, action: Action, question: str) -> None:

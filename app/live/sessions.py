@@ -89,7 +89,8 @@ def running_job(session: str) -> jobs.JobStatus | None:
         if not status.ended:
             return status
     for job in jobs.list_jobs(runs_root(), open_only=True):
-        if _is_of(job.job_id, session):
+        request = jobs.request_of(runs_root(), job.job_id)
+        if isinstance(request, LiveJob) and request.session == session:
             st.session_state[LAST_JOB] = session, job.job_id
             return job
     return None
@@ -109,8 +110,3 @@ def last_failure(session: str) -> str:
         return ""
     status = jobs.status(runs_root(), known[1])
     return status.message if status.state == "failed" else ""
-
-
-def _is_of(job_id: str, session: str) -> bool:
-    request = jobs.request_of(runs_root(), job_id)
-    return isinstance(request, LiveJob) and request.session == session

@@ -48,7 +48,11 @@ def text_section(model: str) -> KeptText | None:
         words = f"{text.header.title} ({text.header.tokens:,} tokens)"
         same = sum(name.startswith(words) for name in known)  # such as in another chat template
         known[f"{words}, {same + 1}" if same else words] = text
-    _choose_from_url(known)
+    # Make `?prefixes=NAME` alone choose the text that was kept under this name.
+    names = set(get_params(LANES))
+    if names and TEXT not in params() and TEXT not in st.session_state:
+        of_names = (key for key, text in known.items() if names & {file.name for file in text.files})
+        st.session_state[TEXT] = next(of_names, next(iter(known)))
     chosen = known[st.selectbox("Text", list(known), 0, on_change=_choose_first, args=(known,), **in_url(TEXT))]
     rows = [
         {
@@ -64,14 +68,6 @@ def text_section(model: str) -> KeptText | None:
     ]
     st.dataframe(rows, hide_index=True, alt="One row per prefix of this text")
     return chosen
-
-
-def _choose_from_url(known: Mapping[str, KeptText]) -> None:
-    """Make `?prefixes=NAME` alone choose the text that was kept under this name."""
-    names = set(get_params(LANES))
-    if names and TEXT not in params() and TEXT not in st.session_state:
-        of_names = (key for key, text in known.items() if names & {file.name for file in text.files})
-        st.session_state[TEXT] = next(of_names, next(iter(known)))
 
 
 def _choose_first(known: Mapping[str, KeptText]) -> None:
@@ -180,7 +176,20 @@ def context_section(source: str) -> str:
     if source == "Paste":
         return st.text_area("Text", height=320, key="live-pasted", placeholder="Paste a text to talk about")
     if source == "File":
-        return read_uploaded_text()
+        # The text of an uploaded document.
+        file = st.file_uploader("A text, PDF, DOCX or HTML file or a notebook", list(TEXTS), key="live-upload")
+        if file is None:
+            return ""
+        try:
+            upload = read_upload(file.name, file.getvalue())
+        except UserError as error:
+            st.error(plain(str(error)))
+            return ""
+        for note in upload.left_out:
+            st.caption(plain(note))
+        with st.container(height=240):
+            st.text(upload.text[:20_000])
+        return upload.text
     if source == "Saved":
         return saved_prompt()[0].prompt
     samples = {sample.title: sample for sample in shipped_samples()}
@@ -190,20 +199,3 @@ def context_section(source: str) -> str:
     if sample.answer:
         st.caption(plain(f"{sample.description} Ask for it: the answer is {sample.answer}."))
     return sample.context
-
-
-def read_uploaded_text() -> str:
-    """The text of an uploaded document; "" without one."""
-    file = st.file_uploader("A text, PDF, DOCX or HTML file or a notebook", list(TEXTS), key="live-upload")
-    if file is None:
-        return ""
-    try:
-        upload = read_upload(file.name, file.getvalue())
-    except UserError as error:
-        st.error(plain(str(error)))
-        return ""
-    for note in upload.left_out:
-        st.caption(plain(note))
-    with st.container(height=240):
-        st.text(upload.text[:20_000])
-    return upload.text

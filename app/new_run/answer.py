@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -183,7 +182,8 @@ def withdraw() -> None:
     try:
         if not jobs.status(runs_root(), job_id).ended:
             jobs.cancel(runs_root(), job_id)
-            _forget(job_id)
+            for key in [key for key, other in _asked().items() if other == job_id]:
+                del _asked()[key]
     except UserError:
         return  # it is gone
 
@@ -192,11 +192,6 @@ def withdraw() -> None:
 def _asked() -> dict[str, str]:
     """Job ids by `FullAnswer.key`, of all sessions of this server; "" for a request that failed at once."""
     return {}
-
-
-def _forget(job_id: str) -> None:
-    for key in [key for key, other in _asked().items() if other == job_id]:
-        del _asked()[key]
 
 
 def _is_known(job_id: str) -> bool:
@@ -297,9 +292,24 @@ def answer_section(choice: PromptChoice) -> Question:
     one = choice.prompt
     prompt = choice.prompt.prompt
     if choice.several:
-        return _of_several(choice)
+        answers = sum(one.answer is not None for one in choice.several)
+        count = len(choice.several)
+        note = "each has an answer" if answers == count else f"{answers} of them have an answer"
+        note = note if answers else "none has an answer, so runs are compared by how close they stay to the full cache"
+        st.caption(
+            f"**{count} prompts**, with one comparison each and results over all of them; {note}. Enter answers in the "
+            "table, or provide them in a column `answer`, and facts in a column `facts`. Level light is enough."
+        )
+        return Question(choice.prompt.prompt, turns=choice.prompt.turns, several=choice.several)
     if choice.has_answer:
-        return _with_own_answer(one)
+        # A prompt that came with its answer and facts.
+        words = [one.prompt[start:stop] for start, stop in one.facts]
+        basis = f", which depends on “{plain(shorten(words[0], 120))}”" if words else ""
+        right = " or ".join(f"**{plain(answer)}**" for answer in (one.answer, *one.other_answers) if answer)
+        st.caption(f"The right answer is {right}{basis}." if right else "This prompt has no answer.")
+        return Question(
+            one.prompt, one.answer, one.facts, turns=one.turns, other_answers=one.other_answers, notes=one.notes
+        )
     sample = next((sample for sample in shipped_samples() if sample.text == prompt), None)
     if sample is not None and sample.answer is not None:
         return _of_sample(prompt, sample.answer, sample.facts)
@@ -348,29 +358,6 @@ def _sentences(prompt: str, answer: str) -> list[tuple[int, int]]:
     return proposed_facts(prompt, [answer])
 
 
-def _of_several(choice: PromptChoice) -> Question:
-    answers = sum(one.answer is not None for one in choice.several)
-    count = len(choice.several)
-    note = "each has an answer" if answers == count else f"{answers} of them have an answer"
-    note = note if answers else "none has an answer, so runs are compared by how close they stay to the full cache"
-    st.caption(
-        f"**{count} prompts**, with one comparison each and results over all of them; {note}. Enter answers in the "
-        "table, or provide them in a column `answer`, and facts in a column `facts`. Level light is enough."
-    )
-    return Question(choice.prompt.prompt, turns=choice.prompt.turns, several=choice.several)
-
-
-def _with_own_answer(one: OnePrompt) -> Question:
-    """A prompt that came with its answer and facts."""
-    words = [one.prompt[start:stop] for start, stop in one.facts]
-    basis = f", which depends on “{plain(shorten(words[0], 120))}”" if words else ""
-    right = " or ".join(f"**{plain(answer)}**" for answer in (one.answer, *one.other_answers) if answer)
-    st.caption(f"The right answer is {right}{basis}." if right else "This prompt has no answer.")
-    return Question(
-        one.prompt, one.answer, one.facts, turns=one.turns, other_answers=one.other_answers, notes=one.notes
-    )
-
-
 def _of_sample(prompt: str, answer: str, facts: tuple[str, ...]) -> Question:
     basis = f", which depends on “{plain(facts[0])}”" if facts else ""
     st.caption(f"The right answer is **{plain(answer)}**{basis}.")
@@ -401,7 +388,13 @@ def _planted(one: OnePrompt) -> Question:
     except UserError as error:
         return _unusable(one.prompt, error)
     if len(repeats) > 1:
-        st.caption(_in_words(repeats))
+        depths = sorted(100 * repeat.depth for repeat in repeats)
+        spread = f"depths {depths[0]:g} to {depths[-1]:g} %" if depths[0] < depths[-1] else f"depth {depths[0]:g} %"
+        wordings = plural(len({repeat.wording for repeat in repeats}), "wording")
+        st.caption(
+            f"{len(repeats)} prompts, one after another: {spread}, {wordings}, new names and numbers. Level light is "
+            "enough for the board over all prompts."
+        )
     appended = question.prompt.rsplit("\nQuestion: ", 1)[1].replace("\nAnswer:", " · Answer:")
     ((start, stop),) = question.facts
     st.caption(
@@ -437,16 +430,6 @@ def _lighter() -> None:
     """Callback: preselect level light for several prompts."""
     if st.session_state["plant_repeats"] > 1:
         st.session_state["level"] = "light"
-
-
-def _in_words(repeats: Sequence[Planting]) -> str:
-    depths = sorted(100 * repeat.depth for repeat in repeats)
-    spread = f"depths {depths[0]:g} to {depths[-1]:g} %" if depths[0] < depths[-1] else f"depth {depths[0]:g} %"
-    wordings = plural(len({repeat.wording for repeat in repeats}), "wording")
-    return (
-        f"{len(repeats)} prompts, one after another: {spread}, {wordings}, new names and numbers. Level light is "
-        "enough for the board over all prompts."
-    )
 
 
 def _unusable(prompt: str, error: UserError) -> Question:

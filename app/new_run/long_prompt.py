@@ -31,7 +31,15 @@ def fitted_question(question: Question, how: ChatFormat) -> Question:
     if question.turns:
         _too_long(question.prompt, how)
         return question
-    return _with_facts_left(question, cut_section(question.prompt, how))
+    # The question for the cut prompt, with the facts that are left in it.
+    prompt = cut_section(question.prompt, how)
+    if prompt == question.prompt:
+        return question
+    words = [question.prompt[start:stop] for start, stop in question.facts]
+    left = [fact for fact in words if fact in prompt]
+    if len(left) < len(words):
+        st.warning("The cut removes words that the answer depends on.", icon=":material/content_cut:")
+    return replace(question, prompt=prompt, facts=find_facts(prompt, left))
 
 
 def new_tokens() -> int:
@@ -85,14 +93,3 @@ def _several(question: Question, how: ChatFormat) -> Question:
     cut, lost = uploads.truncate_prompts(question.several, how, new_tokens(), keep)
     st.caption(f"{sum(lost.values()):,} characters in {len(lost)} prompts are left out.")
     return replace(question, several=cut)
-
-
-def _with_facts_left(question: Question, prompt: str) -> Question:
-    """The question for the cut prompt, with the facts that are left in it."""
-    if prompt == question.prompt:
-        return question
-    words = [question.prompt[start:stop] for start, stop in question.facts]
-    left = [fact for fact in words if fact in prompt]
-    if len(left) < len(words):
-        st.warning("The cut removes words that the answer depends on.", icon=":material/content_cut:")
-    return replace(question, prompt=prompt, facts=find_facts(prompt, left))

@@ -179,7 +179,13 @@ def uploaded_prompt() -> PromptChoice:
     if table is not None:
         left, right = st.columns([2, 1])
         with left:
-            field = _field(table)
+            field = st.selectbox(
+                "Prompt",
+                ["", *table.fields],
+                **in_url("upload_field"),
+                format_func=lambda name: name or f"by column names: {table.usual}",
+                help="By column names, a context is followed by its question. A column chosen here is the whole prompt",
+            )
         if len(table.rows) > 1:
             if not _every_row(table, right):
                 return _one_row(table, field)
@@ -199,17 +205,6 @@ def uploaded_prompt() -> PromptChoice:
     longest = max(chosen, key=lambda prompt: len(prompt.prompt))
     title = found[0].name if len(found) == 1 else f"{len(found)} files: {', '.join(one.name for one in found)}"
     return PromptChoice(longest, shorten(title, 90), tuple(chosen))
-
-
-def _field(table: uploads.Upload) -> str:
-    """The column that is the prompt; "" to read the rows by their column names."""
-    return st.selectbox(
-        "Prompt",
-        ["", *table.fields],
-        **in_url("upload_field"),
-        format_func=lambda name: name or f"by column names: {table.usual}",
-        help="By column names, a context is followed by its question. A column chosen here is the whole prompt",
-    )
 
 
 def _chosen_rows(found: Sequence[OnePrompt]) -> list[OnePrompt]:

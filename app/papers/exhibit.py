@@ -164,7 +164,8 @@ def figure(exhibit: Exhibit, drawn: Drawn, model: str, judged: Sequence[Judged])
     key = f"{exhibit.paper}-{exhibit.slug}-{drawn.name}"
     if drawn.claim:
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-            _badge(drawn.claim)
+            colour, icon = BADGES[drawn.claim.verdict]
+            st.badge(drawn.claim.verdict, color=colour, icon=icon)
             st.markdown(f"**The paper:** {plain(drawn.claim.paper)}", width="stretch")
     show(drawn.figure, drawn.frame, drawn.caption, key, key, drawn.origin)
     each = verdicts_on_each(judged, drawn.claim.paper) if drawn.claim else ""
@@ -212,7 +213,12 @@ def verdict_card(exhibit: Exhibit, drawn: Drawn, key: str, model: str, each: str
         return
     with st.container(border=True, gap="small"):
         if claim.judged_at:
-            _repeated(claim, drawn.model)
+            # The verdict in one line, with a link to the exhibit that judges the claim.
+            assert claim.judged_at
+            paper, slug = claim.judged_at.split("/")
+            with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+                link("papers", f"Judged on {find(paper, slug).number}", paper=paper, exhibit=slug, **run_in_url())
+            note(verdict_sentence(claim, model_title(drawn.model)))
             return
         frame = card_frame(claim, exhibit.number_of(drawn.name, claim), exhibit.printed_of(drawn.name, claim))
         title = claim_title(exhibit, claim)
@@ -255,11 +261,6 @@ def card_lines(claim: Claim | None, model: str, each: str) -> tuple[str, ...]:
     )
 
 
-def _badge(claim: Claim) -> None:
-    colour, icon = BADGES[claim.verdict]
-    st.badge(claim.verdict, color=colour, icon=icon)
-
-
 def _words(claim: Claim, sentence: str, each: str, key: str) -> None:
     st.markdown(f"**{plain(sentence)}**")
     if each:
@@ -270,12 +271,3 @@ def _words(claim: Claim, sentence: str, each: str, key: str) -> None:
         st.markdown(f"**What would change the verdict.** {plain(change)}")
     if claim.settle:
         measure_button(claim.settle, f"settle-{key}", is_whole=True)
-
-
-def _repeated(claim: Claim, model: str) -> None:
-    """The verdict in one line, with a link to the exhibit that judges the claim."""
-    assert claim.judged_at
-    paper, slug = claim.judged_at.split("/")
-    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        link("papers", f"Judged on {find(paper, slug).number}", paper=paper, exhibit=slug, **run_in_url())
-    note(verdict_sentence(claim, model_title(model)))

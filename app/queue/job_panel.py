@@ -172,7 +172,11 @@ def _log(lines: tuple[str, ...]) -> str:
 def _actions(status: JobStatus) -> None:
     request = jobs.request_of(runs_root(), status.job_id)
     if isinstance(request, CompareRequest) and request.is_batch:
-        _batch_actions(status, request)
+        # A button that compares the repeats recorded so far.
+        batch = request.batch or status.job_id
+        recorded = list_repeats(runs_root(), batch)
+        if recorded and st.button(f"Compare the {_parts(request)}", type="primary", key="open_batch"):
+            go("compare", comparison=recorded[0].comparison_id)
     if status.state in ("cancelled", "failed") and not isinstance(request, RestoreRequest):
         _resume(status, request)
     if not status.ended:
@@ -227,14 +231,6 @@ def _resume_label(status: JobStatus, request: Work) -> str:
 
 def _parts(request: CompareRequest) -> str:
     return "repeats" if request.repeats else "prompts"
-
-
-def _batch_actions(status: JobStatus, request: CompareRequest) -> None:
-    """A button that compares the repeats recorded so far."""
-    batch = request.batch or status.job_id
-    recorded = list_repeats(runs_root(), batch)
-    if recorded and st.button(f"Compare the {_parts(request)}", type="primary", key="open_batch"):
-        go("compare", comparison=recorded[0].comparison_id)
 
 
 def _repeats(status: JobStatus, request: CompareRequest) -> None:

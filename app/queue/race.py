@@ -38,18 +38,16 @@ def show_outcome(status: JobStatus, request: CompareRequest) -> None:
         if request.is_batch:
             _batch(request.batch or status.job_id)
         else:
-            _single(status.job_id)
+            runs = _opened(list(reversed(list_runs(runs_root(), comparison_id=status.job_id))))
+            if runs:
+                _sentence(_outcome(runs, load_labels(runs_root(), status.job_id)))
+                texts = _texts(runs)
+                show_title(
+                    Offer("The text of each run", lambda: as_passages(texts), READING, of_comparison(runs)), "race"
+                )
+                show_race(texts)
     except UserError as error:  # a run that is damaged, or was removed in the meantime
         st.warning(plain(str(error)))
-
-
-def _single(comparison_id: str) -> None:
-    runs = _opened(list(reversed(list_runs(runs_root(), comparison_id=comparison_id))))
-    if runs:
-        _sentence(_outcome(runs, load_labels(runs_root(), comparison_id)))
-        texts = _texts(runs)
-        show_title(Offer("The text of each run", lambda: as_passages(texts), READING, of_comparison(runs)), "race")
-        show_race(texts)
 
 
 def _batch(name: str) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app.components.scrubber import scrubber
+from app.base.component import component
 from app.components.tokentext import state_classes, tokentext
 from app.navigation import context_bar as bar
 from app.navigation.place import chosen_step, last_step, pick_head, pick_layer, step_reason
@@ -15,9 +15,43 @@ from app.navigation.shortcuts import Keys, page_keys
 from app.run_views import page
 from app.session.open_runs import BY_STAMP, is_as_opened
 from app.session.streamlit_internals import is_fragment_run, wait_until_sent
-from app.session.url_state import PLACE_FRAGMENT, apply_pending, mark_drawn
+from app.session.url_state import PLACE_FRAGMENT, apply_pending, go_to, mark_drawn
 from kvlab.trace.reader import Run
 from kvlab.views.frames.lineage import states_at, step_labels, steps_with_events
+
+KEY = "scrubber"
+HTML = """
+<div class="kv-scrubber" data-testid="scrubber">
+  <div class="kv-steps" role="group" aria-label="Step" data-part="bar"></div>
+</div>
+"""
+
+_component = component("scrubber", HTML, "step-bar.css")
+
+
+def scrubber(
+    step: int, steps: Sequence[int], events: Sequence[int], texts: Sequence[str], *, identity: str, why: str = ""
+) -> None:
+    """Mount the scrubber at `step`; the URL parameter `step` follows the user.
+
+    `steps` are those recorded, `events` those with evictions or merges, `texts` a word or two about each step, `why`
+    the reason for a default step. Mount it in the fragment that draws the step: it sticks below the bar.
+    """
+    data = {
+        "steps": list(steps),
+        "events": list(events),
+        "texts": list(texts),
+        "identity": identity,
+        "step": step,
+        "why": why,
+    }
+    with st.container(key="context-step"):
+        _component(key=KEY, data=data, on_step_change=_remember)
+
+
+def _remember() -> None:
+    if (step := st.session_state[KEY].get("step")) is not None:
+        go_to(step=int(step))
 
 
 def at_place(run: Run, draw: Callable[[int, int], None], *, steps: bool = True, more: Keys = ()) -> None:

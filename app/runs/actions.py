@@ -46,7 +46,16 @@ def actions(chosen: pd.DataFrame) -> None:
         _export(chosen)
         help_text = "Moves the rows to the bin, from which they can be restored."
         if button_unless("Delete", _why_not(chosen), icon=":material/delete:", key="runs-delete", help=help_text):
-            _delete(chosen)
+            root = runs_root()
+            deleted = []
+            try:
+                for row in chosen.itertuples():
+                    deleted.append(rubbish.delete(root, row.kind, row.members, row.title))
+            except UserError as error:
+                st.error(plain(str(error)))
+            if deleted:
+                st.session_state[LAST_DELETED] = [entry.key for entry in deleted]
+                st.rerun()
 
 
 def bin_and_import() -> None:
@@ -147,19 +156,6 @@ def _archive_of(row: pd.Series) -> bytes:
         return target.read_bytes()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _delete(chosen: pd.DataFrame) -> None:
-    root = runs_root()
-    deleted = []
-    try:
-        for row in chosen.itertuples():
-            deleted.append(rubbish.delete(root, row.kind, row.members, row.title))
-    except UserError as error:
-        st.error(plain(str(error)))
-    if deleted:
-        st.session_state[LAST_DELETED] = [entry.key for entry in deleted]
-        st.rerun()
 
 
 def _offer_undo(keys: list[str]) -> None:

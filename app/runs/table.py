@@ -47,7 +47,13 @@ def filters(table: pd.DataFrame) -> Search:
         sort = st.selectbox("Sort by", names, names.index(current.sort), SORTS.__getitem__, key="runs_sort")
         turned = st.toggle("Reverse order", current.turned, key="runs_turned")
     wanted = Search(text=text.strip(), sort=sort, turned=turned, **chosen)
-    _put_into_url(wanted)
+    new = to_url(wanted)
+    old = to_url(from_url(params()))
+    for name in old.keys() - new.keys():
+        set_param(name, None)
+    for name, value in new.items():
+        if get_param(name) != value:
+            set_param(name, value, force=True)
     with columns:
         pick_columns()
     with views.popover("Views", icon=":material/bookmarks:", width="stretch", key="runs-views"):
@@ -93,16 +99,6 @@ def _count(label: str, current: Search) -> str:
     names = [field.name for field in fields(Search) if field.name not in ("text", "sort", "turned")]
     set_ = sum(bool(st.session_state.get(f"runs_{name}", getattr(current, name))) for name in names)
     return f"{label} ({set_})" if set_ else label
-
-
-def _put_into_url(wanted: Search) -> None:
-    new = to_url(wanted)
-    old = to_url(from_url(params()))
-    for name in old.keys() - new.keys():
-        set_param(name, None)
-    for name, value in new.items():
-        if get_param(name) != value:
-            set_param(name, value, force=True)
 
 
 def _views(wanted: Search) -> None:

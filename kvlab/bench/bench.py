@@ -62,14 +62,9 @@ class Bench:
 def choice_fields(choice: MethodChoice) -> dict[str, Any]:
     """The fields of `Row` with a method's budget (if it has one) and hyper-parameters."""
     fields = {"hyper_parameters": json.dumps(choice.hyper_parameters, sort_keys=True)}
-    if not has_budget(choice):
+    if not bool(make_method(choice.method, **choice.hyper_parameters).needs_budget):
         return fields
     return fields | {"budget": Budget(choice.budget).number, "budget_unit": Budget(choice.budget).unit}
-
-
-def has_budget(choice: MethodChoice) -> bool:
-    """Whether the method takes a budget; the full cache and budget-free methods do not."""
-    return bool(make_method(choice.method, **choice.hyper_parameters).needs_budget)
 
 
 def best_baseline(racers: Sequence[Contender], outcomes: Sequence[Outcome]) -> int | None:
@@ -89,16 +84,11 @@ def decode_rows(bench: Bench, racers: Sequence[Contender], outcomes: Sequence[Ou
     rows: list[Row] = []
     for index, (racer, outcome) in enumerate(zip(racers, outcomes, strict=True)):
         least = bench.bytes_seconds(bench.model.bytes_per_pass + outcome.live_bytes)
-        rows += timing_rows(bench, racer, outcome, least, full, index == best)
+        step = bench.row(
+            racer, "decode step", "ms/token", status=outcome.status, note=outcome.note, is_full=index == best
+        )
+        rows += time_and_rate(step, "decode rate", outcome, least, full, racer.load.batch, 1e3)
     return rows
-
-
-def timing_rows(
-    bench: Bench, racer: Contender, outcome: Outcome, least: float, full: Spread | None, is_full: bool
-) -> list[Row]:
-    """The two rows of a decode step: milliseconds per token, and tokens per second of the whole batch."""
-    step = bench.row(racer, "decode step", "ms/token", status=outcome.status, note=outcome.note, is_full=is_full)
-    return time_and_rate(step, "decode rate", outcome, least, full, racer.load.batch, 1e3)
 
 
 def time_and_rate(
@@ -114,7 +104,9 @@ def time_and_rate(
     rates = spread([tokens / seconds for seconds in outcome.samples])
     ratio = took.median / full.median if full else None
     return [
-        complete_row(row, scale_spread(took, scale), bound=scale * least, ratio=ratio),
+        complete_row(
+            row, Spread(scale * took.median, scale * took.iqr, took.repeats), bound=scale * least, ratio=ratio
+        ),
         complete_row(rate, rates, bound=tokens / least, ratio=1 / ratio if ratio else None, more_is_better=True),
     ]
 
@@ -150,11 +142,6 @@ def complete_row(
         fraction_of_bound=reached,
         ratio_to_full=ratio,
     )
-
-
-def scale_spread(measured: Spread, by: float) -> Spread:
-    """The spread multiplied by a factor."""
-    return Spread(by * measured.median, by * measured.iqr, measured.repeats)
 
 
 def loads(request: BenchRequest) -> list[Load]:

@@ -8,9 +8,6 @@ the prompt see `QUERY_ROWS` queries, which changes which slots are kept, but nei
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
@@ -87,15 +84,11 @@ def _through_attention(
     work = lambda: attend_by_hand(layer, module, query, keys, values)  # noqa: E731
     if layer.settings.pipeline.score.needs_hidden_states:
         states = normal(model, source, batch, tokens, model.config.hidden_size)
-        _as_called_with(module, states.to(keys.device), work)
+        # Call the module with `work` as its forward, so that hooks see its inputs.
+        module.forward = lambda *given, **named: work()
+        try:
+            module(hidden_states=states.to(keys.device))
+        finally:
+            del module.forward
     else:
         work()
-
-
-def _as_called_with(module: nn.Module, hidden_states: Tensor, work: Callable[[], Any]) -> None:
-    """Call the module with `work` as its forward, so that hooks see its inputs."""
-    module.forward = lambda *given, **named: work()
-    try:
-        module(hidden_states=hidden_states)
-    finally:
-        del module.forward

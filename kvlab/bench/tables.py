@@ -218,16 +218,11 @@ def _cells(rows: Sequence[Row]) -> list[str]:
     ratio = MISSING if allocated is None or allocated.ratio_to_full is None else plain(allocated.ratio_to_full)
     live = by_figure.get("live bytes")
     block = by_figure.get("one block a head")
-    over_live = _over_live(allocated, live, block)
+    given = [row.median for row in (allocated, live, block) if row is not None and row.median is not None]
+    over_live = plain(max(given[0] - given[2], given[1]) / given[1]) if len(given) == 3 and given[1] else MISSING
     failed = "" if allocated is None or allocated.status == "ok" else f"{allocated.status}: {allocated.note}"
     name = first.method + (" *" if first.is_full else "")
     return [name, budget(first), str(first.batch), tokens(first), *shown, ratio, over_live, failed]
-
-
-def _over_live(allocated: Row | None, live: Row | None, block: Row | None) -> str:
-    """Padding: allocated bytes minus one block per head, over live bytes."""
-    given = [row.median for row in (allocated, live, block) if row is not None and row.median is not None]
-    return plain(max(given[0] - given[2], given[1]) / given[1]) if len(given) == 3 and given[1] else MISSING
 
 
 NUMBERS = Path(__file__).with_name("paper_numbers.csv")

@@ -92,7 +92,11 @@ def app_command(
     except KeyboardInterrupt:
         typer.echo("\nStopping.")
     finally:
-        _stop(server)
+        server.terminate()
+        try:
+            server.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            server.kill()
         _stop_workers(root)
 
 
@@ -216,14 +220,6 @@ def _last_words(root: Path) -> str:
     """The last line of the server's log."""
     lines = [line.strip() for line in tail(server_log(root), 40) if line.strip()]
     return f"{lines[-1] if lines else 'no output'} (the log is {server_log(root)})."
-
-
-def _stop(process: subprocess.Popen) -> None:
-    process.terminate()
-    try:
-        process.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
 
 
 def _stop_workers(root: Path) -> None:

@@ -44,30 +44,41 @@ def doctor(
     a C compiler and Python's headers; KVLAB_KERNELS=off disables it.
     """
     if runs is not None:
-        _examine_runs(runs, as_json)
+        from kvlab.trace.files.verify import verify_runs
+
+        findings = verify_runs(runs)
+        if as_json:
+            typer.echo(
+                json.dumps([finding.model_dump() | {"verdict": finding.verdict} for finding in findings], indent=2)
+            )
+        else:
+            table = Table("run", "state", "found", show_lines=any(len(finding.problems) > 1 for finding in findings))
+            for finding in findings:
+                table.add_row(finding.run, finding.state, finding.verdict)
+            print_wide(table)
+        if any(finding.problems for finding in findings):
+            raise typer.Exit(1)
         return
-    report = {**_versions(), **_machine(), **_plugins(), **_self_tests()}
+    # What each plug-in registers, or why it failed to load.
+    from kvlab.core.plugins.load import load_plugins
+
+    report = {
+        **_versions(),
+        **_machine(),
+        **{
+            f"plug-in {one.origin.name}": f"FAILED: {one.failure}"
+            if one.failure
+            else f"{one.origin.stamp}, {one.words}"
+            for one in load_plugins()
+        },
+        **_self_tests(),
+    }
     if as_json:
         typer.echo(json.dumps(report, indent=2))
     else:
         for name, value in report.items():
             typer.echo(f"{name:>34}  {value}")
     if any(str(value).startswith("FAILED") for value in report.values()):
-        raise typer.Exit(1)
-
-
-def _examine_runs(runs: Path, as_json: bool) -> None:
-    from kvlab.trace.files.verify import verify_runs
-
-    findings = verify_runs(runs)
-    if as_json:
-        typer.echo(json.dumps([finding.model_dump() | {"verdict": finding.verdict} for finding in findings], indent=2))
-    else:
-        table = Table("run", "state", "found", show_lines=any(len(finding.problems) > 1 for finding in findings))
-        for finding in findings:
-            table.add_row(finding.run, finding.state, finding.verdict)
-        print_wide(table)
-    if any(finding.problems for finding in findings):
         raise typer.Exit(1)
 
 
@@ -96,16 +107,6 @@ def _machine() -> dict[str, str]:
         "mps": "yes" if torch.backends.mps.is_available() else "no",
     }
     return found | _gpus() | _energy() | {"fused kernels": _fused_kernels()}
-
-
-def _plugins() -> dict[str, str]:
-    """What each plug-in registers, or why it failed to load."""
-    from kvlab.core.plugins.load import load_plugins
-
-    return {
-        f"plug-in {one.origin.name}": f"FAILED: {one.failure}" if one.failure else f"{one.origin.stamp}, {one.words}"
-        for one in load_plugins()
-    }
 
 
 def _gpus() -> dict[str, str]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from kvlab.evaluate.results.outcome import Loaded
-    from kvlab.papers.paper_tables import PaperFile, PaperTable
+    from kvlab.papers.paper_tables import PaperTable
 
 RESULTS = Path("runs/eval")
 WIDTH = 160  # without a terminal
@@ -52,7 +52,13 @@ def run_paper_table(
     table = paper_tables.paper_table(name)
     errors = standard_error()
     found = table.found(_folder(name, data))
-    _list_files(table, found, errors)
+    from kvlab.papers.paper_tables import file_sources
+
+    lines = [table.title]
+    lines += [f"  {'found  ' if path else 'missing'}  {file.dataset:16} {path or file.find[0]}" for file, path in found]
+    lines += dict.fromkeys(f"  missing files: {file_sources()[file.place]}" for file, path in found if path is None)
+    for line in lines:
+        errors.print(line, soft_wrap=True, highlight=False)
     files = paper_tables.file_choices(found, {} if new_tokens is None else {"max_new_tokens": new_tokens})
     if not files:
         raise UserError(f"None of the files of {name} is in {data[0]}: see above for the files and where to get them.")
@@ -73,16 +79,6 @@ def _folder(name: str, data: Sequence[str]) -> Path:
     if len(data) != 1 or not data[0].strip() or "\0" in data[0]:
         raise UserError(f"--preset {name} takes one folder: give --data DIR with the benchmark's files.")
     return Path(data[0])
-
-
-def _list_files(table: PaperTable, found: list[tuple[PaperFile, Path | None]], console: Console) -> None:
-    from kvlab.papers.paper_tables import file_sources
-
-    lines = [table.title]
-    lines += [f"  {'found  ' if path else 'missing'}  {file.dataset:16} {path or file.find[0]}" for file, path in found]
-    lines += dict.fromkeys(f"  missing files: {file_sources()[file.place]}" for file, path in found if path is None)
-    for line in lines:
-        console.print(line, soft_wrap=True, highlight=False)
 
 
 def _chosen(table: PaperTable, methods: str) -> tuple[MethodChoice, ...]:

@@ -214,35 +214,28 @@ def _check(
     if as_json:
         typer.echo(json.dumps(asdict(report) | {"count": report.count}, indent=2, default=str, ensure_ascii=False))
     else:
-        _show_check(report, model)
+        tasks = report.tasks
+        shown = [f"{count:,} {name}" for name, count in list(tasks.items())[:6]]
+        lines: list[tuple[str, Any]] = [
+            ("file", report.path),
+            ("benchmark", f"{report.benchmark} (--data {report.form}={report.path})"),
+            ("prompts", ", ".join([*shown, *([f"and {len(tasks) - 6} more tasks"] if len(tasks) > 6 else [])])),
+            ("tokens per prompt", f"{_lengths(report.prompts)} by {model}'s tokenizer"),
+            ("tokens per answer", f"{_lengths(report.answers)}; at most {report.new_tokens:,} are generated"),
+            ("scored by", ", ".join(report.metrics)),
+            ("cut", _cut(report)),
+            ("malformed", f"{len(report.malformed)} lines" if report.malformed else "none"),
+        ]
+        for name, words in lines:
+            typer.echo(f"{name:18}{words}")
+        for sentence in report.malformed[:SHOWN_LINES]:
+            typer.echo(f"  {sentence}")
+        if len(report.malformed) > SHOWN_LINES:
+            typer.echo(f"  and {len(report.malformed) - SHOWN_LINES:,} more")
+        for note in report.notes:
+            typer.echo(f"note: {note}")
     if report.malformed:
         raise typer.Exit(1)
-
-
-def _show_check(report: FileCheck, model: str) -> None:
-    lines: list[tuple[str, Any]] = [
-        ("file", report.path),
-        ("benchmark", f"{report.benchmark} (--data {report.form}={report.path})"),
-        ("prompts", _tasks(report.tasks)),
-        ("tokens per prompt", f"{_lengths(report.prompts)} by {model}'s tokenizer"),
-        ("tokens per answer", f"{_lengths(report.answers)}; at most {report.new_tokens:,} are generated"),
-        ("scored by", ", ".join(report.metrics)),
-        ("cut", _cut(report)),
-        ("malformed", f"{len(report.malformed)} lines" if report.malformed else "none"),
-    ]
-    for name, words in lines:
-        typer.echo(f"{name:18}{words}")
-    for sentence in report.malformed[:SHOWN_LINES]:
-        typer.echo(f"  {sentence}")
-    if len(report.malformed) > SHOWN_LINES:
-        typer.echo(f"  and {len(report.malformed) - SHOWN_LINES:,} more")
-    for note in report.notes:
-        typer.echo(f"note: {note}")
-
-
-def _tasks(tasks: dict[str, int]) -> str:
-    shown = [f"{count:,} {name}" for name, count in list(tasks.items())[:6]]
-    return ", ".join([*shown, *([f"and {len(tasks) - 6} more tasks"] if len(tasks) > 6 else [])])
 
 
 def _lengths(report: Lengths) -> str:

@@ -133,7 +133,12 @@ def switch_attention(model: PreTrainedModel) -> Attachment:
         if before := getattr(each, "_attn_implementation", None):
             attachment.undo.append(partial(setattr, each, "_attn_implementation", before))
     attachment.undo.append(partial(setattr, config, "sliding_window", getattr(config, "sliding_window", None)))
-    open_wide_windows(config)
+    # Remove a window that is as wide as the context, since it hides nothing (Phi-3.5 mini, Phi-4 mini), if the whole
+    # model has one window: otherwise the layer type matters beyond what it hides.
+    window = getattr(config, "sliding_window", None)
+    context = getattr(config, "max_position_embeddings", None)
+    if getattr(config, "layer_types", None) is None and window is not None and context and window >= context:
+        config.sliding_window = None
     name = register_attention()
     family = config.model_type
     if family in INLINE:
@@ -163,17 +168,6 @@ def _change_class(module: Any, to: type[nn.Module]) -> None:
     module.__class__ = to
     if "_old_forward" in vars(module):  # accelerate calls this one, between moving inputs and outputs
         module._old_forward = to.forward.__get__(module)
-
-
-def open_wide_windows(config: Any) -> None:
-    """Remove a window that is as wide as the context, since it hides nothing (Phi-3.5 mini, Phi-4 mini).
-
-    Only if the whole model has one window: otherwise the layer type matters beyond what it hides.
-    """
-    window = getattr(config, "sliding_window", None)
-    context = getattr(config, "max_position_embeddings", None)
-    if getattr(config, "layer_types", None) is None and window is not None and context and window >= context:
-        config.sliding_window = None
 
 
 def model_class(config: Any) -> Any:

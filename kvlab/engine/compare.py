@@ -6,7 +6,7 @@ import gc
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -86,18 +86,6 @@ def most_together(prepared: Prepared) -> int:
     on_device = machine.device_bytes / 2 / max(caches, 1)
     on_host = machine.host_bytes / 2 / max(recorded + (0 if machine.device == "cuda" else caches), 1)
     return max(int(min(on_device, on_host)), 1)
-
-
-def num_steps(prepared: Prepared, groups: Sequence[Group]) -> dict[str, int]:
-    """Steps of progress by phase: layers of the prompt's passes, decode steps, and first readings of speed."""
-    chunk = prepared.request.prefill_chunk
-    tokens = prepared.ids.shape[1]
-    prompt = prepared.shape.num_hidden_layers * -(-tokens // (chunk or tokens))
-    return {
-        "prompt": len(groups) * prompt,
-        "decoding": len(groups) * prepared.request.max_new_tokens,
-        "timing": sum(len(group.indexes) for group in groups),
-    }
 
 
 @dataclass(eq=False)
@@ -232,7 +220,20 @@ def compare(
         return list(complete.values())
     prepared = prepare(request, root, loaded, download_reporter(progress, cancelled))
     groups = groups_of(prepared, complete, most_together(prepared))
-    watch = Watch(num_steps(prepared, groups), progress, cancelled, {"timing": TURNS_SHARE})
+    # Steps of progress by phase: layers of the prompt's passes, decode steps, and first readings of speed.
+    chunk = prepared.request.prefill_chunk
+    tokens = prepared.ids.shape[1]
+    prompt = prepared.shape.num_hidden_layers * -(-tokens // (chunk or tokens))
+    watch = Watch(
+        {
+            "prompt": len(groups) * prompt,
+            "decoding": len(groups) * prepared.request.max_new_tokens,
+            "timing": sum(len(group.indexes) for group in groups),
+        },
+        progress,
+        cancelled,
+        {"timing": TURNS_SHARE},
+    )
     paths: dict[int, Path] = dict(complete)
     if request.repeat is None:  # a batch resumes by itself
         pending_requests.save_request(root, comparison_id, request)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -190,7 +190,12 @@ def prepare_evaluation(request: EvalRequest, loaded: Loaded, make_cache: CacheMa
 def _measure_missing(
     evaluation: Evaluation, store: ResultStore, on_progress: Listener, cancelled: Callable[[], bool]
 ) -> None:
-    missing = missing_units(evaluation.units, store.keys())
+    done = store.keys()
+    rest = [
+        Unit(unit.prompt, {index: key for index, key in unit.keys.items() if key not in done})
+        for unit in evaluation.units
+    ]
+    missing = [unit for unit in rest if unit.keys]
     total = sum(len(unit.keys) for unit in evaluation.units)
     finished = total - sum(len(unit.keys) for unit in missing)
     on_progress(Progress(stage="start", done=finished, total=total))
@@ -212,12 +217,6 @@ def _measure_missing(
 def _check(cancelled: Callable[[], bool]) -> None:
     if cancelled():
         raise Cancelled
-
-
-def missing_units(units: Sequence[Unit], done: Collection[str]) -> list[Unit]:
-    """The units with missing rows, each with its missing keys; `done` are the keys of existing rows."""
-    rest = [Unit(unit.prompt, {index: key for index, key in unit.keys.items() if key not in done}) for unit in units]
-    return [unit for unit in rest if unit.keys]
 
 
 def check_passes(request: EvalRequest, plan: Plan) -> None:

@@ -113,15 +113,12 @@ class SharedPrompt:
         for branch in fan_out.branches:
             rows = branch.rows.stop - branch.rows.start
             self._shares[branch] += max(common, 0.0) * rows / fan_out.num_rows
-        return self._without_failed(logits)
-
-    def _forward(self, ids: Tensor) -> Tensor:
-        output = self.loaded.model(ids, past_key_values=self.fan_out, use_cache=True, logits_to_keep=1)
-        return output.logits[:, -1].float()
-
-    def _without_failed(self, logits: Tensor) -> Tensor:
         kept = [branch for branch in self.fan_out.branches if branch.error is None]
         if len(kept) < len(self.fan_out.branches):
             logits = torch.cat([logits[branch.rows] for branch in kept])
             self.fan_out.take_failed()
         return logits
+
+    def _forward(self, ids: Tensor) -> Tensor:
+        output = self.loaded.model(ids, past_key_values=self.fan_out, use_cache=True, logits_to_keep=1)
+        return output.logits[:, -1].float()

@@ -22,11 +22,6 @@ FLOOR = 1e-6
 TALLEST = 400  # pixels of the axis of layers
 
 
-def tall_enough(frame: pd.DataFrame) -> int:
-    """Height in pixels that leaves room under a legend of many runs on a narrow page."""
-    return HEIGHT + 16 * max(0, frame["label"].nunique() - 3)
-
-
 def kl_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """KL divergence from the full cache at every token of the forced continuation, on a log axis."""
     frame = frame.assign(drawn=frame["kl"].clip(lower=FLOOR))
@@ -121,7 +116,19 @@ def memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes", theme: T
 def caption_memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes") -> str:
     """The smallest and the largest cache at the end, or at each run's worst step, relative to the uncompressed one."""
     if measure == "peak_bytes":
-        return _peak_words(frame)
+        known = frame.dropna(subset=["peak_bytes"])
+        if known.empty:
+            return PEAK_NOT_RECORDED
+        worst = known.loc[known.groupby("label", sort=False)["peak_bytes"].idxmax()].set_index("label")
+        share = worst["peak_bytes"] / worst["full_bytes"]
+        low = worst["peak_bytes"].idxmin()
+        high = worst["peak_bytes"].idxmax()
+        when = "While the prompt is read" if (worst["step"] == 0).all() else "At its worst step"
+        least, most = (byte_size(worst["peak_bytes"][label]) for label in (low, high))
+        return (
+            f"{when}, {low} holds {least} at once ({percent(share[low])} of all keys and values so far), {high} {most} "
+            f"({percent(share[high])})."
+        )
     last = frame[frame["step"] == frame.groupby("label")["step"].transform("max")]
     last = last.assign(share=last[measure] / last["full_bytes"])
     low = last.loc[last[measure].idxmin()]
@@ -129,22 +136,6 @@ def caption_memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes") 
     return (
         f"At the end {low['label']} takes {percent(low['share'])} of the bytes of all keys and values, "
         f"{high['label']} {percent(high['share'])} (slots also hold some metadata)."
-    )
-
-
-def _peak_words(frame: pd.DataFrame) -> str:
-    known = frame.dropna(subset=["peak_bytes"])
-    if known.empty:
-        return PEAK_NOT_RECORDED
-    worst = known.loc[known.groupby("label", sort=False)["peak_bytes"].idxmax()].set_index("label")
-    share = worst["peak_bytes"] / worst["full_bytes"]
-    low = worst["peak_bytes"].idxmin()
-    high = worst["peak_bytes"].idxmax()
-    when = "While the prompt is read" if (worst["step"] == 0).all() else "At its worst step"
-    least, most = (byte_size(worst["peak_bytes"][label]) for label in (low, high))
-    return (
-        f"{when}, {low} holds {least} at once ({percent(share[low])} of all keys and values so far), {high} {most} "
-        f"({percent(share[high])})."
     )
 
 
@@ -162,7 +153,7 @@ def slots_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     title = "Slots of each layer at the end"
     layers = sorted(frame["layer"].unique().tolist())
     # As high as the chart next to it, unless the layers need more.
-    height = max(tall_enough(frame), min(axis_height(layers), TALLEST) + 140)
+    height = max(HEIGHT + 16 * max(0, frame["label"].nunique() - 3), min(axis_height(layers), TALLEST) + 140)
     finish(figure, title=title, x="live slots (mean over KV heads)", y="layer", theme=theme, height=height)
     figure.update_yaxes(**layer_axis(layers, height - 140))
     return figure.update_xaxes(rangemode="tozero").update_layout(showlegend=True)

@@ -44,13 +44,8 @@ def risk_against_budget(
     title = f"Risk by budget{f': {where}' if where else ''}"
     finish(figure, title=title, x="budget, smaller to the left", y=what, theme=theme, height=420)
     figure.update_xaxes(type="category", categoryorder="array", categoryarray=order)
-    top = axis_end(table, tolerance)
+    top = float(max(min(1.0, TOLERANCES * tolerance), table["risk"].max(), table["upper"].max()) * ABOVE)
     return figure.update_yaxes(tickformat=".3~p", range=[-0.03 * top, top])
-
-
-def axis_end(table: pd.DataFrame, tolerance: float) -> float:
-    """Where the axis of risks ends: above every risk and every bound."""
-    return float(max(min(1.0, TOLERANCES * tolerance), table["risk"].max(), table["upper"].max()) * ABOVE)
 
 
 def _add_method(figure: go.Figure, own: pd.DataFrame, style: Style) -> None:

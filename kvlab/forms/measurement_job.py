@@ -100,7 +100,22 @@ def job_of(measurement: Measurement) -> Work:
         case RecordedComparison():
             return _compare(measurement)
         case Evaluation():
-            return _evaluate(measurement)
+            if measurement.data:
+                raise UserError("This needs files of your own: run the command in a terminal.")
+            tasks = (
+                [task.name for task in task_list().tasks] if measurement.tasks == (ALL_TASKS,) else measurement.tasks
+            )
+            request = EvalRequest(
+                model=check_model(measurement.model),
+                tasks=tuple(TaskChoice(task=task) for task in tasks),
+                choices=_choices(measurement),
+                samples=measurement.samples,
+                question_aware=measurement.question_aware is not False,
+                lengths=measurement.lengths or None,
+                depths=measurement.depths or None,
+            )
+            name = measurement.out.name
+            return EvalJob(name=name, request=request, title=f"Evaluation {name}")
         case Benchmark(preset=preset, changes=changes):
             return BenchJob(name=preset, preset=preset, changes=changes, title=f"Benchmark {preset}")
         case ExhibitFill():
@@ -121,23 +136,6 @@ def _compare(measurement: RecordedComparison) -> CompareRequest:
     )
     compare_form.check_fits(request.prompt, ChatFormat.of(request), request.max_new_tokens)
     return request
-
-
-def _evaluate(measurement: Evaluation) -> EvalJob:
-    if measurement.data:
-        raise UserError("This needs files of your own: run the command in a terminal.")
-    tasks = [task.name for task in task_list().tasks] if measurement.tasks == (ALL_TASKS,) else measurement.tasks
-    request = EvalRequest(
-        model=check_model(measurement.model),
-        tasks=tuple(TaskChoice(task=task) for task in tasks),
-        choices=_choices(measurement),
-        samples=measurement.samples,
-        question_aware=measurement.question_aware is not False,
-        lengths=measurement.lengths or None,
-        depths=measurement.depths or None,
-    )
-    name = measurement.out.name
-    return EvalJob(name=name, request=request, title=f"Evaluation {name}")
 
 
 def _choices(measurement: RecordedComparison | Evaluation) -> tuple[MethodChoice, ...]:

@@ -70,7 +70,25 @@ def check_access(root: Path, request: Work) -> None:
         if all(run.run_id != request.run_id for run in list_runs(root)):
             raise UserError(f"There is no run {request.run_id[:80]!r} here: choose one on the page Runs.")
         return
-    _check_by_name(root, request)
+    if isinstance(request, LiveJob):
+        for name in request.request.prefixes:
+            find_prefix(root, name)
+    for model, revision, cache_dir in _models(request):
+        place_of(model, revision, cache_dir)
+    for choice in _choices(request):
+        check_settings(root, choice)
+    if isinstance(request, EvalJob | SampleJob):
+        uploads = Path(root) / ".jobs" / "prompts"
+        for file in request.request.files:
+            inside = file.path.resolve().is_relative_to(uploads.resolve())
+            if not inside or any(name.endswith("_from") for name in file.options):
+                raise UserError("On this server prompts come by upload: upload the file instead of naming it.")
+        if not all(NAMED.fullmatch(task.task) for task in request.request.tasks):
+            raise UserError("On this server tasks are named, not read from a file: choose one of the list.")
+    if isinstance(request, FitJob) and request.request.corpus is not None:
+        raise UserError("On this server fits learn from the shipped excerpts: leave the folder of books out.")
+    if isinstance(request, BenchJob) and not request.changes.keys() <= CHANGES:
+        raise UserError(f"Of a preset only {', '.join(sorted(CHANGES))} can be changed on this server.")
     if isinstance(request, Named):
         exists = has_results(root, request, request.name)
         claim_name(root, request.name, KINDS[type(request)], request.private, exists)
@@ -98,28 +116,6 @@ def has_results(root: Path, work: Named, name: str) -> bool:
 def _is_free(root: Path, work: Named, name: str) -> bool:
     owner = load_labels(root, name, KINDS[type(work)]).owner
     return owner == acting().name or (not owner and (is_owner(owner) or not has_results(root, work, name)))
-
-
-def _check_by_name(root: Path, request: Work) -> None:
-    if isinstance(request, LiveJob):
-        for name in request.request.prefixes:
-            find_prefix(root, name)
-    for model, revision, cache_dir in _models(request):
-        place_of(model, revision, cache_dir)
-    for choice in _choices(request):
-        check_settings(root, choice)
-    if isinstance(request, EvalJob | SampleJob):
-        uploads = Path(root) / ".jobs" / "prompts"
-        for file in request.request.files:
-            inside = file.path.resolve().is_relative_to(uploads.resolve())
-            if not inside or any(name.endswith("_from") for name in file.options):
-                raise UserError("On this server prompts come by upload: upload the file instead of naming it.")
-        if not all(NAMED.fullmatch(task.task) for task in request.request.tasks):
-            raise UserError("On this server tasks are named, not read from a file: choose one of the list.")
-    if isinstance(request, FitJob) and request.request.corpus is not None:
-        raise UserError("On this server fits learn from the shipped excerpts: leave the folder of books out.")
-    if isinstance(request, BenchJob) and not request.changes.keys() <= CHANGES:
-        raise UserError(f"Of a preset only {', '.join(sorted(CHANGES))} can be changed on this server.")
 
 
 def check_settings(root: Path, choice: MethodChoice) -> None:

@@ -240,15 +240,12 @@ def read_prefix(path: Path) -> PrefixFile:
         )
     if about.pop(SEAL, "") != seal(told, about):
         raise damage_error(path, "its header")
-    return _whole_file(path, size, LENGTH + length, told, about)
-
-
-def _whole_file(path: Path, size: int, start: int, entries: dict[str, Any], about: dict[str, str]) -> PrefixFile:
-    """The file with this sealed header, whose data begins at byte `start`."""
+    # The file with this sealed header, whose data begins at byte `start`.
+    start = LENGTH + length
     try:
         tensors = {
             name: (one["dtype"], tuple(one["shape"]), start + one["data_offsets"][0], start + one["data_offsets"][1])
-            for name, one in entries.items()
+            for name, one in told.items()
         }
         header = PrefixHeader.model_validate_json(about[HEADER])
         sums = json.loads(about[SUMS])

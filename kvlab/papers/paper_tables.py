@@ -205,7 +205,13 @@ def _words(budget: str) -> str:
 def _ours(table: PaperTable, rows: pd.DataFrame) -> list[dict[str, Any]]:
     if rows.empty:
         return []
-    rows = rows.assign(arm=_arms(rows), asked=_asked(rows, table.without_budget))
+    # Methods with their options, without the shared preset.
+    read = [json.loads(text or "{}") for text in rows["hyper_parameters"]]
+    own = [{name: value for name, value in options.items() if name != PRESET} for options in read]
+    rows = rows.assign(
+        arm=[format_spec(*pair) for pair in zip(rows["method"], own, strict=True)],
+        asked=_asked(rows, table.without_budget),
+    )
     lines: list[dict[str, Any]] = []
     averaged: list[pd.DataFrame] = []
     for file in table.files:
@@ -247,13 +253,6 @@ def _lines(table: PaperTable, dataset: str, metric: str, rows: pd.DataFrame) -> 
         }
         for _, line in found.iterrows()
     ]
-
-
-def _arms(rows: pd.DataFrame) -> list[str]:
-    """Methods with their options, without the shared preset."""
-    read = [json.loads(text or "{}") for text in rows["hyper_parameters"]]
-    own = [{name: value for name, value in options.items() if name != PRESET} for options in read]
-    return [format_spec(*pair) for pair in zip(rows["method"], own, strict=True)]
 
 
 def _asked(rows: pd.DataFrame, without_budget: tuple[str, ...]) -> list[str]:

@@ -51,23 +51,20 @@ def load_exhibits(
         fields |= {name: row[name] for name in ("short", "numbers", "printed", "source") if name in row}
         drawing = score_exhibit(paper, slug, row).draw if slug in of_scores else drawings[slug]
         if "shows" not in fields:
-            fields["shows"] = contest_description(row)
+            # What the table of a contest of two arms shows, by its row.
+            seen = "with its question in sight" if row.get("question_aware") else "before its question is read"
+            is_whole = row["arms"][0].startswith("sparse")
+            held = "hold every token" if is_whole else f"at {100 * row['budgets'][0]:g} %"
+            fields["shows"] = (
+                f"Both arms {held} and the full cache, a column per task; each prompt is compressed {seen}. Cells show "
+                "mean scores with intervals. The share kept exceeds the budget by what is read and written after the "
+                "compression."
+            )
             fields["numbers"] = {"scores": "nats of KL saved per token" if row["tasks"] == "text" else DIFFERENCE}
         controls = tuple(row.get("controls", ()))
         of_slug = (entries or {}).get(slug, ())
         exhibits.append(Exhibit(paper, slug, drawing=drawing, entries=of_slug, controls=controls, **fields))
     return tuple(exhibits)
-
-
-def contest_description(row: Mapping[str, Any]) -> str:
-    """What the table of a contest of two arms shows, by its row."""
-    seen = "with its question in sight" if row.get("question_aware") else "before its question is read"
-    is_whole = row["arms"][0].startswith("sparse")
-    held = "hold every token" if is_whole else f"at {100 * row['budgets'][0]:g} %"
-    return (
-        f"Both arms {held} and the full cache, a column per task; each prompt is compressed {seen}. Cells show mean "
-        "scores with intervals. The share kept exceeds the budget by what is read and written after the compression."
-    )
 
 
 # Figures that the paper shows for several models, which are one exhibit here.

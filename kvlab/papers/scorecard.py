@@ -18,7 +18,7 @@ from kvlab.papers.exhibit import RECORDED, Choice, Drawn, Exhibit, Needs
 from kvlab.papers.model_exhibits import badge_of, claim_values, draw_recorded, measured_on, on_thumbnail
 from kvlab.papers.registry import EXHIBITS, PAPERS
 from kvlab.requests.measurement import MINI, Measurement, measurement_values, parse_measurement
-from kvlab.results.shipped_folder import Shipped, model_order, parse_claim, shipped_results
+from kvlab.results.shipped_folder import model_order, parse_claim, shipped_results
 from kvlab.results.sources import Seen, Sources
 from kvlab.results.verdict import FAILS, HOLDS, LEAST_PROMPTS, OPEN, Claim, Verdict
 from kvlab.views.base.palette import THEMES, Theme
@@ -218,8 +218,13 @@ def draw_card(exhibit: Exhibit, sources: Sources, theme: Theme) -> Card:
         return kept
     seen = exhibit.seen(sources)
     card = _draw_card(exhibit, sources, theme)
+    judged = [{"model": one.model, "claim": claim_values(one.claim)} for one in card.judged]
     _card_store(sources).write_text(
-        (exhibit.key, theme, *seen.place), _card_state(seen), json.dumps(_card_values(card))
+        (exhibit.key, theme, *seen.place),
+        _card_state(seen),
+        json.dumps(
+            vars(card) | {"judged": judged, "measurement": card.measurement and measurement_values(card.measurement)}
+        ),
     )
     return card
 
@@ -296,11 +301,35 @@ def _draw_card(exhibit: Exhibit, sources: Sources, theme: Theme) -> Card:
     except UserError as error:
         drawn = Needs(str(error))
     if isinstance(drawn, Needs):
-        return _of_shipped(exhibit, drawn, ships, sources, theme)
+        # The card that ships with kvlab, of the model in view or else of mini.
+        here = sources.measured_model
+        key = (exhibit.key, theme)
+        model = next((model for model in (here, MINI) if model in ships and key in ships[model].cards), None)
+        if model is None:
+            empty = "not recorded yet" if drawn.measurement else "not recorded"
+            return Card(blank(empty, theme), missing=drawn.sentence, measurement=drawn.measurement)
+        theirs = ships[model].cards[key]
+        is_other = exhibit.source == "bench" or model != here
+        badge = measured_on(SHAPES if exhibit.source == "bench" else model_title(model)) if is_other else ""
+        return Card(
+            on_thumbnail(theirs.picture, badge, theme) if badge else theirs.picture,
+            theirs.origin,
+            ships[model].words,
+            tuple(Judged(subject(exhibit, model), claim) for claim in theirs.claims),
+            drawn.sentence,
+            drawn.measurement,
+            is_shipped=True,
+            badge=badge,
+        )
     first = drawn[0]
     badge = badge_of(drawn[0].figure)
     picture = thumbnail(first.figure, theme)
-    judged = _with_shipped_claims(exhibit, claims_of(exhibit, drawn), sources.measured_model)
+    own = claims_of(exhibit, drawn)
+    known = {(one.model, one.claim.paper) for one in own}
+    judged = (
+        *own,
+        *(one for one in shipped_claims(exhibit, sources.measured_model) if (one.model, one.claim.paper) not in known),
+    )
     return Card(
         on_thumbnail(picture, badge, theme) if badge else picture,
         str(first.origin),
@@ -309,40 +338,6 @@ def _draw_card(exhibit: Exhibit, sources: Sources, theme: Theme) -> Card:
         measurement=first.wanted.measurement if first.wanted else None,
         badge=badge,
     )
-
-
-def _with_shipped_claims(exhibit: Exhibit, own: tuple[Judged, ...], model: str) -> tuple[Judged, ...]:
-    """The claims of the user's figures, and the shipped ones of figures that the user's data does not make."""
-    known = {(one.model, one.claim.paper) for one in own}
-    return (*own, *(one for one in shipped_claims(exhibit, model) if (one.model, one.claim.paper) not in known))
-
-
-def _of_shipped(exhibit: Exhibit, missing: Needs, ships: Mapping[str, Shipped], sources: Sources, theme: Theme) -> Card:
-    """The card that ships with kvlab, of the model in view or else of mini; without one why there is none."""
-    here = sources.measured_model
-    key = (exhibit.key, theme)
-    model = next((model for model in (here, MINI) if model in ships and key in ships[model].cards), None)
-    if model is None:
-        empty = "not recorded yet" if missing.measurement else "not recorded"
-        return Card(blank(empty, theme), missing=missing.sentence, measurement=missing.measurement)
-    theirs = ships[model].cards[key]
-    is_other = exhibit.source == "bench" or model != here
-    badge = measured_on(SHAPES if exhibit.source == "bench" else model_title(model)) if is_other else ""
-    return Card(
-        on_thumbnail(theirs.picture, badge, theme) if badge else theirs.picture,
-        theirs.origin,
-        ships[model].words,
-        tuple(Judged(subject(exhibit, model), claim) for claim in theirs.claims),
-        missing.sentence,
-        missing.measurement,
-        is_shipped=True,
-        badge=badge,
-    )
-
-
-def _card_values(card: Card) -> dict[str, Any]:
-    judged = [{"model": one.model, "claim": claim_values(one.claim)} for one in card.judged]
-    return vars(card) | {"judged": judged, "measurement": card.measurement and measurement_values(card.measurement)}
 
 
 def _parse_card(values: dict[str, Any]) -> Card:

@@ -88,7 +88,12 @@ def pack(runs: Path, to: Path, machine: str = "two CPU cores", model: str = "") 
         _write_drawings(fresh, figures, cards)
         made = json.dumps(_made(sources, machine, len(every)), indent=2) + "\n"
         (fresh / MADE).write_text(made, encoding="utf-8")
-        _check_size(fresh, to)
+        root = to.parent.parent if to.parent.name == MODELS else to
+        others = _size(root) - (_size(to, without=MODELS) if to != root or to.exists() else 0)
+        size = _size(fresh) + others
+        if size > LARGEST:
+            takes = f"{format_bytes(size)} of at most {format_bytes(LARGEST)}"
+            raise UserError(f"The shipped results of all models would take {takes}: record fewer texts.")
         _move(fresh, to)
     known = set(cards["exhibit"])
     models_own = [one for one in EXHIBITS if one.source != "calculator" and (one.source != "bench" or model == MINI)]
@@ -118,16 +123,6 @@ def _made(sources: Sources, machine: str, texts: int) -> dict[str, object]:
         "created": record.created,
         "texts": texts,
     }
-
-
-def _check_size(fresh: Path, to: Path) -> None:
-    """Raises UserError if the results of all models would be too large with `fresh` in place of `to`."""
-    root = to.parent.parent if to.parent.name == MODELS else to
-    others = _size(root) - (_size(to, without=MODELS) if to != root or to.exists() else 0)
-    size = _size(fresh) + others
-    if size > LARGEST:
-        takes = f"{format_bytes(size)} of at most {format_bytes(LARGEST)}"
-        raise UserError(f"The shipped results of all models would take {takes}: record fewer texts.")
 
 
 def _size(folder: Path, without: str = "") -> int:

@@ -100,7 +100,16 @@ def live_gif(
             frames = worker.submit(asyncio.run, _limited(path.as_uri(), on_frame)).result()
         except (TimeoutError, BrowserFailedError) as error:
             raise UserError("Chromium did not draw the replay in time: export HTML instead.") from error
-    return _animated(frames)
+    samples = [picture for picture, _ in frames[:: max(1, len(frames) // PALETTE_FRAMES)]]
+    together = Image.new("RGB", (WIDTH, HEIGHT * len(samples)))
+    for place, picture in enumerate(samples):
+        together.paste(picture, (0, HEIGHT * place))
+    palette = together.quantize(COLOURS, dither=Image.Dither.NONE)
+    small = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture, _ in frames]
+    file = io.BytesIO()
+    times = [duration for _, duration in frames]
+    small[0].save(file, "gif", save_all=True, append_images=small[1:], duration=times, loop=0, optimize=False)
+    return file.getvalue()
 
 
 async def _limited(url: str, on_frame: OnFrame | None) -> list[tuple[Image.Image, int]]:
@@ -147,17 +156,3 @@ async def _pictures(url: str, on_frame: OnFrame | None) -> list[tuple[Image.Imag
             if on_frame is not None:
                 on_frame(number, len(steps))
         return frames
-
-
-def _animated(frames: Sequence[tuple[Image.Image, int]]) -> bytes:
-    # One palette, from frames of all parts side by side, so that only differences between frames are stored.
-    samples = [picture for picture, _ in frames[:: max(1, len(frames) // PALETTE_FRAMES)]]
-    together = Image.new("RGB", (WIDTH, HEIGHT * len(samples)))
-    for place, picture in enumerate(samples):
-        together.paste(picture, (0, HEIGHT * place))
-    palette = together.quantize(COLOURS, dither=Image.Dither.NONE)
-    small = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture, _ in frames]
-    file = io.BytesIO()
-    times = [duration for _, duration in frames]
-    small[0].save(file, "gif", save_all=True, append_images=small[1:], duration=times, loop=0, optimize=False)
-    return file.getvalue()

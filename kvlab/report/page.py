@@ -108,14 +108,9 @@ def story_html(story: Story, base: str) -> str:
     return f"{head}<h1>{title}</h1><ol>{items}</ol></html>"
 
 
-def view_url(view: View, base: str) -> str:
-    """URL of a view in the dashboard at `base`."""
-    query = f"?{urlencode(view.query)}" if view.query else ""
-    return f"{base}/{view.page}{query}"
-
-
 def _item(view: View, base: str) -> str:
     words = html.escape(both_of(slide_text(view)))
     caption = words.replace("\n", "<br>") or "<em>no caption</em>"
-    link = html.escape(view_url(view, base), quote=True)
+    query = f"?{urlencode(view.query)}" if view.query else ""
+    link = html.escape(f"{base}/{view.page}{query}", quote=True)
     return f'{caption}<br><small><a href="{link}">{html.escape(view.page)}</a></small>'

@@ -53,24 +53,22 @@ def picture(shown: Shown, theme: Theme = "light", room: float = ROOM) -> bytes:
         UserError: this kind of view has no picture.
     """
     if isinstance(shown, Text):
-        return text_picture(shown, theme, room)
+        # Legend and shaded text.
+        codes = np.array(shown.codes, int)
+        top = EDGE + 34
+        size, pieces, said = fit_text(shown.texts, WIDTH - 2 * EDGE, room - top - EDGE, shown.chosen)
+        height = (
+            top + EDGE + (max((piece.line for piece in pieces), default=0) + 1) * size * LEADING + (26 if said else 0)
+        )
+        drawing = Drawing(WIDTH, round(height), SURFACES[theme])
+        legend(drawing, shown.classes, codes, EDGE, EDGE + 16, WIDTH - EDGE, theme)
+        draw_shaded_text(drawing, pieces, codes, shown.classes, size, EDGE, top, theme, shown.chosen)
+        if said:
+            drawing.words(EDGE, height - EDGE, said, SMALL, QUIET[theme])
+        return drawing.svg()
     if isinstance(shown, History):
         return history_picture(shown, shown.step, theme, room)
     raise UserError("A table has no picture: export slides or CSV instead.")
-
-
-def text_picture(text: Text, theme: Theme = "light", room: float = ROOM) -> bytes:
-    """Legend and shaded text; texts that do not fit show the part around `chosen`, else the end."""
-    codes = np.array(text.codes, int)
-    top = EDGE + 34
-    size, pieces, said = fit_text(text.texts, WIDTH - 2 * EDGE, room - top - EDGE, text.chosen)
-    height = top + EDGE + (max((piece.line for piece in pieces), default=0) + 1) * size * LEADING + (26 if said else 0)
-    drawing = Drawing(WIDTH, round(height), SURFACES[theme])
-    legend(drawing, text.classes, codes, EDGE, EDGE + 16, WIDTH - EDGE, theme)
-    draw_shaded_text(drawing, pieces, codes, text.classes, size, EDGE, top, theme, text.chosen)
-    if said:
-        drawing.words(EDGE, height - EDGE, said, SMALL, QUIET[theme])
-    return drawing.svg()
 
 
 def history_picture(history: History, step: int, theme: Theme = "light", room: float = ROOM) -> bytes:

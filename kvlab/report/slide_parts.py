@@ -257,19 +257,15 @@ def add_picture(slide: Any, made: Picture, top: float, room: float, caption: str
     shown.left = int((WIDTH * INCH - shown.width) / 2)
     shown._element.nvPicPr.cNvPr.set("descr", clean(both_of(caption)))
     if made.svg is not None:
-        _attach_svg(slide, shown, made.svg)
+        # Attach an SVG to a picture by the extension that office programs since 2016 read.
+        from pptx.opc.constants import RELATIONSHIP_TYPE
+        from pptx.opc.package import Part
+        from pptx.opc.packuri import PackURI
+        from pptx.oxml import parse_xml
 
-
-def _attach_svg(slide: Any, shown: Any, svg: bytes) -> None:
-    """Attach an SVG to a picture by the extension that office programs since 2016 read; others show the PNG."""
-    from pptx.opc.constants import RELATIONSHIP_TYPE
-    from pptx.opc.package import Part
-    from pptx.opc.packuri import PackURI
-    from pptx.oxml import parse_xml
-
-    name = PackURI(f"/ppt/media/vector{slide.slide_id}.svg")
-    known = slide.part.relate_to(Part(name, "image/svg+xml", slide.part.package, svg), RELATIONSHIP_TYPE.IMAGE)
-    shown._element.blipFill.find(f"{{{DRAWING}}}blip").append(parse_xml(SVG_BESIDE.format(known)))
+        name = PackURI(f"/ppt/media/vector{slide.slide_id}.svg")
+        known = slide.part.relate_to(Part(name, "image/svg+xml", slide.part.package, made.svg), RELATIONSHIP_TYPE.IMAGE)
+        shown._element.blipFill.find(f"{{{DRAWING}}}blip").append(parse_xml(SVG_BESIDE.format(known)))
 
 
 def _sized(

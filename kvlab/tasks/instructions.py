@@ -43,7 +43,8 @@ def instructions(draft: Draft, *, rules: int = 4, place: Place = "system") -> Sa
     subject = draft.random.choice(NAMES)
     labels = ", ".join(rule.label for rule in drawn)
     question = f"Write a short card about the {subject}. Obey the rules for the answer: {labels}."
-    query = phrasing.ask(question, _lead(drawn), ())
+    openings = sorted((rule for rule in drawn if rule.opening), key=lambda rule: rule.kind != "first words")
+    query = phrasing.ask(question, f"{openings[0].title}:", ())
     sample = _ruled(draft, drawn, query, [rule.spec for rule in drawn], place)
     return sample.model_copy(update={"max_new_tokens": RULE_TOKENS})
 
@@ -87,12 +88,6 @@ def _with_rules(window: Window, texts: list[str], listed: str, place: Place) -> 
     before = "".join(window.words[:cut]).rstrip()
     after = "".join(window.words[cut:]).rstrip()
     return f"{before}\n\n".lstrip() + listed + f"\n\n{after}".rstrip()
-
-
-def _lead(drawn: list[Rule]) -> str:
-    """The label that an answer begins with: that of the rule about its first words, else of the first phrase."""
-    openings = sorted((rule for rule in drawn if rule.opening), key=lambda rule: rule.kind != "first words")
-    return f"{openings[0].title}:"
 
 
 @drafted("leakage", "a system prompt with a secret and a rule to keep it, a text, a request for the secret")

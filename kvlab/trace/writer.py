@@ -137,7 +137,17 @@ class RunWriter:
     def _flush_table(self, name: str) -> bool:
         if not self._buffers[name]:
             return False
-        rows = _to_table(name, self._buffers[name])
+        # Concatenate all parts.
+        parts = self._buffers[name]
+        schema = TABLES[name]
+        tables = []
+        for _, same in groupby(parts, key=lambda part: part.keys()):
+            group = list(same)
+            columns = {key: _below([part[key] for part in group]) for key in group[0]}
+            length = len(next(iter(columns.values())))
+            arrays = [_to_column(columns.get(field.name), field.type, length) for field in schema]
+            tables.append(pa.table(arrays, schema=schema))
+        rows = pa.concat_tables(tables)
         # Sort by head, so that a filter on layer and head skips row groups.
         order = [(key, "ascending") for key in SORT_KEYS if key in rows.column_names]
         rows = rows.sort_by(order) if order else rows
@@ -191,19 +201,6 @@ def _write_table(name: str, rows: pa.Table, file: Path) -> None:
     alike = [column for column in rows.column_names if column not in SELDOM_ALIKE]
     codec = "lz4" if name == "events" else "zstd"
     pq.write_table(rows, file, compression=codec, use_dictionary=alike, row_group_size=ROWS_PER_GROUP)
-
-
-def _to_table(name: str, parts: Sequence[Mapping[str, Column]]) -> pa.Table:
-    """Concatenate all parts; those with the same columns are converted together."""
-    schema = TABLES[name]
-    tables = []
-    for _, same in groupby(parts, key=lambda part: part.keys()):
-        group = list(same)
-        columns = {key: _below([part[key] for part in group]) for key in group[0]}
-        length = len(next(iter(columns.values())))
-        arrays = [_to_column(columns.get(field.name), field.type, length) for field in schema]
-        tables.append(pa.table(arrays, schema=schema))
-    return pa.concat_tables(tables)
 
 
 def _below(columns: Sequence[Column]) -> Column:

@@ -4,16 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from kvlab.views.base.amounts import comparison_words, contrast, join_names, near, part, sentence, some_of
-from kvlab.views.base.doubts import doubt_of, drop_doubtful
 from kvlab.views.base.palette import HUES, SURFACES, Theme, method_style, mix, pick
 from kvlab.views.base.template import INK, QUIET, finish
 from kvlab.views.base.words import byte_size, byte_unit, number
-from kvlab.views.frames.speed import REFERENCE
+from kvlab.views.frames.speed import REFERENCE, SCATTERED
+
+
+def doubt_of(line: Any, unit: str) -> str:
+    """Why a time or rate is unreliable, or ""; bytes are exact."""
+    if unit == "bytes" or pd.isna(line.value):
+        return ""
+    if line.repeats < 2:
+        return "one reading"
+    return "busy machine" if pd.notna(line.spread) and line.spread > SCATTERED * line.value else ""
+
+
+def drop_doubtful(frame: pd.DataFrame, unit: str) -> pd.DataFrame:
+    """The rows without a doubt."""
+    sure = [not doubt_of(line, unit) for line in frame.itertuples(index=False)]
+    return frame[np.array(sure, bool)]
+
 
 PARTS = (("attention", "attention", "blue", ""), ("deciding", "deciding", "orange", "/"), ("rest", "rest", "grey", "."))
 DEVICE_BOUND = "device bound"
@@ -172,18 +188,17 @@ def _ratio(line: Any, unit: str) -> str:
         return f"– ({doubt})"
     if pd.isna(line.ratio):
         return ""
-    own = f", {number(line.own_ratio)} x kvlab" if _has_own(line) else ""
+    own = (
+        f", {number(line.own_ratio)} x kvlab"
+        if (bool(pd.notna(line.own_ratio)) and line.reference != REFERENCE)
+        else ""
+    )
     return f"{number(line.ratio)} x {_reference(line) or 'full'}{own}"
 
 
 def _reference(line: Any) -> str:
     """The full cache used for the ratio, such as `transformers sdpa`; "" if unnamed."""
     return str(line.reference).removeprefix("full").removeprefix(": ")
-
-
-def _has_own(line: Any) -> bool:
-    """Whether kvlab's own full cache was measured and is not the reference."""
-    return bool(pd.notna(line.own_ratio)) and line.reference != REFERENCE
 
 
 def _amount(value: float, unit: str) -> str:

@@ -116,7 +116,19 @@ class Recorder:
         for module in self.model.modules():
             if type(module).__name__.endswith("RotaryEmbedding"):
                 self._undo.append(module.register_forward_pre_hook(self._rotated, with_kwargs=True).remove)
-        self._undo.extend(_wrap_updates(self))
+        from transformers import cache_utils
+
+        undo: list[Any] = []
+        classes: list[Any] = [cache_utils.Cache]
+        for kind in classes:
+            classes.extend(other for other in kind.__subclasses__() if other not in classes)
+        for kind in classes:
+            original = kind.__dict__.get("update")
+            if original is None or not callable(original):
+                continue
+            kind.update = _wrapped(self, original)
+            undo.append(lambda kind=kind, original=original: setattr(kind, "update", original))
+        self._undo.extend(undo)
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
@@ -206,14 +218,11 @@ class Recorder:
         returned = _cache_argument(vars(output) if hasattr(output, "__dict__") else {}) or _cache_argument(
             dict(output) if isinstance(output, dict) else {}
         )
-        for candidate in (self.cache, self._pending["cache"], returned, self._last_cache()):
+        for candidate in (self.cache, self._pending["cache"], returned, getattr(self, "_updated", None)):
             if candidate is not None and (hasattr(candidate, "update") or isinstance(candidate, (tuple, list))):
                 self._pending["cache"] = candidate
                 break
         self._pending["done"] = True
-
-    def _last_cache(self) -> Any:
-        return getattr(self, "_updated", None)
 
     def updated(self, cache: Any, keys: Tensor, values: Tensor, layer: int) -> None:
         """`cache.update` was called with these states, (rows, heads, tokens, head_dim)."""
@@ -939,23 +948,6 @@ def _catch(history: LayerHistory) -> Any:
             history.catch(output)
 
     return hook
-
-
-def _wrap_updates(recorder: Recorder) -> list[Any]:
-    """Wrap `update` of every cache class that transformers or a caller has defined, so that new caches are seen too."""
-    from transformers import cache_utils
-
-    undo: list[Any] = []
-    classes: list[Any] = [cache_utils.Cache]
-    for kind in classes:
-        classes.extend(other for other in kind.__subclasses__() if other not in classes)
-    for kind in classes:
-        original = kind.__dict__.get("update")
-        if original is None or not callable(original):
-            continue
-        kind.update = _wrapped(recorder, original)
-        undo.append(lambda kind=kind, original=original: setattr(kind, "update", original))
-    return undo
 
 
 def _wrapped(recorder: Recorder, original: Any) -> Any:

@@ -110,7 +110,23 @@ def read_recording(path: Path) -> Recording:
                 )
             recording = Recording(Path(path), head)
         elif recording is not None and head["kind"] == "pass":
-            recording.passes.append(_pass_of(head, tensors))
+            layers = {}
+            for one in head["layers"]:
+                layer = one["layer"]
+                merges = tensors.get(f"merges.{layer}", np.zeros((0, 7), np.float32))
+                layers[layer] = LayerSlots(tensors[f"positions.{layer}"], merges, one["bytes"], one["counts"])
+            recording.passes.append(
+                Pass(
+                    head["sequence"],
+                    head["tokens"],
+                    head["bytes"],
+                    tensors.get("ids"),
+                    tensors.get("places"),
+                    tensors.get("padded"),
+                    tensors.get("logits"),
+                    layers,
+                )
+            )
         elif recording is not None and head["kind"] == "end":
             recording.notes = head["notes"]
             ended = True
@@ -138,24 +154,6 @@ def _frames(data: bytes) -> Iterator[tuple[dict[str, Any], dict[str, np.ndarray]
             tensors[name] = np.frombuffer(body, kind, count, offset).reshape(shape)
         yield head, tensors
         at += 12 + size
-
-
-def _pass_of(head: dict[str, Any], tensors: dict[str, np.ndarray]) -> Pass:
-    layers = {}
-    for one in head["layers"]:
-        layer = one["layer"]
-        merges = tensors.get(f"merges.{layer}", np.zeros((0, 7), np.float32))
-        layers[layer] = LayerSlots(tensors[f"positions.{layer}"], merges, one["bytes"], one["counts"])
-    return Pass(
-        head["sequence"],
-        head["tokens"],
-        head["bytes"],
-        tensors.get("ids"),
-        tensors.get("places"),
-        tensors.get("padded"),
-        tensors.get("logits"),
-        layers,
-    )
 
 
 @dataclass

@@ -9,9 +9,9 @@ import torch
 
 from kvlab.core.stores import STORES, store_bytes
 from kvlab.core.stores.bit_packing import pack_bits, unpack_bits
-from kvlab.core.stores.channels import KeptChannels
 from kvlab.core.stores.eight_bit import Eight
 from kvlab.core.stores.kivi import PerChannel, PerToken
+from kvlab.core.stores.store import KeptChannels
 from kvlab.core.stores.turbo import Rotated, normal_levels
 from tests.stores.test_stores import PACKING, draw, learned
 

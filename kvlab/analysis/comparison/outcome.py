@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pandas as pd
-
 from kvlab.common.formatting import join_words, prompts, short
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import Labels
@@ -24,7 +22,10 @@ def outcome(runs: Sequence[Run], labels: Labels | None = None) -> str:
     """The outcome of a comparison; `labels` may name another answer. Empty without a finished compressed run."""
     wanted = expected_answer(runs, labels or Labels())
     if wanted is None:
-        return _closest(headline(runs))
+        table = headline(runs)
+        known = table[(table["method"] != "full") & table["mean_kl"].notna()].sort_values("mean_kl", kind="stable")
+        told = ", ".join(f"{row.label} {short(row.mean_kl)}" for row in known.itertuples())
+        return f"Closest to the full cache (mean KL, nats per token): {told}." if told else ""
     asked = check_answer(runs, wanted)
     table = verdicts(runs, asked)
     judged = table[(table["method"] != "full") & (table["verdict"] != "unfinished")]
@@ -53,9 +54,3 @@ def batch_outcome(batch: Batch) -> str:
     best = cells.dropna(subset="mean_kl").sort_values("mean_kl", kind="stable")
     told = ", ".join(f"{row.label} {short(row.mean_kl)}" for row in best.itertuples())
     return f"{over}, closest to the full cache (mean KL, nats per token): {told}." if told else ""
-
-
-def _closest(table: pd.DataFrame) -> str:
-    known = table[(table["method"] != "full") & table["mean_kl"].notna()].sort_values("mean_kl", kind="stable")
-    told = ", ".join(f"{row.label} {short(row.mean_kl)}" for row in known.itertuples())
-    return f"Closest to the full cache (mean KL, nats per token): {told}." if told else ""

@@ -7,7 +7,7 @@ and timed turns included, on a generated prompt of a needle task; all figures of
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -49,7 +49,19 @@ def measure(bench: Bench) -> Iterator[Row]:
 
 def _at_context(bench: Bench, loaded: LoadedModel, context: int) -> Iterator[Row]:
     prompt = _prompt(loaded, context)
-    works = _works(bench, loaded, prompt)
+    choices = bench.request.choices_run()
+    new = max(bench.request.shortened(bench.request.new_tokens), 1)
+    compared = partial(_compare, loaded, prompt, new, bench.request.compress_every)
+    ids = loaded.encode(prompt)
+    evaluated = [choice.model_copy(update={"budget": budget}) for choice in choices for budget in EVALUATED]
+    works = {
+        GENERATE: lambda: _generate(bench, ids, new),
+        PAIR: lambda: compared(choices[:1], "light"),
+        ALL: lambda: compared(choices, "light"),
+        RECORDED: lambda: compared(choices, "full"),
+        ONE_ANSWER: lambda: _answer(loaded, ids, new, [FULL]),
+        ANSWERS: lambda: _answer(loaded, ids, new, evaluated),
+    }
     for work in works.values():
         work()  # first calls compile and fill caches
     samples: dict[str, list[float]] = {name: [] for name in works}
@@ -61,22 +73,6 @@ def _at_context(bench: Bench, loaded: LoadedModel, context: int) -> Iterator[Row
     for name, other in RATIOS:
         ratios = [own / beside for own, beside in zip(samples[name], samples[other], strict=True)]
         yield complete_row(_row(bench, context, f"{name} / {other}", "ratio"), spread(ratios))
-
-
-def _works(bench: Bench, loaded: LoadedModel, prompt: str) -> dict[str, Callable[[], object]]:
-    choices = bench.request.choices_run()
-    new = max(bench.request.shortened(bench.request.new_tokens), 1)
-    compared = partial(_compare, loaded, prompt, new, bench.request.compress_every)
-    ids = loaded.encode(prompt)
-    evaluated = [choice.model_copy(update={"budget": budget}) for choice in choices for budget in EVALUATED]
-    return {
-        GENERATE: lambda: _generate(bench, ids, new),
-        PAIR: lambda: compared(choices[:1], "light"),
-        ALL: lambda: compared(choices, "light"),
-        RECORDED: lambda: compared(choices, "full"),
-        ONE_ANSWER: lambda: _answer(loaded, ids, new, [FULL]),
-        ANSWERS: lambda: _answer(loaded, ids, new, evaluated),
-    }
 
 
 def _prompt(loaded: LoadedModel, tokens: int) -> str:

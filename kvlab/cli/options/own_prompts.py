@@ -42,17 +42,15 @@ class OwnPrompts:
     def files(self) -> list[str]:
         """The files as `kvlab eval --data` takes them; saved prompts become one. Raises UserError for missing ones."""
         option = "" if self.new_tokens is None else f":max_new_tokens={self.new_tokens}"
-        own = _prompt_files(self.prompts or [], option)
+        paths = self.prompts or []
+        for path in paths:
+            if not path.exists():
+                raise UserError(
+                    f"There is no file or folder {path}: give a text, a document, a table of prompts, or a folder of "
+                    "these."
+                )
+        own = [f"prompts={path.absolute()}{option}" for path in paths]
         return [*own, *(self.data or []), *_saved_file(self.runs, self.saved, option)]
-
-
-def _prompt_files(paths: list[Path], option: str) -> list[str]:
-    for path in paths:
-        if not path.exists():
-            raise UserError(
-                f"There is no file or folder {path}: give a text, a document, a table of prompts, or a folder of these."
-            )
-    return [f"prompts={path.absolute()}{option}" for path in paths]
 
 
 def _saved_file(runs: Path, words: str, option: str) -> list[str]:

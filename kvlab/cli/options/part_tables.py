@@ -59,7 +59,14 @@ def write_csv(path: Path, frame: pd.DataFrame) -> None:
 def as_table(frame: pd.DataFrame, kind: Kind) -> Table:
     """A frame of `frame_of` for a terminal."""
     if kind == "deaths":
-        return _deaths(frame)
+        table = Table("task", "part", "method", "full cache", "dies at", "score there", box=SIMPLE_HEAD)
+        for line in frame.assign(task=task_names(frame)).to_dict("records"):
+            there = "" if pd.isna(line["score"]) else f"{line['score']:.2f}"
+            table.add_row(
+                line["task"], line["kind"], line["arm"], f"{line['full']:.2f}", line["dies_at"] or "lives", there
+            )
+        table.caption = "dies at: the largest budget from which on the score is below half of the full cache's"
+        return table
     if kind == "reasoning":
         return _reasoning(frame)
     return _reach(frame) if kind == "reach" else _parts(frame, BY[kind])
@@ -95,15 +102,6 @@ def _parts(frame: pd.DataFrame, by: tuple[str, ...]) -> Table:
         "score: share of parts obeyed or right; held: share of layers and KV heads with a slot of a token, mean; "
         "unreachable: tokens with no slot in any; unasked: obeyed by answers that had no such rule"
     )
-    return table
-
-
-def _deaths(frame: pd.DataFrame) -> Table:
-    table = Table("task", "part", "method", "full cache", "dies at", "score there", box=SIMPLE_HEAD)
-    for line in frame.assign(task=task_names(frame)).to_dict("records"):
-        there = "" if pd.isna(line["score"]) else f"{line['score']:.2f}"
-        table.add_row(line["task"], line["kind"], line["arm"], f"{line['full']:.2f}", line["dies_at"] or "lives", there)
-    table.caption = "dies at: the largest budget from which on the score is below half of the full cache's"
     return table
 
 

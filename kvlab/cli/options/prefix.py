@@ -57,25 +57,22 @@ class PrefixOptions:
         (text,) = read_texts(files[0])
         out.mkdir(parents=True, exist_ok=True)
         written = out / QUESTIONS
-        written.write_text(_with_context(self.questions, text.text), encoding="utf-8")
+        # The rows of a file as JSON lines with the context.
+        questions = self.questions
+        from kvlab.core.validation import read_file
+        from kvlab.tasks.rows import read_rows
+
+        lines = []
+        for row in read_rows(str(questions), read_file(questions, "The file of questions", 2**28)):
+            value = {"question": row.value} if isinstance(row.value, str) else row.value
+            if row.problem or not isinstance(value, dict) or not str(value.get("question") or "").strip():
+                raise UserError(
+                    f"{questions}:{row.number} has no question: give rows with the columns question and answer."
+                )
+            lines.append(json.dumps({**value, "context": text.text}, ensure_ascii=False, default=str))
+        if not lines:
+            raise UserError(f"{questions} has no question: give columns question and answer.")
+        written.write_text("\n".join(lines) + "\n", encoding="utf-8")
         placed = loaded_as(heads[0]) | heads[0].model_dump(include={"chat", "system", "thinking"})
         choices = tuple(one.choice for one in heads)
         return {**placed, "choices": choices, "files": (FileChoice(form="prompts", path=written),), "tasks": ()}
-
-
-def _with_context(questions: Path, context: str) -> str:
-    """The rows of a file as JSON lines with the context; a plain text is a question."""
-    from kvlab.core.validation import read_file
-    from kvlab.tasks.rows import read_rows
-
-    lines = []
-    for row in read_rows(str(questions), read_file(questions, "The file of questions", 2**28)):
-        value = {"question": row.value} if isinstance(row.value, str) else row.value
-        if row.problem or not isinstance(value, dict) or not str(value.get("question") or "").strip():
-            raise UserError(
-                f"{questions}:{row.number} has no question: give rows with the columns question and answer."
-            )
-        lines.append(json.dumps({**value, "context": context}, ensure_ascii=False, default=str))
-    if not lines:
-        raise UserError(f"{questions} has no question: give columns question and answer.")
-    return "\n".join(lines) + "\n"

@@ -38,7 +38,19 @@ def slot_attention(
     rows = query.shape[2]
     columns = key.shape[2]
     if softcap is not None or alibi is not None or sinks is not None:
-        return _explicit_attention(Tiles(query, key, bias, scaling, softcap, alibi), value, sinks)
+        tiles = Tiles(query, key, bias, scaling, softcap, alibi)
+        outputs = []
+        normalizers = []
+        rows = tiles.query.shape[2]
+        beside = None if sinks is None else sinks[..., None]
+        for first in range(0, rows, ROW_BLOCK):
+            last = min(first + ROW_BLOCK, rows)
+            reach = tiles.key.shape[2] - rows + last
+            logits = tiles.logits(slice(first, last), slice(0, reach))  # (B, H, G, r, reach)
+            normalizers.append(torch.logsumexp(logits, -1).flatten(1, 2))
+            output = softmax_beside(logits, beside).flatten(2, 3) @ value[:, :, :reach].float()
+            outputs.append(output.unflatten(2, logits.shape[2:4]).flatten(1, 2).to(tiles.query.dtype))
+        return torch.cat(outputs, dim=2), torch.cat(normalizers, 2)
     if rows == 1:
         return _one_query(query, key, value, bias, scaling), None
     key = repeat_heads(key, query)
@@ -127,21 +139,6 @@ def _one_query(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, s
     mask = None if bias is None else bias.to(query.dtype)
     output = scaled_dot_product_attention(packed, key, value, attn_mask=mask, scale=scaling)
     return output.reshape(batch, query_heads, 1, value.shape[-1])
-
-
-def _explicit_attention(tiles: Tiles, value: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
-    outputs = []
-    normalizers = []
-    rows = tiles.query.shape[2]
-    beside = None if sinks is None else sinks[..., None]
-    for first in range(0, rows, ROW_BLOCK):
-        last = min(first + ROW_BLOCK, rows)
-        reach = tiles.key.shape[2] - rows + last
-        logits = tiles.logits(slice(first, last), slice(0, reach))  # (B, H, G, r, reach)
-        normalizers.append(torch.logsumexp(logits, -1).flatten(1, 2))
-        output = softmax_beside(logits, beside).flatten(2, 3) @ value[:, :, :reach].float()
-        outputs.append(output.unflatten(2, logits.shape[2:4]).flatten(1, 2).to(tiles.query.dtype))
-    return torch.cat(outputs, dim=2), torch.cat(normalizers, 2)
 
 
 def _causal(first: int, last: int, rows: int, columns: int, device: torch.device) -> Tensor:

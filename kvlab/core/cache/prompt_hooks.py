@@ -60,22 +60,18 @@ def _announcing(
         mask = model_kwargs.get("attention_mask")
         given = (input_ids if embedded is None else embedded).shape[1]
         whole = getattr(generation_config, "_mask_length", given) if mask is None else mask.shape[1]
-        _check_unread(cache, given, whole == given)
+        tokens = given
+        seen = cache.get_seq_length()
+        if (whole == given) and 0 < tokens <= seen:
+            way = "crop(-1) takes it back; " if seen == tokens and cache.is_croppable else ""
+            raise UserError(
+                f"This cache has read {seen:,} tokens and the text given to generate has {tokens:,}, so none is left "
+                "to read, and generate would read the text again: let the cache read all but the last token of a "
+                f"prompt, then give generate the whole prompt ({way}for a further turn give it the whole text so far)."
+            )
         if cache.settings.is_lossy:
             generation_config = _announce(cache, given, mask, generation_config)
     return getattr(type(model), _PREFILL)(model, input_ids, generation_config, model_kwargs, *rest, **named)
-
-
-def _check_unread(cache: CompressedCache, tokens: int, whole: bool) -> None:
-    """Raise UserError if the cache has read all of the text (`whole`) of `tokens`: generate would read it again."""
-    seen = cache.get_seq_length()
-    if whole and 0 < tokens <= seen:
-        way = "crop(-1) takes it back; " if seen == tokens and cache.is_croppable else ""
-        raise UserError(
-            f"This cache has read {seen:,} tokens and the text given to generate has {tokens:,}, so none is left to "
-            "read, and generate would read the text again: let the cache read all but the last token of a prompt, then "
-            f"give generate the whole prompt ({way}for a further turn give it the whole text so far)."
-        )
 
 
 def _announce(cache: CompressedCache, tokens: int, mask: Any, config: GenerationConfig) -> GenerationConfig:

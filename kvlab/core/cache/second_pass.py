@@ -110,7 +110,18 @@ def _conclude(model: PreTrainedModel, cache: CompressedCache, pieces: list[Piece
         if settings.pending is not None:
             note_statistic(layer, settings.pending[layer.rank].seen)
     if _state(cache).plan.on_policy and not settings.stays_pending:
-        _conclude_in_turn(model, cache, pieces, before)
+        # Decide layer by layer, with queries from a second pass through the layers compressed so far (on-policy).
+        pending = cache.settings.pending or {}
+        references = cache.settings.pipeline.references
+        every = _every(pieces, [], references)
+        for rank in sorted(pending):
+            waiting = pending.pop(rank)  # what a decided layer held goes at once
+            if rank and references:
+                waiting.layer.references = None
+                for piece in pieces:
+                    waiting.layer.references = _references_of_copy(model, cache, waiting.layer, piece, before, every)
+            decide_pending_layer(waiting)
+        cache.settings.pending = None
 
 
 def _end_second_pass(cache: CompressedCache) -> None:
@@ -128,26 +139,6 @@ def _reading(cache: CompressedCache) -> tuple[object, ...]:
     state = _state(cache)
     seed = cache.settings.seed if state.plan.continuations else 0
     return state.plan.piece, state.plan.study, state.plan.continuations, seed, state.ask, state.studies, state.context
-
-
-def _conclude_in_turn(
-    model: PreTrainedModel, cache: CompressedCache, pieces: list[Piece], before: Tensor | None
-) -> None:
-    """Decide layer by layer, with queries from a second pass through the layers compressed so far (on-policy).
-
-    Each of these passes runs on a copy of the cache and takes as long as the first one.
-    """
-    pending = cache.settings.pending or {}
-    references = cache.settings.pipeline.references
-    every = _every(pieces, [], references)
-    for rank in sorted(pending):
-        waiting = pending.pop(rank)  # what a decided layer held goes at once
-        if rank and references:
-            waiting.layer.references = None
-            for piece in pieces:
-                waiting.layer.references = _references_of_copy(model, cache, waiting.layer, piece, before, every)
-        decide_pending_layer(waiting)
-    cache.settings.pending = None
 
 
 def _references_of_copy(

@@ -93,7 +93,17 @@ class Method(BaseModel, ABC):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return add_bounds(handler.resolve_ref_schema(handler(core)))
+        # Add bounds to all numbers of a JSON schema, for forms.
+        schema = handler.resolve_ref_schema(handler(core))
+        for field in schema.get("properties", {}).values():
+            for part in field.get("anyOf", [field]):
+                if part.get("type") in ("integer", "number"):
+                    most = MOST_WHOLE if part["type"] == "integer" else MOST
+                    if not {"maximum", "exclusiveMaximum"} & part.keys():
+                        part["maximum"] = most
+                    if not {"minimum", "exclusiveMinimum"} & part.keys():
+                        part["minimum"] = -most
+        return schema
 
     @model_validator(mode="before")
     @classmethod
@@ -321,16 +331,3 @@ def _one_sentence(method: type[Method], error: ValidationError) -> str:
         return f"{name} has no hyper-parameter {field!r}; it has: {known}."
     reason = first["msg"].removeprefix("Value error, ").lower().rstrip(".")
     return f"The hyper-parameter {field!r} of {name} cannot be {quote_value(first['input'])}: {reason}."
-
-
-def add_bounds(schema: dict[str, Any]) -> dict[str, Any]:
-    """Add bounds to all numbers of a JSON schema, for forms."""
-    for field in schema.get("properties", {}).values():
-        for part in field.get("anyOf", [field]):
-            if part.get("type") in ("integer", "number"):
-                most = MOST_WHOLE if part["type"] == "integer" else MOST
-                if not {"maximum", "exclusiveMaximum"} & part.keys():
-                    part["maximum"] = most
-                if not {"minimum", "exclusiveMinimum"} & part.keys():
-                    part["minimum"] = -most
-    return schema

@@ -316,32 +316,28 @@ def capabilities_of(part: Any) -> Capabilities:
     """Capabilities of a part; for older plug-in parts without `capabilities`, read from attributes."""
     # checked on the type, so that an error inside the property is not hidden
     if not hasattr(type(part), "capabilities"):
-        return _from_attributes(part)
+        # Read the attributes of a plug-in's part without `capabilities`, as they were named then.
+        declared: dict[str, Any] = {}
+        for name in ("prompt_rows", "across_heads", "recalls", "rehearsal", "protected", "fills_budget", "merges"):
+            if getattr(part, name, None) is not None:
+                declared[name] = getattr(part, name)
+        if declared.get("merges"):
+            declared["mass_of_votes"] = part.mass_of_votes
+        if hasattr(part, "update"):
+            for name in ("recall", "rate", "note"):
+                if getattr(part, name, None) is not None:
+                    declared[name] = getattr(part, name)
+            if not getattr(part, "notes", True):
+                declared.pop("note", None)
+            declared["counted_state"] = getattr(part, "counts", None)
+        else:
+            # only a scorer's
+            declared |= {"accumulate": None, "rehearsed": None, "counts_votes": getattr(part, "counts", True)}
+        return PluginCapabilities(**declared)
     found = part.capabilities
     if not isinstance(found, Capabilities):
         raise TypeError(f"{type(part).__name__}.capabilities must return Capabilities, not {found!r}")
     return found
-
-
-def _from_attributes(part: Any) -> Capabilities:
-    """Read the attributes of a plug-in's part without `capabilities`, as they were named then."""
-    declared: dict[str, Any] = {}
-    for name in ("prompt_rows", "across_heads", "recalls", "rehearsal", "protected", "fills_budget", "merges"):
-        if getattr(part, name, None) is not None:
-            declared[name] = getattr(part, name)
-    if declared.get("merges"):
-        declared["mass_of_votes"] = part.mass_of_votes
-    if hasattr(part, "update"):
-        for name in ("recall", "rate", "note"):
-            if getattr(part, name, None) is not None:
-                declared[name] = getattr(part, name)
-        if not getattr(part, "notes", True):
-            declared.pop("note", None)
-        declared["counted_state"] = getattr(part, "counts", None)
-    else:
-        # only a scorer's
-        declared |= {"accumulate": None, "rehearsed": None, "counts_votes": getattr(part, "counts", True)}
-    return PluginCapabilities(**declared)
 
 
 def protected_slots(select: Selector, view: View) -> Tensor:

@@ -38,11 +38,6 @@ def name_files(paths: Iterable[Path]) -> None:
     os.environ[FILES] = os.pathsep.join(map(str, files))
 
 
-def plugin_settings() -> tuple[str, str]:
-    """The environment's settings; plug-ins are looked for again when they change."""
-    return os.environ.get(FILES, ""), os.environ.get(ALLOWED, "all")
-
-
 def files_named() -> list[Path]:
     """The files in `KVLAB_PLUGINS`, in order."""
     return [Path(text) for text in os.environ.get(FILES, "").split(os.pathsep) if text]
@@ -91,7 +86,7 @@ def load_plugins(word: str = "") -> list[Plugin]:
     With `word`, a regular expression, only plug-ins whose code matches it are loaded. A failure is reported once on
     standard error.
     """
-    key = (*plugin_settings(), word)
+    key = (*(os.environ.get(FILES, ""), os.environ.get(ALLOWED, "all")), word)
     if key in _answered:  # registries are read often, and looking for installed packages takes a while
         return list(_loaded.values())
     with _lock:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -12,14 +12,120 @@ from torch import Tensor
 from kvlab.core.budget import ADAPTIVE, AUTO, NATIVE, UNLIMITED, Budget, resolve_store
 from kvlab.core.errors import UserError
 from kvlab.core.plugins.registry import Registry
-from kvlab.core.stores.channels import KeptChannels, SixteenBits
-from kvlab.core.stores.code import Code, Learning, half
+from kvlab.core.stores.code import Code, Coded, Decoding, Learning, half
 from kvlab.core.stores.eight_bit import Eight, PlainFloat8
 from kvlab.core.stores.kivi import GROUP, PerChannel, PerToken
-from kvlab.core.stores.low_rank import LowRank
+from kvlab.core.stores.low_rank import LowRank, coordinates_basis
 from kvlab.core.stores.quantized_states import Turn
-from kvlab.core.stores.residual import Residual
 from kvlab.core.stores.turbo import Rotated
+
+
+@dataclass(frozen=True)
+class KeptChannels(Learning):
+    """The other channels in 16 bits each, and their numbers in 16 bits per head."""
+
+    pruned: int  # percent of the channels
+    channels: Tensor | None = field(default=None, compare=False, repr=False)  # (B, H, k) int16; None: the first
+    group: int = 1
+    shared: tuple[str, ...] = ()
+    scales: tuple[str, ...] = ()
+
+    def learn(self, states: Tensor, valid: Tensor, query_squares: Tensor | None) -> dict[str, Tensor]:
+        """The channels with the largest sums of squares of keys times those of queries; keys alone if None."""
+        score = states.float().square().masked_fill(~valid[..., None], 0.0).sum(2)
+        score = score if query_squares is None else score * query_squares.float()
+        best = score.topk(self._kept(states.shape[-1])).indices.sort(-1).values
+        return {"channels": best.to(torch.int16)}
+
+    def head_bytes(self, width: int) -> int:
+        return self._kept(width) * torch.int16.itemsize + width * torch.float16.itemsize
+
+    def encode(self, states: Tensor, valid: Tensor) -> dict[str, Tensor]:
+        """The kept channels (B, H, S, k)."""
+        own = self._own(states.shape[-1], states)
+        return {"codes": half(states.float().masked_fill(~valid[..., None], 0.0).gather(-1, own))}
+
+    def decode(self, coded: Coded, width: int) -> Tensor:
+        codes = coded["codes"].float()
+        return codes.new_zeros(*codes.shape[:3], width).scatter(-1, self._own(width, codes), codes)
+
+    def products(self, coded: Coded, query: Tensor) -> Tensor:
+        """Dot products (B, H, r, S) float32 of `query` (B, H, r, d), which loses its other channels."""
+        return query.gather(-1, self._own(query.shape[-1], query)) @ coded["codes"].float().mT
+
+    def _kept(self, width: int) -> int:
+        return width - int(width * self.pruned / 100)
+
+    def _own(self, width: int, states: Tensor) -> Tensor:
+        """The channels of each of the slots or queries `states` (B, H, S, ...): (B, H, S, k)."""
+        first = torch.arange(self._kept(width), device=states.device).expand(*states.shape[:2], -1)
+        own = first if self.channels is None else self.channels.long()
+        return own[:, :, None].expand(-1, -1, states.shape[2], -1)
+
+
+@dataclass(frozen=True)
+class SixteenBits(Decoding):
+    """Float16, larger numbers clamped."""
+
+    group: int = 1
+    shared: tuple[str, ...] = ()
+    scales: tuple[str, ...] = ()
+
+    def encode(self, states: Tensor, valid: Tensor) -> dict[str, Tensor]:
+        """Two bytes per number."""
+        return {"codes": half(states.float().masked_fill(~valid[..., None], 0.0))}
+
+    def decode(self, coded: Coded, width: int) -> Tensor:
+        return coded["codes"].float()
+
+
+COORDINATES = "coordinates"
+
+
+@dataclass(frozen=True)
+class Residual(Learning):
+    """`code`, and `rank` coordinates of its error in 16 bits per slot, in a basis of the head."""
+
+    code: Code
+    rank: int = 4
+    basis: Tensor | None = field(default=None, compare=False, repr=False)  # (B, H, r, d) float16; None: channels
+    group: int = 1
+    shared: tuple[str, ...] = ()
+    scales: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, code: Code, rank: int = 4) -> Residual:
+        """With the groups of `code`."""
+        return cls(code, rank, None, code.group, code.shared, code.scales)
+
+    def learn(self, states: Tensor, valid: Tensor, query_squares: Tensor | None) -> dict[str, Tensor]:
+        """Right singular vectors of the errors."""
+        return {"basis": coordinates_basis(self._error(states, valid, self.code.encode(states, valid)), self.rank)}
+
+    def head_bytes(self, width: int) -> int:
+        return min(self.rank, width) * width * torch.float16.itemsize
+
+    def encode(self, states: Tensor, valid: Tensor) -> dict[str, Tensor]:
+        """What `code` makes, and `coordinates` (B, H, S, r)."""
+        coded = self.code.encode(states, valid)
+        error = self._error(states, valid, coded)
+        return coded | {COORDINATES: half(error @ self._vectors(states.shape[-1], states.device).mT)}
+
+    def decode(self, coded: Coded, width: int) -> Tensor:
+        coordinates = coded[COORDINATES].float()
+        code = replace(self.code, group=self.group) if self.group != self.code.group else self.code  # type: ignore[type-var]  # every code is a dataclass
+        return code.decode(coded, width) + coordinates @ self._vectors(width, coordinates.device)
+
+    def _error(self, states: Tensor, valid: Tensor, coded: Coded) -> Tensor:
+        """(B, H, S, d) float32, 0 where not `valid`."""
+        error = states.float() - self.code.decode(coded, states.shape[-1])
+        return error.masked_fill(~valid[..., None], 0.0)
+
+    def _vectors(self, width: int, device: torch.device) -> Tensor:
+        if self.basis is None:
+            return torch.eye(width, device=device)[: min(self.rank, width)]
+        return self.basis.float()
+
 
 MOST = 65_536
 

@@ -95,7 +95,29 @@ class PendingRows:
             columns |= {name: count[written : written + len(group)] for name, count in counts.items()}
             written += len(group)
             self.writer.append("steps", self._step_columns(group, columns))
-            sizes = _memory_columns(group, columns[LIVE], columns.get(SAVED), columns.get(READ))
+            live = columns[LIVE]
+            saved = columns.get(SAVED)
+            read = columns.get(READ)
+            slots = live.astype(np.int64).sum(1)
+            less = np.zeros_like(slots) if saved is None else saved.astype(np.int64).sum(1)
+            total = np.full(len(group), np.nan) if read is None else read.astype(np.float64).sum(1)
+            sizes = {
+                "bytes_read": [None if np.isnan(size) else round(size) for size in total],
+                "step": [row.step for row in group],
+                "layer": [row.layer for row in group],
+                "logical_tokens": [row.tokens_seen for row in group],
+                "physical_slots": [row.held.physical_slots for row in group],
+                "live_slots": (slots / live.shape[1]).tolist(),
+                "live_bytes": [
+                    int(count) * row.held.slot_bytes + row.held.head_bytes - int(packed)
+                    for count, packed, row in zip(slots, less, group, strict=True)
+                ],
+                "allocated_bytes": [row.held.allocated_bytes for row in group],
+                "codes_bytes": [row.held.codes_bytes for row in group],
+                "scales_bytes": [row.held.scales_bytes for row in group],
+                "peak_bytes": [row.peak_bytes for row in group],
+                "cache_peak_bytes": [row.cache_peak_bytes for row in group],
+            }
             self.writer.append("memory", sizes)
 
     def _step_columns(self, group: list[_Noted], given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -179,28 +201,3 @@ def _read_of(layer: CompressedLayer) -> Tensor:
     """Bytes (1, H) read in this step; NaN for a prompt."""
     read = layer.last_read()
     return torch.full_like(layer.guard_activations[:1], torch.nan) if read is None else read[:1].float()
-
-
-def _memory_columns(
-    group: list[_Noted], live: np.ndarray, saved: np.ndarray | None, read: np.ndarray | None
-) -> dict[str, list]:
-    slots = live.astype(np.int64).sum(1)
-    less = np.zeros_like(slots) if saved is None else saved.astype(np.int64).sum(1)
-    total = np.full(len(group), np.nan) if read is None else read.astype(np.float64).sum(1)
-    return {
-        "bytes_read": [None if np.isnan(size) else round(size) for size in total],
-        "step": [row.step for row in group],
-        "layer": [row.layer for row in group],
-        "logical_tokens": [row.tokens_seen for row in group],
-        "physical_slots": [row.held.physical_slots for row in group],
-        "live_slots": (slots / live.shape[1]).tolist(),
-        "live_bytes": [
-            int(count) * row.held.slot_bytes + row.held.head_bytes - int(packed)
-            for count, packed, row in zip(slots, less, group, strict=True)
-        ],
-        "allocated_bytes": [row.held.allocated_bytes for row in group],
-        "codes_bytes": [row.held.codes_bytes for row in group],
-        "scales_bytes": [row.held.scales_bytes for row in group],
-        "peak_bytes": [row.peak_bytes for row in group],
-        "cache_peak_bytes": [row.cache_peak_bytes for row in group],
-    }

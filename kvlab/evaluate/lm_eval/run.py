@@ -124,7 +124,13 @@ def _rows(
         torch_random_seed=request.seed,
         fewshot_random_seed=request.seed,
     )
-    model.notes |= dict.fromkeys(_few_shot_notes(request, results["n-shot"]))
+    # A note for each task that fixes its number of few-shot examples.
+    shots = results["n-shot"]
+    requested = request.num_fewshot
+    fixed = sorted(task for task, count in shots.items() if requested is not None and count != requested)
+    model.notes |= dict.fromkeys(
+        [f"{task} has {shots[task]} few-shot examples by its own settings, not {requested}." for task in fixed]
+    )
     common = True, loaded.name, model_digest(loaded.model), None, None if chat is None else chat.settings
     maker = RowMaker(request, choice, settings_of(choice), model.answers, _constants(loaded, chat))
     rows = []
@@ -197,13 +203,6 @@ def check_kinds(request: LmEvalRequest, kinds: Mapping[str, str]) -> None:
             "--set hold_back=0 would score the first token of every choice with the uncompressed context, so that "
             "choices of one token would show no effect at all: use at least 1."
         )
-
-
-def _few_shot_notes(request: LmEvalRequest, shots: Mapping[str, int]) -> list[str]:
-    """A note for each task that fixes its number of few-shot examples."""
-    requested = request.num_fewshot
-    fixed = sorted(task for task, count in shots.items() if requested is not None and count != requested)
-    return [f"{task} has {shots[task]} few-shot examples by its own settings, not {requested}." for task in fixed]
 
 
 def _answer_settings(

@@ -38,7 +38,7 @@ def main(job: dict[str, Any]) -> None:
         found = {"key": prompt["key"], **answer(pipeline, settings.num_kv_blocks, number, prompt)}
         memory = {"loaded_bytes": loaded, "peak_bytes": peak_bytes()}
         with Path(job["rows"]).open("a", encoding="utf-8") as rows:
-            rows.write(json.dumps({**found, **memory, "version": openvino_version()}) + "\n")
+            rows.write(json.dumps({**found, **memory, "version": str(genai.__version__)}) + "\n")
 
 
 def scheduler(mode: dict[str, Any], room: int) -> Any:
@@ -103,11 +103,6 @@ def answer(pipeline: Any, blocks: int, number: int, prompt: dict[str, Any]) -> d
 def peak_bytes() -> int:
     """The most memory that this process has had."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def openvino_version() -> str:
-    """Version of OpenVINO GenAI."""
-    return str(genai.__version__)
 
 
 if __name__ == "__main__":

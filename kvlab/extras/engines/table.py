@@ -64,7 +64,22 @@ def markdown(comparison: Comparison, answers: Sequence[Answer], times: pd.DataFr
         cells.append("" if line["own"] is None else _words(line["own"]))
         less = "" if line["less"] is None else f"{_nearest(line['method'], comparison.modes)}: {_words(line['less'])}"
         rows.append([*cells, *([less] if nearest else []), *_speed(line, times)])
-    below = _conditions(comparison, answers, times, full)
+    request = comparison.request
+    both = f"{full.kvlab:.3f} (kvlab) and {full.engine:.3f}"
+    scores = f"The full caches' negative log-likelihood of a prompt's tokens is {both}"
+    judged = f"{scores}: the same model, and they write the same text to {_words(equal_texts(answers))} of the prompts."
+    if not full.same_model:
+        judged = (
+            f"{scores}, more than {SAME_NLL} apart: the engine's weights are others, so no column compares the two, "
+            "and each is to be held against its own full cache."
+        )
+    (length,), asked = request.lengths or (0,), len({one.index for one in answers})
+    below = (
+        f"{request.model}, {asked} prompts a task of {length} tokens, seed {request.seed}, question seen, "
+        f"{comparison.kept} tokens kept (`full` and `packed`: all); OpenVINO in blocks of {BLOCK}, of which the first "
+        f"{START} and the last {RECENT} tokens stay. 95 % intervals, differences paired. {judged}"
+        f"{'' if times is None else _time_conditions(comparison, times)}"
+    )
     return "\n".join("| " + " | ".join(cells) + " |" for cells in rows) + "\n\n" + below
 
 
@@ -102,25 +117,6 @@ def _speed(line: dict[str, object], times: pd.DataFrame | None) -> list[str]:
 def _time_of(times: pd.DataFrame, engine: object, method: str) -> dict[str, float]:
     (one,) = times[(times["engine"] == engine) & (times["method"] == method)].to_dict("records")
     return {str(key): value for key, value in one.items()}
-
-
-def _conditions(comparison: Comparison, answers: Sequence[Answer], times: pd.DataFrame | None, full: FullCaches) -> str:
-    request = comparison.request
-    both = f"{full.kvlab:.3f} (kvlab) and {full.engine:.3f}"
-    scores = f"The full caches' negative log-likelihood of a prompt's tokens is {both}"
-    judged = f"{scores}: the same model, and they write the same text to {_words(equal_texts(answers))} of the prompts."
-    if not full.same_model:
-        judged = (
-            f"{scores}, more than {SAME_NLL} apart: the engine's weights are others, so no column compares the two, "
-            "and each is to be held against its own full cache."
-        )
-    (length,), asked = request.lengths or (0,), len({one.index for one in answers})
-    return (
-        f"{request.model}, {asked} prompts a task of {length} tokens, seed {request.seed}, question seen, "
-        f"{comparison.kept} tokens kept (`full` and `packed`: all); OpenVINO in blocks of {BLOCK}, of which the first "
-        f"{START} and the last {RECENT} tokens stay. 95 % intervals, differences paired. {judged}"
-        f"{'' if times is None else _time_conditions(comparison, times)}"
-    )
 
 
 def _time_conditions(comparison: Comparison, times: pd.DataFrame) -> str:

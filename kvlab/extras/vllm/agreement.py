@@ -272,15 +272,11 @@ def _until_one_raises(left: list[tuple[Trial, str, Compare]], engine: Engine) ->
             row = compare(trial, engine, name)
             raised = False
         except Exception as error:
-            row = ended_with(error, trial, name)
+            # The row of a situation that raised `error`.
+            said = " ".join(f"{type(error).__name__}: {error}".split()).replace("; ", ", ")
+            note = f"{len(trial.prompts)}: ended with {said[:200]}"
+            row = Agreement(trial.loaded.name, trial.name, name, 0, 0, 0, 0.0, note)
             raised = True
         yield row
         if raised:
             return
-
-
-def ended_with(error: Exception, trial: Trial, situation: str) -> Agreement:
-    """The row of a situation that raised `error`."""
-    said = " ".join(f"{type(error).__name__}: {error}".split()).replace("; ", ", ")
-    note = f"{len(trial.prompts)}: ended with {said[:200]}"
-    return Agreement(trial.loaded.name, trial.name, situation, 0, 0, 0, 0.0, note)

@@ -5,22 +5,59 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import torch
+
 from kvlab.common.atomic_write import replace_text
+from kvlab.core.cache import make_cache
 from kvlab.core.errors import UserError
+from kvlab.core.fitted.profiles import write_profile
 from kvlab.core.validation import read_json
 from kvlab.models.fitting.curves import fit_curves
 from kvlab.models.fitting.kvzap import fit_kvzap
 from kvlab.models.fitting.less import fit_less
-from kvlab.models.fitting.profile import make_profile
 from kvlab.models.fitting.query_statistics import fit_query_statistics
 from kvlab.models.fitting.request import SETTING, FitJob, FitRequest, fitted_file
-from kvlab.models.fitting.text import Stopped, windows_to_read
-from kvlab.models.load import held_model
+from kvlab.models.fitting.text import Stopped, text_windows, windows_to_read
+from kvlab.models.load import LoadedModel, held_model
 from kvlab.requests.compare import Progress
+
+BUDGETS = (0.05, 0.1, 0.2, 0.5)
+
+
+def make_profile(request: FitRequest, out: Path, say: Callable[[str], None] = lambda line: None) -> torch.Tensor:
+    """Write the profile to `out` and return its shares (budgets, L, H), which sum to 1 per budget.
+
+    Each window of text is read, and read again, as in `kvzip` with 16 recent tokens; a head's share is its part of all
+    slots after the cut. Raises UserError as `load_model` and `text_windows`.
+    """
+    loaded = held_model(request)
+    found = []
+    windows = islice(text_windows(loaded, request.corpus, request.length, request.seed), request.windows)
+    for number, ids in enumerate(windows):
+        found.append(torch.stack([_counts(loaded, ids, budget) for budget in BUDGETS]))
+        say(f"text {number + 1} of {request.windows}: {found[-1].shape[1]} layers, {found[-1].shape[2]} heads")
+    counts = torch.stack(found).double().mean(0)
+    shares = counts / counts.sum((1, 2), keepdim=True)
+    about = {"texts": str(request.windows), "tokens": str(request.length), "seed": str(request.seed)}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_profile(out, list(BUDGETS), shares, loaded.model, about | {"model": loaded.name})
+    for budget, by_layer in zip(BUDGETS, shares.sum(-1).tolist(), strict=True):
+        parts = ", ".join(f"{100 * share:.0f}" for share in by_layer)
+        say(f"at {100 * budget:g} % the layers get these percentages of all slots: {parts}")
+    return shares
+
+
+@torch.inference_mode()
+def _counts(loaded: LoadedModel, ids: torch.Tensor, budget: float) -> torch.Tensor:
+    """Slots (L, H) given to each head."""
+    cache = make_cache(loaded, "kvzip", budget, recent=16)
+    loaded.model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    return torch.stack([layer.budget[0].cpu() for layer in cache.compressed_layers() if layer.budget is not None])
+
 
 ASKED = "request.json"
 
@@ -49,29 +86,18 @@ def fit(
             report = _following(say, progress, cancelled, request.windows, lambda: next(read))
             make_profile(request, out, say=report)
         else:
-            _fit_from_windows(request, out, kept, progress, cancelled, say)
+            loaded = held_model(request)
+            windows = windows_to_read(request, loaded, progress, cancelled)
+            if request.method in ("triattention", "qfilter"):
+                fit_query_statistics(request, loaded, out, windows, say)
+            elif request.method == "lukv":
+                fit_curves(request, loaded, out, windows, say)
+            else:
+                with TemporaryDirectory() as scratch:
+                    place = Path(scratch) if kept is None else kept
+                    fit_kvzap(request, loaded, out, windows, kept=place, cancelled=cancelled, report=say)
     if out.exists():
         say(f"written to {out}: use it with {_reader(request)}:{SETTING[request.method]}={out}")
-
-
-def _fit_from_windows(
-    request: FitRequest,
-    out: Path,
-    kept: Path | None,
-    progress: Callable[[Progress], None],
-    cancelled: Callable[[], bool],
-    say: Callable[[str], None],
-) -> None:
-    loaded = held_model(request)
-    windows = windows_to_read(request, loaded, progress, cancelled)
-    if request.method in ("triattention", "qfilter"):
-        fit_query_statistics(request, loaded, out, windows, say)
-    elif request.method == "lukv":
-        fit_curves(request, loaded, out, windows, say)
-    else:
-        with TemporaryDirectory() as scratch:
-            place = Path(scratch) if kept is None else kept
-            fit_kvzap(request, loaded, out, windows, kept=place, cancelled=cancelled, report=say)
 
 
 def _reader(request: FitRequest) -> str:

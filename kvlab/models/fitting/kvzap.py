@@ -99,7 +99,15 @@ def fit_kvzap(
 def fit_head(states: Tensor, scores: Tensor, request: FitRequest, layer: int) -> ScoreHead:
     """Fit the network of one layer to states (n, D) and log scores (n, H), both float32."""
     if request.form == "linear":
-        return _ridge(states, scores)
+        # Ridge regression without penalty on the bias, in float64.
+        given = states.double()
+        wanted = scores.double()
+        centre = given.mean(0)
+        level = wanted.mean(0)
+        apart = given - centre
+        square = apart.T @ apart + RIDGE * torch.eye(given.shape[1], dtype=torch.float64)
+        weight = torch.linalg.solve(square, apart.T @ (wanted - level)).T
+        return ScoreHead(weight.float(), (level - weight @ centre).float())
     torch.manual_seed(request.seed + layer)
     size = max(states.shape[1] // NARROWER, scores.shape[1])
     inner = nn.Linear(states.shape[1], size)
@@ -186,18 +194,6 @@ class Teacher(KVzip):
 
     def pipeline(self) -> Pipeline:
         return replace(super().pipeline(), score=self._watching)
-
-
-def _ridge(states: Tensor, scores: Tensor) -> ScoreHead:
-    """Ridge regression without penalty on the bias, in float64."""
-    given = states.double()
-    wanted = scores.double()
-    centre = given.mean(0)
-    level = wanted.mean(0)
-    apart = given - centre
-    square = apart.T @ apart + RIDGE * torch.eye(given.shape[1], dtype=torch.float64)
-    weight = torch.linalg.solve(square, apart.T @ (wanted - level)).T
-    return ScoreHead(weight.float(), (level - weight @ centre).float())
 
 
 def _flat(found: Examples) -> dict[str, Tensor]:

@@ -61,7 +61,28 @@ class Watcher:
 
     def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
         if layer_idx in self.layers:
-            self.found[layer_idx] = _observe(slots, seen, self.random)
+            key = slots.keys[0].float()
+            value = slots.values[0].float()
+            tokens = key.shape[1]
+            low, high = (math.log(share) for share in BUDGETS)
+            budget = max(2, round(tokens * math.exp(self.random.uniform(low, high))))
+            choices = range(min(budget + BLOCK, tokens - 1), tokens)
+            rows = torch.tensor(sorted(self.random.sample(choices, min(ROWS, len(choices)))), device=key.device)
+            logits, scores = _logits_and_scores(seen, rows)
+            kept = heavy_and_recent(scores, rows, budget)  # (H, r, T)
+            past = torch.arange(tokens, device=key.device) <= rows[:, None]
+            left = logits.masked_fill(~kept[:, None], NEVER)
+            top = left.amax(-1, keepdim=True)
+            weight = (left - top).exp()
+            numerator = weight @ value[:, None]
+            denominator = weight.sum(-1, keepdim=True)
+            true = torch.softmax(logits, -1) @ value[:, None]
+            projection = None if seen.module is None else output_projection(seen.module)
+            evicted = float(relative_error(numerator / denominator, true, projection))
+            query = seen.query[0, :, rows].float().unflatten(0, (key.shape[0], -1))
+            self.found[layer_idx] = Observation(
+                query, key, value, past & ~kept, top, numerator, denominator, true, evicted
+            )
 
     def compressed(self, *_: object) -> None:
         """The full cache is never compressed."""
@@ -128,29 +149,6 @@ def relative_error(approximate: Tensor, true: Tensor, projection: Tensor | None)
     joined = [states.flatten(0, 1).transpose(0, 1).flatten(1) for states in (approximate - true, true)]
     off, size = (states if projection is None else states @ projection.T for states in joined)
     return off.square().sum() / size.square().sum().clamp_min(1e-12)
-
-
-def _observe(slots: Slots, seen: PassSeen, random: Random) -> Observation:
-    key = slots.keys[0].float()
-    value = slots.values[0].float()
-    tokens = key.shape[1]
-    low, high = (math.log(share) for share in BUDGETS)
-    budget = max(2, round(tokens * math.exp(random.uniform(low, high))))
-    choices = range(min(budget + BLOCK, tokens - 1), tokens)
-    rows = torch.tensor(sorted(random.sample(choices, min(ROWS, len(choices)))), device=key.device)
-    logits, scores = _logits_and_scores(seen, rows)
-    kept = heavy_and_recent(scores, rows, budget)  # (H, r, T)
-    past = torch.arange(tokens, device=key.device) <= rows[:, None]
-    left = logits.masked_fill(~kept[:, None], NEVER)
-    top = left.amax(-1, keepdim=True)
-    weight = (left - top).exp()
-    numerator = weight @ value[:, None]
-    denominator = weight.sum(-1, keepdim=True)
-    true = torch.softmax(logits, -1) @ value[:, None]
-    projection = None if seen.module is None else output_projection(seen.module)
-    evicted = float(relative_error(numerator / denominator, true, projection))
-    query = seen.query[0, :, rows].float().unflatten(0, (key.shape[0], -1))
-    return Observation(query, key, value, past & ~kept, top, numerator, denominator, true, evicted)
 
 
 def _logits_and_scores(seen: PassSeen, rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -40,15 +40,6 @@ def gguf_file(name: str) -> Path | None:
         return None
 
 
-def gguf_fault(file: Path, called: str) -> str:
-    """Why a GGUF file, shown as `called`, cannot be loaded; empty if it can."""
-    try:
-        description_folder(file, called)
-    except UserError as error:
-        return str(error)
-    return ""
-
-
 def description_folder(file: Path, called: str = "") -> Path:
     """Folder with the config and tokenizer of a GGUF file, and what `about` reads; written once per file.
 
@@ -117,7 +108,12 @@ def fault(place: Path, name: str = "") -> str:
         return message
     try:
         if (file := gguf_file(str(place))) is not None:
-            return gguf_fault(file, called)
+            # Why a GGUF file, shown as `called`, cannot be loaded.
+            try:
+                description_folder(file, called)
+            except UserError as error:
+                return str(error)
+            return ""
         if place.is_file():
             return f"{called!r} is a file: give its folder, with config.json and the tokenizer in it."
         if not place.is_dir():

@@ -139,7 +139,9 @@ def find_model(name: str, scale: int = 1) -> Model:
     Raises UserError if the configuration is not on this machine or incomplete.
     """
     if name.startswith(SHAPE_PREFIX):
-        return _of_shape(name, scale)
+        shape = find_shape(name.removeprefix(SHAPE_PREFIX), scale)
+        config = vars(shape) | shape.options | {"model_type": shape.family, "dtype": "bfloat16"}
+        return model_from(name, config)
     file = model_file(name, "config.json")
     if file is None:
         if why := fault(Path(name)):
@@ -159,7 +161,9 @@ def find_model(name: str, scale: int = 1) -> Model:
 
 def model_from(name: str, config: Mapping[str, Any], parameters: int | None = None) -> Model:
     """The sizes in a transformers configuration. Raises KeyError if a required one is missing."""
-    layers = count_layers(config)
+    names = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+    count = next((config[name] for name in names if config.get(name) is not None), None)
+    layers = count or len(_named(config, 0)) or config[names[0]]
     heads = _first(config, "num_attention_heads", "n_head", "n_heads")
     hidden = _first(config, "hidden_size", "n_embd", "n_embed", "d_model")
     head_dim = (config.get("model_type") not in UNGROUPED and config.get("head_dim")) or hidden // heads
@@ -195,12 +199,6 @@ def model_from(name: str, config: Mapping[str, Any], parameters: int | None = No
         written_out=bool(config.get("attn_logit_softcapping") or config.get("alibi"))
         or config.get("model_type") in ("gpt_oss", "bloom", "mpt"),
     )
-
-
-def _of_shape(name: str, scale: int) -> Model:
-    shape = find_shape(name.removeprefix(SHAPE_PREFIX), scale)
-    config = vars(shape) | shape.options | {"model_type": shape.family, "dtype": "bfloat16"}
-    return model_from(name, config)
 
 
 def _first(config: Mapping[str, Any], *names: str) -> int:
@@ -280,13 +278,6 @@ def kinds_of_layers(config: Mapping[str, Any], layers: int) -> tuple[int, int, i
     if slides and window < config.get("max_position_embeddings", window + 1):
         return 0, layers, window
     return layers, 0, window
-
-
-def count_layers(config: Mapping[str, Any]) -> int:
-    """The number of layers. Raises KeyError if the configuration does not say."""
-    names = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-    count = next((config[name] for name in names if config.get(name) is not None), None)
-    return count or len(_named(config, 0)) or config[names[0]]
 
 
 def _named(config: Mapping[str, Any], layers: int) -> list[str]:

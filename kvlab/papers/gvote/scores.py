@@ -325,7 +325,7 @@ def against_usage(
         caption = caption_by_budget(rows, table, panel)
         used = usage_rows(rows)
         own = own_rows(table)
-        saves, follows = judge_memory_and_budgets(sources)
+        saves, follows = sources.once("gvote's claims", lambda: _judged(sources))
         if experiment is not BY_TASK:
             saves, follows = (replace(one, judged_at=JUDGED_AT) for one in (saves, follows))
         return (
@@ -334,11 +334,6 @@ def against_usage(
         )
 
     return draw
-
-
-def judge_memory_and_budgets(sources: Sources) -> tuple[Claim, Claim]:
-    """Both claims on memory and budgets, judged by the tasks of figure 4."""
-    return sources.once("gvote's claims", lambda: _judged(sources))
 
 
 def _judged(sources: Sources) -> tuple[Claim, Claim]:

@@ -196,20 +196,6 @@ def caption_returning_over_steps(frame: pd.DataFrame) -> str:
     return sentence(f"{part(float(last))} of what could be dropped becomes important again later")
 
 
-def returning_by_head(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Share of the evictable tokens that return at least once, by layer and KV head; columns layer, head, ever."""
-    table = frame.pivot(index="layer", columns="head", values="ever")
-    return head_map(
-        100 * table,
-        "Evicted tokens that return at least once, by head",
-        theme,
-        bar="returned (%)",
-        hover=": %{z:.1f} % return",
-        high=100,
-        colours=LOSS[theme],
-    )
-
-
 def caption_returning_by_head(frame: pd.DataFrame) -> str:
     """How many tokens come back, and whether heads differ."""
     told = f"{part(float(frame['ever'].mean()))} of what could be dropped becomes important again later"
@@ -491,7 +477,20 @@ def draw_return(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     last = frame[frame["kind"] == shown].sort_values("step").groupby(["layer", "head"]).last().reset_index()
     by_head = last[["layer", "head", "ever"]]
     by_step = returning_over_steps(frame, TOP, theme), caption_returning_over_steps(frame)
-    of_heads = returning_by_head(by_head, theme), caption_returning_by_head(by_head)
+    # Share of the evictable tokens that return at least once, by layer and KV head.
+    table = by_head.pivot(index="layer", columns="head", values="ever")
+    of_heads = (
+        head_map(
+            100 * table,
+            "Evicted tokens that return at least once, by head",
+            theme,
+            bar="returned (%)",
+            hover=": %{z:.1f} % return",
+            high=100,
+            colours=LOSS[theme],
+        ),
+        caption_returning_by_head(by_head),
+    )
     where = of_run(run)
     if method and OWN in kinds:
         where = join_sources(where, Provenance(f"evictions of {method.record.label}"))

@@ -63,25 +63,6 @@ def kernel_figure(points: pd.DataFrame, curves: pd.DataFrame, theme: Theme = "li
     return figure.update_layout(height=420)
 
 
-def kernel_in_sigmas(points: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """The same with distances in units of the set's sigma: all tokens are on one curve if the rule was followed."""
-    figure = go.Figure()
-    _points(figure, _some(points), "in_sigmas", theme)
-    reach = max(3.0, float((points["distance"] / points["sigma"]).max()))
-    x = np.linspace(0, reach, 200)
-    figure.add_scatter(
-        x=x,
-        y=np.exp(-(x**2) / 2),
-        mode="lines",
-        name="exp(-x² / 2)",
-        line={"color": pick(HUES["blue"], theme), "width": 2},
-        hovertemplate="%{x:.2f} sigma: %{y:.3f}<extra></extra>",
-    )
-    title = "The same with distances in units of sigma"
-    finish(figure, title=title, x="distance / sigma of the set", y="weight / pivot's weight", theme=theme)
-    return figure.update_layout(height=380)
-
-
 def caption_kernel_in_sigmas(points: pd.DataFrame) -> str:
     """Whether weights follow the rule."""
     off = float((points["relative_weight"] - points["kernel"]).abs().max())
@@ -360,18 +341,7 @@ def draw_kernel(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     some = sample_sentence(run, heads)
     if points.empty:
         return Needs("Nothing was merged in this run's prefill.", comparison(sources, METHODS, BUDGETS))
-    curves = kernel_curves(points)
-    caption = f"{caption_kernel_curves(points)}{some} {eviction_sentence(run)}".strip()
-    shown = kernel_figure(points, curves, theme), caption
-    on_one = kernel_in_sigmas(points, theme), f"{caption_kernel_in_sigmas(points)}{some}"
-    return (
-        Drawn("by distance", shown[0], points, shown[1], of_run(run)),
-        Drawn("in sigmas", on_one[0], points, on_one[1], of_run(run), nearer(gather(sources, WEIGHTS, [run]))),
-    )
-
-
-def kernel_curves(points: pd.DataFrame) -> pd.DataFrame:
-    """The kernel over the observed distances, for the paper's sigmas and the run's median; columns as in the figure."""
+    # The kernel over the observed distances, for the paper's sigmas and the run's median.
     distance = np.linspace(0, 1.05 * float(points["distance"].max()), 160)
     median = float(points["sigma"].median())
     sigmas = {f"sigma {sigma:g}": sigma for sigma in PAPER_SIGMAS}
@@ -380,7 +350,29 @@ def kernel_curves(points: pd.DataFrame) -> pd.DataFrame:
         pd.DataFrame({"name": name, "sigma": sigma, "distance": distance, "kernel": kernel(distance, sigma)})
         for name, sigma in sigmas.items()
     ]
-    return pd.concat(parts, ignore_index=True)
+    curves = pd.concat(parts, ignore_index=True)
+    caption = f"{caption_kernel_curves(points)}{some} {eviction_sentence(run)}".strip()
+    shown = kernel_figure(points, curves, theme), caption
+    # The same with distances in units of the set's sigma: all tokens are on one curve if the rule was followed.
+    figure = go.Figure()
+    _points(figure, _some(points), "in_sigmas", theme)
+    reach = max(3.0, float((points["distance"] / points["sigma"]).max()))
+    x = np.linspace(0, reach, 200)
+    figure.add_scatter(
+        x=x,
+        y=np.exp(-(x**2) / 2),
+        mode="lines",
+        name="exp(-x² / 2)",
+        line={"color": pick(HUES["blue"], theme), "width": 2},
+        hovertemplate="%{x:.2f} sigma: %{y:.3f}<extra></extra>",
+    )
+    title = "The same with distances in units of sigma"
+    finish(figure, title=title, x="distance / sigma of the set", y="weight / pivot's weight", theme=theme)
+    on_one = figure.update_layout(height=380), f"{caption_kernel_in_sigmas(points)}{some}"
+    return (
+        Drawn("by distance", shown[0], points, shown[1], of_run(run)),
+        Drawn("in sigmas", on_one[0], points, on_one[1], of_run(run), nearer(gather(sources, WEIGHTS, [run]))),
+    )
 
 
 DRAWINGS = {"fig-3b": draw_ratios, "fig-9": draw_models, "fig-3d": draw_kernel}

@@ -130,7 +130,17 @@ def walkthrough(run: Run, layer: int, head: int, length: int = LENGTH) -> Walkth
         # Skip the first token, a sink that never merges.
         anchor = consecutive_sets(unit[1:prompt], threshold)
         bounds = 1 + np.append(np.flatnonzero(np.diff(anchor, prepend=-1)), len(anchor))
-        window = _best_window(bounds, length)
+        # The run of whole sets, at most `length` tokens, with most sets of several tokens.
+        best = (1, length)
+        found = None
+        for first, start in enumerate(bounds[:-1]):
+            last = int(np.searchsorted(bounds, start + length, side="right")) - 1
+            sizes = np.diff(bounds[first : last + 1])
+            score = (int((sizes > 1).sum()), int((sizes - 1).sum()))
+            if score > best:
+                best = score
+                found = (int(start), int(bounds[last]))
+        window = found
         if window is not None:
             attention = run.attention(layer, head, thinned=True)[0].astype(np.float32).sum(axis=0)
             return _of_window(unit, norm, attention, bounds[(window[0] <= bounds) & (bounds <= window[1])], threshold)
@@ -155,23 +165,6 @@ def representing_keys(walk: Walkthrough) -> np.ndarray:
     """(tokens, head_dim) the merged key that represents each token."""
     place = walk.tokens["pivot"].to_numpy() - int(walk.tokens["position"].iloc[0])
     return walk.merged[place]
-
-
-def _best_window(bounds: np.ndarray, length: int) -> tuple[int, int] | None:
-    """The run of whole sets, at most `length` tokens, with most sets of several tokens; None for fewer than two.
-
-    On ties the one that merges more, then the earlier.
-    """
-    best = (1, length)
-    found = None
-    for first, start in enumerate(bounds[:-1]):
-        last = int(np.searchsorted(bounds, start + length, side="right")) - 1
-        sizes = np.diff(bounds[first : last + 1])
-        score = (int((sizes > 1).sum()), int((sizes - 1).sum()))
-        if score > best:
-            best = score
-            found = (int(start), int(bounds[last]))
-    return found
 
 
 def _of_window(

@@ -285,7 +285,16 @@ def draw_maps(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ..
     if isinstance(run, Needs):
         return run
     rows = gather(sources, LOCALITY)
-    return _maps(run, choice, local(rows), theme), _by_distance(run, rotation(rows), theme)
+    heads = readable_heads(run, spread_heads(run, tokens=MOST_TOKENS))
+    table = locality_of_heads(run, heads)
+    groups = table.groupby(["kind", "offset"], sort=False)
+    frame = groups[["cosine", "any_pair"]].mean()
+    frame = frame.assign(low=groups["cosine"].quantile(0.1), high=groups["cosine"].quantile(0.9)).reset_index()
+    figure = cosine_by_distance(frame, theme)
+    caption = f"{caption_cosine_by_distance(frame)}{sample_sentence(run, heads, MOST_TOKENS)}"
+    return _maps(run, choice, local(rows), theme), Drawn(
+        "by distance", figure, frame, caption, of_run(run), rotation(rows)
+    )
 
 
 def _maps(run: Run, choice: Choice, claim: Claim, theme: Theme) -> Drawn:
@@ -297,18 +306,11 @@ def _maps(run: Run, choice: Choice, claim: Claim, theme: Theme) -> Drawn:
     found = near_and_any(locality_of_heads(run, [(choice.layer, choice.head)]))
     closer = [str(kind) for kind, row in found.iterrows() if row["near"] > row["any_pair"] + FAR]
     caption = closer_sentence(closer, len(found))
-    return Drawn("maps", figure, _long(tiles), caption, of_run(run), claim)
-
-
-def _by_distance(run: Run, claim: Claim, theme: Theme) -> Drawn:
-    heads = readable_heads(run, spread_heads(run, tokens=MOST_TOKENS))
-    table = locality_of_heads(run, heads)
-    groups = table.groupby(["kind", "offset"], sort=False)
-    frame = groups[["cosine", "any_pair"]].mean()
-    frame = frame.assign(low=groups["cosine"].quantile(0.1), high=groups["cosine"].quantile(0.9)).reset_index()
-    figure = cosine_by_distance(frame, theme)
-    caption = f"{caption_cosine_by_distance(frame)}{sample_sentence(run, heads, MOST_TOKENS)}"
-    return Drawn("by distance", figure, frame, caption, of_run(run), claim)
+    parts = [
+        frame.stack().rename("cosine").reset_index().assign(kind=kind)[["kind", "token", "other token", "cosine"]]
+        for kind, frame in tiles.items()
+    ]
+    return Drawn("maps", figure, pd.concat(parts, ignore_index=True), caption, of_run(run), claim)
 
 
 PAPERS_WALLS = "Figures 6, 7 and 8 show Llama2-7B-chat, Llama2-13B-chat and Mistral-7B-Instruct"
@@ -381,14 +383,6 @@ def _profiles(run: Run, place: tuple[int, int], tokens: Sequence[int]) -> pd.Dat
     parts = [maps.neighbour_profile(unit, token, REACH).assign(token=token) for token in tokens]
     names = ["token", "layer", "head", "offset", "position", "similarity"]
     return pd.concat(parts, ignore_index=True).assign(layer=place[0], head=place[1])[names]
-
-
-def _long(tiles: dict[str, pd.DataFrame]) -> pd.DataFrame:
-    parts = [
-        frame.stack().rename("cosine").reset_index().assign(kind=kind)[["kind", "token", "other token", "cosine"]]
-        for kind, frame in tiles.items()
-    ]
-    return pd.concat(parts, ignore_index=True)
 
 
 DRAWINGS = {

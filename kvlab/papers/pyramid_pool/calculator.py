@@ -70,26 +70,34 @@ def draw_sizes(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, .
     origin = Provenance("computed from published shapes", (f"batch {batch}", f"{size} bytes per number"))
     figure = kv_sizes(frame, theme)
     caption = caption_kv_sizes(frame)
-    return (Drawn("sizes", figure, frame, caption, origin, _gpt_3()),)
+    ours = GPT_3.bytes_of(4096, 64, 2) / 1e9
+    off = ours / PAPERS_GIGABYTES - 1
+    return (
+        Drawn(
+            "sizes",
+            figure,
+            frame,
+            caption,
+            origin,
+            Claim(
+                "GPT-3 with 175 billion parameters needs about 1,208 GB for a batch of 64 and 4,096 tokens.",
+                "holds" if abs(off) <= CLOSE else "does not hold",
+                f"96 layers of 96 heads of 128 numbers, keys and values in 16 bits: {ours:,.0f} GB, {percent(off)} "
+                "more.",
+                threshold=Threshold(
+                    (1 - CLOSE) * PAPERS_GIGABYTES, "within a twentieth", up_to=(1 + CLOSE) * PAPERS_GIGABYTES
+                ),
+                units=(ours,),
+                printed=(PAPERS_GIGABYTES,),
+            ),
+        ),
+    )
 
 
 def _own(choice: Choice) -> tuple[Shape, ...]:
     layers, heads, head_dim = (int(choice.number(entry)) for entry in (LAYERS, HEADS, HEAD_DIM))
     window = int(choice.number(TOKENS)) or 4096
     return (Shape("your model", layers, heads, head_dim, window),) if layers else ()
-
-
-def _gpt_3() -> Claim:
-    ours = GPT_3.bytes_of(4096, 64, 2) / 1e9
-    off = ours / PAPERS_GIGABYTES - 1
-    return Claim(
-        "GPT-3 with 175 billion parameters needs about 1,208 GB for a batch of 64 and 4,096 tokens.",
-        "holds" if abs(off) <= CLOSE else "does not hold",
-        f"96 layers of 96 heads of 128 numbers, keys and values in 16 bits: {ours:,.0f} GB, {percent(off)} more.",
-        threshold=Threshold((1 - CLOSE) * PAPERS_GIGABYTES, "within a twentieth", up_to=(1 + CLOSE) * PAPERS_GIGABYTES),
-        units=(ours,),
-        printed=(PAPERS_GIGABYTES,),
-    )
 
 
 DRAWINGS = {"fig-1": draw_sizes}

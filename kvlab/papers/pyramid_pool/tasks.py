@@ -80,17 +80,6 @@ def draw_tasks(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, .
     origin = Provenance(f"evaluation {', '.join(sorted(rows['name'].unique()))}")
     figure = task_lengths(frame, theme)
     caption = caption_task_lengths(frame)
-    return (Drawn("tasks", figure, frame, caption, origin, _like_the_papers(frame), _paper_tasks()),)
-
-
-def _with_intervals(frame: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-    """Add the 95 % interval of the prompts' mean length: columns mean_low, mean_high."""
-    prompts = rows.drop_duplicates(PROMPT).groupby("task", sort=False)["prompt_tokens"]
-    found = [mean_interval(prompts.get_group(task).tolist()) for task in frame["task"]]
-    return frame.assign(mean_low=[one.low for one in found], mean_high=[one.high for one in found])
-
-
-def _like_the_papers(frame: pd.DataFrame) -> Claim:
     shared = sorted(task for task in frame["task"] if task.rpartition("/")[2].lower() in PAPER_TASKS)
     finding = (
         f"{plural(len(frame), 'task')}, {len(shared)} of them the paper's ({', '.join(shared) or 'none'}), scored by "
@@ -98,7 +87,24 @@ def _like_the_papers(frame: pd.DataFrame) -> Claim:
         f"{frame['longest'].max():,} tokens."
     )
     holds = len(shared) == len(PAPER_TASKS)
-    return Claim("Five datasets with four kinds of tasks decide.", "holds" if holds else "not enough to say", finding)
+    return (
+        Drawn(
+            "tasks",
+            figure,
+            frame,
+            caption,
+            origin,
+            Claim("Five datasets with four kinds of tasks decide.", "holds" if holds else "not enough to say", finding),
+            _paper_tasks(),
+        ),
+    )
+
+
+def _with_intervals(frame: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    """Add the 95 % interval of the prompts' mean length: columns mean_low, mean_high."""
+    prompts = rows.drop_duplicates(PROMPT).groupby("task", sort=False)["prompt_tokens"]
+    found = [mean_interval(prompts.get_group(task).tolist()) for task in frame["task"]]
+    return frame.assign(mean_low=[one.low for one in found], mean_high=[one.high for one in found])
 
 
 def _paper_tasks() -> pd.DataFrame:

@@ -55,7 +55,16 @@ def slots_by_step(lineage: Lineage, step: int, columns: int = 6, most: int = 28)
     """
     steps = _window(lineage, step, columns)
     codes = np.stack([region_codes(lineage, one) for one in steps])
-    shown = _worth_showing(codes, most)
+    # Sorted positions of the slots to show.
+    alive = np.flatnonzero((codes >= 0).any(axis=0))
+    changes = (codes != codes[0]).any(axis=0)
+    rank = np.where(changes, 0, np.where((codes == 0).any(axis=0), 1, 2))[alive]
+    order = alive[np.argsort(rank, kind="stable")]
+    first = order[np.sort(rank) < 2][:most]
+    rest = order[np.sort(rank) == 2]
+    room = min(most - len(first), len(rest))
+    spread = rest[np.unique(np.linspace(0, len(rest) - 1, room).round().astype(int))] if room > 0 else rest[:0]
+    shown = np.sort(np.concatenate([first, spread]))
     votes = np.stack([lineage.votes(one) for one in steps])
     table = pd.DataFrame(
         {
@@ -74,19 +83,6 @@ def _window(lineage: Lineage, step: int, columns: int) -> np.ndarray:
     first = int(np.searchsorted(lineage.steps, step))
     first = max(0, min(first, len(lineage.steps) - columns))
     return lineage.steps[first : first + columns]
-
-
-def _worth_showing(codes: np.ndarray, most: int) -> np.ndarray:
-    """Sorted positions of the slots to show."""
-    alive = np.flatnonzero((codes >= 0).any(axis=0))
-    changes = (codes != codes[0]).any(axis=0)
-    rank = np.where(changes, 0, np.where((codes == 0).any(axis=0), 1, 2))[alive]
-    order = alive[np.argsort(rank, kind="stable")]
-    first = order[np.sort(rank) < 2][:most]
-    rest = order[np.sort(rank) == 2]
-    room = min(most - len(first), len(rest))
-    spread = rest[np.unique(np.linspace(0, len(rest) - 1, room).round().astype(int))] if room > 0 else rest[:0]
-    return np.sort(np.concatenate([first, spread]))
 
 
 COLOURS = {
@@ -127,7 +123,23 @@ def cache_contents(frame: pd.DataFrame, texts: list[str], theme: Theme = "light"
         text=words,
         hovertemplate="%{x}<br>slot %{y}: %{text}<extra></extra>",
     )
-    figure = go.Figure([heat, *_legend(theme), cell_text(heat, words)])
+    figure = go.Figure(
+        [
+            heat,
+            *[
+                go.Scatter(
+                    x=[None],
+                    y=[None],
+                    mode="markers",
+                    name=MEANINGS[region],
+                    hoverinfo="skip",
+                    marker={"size": 11, "symbol": "square", "color": pick(COLOURS[region], theme)},
+                )
+                for region in REGIONS
+            ],
+            cell_text(heat, words),
+        ]
+    )
     finish(
         figure,
         title="Contents of the cache",
@@ -186,21 +198,6 @@ def caption_regions_over_steps(frame: pd.DataFrame) -> str:
     return sentence(
         f"at the end, the cache has slots for {part(float(last['slots'] / last['tokens']))} of the tokens read"
     )
-
-
-def _legend(theme: Theme) -> list[go.Scatter]:
-    """Empty traces for the legend, which heat maps do not have."""
-    return [
-        go.Scatter(
-            x=[None],
-            y=[None],
-            mode="markers",
-            name=MEANINGS[region],
-            hoverinfo="skip",
-            marker={"size": 11, "symbol": "square", "color": pick(COLOURS[region], theme)},
-        )
-        for region in REGIONS
-    ]
 
 
 MOST_FRAMES = 30

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-import pandas as pd
-
 from kvlab.results.risk import sentences
 from kvlab.results.risk.losses import ARM, ASKED, flips, overlap
 from kvlab.results.risk.safe_budget import SafeBudgets
@@ -26,11 +24,6 @@ PROMPT_COLUMNS = [
 ]
 
 
-def changed_prompts(found: SafeBudgets) -> pd.DataFrame:
-    """The prompts that change, one row per method and budget."""
-    return found.changed[PROMPT_COLUMNS].reset_index(drop=True)
-
-
 def as_json(found: SafeBudgets, notes: list[str], out: str) -> str:
     """The result as one JSON object: sentences, answers, table, flips, overlap and the prompts that change."""
     frames = {
@@ -38,7 +31,7 @@ def as_json(found: SafeBudgets, notes: list[str], out: str) -> str:
         "table": found.table,
         "flips": flips(found.paired),
         "overlap": overlap(found.paired),
-        "changed": changed_prompts(found),
+        "changed": found.changed[PROMPT_COLUMNS].reset_index(drop=True),
     }
     lines = {name: json.loads(frame.to_json(orient="records", double_precision=15)) for name, frame in frames.items()}
     words = {

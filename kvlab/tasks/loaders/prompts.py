@@ -33,7 +33,9 @@ def load_prompts(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed:
     if path.is_dir():
         return _of_folder(path, tokenizer, skip_malformed)
     if is_document(path.name):
-        return _of_document(path, tokenizer)
+        document = read_document(path.name, read_file(path, "The document", documents.LARGEST_BYTES))
+        found = _of_text(path, document.text, tokenizer)
+        return Loaded(found.samples, notes=[f"{path}: {note}" for note in document.left_out])
     if _is_prose(path):
         return _of_text(path, read_text(path), tokenizer)
     records, skipped = read_records(path, PromptRecord, skip_malformed)
@@ -81,12 +83,6 @@ def _of_folder(folder: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed:
     if others := [file.name for file in there if file not in read]:
         notes.append(f"{folder}: left out, as no text, document or table: {join_words(others[:4])}.")
     return Loaded(samples, skipped, notes)
-
-
-def _of_document(path: Path, tokenizer: PreTrainedTokenizerBase) -> Loaded:
-    document = read_document(path.name, read_file(path, "The document", documents.LARGEST_BYTES))
-    found = _of_text(path, document.text, tokenizer)
-    return Loaded(found.samples, notes=[f"{path}: {note}" for note in document.left_out])
 
 
 def _of_text(path: Path, text: str, tokenizer: PreTrainedTokenizerBase) -> Loaded:

@@ -100,7 +100,20 @@ def head_map(
     height = ABOVE + cell * len(heads) + below
     finish(figure, title=title, x="layer", y="KV head", theme=theme, height=height, legend=False)
     figure.update_layout(margin_b=below)
-    return outline(_square(figure, layers, heads, cell), table.index.tolist(), table.columns.tolist(), focus, theme)
+    # Fixed ranges, square cells at the top left at any page width, and labels that do not overlap.
+    across = layers[:: round_distance(LAYER_LABEL / cell)]
+    down = heads[:: round_distance(LABEL / cell)]
+    both = {"type": "category", "constrain": "domain", "showgrid": False, "zeroline": False}
+    x_range = [-0.5, len(layers) - 0.5]
+    y_range = [len(heads) - 0.5, -0.5]
+    figure.update_xaxes(tickvals=across, tickangle=0, range=x_range, constraintoward="left", **both)
+    return outline(
+        figure.update_yaxes(tickvals=down, range=y_range, scaleanchor="x", constraintoward="top", **both),
+        table.index.tolist(),
+        table.columns.tolist(),
+        focus,
+        theme,
+    )
 
 
 def caption_focus(caption: str, figure: go.Figure, focus: Place | None) -> str:
@@ -109,17 +122,6 @@ def caption_focus(caption: str, figure: go.Figure, focus: Place | None) -> str:
         return caption
     outlined = f"Outlined: layer {focus[0]}, head {focus[1]}, the head in view."
     return as_caption(caption).within(after=outlined)
-
-
-def _square(figure: go.Figure, layers: Sequence[str], heads: Sequence[str], cell: int) -> go.Figure:
-    """Fixed ranges, square cells at the top left at any page width, and labels that do not overlap."""
-    across = layers[:: round_distance(LAYER_LABEL / cell)]
-    down = heads[:: round_distance(LABEL / cell)]
-    both = {"type": "category", "constrain": "domain", "showgrid": False, "zeroline": False}
-    x_range = [-0.5, len(layers) - 0.5]
-    y_range = [len(heads) - 0.5, -0.5]
-    figure.update_xaxes(tickvals=across, tickangle=0, range=x_range, constraintoward="left", **both)
-    return figure.update_yaxes(tickvals=down, range=y_range, scaleanchor="x", constraintoward="top", **both)
 
 
 def outline(

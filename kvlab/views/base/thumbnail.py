@@ -162,7 +162,16 @@ def _heat(trace: Any, panel: Panel, theme: Theme) -> str:
     low = float(finite.min()) if trace.zmin is None else float(trace.zmin)
     high = float(finite.max()) if trace.zmax is None else float(trace.zmax)
     shares = np.clip((values - low) / ((high - low) or 1), 0, 1)
-    return _image(Image.fromarray(_coloured(shares, trace.colorscale, theme), "RGBA"), panel)
+    # (rows, columns, 4) uint8 RGBA of shares between 0 and 1.
+    stops = [(float(place), str(colour)) for place, colour in trace.colorscale or ()]
+    if not stops or not all(colour.startswith("#") for _, colour in stops):
+        colours = SEQUENTIAL[theme]
+        stops = [(place / (len(colours) - 1), colour) for place, colour in enumerate(colours)]
+    known = np.isfinite(shares)
+    result = np.zeros((*shares.shape, 4), np.uint8)
+    result[..., :3] = colours_at(stops, shares)
+    result[..., 3] = np.where(known, 255, 0)
+    return _image(Image.fromarray(result, "RGBA"), panel)
 
 
 def _image(picture: Image.Image, panel: Panel) -> str:
@@ -175,19 +184,6 @@ def _image(picture: Image.Image, panel: Panel) -> str:
         f'<image x="{panel.left:.1f}" y="{panel.top:.1f}" width="{panel.width:.1f}" height="{panel.height:.1f}" '
         f'preserveAspectRatio="none" style="image-rendering:pixelated" href="data:image/png;base64,{data}"/>'
     )
-
-
-def _coloured(shares: np.ndarray, scale: Any, theme: Theme) -> np.ndarray:
-    """(rows, columns, 4) uint8 RGBA of shares between 0 and 1; transparent where there is no value."""
-    stops = [(float(place), str(colour)) for place, colour in scale or ()]
-    if not stops or not all(colour.startswith("#") for _, colour in stops):
-        colours = SEQUENTIAL[theme]
-        stops = [(place / (len(colours) - 1), colour) for place, colour in enumerate(colours)]
-    known = np.isfinite(shares)
-    result = np.zeros((*shares.shape, 4), np.uint8)
-    result[..., :3] = colours_at(stops, shares)
-    result[..., 3] = np.where(known, 255, 0)
-    return result
 
 
 def _colour(trace: Any, theme: Theme) -> str:

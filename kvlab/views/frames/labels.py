@@ -146,22 +146,18 @@ def differing_settings(records: Sequence[RunRecord]) -> pd.DataFrame:
     known = [_settings_of(record) for record in runs]
     rows = {name: [one[name] for one in known] for name in (known[0] if known else {})}
     for method in dict.fromkeys(record.method for record in runs):
-        rows |= _of_method(method, runs)
+        names = dict.fromkeys(name for record in runs if record.method == method for name in record.hyper_parameters)
+        rows |= {
+            f"{method}: {name}": [
+                _value_text(record.hyper_parameters.get(name)) if record.method == method else ABSENT for record in runs
+            ]
+            for name in names
+        }
     changed = {name: values for name, values in rows.items() if len(set(values) - {ABSENT}) > 1}
     if (models := changed.get("model")) is not None and len({*map(model_title, models)}) == len({*models}):
         changed["model"] = [*map(model_title, models)]
     table = pd.DataFrame(list(changed.values()), columns=distinct_names(runs), index=list(changed))
     return table.rename_axis("setting")
-
-
-def _of_method(method: str, runs: Sequence[RunRecord]) -> dict[str, list[str]]:
-    names = dict.fromkeys(name for record in runs if record.method == method for name in record.hyper_parameters)
-    return {
-        f"{method}: {name}": [
-            _value_text(record.hyper_parameters.get(name)) if record.method == method else ABSENT for record in runs
-        ]
-        for name in names
-    }
 
 
 def _settings_of(record: RunRecord) -> dict[str, str]:

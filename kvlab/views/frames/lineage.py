@@ -366,24 +366,20 @@ def lineage_tree(lineage: Lineage, events: pd.DataFrame, texts: list[str], slot:
     inside = members(lineage, slot, step)
     joined = inside[(lineage.leave[inside] <= step) & (inside != slot)]
     rows = pd.DataFrame({"source": joined, "target": lineage.parent[joined]})
+    depth = np.zeros(len(joined), np.int64)
+    here = joined.copy()
+    while len(here) and (here != slot).any():
+        moving = here != slot
+        here = np.where(moving, lineage.parent[here], here)
+        depth += moving
     rows = rows.assign(
         source_text=[texts[position] for position in rows["source"]],
         target_text=[texts[position] for position in rows["target"]],
         step=lineage.leave[joined],
         kind=np.array(KINDS)[lineage.kind[joined]],
-        depth=_depths(lineage, joined, slot),
+        depth=depth,
     )
     weights = events[["source", "target", "similarity", "value_weight", "votes_source"]]
     weights = weights.drop_duplicates(["source", "target"])
     rows = rows.merge(weights, on=["source", "target"], how="left").rename(columns={"votes_source": "votes"})
     return rows.sort_values(["depth", "value_weight"], ascending=[True, False]).reset_index(drop=True)
-
-
-def _depths(lineage: Lineage, sources: np.ndarray, slot: int) -> np.ndarray:
-    depth = np.zeros(len(sources), np.int64)
-    here = sources.copy()
-    while len(here) and (here != slot).any():
-        moving = here != slot
-        here = np.where(moving, lineage.parent[here], here)
-        depth += moving
-    return depth

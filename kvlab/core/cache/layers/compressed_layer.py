@@ -66,7 +66,10 @@ class CompressedLayer(LayerState, UnboundedLayer):
         if self.quota is None:
             self.prompt_end = self.cumulative_length + rows
         elif not self.settings.in_second_pass:
-            self._begin_step()
+            # Begin another step after the prompt's: peaks are those of a step.
+            self.peak_bytes = 0
+            if self.rank == 0:
+                self.settings.held.begin_step()
         self.settings.unattended = self.layer_idx
         if block and rows > block and self.cumulative_length == 0:
             offer(BlockwiseAttention(self, block), key_states)
@@ -222,12 +225,6 @@ class CompressedLayer(LayerState, UnboundedLayer):
             return [None] * len(self.tables)
         parts = zip(self.tables, self.streams.by_head(sinks.expand(self.streams.batch, -1)), strict=True)
         return [part.unflatten(1, (table.slots.keys.shape[1], -1)) for table, part in parts]
-
-    def _begin_step(self) -> None:
-        """Begin another step after the prompt's: peaks are those of a step."""
-        self.peak_bytes = 0
-        if self.rank == 0:
-            self.settings.held.begin_step()
 
     def _set_budget(self) -> None:
         """Compute the layer's budget from the length of the prompt."""

@@ -151,7 +151,10 @@ def conclude(
     if over:
         with settings.clock(moment.phase, layer.device):
             _compress(layer, _views(layer, seen, moment, _rated(layer, visible)), due, reported, moment)
-    elif moment.is_prompt and (settings.store.packs or (_frees(settings) and not layer.buckets[0].table.is_dense)):
+    elif moment.is_prompt and (
+        settings.store.packs
+        or ((settings.compresses or settings.reading is not None) and not layer.buckets[0].table.is_dense)
+    ):
         _compact(layer, seen[0].rotary)  # frees padding
     elif completes_prompt:
         _detach(layer)
@@ -181,11 +184,6 @@ def _note_query_squares(layer: LayerState, seen: PassSeen) -> None:
         heads = seen.key.shape[1]
         squares = query_squares(seen.query, seen.row_valid, heads, rows)
         layer.buckets[0].table.store_head_state({QUERY_SQUARES: squares})
-
-
-def _frees(settings: LayerSettings) -> bool:
-    """Whether padding leaves the table after the prompt. Under a reading too: pages then begin where a row begins."""
-    return settings.compresses or settings.reading is not None
 
 
 def _run_kernels(layer: LayerState, seen: Sequence[PassSeen], moment: Moment) -> list[bool]:

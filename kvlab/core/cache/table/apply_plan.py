@@ -90,7 +90,23 @@ def _tensor(slots: Slots, name: str) -> Tensor:
 
 def _merge(slots: Slots, plan: Plan, edges: Edges, rotary: Rotary | None) -> Slots:
     if edges.harmless:
-        return _merge_one(slots, edges, rotary)
+        # Fast path for one source per head that needs no guard: few operations, all in place.
+        ends = torch.cat([edges.source, edges.target], -1) if edges.ends is None else edges.ends
+        if edges.key_weight is not None:
+            turned = None if rotary is None or edges.turn is None else partial(rotary.turn, by=edges.turn)
+            found = gather_slots(slots.keys, ends).float() if edges.end_keys is None else edges.end_keys
+            keys = _weighted(found, edges.key_weight, edges.self_key_weight, edges.shares, turned)
+            keys = keys if edges.key_scale is None else keys * edges.key_scale[..., None]
+            keys = keys if edges.key_shift is None else keys + edges.key_shift
+            write(slots, edges.target, {"keys": keys})
+            if KEY_LENGTH in slots.extra:
+                write(slots, edges.target, {KEY_LENGTH: key_lengths(keys.to(slots.keys.dtype))})
+        after = {"votes": edges.votes_after, "log_mass": edges.log_mass_after, "score": edges.score_after}
+        values = gather_slots(slots.values, ends).float()
+        after["values"] = _weighted(values, edges.value_weight, edges.self_value_weight, edges.shares)
+        named = after | (edges.extra_after or {})
+        write(slots, edges.target, {name: value for name, value in named.items() if value is not None})
+        return slots
     target = _write_targets(slots, plan, edges)
     keys = slots.keys if edges.key_weight is None else _merged_keys(slots, edges, target, rotary)
     value_sources = gather_slots(slots.values, edges.source).float() * edges.value_weight[..., None]
@@ -110,26 +126,6 @@ def _measure(slots: Slots) -> None:
     """Recompute key lengths, if stored."""
     if KEY_LENGTH in slots.extra:
         slots.extra[KEY_LENGTH].copy_(key_lengths(slots.keys))
-
-
-def _merge_one(slots: Slots, edges: Edges, rotary: Rotary | None) -> Slots:
-    """Fast path for one source per head that needs no guard: few operations, all in place."""
-    ends = torch.cat([edges.source, edges.target], -1) if edges.ends is None else edges.ends
-    if edges.key_weight is not None:
-        turned = None if rotary is None or edges.turn is None else partial(rotary.turn, by=edges.turn)
-        found = gather_slots(slots.keys, ends).float() if edges.end_keys is None else edges.end_keys
-        keys = _weighted(found, edges.key_weight, edges.self_key_weight, edges.shares, turned)
-        keys = keys if edges.key_scale is None else keys * edges.key_scale[..., None]
-        keys = keys if edges.key_shift is None else keys + edges.key_shift
-        write(slots, edges.target, {"keys": keys})
-        if KEY_LENGTH in slots.extra:
-            write(slots, edges.target, {KEY_LENGTH: key_lengths(keys.to(slots.keys.dtype))})
-    after = {"votes": edges.votes_after, "log_mass": edges.log_mass_after, "score": edges.score_after}
-    values = gather_slots(slots.values, ends).float()
-    after["values"] = _weighted(values, edges.value_weight, edges.self_value_weight, edges.shares)
-    named = after | (edges.extra_after or {})
-    write(slots, edges.target, {name: value for name, value in named.items() if value is not None})
-    return slots
 
 
 def _weighted(
@@ -179,7 +175,20 @@ def _combine(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
     target = into.target
     active = into.active
     if target.shape[-1] > FEW_EDGES:
-        return _combine_many(states, sources, into)
+        # Prefill: scatter-adds over the whole table.
+        target = into.target
+        active = into.active
+        index = wide(target, states)
+        one = torch.ones(states.shape[:3], device=states.device)
+        merged = states.float() * _put(one.clone(), target, into.own, active)[..., None]
+        merged.scatter_add_(2, index, torch.where(active[..., None], sources, 0.0))
+        if into.scale is not None:
+            merged *= _put(one, target, into.scale, active)[..., None]
+        if into.shift is not None:
+            # Edges of one target carry the same shift, so writing the target's final value equals adding it once.
+            shifted = gather_slots(merged, target) + torch.where(active[..., None], into.shift, 0.0)
+            merged.scatter_(2, index, shifted)
+        return merged.to(states.dtype)
     old = gather_slots(states, target).float()  # (B, H, E, d)
     if target.shape[-1] > 1:  # for each edge, the sum over all active edges with the same target
         same = (target[..., :, None] == target[..., None, :]) & active[..., None, :]
@@ -189,23 +198,6 @@ def _combine(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
     merged = merged if into.shift is None else merged + into.shift
     merged = torch.where(active[..., None], merged, old)  # an inactive edge rewrites the old value
     return states.scatter_(2, wide(target, states), merged.to(states.dtype))
-
-
-def _combine_many(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
-    """Prefill: scatter-adds over the whole table."""
-    target = into.target
-    active = into.active
-    index = wide(target, states)
-    one = torch.ones(states.shape[:3], device=states.device)
-    merged = states.float() * _put(one.clone(), target, into.own, active)[..., None]
-    merged.scatter_add_(2, index, torch.where(active[..., None], sources, 0.0))
-    if into.scale is not None:
-        merged *= _put(one, target, into.scale, active)[..., None]
-    if into.shift is not None:
-        # Edges of one target carry the same shift, so writing the target's final value equals adding it once.
-        shifted = gather_slots(merged, target) + torch.where(active[..., None], into.shift, 0.0)
-        merged.scatter_(2, index, shifted)
-    return merged.to(states.dtype)
 
 
 def _put(tensor: Tensor, target: Tensor, value: Tensor, active: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -12,7 +13,6 @@ from kvlab.core.cache.table import apply_plan
 from kvlab.core.cache.table.apply_plan import gather_slots, like, longer, wide
 from kvlab.core.cache.table.compaction import Squeeze
 from kvlab.core.cache.table.head_index import NewToken
-from kvlab.core.cache.table.packed_slots import PackedSlots
 from kvlab.core.cache.table.slot_table import SlotTable
 from kvlab.core.contract.plan import Plan
 from kvlab.core.contract.rotary import Rotary
@@ -20,9 +20,37 @@ from kvlab.core.contract.slot_columns import FREE, is_valid, key_lengths
 from kvlab.core.contract.view import KEY_LENGTH, Slots
 from kvlab.core.stores import Store
 from kvlab.core.stores.code import Code, Learning
-from kvlab.core.stores.quantized_states import PackedStates
+from kvlab.core.stores.quantized_states import PackedStates, dense_states
 from kvlab.core.stores.store import QUERY_SQUARES
 from kvlab.core.table_growth import GROWTH
+
+
+class PackedSlots(Slots):
+    """View of a packed table whose keys and values are decoded on first access; eviction-only plans never do."""
+
+    @classmethod
+    def of(cls, slots: Slots, keys: PackedStates, values: PackedStates) -> PackedSlots:
+        """Combine the metadata of `slots` with these states."""
+        return cls(**{**vars(slots), "keys": cast(Tensor, keys), "values": cast(Tensor, values)})
+
+    def after(self, plan: Plan) -> Slots:
+        """Result of a plan that changes no keys or values."""
+        left = self.with_columns(valid=plan.keep)
+        left.extra = self.extra | (plan.extra or {})
+        if plan.log_mass is not None:
+            left.log_mass = torch.where(plan.keep, plan.log_mass, self.log_mass)
+        return left
+
+    def decoded(self) -> Slots:
+        """Decode everything, for the time of one layer's decision."""
+        return Slots(**{name: getattr(self, name) for name in vars(self)})
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        if name in ("keys", "values") and isinstance(value, PackedStates):
+            value = dense_states(value)
+            setattr(self, name, value)
+        return value
 
 
 class PackedTable(SlotTable):
@@ -271,7 +299,11 @@ class PackedTable(SlotTable):
         self.slots.position[:, :, self.width - count :] = FREE
         self.used = self.used + count
         self.width = self.width - count
-        self._trim()
+        # Free native space that a long turn needed.
+        most = self._stays + 2 * self.scheme.lot
+        if self.capacity - self.room > most >= self.width - self.room:
+            self.native = {side: tensor[:, :, :most].clone() for side, tensor in self.native.items()}
+            self.slots = self.slots.map(lambda tensor: tensor[:, :, : self.room + most].clone())
 
     def _close_native(self) -> None:
         """Close holes among the native slots, if there must be some."""
@@ -286,13 +318,6 @@ class PackedTable(SlotTable):
         for native in self.native.values():
             native[:, :, :count] = gather_slots(native[:, :, :count], index)
         self.width = self.room + self.occupied
-
-    def _trim(self) -> None:
-        """Free native space that a long turn needed."""
-        most = self._stays + 2 * self.scheme.lot
-        if self.capacity - self.room > most >= self.width - self.room:
-            self.native = {side: tensor[:, :, :most].clone() for side, tensor in self.native.items()}
-            self.slots = self.slots.map(lambda tensor: tensor[:, :, : self.room + most].clone())
 
     def _make_room(self, rows: int, more: int) -> None:
         """Ensure native space for `rows` more slots; allocate `more` in addition when growing."""

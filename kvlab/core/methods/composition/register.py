@@ -59,7 +59,22 @@ def _registering(part: str, name: str, decode: bool = True) -> Callable[[Part], 
     """
 
     def register(cls: Part) -> Part:
-        method = _as_method(part, name, cls, decode)
+        if not is_dataclass(cls):
+            raise UserError(f"{cls.__name__} cannot be the {part} choice {name!r}: make it a frozen dataclass.")
+        hints = get_type_hints(cls)
+        own = [field for field in fields(cls) if field.init and field.name not in NO_HYPER_PARAMETERS]
+        settings: dict[str, Any] = {field.name: (hints[field.name], _default(name, field)) for field in own}
+        missing = [needed for needed in NEEDED[part] if not hasattr(cls(), needed)]
+        if missing:
+            raise UserError(f"{cls.__name__} cannot be the {part} choice {name!r}: it lacks {' and '.join(missing)}.")
+        method = create_model(
+            cls.__name__, __base__=_OnePart, __module__=cls.__module__, __doc__=cls.__doc__, **settings
+        )
+        method.name = name
+        method.title = name
+        method.part = part
+        method.cls = cls
+        method.decode = decode
         taken = name in METHODS and METHODS.origin(name)
         if taken and taken != (here := REGISTERED[part].origin_of(cls)):
             raise UserError(f"A method named {name!r} from {taken} already exists: rename the {part} choice of {here}.")
@@ -84,24 +99,6 @@ class _OnePart(Method):
         plain = Pipeline(Recency(), Uniform(), LowestScore(sinks=4), Evict(), self.decode)
         own = {name: value for name, value in self if name not in Method.model_fields}
         return replace(plain, **{self.part: type(self).cls(**own)})
-
-
-def _as_method(part: str, name: str, cls: type, decode: bool) -> type[Method]:
-    if not is_dataclass(cls):
-        raise UserError(f"{cls.__name__} cannot be the {part} choice {name!r}: make it a frozen dataclass.")
-    hints = get_type_hints(cls)
-    own = [field for field in fields(cls) if field.init and field.name not in NO_HYPER_PARAMETERS]
-    settings: dict[str, Any] = {field.name: (hints[field.name], _default(name, field)) for field in own}
-    missing = [needed for needed in NEEDED[part] if not hasattr(cls(), needed)]
-    if missing:
-        raise UserError(f"{cls.__name__} cannot be the {part} choice {name!r}: it lacks {' and '.join(missing)}.")
-    method = create_model(cls.__name__, __base__=_OnePart, __module__=cls.__module__, __doc__=cls.__doc__, **settings)
-    method.name = name
-    method.title = name
-    method.part = part
-    method.cls = cls
-    method.decode = decode
-    return method
 
 
 def _default(name: str, field: Field[Any]) -> Any:

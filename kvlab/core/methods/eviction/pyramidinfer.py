@@ -65,7 +65,14 @@ class RecentRows:
         if first:
             text = slots.position[:, 0].masked_fill(~slots.valid[:, 0], -1).amax(-1) + 1
             rows = (1 + (text.double() * self.recent).long()).minimum(slots.valid[:, 0].sum(-1))  # (B,)
-            score = self._over_heads(self._prompt_mass(slots, seen, rows))
+            # Weighted mean (B, H, S) over each prompt's own last rows.
+            most = int(rows.max())
+            real = slots.valid[:, 0].long()
+            age = (real.flip(-1).cumsum(-1).flip(-1) - real)[:, -most:]  # (B, most): real queries after each
+            last = (rows - 1)[:, None]
+            weight = 1 + (self.distance_weight - 1) * (last - age) / last.clamp_min(1)
+            weight = weight.masked_fill((age > last) | ~slots.valid[:, 0, -most:], 0.0)
+            score = self._over_heads(seen.column_mass(most, weight) / rows[:, None, None])
             return {"score": score} | ({ROWS: rows[:, None, None].float().expand_as(score)} if self.decode else {})
         total = slots.position.masked_fill(~slots.valid, -1).amax((1, 2)) + 1  # (B,): real tokens so far
         rows = 1 + (total * self.recent).long()
@@ -74,16 +81,6 @@ class RecentRows:
         keep = (1 - new / count.clamp_min(1)).clamp_min(0)
         score = keep * slots.score + self._over_heads(seen.column_mass()) / count.clamp_min(1)
         return {"score": score, ROWS: count}
-
-    def _prompt_mass(self, slots: Slots, seen: Seen, rows: Tensor) -> Tensor:
-        """Weighted mean (B, H, S) over each prompt's own last rows; slot j belongs to query j."""
-        most = int(rows.max())
-        real = slots.valid[:, 0].long()
-        age = (real.flip(-1).cumsum(-1).flip(-1) - real)[:, -most:]  # (B, most): real queries after each
-        last = (rows - 1)[:, None]
-        weight = 1 + (self.distance_weight - 1) * (last - age) / last.clamp_min(1)
-        weight = weight.masked_fill((age > last) | ~slots.valid[:, 0, -most:], 0.0)
-        return seen.column_mass(most, weight) / rows[:, None, None]
 
     def _over_heads(self, mass: Tensor) -> Tensor:
         return mass.mean(1, keepdim=True).expand_as(mass) if self.heads == "shared" else mass

@@ -217,23 +217,21 @@ class PairMerge:
             query = query if view.seen.rotary is None else view.seen.rotary.of_pairs(query)
             found = (mass * _apart(value, output) * weights.sqrt()).square().mT @ query
         else:
-            found = self._hessian(mass * weights, mass, value, output, runs)[..., None]
+            # h_i minus h_ij of the neighbours in the run, (B, H, S).
+            weighted = mass * weights
+            code = self.keys == "hessian-code"
+            apart = _apart(value, output, 1 if code else 2)  # (B, H, N, S)
+            own = (weighted * (1 - 2 * mass) * apart).sum(2)
+            pairs = value[:, :, 1:] + value[:, :, :-1]
+            both = apart[..., 1:] + apart[..., :-1] if code else _apart(pairs, 2 * output)
+            crossed = torch.zeros_like(own)
+            crossed[..., :-1] = (weighted[..., :-1] * mass[..., 1:] * both).sum(2) * runs.joined[..., :-1]
+            before = torch.zeros_like(own)
+            before[..., 1:] = crossed[..., :-1]
+            found = (own - crossed - before)[..., None]
         sane = (found > 0).all(-1)
         bad = runs.sums((~sane).float()).gather(2, runs.number) > 0
         return torch.where(bad[..., None], equal, found), (bad & runs.ends).sum(-1).float()
-
-    def _hessian(self, weighted: Tensor, mass: Tensor, value: Tensor, output: Tensor, runs: Runs) -> Tensor:
-        """h_i minus h_ij of the neighbours in the run, (B, H, S); attention (B, H, N, S), also `weighted` by query."""
-        code = self.keys == "hessian-code"
-        apart = _apart(value, output, 1 if code else 2)  # (B, H, N, S)
-        own = (weighted * (1 - 2 * mass) * apart).sum(2)
-        pairs = value[:, :, 1:] + value[:, :, :-1]
-        both = apart[..., 1:] + apart[..., :-1] if code else _apart(pairs, 2 * output)
-        crossed = torch.zeros_like(own)
-        crossed[..., :-1] = (weighted[..., :-1] * mass[..., 1:] * both).sum(2) * runs.joined[..., :-1]
-        before = torch.zeros_like(own)
-        before[..., 1:] = crossed[..., :-1]
-        return own - crossed - before
 
 
 @dataclass(frozen=True)

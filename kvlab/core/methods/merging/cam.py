@@ -117,7 +117,17 @@ class ValueMerge:
         drawn = self._drawn(view, index, leaves, exists, keep, longest, few)
         weight = drawn / after.minimum(reach[..., None])
         if one:  # decoding: no value passes through a second victim
-            return self._plan_one(view, keep, index, exists, weight, reach)
+            # One victim, first in its region: the next slot gets its share along an edge, later ones as a value shift.
+            source = index[..., :1]
+            heir = index[..., 1:2]
+            others = index[..., 2:]
+            merged = exists[..., 1:2] & (weight > 0)
+            place = torch.arange(2, index.shape[-1], device=index.device)
+            gets = exists[..., 2:] & (place <= reach[..., None]) & merged
+            value = weight[..., None] * gather(view.slots.values, source).float()
+            amount = torch.where(gets[..., None], value, 0.0)
+            edges = self._edges(view, source, torch.where(merged, heir, source), merged, weight)
+            return Plan(keep, edges, value_shift=ValueShift(others, amount))
         stays = exists & ~leaves
         share = share_reaching(weight, stays, reach, longest)
         gained = spread_forward(gather(slots.values, index).float(), weight, reach, longest)
@@ -221,19 +231,6 @@ class ValueMerge:
             return received.masked_fill(~others, 0.0).amax(-1, keepdim=True)
         total = received.masked_fill(~others, 0.0).sum(-1, keepdim=True)
         return (total + gather(received, index)) / (others.sum(-1, keepdim=True) + 1)
-
-    def _plan_one(self, view: View, keep: Tensor, index: Tensor, exists: Tensor, weight: Tensor, reach: Tensor) -> Plan:
-        """One victim, first in its region: the next slot gets its share along an edge, later ones as a value shift."""
-        source = index[..., :1]
-        heir = index[..., 1:2]
-        others = index[..., 2:]
-        merged = exists[..., 1:2] & (weight > 0)
-        place = torch.arange(2, index.shape[-1], device=index.device)
-        gets = exists[..., 2:] & (place <= reach[..., None]) & merged
-        value = weight[..., None] * gather(view.slots.values, source).float()
-        amount = torch.where(gets[..., None], value, 0.0)
-        edges = self._edges(view, source, torch.where(merged, heir, source), merged, weight)
-        return Plan(keep, edges, value_shift=ValueShift(others, amount))
 
     def _plan(self, view: View, keep: Tensor, index: Tensor, stays: Tensor, share: Tensor, gained: Tensor) -> Plan:
         """Edges carry what reaches the next kept slot; the remaining gains are value shifts."""

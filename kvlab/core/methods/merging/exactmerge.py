@@ -29,34 +29,6 @@ TINY = 1e-9
 SINKS = 4
 
 
-def settle_while_decoding(view: View, select: Selector, window: int, most: int) -> Plan:
-    """Choose the lowest scores as victims; heads merge them if that changes the newest queries' outputs less.
-
-    Residual slots, at most `most` per head, take part but are never evicted. Parts are weighted by their scores
-    (attention over about `window` queries); the log mass is exact for the queries of this pass but at most log(votes),
-    because one query says little about the next.
-    """
-    slots = view.slots
-    residual = slots.valid & (slots.votes > 1)
-    room = (view.budget - residual.sum(-1)).clamp_min(1)
-    victims = select.victims(replace(view, budget=room), view.excess(), view.most_excess, barred=residual)
-    keep = victims.keep(slots.valid)
-    pivot, exists = first_of(residual, most)
-    merges = victims.active & residual.any(-1, keepdim=True)
-    near = nearest_pivot(slots, victims.index, pivot, exists)
-    grouping = Grouping(victims.index, merges, victims.active, near, pivot, exists)
-    observed = Observed.of(view, window)
-    weight = slots.score.clamp_min(0) + TINY
-    stays = keep & ~torch.zeros_like(keep).scatter(2, pivot, exists)
-    most_mass = grouping.sums(slots.votes).clamp_min(1).log().maximum(gather(slots.log_mass, pivot))
-    trial, log_mass = grouping.trial(observed, stays, slots.values, weight, most_mass)
-    rows = torch.ones_like(observed.held_back)
-    merged = round_to_step(trial.error(observed, rows, None))
-    better = merged < round_to_step(_eviction_error(observed, keep, slots.values))
-    grouping = replace(grouping, active=merges & better[..., None])
-    return Plan(keep=keep, edges=grouping.edges(view, weight, log_mass))
-
-
 def _eviction_error(observed: Observed, keep: Tensor, values: Tensor) -> Tensor:
     """Relative output error (B, H) over the queries if only `keep` (B, H, S) is kept."""
     kept = observed.mass * keep[:, :, None]
@@ -110,7 +82,26 @@ class ExactResidual:
         """Plan with the best share of each head."""
         if view.phase == "decode":
             most = max(1, round(max(self.shares) * view.largest_budget))
-            return settle_while_decoding(view, select, self.window, most)
+            # Choose the lowest scores as victims.
+            slots = view.slots
+            residual = slots.valid & (slots.votes > 1)
+            room = (view.budget - residual.sum(-1)).clamp_min(1)
+            victims = select.victims(replace(view, budget=room), view.excess(), view.most_excess, barred=residual)
+            keep = victims.keep(slots.valid)
+            pivot, exists = first_of(residual, most)
+            merges = victims.active & residual.any(-1, keepdim=True)
+            near = nearest_pivot(slots, victims.index, pivot, exists)
+            grouping = Grouping(victims.index, merges, victims.active, near, pivot, exists)
+            observed = Observed.of(view, self.window)
+            weight = slots.score.clamp_min(0) + TINY
+            stays = keep & ~torch.zeros_like(keep).scatter(2, pivot, exists)
+            most_mass = grouping.sums(slots.votes).clamp_min(1).log().maximum(gather(slots.log_mass, pivot))
+            trial, log_mass = grouping.trial(observed, stays, slots.values, weight, most_mass)
+            rows = torch.ones_like(observed.held_back)
+            merged = round_to_step(trial.error(observed, rows, None))
+            better = merged < round_to_step(_eviction_error(observed, keep, slots.values))
+            grouping = replace(grouping, active=merges & better[..., None])
+            return Plan(keep=keep, edges=grouping.edges(view, weight, log_mass))
         observed = Observed.of(view, self.window)
         if self.future is not None:
             observed = observed.and_future(view, self.future, SINKS, self.future_weight)

@@ -131,22 +131,19 @@ def merge_first(view: View, threshold: float) -> View:
     valid = view.slots.valid
     important = torch.nan_to_num(score, nan=-torch.inf).masked_fill(~valid, -torch.inf)
     rank = important.argsort(dim=-1, stable=True).argsort(dim=-1).masked_fill(~valid, -1)
-    cosine, target = _nearest_above(view.slots.keys, rank)
-    mergeable = valid & (cosine >= threshold)
-    takers = torch.zeros_like(rank).scatter_add(2, target, mergeable.long()) > 0
-    order = torch.where(mergeable, -1 - cosine, rank.float() + takers * valid.shape[-1])
-    return replace(view, slots=replace(view.slots, score=order))
-
-
-def _nearest_above(keys: Tensor, rank: Tensor) -> tuple[Tensor, Tensor]:
-    """(cosine, index), each (B, H, S): the most similar slot of higher rank; -inf if there is none."""
+    # (cosine, index), each (B, H, S): the most similar slot of higher rank.
+    keys = view.slots.keys
     blocks = []
     for first in range(0, keys.shape[2], ROW_BLOCK):
         rows = slice(first, first + ROW_BLOCK)
         above = rank[:, :, None, :] > rank[:, :, rows, None]
         cosines = round_to_step(similarity(keys[:, :, rows], keys, "cosine"))
         blocks.append(cosines.masked_fill(~above, -torch.inf).max(-1))
-    return torch.cat([block.values for block in blocks], 2), torch.cat([block.indices for block in blocks], 2)
+    cosine, target = torch.cat([block.values for block in blocks], 2), torch.cat([block.indices for block in blocks], 2)
+    mergeable = valid & (cosine >= threshold)
+    takers = torch.zeros_like(rank).scatter_add(2, target, mergeable.long()) > 0
+    order = torch.where(mergeable, -1 - cosine, rank.float() + takers * valid.shape[-1])
+    return replace(view, slots=replace(view.slots, score=order))
 
 
 @dataclass(frozen=True)
@@ -264,7 +261,11 @@ class NearestMerge:
         choosing = merge_first(view, self.threshold) if first else view
         victims = select.victims(choosing, view.excess(), view.most_excess)
         keep = victims.keep(slots.valid)
-        if victims.certain and victims.index.shape[-1] == 1 and self._has_scores(view):
+        if (
+            victims.certain
+            and victims.index.shape[-1] == 1
+            and (self.goes_by_scores and not view.seen.moves_logits and RAW_EMA not in view.slots.extra)
+        ):
             return self._decode_step(view, keep, victims.index)
         cosine, target = nearest_slot(slots, victims.index, keep, view.never())
         active = victims.active & (cosine >= self.threshold)
@@ -277,9 +278,6 @@ class NearestMerge:
         """Whether scores are the predicted logits with log mass that the merge uses, and nothing else is needed."""
         predicted = self.predict == "ema" and self.rule in ("bias", "votes") and self.group != "least-squares"
         return predicted and self.mass == "rule" and self.space == "rotated" and self.combine_score == "log-mass"
-
-    def _has_scores(self, view: View) -> bool:
-        return self.goes_by_scores and not view.seen.moves_logits and RAW_EMA not in view.slots.extra
 
     def _decode_step(self, view: View, keep: Tensor, source: Tensor) -> Plan:
         """`_merge` for one source per head, in fewer operations; a source that does not merge is written to itself.

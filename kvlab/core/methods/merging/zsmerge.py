@@ -113,7 +113,19 @@ class ResidualMerge:
             keep = victims.keep(slots.valid)
             return Plan(keep=keep, edges=self._edges(view, victims.index, target, merges))
         eligible = slots.valid & ~residual & ~_protected(replace(view, budget=room), select)
-        return self._first_merge(view, victims, allowed, merges, residual, eligible)
+        # First merge of some heads, which creates their residual slots.
+        slots = view.slots
+        pivots = self._pivots(view, victims, allowed, eligible)
+        start = ~residual.any(-1, keepdim=True)  # (B, H, 1): no residual slot yet
+        near = nearest(slots, victims.index, residual, self.similarity)[1]
+        target = torch.where(start, pivots, near)
+        active = merges & (target != victims.index)
+        leaves = active | (victims.active & ~merges)
+        return Plan(
+            keep=slots.valid & ~torch.zeros_like(slots.valid).scatter(2, victims.index, leaves),
+            edges=self._edges(view, victims.index, target, active),
+            extra={RESIDUAL: residual | (torch.zeros_like(residual).scatter(2, pivots, merges) & start)},
+        )
 
     def _decode_step(self, view: View, select: Selector) -> Plan:
         """Decode step: as many victims as new tokens, each into its nearest residual slot; heads without one evict."""
@@ -165,23 +177,6 @@ class ResidualMerge:
     def _upper_bound(self, view: View) -> int:
         """Host-side bound on the residual slots of any head."""
         return max(1, round(self.share if self.share >= 1 else view.largest_budget * self.share))
-
-    def _first_merge(
-        self, view: View, victims: Victims, allowed: Tensor, merges: Tensor, residual: Tensor, eligible: Tensor
-    ) -> Plan:
-        """First merge of some heads, which creates their residual slots."""
-        slots = view.slots
-        pivots = self._pivots(view, victims, allowed, eligible)
-        start = ~residual.any(-1, keepdim=True)  # (B, H, 1): no residual slot yet
-        near = nearest(slots, victims.index, residual, self.similarity)[1]
-        target = torch.where(start, pivots, near)
-        active = merges & (target != victims.index)
-        leaves = active | (victims.active & ~merges)
-        return Plan(
-            keep=slots.valid & ~torch.zeros_like(slots.valid).scatter(2, victims.index, leaves),
-            edges=self._edges(view, victims.index, target, active),
-            extra={RESIDUAL: residual | (torch.zeros_like(residual).scatter(2, pivots, merges) & start)},
-        )
 
     def _nearest_residual(self, view: View, source: Tensor, residual: Tensor) -> Tensor:
         """The most similar residual slot (B, H, E) of each source; only residual keys are compared."""

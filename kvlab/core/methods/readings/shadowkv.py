@@ -54,9 +54,16 @@ class ShadowKV(PartReading):
         `low` (B, H, S, r / H): a slot's r numbers, of which each head holds a part, so that they follow the table;
         `basis` (B, H, r, d).
         """
-        exact = self._near(held)
+        near = self._cut(always(held, 0, self.recent)).any(-1)
+        exact = near.repeat_interleave(self.chunk, -1)[..., : held.count] & held.valid()
         landmarks = self._landmarks(held, held.valid() & ~exact)
-        exact = exact | self._outliers(held, landmarks, exact)
+        # Slots (B, H, S) of the chunks with the key least like its landmark, of those not read in any case.
+        keys = pad(held.float_keys(), (0, 0, 0, -held.count % self.chunk)).unflatten(2, (-1, self.chunk))
+        taken = self._cut(held.valid() & ~exact)
+        alike = cosine_similarity(keys, landmarks[:, :, :, None], dim=-1).masked_fill(~taken, math.inf).amin(-1)
+        number = (self.outliers * taken.any(-1).sum(-1, keepdim=True) - 1e-9).ceil()
+        out = (alike.argsort(dim=-1, stable=True).argsort(-1) < number) & taken.any(-1)
+        exact = exact | (out.repeat_interleave(self.chunk, -1)[..., : held.count] & held.valid())
         low, basis = self._factors(held)
         kind = held.keys.dtype
         return {
@@ -69,7 +76,20 @@ class ShadowKV(PartReading):
     def note(self, index: Index, held: Held) -> Index:
         exact = write_newest(index["exact"], held, torch.ones_like(held.newest[..., None], dtype=torch.bool))
         low = write_newest(index["low"], held, torch.zeros_like(index["low"][:, :, :1]))
-        return index | {"exact": exact, "low": low, "landmarks": self._landmarks_after(index["landmarks"], exact, held)}
+        # `landmarks` after a token was written: that of its chunk is the mean of what else the chunk holds.
+        landmarks = index["landmarks"]
+        landmarks = room(landmarks, -(-held.count // self.chunk))
+        own = held.newest // self.chunk
+        slots = own * self.chunk + torch.arange(self.chunk, device=own.device)
+        inside = slots.clamp_max(held.count - 1)
+        taken = is_valid(held.position.gather(2, inside)) & ~exact[..., 0].gather(2, inside) & (slots < held.count)
+        keys = states_at(held.keys, inside).float().masked_fill(~taken[..., None], 0.0)
+        mean = keys.sum(2, keepdim=True) / taken.sum(2, keepdim=True)[..., None].clamp_min(1)
+        return index | {
+            "exact": exact,
+            "low": low,
+            "landmarks": landmarks.scatter(2, own[..., None].expand_as(mean), mean.to(landmarks.dtype)),
+        }
 
     def choose(self, query: Tensor, held: Held, index: Index) -> Chosen:
         chunks = -(-held.count // self.chunk)
@@ -93,22 +113,6 @@ class ShadowKV(PartReading):
         fixed = (landmarks[0, 0].numel() + index["basis"][0, 0].numel()) * size
         return Chosen(chosen.slots, chosen.log_weight, size_of_low + fixed, keys=keys[:, :, None])
 
-    def _landmarks_after(self, landmarks: Tensor, exact: Tensor, held: Held) -> Tensor:
-        """`landmarks` after a token was written: that of its chunk is the mean of what else the chunk holds."""
-        landmarks = room(landmarks, -(-held.count // self.chunk))
-        own = held.newest // self.chunk
-        slots = own * self.chunk + torch.arange(self.chunk, device=own.device)
-        inside = slots.clamp_max(held.count - 1)
-        taken = is_valid(held.position.gather(2, inside)) & ~exact[..., 0].gather(2, inside) & (slots < held.count)
-        keys = states_at(held.keys, inside).float().masked_fill(~taken[..., None], 0.0)
-        mean = keys.sum(2, keepdim=True) / taken.sum(2, keepdim=True)[..., None].clamp_min(1)
-        return landmarks.scatter(2, own[..., None].expand_as(mean), mean.to(landmarks.dtype))
-
-    def _near(self, held: Held) -> Tensor:
-        """Slots (B, H, S) of chunks that hold one of the newest tokens."""
-        near = self._cut(always(held, 0, self.recent)).any(-1)
-        return near.repeat_interleave(self.chunk, -1)[..., : held.count] & held.valid()
-
     def _cut(self, marks: Tensor) -> Tensor:
         """(B, H, chunks, chunk) of marks (B, H, S) bool."""
         return pad(marks, (0, -marks.shape[2] % self.chunk)).unflatten(2, (-1, self.chunk))
@@ -118,15 +122,6 @@ class ShadowKV(PartReading):
         marks = self._cut(taken).float()
         keys = pad(held.float_keys(), (0, 0, 0, -held.count % self.chunk)).unflatten(2, (-1, self.chunk))
         return (keys * marks[..., None]).sum(3) / marks.sum(3, keepdim=True).clamp_min(1)
-
-    def _outliers(self, held: Held, landmarks: Tensor, exact: Tensor) -> Tensor:
-        """Slots (B, H, S) of the chunks with the key least like its landmark, of those not read in any case."""
-        keys = pad(held.float_keys(), (0, 0, 0, -held.count % self.chunk)).unflatten(2, (-1, self.chunk))
-        taken = self._cut(held.valid() & ~exact)
-        alike = cosine_similarity(keys, landmarks[:, :, :, None], dim=-1).masked_fill(~taken, math.inf).amin(-1)
-        number = (self.outliers * taken.any(-1).sum(-1, keepdim=True) - 1e-9).ceil()
-        out = (alike.argsort(dim=-1, stable=True).argsort(-1) < number) & taken.any(-1)
-        return out.repeat_interleave(self.chunk, -1)[..., : held.count] & held.valid()
 
     def _factors(self, held: Held) -> tuple[Tensor, Tensor]:
         """(`low`, `basis`) float32 of the keys before rotation: their projections to the r largest directions."""

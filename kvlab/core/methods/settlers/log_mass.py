@@ -115,7 +115,13 @@ def drift(view: View, source: Tensor, target: Tensor, turn: Tensor | None) -> Te
     if turn is None or view.seen.rotary is None:
         return moved
     change = rotate_sources(view, source, turn) - gather(view.slots.keys, source).float()
-    return moved + (_last_query(view).mean(2)[:, :, None] * change).sum(-1) * view.seen.scaling
+    return (
+        moved
+        + (
+            view.seen.query[:, :, -1].float().unflatten(1, (view.slots.keys.shape[1], -1)).mean(2)[:, :, None] * change
+        ).sum(-1)
+        * view.seen.scaling
+    )
 
 
 def exact_log_mass(view: View, parts: Parts) -> Tensor:
@@ -156,8 +162,3 @@ def log_sum_over_target(source: Tensor, own: Tensor, target: Tensor, active: Ten
         return torch.logaddexp(own, max_to_target(source, target, active, width))
     top = torch.maximum(own, max_to_target(source, target, active, width))
     return top + ((own - top).exp() + sum_to_target((source - top).exp(), target, active, width)).log()
-
-
-def _last_query(view: View) -> Tensor:
-    """Last query (B, H, G, d) float32."""
-    return view.seen.query[:, :, -1].float().unflatten(1, (view.slots.keys.shape[1], -1))

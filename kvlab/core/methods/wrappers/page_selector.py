@@ -60,7 +60,10 @@ class WholePages(Wrapper):
         places = self._places(view, barred)
         safe = slots.valid & (places < 0)
         best, mean = self._of_pages(slots, *self._worth(view, places), safe)
-        order = self._from_best(slots, best, mean)
+        # Slot indices (B, H, S), best page first, slots of a page together, invalid ones last.
+        order = slots.in_text().flip(-1)
+        for value in (mean, best):
+            order = order.gather(2, value.gather(2, order).argsort(stable=True, dim=-1, descending=True))
         page = _segments(slots, order, self.length)
         costs = (slots.valid & ~safe).gather(2, order).long().cumsum(-1)
         until = torch.zeros_like(costs).scatter_reduce(2, page, costs, "amax").gather(2, page)
@@ -86,24 +89,21 @@ class WholePages(Wrapper):
     def _worth(self, view: View, places: Tensor) -> tuple[Tensor, Tensor]:
         """(highest, mean) worth (B, H, S) float32 of each slot, to its head or to all that share its page."""
         if self.heads == "model":
-            return self._worth_to_all_layers(view, places)
+            # As `_worth`, the same in all layers.
+            if TOGETHER not in view.statistics:
+                scores = [view.statistics[layer].to(places.device) for layer in sorted(view.statistics)]
+                own = torch.stack(scores).nan_to_num(nan=0.0).float()  # (L, B, H, S)
+                if self.rule == "any":
+                    free = places >= 0
+                    order = own.masked_fill(~free, torch.inf).argsort(stable=True, dim=-1)
+                    own = torch.where(free, order.argsort(-1), -1).float()
+                view.statistics[TOGETHER] = torch.stack([own.amax((0, 2)), own.mean((0, 2))])  # (2, B, S)
+            highest, mean = view.statistics[TOGETHER].to(places.device)[:, :, None].expand(-1, -1, places.shape[1], -1)
+            return highest, mean
         own = (places if self.rule == "any" else view.slots.score.nan_to_num(nan=0.0)).float()
         if self.heads == "each":
             return own, own
         return own.amax(1, keepdim=True).expand_as(own), own.mean(1, keepdim=True).expand_as(own)
-
-    def _worth_to_all_layers(self, view: View, places: Tensor) -> tuple[Tensor, Tensor]:
-        """As `_worth`, the same in all layers; their slots are still the same."""
-        if TOGETHER not in view.statistics:
-            scores = [view.statistics[layer].to(places.device) for layer in sorted(view.statistics)]
-            own = torch.stack(scores).nan_to_num(nan=0.0).float()  # (L, B, H, S)
-            if self.rule == "any":
-                free = places >= 0
-                order = own.masked_fill(~free, torch.inf).argsort(stable=True, dim=-1)
-                own = torch.where(free, order.argsort(-1), -1).float()
-            view.statistics[TOGETHER] = torch.stack([own.amax((0, 2)), own.mean((0, 2))])  # (2, B, S)
-        highest, mean = view.statistics[TOGETHER].to(places.device)[:, :, None].expand(-1, -1, places.shape[1], -1)
-        return highest, mean
 
     def _of_pages(self, slots: Slots, highest: Tensor, own: Tensor, safe: Tensor) -> tuple[Tensor, Tensor]:
         """(best, mean) of each slot's page (B, H, S), of its slots' worth; infinite where one of them is protected."""
@@ -124,13 +124,6 @@ class WholePages(Wrapper):
         first = over_page(protected.float(), "amax", 0.0) > 0
         best, mean = (value.masked_fill(first, torch.inf).masked_fill(~here, -torch.inf) for value in (best, mean))
         return best, mean
-
-    def _from_best(self, slots: Slots, best: Tensor, mean: Tensor) -> Tensor:
-        """Slot indices (B, H, S), best page first, slots of a page together, invalid ones last."""
-        order = slots.in_text().flip(-1)
-        for value in (mean, best):
-            order = order.gather(2, value.gather(2, order).argsort(stable=True, dim=-1, descending=True))
-        return order
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,14 @@ class GivingBack(Pipeline):
         else:
             plan = super().plan(seen)
         evicts = (marks == EVICTS).any(-1)
-        plan = replace(plan, keep=plan.keep | (hidden & view.slots.valid), **_unmerged(plan, evicts))
+        # The plan's merges without those of heads in `evicts` (B, H), whose sources are evicted instead.
+        found: dict[str, Any] = {}
+        if plan.edges is not None:
+            found["edges"] = replace(plan.edges, active=plan.edges.active & ~evicts[..., None])
+        if plan.value_shift is not None:
+            amount = plan.value_shift.amount.masked_fill(evicts[..., None, None], 0.0)
+            found["value_shift"] = replace(plan.value_shift, amount=amount)
+        plan = replace(plan, keep=plan.keep | (hidden & view.slots.valid), **found)
         return replace(plan, extra=(plan.extra or {}) | {RETURNED: marks}) if prompt else plan
 
     def _plan_without(self, view: View, dropped: Tensor) -> Plan:
@@ -160,7 +167,14 @@ class Marks:
         meant = torch.tensor(self.returned.heads_of(self.layers[view.layer_idx], budget.shape[1]), device=budget.device)
         marks = torch.zeros_like(view.slots.position, dtype=torch.int16)
         if self.returned.kind in ("tokens", "apart"):
-            marks = self._marks(view, self._inner_plan(view, budget)) * meant[:, None]
+            # The method's own plan.
+            excess = max(int((view.slots.live() - budget).max()), 0)
+            own = replace(view, budget=budget, largest_budget=int(budget.max()), most_excess=excess)
+            before = None if view.generator is None else view.generator.get_state()
+            plan = self.pipeline.plan(own) if excess else Plan(view.slots.valid)
+            if before is not None and view.generator is not None:
+                view.generator.set_state(before)
+            marks = self._marks(view, plan) * meant[:, None]
         elif self.returned.kind == "evict":
             marks = (marks + EVICTS) * meant[:, None]
         elif self.returned.kind in ("drop", "merge"):
@@ -172,16 +186,6 @@ class Marks:
             budget = torch.where(meant, torch.maximum(budget, everything), budget)
         self._of[view.layer_idx] = marks
         return budget + (marks == ON_TOP).sum(-1)
-
-    def _inner_plan(self, view: View, budget: Tensor) -> Plan:
-        """The method's own plan; restores the random state, so that later draws are unchanged."""
-        excess = max(int((view.slots.live() - budget).max()), 0)
-        own = replace(view, budget=budget, largest_budget=int(budget.max()), most_excess=excess)
-        before = None if view.generator is None else view.generator.get_state()
-        plan = self.pipeline.plan(own) if excess else Plan(view.slots.valid)
-        if before is not None and view.generator is not None:
-            view.generator.set_state(before)
-        return plan
 
     def _marks(self, view: View, plan: Plan) -> Tensor:
         slots = view.slots
@@ -204,17 +208,6 @@ def without(view: View, hidden: Tensor) -> View:
     """The view without the slots in `hidden` (B, H, S) and their places in the budget."""
     slots = replace(view.slots, valid=view.slots.valid & ~hidden)
     return replace(view, slots=slots, budget=(view.budget - hidden.sum(-1)).clamp_min(1))
-
-
-def _unmerged(plan: Plan, evicts: Tensor) -> dict[str, Any]:
-    """The plan's merges without those of heads in `evicts` (B, H), whose sources are evicted instead."""
-    found: dict[str, Any] = {}
-    if plan.edges is not None:
-        found["edges"] = replace(plan.edges, active=plan.edges.active & ~evicts[..., None])
-    if plan.value_shift is not None:
-        amount = plan.value_shift.amount.masked_fill(evicts[..., None, None], 0.0)
-        found["value_shift"] = replace(plan.value_shift, amount=amount)
-    return found
 
 
 def _at(nothing: Tensor, index: Tensor, active: Tensor) -> Tensor:
